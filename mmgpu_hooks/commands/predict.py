@@ -61,8 +61,8 @@ def predict(
         ),
         notes=tuple(notes),
         fitted=pool.fitted if len(run_folders) > 1 else (),
-        memory=None
-        if isinstance(pool.memory, NoPrediction)
-        else show.MemoryReport(pool.memory, asked, find_card_room(pool.newest)),
+        memory=None if isinstance(pool.memory, NoPrediction) else pool.memory,
+        batch_sizes=asked,
+        card=find_card_room(pool.newest),
     )
     print_answer(forecast, form, show.describe_forecast, show.render_forecast_json)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.judged import FigureComparison, RunComparison
-from mmgpu_hooks.show.document import Section, Table, compose, listing, to_json
+from mmgpu_hooks.show.document import (
+    Column,
+    Section,
+    Table,
+    compose,
+    listing,
+    tabulate,
+    to_json,
+)
 from mmgpu_hooks.show.figures import PART_NAMES, format_seconds, format_signed
 
 _NAMES = {
@@ -121,26 +129,24 @@ def images_per_second(run: Run) -> float | None:
     return run.iterations * batch / run.duration_s
 
 
+_DEMO_COLUMNS: Sequence[Column] = (
+    ('num_workers', 'run.loader.num_workers', str),
+    ('persistent', 'run.loader.persistent_workers', str),
+    ('iteration', 'iter_s', format_seconds),
+    ('data wait', 'data_wait_s', format_seconds),
+    ('step', 'step_s', format_seconds),
+    ('training', 'duration_s', format_seconds),
+)
+
+
 def describe_demo(before: Run, after: Run) -> list[Section]:
-    """The gain, then both runs of the demo in a table."""
+    """The gain, then a line for each run of the demo."""
     runs = (before, after)
     rates = [images_per_second(run) or 0.0 for run in runs]
-    rows: list[tuple[object, ...]] = [
-        (name, *(getattr(run.run.loader, name) for run in runs))
-        for name in ('num_workers', 'persistent_workers')
-    ]
-    for name, field in (
-        ('training', 'duration_s'),
-        ('iteration', 'iter_s'),
-        ('data wait', 'data_wait_s'),
-        ('step', 'step_s'),
-    ):
-        rows.append((name, *(format_seconds(getattr(run, field)) for run in runs)))
-    rows.append(('whole training', *(f'{rate:.2f} images/s' for rate in rates)))
     title = 'The gain is unknown: one of the runs could not be measured.'
     if all(rates):
         title = (
             f'Measured: {rates[0]:.2f} -> {rates[1]:.2f} images/s, '
             f'{rates[1] / rates[0]:.2f} times as fast over the whole training.'
         )
-    return [Section(title, table=Table(['', 'before', 'after'], rows))]
+    return [Section(title, table=tabulate(runs, _DEMO_COLUMNS))]

@@ -12,6 +12,7 @@ from mmgpu_hooks.schema.tried import (
     MEMORY_SOURCES,
     SaveBench,
     SaveBenchRow,
+    SaveSetting,
     Sweep,
     SweepRow,
 )
@@ -43,26 +44,9 @@ CAUSE_NAMES = {
 _OTHERS_CORES = 0.25
 """Cores that other programs used, from which a note says so."""
 
-
-def describe_sweep(sweep: Sweep) -> list[Section]:
-    """The fastest setting, then a line a trial; the best stand out."""
-    rows = sweep.rows
-    settings = [one for one in _SETTINGS if one[0] == 'workers' or _varies(rows, one)]
-
-    def judge(row: SweepRow) -> str:
-        return _why_not(row) or 'best' * (row.setting in sweep.best)
-
-    best = [n for n, row in enumerate(rows) if row.setting in sweep.best]
-    columns = [*settings, *_FIGURES, ('', '', judge)]
-    table = tabulate(rows, columns, strong=best)
-    return compose(_sweep_sentences(sweep), table, [_basis(sweep)], _sweep_notes(sweep))
-
-
-_SETTINGS: Sequence[Column] = (
+_SWEEP_COLUMNS: Sequence[Column] = (
     ('workers', 'setting.num_workers', str),
     ('batch', 'setting.batch_size', str),
-)
-_FIGURES: Sequence[Column] = (
     ('iteration', 'iter_s.value', format_seconds),
     ('+-\n%', 'iter_s', lambda iter_s: f'{100 * iter_s.half_width / iter_s.value:.1f}'),
     ('data\nwait', 'data_wait_s', format_seconds),
@@ -73,21 +57,25 @@ _FIGURES: Sequence[Column] = (
 )
 
 
-def _varies(rows: Sequence[SweepRow], column: Column) -> bool:
-    """Whether a setting was swept; the answer's sentence names the others."""
-    field = column[1].rpartition('.')[2]
-    return len({getattr(row.setting, field) for row in rows}) > 1
+def describe_sweep(sweep: Sweep) -> list[Section]:
+    """The fastest setting, then a line a trial; the best stand out."""
+    rows = sweep.rows
 
+    def judge(row: SweepRow) -> str:
+        """The best, or why a trial cannot be it."""
+        if row.is_measured and row.is_loss_finite is False:
+            return 'loss not finite'
+        if row.is_measured and exceeds_host(row):
+            return 'beyond the host'
+        if row.status != 'completed' or not row.is_measured:
+            return 'too short' if row.status == 'completed' else _status(row)
+        return 'best' * (row.setting in sweep.best)
 
-def _why_not(row: SweepRow) -> str:
-    """Why a trial cannot be the best."""
-    if row.is_measured and row.is_loss_finite is False:
-        return 'loss not finite'
-    if row.is_measured and exceeds_host(row):
-        return 'beyond the host'
-    if row.status != 'completed':
-        return _status(row)
-    return '' if row.is_measured else 'too short'
+    best = [n for n, row in enumerate(rows) if row.setting in sweep.best]
+    table = tabulate(rows, [*_SWEEP_COLUMNS, ('', '', judge)], strong=best)
+    took, count = format_seconds(sweep.seconds), plural(len(rows), 'trial')
+    basis = f'{count} in random order, {took}. +-: 95 % interval of the mean.'
+    return compose(_sweep_sentences(sweep), table, [basis], _sweep_notes(sweep))
 
 
 def _status(row: SweepRow | SaveBenchRow) -> str:
@@ -115,15 +103,6 @@ def _sweep_sentences(sweep: Sweep) -> Iterator[str]:
             'The batch size belongs to the recipe (learning rate, schedule): choose it '
             'first, then its fastest setting.'
         )
-
-
-def _basis(sweep: Sweep) -> str:
-    """What the table rests on."""
-    rows = sweep.rows
-    measured = sum(row.is_measured for row in rows)
-    text = f'{measured} of {plural(len(rows), "trial")} measured, in random order'
-    text += f' ({format_seconds(sweep.seconds)} in all)'
-    return text + '. +- is the interval of the mean at 95 %.'
 
 
 def _sweep_notes(sweep: Sweep) -> Iterator[str]:
@@ -155,14 +134,22 @@ def _others_cores(used: Sequence[float | None]) -> Iterator[str]:
 def render_sweep_json(sweep: Sweep, config: str, folder: str) -> str:
     """The answer as one JSON object; see ``docs/en/sweep.md``."""
     rows = [
-        {
-            **vars(row),
-            'name': row.setting.name,
-            'exceeds_host': exceeds_host(row),
-        }
+        {**vars(row), 'name': row.setting.name, 'exceeds_host': exceeds_host(row)}
         for row in sweep.rows
     ]
     return to_json(config=config, folder=folder, **{**vars(sweep), 'rows': rows})
+
+
+_SAVE_COLUMNS: Sequence[Column] = (
+    ('workers', 'setting.num_workers', str),
+    ('saves', 'saves', lambda saves: str(len(saves))),
+    ('save', 'save_s', format_seconds),
+    ('on a\ncore', 'cpu_s', format_seconds),
+    ('waits\nfor one', 'run_delay_s', format_seconds),
+    ('blocked', 'blocked_s', format_seconds),
+    ('gross', 'gross_s', format_signed),
+    ('net', 'net_s', format_signed),
+)
 
 
 def describe_save_bench(bench: SaveBench) -> list[Section]:
@@ -178,56 +165,35 @@ def describe_save_bench(bench: SaveBench) -> list[Section]:
 
     harmful = [n for n, row in enumerate(rows) if row.is_harmful]
     table = tabulate(rows, [*_SAVE_COLUMNS, ('', '', judge)], strong=harmful)
-    counts = sorted(len(row.saves) for row in rows if row.saves) or [0]
-    count = ' to '.join(str(one) for one in sorted({counts[0], counts[-1]}))
+    took, count = format_seconds(bench.seconds), plural(len(rows), 'training')
     basis = (
-        f'Medians of {count} saves, the first of each training left out. Gross is how '
-        'much longer than the reference, net what the job lost of that; data wait is '
-        f'per iteration. {plural(len(rows), "training")} in random order, '
-        f'{format_seconds(bench.seconds)} in all.'
+        'Medians. Gross: longer than the reference; net: what the job lost of it. '
+        f'{count} in random order, {took}.'
     )
     return compose(_save_sentences(bench), table, [basis], _save_notes(bench))
-
-
-_SAVE_COLUMNS: Sequence[Column] = (
-    ('workers', 'setting.num_workers', str),
-    ('save', 'save_s', format_seconds),
-    ('on a\ncore', 'cpu_s', format_seconds),
-    ('waits\nfor one', 'run_delay_s', format_seconds),
-    ('blocked', 'blocked_s', format_seconds),
-    ('data\nwait', 'data_wait_s', format_seconds),
-    ('gross', 'gross_s', format_signed),
-    ('net', 'net_s', format_signed),
-)
 
 
 def _save_sentences(bench: SaveBench) -> Iterator[str]:
     """The answer, then what belongs to it."""
     if bench.is_interrupted:
         yield f'Stopped when {len(bench.rows)} of {bench.asked} settings were trained.'
-    reference = next((r for r in bench.rows if r.setting == bench.reference), None)
-    if reference is None or reference.save_s is None:
+    by_setting = {row.setting: row for row in bench.rows}
+    reference = bench.reference and by_setting.get(bench.reference)
+    if not reference or all(row.is_harmful is None for row in bench.rows):
         yield 'Cannot tell which number of workers is harmful: too few saves.'
         return
     usual = f'{format_seconds(reference.save_s)} beside {reference.setting.name}'
-    rows = [row for row in bench.rows if row.gross_s is not None]
-    for row in rows:
-        if row.setting.num_workers != bench.harmful_workers:
-            continue
-        took = format_seconds(row.save_s)
-        yield f'From {row.setting.name} on, saves are harmed: {took}, not {usual}.'
-        yield (
-            f'Training stood still {format_seconds(row.gross_s)} longer for each '
-            f'(gross), and the job lost {format_seconds(row.net_s)} (net). {row.slow} '
-            f'of {len(row.saves)} were slow; cause: {CAUSE_NAMES[row.cause]}.'
-        )
+    if bench.harmful_workers is None:
+        yield f'No number of workers is known to be harmful: saves took {usual}.'
         return
-    if all(row.is_harmful is None for row in rows):
-        yield f'Saves took {usual}; there is nothing to set that against.'
-        return
-    longest = max(rows, key=lambda row: row.save_s or 0.0)
-    most = f'{format_seconds(longest.save_s)} beside {longest.setting.name}'
-    yield f'No number of workers is known to be harmful: saves took {usual}, {most}.'
+    row = by_setting[SaveSetting(bench.harmful_workers)]
+    took = format_seconds(row.save_s)
+    yield f'From {row.setting.name} on, saves are harmed: {took}, not {usual}.'
+    yield (
+        f'Training stood still {format_seconds(row.gross_s)} longer for each (gross), '
+        f'and the job lost {format_seconds(row.net_s)} (net). {row.slow} of '
+        f'{len(row.saves)} were slow; cause: {CAUSE_NAMES[row.cause]}.'
+    )
 
 
 def _save_notes(bench: SaveBench) -> Iterator[str]:
@@ -269,7 +235,7 @@ def describe_verify(answer: VerifyAnswer) -> list[Section]:
     """The measured gain beside the predicted one, and both settings."""
     sides, measured = (answer.before, answer.after), answer.verification
     starts = (measured.before_start_s, measured.after_start_s)
-    rows: list[tuple[object, ...]] = [
+    rows: list[Sequence[object]] = [
         (key.rpartition('.')[2], *(side.get(key, '-') for side in sides))
         for key in {**answer.before, **answer.after}
     ]
@@ -277,20 +243,14 @@ def describe_verify(answer: VerifyAnswer) -> list[Section]:
     rows.append(('iteration, mean', *means))
     added = ('unknown' if one is None else format_signed(one) for one in starts)
     rows.append(('an epoch start adds', *added))
-    said = [
+    basis = (
         f'{measured.pairs} pairs of blocks in turns, {measured.iterations} measured '
         f'iterations of each, {format_seconds(measured.seconds)} in all; '
         f'{measured.ending}.'
-    ]
-    if measured.external_cpu_cores is not None:
-        cores = f'{measured.external_cpu_cores:.1f}'
-        said.append(f'Other programs used {cores} cores of the host meanwhile.')
+    )
+    notes = [*_others_cores([measured.external_cpu_cores]), *measured.notes]
     table = Table(['', 'first', 'second'], rows)
-    return compose(_verify_sentences(answer), table, said, measured.notes)
-
-
-def _gain(gain: float) -> str:
-    return f'{100 * gain:+.1f} %'
+    return compose(_verify_sentences(answer), table, [basis], notes)
 
 
 def _verify_sentences(answer: VerifyAnswer) -> Iterator[str]:
@@ -302,13 +262,13 @@ def _verify_sentences(answer: VerifyAnswer) -> Iterator[str]:
     if gain.low > 0 or gain.high < 0:
         words = f'the second setting is {"faster" if gain.low > 0 else "slower"}'
     interval = f'({100 * gain.low:+.1f} to {100 * gain.high:+.1f} %)'
-    yield f'Measured: {_gain(gain.value)} {interval} images/s; {words}.'
+    yield f'Measured: {100 * gain.value:+.1f} % {interval} images/s; {words}.'
     if predicted is not None:
         words = 'inside' if gain.low <= predicted <= gain.high else 'outside'
-        yield f'Predicted: {_gain(predicted)}, {words} the measured interval.'
+        yield f'Predicted: {100 * predicted:+.1f} %, {words} the measured interval.'
     before_s, after_s = measured.before_start_s, measured.after_start_s
     if batches and before_s is not None and after_s is not None:
         starts = 1 + before_s / batches / measured.before_s
         starts /= 1 + after_s / batches / measured.after_s
-        whole = _gain((1 + gain.value) * starts - 1)
-        yield f'Over whole epochs of {batches} iterations, with their starts: {whole}.'
+        whole_pct = 100 * ((1 + gain.value) * starts - 1)
+        yield f'Over epochs of {batches} iterations, with starts: {whole_pct:+.1f} %.'

@@ -15,36 +15,26 @@ from mmgpu_hooks.model.batches import (
 )
 from mmgpu_hooks.model.prediction import LIMITS
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.schema.memory import ActivationFit, MemoryEstimate
+from mmgpu_hooks.schema.memory import MemoryEstimate
 from mmgpu_hooks.schema.predicted import FittedRun, Prediction
 from mmgpu_hooks.show.document import (
     Column,
     Fact,
     Section,
     Table,
+    list_facts,
     listing,
     tabulate,
     to_json,
 )
 from mmgpu_hooks.show.figures import (
     format_bytes,
-    format_count,
     format_interval,
     format_pct,
     format_seconds,
+    plural,
 )
 from mmgpu_hooks.show.recommendation import describe_fitted
-
-
-@dataclass(frozen=True)
-class MemoryReport:
-    """What is said of memory against batch size."""
-
-    fit: MemoryFit
-    batch_sizes: tuple[int, ...]
-    """Asked for."""
-    card: CardRoom | None
-    """``None`` when the card's size is unknown."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +49,19 @@ class Forecast:
     notes: tuple[str, ...] = ()
     fitted: tuple[FittedRun, ...] = ()
     """The runs that were fitted; empty when one was asked for."""
-    memory: MemoryReport | None = None
+    memory: MemoryFit | None = None
     """``None`` where several batch sizes of a card were not measured."""
+    batch_sizes: tuple[int, ...] = ()
+    """That memory was asked of."""
+    card: CardRoom | None = None
+    """``None`` when the card's size is unknown."""
 
 
 def render_forecast_json(forecast: Forecast) -> str:
     """The answer as one JSON object; the field names are stable."""
     fitted: dict[str, Any] = {}
     if forecast.fitted:
-        memory = _memory_json(forecast.memory) if forecast.memory else None
+        memory = forecast.memory and _memory_json(forecast.memory, forecast)
         fitted = {'fitted_runs': forecast.fitted, 'memory': memory}
     return to_json(
         run=forecast.run_path,
@@ -79,16 +73,16 @@ def render_forecast_json(forecast: Forecast) -> str:
     )
 
 
-def _memory_json(report: MemoryReport) -> dict[str, Any]:
+def _memory_json(fit: MemoryFit, forecast: Forecast) -> dict[str, Any]:
     """With stable keys; ``docs/en/batch-size.md`` documents them."""
-    fit, card = report.fit, report.card
+    card = forecast.card
     return {
         'fixed_bytes': round(fit.fixed_bytes),
         'image_bytes': round(fit.image_bytes),
         'relative_error': fit.relative_error,
         'peaks': [
             {'batch_size': batch, **predict_peak(fit, batch)._asdict()}
-            for batch in report.batch_sizes
+            for batch in forecast.batch_sizes
         ],
         'card_bytes': card.total_bytes if card else None,
         'oom_batch_size': find_oom_batch(fit, card.room_bytes) if card else None,
@@ -97,8 +91,8 @@ def _memory_json(report: MemoryReport) -> dict[str, Any]:
 
 
 def describe_forecast(forecast: Forecast) -> list[Section]:
-    """One line a setting; with predictions."""
-    workload = forecast.workload
+    """What was measured, then one line a setting."""
+    workload, memory = forecast.workload, forecast.memory
     mean = format_seconds(workload.iter_time.mean_s)
     measured = f'{mean} per iteration, mean of {workload.iterations} (*)'
     facts = [
@@ -107,8 +101,8 @@ def describe_forecast(forecast: Forecast) -> list[Section]:
         ('measured', measured),
     ]
     sections = [Section(facts=facts), Section(table=_settings(forecast, workload))]
-    if forecast.memory is not None:
-        sections.append(Section(facts=list(_describe_memory(forecast.memory))))
+    if memory is not None:
+        sections.append(Section(facts=list(_describe_memory(memory, forecast))))
     return [*sections, *listing('Notes', (*workload.notes, *forecast.notes))]
 
 
@@ -135,25 +129,20 @@ def _settings(forecast: Forecast, workload: Workload) -> Table:
     return tabulate(forecast.predictions, columns)
 
 
-def _describe_memory(report: MemoryReport) -> Iterator[Fact]:
+def _describe_memory(fit: MemoryFit, forecast: Forecast) -> Iterator[Fact]:
     """Memory against batch size, the peaks that were asked for, the card."""
-    fit, card = report.fit, report.card
-    yield (
-        'memory',
-        f'{format_bytes(fit.fixed_bytes)} with any batch and '
-        f'{format_bytes(fit.image_bytes)} per image, fitted to '
-        f'{len(fit.batch_sizes)} peaks',
-    )
-    for batch in report.batch_sizes:
-        seen = predict_peak(fit, batch)
-        low, high = format_bytes(seen.low_bytes), format_bytes(seen.high_bytes)
-        peak = f'{format_bytes(seen.peak_bytes)} at its peak'
-        yield f'batch {batch}', f'{peak} ({low} to {high}, 9 times in 10)'
+    fixed, image = format_bytes(fit.fixed_bytes), format_bytes(fit.image_bytes)
+    peaks = plural(len(fit.batch_sizes), 'peak')
+    yield 'memory', f'{fixed} and {image} per image, fitted to {peaks}'
+    for batch in forecast.batch_sizes:
+        peak, low, high = map(format_bytes, predict_peak(fit, batch))
+        yield f'batch {batch}', f'peak {peak} ({low} to {high}, 9 times in 10)'
+    card = forecast.card
     if card is not None:
         oom = find_oom_batch(fit, card.room_bytes)
         full = f', out of memory is expected from {oom} on' if oom is not None else ''
         safe = f'a batch of {find_largest_batch(fit, card.safe_bytes)} fits safely'
-        yield 'card', f'{format_bytes(card.total_bytes)}; {safe}{full}'
+        yield 'GPU', f'{format_bytes(card.total_bytes)}; {safe}{full}'
 
 
 def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
@@ -196,29 +185,28 @@ def render_estimate_json(estimate: MemoryEstimate) -> str:
     return to_json(**body)
 
 
+_PARTS: Sequence[Column] = (
+    ('model', 'model', str),
+    ('parameters', 'static.parameter_bytes', format_bytes),
+    ('gradients', 'static.gradient_bytes', format_bytes),
+    ('buffers', 'static.buffer_bytes', format_bytes),
+    ('EMAHook', 'static.ema_bytes', format_bytes),
+    ('image, padded', 'image_size', lambda size: f'{size[0]}x{size[1]}'),
+    ('by', 'image_size_source', str),
+)
+
+
 def _describe_parts(estimate: MemoryEstimate) -> Iterator[Fact]:
-    static, fit = estimate.static, estimate.fit
-    frozen = static.parameter_bytes - static.trainable_bytes
-    count = f'{format_count(static.parameters)} numbers'
-    count += f'; {format_bytes(frozen)} frozen' * bool(frozen)
-    yield 'model', estimate.model
-    yield 'parameters', f'{format_bytes(static.parameter_bytes)} ({count})'
-    yield 'gradients', format_bytes(static.gradient_bytes)
-    for name, state in static.optimizer_state_bytes.items():
-        yield 'optimizer', f'{format_bytes(state)} state of {name}'
-    yield 'buffers', format_bytes(static.buffer_bytes)
-    if static.ema_bytes:
-        yield 'average', f'{format_bytes(static.ema_bytes)} (EMAHook)'
-    if estimate.image_size is not None:
-        height, width = estimate.image_size
-        yield 'image', f'{height}x{width} padded ({estimate.image_size_source})'
+    yield from list_facts(estimate, _PARTS)
+    for name, state in estimate.static.optimizer_state_bytes.items():
+        yield 'optimizer', f'{format_bytes(state)} ({name})'
+    fit = estimate.fit
     if fit is not None:
-        precision = ', mixed precision' if estimate.mixed_precision else ''
-        terms = (fit.fixed_bytes, fit.image_bytes, fit.pixel_bytes)
+        terms = fit.fixed_bytes, fit.image_bytes, fit.pixel_bytes
         free = len(fit.points) - sum(map(bool, (*terms, fit.squared_pixel_bytes)))
         within = f'within {format_pct(fit.residual_pct)}' if free > 0 else 'not checked'
-        basis = f'{len(fit.points)} runs on the CPU{precision}; the fit is {within}'
-        yield 'activations', f'{_terms(fit)} kept for the backward pass ({basis})'
+        runs = plural(len(fit.points), 'run')
+        yield 'activations', f'fitted to {runs} on the CPU; the fit is {within}'
 
 
 def _describe_card(estimate: MemoryEstimate) -> Iterator[Fact]:
@@ -229,7 +217,6 @@ def _describe_card(estimate: MemoryEstimate) -> Iterator[Fact]:
     why = f'published peaks were {least:g} to {most:g} times the estimate'
     if card.run_batch_size is not None:
         why = f"the run's peak was {card.factor:.2f} times the estimate"
-        why += f' with batch {card.run_batch_size}'
     for name, batch in card.batch_sizes.items():
         text = 'unknown, see below'
         if batch is not None:
@@ -237,15 +224,3 @@ def _describe_card(estimate: MemoryEstimate) -> Iterator[Fact]:
             text = f'batch {batch or "none"} by the estimate; {safe} to be safe ({why})'
         text += f', {name}' * (len(card.batch_sizes) > 1)
         yield f'{format_bytes(card.card_bytes)} card', text
-
-
-def _terms(fit: ActivationFit) -> str:
-    terms = {
-        f'{fit.pixel_bytes:.0f} bytes per padded pixel': fit.pixel_bytes,
-        f'{1e6 * fit.squared_pixel_bytes:.0f} bytes per million pixel pairs': (
-            fit.squared_pixel_bytes
-        ),
-        f'{format_bytes(fit.image_bytes)} per image': fit.image_bytes,
-        f'{format_bytes(fit.fixed_bytes)} per batch': fit.fixed_bytes,
-    }
-    return ' + '.join(words for words, size in terms.items() if size)

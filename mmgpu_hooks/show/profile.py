@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mmgpu_hooks.schema.tried import Profile
 from mmgpu_hooks.show.document import Section, Table, listing
 from mmgpu_hooks.show.figures import format_pct, format_seconds, short_path
@@ -25,25 +27,16 @@ _CLOSES_WITHIN_PCT, _FEW_PRODUCTS_PCT, _TENSOR_CORES = 5.0, 30.0, (7, 0)
 
 def describe_profile(profile: Profile) -> list[Section]:
     """What decides, the parts of a step, the modules, the settings of torch."""
-    both = {name: (one.busy_s, one.idle_s) for name, one in profile.parts.items()}
-    busy_s, idle_s = map(sum, zip(*both.values()))
-    both = {name: pair for name, pair in both.items() if any(pair)}
-    modules = {
-        one.name or '(the model itself)': (one.forward_s, one.backward_s)
+    busy_s = sum(one.busy_s for one in profile.parts.values())
+    idle_s = sum(one.idle_s for one in profile.parts.values())
+    parts = [
+        (name, one.busy_s, one.idle_s)
+        for name, one in profile.parts.items()
+        if one.busy_s or one.idle_s
+    ]
+    modules = [
+        (one.name or '(the model itself)', one.forward_s, one.backward_s)
         for one in profile.modules
-    }
-    tables = [
-        Table(
-            [title, *columns, 'of the step'],
-            [
-                (name, *map(format_seconds, pair), _share(sum(pair), profile))
-                for name, pair in pairs.items()
-            ],
-        )
-        for title, columns, pairs in (
-            ('part', ('busy', 'idle'), {**both, 'in all': (busy_s, idle_s)}),
-            ('module', ('forward', 'backward'), modules),
-        )
     ]
     title, more = _BOUNDS.get(profile.bound or '') or (
         f'Launch-bound or kernel-bound: unknown, as {profile.bound_reason}.',
@@ -51,8 +44,8 @@ def describe_profile(profile: Profile) -> list[Section]:
     )
     took = (
         f'A step took {format_seconds(profile.step_s)}, mean of {profile.iterations} '
+        f'under the profiler, and {format_seconds(profile.plain_step_s)} without it'
     )
-    took += f'under the profiler, and {format_seconds(profile.plain_step_s)} without it'
     if profile.kernels:
         each = format_seconds(busy_s / profile.kernels)
         took += f'; it has {profile.kernels:.0f} kernels of {each} on average'
@@ -65,14 +58,21 @@ def describe_profile(profile: Profile) -> list[Section]:
     facts = [('device', profile.device), ('torch', flags), ('trace', trace)]
     return [
         Section(title, sentences=[more, f'{took}.']),
-        *(Section(table=table) for table in tables),
+        _table(profile, 'part busy idle', [*parts, ('in all', busy_s, idle_s)]),
+        _table(profile, 'module forward backward', modules),
         Section(facts=facts),
         *listing('Notes', notes),
     ]
 
 
-def _share(seconds: float, profile: Profile) -> str:
-    return format_pct(100 * seconds / profile.step_s)
+def _table(
+    profile: Profile, head: str, rows: Sequence[tuple[str, float, float]]
+) -> Section:
+    cells = [
+        (name, *map(format_seconds, pair), format_pct(100 * sum(pair) / profile.step_s))
+        for name, *pair in rows
+    ]
+    return Section(table=Table([*head.split(), 'of the step'], cells))
 
 
 def _say_amp(profile: Profile) -> str:
