@@ -13,7 +13,7 @@ from mmgpu_hooks.experiment.engine import Plan, Turn
 from mmgpu_hooks.experiment.profile import count_iterations, read_profile
 from mmgpu_hooks.schema.tried import TrialSpec
 from mmgpu_hooks.show.document import to_json
-from mmgpu_hooks.show.profile import describe_profile
+from mmgpu_hooks.show.experiments import describe_profile
 
 
 @options.command('profile', '0 profiled')

@@ -20,7 +20,6 @@ from mmgpu_hooks.schema.run_folder import RunFiles
 from mmgpu_hooks.show.document import Section
 from mmgpu_hooks.show.figures import short_path
 from mmgpu_hooks.show.recommendation import Answer, describe_answer, render_json
-from mmgpu_hooks.show.rewriting import render_once
 
 
 @options.command('recommend', rewriting.CODES)
@@ -126,7 +125,7 @@ def rewrite_judged(
         output=short_path(outcome.target) if is_written else None,
         backup=short_path(outcome.backup),
         diff=outcome.diff,
-        cfg_options=render_once(outcome),
+        cfg_options=rewriting.render_once(outcome),
         error=outcome.reason,
         notes=(*notes, *outcome.notes),
     )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,18 +9,12 @@ import click
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.runs import judge_runs
 from mmgpu_hooks.config.files import verify_output, write_atomic
-from mmgpu_hooks.model.prediction import predict_setting
-from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
-from mmgpu_hooks.recommend.policy import WORKERS_KEY
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.predicted import Prediction
 from mmgpu_hooks.show.figures import format_bytes
 from mmgpu_hooks.show.page import is_page, render_page
-from mmgpu_hooks.show.recommendation import Answer
 
 _BEGINNING = 4096
 """Bytes of a file that say whether it is a report."""
-_USUAL_WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 @options.command('report', '0 written')
@@ -44,26 +35,10 @@ def report(run_folder: Path, output: Path) -> None:
     """
     _check_output(output)
     answer, _ = judge_runs([run_folder])
-    answer = replace(answer, predictions=tuple(_predict_workers(answer)))
     page = render_page(answer, run_folder.absolute().name).encode()
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(output, page)
     print(f'Written to {output} ({format_bytes(len(page))})')
-
-
-def _predict_workers(answer: Answer) -> Iterator[Prediction]:
-    """Predict the usual numbers that the host carries, the old and the new one."""
-    run = answer.summary
-    if run.workload is None:
-        return
-    carried = math.ceil(run.workload.usable_cores)
-    asked = {workers for workers in _USUAL_WORKERS if workers <= carried}
-    asked.add(run.workload.num_workers)
-    changes = answer.recommendation.changes
-    asked |= {change.new for change in changes if change.key == WORKERS_KEY}
-    prefetch = run.run.loader.prefetch_factor or DEFAULT_PREFETCH
-    for workers in sorted(asked):
-        yield predict_setting(run.workload, workers, prefetch)
 
 
 def _check_output(output: Path) -> None:

@@ -52,7 +52,7 @@ class Item:
     basis: str = ''
     """What it rests on, in small print."""
     level: str = ''
-    """A key of :data:`SIGNS`, or ``change``; empty without a judgement."""
+    """A key of :data:`SIGNS`; empty without a judgement."""
     more: Sequence[str] = ()
     """Paragraphs that open on demand; the page alone shows them."""
 

@@ -29,12 +29,12 @@ from mmgpu_hooks.show.document import (
 )
 from mmgpu_hooks.show.figures import (
     format_bytes,
+    format_count,
     format_interval,
     format_pct,
     format_seconds,
     plural,
 )
-from mmgpu_hooks.show.recommendation import describe_fitted
 
 
 @dataclass(frozen=True)
@@ -97,13 +97,25 @@ def describe_forecast(forecast: Forecast) -> list[Section]:
     measured = f'{mean} per iteration, mean of {workload.iterations} (*)'
     facts = [
         ('evidence', forecast.run_path),
-        *describe_fitted(forecast.fitted),
+        *_describe_fitted(forecast.fitted),
         ('measured', measured),
     ]
     sections = [Section(facts=facts), Section(table=_settings(forecast, workload))]
     if memory is not None:
         sections.append(Section(facts=list(_describe_memory(memory, forecast))))
     return [*sections, *listing('Notes', (*workload.notes, *forecast.notes))]
+
+
+def _describe_fitted(fitted: Sequence[FittedRun]) -> list[Fact]:
+    """A row for each of the runs that were fitted together."""
+    return [
+        (
+            '' if number else 'fitted',
+            f'{format_seconds(run.iter_time_s)} per iteration over {run.iterations}, '
+            f'num_workers={run.num_workers}, batch_size={run.batch_size} ({run.path})',
+        )
+        for number, run in enumerate(fitted)
+    ]
 
 
 def _settings(forecast: Forecast, workload: Workload) -> Table:
@@ -187,7 +199,8 @@ def render_estimate_json(estimate: MemoryEstimate) -> str:
 
 _PARTS: Sequence[Column] = (
     ('model', 'model', str),
-    ('parameters', 'static.parameter_bytes', format_bytes),
+    ('parameters', 'static.parameters', format_count),
+    ('their bytes', 'static.parameter_bytes', format_bytes),
     ('gradients', 'static.gradient_bytes', format_bytes),
     ('buffers', 'static.buffer_bytes', format_bytes),
     ('EMAHook', 'static.ema_bytes', format_bytes),
@@ -206,6 +219,7 @@ def _describe_parts(estimate: MemoryEstimate) -> Iterator[Fact]:
         free = len(fit.points) - sum(map(bool, (*terms, fit.squared_pixel_bytes)))
         within = f'within {format_pct(fit.residual_pct)}' if free > 0 else 'not checked'
         runs = plural(len(fit.points), 'run')
+        runs += ' in mixed precision' * estimate.mixed_precision
         yield 'activations', f'fitted to {runs} on the CPU; the fit is {within}'
 
 

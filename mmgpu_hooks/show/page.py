@@ -10,7 +10,7 @@ from mmgpu_hooks.show.document import SIGNS, Section
 from mmgpu_hooks.show.escaping import visible
 from mmgpu_hooks.show.figures import bind_units
 from mmgpu_hooks.show.recommendation import Answer
-from mmgpu_hooks.show.run_sections import describe_run
+from mmgpu_hooks.show.run_sections import describe_page
 from mmgpu_hooks.version import __version__
 
 GENERATOR = 'mmgpu_hooks'
@@ -50,7 +50,7 @@ def render_page(answer: Answer, label: str) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=shown
     )
     template = environment.from_string(_read_own('page.html'))
-    verdict, *sections = describe_run(answer)
+    verdict, *sections = describe_page(answer)
     return template.render(
         can_draw=can_draw(),
         generator=f'{GENERATOR} {__version__}',

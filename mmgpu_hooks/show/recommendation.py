@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from msgspec import structs
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.policy import VALIDATION_KEY
 from mmgpu_hooks.schema.judged import Change, Diagnosis, Recommendation
-from mmgpu_hooks.schema.predicted import FittedRun, Prediction
+from mmgpu_hooks.schema.predicted import FittedRun
 from mmgpu_hooks.schema.run import RanksSummary
-from mmgpu_hooks.show.document import Fact, Section, Table, listing, to_json
+from mmgpu_hooks.show.document import Section, Table, to_json
 from mmgpu_hooks.show.figures import format_seconds, shell_path
 from mmgpu_hooks.show.terminal import render
 
 MOST_LINES = 25
 """Of an answer without details."""
-_LEVELS = ((1, 3, True), (0, 3, True), (0, 1, True), (0, 1, False))
+_LEVELS = ((1, 3, True), (0, 1, True), (0, 1, False))
 """Advice, notes and the reason that are shown, until the answer is short enough."""
 
 
@@ -46,8 +46,6 @@ class Answer:
     notes: tuple[str, ...] = field(default=())
     fitted: tuple[FittedRun, ...] = ()
     """The runs that were fitted together; empty when one was asked for."""
-    predictions: tuple[Prediction, ...] = ()
-    """For a page: of settings of the loader, the run's own among them."""
 
 
 def render_json(answer: Answer) -> str:
@@ -97,66 +95,59 @@ def describe_answer(answer: Answer, *, details: bool = False) -> list[Section]:
     """
     if details:
         # late, because it needs this module
-        from mmgpu_hooks.show.run_sections import detail_sections
+        from mmgpu_hooks.show.run_sections import describe_run
 
-        return [
-            _headline(answer, details),
-            *_changes(answer, has_reason=True),
-            *detail_sections(answer),
-            Section(code=_commands(answer, details)),
-        ]
-    advice, notes = answer.recommendation.advice, answer.notes
+        last = Section(code=_commands(answer, details))
+        # a chart alone is for the page
+        told = [one for one in describe_run(answer) if one.name != 'over-time']
+        return [describe_verdict(answer), *told, last]
+    found, notes = answer.recommendation, answer.notes
+    more = f'findings: {len(answer.diagnosis.findings)}, advice: {len(found.advice)}'
+    more += f', notes: {len(notes)}'
+    ranks = answer.ranks
+    slow = ranks.why if ranks is not None and ranks.slowest is not None else ''
+    settings = '' if found.changes else describe_settings(answer.summary)
+    verdict = describe_verdict(answer)
+    said = *verdict.sentences, slow, settings
+    verdict = replace(verdict, sentences=list(filter(None, said)))
     for advised, noted, has_reason in _LEVELS:
-        counts = {
-            'findings': len(answer.diagnosis.findings),
-            'more advice': len(advice[advised:]),
-            'more notes': len(notes[noted:]),
-        }
-        more = ', '.join(f'{what}: {n}' for what, n in counts.items() if n)
-        also = [('Also    ', one) for one in advice[:advised]]
+        also = [('Also    ', one) for one in found.advice[:advised]]
         facts = [*also, *(('Note    ', one) for one in notes[:noted])]
         last = Section(facts=facts, code=_commands(answer, details, more))
-        changes = _changes(answer, has_reason=has_reason)
-        sections = [_headline(answer, details), *changes, last]
+        sections = [verdict, describe_changes(answer, has_reason=has_reason), last]
         if len(render(sections).splitlines()) <= MOST_LINES:
             break
     return sections
 
 
-def _headline(answer: Answer, details: bool) -> Section:
-    verdict, run = answer.diagnosis.verdict, answer.summary
+def describe_verdict(answer: Answer) -> Section:
+    """What it is, how sure that is, and why."""
+    verdict = answer.diagnosis.verdict
     name, _, why = verdict.sentence.partition(': ')
-    said = [sentence_of(why)] if why else []
-    ranks = answer.ranks
-    if not details and ranks is not None and ranks.slowest is not None:
-        said.append(ranks.why)
-    if details or not answer.recommendation.changes:
-        said.append(describe_settings(run))
-    return Section(f'{name} ({verdict.confidence} confidence)', sentences=said)
+    title = f'{name} ({verdict.confidence} confidence)'
+    return Section(title, 'verdict', [sentence_of(why)] if why else [])
 
 
-def _changes(answer: Answer, has_reason: bool) -> Iterator[Section]:
+def describe_changes(
+    answer: Answer, title: str = '', *, has_reason: bool = True
+) -> Section:
     """Both settings side by side, what the change gives, the diff."""
     found = answer.recommendation
     changes = found.changes
     if not changes:
-        said = f'Nothing to change. {found.reason or ""}'.rstrip()
-        yield Section(sentences=[said])
-    else:
-        rows = [
-            (_name(change, changes), value_of(change.old), value_of(change.new), '')
-            for change in changes
-        ]
-        rows += _gains(answer, answer.summary)
-        head = ['', 'now', 'recommended', '9 times in 10']
-        facts: list[Fact] = []
-        if has_reason and not found.batch_size:
-            facts = [('Why', sentence_of(changes[0].reason))]
-        yield Section(table=Table(head, rows), facts=facts)
-    yield from listing('Batch size', found.batch_size)
+        said = [f'Nothing to change. {found.reason or ""}'.rstrip(), *found.batch_size]
+        return Section(title, 'changes', said)
+    rows = [
+        (_name(change, changes), _value_of(change.old), _value_of(change.new), '')
+        for change in changes
+    ]
+    rows += _gains(answer, answer.summary)
+    table = Table(['', 'now', 'recommended', '9 times in 10'], rows, 'Both settings')
+    why = found.batch_size or [sentence_of(changes[0].reason)] * has_reason
+    facts = [('' if number else 'Why', one) for number, one in enumerate(why)]
     changed = [line for line in answer.diff.splitlines() if line[:1] in '+-@']
-    if changes and changed:
-        yield Section(code='\n'.join(changed))
+    code = '\n'.join(changed)
+    return Section(title, 'changes', facts=facts, table=table, code=code)
 
 
 def _name(change: Change, changes: Sequence[Change]) -> str:
@@ -167,7 +158,7 @@ def _name(change: Change, changes: Sequence[Change]) -> str:
     return f'{prefix} {short}' if has_both and prefix != loader else short
 
 
-def value_of(value: object) -> str:
+def _value_of(value: object) -> str:
     """Of a setting, in words."""
     return 'not set' if value is None else str(value)
 
@@ -243,15 +234,3 @@ def sentence_of(reason: str) -> str:
     is_name = '=' in first or '_' in first
     begin = reason[:1] if is_name else reason[:1].upper()
     return f'{begin}{reason[1:]}{"" if reason.endswith(".") else "."}'
-
-
-def describe_fitted(fitted: Sequence[FittedRun]) -> list[tuple[str, str]]:
-    """A row for each of the runs that were fitted together."""
-    return [
-        (
-            '' if number else 'fitted',
-            f'{format_seconds(run.iter_time_s)} per iteration over {run.iterations}, '
-            f'num_workers={run.num_workers}, batch_size={run.batch_size} ({run.path})',
-        )
-        for number, run in enumerate(fitted)
-    ]

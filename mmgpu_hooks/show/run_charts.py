@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -90,11 +91,10 @@ def chart_what_if(
         now = [run.iter_s * factor] * len(points)
         measured = f'measured {format_seconds(run.iter_s)}'
         series.append(Series(measured, now, 'ink', style='dashed'))
-    said = '; '.join(f'{p.num_workers} {format_seconds(p.iter_time_s)}' for p in points)
     workers = [point.num_workers for point in points]
     return Chart(
         'Other numbers of workers',
-        f'Predicted time of an iteration by num_workers: {said}.',
+        'Predicted time of an iteration by num_workers.',
         panels=[Panel(f'Iteration, {unit}', series)],
         x=range(len(points)),
         ticks=[f'{number}\n{marked.get(number, "")}'.rstrip() for number in workers],
@@ -117,6 +117,7 @@ _TRACKS = (
     ('Memory of the GPU, peak', 'startup', 'gpu_mem_peak_bytes'),
     ('Memory of the process', 'validation', 'process_rss_bytes'),
 )
+_SPANS = ((3 * 3600.0, 3600.0, 'hours'), (180.0, 60.0, 'minutes'), (0, 1.0, 'seconds'))
 
 
 def chart_timeline(run: Run) -> Chart | None:
@@ -133,9 +134,7 @@ def chart_timeline(run: Run) -> Chart | None:
     ends_s = run.column('elapsed_s')
     xs = [float(ends_s[0] - run.column('duration_s')[0])]
     xs += [float(ends_s[group[-1]]) for group in groups]
-    hours, minutes = xs[-1] / 3600, xs[-1] / 60
-    divide, unit = (3600, 'hours') if hours >= 3 else (60, 'minutes')
-    divide, unit = (1, 'seconds') if minutes < 3 else (divide, unit)
+    divide, unit = next(span[1:] for span in _SPANS if xs[-1] >= span[0])
     return Chart(
         'Over time',
         f'{"; ".join(panel.title for panel in panels)}.',
@@ -148,35 +147,36 @@ def chart_timeline(run: Run) -> Chart | None:
 
 def _track(run: Run, title: str, role: str, field: str, groups: Any) -> Panel | None:
     """One quantity over the merged intervals."""
-    is_sum, is_share = field.endswith('total_s'), field.endswith('_pct')
-    values = run.column(field)
+    values, is_sum = run.column(field), field.endswith('total_s')
     if is_sum:
         iterations = run.column('iterations')
         values = values / np.where(iterations > 0, iterations, np.nan)
     known = values[~np.isnan(values)]
     if not len(known):
         return None
-    most, top = float(known.max()), _CUT * float(np.percentile(known, 99))
-    is_cut = is_sum and 0 < top < most
-    factor, unit = (1.0, '%') if is_share else (2.0**-30, 'GiB')
+    most, cut = float(known.max()), ''
+    top, factor, unit = 1.05 * most, 2.0**-30, 'GiB'
     if is_sum:
-        factor, unit = scale_seconds(top if is_cut else most)
+        usual = _CUT * float(np.percentile(known, 99))
+        if 0 < usual < most:
+            top, cut = usual, f' (cut off: highest {format_seconds(most)})'
+        factor, unit = scale_seconds(min(top, most))
         unit += ' per iteration'
+    elif field.endswith('_pct'):
+        top, factor, unit = 100.0, 1.0, '%'
     parts = [factor * values[group] for group in groups]
     # the first point begins the first step
     parts = [parts[0], *parts]
-    counts = [max(int(np.sum(~np.isnan(part))), 1) for part in parts]
-    empty = [np.isnan(part).all() for part in parts]
-    mean = np.array([np.nansum(part) for part in parts]) / counts
-    lines: list[Any] = [
-        np.where(empty, np.nan, mean),
-        *([one.reduce(part) for part in parts] for one in (np.fmin, np.fmax)),
-    ]
-    line, *band = lines if len(groups) < len(values) else (lines[0], (), ())
-    cut = f' (cut off: highest {format_seconds(most)})' if is_cut else ''
-    end = 100.0 if is_share else top * factor if is_cut else 1.05 * most * factor
-    series = Series(title, line, role, band[0], band[1], 'steps')
-    return Panel(f'{title}, {unit}{cut}', [series], top=end or None)
+    with warnings.catch_warnings():
+        # of intervals in which it is unknown
+        warnings.simplefilter('ignore')
+        line, low, high = (
+            [one(part) for part in parts] for one in (np.nanmean, np.nanmin, np.nanmax)
+        )
+    if len(groups) == len(values):
+        low = high = []
+    series = Series(title, line, role, low, high, 'steps')
+    return Panel(f'{title}, {unit}{cut}', [series], top=top * factor or None)
 
 
 def _find_events(run: Run) -> Iterator[tuple[float, str]]:
@@ -187,8 +187,6 @@ def _find_events(run: Run) -> Iterator[tuple[float, str]]:
     validations = filled(run.column('ledger_s', 'validation')) > 0
     begins = np.append(np.diff(epochs) > 0, [False])
     for kind, mask in zip(EVENTS, (saves, validations, begins)):
-        last_s = -ends_s[-1]
-        for at_s in ends_s[mask].tolist():
-            if at_s - last_s >= 0.01 * ends_s[-1]:
-                last_s = at_s
-                yield at_s, kind
+        places = (100 * ends_s[mask] / ends_s[-1]).astype(int)
+        for first in np.unique(places, return_index=True)[1]:
+            yield float(ends_s[mask][first]), kind

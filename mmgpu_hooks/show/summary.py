@@ -23,26 +23,23 @@ from mmgpu_hooks.show.figures import (
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
 """Of the run, from which a part outside of iterations is named."""
-_SPARED = (
-    *((), ('why',), ('why', 'rest'), ('why', 'rest', 'loader')),
-    ('why', 'rest', 'loader', 'machine'),
-)
-"""Rows that are left out where there are too many lines: `mmgpu recommend` has them."""
+_SPARED = ('why', 'rest', 'loader', 'machine')
+"""Rows that go, in this order, while there are too many lines: recommend has them."""
 
 
 def render_training_summary(
-    summary: Run, diagnosis: Diagnosis, ranks: RanksSummary | None = None
+    run: Run, diagnosis: Diagnosis, ranks: RanksSummary | None = None
 ) -> str:
     """ASCII: the verdict first, the command to run next last.
 
     It takes about 1 ms, and no more for a long run.
 
     Args:
-        summary: The figures of the rank that writes it.
+        run: The figures of the rank that writes it.
         diagnosis: What is judged of them; of the slowest rank, where there is one.
         ranks: All ranks, when there is more than one.
     """
-    run, verdict = summary, diagnosis.verdict
+    verdict = diagnosis.verdict
     name, _, why = verdict.sentence.partition(': ')
     rank = ''
     if ranks is not None and ranks.slowest not in (None, run.run.rank):
@@ -66,15 +63,15 @@ def render_training_summary(
     part = f', {recorded} of them recorded' if recorded < done else ''
     head = f'GPUEfficiencyHook: {run.status} after {plural(done, "iteration")}, '
     last = f'  {"next":<11}mmgpu {"recommend" if has_ended else "why"} {folder}'
-    for spared in _SPARED:
-        lines = [f'{head}{format_seconds(run.duration_s)}{part}']
-        for label, text in rows.items():
-            lines += _wrap(label, text) if label not in spared else []
-        lines.append(last)
-        if len(lines) <= _MOST_LINES:
+    begin = f'{head}{format_seconds(run.duration_s)}{part}'
+    for spared in ('', *_SPARED):
+        rows.pop(spared, None)
+        lines = [line for label, text in rows.items() for line in _wrap(label, text)]
+        if len(lines) <= _MOST_LINES - 2:
             break
     # paths of images may hold anything, and a log file or terminal may not take it
-    return visible('\n'.join(lines)).encode('ascii', 'backslashreplace').decode('ascii')
+    whole = '\n'.join([begin, *lines, last])
+    return visible(whole).encode('ascii', 'backslashreplace').decode('ascii')
 
 
 def _shorten(text: str) -> str:
@@ -122,9 +119,7 @@ def _machine(run: Run) -> Iterator[str]:
     if process and process < (before or process):
         words = 'bound to' if host.unbound_cpus else 'may use'
         yield f'{words} {process} of {before} cores (mmgpu explain MG113)'
-    if run.process_cpu_cores is None:
-        yield f'CPU unknown: {run.unknown.get("CPU", "no interval has it")}'
-    else:
+    if run.process_cpu_cores is not None:
         used = run.process_cpu_cores
         if run.worker_cpu_s is not None and run.iter_s:
             used += run.worker_cpu_s / run.iter_s

@@ -85,6 +85,8 @@ def _lay_out(section: Section) -> Iterator[RenderableType]:
         yield _pairs(facts)
     if section.items:
         yield _pairs([_item(item) for item in section.items])
+    if section.code and has_table:
+        yield ''
     for line in section.code.splitlines():
         yield _text(line, _DIFF_STYLES.get(line[:1], ''), no_wrap=True)
 

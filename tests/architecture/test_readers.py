@@ -24,6 +24,8 @@ WRITERS = ('schema', 'measure', 'hooks')
 SCALARS = PACKAGE / 'hooks' / 'scalars.py'
 
 ANSWERS = {
+    'Change': '`recommend --format json`: `changes`',
+    'StaticBytes': '`estimate-memory --format json`: `static`',
     'Prediction': '`predict --format json`: `predictions`',
     'SaveCure': '`recommend --format json`: `save_cures`',
     'ValidationOutlook': '`recommend --format json`: `validation`',

@@ -18,7 +18,7 @@ from mmgpu_hooks.experiment.profile import (
     summarize_trace,
 )
 from mmgpu_hooks.schema.tried import Profile
-from mmgpu_hooks.show.profile import describe_profile
+from mmgpu_hooks.show.experiments import describe_profile
 from mmgpu_hooks.show.terminal import render
 
 FACTS = {'device': 'H100', 'capability': [9, 0], 'amp': None, 'flags': {}}

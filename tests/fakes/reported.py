@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fakes.replaced import replace
 from fakes.runs import (
@@ -18,17 +17,6 @@ from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.show.recommendation import Answer
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """One predicted setting."""
-
-    num_workers: int
-    iter_time_s: float
-    iter_time_low_s: float
-    iter_time_high_s: float
-    images_per_s: float | None = 12.0
 
 
 def make_full_ranks() -> list[RunEvidence]:
@@ -56,13 +44,11 @@ def make_full_ranks() -> list[RunEvidence]:
     return [first, *ranks[1:]]
 
 
-def make_reported(
-    evidence: RunEvidence | Sequence[RunEvidence], **fields: object
-) -> Answer:
+def make_reported(evidence: RunEvidence | Sequence[RunEvidence]) -> Answer:
     """A run with its verdict; several ranks are joined and the first is judged."""
     ranks = [evidence] if isinstance(evidence, RunEvidence) else list(evidence)
     run, *others = map(Run, ranks)
-    answer = Answer(
+    return Answer(
         run_path='/runs/run1/gpu_efficiency.jsonl',
         diagnosis=diagnose_run(run),
         recommendation=recommend_settings(run),
@@ -70,13 +56,8 @@ def make_reported(
         ranks=compare_ranks(run, others) if others else None,
         notes=('A note.',),
     )
-    return replace(answer, **fields)
 
 
 def make_full_run() -> Answer:
     """A run with something in every panel."""
-    predictions = tuple(
-        Predicted(workers, seconds, 0.9 * seconds, 1.2 * seconds)
-        for workers, seconds in ((0, 0.9), (1, 0.6), (2, 0.4), (4, 0.3), (8, 0.31))
-    )
-    return make_reported(make_full_ranks(), predictions=predictions)
+    return make_reported(make_full_ranks())

@@ -39,7 +39,7 @@ VERIFICATION = Verification(
     iterations=120,
     seconds=75.0,
     ending='the gain is known well enough',
-    external_cpu_cores=0.13,
+    external_cpu_cores=0.3,
     predicted_gain=0.52,
 )
 VERIFIED = VerifyAnswer(
@@ -68,17 +68,17 @@ def test_a_sweep_answers_first_and_has_a_line_a_trial():
     lines = lines_of(describe_sweep(SWEPT))
     assert lines[0].startswith('Fastest that this host carries: 2 workers, batch 4')
     for line in (
-        'workers iteration % wait /s memory cores',
-        '0 0.800 s 2.0 0.160 s 5.0 800 MiB 1.5',
-        '2 0.500 s 2.0 0.100 s 8.0 800 MiB 1.5 best',
-        '4 0.400 s 2.0 80.0 ms 10.0 800 MiB 1.5 beyond the host',
-        '8 - - - - - - out of memory',
+        'workers batch iteration % wait /s memory cores',
+        '0 4 0.800 s 2.0 0.160 s 5.0 800 MiB 1.5',
+        '2 4 0.500 s 2.0 0.100 s 8.0 800 MiB 1.5 best',
+        '4 4 0.400 s 2.0 80.0 ms 10.0 800 MiB 1.5 beyond the host',
+        '8 4 - - - - - - out of memory',
     ):
         assert line in lines
     words = ' '.join(lines)
     assert 'MemoryError: no room' in words
     lines = lines_of(describe_sweep(make_sweep(row(1), row(2, 0.4, gpu_util_pct=61.6))))
-    assert '2 0.400 s 2.0 80.0 ms 10.0 62 800 MiB 1.5 best' in lines
+    assert '2 4 0.400 s 2.0 80.0 ms 10.0 62 800 MiB 1.5 best' in lines
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,9 @@ def test_a_bench_of_saves_answers_first_and_has_a_line_a_setting():
     lines = lines_of(describe_save_bench(HARMED))
     assert lines[0].startswith('From 8 workers on, saves are harmed: 2.000 s')
     for line in (
-        '0 0.400 s 0.400 s 0.0 ms 0.0 ms 50.0 ms - - reference',
-        '8 2.000 s 0.400 s 1.600 s 0.0 ms 50.0 ms +1.600 s +1.100 s harmful',
-        '32 - - - - - - - out of memory',
+        '0 6 0.400 s 0.400 s 0.0 ms 0.0 ms - - reference',
+        '8 6 2.000 s 0.400 s 1.600 s 0.0 ms +1.600 s +1.100 s harmful',
+        '32 0 - - - - - - out of memory',
     ):
         assert line in lines
     words = ' '.join(lines)
@@ -131,7 +131,7 @@ def test_a_bench_of_saves_answers_first_and_has_a_line_a_setting():
             [make_row(0, 0.4), make_row(2, 0.39), make_row(8, 0.45)],
             'No number of workers is known to be harmful: saves took 0.400 s',
         ),
-        ([make_row(8, 0.9)], 'Saves took 0.900 s beside 8 workers; there is nothing'),
+        ([make_row(8, 0.9)], 'Cannot tell which'),
         ([make_row(8, 0.9, noise=(1.0,))], 'Cannot tell which'),
     ],
 )
@@ -154,7 +154,7 @@ def test_the_measured_gain_stands_beside_the_predicted_one():
     ]
     assert '8 pairs' in lines[9]
     assert json.loads(render_verify_json(VERIFIED))['gain']['value'] == 0.5
-    assert '0.1 cores' in lines[11]
+    assert '0.3 cores' in ' '.join(lines)
 
 
 @pytest.mark.parametrize(

@@ -69,16 +69,17 @@ class Page(HTMLParser):
 
 SAID = {
     'verdict': '32 % of an iteration',
-    'changes': 'train_dataloader.num_workers',
+    'changes': 'num_workers',
     'time': 'EMAHook',
     'over-time': '',
-    'what-if': '0.270 s to 0.360 s',
+    'what-if': 'recommended',
     'loader': 'LoadImageFromFile',
     'memory': 'allocated, peak',
     'saves': 'waits for one',
     'ranks': 'slowest',
     'host': 'usable cores8',
     'findings': 'MG101',
+    'advice': 'LoadImageFromFile',
     'settings': 'num_workers=2',
     'notes': 'A note.',
 }
