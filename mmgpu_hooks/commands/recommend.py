@@ -37,7 +37,7 @@ from mmgpu_hooks.show.recommendation import Answer, describe_answer, render_json
 @options.flag(
     '--details',
     'Print the time ledger, the loader, memory, saves, ranks, the host, all '
-    'findings and all advice, too.',
+    'findings and all advice.',
 )
 @rewriting.target_options(in_place=True)
 def recommend(
