@@ -155,7 +155,8 @@ def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
         lines += ['Original Traceback (most recent call last):']
         lines += [*map(_frame_line, end.worker_frames), end.worker_error]
     elif end.sample:
-        lines.insert(-1, '  File "x", line 1, in __getitem__')
+        # said twice: the user's own frame stands above the first
+        lines += ['  File "x", line 1, in __getitem__', lines[-1]]
     frames = map(_frame_line, end.frames)
     label = '' if rank.number is None else f'[rank{rank.number}]: '
     log = ConsoleLog()

@@ -98,7 +98,7 @@ def timed(runner: Any) -> TimeLedger:
 
 
 @pytest.mark.parametrize('kind', [Runner, FlexibleRunner])
-def test_each_hook_has_its_own_seconds(kind: type[Any]) -> None:
+def test_each_hook_has_its_own_seconds(kind):
     hooks = [Sleeper(), SleepsElsewhere(0.008), Sleeper()]
     runner = bare(kind, *hooks)
     assert is_plain(runner)
@@ -111,7 +111,7 @@ def test_each_hook_has_its_own_seconds(kind: type[Any]) -> None:
     assert found['SleepsElsewhere'] == pytest.approx(hooks[1].spent_s, abs=0.001)
 
 
-def test_a_hook_that_does_nothing_at_a_point_has_no_seconds_there() -> None:
+def test_a_hook_that_does_nothing_at_a_point_has_no_seconds_there():
     replaced, late = Replaced(), SleepsElsewhere()
     runner = bare(Runner, SleepsEachIteration(), DoesNothing(), replaced)
     ledger = timed(runner)
@@ -124,7 +124,7 @@ def test_a_hook_that_does_nothing_at_a_point_has_no_seconds_there() -> None:
     assert min(found.values()) >= 0.004
 
 
-def test_inner_time_of_nested_calls_is_counted_once() -> None:
+def test_inner_time_of_nested_calls_is_counted_once():
     sleeper = Sleeper(0.02)
     runner = bare(Runner, Calling(), sleeper)
     ledger = timed(runner)
@@ -140,9 +140,7 @@ def test_inner_time_of_nested_calls_is_counted_once() -> None:
 
 @pytest.mark.parametrize('kind', [Runner, FlexibleRunner])
 @pytest.mark.parametrize('depth', [1, 3])
-def test_an_iteration_within_a_hook_leaves_what_runs_around_it(
-    kind: type[Any], depth: int
-) -> None:
+def test_an_iteration_within_a_hook_leaves_what_runs_around_it(kind, depth):
     runner = bare(kind, Training(depth), Training(0))
     ledger = timed(runner)
     ledger.push('loop')
@@ -155,9 +153,7 @@ def test_an_iteration_within_a_hook_leaves_what_runs_around_it(
 @pytest.mark.parametrize(
     ('kind', 'has_cause'), [(Runner, False), (FlexibleRunner, True)]
 )
-def test_a_hook_that_raises_ends_as_without_us(
-    kind: type[Any], has_cause: bool
-) -> None:
+def test_a_hook_that_raises_ends_as_without_us(kind, has_cause):
     runner = bare(kind, Raising())
     with pytest.raises(TypeError) as plain:
         runner.call_hook('after_train_iter', batch_idx=0)
@@ -170,7 +166,7 @@ def test_a_hook_that_raises_ends_as_without_us(
     assert len(ledger.running) == 1
 
 
-def test_hooks_come_and_go_in_the_midst_of_a_call() -> None:
+def test_hooks_come_and_go_in_the_midst_of_a_call():
     sleeper = Sleeper()
     runner = bare(Runner, Leaving(), Sleeper(), sleeper)
     plain = bare(Runner, Leaving(), Sleeper(), Sleeper())
@@ -193,7 +189,7 @@ class OwnRunner(Runner):
             getattr(hook, fn_name)(self, **kwargs)
 
 
-def test_a_runner_with_a_call_hook_of_its_own_is_timed_as_a_whole() -> None:
+def test_a_runner_with_a_call_hook_of_its_own_is_timed_as_a_whole():
     sleeper = Sleeper()
     runner = bare(OwnRunner, sleeper)
     assert not is_plain(runner)
@@ -204,7 +200,7 @@ def test_a_runner_with_a_call_hook_of_its_own_is_timed_as_a_whole() -> None:
     )
 
 
-def test_one_that_somebody_replaced_is_not_ours_to_replace() -> None:
+def test_one_that_somebody_replaced_is_not_ours_to_replace():
     runner = bare(Runner)
     runner.call_hook = runner.call_hook
     assert not is_plain(runner)

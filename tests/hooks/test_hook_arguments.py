@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mmengine.registry import HOOKS
@@ -44,9 +43,7 @@ NAMES = pytest.mark.parametrize(
         ({'intervall': 10}, TypeError, "unexpected keyword argument 'intervall'"),
     ],
 )
-def test_a_bad_argument_is_named(
-    name: str, arguments: dict[str, Any], error: type[Exception], sentence: str
-) -> None:
+def test_a_bad_argument_is_named(name, arguments, error, sentence):
     with pytest.raises(error) as caught:
         HOOKS.build({'type': name, **arguments})
     assert sentence in str(caught.value)
@@ -58,14 +55,14 @@ def test_a_bad_argument_is_named(
     'arguments',
     [{'interval': None}, {'gpu_sample_period_s': 0.01, 'summary': False}],
 )
-def test_good_arguments_build_the_hook(name: str, arguments: dict[str, Any]) -> None:
+def test_good_arguments_build_the_hook(name, arguments):
     hook = HOOKS.build({'type': name, **arguments})
     assert type(hook) is mmgpu_hooks.GPUEfficiencyHook
     for key, value in arguments.items():
         assert getattr(hook, key) == value
 
 
-def test_the_page_for_newcomers_lists_every_argument_with_its_default() -> None:
+def test_the_page_for_newcomers_lists_every_argument_with_its_default():
     page = Path(__file__).parents[2] / 'docs' / 'en' / 'switch-it-on.md'
     rows = re.findall(r'^\| `(\w+)` \| (.+?) \|', page.read_text(), re.MULTILINE)
     found = {name: default.strip('`') for name, default in rows}

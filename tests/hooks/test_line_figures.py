@@ -41,7 +41,7 @@ def record_of(
     )
 
 
-def test_several_records_are_shown_as_one() -> None:
+def test_several_records_are_shown_as_one():
     first = record_of(
         [0.1, 0.3, 0.2],
         [1.0, 2.0, 1.0],
@@ -95,7 +95,7 @@ def test_several_records_are_shown_as_one() -> None:
     assert line.take() == {}
 
 
-def test_what_a_record_does_not_know_comes_from_the_others() -> None:
+def test_what_a_record_does_not_know_comes_from_the_others():
     waits_s, iters_s = [0.0, 0.0], [1.0, 1.0]
     line = LineFigures()
     for fields in ({'images': None}, {'images': 8}, {'system_cpu_pct': 7.0}):

@@ -23,8 +23,8 @@ def schedule_of(
 @pytest.mark.parametrize('log_interval', [None, 1, 4, 50])
 @pytest.mark.parametrize('batches', [1, 2, 3, 10, 53, 400])
 def test_no_iteration_is_skipped_with_which_something_ends(
-    batches: int, log_interval: int | None, own: int | None, ignore_last: bool
-) -> None:
+    batches, log_interval, own, ignore_last
+):
     schedule = schedule_of(batches, log_interval, own, ignore_last)
     # an iteration-based loop counts on over the ends of its loader
     due = iterations = 0
@@ -38,15 +38,13 @@ def test_no_iteration_is_skipped_with_which_something_ends(
             assert due > index
 
 
-def test_an_epoch_of_unknown_length_may_end_any_time() -> None:
+def test_an_epoch_of_unknown_length_may_end_any_time():
     schedule = schedule_of(None, 50, None, True)
     assert schedule.find_next(3, 4) == 4
 
 
 @pytest.mark.parametrize(('log_interval', 'own'), [(10**9, None), (50, 10**9)])
-def test_an_interval_that_would_never_end_is_cut(
-    log_interval: int, own: int | None
-) -> None:
+def test_an_interval_that_would_never_end_is_cut(log_interval, own):
     schedule = schedule_of(10**9, log_interval, own, ignore_last=True)
     assert not schedule.is_due(MOST_ITERATIONS - 2, MOST_ITERATIONS - 1)[1]
     assert schedule.is_due(MOST_ITERATIONS - 1, MOST_ITERATIONS)[1]

@@ -10,7 +10,7 @@ from mmgpu_hooks.hooks.saves import WaitsAfterSaves, read_save_path
 from mmgpu_hooks.schema.recorded import SaveAftermathRecord
 
 
-def test_arguments_by_name_and_of_another_kind() -> None:
+def test_arguments_by_name_and_of_another_kind():
     named = read_save_path(filename='epoch_4.pth', out_dir='/runs')
     assert named == read_save_path('/runs', 'epoch_4.pth', None) == '/runs/epoch_4.pth'
     assert read_save_path() is read_save_path(None, 'epoch_4.pth') is None
@@ -81,7 +81,7 @@ CASES = {
 
 
 @pytest.fixture
-def known() -> list[SaveAftermathRecord]:
+def known():
     return []
 
 
@@ -91,7 +91,7 @@ def waits_after(known: list[SaveAftermathRecord], **arguments: Any) -> WaitsAfte
 
 
 @pytest.mark.parametrize('case', list(CASES))
-def test_waits_after_a_save(case: str, known: list[SaveAftermathRecord]) -> None:
+def test_waits_after_a_save(case, known):
     arguments, events, waits, expected = CASES[case]
     found = waits_after(known, **arguments)
     for iteration, is_save in events:
@@ -101,9 +101,7 @@ def test_waits_after_a_save(case: str, known: list[SaveAftermathRecord]) -> None
     assert known == expected
 
 
-def test_waits_come_in_parts_and_workers_that_start_anew_end_them(
-    known: list[SaveAftermathRecord],
-) -> None:
+def test_waits_come_in_parts_and_workers_that_start_anew_end_them(known):
     found = waits_after(known, horizon=4)
     found.add(1, SAVE)
     found.add_waits([1.0, 30.0, 1.0], firsts=[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Callable
 
 import pytest
@@ -16,7 +15,7 @@ __all__ = ['fake_nvml', 'fake_nvml_library', 'images']
 
 
 @pytest.fixture(scope='session')
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def images(tmp_path_factory):
     """Twelve small JPEG files with COCO annotations."""
     root = tmp_path_factory.mktemp('images')
     write_demo_dataset(root, images=12, width=128, height=96)
@@ -35,7 +34,7 @@ class Planted:
 
 
 @pytest.fixture
-def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Planted]:
+def plant(monkeypatch):
     """Has a source fail from some call on."""
 
     def plant_one(source: str, good_calls: int) -> Planted:

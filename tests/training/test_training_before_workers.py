@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ def train_with(
 
 
 @pytest.fixture(scope='module')
-def plain_losses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def plain_losses(tmp_path_factory):
     """Of both kinds of loop; each sample depends on its index alone."""
     folder = tmp_path_factory.mktemp('plain')
     return {
@@ -45,7 +44,7 @@ def plain_losses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str
 
 
 @pytest.fixture
-def start_methods() -> Iterator[None]:
+def start_methods():
     """MMEngine sets the start method for good; its server's workers start fast."""
     multiprocessing.set_forkserver_preload(['mmengine.runner'])
     yield
@@ -63,14 +62,8 @@ def start_methods() -> Iterator[None]:
     ],
 )
 def test_workers_are_measured_inside_and_losses_are_the_same_bit_for_bit(
-    tmp_path: Path,
-    start_methods: None,
-    plain_losses: dict[str, list[str]],
-    loop: str,
-    method: str,
-    kind: type[Any],
-    workers: int,
-) -> None:
+    tmp_path, start_methods, plain_losses, loop, method, kind, workers
+):
     runner = train_with(tmp_path, method, loop, workers, kind=kind)
     assert len(losses_of(runner)) == 24
     assert losses_of(runner) == plain_losses[loop]
@@ -89,7 +82,7 @@ def test_workers_are_measured_inside_and_losses_are_the_same_bit_for_bit(
     assert windows[0] is not None and windows[0].cpu_s > 0
 
 
-def test_a_hook_that_never_runs_leaves_nothing() -> None:
+def test_a_hook_that_never_runs_leaves_nothing():
     hook, other = GPUEfficiencyHook(), GPUEfficiencyHook()
     del hook
     gc.collect()
@@ -99,7 +92,7 @@ def test_a_hook_that_never_runs_leaves_nothing() -> None:
     assert BaseLoop.__init__ is INIT
 
 
-def test_what_somebody_else_replaced_meanwhile_is_left_alone() -> None:
+def test_what_somebody_else_replaced_meanwhile_is_left_alone():
     hook = GPUEfficiencyHook()
     ours = BaseLoop.__init__
 
@@ -115,7 +108,7 @@ def test_what_somebody_else_replaced_meanwhile_is_left_alone() -> None:
         BaseLoop.__init__ = INIT
 
 
-def test_validating_alone_leaves_nothing(tmp_path: Path) -> None:
+def test_validating_alone_leaves_nothing(tmp_path):
     runner = build_runner(tmp_path, evaluation_s=0.0)
     runner.val()
     assert BaseLoop.__init__ is INIT

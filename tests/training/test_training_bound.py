@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from mmgpu_hooks.commands.main import main
@@ -42,8 +41,6 @@ BIND = {'OMP_PROC_BIND': 'true'}
 
 CASES: dict[str, tuple[list[str], dict[str, str]]] = {
     'OMP_PROC_BIND': (PYTHON, BIND),
-    'OMP_PLACES': (PYTHON, {'OMP_PLACES': 'cores'}),
-    'GOMP_CPU_AFFINITY': (PYTHON, {'GOMP_CPU_AFFINITY': FIRST}),
     # numpy's own thread lives at the import that binds the main one
     AFTER_START: (PYTHON, {'OPENBLAS_NUM_THREADS': '2'}),
     TORCHRUN_BOUND: (TORCHRUN, BIND),
@@ -52,7 +49,7 @@ CASES: dict[str, tuple[list[str], dict[str, str]]] = {
 
 
 @pytest.fixture(scope='module')
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def runs(tmp_path_factory):
     """Folder of each training, with its log in ``log.txt``."""
     folder = tmp_path_factory.mktemp('bound')
 
@@ -94,11 +91,7 @@ def find_codes(
 
 
 @pytest.mark.parametrize('name', [name for name in CASES if name != TASKSET])
-def test_what_bound_the_training_is_named_and_costs_it_no_cores(
-    runs: dict[str, Path], name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if name == 'OMP_PLACES' and psutil.cpu_count(logical=False) == 1:
-        pytest.skip('all CPUs are of one core, so it binds to nothing less')
+def test_what_bound_the_training_is_named_and_costs_it_no_cores(runs, name, capsys):
     host, all_cpus = evidence_of(runs[name]).run.host, len(os.sched_getaffinity(0))
     assert host.unbound_cpus == all_cpus
     assert 0 < (host.affinity_cpus or 0) < all_cpus
@@ -113,9 +106,7 @@ def test_what_bound_the_training_is_named_and_costs_it_no_cores(
     assert 'MG113' in (runs[name] / 'log.txt').read_text()
 
 
-def test_a_training_that_was_started_on_one_cpu_has_one_core(
-    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_training_that_was_started_on_one_cpu_has_one_core(runs, capsys):
     host = evidence_of(runs[TASKSET]).run.host
     assert (host.affinity_cpus, host.unbound_cpus, host.usable_cores) == (1, None, 1.0)
     assert 'MG113' not in find_codes(capsys, runs[TASKSET])[1]

@@ -88,7 +88,7 @@ class Detections:
 
 
 @pytest.fixture(scope='module')
-def detections(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Detections:
+def detections(images, tmp_path_factory):
     folder = tmp_path_factory.mktemp('detections')
     tasks = {}
     for name in (*PLAIN, *dict.fromkeys(PLAIN.values())):
@@ -124,16 +124,14 @@ CASES = pytest.mark.parametrize('case', PLAIN)
 
 
 @CASES
-def test_losses_are_equal_bit_for_bit(detections: Detections, case: str) -> None:
+def test_losses_are_equal_bit_for_bit(detections, case):
     losses = detections.losses(case)
     assert len(set(losses)) == len(losses) == ITERATIONS
     assert losses == detections.losses(PLAIN[case])
 
 
 @CASES
-def test_every_way_to_name_the_hook_leaves_evidence(
-    detections: Detections, case: str
-) -> None:
+def test_every_way_to_name_the_hook_leaves_evidence(detections, case):
     evidence = evidence_of(detections.work_dir(case))
     assert evidence.run.loop == ('epoch' if case == DEFAULT_HOOKS else 'iter')
     assert evidence.run.loader.num_workers == 2
@@ -166,9 +164,7 @@ def published(work_dir: Path) -> list[tuple[int, dict[str, float]]]:
 
 
 @CASES
-def test_scalars_json_has_each_interval_of_the_evidence(
-    detections: Detections, case: str
-) -> None:
+def test_scalars_json_has_each_interval_of_the_evidence(detections, case):
     every = scalar_lines(detections.work_dir(case))
     # those of validations have none of ours
     lines = [line for line in every if 'loss' in line]
@@ -184,7 +180,7 @@ def test_scalars_json_has_each_interval_of_the_evidence(
         assert list(ours) == EXPECTED + ['save_s'] * is_saved
 
 
-def test_the_terminal_line_shows_them(detections: Detections) -> None:
+def test_the_terminal_line_shows_them(detections):
     lines = re.findall(r'Epoch\(train\) .*', detections.log(DEFAULT_HOOKS))
     shown = [re.search(r'data_wait_s: ([\d.]+)', line) for line in lines]
     expected = published(detections.work_dir(DEFAULT_HOOKS))
@@ -193,7 +189,7 @@ def test_the_terminal_line_shows_them(detections: Detections) -> None:
         assert float(match[1]) == pytest.approx(scalars['data_wait_s'], abs=6e-5)
 
 
-def test_tensorboard_event_files_have_them(detections: Detections) -> None:
+def test_tensorboard_event_files_have_them(detections):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     (folder,) = detections.work_dir(DEFAULT_HOOKS).glob('*/vis_data')
@@ -208,9 +204,7 @@ def test_tensorboard_event_files_have_them(detections: Detections) -> None:
         ]
 
 
-def test_analyze_logs_of_mmdetection_still_reads_the_log(
-    detections: Detections, tmp_path: Path
-) -> None:
+def test_analyze_logs_of_mmdetection_still_reads_the_log(detections, tmp_path):
     tool = find_tools() / 'analysis_tools' / 'analyze_logs.py'
     (log,) = detections.work_dir(DEFAULT_HOOKS).glob('*/vis_data/scalars.json')
     # the tool wants seaborn for the style of its picture, and MMDetection does not
@@ -234,7 +228,7 @@ def test_analyze_logs_of_mmdetection_still_reads_the_log(
     assert (tmp_path / 'curve.png').stat().st_size > 0
 
 
-def test_checkpoints_hold_none_of_ours(detections: Detections) -> None:
+def test_checkpoints_hold_none_of_ours(detections):
     path = detections.work_dir(DEFAULT_HOOKS) / 'epoch_2.pth'
     checkpoint = torch.load(path, map_location='cpu', weights_only=False)
     hub = checkpoint['message_hub']
@@ -243,9 +237,7 @@ def test_checkpoints_hold_none_of_ours(detections: Detections) -> None:
     assert 'mmgpu' not in str(hub['runtime_info'].keys())
 
 
-def test_a_detector_is_validated_as_it_is_without_us(
-    detections: Detections, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_detector_is_validated_as_it_is_without_us(detections, capsys):
     scores = [
         re.findall(r'bbox_mAP[_a-z0-9]*: [-.0-9]+', detections.log(name))
         for name in (DEFAULT_HOOKS, PLAIN[DEFAULT_HOOKS])

@@ -21,10 +21,8 @@ from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema.run import read_evidence
 from mmgpu_hooks.schema.run_folder import read_run_folder
 from training.toy import (
-    HOOK,
     LossTape,
     ToyDataset,
-    ToyMetric,
     build_runner,
     collate_branches,
     evidence_of,
@@ -32,9 +30,8 @@ from training.toy import (
     log_of,
     losses_of,
     scalar_lines,
+    validation,
 )
-
-KILLERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class UserError(Exception):
@@ -65,9 +62,7 @@ class Bomb(Hook):
         (SystemExit(3), 'interrupted', 'iter'),
     ],
 )
-def test_what_ends_training_passes_through_untouched(
-    tmp_path: Path, loop: str, error: BaseException, status: str
-) -> None:
+def test_what_ends_training_passes_through_untouched(tmp_path, loop, error, status):
     runner = build_runner(tmp_path, loop=loop, custom_hooks=[Bomb(6, error)])
     with pytest.raises(type(error)) as caught:
         runner.train()
@@ -80,22 +75,6 @@ def test_what_ends_training_passes_through_untouched(
     assert (evidence.end.status, evidence.end.error) == (status, type(error).__name__)
     # the interval that was under way is not lost
     assert [record.iterations for record in evidence.intervals] == [4, 3]
-
-
-def test_signals_keep_the_effect_they_had(tmp_path: Path) -> None:
-    # a handler of Python's would never run in a process that hangs in a collective
-    handlers: list[Any] = []
-
-    class Look(Hook):
-        def after_train_iter(self, runner: Runner, **rest: Any) -> None:
-            handlers.append([signal.getsignal(number) for number in KILLERS])
-
-    before = [signal.getsignal(number) for number in KILLERS]
-    hook = {**HOOK, 'summary': False}
-    runner = build_runner(tmp_path, iterations=2, hook=hook, custom_hooks=[Look()])
-    runner.train()
-    assert handlers == [before, before]
-    assert '  verdict    ' not in log_of(runner)
 
 
 class Fork(Hook):
@@ -112,7 +91,7 @@ class Fork(Hook):
         os.waitpid(child, 0)
 
 
-def test_a_child_that_user_code_forks_says_nothing(tmp_path: Path) -> None:
+def test_a_child_that_user_code_forks_says_nothing(tmp_path):
     runner = build_runner(tmp_path, custom_hooks=[Fork()])
     runner.train()
     assert find_evidence(tmp_path).read_text().count('"kind":"end"') == 1
@@ -120,9 +99,7 @@ def test_a_child_that_user_code_forks_says_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('loop', ['epoch', 'iter'])
-def test_a_resumed_run_counts_on_where_it_left(
-    tmp_path: Path, loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_counts_on_where_it_left(tmp_path, loop, monkeypatch):
     # torch >= 2.6 refuses MMEngine's checkpoints otherwise
     monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
     by_epoch = loop == 'epoch'
@@ -143,47 +120,26 @@ def test_a_resumed_run_counts_on_where_it_left(
     assert evidence_of(tmp_path / 'first').run.start_iteration == 0
     evidence = evidence_of(tmp_path / 'second')
     assert evidence.run.start_iteration == 8
-    assert [record.iteration for record in evidence.intervals] == [12, 16]
     assert evidence.end is not None
     assert evidence.end.iterations == 8
     # nothing of the first run is shown as if it were of the second
-    lines = scalar_lines(tmp_path / 'second')
-    assert [line['step'] for line in lines] == [12, 16]
-    for line, record in zip(lines, evidence.intervals):
-        wait_s = record.data_wait.mean_s
-        assert line['data_wait_s'] == pytest.approx(wait_s, rel=1e-6, abs=1e-9)
+    lines = [
+        (one['step'], one['data_wait_s']) for one in scalar_lines(tmp_path / 'second')
+    ]
+    intervals = [(one.iteration, one.data_wait.mean_s) for one in evidence.intervals]
+    assert [iteration for iteration, _ in intervals] == [12, 16]
+    assert lines == [pytest.approx(one, rel=1e-6, abs=1e-9) for one in intervals]
 
 
-def with_test(work_dir: Path) -> Runner:
-    return build_runner(
-        work_dir,
-        evaluation_s=0.0,
-        test_dataloader={
-            'dataset': ToyDataset(2),
-            'sampler': {'type': 'DefaultSampler', 'shuffle': False},
-            'batch_size': 2,
-            'num_workers': 0,
-        },
-        test_cfg={},
-        test_evaluator={'type': ToyMetric},
-        custom_hooks=[LossTape()],
-    )
-
-
-@pytest.mark.parametrize('call', ['val', 'test'])
-def test_a_run_that_does_not_train_leaves_nothing(tmp_path: Path, call: str) -> None:
-    runner = with_test(tmp_path)
-    assert getattr(runner, call)() == {'score': 1.0}
-    assert not list(tmp_path.rglob('gpu_efficiency*'))
-    assert 'call_hook' not in vars(runner)
-    assert 'GPUEfficiencyHook: ' not in log_of(runner)
-
-
-def test_validating_between_and_training_twice_leave_two_readable_runs(
-    tmp_path: Path,
-) -> None:
-    runner = with_test(tmp_path)
-    runner.val()
+def test_validating_between_and_training_twice_leave_two_readable_runs(tmp_path):
+    both = validation(0.0)
+    both.update({f'test{name[3:]}': value for name, value in validation(0.0).items()})
+    runner = build_runner(tmp_path, custom_hooks=[LossTape()], **both)
+    for call in (runner.val, runner.test):
+        assert call() == {'score': 1.0}
+        assert not list(tmp_path.rglob('gpu_efficiency*'))
+        assert 'call_hook' not in vars(runner)
+        assert 'GPUEfficiencyHook: ' not in log_of(runner)
     runner.train()
     assert len(losses_of(runner)) == 12
     assert log_of(runner).count('  verdict    ') == 1
@@ -201,7 +157,7 @@ def test_validating_between_and_training_twice_leave_two_readable_runs(
     assert read_run_folder(tmp_path).evidence == find_evidence(tmp_path)
 
 
-def test_training_on_after_an_error_leaves_a_readable_run(tmp_path: Path) -> None:
+def test_training_on_after_an_error_leaves_a_readable_run(tmp_path):
     runner = build_runner(tmp_path, custom_hooks=[Bomb(6, UserError('planted'))])
     with pytest.raises(UserError):
         runner.train()
@@ -211,7 +167,7 @@ def test_training_on_after_an_error_leaves_a_readable_run(tmp_path: Path) -> Non
     assert evidence.end.status == 'failed'
 
 
-def test_the_run_record_describes_the_live_run(tmp_path: Path) -> None:
+def test_the_run_record_describes_the_live_run(tmp_path):
     wrapper = {
         'type': 'OptimWrapper',
         'accumulative_counts': 4,
@@ -278,7 +234,7 @@ def train_to_the_end(kind: str, folder: Path) -> None:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Any:
+def start(tmp_path):
     def start_one(kind: str) -> Any:
         process = multiprocessing.get_context('fork').Process(
             target=train_to_the_end, args=(kind, tmp_path)
@@ -290,7 +246,7 @@ def start(tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Any:
+def ask(capsys):
     """Runs a command and returns its JSON answer."""
 
     def run(*words: Any) -> dict[str, Any]:
@@ -311,9 +267,7 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Any:
         ('SIGSEGV', 'worker_killed', 'worker_killed'),
     ],
 )
-def test_why_names_what_ended_a_training(
-    start: Any, ask: Any, tmp_path: Path, kind: str, cause: str, alone: str
-) -> None:
+def test_why_names_what_ended_a_training(start, ask, tmp_path, kind, cause, alone):
     ended = start(kind)
     ended.join(60)
     assert ended.exitcode == 1
@@ -328,9 +282,7 @@ def test_why_names_what_ended_a_training(
         assert Path(__file__).name in str(folder['proof'])
 
 
-def test_a_training_that_is_killed_leaves_evidence_to_judge(
-    start: Any, ask: Any, tmp_path: Path
-) -> None:
+def test_a_training_that_is_killed_leaves_evidence_to_judge(start, ask, tmp_path):
     child = start('wait')
     until = time.monotonic() + 60
     while time.monotonic() < until:

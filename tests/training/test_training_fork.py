@@ -15,7 +15,7 @@ FORK = 'onedl-mmengine==0.10.12'
 
 
 @pytest.mark.slow
-def test_the_fork_is_measured_as_mmengine_is(tmp_path: Path) -> None:
+def test_the_fork_is_measured_as_mmengine_is(tmp_path):
     pip = [sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps']
     subprocess.run([*pip, FORK, '--dest', str(tmp_path)], check=True, timeout=120)
     (wheel,) = tmp_path.glob('*.whl')

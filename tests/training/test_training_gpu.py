@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from fakes.nvml import FakeGpu, FakeNvml
+from fakes.nvml import FakeGpu
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.cuda import CudaDevice, CudaEvents
@@ -20,18 +20,20 @@ FAST = {**HOOK, 'gpu_sample_period_s': 0.01}
 
 
 @pytest.fixture(autouse=True)
-def trains_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def trains_on_the_gpu(monkeypatch):
     device = CudaDevice(uuid=None, pci_bus_id=FakeGpu().bus)
     monkeypatch.setattr('mmgpu_hooks.hooks.sources.cuda_device', lambda: device)
 
 
-def test_utilisation_reaches_evidence_and_scalars(
-    tmp_path: Path, fake_nvml: FakeNvml
-) -> None:
+def test_utilisation_reaches_evidence_and_scalars(tmp_path, fake_nvml):
     fake_nvml.set(FakeGpu(util=(0, 80), memory=(1000, 400)))
-    runner = build_runner(tmp_path, step_s=0.05, hook=FAST)
+    # workers start while the sampler runs
+    options = {'epochs': 3, 'num_workers': 2, 'hook': FAST}
+    runner = build_runner(tmp_path, iterations=8, step_s=0.05, **options)
     runner.train()
     evidence = evidence_of(tmp_path)
+    assert evidence.end is not None
+    assert (evidence.end.status, evidence.end.iterations) == ('completed', 24)
     assert evidence.run.device == 'cuda'
     assert evidence.run.gpu is not None
     assert evidence.run.gpu.name == FakeGpu().name
@@ -50,19 +52,7 @@ def test_utilisation_reaches_evidence_and_scalars(
     assert 'mmgpu-gpu-sampler' not in [t.name for t in threading.enumerate()]
 
 
-def test_workers_start_while_the_sampler_runs(
-    tmp_path: Path, fake_nvml: FakeNvml
-) -> None:
-    runner = build_runner(tmp_path, epochs=3, num_workers=2, hook=FAST)
-    runner.train()
-    evidence = evidence_of(tmp_path)
-    assert evidence.end is not None
-    assert (evidence.end.status, evidence.end.iterations) == ('completed', 36)
-
-
-def test_a_driver_that_fails_later_costs_its_figures_only(
-    tmp_path: Path, fake_nvml: FakeNvml
-) -> None:
+def test_a_driver_that_fails_later_costs_its_figures_only(tmp_path, fake_nvml):
     lost = 15  # the GPU fell off the bus
     fake_nvml.set(FakeGpu(util=(70,), fail={'util': (lost, 12)}))
     tape = LossTape()
@@ -87,9 +77,7 @@ def test_a_driver_that_fails_later_costs_its_figures_only(
     assert 'images_per_s' in scalar_lines(tmp_path)[-1]
 
 
-def test_one_odd_figure_costs_that_figure_only(
-    tmp_path: Path, fake_nvml: FakeNvml
-) -> None:
+def test_one_odd_figure_costs_that_figure_only(tmp_path, fake_nvml):
     # WSL2: memory is there, utilisation is an unknown error
     fake_nvml.set(FakeGpu(more=['temperature 61'], fail={'util': (999, 0)}))
     runner = build_runner(tmp_path, step_s=0.05, hook=FAST)
@@ -107,37 +95,30 @@ def test_one_odd_figure_costs_that_figure_only(
     assert 'Unknown Error' in detail
 
 
-def test_a_driver_that_fails_at_the_start_is_a_reason(
-    tmp_path: Path, fake_nvml: FakeNvml
-) -> None:
-    fake_nvml.set(FakeGpu(), init=9)
+@pytest.mark.parametrize(
+    ('driver', 'hip', 'reason'),
+    [
+        ({'init': 9}, None, 'driver is not loaded'),
+        ({}, '6.2', 'ROCm'),
+        # the fixture proves that NVML was shut down
+        ({'fail': {'name': (15, 0)}}, None, 'switched off'),
+    ],
+)
+def test_a_card_that_cannot_be_read_is_a_reason(
+    tmp_path, fake_nvml, monkeypatch, driver, hip, reason
+):
+    monkeypatch.setattr('torch.version.hip', hip)
+    gpu = {name: value for name, value in driver.items() if name == 'fail'}
+    fake_nvml.set(FakeGpu(**gpu), init=driver.get('init', 0))
     runner = build_runner(tmp_path)
     runner.train()
-    evidence = evidence_of(tmp_path)
-    assert 'driver is not loaded' in evidence.run.unknown['GPU']
+    evidence, log = evidence_of(tmp_path), log_of(runner)
+    assert evidence.end is not None
     assert {record.gpu for record in evidence.intervals} == {None}
-    assert 'is switched off' not in log_of(runner)
-
-
-def test_a_torch_for_amd_cards_is_a_reason(
-    tmp_path: Path, fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr('torch.version.hip', '6.2')
-    runner = build_runner(tmp_path)
-    runner.train()
-    assert 'ROCm' in evidence_of(tmp_path).run.unknown['GPU']
-    assert 'no real card yet' in log_of(runner)
-
-
-def test_a_device_that_does_not_tell_its_name_is_let_go(
-    tmp_path: Path, fake_nvml: FakeNvml
-) -> None:
-    # the fixture proves that NVML was shut down
-    fake_nvml.set(FakeGpu(fail={'name': (15, 0)}))
-    runner = build_runner(tmp_path)
-    runner.train()
-    assert log_of(runner).count('GPU is switched off for this run (') == 1
-    assert evidence_of(tmp_path).end is not None
+    assert 'no real card yet' in log
+    is_off = reason == 'switched off'
+    assert log.count('GPU is switched off for this run (') == is_off
+    assert is_off or reason in evidence.run.unknown['GPU']
 
 
 class GivesWork(Hook):
@@ -152,27 +133,14 @@ class GivesWork(Hook):
         self.log.append('hook')
 
 
-class Event:
-    """Notes when it is recorded; it has passed at once."""
-
-    def __init__(self, log: list[str]) -> None:
-        self.log = log
-
-    def record(self, stream: Any) -> None:
-        self.log.append('event')
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, other: Event) -> float:
-        return 1.0
-
-
-def test_the_work_of_hooks_is_in_no_idle_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_work_of_hooks_is_in_no_idle_time(tmp_path, monkeypatch):
     log: list[str] = []
-    events = CudaEvents(lambda: Event(log), lambda: 'stream')
+
+    def event() -> Mock:
+        record = Mock(side_effect=lambda stream: log.append('event'))
+        return Mock(record=record, **{'elapsed_time.return_value': 1.0})
+
+    events = CudaEvents(event, lambda: 'stream')
     monkeypatch.setattr('mmgpu_hooks.hooks.sources.open_cuda_events', lambda: events)
     monkeypatch.setattr('mmgpu_hooks.hooks.sources.cuda_device', lambda: None)
     runner = build_runner(tmp_path, iterations=8, custom_hooks=[GivesWork(log)])

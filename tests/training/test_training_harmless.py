@@ -11,10 +11,11 @@ import re
 import resource
 import signal
 import threading
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 from mmengine.hooks import Hook
@@ -26,7 +27,6 @@ from mmgpu_hooks.measure.cuda import CudaEvents, CudaMemory
 from mmgpu_hooks.measure.loader.worker import FetchProbe
 from mmgpu_hooks.schema.lines import decode_line
 from mmgpu_hooks.schema.writer import EvidenceWriter
-from training.conftest import Planted
 from training.toy import (
     HOOK,
     LossTape,
@@ -40,9 +40,10 @@ from training.toy import (
     train,
 )
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-@dataclass(frozen=True)
-class Trained:
+
+class Trained(NamedTuple):
     runner: Runner
     warnings: list[str]
 
@@ -71,30 +72,31 @@ def train_and_inspect(work_dir: Path, **arguments: Any) -> Trained:
 
 
 @pytest.fixture(scope='module')
-def plain_losses(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def plain_losses(tmp_path_factory):
     folder = tmp_path_factory.mktemp('plain')
     return losses_of(train_and_inspect(folder, hook=None).runner)
 
 
-class Event:
-    """A CUDA event that has passed as soon as it is asked."""
+@pytest.fixture
+def inspect(plain_losses):
+    """Trains with the hook; the losses are those without it, bit for bit."""
 
-    def record(self, stream: Any) -> None: ...
+    def train_with(work_dir: Path, **arguments: Any) -> Trained:
+        trained = train_and_inspect(work_dir, **arguments)
+        assert losses_of(trained.runner) == plain_losses
+        return trained
 
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, later: Any) -> float:
-        return 1.0
+    return train_with
 
 
 BYTES = {'all': {'peak': 1000, 'current': 500}}
 
 
 @pytest.fixture(autouse=True)
-def all_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+def all_sources(monkeypatch):
     """Events and an allocator as on a card; the host is read in each interval."""
-    events = CudaEvents(Event, SimpleNamespace)
+    event = partial(Mock, **{'elapsed_time.return_value': 1.0})
+    events = CudaEvents(event, SimpleNamespace)
     memory = CudaMemory(lambda: {'allocated_bytes': BYTES, 'reserved_bytes': BYTES})
     source = 'mmgpu_hooks.hooks.sources.open_cuda_'
     monkeypatch.setattr(f'{source}events', lambda: events)
@@ -108,25 +110,19 @@ FIGURES = CONTENTS | {
     *('gpu_idle_pct', 'gpu_mem_peak_bytes'),
 }
 
-SOURCES: dict[str, set[str]] = {
-    'host limits': set(),
-    'device': set(),
+FIGURES_OF: dict[str, set[str]] = {
     'host': {'host', 'process_cpu_s'},
-    'GPU': set(),
     'GPU idle': {'gpu_idle_pct'},
     'GPU memory': {'gpu_mem_peak_bytes'},
     'loader workers': {'workers', 'largest_batch_pixels'},
-    'worker memory': set(),
-    'worker_nice': set(),
     'batch contents': CONTENTS,
-    'scalars': set(),
-    'checkpoint saves': set(),
-    'validation': set(),
-    'watchdog': set(),
-    'summary': set(),
-    'comparison of ranks': set(),
 }
 """What the guard runs, by its name in warnings; which figures it alone gives."""
+
+OTHERS = (
+    *('host limits', 'device', 'GPU', 'worker memory', 'worker_nice', 'scalars'),
+    *('checkpoint saves', 'validation', 'watchdog', 'summary', 'comparison of ranks'),
+)
 
 RECORDING = (
     *('start', 'ledger', 'interval', 'epoch', 'run record', 'evidence'),
@@ -135,55 +131,58 @@ RECORDING = (
 """Without one of these, evidence ends or there is none."""
 
 
-@pytest.mark.parametrize('source', SOURCES)
+@pytest.mark.parametrize('good_calls', [0, 2])
+@pytest.mark.parametrize('source', [*FIGURES_OF, *OTHERS, *RECORDING])
 def test_a_source_that_fails_is_switched_off_alone(
-    tmp_path: Path, plant: Callable[..., Planted], plain_losses: list[str], source: str
-) -> None:
-    for good_calls in (0, 2):
-        planted = plant(source, good_calls)
-        folder = tmp_path / str(good_calls)
-        trained = train_and_inspect(folder, hook={**HOOK, 'worker_nice': 10})
-        assert planted.calls > 0
-        assert losses_of(trained.runner) == plain_losses
-        off = f'{source} is switched off for this run (RuntimeError: planted); '
-        expected = [f'{off}training goes on.'] * bool(planted.failures)
-        assert trained.warnings == expected
-        evidence = evidence_of(folder)
-        assert evidence.end is not None
-        assert evidence.end.status == 'completed'
-        last = structs.asdict(evidence.intervals[-1])
-        known = {name for name in FIGURES if last[name] is not None}
-        lost = SOURCES[source] if planted.failures else set()
-        assert known == FIGURES - lost
-        reasons = dict(evidence.run.unknown)
-        reasons.update({off.source: off.reason for off in evidence.sources_off})
-        if source not in ('summary', 'comparison of ranks') and planted.failures:
-            assert reasons[source] == 'RuntimeError: planted'
-        if source != 'summary':
-            assert '  verdict    ' in log_of(trained.runner)
-
-
-@pytest.mark.parametrize('source', RECORDING)
-def test_training_goes_on_when_the_recording_itself_fails(
-    tmp_path: Path, plant: Callable[..., Planted], plain_losses: list[str], source: str
-) -> None:
-    for good_calls in (0, 2):
-        planted = plant(source, good_calls)
-        trained = train_and_inspect(tmp_path / str(good_calls))
-        assert planted.calls > 0
-        assert losses_of(trained.runner) == plain_losses
-        warnings = [one for one in trained.warnings if one.startswith(f'{source} is ')]
-        assert len(warnings) == bool(planted.failures)
+    tmp_path, plant, inspect, source, good_calls
+):
+    planted = plant(source, good_calls)
+    trained = inspect(tmp_path, hook={**HOOK, 'worker_nice': 10})
+    assert planted.calls > 0
+    off = f'{source} is switched off for this run (RuntimeError: planted); '
+    expected = [f'{off}training goes on.'] * bool(planted.failures)
+    if source in RECORDING:
+        warnings = [one for one in trained.warnings if one.startswith(off)]
+        assert warnings == expected
         # what rests on these cannot end properly without them
         assert warnings == trained.warnings or source in ('start', 'ledger')
+        return
+    assert trained.warnings == expected
+    evidence = evidence_of(tmp_path)
+    assert evidence.end is not None
+    assert evidence.end.status == 'completed'
+    last = structs.asdict(evidence.intervals[-1])
+    known = {name for name in FIGURES if last[name] is not None}
+    lost = FIGURES_OF.get(source, set()) if planted.failures else set()
+    assert known == FIGURES - lost
+    reasons = dict(evidence.run.unknown)
+    reasons.update({off.source: off.reason for off in evidence.sources_off})
+    if source not in ('summary', 'comparison of ranks') and planted.failures:
+        assert reasons[source] == 'RuntimeError: planted'
+    if source != 'summary':
+        assert '  verdict    ' in log_of(trained.runner)
+    lines = [line for line in scalar_lines(tmp_path) if 'loss' in line]
+    # of a source that failed no value is shown again
+    is_gone = source == 'scalars' and bool(planted.failures)
+    expected_shown = [good_calls > 0, *[False] * 5] if is_gone else [True] * 6
+    assert ['data_wait_s' in line for line in lines] == expected_shown
 
 
-def test_a_healthy_training_says_nothing_and_changes_nothing(
-    tmp_path: Path, plain_losses: list[str]
-) -> None:
-    trained = train_and_inspect(tmp_path)
+def test_the_hook_changes_nothing_and_can_be_copied_while_it_trains(tmp_path, inspect):
+    class Copier(Hook):
+        def after_train_iter(self, runner: Any, *_: Any, **__: Any) -> None:
+            ours = next(h for h in runner.hooks if isinstance(h, GPUEfficiencyHook))
+            copied = copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))
+            assert [one.gpu_sample_period_s for one in copied] == [0.3, 0.3]
+            assert all('after_train_iter' not in vars(one) for one in copied)
+            # a handler of ours would never run in a process that hangs in a collective
+            assert [signal.getsignal(number) for number in SIGNALS] == handlers
+
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    hooks = [LossTape(), Copier()]
+    hook = {**HOOK, 'gpu_sample_period_s': 0.3}
+    trained = inspect(tmp_path, custom_hooks=hooks, hook=hook)
     assert trained.warnings == []
-    assert losses_of(trained.runner) == plain_losses
     assert evidence_of(tmp_path).sources_off == ()
     # the summary, and what to type next
     log = log_of(trained.runner)
@@ -192,8 +191,8 @@ def test_a_healthy_training_says_nothing_and_changes_nothing(
 
 
 def test_a_failure_inside_a_worker_is_said_once_and_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
-) -> None:
+    tmp_path, monkeypatch, inspect
+):
     end, calls = FetchProbe._end, itertools.count()
 
     def end_or_fail(*args: Any) -> Any:
@@ -203,8 +202,7 @@ def test_a_failure_inside_a_worker_is_said_once_and_for_all(
 
     # the workers inherit it
     monkeypatch.setattr(FetchProbe, '_end', end_or_fail)
-    trained = train_and_inspect(tmp_path)
-    assert losses_of(trained.runner) == plain_losses
+    trained = inspect(tmp_path)
     (warning,) = trained.warnings
     assert warning.startswith('loader inside is switched off for this run (')
     assert 'RuntimeError: planted' in warning
@@ -218,21 +216,8 @@ def test_a_failure_inside_a_worker_is_said_once_and_for_all(
     assert is_measured[0] and not any(is_measured[3:])
 
 
-def test_values_of_a_source_that_failed_are_not_shown_again(
-    tmp_path: Path, plant: Callable[..., Planted]
-) -> None:
-    plant('scalars', 2)
-    train_and_inspect(tmp_path)
-    lines = [line for line in scalar_lines(tmp_path) if 'loss' in line]
-    shown = ['data_wait_s' in line for line in lines]
-    assert shown == [True, False, False, False, False, False]
-
-
-def test_two_of_ours_are_one_run_and_one_sentence(
-    tmp_path: Path, plain_losses: list[str]
-) -> None:
-    trained = train_and_inspect(tmp_path, custom_hooks=[HOOK, LossTape()])
-    assert losses_of(trained.runner) == plain_losses
+def test_two_of_ours_are_one_run_and_one_sentence(tmp_path, inspect):
+    trained = inspect(tmp_path, custom_hooks=[HOOK, LossTape()])
     (warning,) = trained.warnings
     assert 'found several; only the first records' in warning
     assert find_evidence(tmp_path).read_text().count('"kind":"run"') == 1
@@ -256,11 +241,10 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, room_bytes: int) -> None:
 
 
 def test_a_disk_that_fills_up_ends_the_evidence_on_a_whole_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
-) -> None:
+    tmp_path, monkeypatch, inspect
+):
     fill_disk(monkeypatch, 12_000)
-    trained = train_and_inspect(tmp_path, log_interval=1)
-    assert losses_of(trained.runner) == plain_losses
+    trained = inspect(tmp_path, log_interval=1)
     log = log_of(trained.runner)
     assert log.count('evidence is switched off for this run (OSError: ') == 1
     assert '  verdict    ' in log
@@ -280,8 +264,8 @@ def test_a_disk_that_fills_up_ends_the_evidence_on_a_whole_line(
 
 
 def test_the_last_room_on_a_disk_is_left_to_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
-) -> None:
+    tmp_path, monkeypatch, inspect
+):
     really, asked = os.fstatvfs, []
 
     def fill_for_a_while(descriptor: int) -> Any:
@@ -292,8 +276,7 @@ def test_the_last_room_on_a_disk_is_left_to_the_training(
         return os.statvfs_result(room)
 
     monkeypatch.setattr(os, 'fstatvfs', fill_for_a_while)
-    trained = train_and_inspect(tmp_path)
-    assert losses_of(trained.runner) == plain_losses
+    trained = inspect(tmp_path)
     (warning,) = trained.warnings
     assert '15.0 MiB are free, less than 16 MiB' in warning
     evidence = evidence_of(tmp_path)
@@ -306,11 +289,8 @@ def test_the_last_room_on_a_disk_is_left_to_the_training(
 
 @pytest.mark.parametrize('trouble', ['full', 'almost full', 'no folder'])
 def test_no_evidence_from_the_start_is_said_once(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    plain_losses: list[str],
-    trouble: str,
-) -> None:
+    tmp_path, monkeypatch, inspect, trouble
+):
     if trouble == 'full':
         fill_disk(monkeypatch, 0)
     elif trouble == 'almost full':
@@ -320,26 +300,8 @@ def test_no_evidence_from_the_start_is_said_once(
         (tmp_path / 'file').write_text('')
         folder = 'mmgpu_hooks.hooks.recorder.vis_data_folder'
         monkeypatch.setattr(folder, lambda runner: tmp_path / 'file')
-    trained = train_and_inspect(tmp_path / 'run')
-    assert losses_of(trained.runner) == plain_losses
+    trained = inspect(tmp_path / 'run')
     (warning,) = trained.warnings
     assert warning.startswith('evidence is switched off for this run (')
     # an empty one would be called damaged by every reader
     assert list(tmp_path.glob('run/*/vis_data/gpu_efficiency*')) == []
-
-
-def test_the_hook_can_be_copied_while_it_trains(
-    tmp_path: Path, plain_losses: list[str]
-) -> None:
-    class Copier(Hook):
-        def after_train_iter(self, runner: Any, *_: Any, **__: Any) -> None:
-            ours = next(h for h in runner.hooks if isinstance(h, GPUEfficiencyHook))
-            copied = copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))
-            assert [one.gpu_sample_period_s for one in copied] == [0.3, 0.3]
-            assert all('after_train_iter' not in vars(one) for one in copied)
-
-    hooks = [LossTape(), Copier()]
-    hook = {**HOOK, 'gpu_sample_period_s': 0.3}
-    trained = train_and_inspect(tmp_path, custom_hooks=hooks, hook=hook)
-    assert losses_of(trained.runner) == plain_losses
-    assert trained.warnings == []

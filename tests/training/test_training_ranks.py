@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from training.toy import evidence_of
 
 
 @pytest.fixture(scope='module')
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def ranks(tmp_path_factory):
     """Folders of a training with and without the hook, one after the other."""
     folder = tmp_path_factory.mktemp('ranks')
     command = [sys.executable, '-m', 'torch.distributed.run', '--standalone']
@@ -28,7 +27,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {hook: folder / hook for hook in ('with', 'without')}
 
 
-def test_each_rank_leaves_its_own_evidence(ranks: dict[str, Path]) -> None:
+def test_each_rank_leaves_its_own_evidence(ranks):
     for rank, name in enumerate(('gpu_efficiency.jsonl', 'gpu_efficiency_rank1.jsonl')):
         evidence = evidence_of(ranks['with'], name)
         assert (evidence.run.rank, evidence.run.world_size) == (rank, 2)
@@ -38,7 +37,7 @@ def test_each_rank_leaves_its_own_evidence(ranks: dict[str, Path]) -> None:
         assert evidence.run.loader.batches_per_epoch == 12
 
 
-def test_ranks_share_the_cores_of_the_host(ranks: dict[str, Path]) -> None:
+def test_ranks_share_the_cores_of_the_host(ranks):
     for name in ('gpu_efficiency.jsonl', 'gpu_efficiency_rank1.jsonl'):
         host = evidence_of(ranks['with'], name).run.host
         assert host.ranks_on_host == 2
@@ -46,7 +45,7 @@ def test_ranks_share_the_cores_of_the_host(ranks: dict[str, Path]) -> None:
         assert host.usable_cores == pytest.approx(min(limits) / 2)
 
 
-def test_of_a_runner_rank_0_alone_saves(ranks: dict[str, Path]) -> None:
+def test_of_a_runner_rank_0_alone_saves(ranks):
     first = evidence_of(ranks['with'])
     assert [save.name for save in first.save_records] == ['iter_6.pth', 'iter_12.pth']
     assert first.save_records[0].backend == 'LocalBackend'
@@ -55,12 +54,12 @@ def test_of_a_runner_rank_0_alone_saves(ranks: dict[str, Path]) -> None:
     assert second.end is not None and second.end.saves == 0
 
 
-def test_rank_0_alone_logs_one_summary(ranks: dict[str, Path]) -> None:
+def test_rank_0_alone_logs_one_summary(ranks):
     log = (ranks['with'].parent / 'log.txt').read_text()
     assert log.count('  verdict    ') == 1
 
 
-def test_no_collective_is_added_and_no_loss_changed(ranks: dict[str, Path]) -> None:
+def test_no_collective_is_added_and_no_loss_changed(ranks):
     for rank in (0, 1):
         calls = [
             (ranks[hook] / f'collectives_{rank}.txt').read_text().split()

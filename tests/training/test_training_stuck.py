@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def name_cause(runner: Any) -> str | None:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
+def run(tmp_path, monkeypatch):
     def train_with(
         sample: Callable[[Path], None] | None = None,
         how: Callable[[Any], Any] = train,
@@ -128,14 +128,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
         ('iter', read_fifo, 'S', 'read_fifo', 'storage_stalled'),
     ],
 )
-def test_the_worker_and_the_sample_are_named(
-    run: Callable,
-    loop: str,
-    sample: Callable[[Path], None],
-    state: str,
-    line: str | None,
-    cause: str,
-) -> None:
+def test_the_worker_and_the_sample_are_named(run, loop, sample, state, line, cause):
     runner, (stuck, over) = run(sample, loop=loop, length=80)
     assert (stuck.part, stuck.is_over, stuck.state) == ('data_wait', False, state)
     assert over.is_over
@@ -172,7 +165,7 @@ class Opening:
 
 
 @pytest.mark.parametrize('num_workers', [0, 1])
-def test_the_file_of_the_sample_is_named(run: Callable, num_workers: int) -> None:
+def test_the_file_of_the_sample_is_named(run, num_workers):
     own = BaseDataset.get_data_info
 
     def train_on_files(runner: Any) -> Any:
@@ -204,15 +197,13 @@ class StandingHook(Hook):
             stand_still(self.folder)
 
 
-def test_a_hook_is_named(run: Callable, tmp_path: Path) -> None:
+def test_a_hook_is_named(run, tmp_path):
     runner, (stuck, _) = run(custom_hooks=[StandingHook(tmp_path / 'run')])
     assert stuck.part == 'StandingHook'
     assert 'in StandingHook' in log_of(runner)
 
 
-def test_a_work_folder_that_does_not_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_work_folder_that_does_not_answer(tmp_path, monkeypatch):
     said, write = threading.Event(), EvidenceWriter.write
 
     def write_late(writer: EvidenceWriter, record: Any) -> None:
@@ -238,9 +229,7 @@ def test_a_work_folder_that_does_not_answer(
     assert not [t for t in threading.enumerate() if t.name.startswith(THREAD_NAME)]
 
 
-def test_a_step_is_told_by_its_stack(
-    run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_is_told_by_its_stack(run, tmp_path, monkeypatch):
     forward, calls = ToyModel.forward, []
 
     def forward_or_stand(model: ToyModel, *args: Any, **kwargs: Any) -> Any:
@@ -255,9 +244,7 @@ def test_a_step_is_told_by_its_stack(
     assert any(' in forward_or_stand' in call for call in stuck.stack)
 
 
-def test_what_has_not_ended_once_is_given_more_time(
-    run: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_not_ended_once_is_given_more_time(run, monkeypatch):
     load, calls = ToyDataset.__getitem__, []
 
     def load_slowly_first(dataset: ToyDataset, index: int) -> Any:
@@ -270,7 +257,7 @@ def test_what_has_not_ended_once_is_given_more_time(
     assert records == []
 
 
-def test_zero_switches_it_off_and_losses_are_the_same(tmp_path: Path) -> None:
+def test_zero_switches_it_off_and_losses_are_the_same(tmp_path):
     losses = []
     for after_s in (0, AFTER_S):
         folder = tmp_path / str(after_s)

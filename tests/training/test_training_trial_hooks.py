@@ -13,7 +13,7 @@ from mmgpu_hooks.experiment.trial_child import TrialHook, TrialOver
 
 
 @pytest.fixture
-def events(tmp_path: Path) -> Path:
+def events(tmp_path):
     path = tmp_path / 'events.jsonl'
     path.write_text('')
     return path
@@ -39,21 +39,6 @@ def train(hook, runner, iterations: int) -> None:
         hook.before_train_iter(runner, 0)
         hook.after_train_iter(runner, 0)
         runner.iter += 1
-
-
-def test_a_block_tells_its_iterations_and_waits_for_a_word(events):
-    hook = TrialHook(events, iter([2, 3]))
-    runner = make_runner()
-    hook.before_train_epoch(runner)
-    train(hook, runner, 2)
-    (first,) = read_blocks(events)
-    assert (first['event'], first['starts'], first['left']) == ('block', [0], 98)
-    assert len(first['seconds']) == 2
-    with pytest.raises(TrialOver):
-        train(hook, runner, 3)
-    second = read_blocks(events)[1]
-    assert (len(second['seconds']), second['starts']) == (3, [])
-    assert second['batch_size'] == 4
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,7 @@ Ask = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def ask(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Ask:
+def ask(tmp_path, capsys, monkeypatch):
     """Runs a command in a folder of its own; its JSON answer."""
     monkeypatch.setenv('PYTHONPATH', environ()['PYTHONPATH'])
     monkeypatch.setenv('OMP_NUM_THREADS', '1')
@@ -48,7 +46,7 @@ def ask(
 
 
 @pytest.mark.timing
-def test_settings_are_swept_kept_and_not_trained_again(ask: Ask, tmp_path: Path):
+def test_settings_are_swept_kept_and_not_trained_again(ask, tmp_path):
     # an epoch of ten batches: the training is made longer
     config = write_config(tmp_path, item_s=0.004, step_s=0.004, epochs=1)
     words = ['--seconds', '0.5', '--num-workers', '2', '0']
@@ -88,7 +86,7 @@ def test_settings_are_swept_kept_and_not_trained_again(ask: Ask, tmp_path: Path)
 
 
 @pytest.mark.timing
-def test_saves_are_measured_beside_each_number_of_workers(ask: Ask, tmp_path: Path):
+def test_saves_are_measured_beside_each_number_of_workers(ask, tmp_path):
     # an epoch has 20 iterations, so the trainings are made longer
     config = write_config(tmp_path, item_s=0.005, step_s=0.002, epochs=1)
     body = ask('save-bench', config, '--saves', '3', '--num-workers', '2', '0')
@@ -124,7 +122,7 @@ def write_starved_run(config: Path) -> Path:
 
 
 @pytest.mark.timing
-def test_a_gain_is_verified_beside_what_was_predicted(ask: Ask, tmp_path: Path):
+def test_a_gain_is_verified_beside_what_was_predicted(ask, tmp_path):
     config = write_config(tmp_path, item_s=0.01, step_s=0.01, length=240, epochs=1)
     answer = ask('verify', write_starved_run(config))
     # two images of 10 ms before each step of 10 ms, or at once beside it; a busy
@@ -143,7 +141,7 @@ def sum_parts(body: dict[str, Any]) -> float:
     return sum(part['busy_s'] + part['idle_s'] for part in body['parts'].values())
 
 
-def test_a_step_is_profiled_by_part_and_by_module(ask: Ask, tmp_path: Path):
+def test_a_step_is_profiled_by_part_and_by_module(ask, tmp_path):
     # an epoch of ten batches: the training is made longer
     config = write_config(tmp_path, item_s=0.01, step_s=0.02, length=20, epochs=1)
     body = ask('profile', config, '--iterations', '5')
@@ -166,7 +164,7 @@ def test_a_step_is_profiled_by_part_and_by_module(ask: Ask, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_mmdetection_is_profiled(ask: Ask, images: Path, tmp_path: Path):
+def test_mmdetection_is_profiled(ask, images, tmp_path):
     config = tmp_path / 'detector.py'
     config.write_text(render_config(images))
     body = ask('profile', config, '--iterations', '3')
@@ -183,7 +181,7 @@ def test_mmdetection_is_profiled(ask: Ask, images: Path, tmp_path: Path):
     assert body['products_pct'] > 10
 
 
-def test_a_trial_that_hangs_or_lacks_memory_is_a_record(tmp_path: Path):
+def test_a_trial_that_hangs_or_lacks_memory_is_a_record(tmp_path):
     config = write_config(tmp_path, dataset=TOYS + 'TroubledDataset', num_workers=2)
     # what each worker of a training does is in the names of its settings
     turns = [
@@ -257,7 +255,7 @@ WORKERS = ('--num-workers', '0', '1')
     ],
 )
 def test_stopping_a_command_leaves_nothing_running(
-    tmp_path: Path, command: str, words: Any, is_due: Any, number: int
+    tmp_path, command, words, is_due, number
 ):
     config = write_config(tmp_path, item_s=0.02, step_s=0.01, num_workers=1, length=400)
     if command == 'verify':
@@ -292,10 +290,7 @@ def test_stopping_a_command_leaves_nothing_running(
 @pytest.mark.slow
 @pytest.mark.parametrize('words', [['save-bench', '--num-workers', '0'], ['profile']])
 def test_a_config_that_does_not_train_is_given_up_early(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    words: list[str],
+    tmp_path, capsys, monkeypatch, words
 ):
     monkeypatch.setenv('PYTHONPATH', environ()['PYTHONPATH'])
     config = write_config(tmp_path, more="model['step_s'] = 'never'\n")
@@ -309,7 +304,7 @@ def test_a_config_that_does_not_train_is_given_up_early(
 
 
 @pytest.mark.slow
-def test_mmdetection_is_swept(ask: Ask, images: Path, tmp_path: Path):
+def test_mmdetection_is_swept(ask, images, tmp_path):
     config = tmp_path / 'detector.py'
     config.write_text(render_config(images, default_hooks='', epochs=1))
     grid = ['--num-workers', '0', '2', '--batch-size', '1', '2']

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Callable, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from mmengine.runner import ValLoop
 from torch.utils.data import DataLoader
 
-from training.conftest import Planted
 from training.toy import (
     ToyDataset,
     ToyMetric,
@@ -69,9 +68,7 @@ def validate(
     ('loop', 'num_workers', 'persistent'),
     [('epoch', 0, False), ('epoch', 2, False), ('epoch', 2, True), ('iter', 1, False)],
 )
-def test_each_validation_is_one_record(
-    tmp_path: Path, loop: str, num_workers: int, persistent: bool
-) -> None:
+def test_each_validation_is_one_record(tmp_path, loop, num_workers, persistent):
     by_loop = {'iterations': 8, 'val_interval': 4} if loop == 'iter' else {}
     validate(
         tmp_path,
@@ -111,16 +108,14 @@ class Keeps(ToyMetric):
         self.results.append(np.zeros(2**16))
 
 
-def test_results_that_a_metric_keeps_are_weighed_before_they_are_gone(
-    tmp_path: Path,
-) -> None:
+def test_results_that_a_metric_keeps_are_weighed_before_they_are_gone(tmp_path):
     validate(tmp_path, 0, metric={'type': Keeps})
     for one in evidence_of(tmp_path).validations:
         assert one.result_bytes == pytest.approx(BATCHES * 2**19, rel=0.05)
         assert one.result_name == 'Keeps.results'
 
 
-def test_workers_of_training_that_live_on_are_counted(tmp_path: Path) -> None:
+def test_workers_of_training_that_live_on_are_counted(tmp_path):
     options = {'num_workers': 1, 'persistent_workers': True, 'evaluation_s': 0.0}
     train(build_runner(tmp_path, epochs=2, **options))
     (one, _) = evidence_of(tmp_path).validations
@@ -140,11 +135,8 @@ class Inspected(ValLoop):
 
 @pytest.mark.parametrize('good_calls', [1, 9])
 def test_what_fails_leaves_the_validation_loop_at_once(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    plant: Callable[..., Planted],
-    good_calls: int,
-) -> None:
+    tmp_path, monkeypatch, plant, good_calls
+):
     monkeypatch.setattr(Inspected, 'is_patched', [])
     planted = plant('validation', good_calls)
     runner = validate(tmp_path, 0, cfg={'type': Inspected})
@@ -165,7 +157,7 @@ class FailsAt(ToyMetric):
             raise ValueError('of the user')
 
 
-def test_an_error_of_the_users_passes_through(tmp_path: Path) -> None:
+def test_an_error_of_the_users_passes_through(tmp_path):
     with pytest.raises(ValueError, match='of the user'):
         validate(tmp_path, 1, metric={'type': FailsAt})
     evidence = evidence_of(tmp_path)
@@ -189,7 +181,7 @@ class TwicePassing(ValLoop):
 
 
 @pytest.mark.parametrize('num_workers', [0, 1])
-def test_a_loop_of_another_form_is_followed(tmp_path: Path, num_workers: int) -> None:
+def test_a_loop_of_another_form_is_followed(tmp_path, num_workers):
     validate(tmp_path, num_workers, cfg={'type': TwicePassing})
     for one in evidence_of(tmp_path).validations:
         assert (one.iterations, one.first_waits) == (2 * BATCHES, 2)
@@ -210,7 +202,7 @@ class WithoutLoader(ValLoop):
         self.runner.call_hook('after_val')
 
 
-def test_a_loop_that_cannot_be_followed_is_timed_as_a_whole(tmp_path: Path) -> None:
+def test_a_loop_that_cannot_be_followed_is_timed_as_a_whole(tmp_path):
     validate(tmp_path, 0, cfg={'type': WithoutLoader})
     evidence = evidence_of(tmp_path)
     assert evidence.sources_off == ()

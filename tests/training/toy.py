@@ -174,7 +174,7 @@ def build_runner(
     if hook is not None:
         default_hooks['gpu_efficiency'] = hook
     if evaluation_s is not None:
-        more = {**_validation(evaluation_s), **more}
+        more = {**validation(evaluation_s), **more}
     by_epoch = loop == 'epoch'
     limits = {'max_epochs': epochs} if by_epoch else {'max_iters': iterations}
     return kind(
@@ -201,7 +201,8 @@ def build_runner(
     )
 
 
-def _validation(evaluation_s: float) -> dict[str, Any]:
+def validation(evaluation_s: float) -> dict[str, Any]:
+    """Arguments of a Runner that validates, for seconds in its metric."""
     return {
         'val_dataloader': {
             'dataset': ToyDataset(2),
