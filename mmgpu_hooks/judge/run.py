@@ -440,10 +440,13 @@ class Run(Figures):
 
     @cached_property
     def data_wait_cpu_share(self) -> float | None:
-        """CPU of the training thread inside its waits, over the waits."""
+        """CPU of the training process inside its waits, over the waits.
+
+        More than 1 where it has several threads.
+        """
         used_s = sum_all(self.steady.column('data_wait_cpu_s'))
         waits_s = total(self.steady.column('data_wait.total_s'))
-        return min(used_s / waits_s, 1.0) if used_s is not None and waits_s else None
+        return used_s / waits_s if used_s is not None and waits_s else None
 
     @cached_property
     def _cpu(self) -> TrainingCpu:

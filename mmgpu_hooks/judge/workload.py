@@ -89,6 +89,7 @@ def fit_workload(run: Run) -> Workload | NoPrediction:
         external if 0.0 <= external <= workload.host_cores else 0.0,
         _run_delay_s(segment),
         segment.main_run_delay_s or 0.0,
+        segment.batch_bytes,
     )
     return replace(
         workload,
@@ -193,7 +194,7 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
         iterations=run.steady_iterations,
         iter_time=_of_intervals(run, iter_s, 'iter'),
         batch_time=replace(loading, mean_s=whole_s),
-        batch_cpu=replace(cpu, mean_s=min(cpu_s, whole_s)),
+        batch_cpu=replace(cpu, mean_s=min(cpu_s, whole_s) if workers else cpu_s),
         step=_of_intervals(run, sum(part or 0.0 for part in step_parts), 'step'),
         step_cpu_s=step_cpu_s,
         fetch_s=transfer.fetch_s,

@@ -9,7 +9,7 @@ batch takes, of which a run measures no more than what it adds to an iteration.
 Each thread of a step on several threads does a part of every operation, and all wait
 until the last is done. A thread that waits for a core so holds up the others, which
 spin: the delays of the threads add up in the step, and its CPU grows although its work
-does not.
+does not. The same happens to loading in the training process; workers have one thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from mmgpu_hooks.model.simulation import Trace, make_loop, settle, simulate_loop
+from mmgpu_hooks.model.simulation import WAKE_S, Trace, make_loop, settle, simulate_loop
 from mmgpu_hooks.model.workload import Workload
 
 USUAL_POWER = 2.7
@@ -38,13 +38,17 @@ _ROUNDS, _DRAWS = 12, 512
 _FETCH_RANGE = 0.25, 4.0
 """How far from the usual the fetching of a ready batch may be."""
 
-_DELAY_SHARE, _ALL_DELAY = 0.5, 0.9
-"""Part of a worker's waiting for cores that makes its loading longer; the rest is in
-between two batches, or would be there on free cores too. Workers that cannot keep up
-have always the next batch to make, and wait while they make one."""
+_TURNS_ERROR = 0.4
+"""Standard error of `Workload.turns_s` over it, where it was measured."""
+_SPIN_S = 0.005
+"""For so long a thread of OpenMP (libgomp) spins once it has nothing to do: after the
+step, while the training process loads."""
+_THREAD_BYTES = 4 * 32768
+"""Of 32-bit numbers from which PyTorch uses one thread more (``at::GRAIN_SIZE``)."""
 
 _BUSY_FROM, _BUSY_ALL = 0.6, 0.9
-"""Share of the cores in use from which, and at which, that waiting is contention."""
+"""Share of the cores in use from which, and at which, a worker's waiting for cores
+makes its loading longer; else it is in between two batches, or there on free cores."""
 
 
 def calibrate(
@@ -52,6 +56,7 @@ def calibrate(
     other_cores: float,
     run_delay_s: float | None = None,
     main_delay_s: float = 0.0,
+    batch_bytes: int | None = None,
 ) -> Workload:
     """The workload whose simulation measures what the run did.
 
@@ -61,12 +66,13 @@ def calibrate(
         run_delay_s: What a worker waited for a core, per batch; no more is taken out
             of its loading. ``None`` when unknown.
         main_delay_s: What the main thread waited for one, per iteration.
+        batch_bytes: Of the tensors in a batch; ``None`` when unknown.
     """
     measured = replace(workload, other_tasks=other_cores)
     workload = _take_out_delays(measured, main_delay_s)
     workload = replace(workload, step_cpu_s=_bound_step_cpu(workload, measured))
     if workload.num_workers == 0:
-        return _calibrate_alone(workload)
+        return _calibrate_alone(workload, main_delay_s, batch_bytes)
     least_loading_s = measured.batch_cpu.mean_s
     if run_delay_s is not None:
         least_loading_s = max(measured.batch_time.mean_s - run_delay_s, least_loading_s)
@@ -88,9 +94,9 @@ def calibrate(
             fetch_busy_s=measured.fetch_busy_s * fetching,
         )
     held_up_s = max(measured.step.mean_s - workload.local_step_s, 0.0)
-    workload = replace(workload, held_up_s=held_up_s)
-    share = _ALL_DELAY if _is_starved(trace) else _DELAY_SHARE
-    return _without_delay(measured, workload, share * (run_delay_s or 0.0))
+    turns_s = _estimate_turns(workload, batch_bytes)
+    workload = replace(workload, held_up_s=held_up_s, turns_s=turns_s)
+    return _without_delay(measured, workload, run_delay_s or 0.0)
 
 
 def _correct_step(
@@ -159,15 +165,43 @@ def _least_step_s(workload: Workload) -> float:
     return max(workload.step_cpu_s, workload.spin_s) / workload.step_threads
 
 
-def _calibrate_alone(workload: Workload) -> Workload:
-    step_s = max(workload.step.mean_s - workload.step_delay_s, _least_step_s(workload))
-    cpu_s = workload.batch_cpu.mean_s
-    delay_s = cpu_s * (1 / workload.core_share(1) - 1.0)
-    loading_s = max(workload.batch_time.mean_s - delay_s, cpu_s)
+def _estimate_turns(workload: Workload, batch_bytes: int | None) -> float:
+    """What a run with workers does not show: see `Workload.turns_s`.
+
+    The training process has the work of an image's tensor done by several threads once,
+    to copy it. It waits for a turn of the one without a core, and for its own then.
+    """
+    images, host_cores = workload.batch_size or 1, workload.host_cores
+    threads = math.ceil((batch_bytes or 0) / images / _THREAD_BYTES)
+    threads = min(threads, math.ceil(workload.usable_cores))
+    crowd = min(max(threads + workload.other_tasks - host_cores, 0.0), 1.0)
+    return 2 * WAKE_S * images * crowd if threads > 1 else 0.0
+
+
+def _calibrate_alone(
+    workload: Workload, main_delay_s: float, batch_bytes: int | None
+) -> Workload:
+    loading, step, threads = workload.batch_time, workload.step, workload.step_threads
+    spin_s = 0.0 if workload.spin_s else _SPIN_S * (threads - 1)
+    cpu_s = max(workload.batch_cpu.mean_s - spin_s, 0.0)
+    fair_s = min(cpu_s, loading.mean_s) * (1 / workload.core_share(1) - 1.0)
+    # a thread that does not want a core does not wait for one
+    wanted_s = cpu_s + workload.step_cpu_s / threads
+    delay_s = main_delay_s * cpu_s / wanted_s if wanted_s > 0.0 else 0.0
+    # of the two turns it spins for one
+    turns_s = min(
+        2 * max(delay_s - fair_s, 0.0), _estimate_turns(workload, batch_bytes)
+    )
+    loading_s = max(loading.mean_s - turns_s - fair_s, 0.0)
+    cpu_s = min(max(cpu_s - turns_s, 0.0), loading_s)
+    error_s = math.hypot(loading.error_s, _TURNS_ERROR * turns_s)
+    step_s = max(step.mean_s - workload.step_delay_s, _least_step_s(workload))
     return replace(
         workload,
-        step=replace(workload.step, mean_s=step_s),
-        batch_time=replace(workload.batch_time, mean_s=loading_s),
+        step=replace(step, mean_s=step_s),
+        batch_time=replace(loading, mean_s=loading_s, error_s=error_s),
+        batch_cpu=replace(workload.batch_cpu, mean_s=cpu_s),
+        turns_s=turns_s,
     )
 
 

@@ -61,7 +61,7 @@ def rate_of(workload: Workload, num_workers: int, prefetch: int, draws: int) -> 
 def _rate_alone(workload: Workload) -> Rate:
     """Without workers nothing overlaps; only other processes take cores."""
     cpu_s, loading_s = workload.local_loading_s
-    wait_s = cpu_s / workload.core_share(1) + loading_s - cpu_s
+    wait_s = cpu_s / workload.core_share(1) + loading_s - cpu_s + workload.turns_s
     whole_s = wait_s + workload.local_step_s
     used_s = cpu_s + workload.step_cpu_s
     return Rate(whole_s, wait_s, used_s / whole_s / workload.usable_cores)
@@ -161,6 +161,9 @@ loading is taken to grow with the images, and the step along its line."""
 _TRANSFERRED = 0.5
 """Of what a transfer makes a worker's batch longer, which no run measures."""
 
+_TURNS = 0.5
+"""Of `Workload.turns_s`: how many operations there are is not known."""
+
 _POWER = 0.5
 """Of what is beyond 1 of a `Workload.step_power` that is not known."""
 
@@ -219,6 +222,8 @@ def perturb(workload: Workload, *, alone: bool) -> Iterator[Workload]:
             transfer_cpu_s=(1.0 - workload.transfer_cpu_error)
             * min(workload.transfer_cpu_s, cpu.mean_s),
         )
+    if alone and workload.num_workers and workload.turns_s > 0.0:
+        yield replace(workload, turns_s=(1.0 - _TURNS) * workload.turns_s)
     if not workload.is_step_power_known:
         yield replace(
             workload, step_power=1.0 + _POWER * max(workload.step_power - 1.0, 0.0)

@@ -118,6 +118,10 @@ class Workload:
     """Whether workers were measured that sent batches."""
     is_batch_time_known: bool = True
     """Whether the batch time was measured, and not just bounded."""
+    turns_s: float = 0.0
+    """What loading in the training process takes longer beside other processes than its
+    share of a core explains: PyTorch has a thread for each core there, and all wait for
+    the one that has to share its core."""
     held_up_s: float = 0.0
     """What workers made the measured step longer by taking cores from it."""
     is_step_power_known: bool = True
@@ -175,7 +179,10 @@ class Workload:
 
     @property
     def local_loading_s(self) -> tuple[float, float]:
-        """CPU and whole of loading a batch in the loop, where none is transferred."""
+        """CPU and whole of loading a batch in the loop, where none is transferred.
+
+        Without ``turns_s``.
+        """
         cpu_s = max(self.batch_cpu.mean_s - self.transfer_cpu_s, 0.0)
         return cpu_s, max(self.batch_time.mean_s - self.transfer_s, cpu_s)
 
@@ -243,6 +250,7 @@ def at_batch_size(
         transfer_cpu_s=workload.transfer_cpu_s * size,
         fetch_s=workload.fetch_s * size,
         fetch_busy_s=workload.fetch_busy_s * size,
+        turns_s=workload.turns_s * size,
     )
 
 

@@ -8,7 +8,7 @@ from fakes.replaced import replace
 from fakes.workloads import make_workload
 from mmgpu_hooks.model.calibration import calibrate
 from mmgpu_hooks.model.prediction import predict_setting
-from mmgpu_hooks.model.simulation import make_loop, simulate_loop
+from mmgpu_hooks.model.simulation import WAKE_S, make_loop, simulate_loop
 from mmgpu_hooks.model.workload import Cost, Workload
 
 DRAWS = 512
@@ -72,6 +72,68 @@ def test_without_workers_only_other_processes_are_taken_out():
     # each second of CPU took two beside another process
     assert found.batch_time.mean_s == pytest.approx(0.02)
     assert found.step.mean_s == pytest.approx(0.014)
+
+
+IMAGE = 3 * 256 * 256 * 4
+"""Bytes; enough for several threads to copy it."""
+TWO_CORES = {'usable_cores': 2.0, 'host_cores': 2.0}
+
+
+@pytest.mark.parametrize(
+    ('cores', 'others', 'image_bytes', 'turns'),
+    [
+        # four images a batch, two turns of the scheduler each
+        (TWO_CORES, 1.0, IMAGE, 8),
+        (TWO_CORES, 0.5, IMAGE, 4),
+        (TWO_CORES, 0.0, IMAGE, 0),
+        ({}, 1.0, IMAGE, 0),
+        (TWO_CORES, 1.0, 3 * 64 * 64 * 4, 0),
+        (TWO_CORES, 1.0, None, 0),
+        ({'usable_cores': 1.0, 'host_cores': 2.0}, 1.5, IMAGE, 0),
+    ],
+)
+def test_loading_in_the_training_process_waits_for_its_threads_beside_others(
+    cores, others, image_bytes, turns
+):
+    measured = make_workload(**cores, iter_time=Cost(0.04))
+    whole_bytes = image_bytes and 4 * image_bytes
+    found = calibrate(measured, others, batch_bytes=whole_bytes)
+    quiet = replace(found, turns_s=0.0)
+    assert found.turns_s == pytest.approx(turns * WAKE_S, rel=0.1)
+    one, other = (predict_setting(each, 0) for each in (found, quiet))
+    assert one.iter_time_s == pytest.approx(other.iter_time_s + found.turns_s)
+    # half of them or twice as many would be no surprise
+    reach_s = one.iter_time_high_s - one.iter_time_s
+    assert reach_s >= 0.9 * found.turns_s
+    with_workers = predict_setting(found, 2), predict_setting(quiet, 2)
+    assert with_workers[0] == with_workers[1]
+
+
+@pytest.mark.parametrize(
+    ('delay_s', 'image_bytes', 'loading_s'),
+    [
+        (0.01, IMAGE, 0.04),
+        # no more than was measured, and nothing that its own threads do not explain
+        (0.005, IMAGE, 0.05),
+        (0.01, 4, 0.06),
+    ],
+)
+def test_what_the_main_thread_waited_for_its_own_threads_is_no_loading(
+    delay_s, image_bytes, loading_s
+):
+    costs = {'batch_time': Cost(0.06), 'batch_cpu': Cost(0.06), 'step_cpu_s': 0.0}
+    measured = make_workload(**TWO_CORES, **costs, num_workers=0)
+    found = calibrate(measured, 1.0, None, delay_s, 4 * image_bytes)
+    assert found.batch_time.mean_s == pytest.approx(loading_s)
+    assert found.batch_cpu.mean_s == pytest.approx(loading_s)
+    assert predict_setting(found, 0).iter_time_s == pytest.approx(0.06 + 0.015)
+
+
+def test_threads_of_the_step_that_spin_on_are_no_cpu_of_loading():
+    step = {'step': Cost(0.02), 'step_cpu_s': 0.04}
+    found = calibrate(make_workload(**TWO_CORES, **step, num_workers=0), 0.0)
+    assert found.batch_cpu.mean_s == pytest.approx(0.02 - 0.005)
+    assert found.batch_time.mean_s == pytest.approx(0.04)
 
 
 def test_what_workers_that_fill_all_cores_waited_is_no_part_of_their_loading():
