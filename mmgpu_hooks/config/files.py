@@ -58,38 +58,33 @@ def read_source(path: Path) -> SourceText:
             f'expected a config file, found none ({render_error(error)}); '
             'check the path'
         ) from error
-    if not stat.S_ISREG(status.st_mode):
-        kind = 'a directory' if stat.S_ISDIR(status.st_mode) else 'a device or pipe'
-        raise RefusedError(f'expected a config file, found {kind}; name a regular file')
     raw, found = b'', None
-    if path.suffix != '.py':
+    if not stat.S_ISREG(status.st_mode):
+        found = 'a directory, device or pipe; name a regular file'
+    elif path.suffix != '.py':
         found = f'{path.suffix or "no suffix"!r}; change JSON and YAML by hand'
     elif status.st_size > _LIMIT_BYTES:
         found = f'{status.st_size // 1000} KB; name the config, not data'
     else:
         raw = path.read_bytes()
-        if not raw.strip():
-            found = 'an empty file; name another'
-        elif b'\0' in raw:
-            found = 'binary data; name another'
-        elif raw.startswith(codecs.BOM_UTF8):
-            found = (
-                'that it starts with a byte-order mark, which MMEngine does not read; '
-                'save it without'
-            )
+        if raw.startswith(codecs.BOM_UTF8):
+            found = 'a byte-order mark, which MMEngine does not read; save it without'
+        elif not _is_text(raw):
+            found = 'other bytes; save it as UTF-8'
     if found is not None:
         raise RefusedError(
-            f'expected a Python config (.py) of at most {_LIMIT_BYTES // 1000} KB, '
-            f'found {found}'
+            'expected a Python config (.py) in UTF-8 of at most '
+            f'{_LIMIT_BYTES // 1000} KB, found {found}'
         )
+    return SourceText(raw, status)
+
+
+def _is_text(raw: bytes) -> bool:
     try:
         raw.decode()
-    except UnicodeDecodeError as error:
-        raise RefusedError(
-            f'expected text in UTF-8, found other bytes ({render_error(error)}); save '
-            'the file as UTF-8'
-        ) from error
-    return SourceText(raw, status)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def render_diff(before: str, after: str, source: Path, target: Path) -> str:

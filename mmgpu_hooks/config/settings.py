@@ -57,8 +57,6 @@ OF_OUR_HOOK: tuple[str, ...] = (
     'stuck_after_s',
     'scalars',
 )
-_PLAIN_TEXT = re.compile(r'[A-Za-z_][\w.:/-]*\Z', re.ASCII)
-_NO_TEXT = frozenset(('true', 'false', 'none', 'nan', 'inf', 'infinity'))
 
 
 def is_our_hook(value: object) -> bool:
@@ -161,18 +159,8 @@ def _parse_value(text: str) -> Setting:
 
 
 def render_options(changes: Mapping[str, Setting]) -> str | None:
-    """Renders the argument of ``tools/train.py`` that changes the same.
-
-    Returns:
-        It, quoted for a shell; ``None`` if that parser would read other values.
-    """
-    words = []
-    for dotted, value in changes.items():
-        if isinstance(value, str) and (
-            not _PLAIN_TEXT.match(value) or value.lower() in _NO_TEXT
-        ):
-            return None
-        words.append(shlex.quote(f'{dotted}={value}'))
+    """The argument of ``tools/train.py`` that changes the same, quoted for a shell."""
+    words = [shlex.quote(f'{dotted}={value}') for dotted, value in changes.items()]
     return f'--cfg-options {" ".join(words)}' if words else None
 
 
@@ -235,12 +223,11 @@ def verify_changes(config: FlatConfig, changes: Mapping[str, Setting]) -> None:
 
 def _verify_known(held: Collection[KeyPath], path: KeyPath) -> None:
     owner, known = 'GPUEfficiencyHook', OF_OUR_HOOK
-    if path[0] in LOADERS:
+    if path[0] not in HOOK_ROOTS:
         owner, known = "PyTorch's DataLoader", OF_LOADER
-        if (path[0], 'type') in held:  # another class, with arguments of its own
+        # another class of loader has arguments of its own
+        if path[0] not in LOADERS or (path[0], 'type') in held:
             return
-    elif path == tuple(THREADS_KEY.split('.')):
-        return
     if path[-1] not in known:
         near = difflib.get_close_matches(path[-1], known, 1)
         hint = f'did you mean {near[0]}?' if near else f'it has {", ".join(known)}'

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from mmgpu_hooks.config.rewrite import rewrite_config
-from mmgpu_hooks.config.settings import render_options
 
 pytest.importorskip('mmengine.config', reason='the proof loads configs with MMEngine')
 
@@ -221,8 +220,3 @@ def test_crlf_is_used_for_new_lines_too(tmp_path):
         b'train_dataloader = dict(\r\n    batch_size=2,\r\n    num_workers=8,\r\n'
         b'    b=1)\r\n'
     )
-
-
-@pytest.mark.parametrize('value', ['', '8', 'true', 'None', 'a,b', '[1]', 'a b', "'a'"])
-def test_a_text_that_the_train_script_would_read_otherwise_has_no_line(value):
-    assert render_options({'train_dataloader.pin_memory_device': value}) is None
