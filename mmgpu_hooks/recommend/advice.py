@@ -28,22 +28,12 @@ _CHEAPER = {
     'RandomChoiceResize': 'images stored at the largest size they are trained at',
     'RandomAffine': 'RandomCrop and RandomFlip in its place',
     'PhotoMetricDistortion': 'YOLOXHSVRandomAug in its place',
-    'AutoAugment': 'fewer or cheaper policies',
-    'RandAugment': 'fewer or cheaper policies',
-    'Albu': "MMDetection's own transforms in its place",
 }
 """By class name; a change of augmentation changes what is trained."""
 
 
-def name_costliest(run: Run) -> str | None:
-    """A sentence with the transform's share and a cheaper way, if one is known.
-
-    Args:
-        run: One rank's figures.
-
-    Returns:
-        ``None`` when no transform was timed.
-    """
+def _name_costliest(run: Run) -> str | None:
+    """The transform's share, and a cheaper way; ``None`` when none was timed."""
     transforms = run.loader.transforms if run.loader else ()
     whole_s = sum(one.image_s or 0.0 for one in transforms)
     if whole_s <= 0.0 or run.loader is None:
@@ -101,7 +91,7 @@ def _list_advice(run: Run) -> Iterator[str]:
             '(MG115): OMP_NUM_THREADS=1, and MKL_NUM_THREADS=1, in the environment of '
             'the training leave each worker one.'
         )
-    costliest = name_costliest(run) if run.is_starved else None
+    costliest = _name_costliest(run) if run.is_starved else None
     if costliest:
         yield costliest
     if run.is_starved and run.waiting_share and run.workload is not None:
@@ -127,17 +117,11 @@ def _list_advice(run: Run) -> Iterator[str]:
             'measured.'
         )
     share = run.data_wait_share
-    if share is None or share >= DATA_WAIT_NOTICE:
-        return
-    step_pct = 100 * (run.step_s or 0.0) / (run.iter_s or 1.0)
-    if record.optim_wrapper not in (None, _AMP):
+    is_step = share is not None and share < DATA_WAIT_NOTICE
+    if is_step and record.optim_wrapper not in (None, _AMP):
+        step_pct = 100 * (run.step_s or 0.0) / (run.iter_s or 1.0)
         yield (
             f'The step takes {step_pct:.0f} % of an iteration, in full precision '
             f"({record.optim_wrapper}): optim_wrapper.type='{_AMP}' is often "
             'faster and takes less memory; check the accuracy.'
         )
-    yield (
-        f'The step takes {step_pct:.0f} % of an iteration: '
-        'env_cfg.cudnn_benchmark=True can help where all inputs have one size, and '
-        'hurts where they vary.'
-    )

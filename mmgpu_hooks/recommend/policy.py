@@ -375,23 +375,18 @@ def _phrase_now(run: Run, validation: Run | None) -> str:
 
 
 _LIVE = ('num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory')
-_OF_WORKERS = ('persistent_workers', 'prefetch_factor')
 
 
-class SettingPair(NamedTuple):
-    """Settings of the train loader by dotted key; ``None`` takes a key out."""
-
-    before: dict[str, Any]
-    """Those the run was trained with: they may be in no file."""
-    after: dict[str, Any]
-
-
-def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | None:
-    """What the run had, and what it is recommended.
+def pair_settings(
+    run: Run, recommendation: Recommendation
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """What the run had, which may be in no file, and what it is recommended.
 
     Returns:
-        ``None`` when nothing about the train loader is recommended.
+        Settings of the train loader by dotted key, where ``None`` takes a key out; or
+        ``None`` when nothing about it is recommended.
     """
+    loader = run.run.loader
     changes = {
         change.key: change.new
         for change in recommendation.changes
@@ -399,17 +394,14 @@ def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | Non
     }
     if not changes:
         return None
-    live = {KEY + name: getattr(run.run.loader, name) for name in _LIVE}
+    live = {KEY + name: getattr(loader, name) for name in _LIVE}
     if THREADS_KEY in changes and run.loader is not None:
         live[THREADS_KEY] = run.loader.opencv_threads
+    if not loader.num_workers:
+        # a default of older PyTorch, that no worker is there to use
+        del live[f'{KEY}prefetch_factor']
     before = {key: value for key, value in live.items() if value is not None}
-    after = {**before, **changes}
-    for settings, asked in ((before, {}), (after, changes)):
-        # without workers, PyTorch takes nothing of what only they can have
-        if not settings.get(WORKERS_KEY):
-            for key in {KEY + name for name in _OF_WORKERS} - asked.keys():
-                settings.pop(key, None)
-    return SettingPair(before, after)
+    return before, {**before, **changes}
 
 
 def sum_predicted_gain(run: Run, recommendation: Recommendation) -> float | None:
@@ -417,7 +409,7 @@ def sum_predicted_gain(run: Run, recommendation: Recommendation) -> float | None
     larger, predicted_s = 1.0, None
     for change in recommendation.changes:
         predicted_s = change.predicted_iter_s or predicted_s
-        if change.key == KEY + 'batch_size':
+        if change.key == BATCH_KEY:
             larger = change.new / change.old
     if not predicted_s or not run.iter_s:
         return None
