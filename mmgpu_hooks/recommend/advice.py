@@ -117,11 +117,16 @@ def _list_advice(run: Run) -> Iterator[str]:
             'measured.'
         )
     share = run.data_wait_share
-    is_step = share is not None and share < DATA_WAIT_NOTICE
-    if is_step and record.optim_wrapper not in (None, _AMP):
-        step_pct = 100 * (run.step_s or 0.0) / (run.iter_s or 1.0)
+    if share is None or share >= DATA_WAIT_NOTICE:
+        return
+    step = f'{100 * (run.step_s or 0.0) / (run.iter_s or 1.0):.0f} % of an iteration'
+    if record.optim_wrapper not in (None, _AMP):
         yield (
-            f'The step takes {step_pct:.0f} % of an iteration, in full precision '
-            f"({record.optim_wrapper}): optim_wrapper.type='{_AMP}' is often "
-            'faster and takes less memory; check the accuracy.'
+            f'The step takes {step}, in full precision ({record.optim_wrapper}): '
+            f"optim_wrapper.type='{_AMP}' is often faster and takes less memory; check "
+            'the accuracy.'
         )
+    yield (
+        f'The step takes {step}: env_cfg.cudnn_benchmark=True can help where all '
+        'inputs have one size, and hurts where they vary.'
+    )
