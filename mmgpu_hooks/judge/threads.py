@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.columns import largest, sum_known
-from mmgpu_hooks.judge.thresholds import (
-    OWN_THREADS,
-    RUN_DELAY_PROBLEM,
-    THREADS_NOTICE,
-)
 
 if TYPE_CHECKING:
     from mmgpu_hooks.judge.run import Run
@@ -38,14 +34,19 @@ class WorkerThreads:
     @property
     def is_crowd(self) -> bool:
         """Whether they are more than the cores, and wait for them."""
-        if self.threads <= OWN_THREADS or self.workers * self.threads <= self.cores:
+        if (
+            self.threads <= thresholds.OWN_THREADS
+            or self.workers * self.threads <= self.cores
+        ):
             return False
-        return self.delay_s >= RUN_DELAY_PROBLEM * (self.cpu_s + self.delay_s)
+        return self.delay_s >= thresholds.RUN_DELAY_PROBLEM * (
+            self.cpu_s + self.delay_s
+        )
 
     @property
     def is_thrash(self) -> bool:
         """Whether threads of the workers are worth a word."""
-        return self.is_crowd and (self.share or 0.0) >= THREADS_NOTICE
+        return self.is_crowd and (self.share or 0.0) >= thresholds.THREADS_NOTICE
 
 
 def find_worker_threads(run: Run) -> WorkerThreads | None:

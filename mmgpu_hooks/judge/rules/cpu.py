@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
+from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
-from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule
+from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule, weigh
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.thresholds import (
-    BUSY_WORKERS,
-    IDLE_CORES,
-    MAIN_DELAY_PROBLEM,
-    RUN_DELAY_PROBLEM,
-    THREADS_NOTICE,
-    THREADS_PROBLEM,
-    THROTTLED_NOTICE_PCT,
-)
 from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.plural import plural
 
@@ -27,11 +19,9 @@ def judge_cpu_wall(run: Run) -> Finding | None:
     more workers do not, and they slow down everything else that needs a core.
     """
     workload = run.workload
-    if not run.is_data_bound:
-        return None
-    if workload is None:
+    if workload is None and run.is_data_bound:
         return cannot_tell(run.why_no_workload)
-    if not run.is_cpu_the_wall:
+    if workload is None or not run.is_data_bound or not run.is_cpu_the_wall:
         return None
     return problem(
         f'A batch costs {format_seconds(workload.batch_cpu.mean_s)} of CPU to load and '
@@ -54,8 +44,7 @@ def judge_too_many_workers(run: Run) -> Finding | None:
     workers = run.run.loader.num_workers
     cores = run.run.host.usable_cores
     if workers is None or cores is None:
-        missing = 'number of workers' if workers is None else 'number of usable cores'
-        return cannot_tell(f'the {missing} is unknown')
+        return cannot_tell('the number of workers, or of usable cores, is unknown')
     if workers <= max(cores, 1) or run.waiting_share:
         return None
     return notice(f'num_workers={workers} on {cores:g} usable cores of this rank.')
@@ -73,8 +62,7 @@ def judge_run_delay(run: Run) -> Finding | None:
         return None
     if cpu_s is None or delay_s is None:
         return cannot_tell("the workers' scheduler statistics could not be read")
-    wanted_s = cpu_s + delay_s
-    if wanted_s <= 0 or delay_s / wanted_s < RUN_DELAY_PROBLEM:
+    if delay_s <= 0 or delay_s < thresholds.RUN_DELAY_PROBLEM * (cpu_s + delay_s):
         return None
     return notice(
         f'Workers spent {format_seconds(delay_s)} per batch waiting for a core, beside '
@@ -110,14 +98,11 @@ def judge_main_delay(run: Run) -> Finding | None:
             'validations, was not recorded'
         )
     share = run.main_run_delay_s / (run.iter_s or 1.0)
-    if share < MAIN_DELAY_PROBLEM:
-        return None
-    waited = format_seconds(run.main_run_delay_s)
-    return problem(
-        f'The training thread waited {waited} per iteration for a core '
-        f'({100 * share:.0f} % of {format_seconds(run.iter_s)}).',
-        share,
+    detail = (
+        f'The training thread waited {format_seconds(run.main_run_delay_s)} per '
+        f'iteration for a core ({100 * share:.0f} % of {format_seconds(run.iter_s)}).'
     )
+    return problem(detail, share) if share >= thresholds.MAIN_DELAY_PROBLEM else None
 
 
 @rule('MG111', 'Workers are confined to a few CPUs', 'affinity_collapsed')
@@ -137,9 +122,8 @@ def judge_affinity(run: Run) -> Finding | None:
         f'the training process on {host.affinity_cpus}.'
     )
     # each on a core of its own is as good as all on all
-    if confined < workers and run.is_data_bound:
-        return problem(detail, run.data_wait_share or 0.0)
-    return notice(detail)
+    is_problem = confined < workers and run.is_data_bound
+    return weigh(is_problem, detail, run.data_wait_share)
 
 
 @rule('MG112', 'The CPU quota throttles', 'quota_throttled')
@@ -150,7 +134,7 @@ def judge_quota(run: Run) -> Finding | None:
     larger one removes it.
     """
     host, quota = run.host, run.run.host.cgroup_cpu_cores
-    if host is None or (host.throttled_pct or 0.0) < THROTTLED_NOTICE_PCT:
+    if host is None or (host.throttled_pct or 0.0) < thresholds.THROTTLED_NOTICE_PCT:
         return None
     of_quota, pct = f' of {quota:g} CPUs' if quota else '', host.throttled_pct or 0.0
     return problem(
@@ -185,9 +169,8 @@ def judge_binding(run: Run) -> Finding | None:
     detail = (
         f'{bound} to {own} of {before} CPUs ({before - own} lost){too}. {run.unbinding}'
     )
-    if run.is_data_bound and 0 < own <= workers:
-        return problem(detail, run.data_wait_share or 0.0)
-    return notice(detail)
+    is_problem = run.is_data_bound and 0 < own <= workers
+    return weigh(is_problem, detail, run.data_wait_share)
 
 
 @rule('MG115', "The workers' threads take each other's cores", 'thread_thrash')
@@ -215,9 +198,8 @@ def judge_threads(run: Run) -> Finding | None:
         f"not their main threads', which waited {format_seconds(found.delay_s)} per "
         'batch for a core.'
     )
-    if run.is_data_bound and found.share >= THREADS_PROBLEM:
-        return problem(detail, run.data_wait_share or 0.0)
-    return notice(detail)
+    is_problem = run.is_data_bound and found.share >= thresholds.THREADS_PROBLEM
+    return weigh(is_problem, detail, run.data_wait_share)
 
 
 @rule('MG116', 'Cores are idle while the loop waits')
@@ -232,11 +214,18 @@ def judge_idle_cores(run: Run) -> Finding | None:
     found, external = run.threads, run.external_cpu_cores
     if found is None or found.share is None or not run.is_starved or external is None:
         return None
-    if found.share >= THREADS_NOTICE or run.waiting_share or run.confined_cpus:
+    if (
+        found.share >= thresholds.THREADS_NOTICE
+        or run.waiting_share
+        or run.confined_cpus
+    ):
         return None
     busy = found.cpu_s / (run.iter_s or 1.0)
     idle = found.cores - busy - (run.process_cpu_cores or 0.0) - external
-    if busy < BUSY_WORKERS * found.workers or idle < IDLE_CORES * found.cores:
+    if (
+        busy < thresholds.BUSY_WORKERS * found.workers
+        or idle < thresholds.IDLE_CORES * found.cores
+    ):
         return None
     return notice(
         f'Workers run one thread each ({found.workers} in all) and use {busy:.1f} of '

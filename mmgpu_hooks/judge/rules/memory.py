@@ -12,7 +12,7 @@ from mmgpu_hooks.judge.memory import (
     find_host_growth,
     find_host_room,
 )
-from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule
+from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule, weigh
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.growth import count_missing
 from mmgpu_hooks.schema.judged import Estimate, Finding
@@ -117,9 +117,8 @@ def judge_copies(run: Run) -> Finding | None:
         default=whole,
     )
     if whole > free and run.status != 'completed':
-        return problem(
-            f'{detail}, of {format_bytes(free)} that there were when it began.', _FATAL
-        )
+        began = f'of {format_bytes(free)} that there were when it began'
+        return problem(f'{detail}, {began}.', _FATAL)
     return notice(f'{detail}.') if whole >= thresholds.COPIES_NOTICE_BYTES else None
 
 
@@ -173,9 +172,8 @@ def judge_card_growth(run: Run) -> Finding | None:
     free = max(card.room_bytes - peak, 0)
     count = int(1000 * free / growth.value)
     detail += f'; the card is full in {count} iterations{_phrase_epoch(run, count)}'
-    if left is not None and count < left:
-        return problem(f'{detail}, before training ends.', _FATAL)
-    return notice(f'{detail}.')
+    is_soon = left is not None and count < left
+    return weigh(is_soon, f'{detail}{", before training ends" * is_soon}.', _FATAL)
 
 
 @rule('MG405', "The card's memory is in fragments")

@@ -59,6 +59,11 @@ def notice(detail: str, share: float | None = None) -> Finding:
     return Finding('', '', 'notice', detail, share)
 
 
+def weigh(is_problem: bool, detail: str, share: float | None) -> Finding:
+    """A problem, or a notice."""
+    return problem(detail, share or 0.0) if is_problem else notice(detail)
+
+
 def fine(detail: str) -> Finding:
     """A finding that all is well."""
     return Finding('', '', 'ok', detail)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import CAUSES
-from mmgpu_hooks.judge.thresholds import SAVE_PROBLEM
 from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.plural import plural
 
@@ -28,7 +28,7 @@ def judge_saves(run: Run) -> Finding | None:
     )
     if ranks > 1:
         detail += f', and {format_sum(ranks * seconds)} of the time of {ranks} ranks'
-    is_much = share >= SAVE_PROBLEM
+    is_much = share >= thresholds.SAVE_PROBLEM
     return problem(f'{detail}.', share) if is_much else fine(f'{detail}.')
 
 
@@ -119,5 +119,5 @@ def _judge_cause(run: Run, cause: str) -> Finding | None:
         f'{len(slow)} of {len(run.judged_saves)} saves took {gross_s:.1f} s longer in '
         f'all {CAUSES[cause].why} (gross); {lost}. The worst: {worst.sentence}'
     )
-    is_problem = share is not None and share >= SAVE_PROBLEM
+    is_problem = share is not None and share >= thresholds.SAVE_PROBLEM
     return problem(detail, share or 0.0) if is_problem else notice(detail, share)

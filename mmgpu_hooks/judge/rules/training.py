@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
+from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.duration_text import format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.thresholds import (
-    GPU_UTIL_LOW_PCT,
-    GPU_ZERO_NOTICE_PCT,
-    HOOKS_PROBLEM,
-    VALIDATION_NOTICE,
-    VALIDATION_PROBLEM,
-)
 from mmgpu_hooks.schema.judged import Finding
 
 
@@ -41,8 +35,12 @@ def judge_gpu(run: Run) -> Finding | None:
         f'GPU utilisation{until} {gpu.util_pct:.0f} %, at 0 % for '
         f'{gpu.zero_pct or 0.0:.0f} % of the time ({gpu.samples} samples).'
     )
-    swings = (gpu.zero_pct or 0.0) >= GPU_ZERO_NOTICE_PCT
-    return notice(detail) if swings or gpu.util_pct < GPU_UTIL_LOW_PCT else fine(detail)
+    swings = (gpu.zero_pct or 0.0) >= thresholds.GPU_ZERO_NOTICE_PCT
+    return (
+        notice(detail)
+        if swings or gpu.util_pct < thresholds.GPU_UTIL_LOW_PCT
+        else fine(detail)
+    )
 
 
 @rule('MG203', 'Training stood still')
@@ -79,13 +77,12 @@ def judge_validation(run: Run) -> Finding | None:
     ``mmgpu recommend`` chooses by what validations showed.
     """
     share = run.part_share('validation')
-    if share < VALIDATION_NOTICE:
+    if share < thresholds.VALIDATION_NOTICE:
         return None
     seconds = run.ledger_s['validation']
     detail = f'Validation took {format_sum(seconds)} ({100 * share:.0f} % of the run).'
-    if share >= VALIDATION_PROBLEM:
-        return problem(detail, share)
-    return notice(detail, share)
+    is_problem = share >= thresholds.VALIDATION_PROBLEM
+    return problem(detail, share) if is_problem else notice(detail, share)
 
 
 @rule('MG303', 'Hooks take their share', 'hook_bound')
@@ -96,7 +93,7 @@ def judge_hooks(run: Run) -> Finding | None:
     files at short intervals.
     """
     share = run.part_share('hooks')
-    if share < HOOKS_PROBLEM:
+    if share < thresholds.HOOKS_PROBLEM:
         return None
     seconds = run.ledger_s['hooks']
     return problem(
