@@ -47,9 +47,8 @@ def make_validation_run(run: Run) -> Run | None:
     # the other ranks' part cannot be distinguished from another program's
     if record.host.ranks_on_host > 1:
         return made
-    known = [one for one in alike if one.other_cpu_s is not None]
-    used_s = sum(one.other_cpu_s or 0.0 for one in known)
-    wall_s = sum(one.wall_s for one in known)
+    known = [(s, one.wall_s) for one in alike if (s := one.other_cpu_s) is not None]
+    used_s, wall_s = map(sum, zip(*known)) if known else (0.0, 0.0)
     return made.altered(external_cpu_cores=used_s / wall_s if wall_s else None)
 
 

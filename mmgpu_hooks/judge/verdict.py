@@ -43,19 +43,15 @@ def diagnose_run(run: Run) -> Diagnosis:
     """Judge one rank's run: the verdict and the findings, worst first."""
     judged = (rule.apply(run) for rule in RULES.values())
     findings = {finding.code: finding for finding in judged if finding is not None}
-    return Diagnosis(
-        verdict=_choose_verdict(run, findings),
-        findings=tuple(
-            sorted(findings.values(), key=lambda f: (_ORDER.index(f.severity), f.code))
-        ),
-        counts={
-            'iterations': run.iterations,
-            'steady_iterations': run.steady_iterations,
-            'gpu_samples': run.gpu.samples if run.gpu else 0,
-            'saves': run.saves,
-        },
-        saves=run.judged_saves,
-    )
+    worst = sorted(findings.values(), key=lambda f: (_ORDER.index(f.severity), f.code))
+    counts = {
+        'iterations': run.iterations,
+        'steady_iterations': run.steady_iterations,
+        'gpu_samples': run.gpu.samples if run.gpu else 0,
+        'saves': run.saves,
+    }
+    verdict = _choose_verdict(run, findings)
+    return Diagnosis(verdict, tuple(worst), counts, run.judged_saves)
 
 
 def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
@@ -121,18 +117,18 @@ def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> tuple[str, str]:
     if run.wait_cause == 'stalls':
         usual = format_seconds(run.data_wait_p95_s)
         why = f'Stalls are rare: usually 95 % of the waits are below {usual}.'
-        return 'data_bound', why
-    if run.wait_cause == 'fetching':
+    elif run.wait_cause == 'fetching':
         why = 'Most of it is the training thread fetching ready batches.'
-        return 'data_bound', why
-    # of a loader that cannot be seen, it is unknown what would help
-    if workers is None:
-        return 'data_bound', 'The settings of the loader are unknown.'
-    is_full = cores is not None and workers >= max(int(cores), 1)
-    why = f'It has num_workers={workers} on {cores or 0:g} usable cores.'
-    if workers == 0:
+    elif workers is None:  # it is unknown what would help
+        why = 'The settings of the loader are unknown.'
+    elif workers == 0:
         why = 'The training process loads every batch itself (num_workers=0).'
-    return 'data_bound' if is_full else 'data_bound_workers', why
+        return 'data_bound_workers', why
+    else:
+        why = f'It has num_workers={workers} on {cores or 0:g} usable cores.'
+        if cores is None or workers < max(int(cores), 1):
+            return 'data_bound_workers', why
+    return 'data_bound', why
 
 
 def _save_cause(run: Run) -> str:

@@ -21,7 +21,6 @@ from mmgpu_hooks.model.stats import find_last_change
 from mmgpu_hooks.model.workload import (
     GAP_S,
     Cost,
-    Transfer,
     Workload,
     estimate_transfer,
 )
@@ -84,13 +83,9 @@ def fit_workload(run: Run) -> Workload | NoPrediction:
     if isinstance(workload, NoPrediction):
         return workload
     external = segment.external_cpu_cores or 0.0
-    workload = calibrate(
-        workload,
-        external if 0.0 <= external <= workload.host_cores else 0.0,
-        _run_delay_s(segment),
-        segment.main_run_delay_s or 0.0,
-        segment.batch_bytes,
-    )
+    external = external if 0.0 <= external <= workload.host_cores else 0.0
+    waits_s = _run_delay_s(segment), segment.main_run_delay_s or 0.0
+    workload = calibrate(workload, external, *waits_s, segment.batch_bytes)
     return replace(
         workload,
         worker_start_s=_worker_start_s(segment, workload),
@@ -106,31 +101,27 @@ def _cut_segment(run: Run) -> tuple[Run, list[str]]:
         what is to be said of it.
     """
     newest = run.every.after(max(len(run.every) - NEWEST, 0))
-    counts, why = newest.column('iterations'), ''
-    fields = ('workers.occupancy.mean_s', 'step.p50_s')
-    cuts = {_find_cut(newest.column(field)) for field in fields} - {None}
-    # the first interval of a part counts as its warm-up
-    long = [
-        cut
-        for cut in cuts
-        if cut and counts[cut + 1 :].sum() >= thresholds.MIN_ITERATIONS
-    ]
-    if long:
-        why = 'The pipeline or the step changed during the run: '
-    elif len(newest) == len(run.every):
+    counts, cut = newest.column('iterations'), 0
+    for field in ('workers.occupancy.mean_s', 'step.p50_s'):
+        found = _find_cut(newest.column(field))
+        # the first interval of a part counts as its warm-up
+        if counts[found + 1 :].sum() >= thresholds.MIN_ITERATIONS:
+            cut = max(cut, found)
+    if not cut and len(newest) == len(run.every):
         return run, []
-    part = run.newest(len(newest) - max(long, default=0))
-    first = part.intervals[0].iteration
-    note = f'{why}only what was measured from iteration {first} on is used.'
-    return part, [note[0].upper() + note[1:]]
+    part = run.newest(len(newest) - cut)
+    used = f'nly what was measured from iteration {part.intervals[0].iteration} on'
+    why = 'The pipeline or the step changed during the run: o' if cut else 'O'
+    return part, [f'{why}{used} is used.']
 
 
-def _find_cut(values: Column) -> int | None:
+def _find_cut(values: Column) -> int:
+    """Number of the interval at which they changed last; 0 where they did not."""
     known = np.flatnonzero(~np.isnan(values))
     # the first holds lazy initialisation
     known = known[known > 0]
     change = find_last_change(values[known].tolist())
-    return None if change is None else int(known[change])
+    return 0 if change is None else int(known[change])
 
 
 def _find_missing(run: Run) -> str | None:
@@ -180,7 +171,10 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
             "The workers' time per batch was not measured inside them, and they were "
             'not always busy: it is only bounded.'
         )
-    transfer = _transfer_cost(run, loading, cpu)
+    # measured by the workers where there are some
+    sent_s = run.loader.sent_cpu_s if run.loader and workers else None
+    tensors, size = run.batch_tensors, run.batch_bytes
+    transfer = estimate_transfer(tensors, size, loading, cpu, sent_s)
     # with workers it is in the CPU already; what is between two batches is not measured
     whole_s = loading.mean_s + (GAP_S if workers else transfer.whole_s)
     cpu_s = cpu.mean_s + (0.0 if workers else transfer.cpu_s)
@@ -211,14 +205,6 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
         is_batch_time_known=is_known,
         notes=tuple(notes),
     )
-
-
-def _transfer_cost(run: Run, loading: Cost, cpu: Cost) -> Transfer:
-    """What sending a batch costs, measured by the workers where there are some."""
-    sent_s = run.loader.sent_cpu_s if run.loader else None
-    if not run.run.loader.num_workers:
-        sent_s = None
-    return estimate_transfer(run.batch_tensors, run.batch_bytes, loading, cpu, sent_s)
 
 
 def _spin_s(run: Run, step_cpu_s: float) -> float:
