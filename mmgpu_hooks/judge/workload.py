@@ -118,8 +118,7 @@ def _cut_segment(run: Run) -> tuple[Run, list[str]]:
 def _find_cut(values: Column) -> int:
     """Number of the interval at which they changed last; 0 where they did not."""
     known = np.flatnonzero(~np.isnan(values))
-    # the first holds lazy initialisation
-    known = known[known > 0]
+    known = known[known > 0]  # the first holds lazy initialisation
     change = find_last_change(values[known].tolist())
     return 0 if change is None else int(known[change])
 
@@ -154,10 +153,9 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
     step_cpu_s, usable = run.main_cpu_s or 0.0, record.host.usable_cores or 0.0
     burnt_s = cpu.mean_s + step_cpu_s
     if burnt_s > 1.15 * usable * iter_s:
-        return NoPrediction(
-            f'The figures contradict each other: {burnt_s:.4f} s of CPU per iteration, '
-            f'in {iter_s:.4f} s on {usable:g} usable cores.'
-        )
+        burnt = f'{burnt_s:.4f} s of CPU per iteration, in {iter_s:.4f} s'
+        why = f'The figures contradict each other: {burnt} on {usable:g} usable cores.'
+        return NoPrediction(why)
     # OpenMP's other threads had the rest of the cores, the workers only these
     had = max(record.host.cores_had or 0.0, burnt_s / iter_s)
     if had < usable:
@@ -173,12 +171,12 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
         )
     # measured by the workers where there are some
     sent_s = run.loader.sent_cpu_s if run.loader and workers else None
-    tensors, size = run.batch_tensors, run.batch_bytes
-    transfer = estimate_transfer(tensors, size, loading, cpu, sent_s)
+    sent = run.batch_tensors, run.batch_bytes
+    transfer = estimate_transfer(*sent, loading, cpu, sent_s)
     # with workers it is in the CPU already; what is between two batches is not measured
     whole_s = loading.mean_s + (GAP_S if workers else transfer.whole_s)
     cpu_s = cpu.mean_s + (0.0 if workers else transfer.cpu_s)
-    step_parts = run.step_s, run.hooks_s, run.loop_s
+    step_s = iter_s - (run.data_wait_s or 0.0)
     logical = (record.host.logical_cpus or usable) / record.host.ranks
     return Workload(
         num_workers=workers,
@@ -189,7 +187,7 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
         iter_time=_of_intervals(run, iter_s, 'iter'),
         batch_time=replace(loading, mean_s=whole_s),
         batch_cpu=replace(cpu, mean_s=min(cpu_s, whole_s) if workers else cpu_s),
-        step=_of_intervals(run, sum(part or 0.0 for part in step_parts), 'step'),
+        step=_of_intervals(run, step_s, 'step'),
         step_cpu_s=step_cpu_s,
         fetch_s=transfer.fetch_s,
         fetch_busy_s=transfer.fetch_busy_s,
