@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -87,43 +88,29 @@ def read_binding(
         environ,
         library=max(_count_by_libgomp(proc), default=None) if asked else None,
         thread=max(_count_by_thread(proc), default=None),
-        ancestor=_count_before_launcher(own, proc),
+        ancestor=_count_before_launcher(own),
     )
 
 
 def _count_by_libgomp(proc: Path) -> Iterator[int]:
     # not of LLVM's or Intel's runtime, which may bind us on this very call
-    for path in set(re.findall(r'/.*/libgomp\b.*\.so.*', _read(proc / 'self/maps'))):
-        try:
+    with contextlib.suppress(OSError, AttributeError):
+        maps = (proc / 'self' / 'maps').read_text(errors='replace')
+        for path in set(re.findall(r'/.*/libgomp\b.*\.so.*', maps)):
             library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
             yield library.omp_get_num_procs()
-        except (OSError, AttributeError):
-            continue
 
 
 def _count_by_thread(proc: Path) -> Iterator[int]:
-    try:
-        threads = os.listdir(proc / 'self/task')
-    except OSError:
-        return
-    for thread in threads:
-        yield len(read_affinity(int(thread)) or ())
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(proc / 'self' / 'task'):
+            yield len(read_affinity(int(thread)) or ())
 
 
-def _count_before_launcher(own: int, proc: Path) -> int | None:
+def _count_before_launcher(own: int) -> int | None:
     # one further up was narrowed by who started it: srun, or taskset of a script
-    launcher = os.getppid()
-    found = re.search(r'^PPid:\s*(\d+)', _read(proc / f'{launcher}/status'), re.M)
-    if found is None or len(read_affinity(launcher) or ()) > own:
-        return None
-    return len(read_affinity(int(found[1])) or ())
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors='replace')
-    except OSError:
-        return ''
+    masks = [read_affinity(one.pid) or () for one in psutil.Process().parents()[:2]]
+    return len(masks[1]) if len(masks) == 2 and len(masks[0]) <= own else None
 
 
 Memory = tuple[Optional[int], Optional[int]]

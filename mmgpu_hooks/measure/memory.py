@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import sys
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -138,7 +138,8 @@ _DEEPEST = 8
 _DEEPEST_INSTANCE = 2
 """A dataset may hold a reader of annotations; further on is everything there is."""
 _DICTS = (dict, defaultdict, OrderedDict)
-_PLAIN = (list, tuple, set, frozenset, deque, *_DICTS)
+_SETS = (set, frozenset)
+_PLAIN = (list, tuple, *_SETS, *_DICTS)
 _KNOWN = (*_PLAIN, str, bytes, int, float, bool, ModuleType)
 _BASIC_SIZE = type.__dict__['__basicsize__'].__get__
 _MOST_NAMES = 1000
@@ -259,7 +260,7 @@ class _Scale:
         elif _is_one_of(kind, _DICTS):
             items = itertools.islice(dict.items(value), _SAMPLE)
             sample, count = [part for item in items for part in item], 2 * len(value)
-        elif _is_one_of(kind, _PLAIN):
+        elif _is_one_of(kind, _SETS):
             sample, count = list(itertools.islice(value, _SAMPLE)), len(value)
         elif depth < _DEEPEST_INSTANCE and not is_known:
             sample = list(itertools.islice(_attributes(value).values(), _SAMPLE))

@@ -14,8 +14,6 @@ from mmgpu_hooks.measure.host import read_busy_s, read_pressure_s
 from mmgpu_hooks.measure.proc import read_major_faults, read_schedstat_s
 from mmgpu_hooks.schema.recorded import SAVE_PHASES, SavePhase
 
-_AT_ONCE_S = 0.0002
-_MOST_TRIES = 4
 _PROC = Path('/proc')
 
 
@@ -55,20 +53,13 @@ class ThreadClock:
 
     def read(self) -> ThreadTimes:
         """Read all three together."""
-        for _ in range(_MOST_TRIES):
-            wall_s = self._clock()
-            times = ThreadTimes(wall_s, self._cpu_clock(), self._read_run_delay())
-            # a thread that lost its core in between read them at two times
-            if self._clock() - wall_s < _AT_ONCE_S:
-                break
-        return times
-
-    def _read_run_delay(self) -> float | None:
         times = None if self.unknown else read_schedstat_s(self._path)
-        if times is None or not times[0]:
+        delay_s = None
+        if times is not None and times[0]:
+            delay_s = times[1]
+        else:
             self.unknown = 'the kernel shows no schedstat, or counts nothing in it'
-            return None
-        return times[1]
+        return ThreadTimes(self._clock(), self._cpu_clock(), delay_s)
 
 
 def split_phases(

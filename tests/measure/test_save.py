@@ -54,21 +54,6 @@ def test_without_schedstat_wall_and_cpu_are_known_and_why_no_more(tmp_path: Path
     assert 'shows no schedstat' in str(clock.unknown)
 
 
-def test_a_reading_that_lost_its_core_is_taken_again(tmp_path: Path):
-    file = plant_schedstat(tmp_path, '1000000 0 5\n')
-    wall, waits = HandClock(), [3.0, 0.0]
-
-    def wait_for_a_core() -> float:
-        if waits:
-            wall.turn(waits[0])
-            file.write_text(f'1000000 {round(3e9)} 5\n' if waits.pop(0) else '1 3 5\n')
-        return 7.0
-
-    clock = ThreadClock(tmp_path, wall, wait_for_a_core)
-    begin_s = wall()
-    assert clock.read() == ThreadTimes(begin_s + 3.0, 7.0, 3e-9)
-
-
 def test_a_file_and_a_folder_have_a_size(tmp_path: Path):
     (tmp_path / 'a').mkdir()
     (tmp_path / 'a' / 'rank0.pth').write_bytes(b'12345')

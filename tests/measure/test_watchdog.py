@@ -117,15 +117,6 @@ def test_c_code_that_holds_the_lock_leaves_its_stack(tmp_path):
     assert ' in match' in seen
 
 
-def test_a_debugger_is_no_standstill():
-    training = Training()
-    code = compile('training.pass_s(1000)', '/usr/lib/python3.11/pdb.py', 'exec')
-    exec(code, {'training': training})
-    assert training.alarms == []
-    training.pass_s(62)
-    assert training.alarms == [60]
-
-
 def test_a_process_is_seen_to_sleep_stop_and_be_gone(tmp_path):
     fifo = tmp_path / 'fifo'
     os.mkfifo(fifo)

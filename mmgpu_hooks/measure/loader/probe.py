@@ -374,18 +374,15 @@ class LoaderProbe:
     def read_memory(self) -> None:
         """Read the workers' memory if it is due; the next :meth:`read` has it.
 
-        After a worker that took 20 ms, as those of some GiB do, none is read again. A
-        failure is the next :meth:`read`'s, since this may be called on any thread.
+        After a worker that took 20 ms, as those of some GiB do, none is read again. It
+        may be called on any thread.
         """
-        try:
-            workers = self.processes
-            if workers is not None and self.is_memory_due:
-                self._memory_due_s = self._clock() + _MEMORY_PERIOD_S
-                self._pss_bytes, is_costly = workers.read_pss_bytes(self._clock)
-                if is_costly:
-                    self._memory_due_s = float('inf')
-        except Exception as error:  # noqa: BLE001, no one listens in a thread
-            self._fail(error)
+        workers = self.processes
+        if workers is not None and self.is_memory_due:
+            self._memory_due_s = self._clock() + _MEMORY_PERIOD_S
+            self._pss_bytes, is_costly = workers.read_pss_bytes(self._clock)
+            if is_costly:
+                self._memory_due_s = math.inf
 
     def close(self) -> None:
         """Leave the loader as it was; a second call does nothing."""

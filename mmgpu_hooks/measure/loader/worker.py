@@ -226,7 +226,8 @@ class FetchProbe:
         head = self._head
         seconds = self._clock() - float(head[at.LOADING_SINCE])
         if seconds > self._slowest[0] and head[at.LOADING_INDEX] >= 0:
-            self._slowest = seconds, int(head[at.LOADING_INDEX]), self._image
+            index, image = int(head[at.LOADING_INDEX]), self._image or None
+            self._slowest = seconds, index, image
             self._has_news = True
 
     def _note_transforms(self, samples: int) -> None:
