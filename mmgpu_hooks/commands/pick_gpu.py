@@ -19,7 +19,7 @@ from mmgpu_hooks.experiment.cards import (
     read_cards,
 )
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.show.document import Section, Table
+from mmgpu_hooks.show.document import Column, Section, tabulate
 from mmgpu_hooks.show.figures import format_bytes, format_pct, plural
 
 _POLL_S = 2.0
@@ -109,17 +109,14 @@ def _describe_shortage(cards: Sequence[Card], count: int) -> str:
 
 def _print_table(cards: Sequence[Card], picked: Container[Card]) -> None:
     cards = sorted(cards, key=lambda card: card.index)
+    columns: Sequence[Column] = (
+        ('GPU', 'index', str),
+        ('name', 'name', str),
+        ('free', 'free_bytes', lambda size: format_bytes(size or None)),
+        ('of', 'total_bytes', lambda size: format_bytes(size or None)),
+        ('busy', 'util_pct', format_pct),
+        ('', '', lambda card: 'picked' if card in picked else card.reason or 'free'),
+    )
     strong = [n for n, card in enumerate(cards) if card in picked]
-    rows = [
-        (
-            card.index,
-            card.name,
-            format_bytes(card.free_bytes if card.total_bytes else None),
-            format_bytes(card.total_bytes or None),
-            'unknown' if card.util_pct is None else format_pct(card.util_pct),
-            'picked' if n in strong else card.reason or 'free',
-        )
-        for n, card in enumerate(cards)
-    ]
-    head = ('GPU', 'name', 'free', 'of', 'busy', '')
-    print_sections([Section(table=Table(head, rows, texts=2, strong=strong))])
+    table = tabulate(cards, columns, texts=2, strong=strong)
+    print_sections([Section(table=table)])

@@ -41,7 +41,7 @@ def profile(
     spec = TrialSpec(
         os.path.abspath(config),
         str(trials.choose_folder(work_dir, loaded, config, 'profile')),
-        trials.lengthen(loaded, trained),
+        trials.lengthen(loaded),
         hook=None,
         profiled=iterations,
     )

@@ -65,7 +65,7 @@ def save_bench(
         config=os.path.abspath(config),
         folder=folder,
         plans=plans,
-        settings=trials.lengthen(loaded, max(plan.iterations for plan in plans)),
+        settings=trials.lengthen(loaded),
         time_limit_s=time_limit,
     )
     identity = read_identity(loaded, **{'number of saves': saves})

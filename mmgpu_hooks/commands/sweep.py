@@ -15,9 +15,6 @@ from mmgpu_hooks.experiment.store import open_store, read_identity
 from mmgpu_hooks.schema.tried import Sweep
 from mmgpu_hooks.show import experiments as show
 
-_ENDLESS = 10**6
-"""Epochs or iterations that no trial comes to the end of."""
-
 
 @options.command('sweep', '0 measured (after Ctrl-C the same command goes on)')
 @options.config_argument
@@ -60,7 +57,7 @@ def sweep(
         ),
         measure_s=seconds,
         whole_s=time_limit,
-        lengthened=trials.lengthen(loaded, _ENDLESS),
+        lengthened=trials.lengthen(loaded),
     )
 
     def render_json(answer: Sweep) -> str:

@@ -11,6 +11,9 @@ from mmgpu_hooks.experiment.engine import Outcome, Plan, run_plan
 from mmgpu_hooks.experiment.store import TrialStore
 from mmgpu_hooks.schema.errors import UserError
 
+_ENDLESS = 10**6
+"""Epochs or iterations that no trial comes to the end of."""
+
 
 def read_trainable_config(path: Path) -> FlatConfig:
     """Load a config, and see that it says what to train.
@@ -37,19 +40,10 @@ def read_trainable_config(path: Path) -> FlatConfig:
     return config
 
 
-def lengthen(config: FlatConfig, iterations: int) -> dict[str, Any]:
-    """Settings with which a small data set does not end a training early.
-
-    Args:
-        config: As loaded.
-        iterations: That it must have at least.
-    """
-    settings: dict[str, Any] = {}
-    for key in ('max_epochs', 'max_iters'):
-        now = config.get(('train_cfg', key))
-        if isinstance(now, int) and now < iterations:
-            settings[f'train_cfg.{key}'] = iterations
-    return settings
+def lengthen(config: FlatConfig) -> dict[str, Any]:
+    """Settings with which a small data set does not end a training early."""
+    keys = (('train_cfg', 'max_epochs'), ('train_cfg', 'max_iters'))
+    return {'.'.join(key): _ENDLESS for key in keys if config.get(key)}
 
 
 def choose_folder(
