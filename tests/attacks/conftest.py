@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -20,14 +19,3 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture
 def run_folder(tmp_path: Path, config: Path) -> Path:
     return write_run(tmp_path / 'run', make_starved(config))
-
-
-@pytest.fixture
-def device(tmp_path: Path) -> Path:
-    """A device node like /dev/null."""
-    path = tmp_path / 'null'
-    try:
-        os.mknod(path, 0o20666, os.makedev(1, 3))
-    except PermissionError:
-        pytest.skip('only root may make a device node')
-    return path

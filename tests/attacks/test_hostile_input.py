@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import resource
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from fakes.forked import run_forked
 from fakes.nvml import FakeGpu
 from fakes.prepared import make_starved, prepare_config
 from fakes.replaced import replace
-from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, evidence_name
+from mmgpu_hooks.schema.run_folder import evidence_name
 
 WORKERS = 'train_dataloader.num_workers=7'
 OWNED = '\x1b]0;OWNED\x07\u202e'
@@ -98,44 +96,5 @@ def test_a_config_where_none_can_be_is_one_sentence(command, tmp_path):
     gone = tmp_path / ('a' * 300) / 'mine.py'
     folder = write_run(tmp_path / 'run', make_starved(gone))
     code, _, err = run_forked([command, str(folder)])
-    assert code == 2
+    assert (code, err.count('\n')) == (2, 1)
     assert 'name it with --config' in err
-    assert err.count('\n') == 1
-
-
-def test_iterations_beyond_32_bits_are_reported(tmp_path):
-    found = make_starved()
-    many = [replace(o, iteration=o.iteration + 2**33) for o in found.intervals]
-    write_run(tmp_path / 'run', replace(found, intervals=tuple(many)))
-    command = ['report', str(tmp_path / 'run'), '-o', str(tmp_path / 'out.html')]
-    code, _, err = run_forked(command)
-    assert (code, err) == (0, '')
-
-
-def limit_memory() -> None:
-    """Allow half as much more memory as the line below is long, and all imports."""
-    for name in ('compare', 'predict'):
-        importlib.import_module(f'mmgpu_hooks.commands.{name}')
-    for name in ('rich.measure', 'scipy.special'):
-        importlib.import_module(name)
-    pages = int(Path('/proc/self/statm').read_text().split()[0])
-    most = pages * resource.getpagesize() + 32 * 2**20
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-
-
-@pytest.mark.parametrize('more', [0, 64 * 2**20])
-@pytest.mark.parametrize('command', ['compare', 'predict'])
-def test_a_line_without_an_end_is_not_held_in_memory(command, more, run_folder):
-    evidence = run_folder / EVIDENCE_NAME
-    os.truncate(evidence, evidence.stat().st_size + more)
-    words = [str(run_folder)] * (2 if command == 'compare' else 1)
-    code, out, err = run_forked([command, *words], first=limit_memory)
-    assert (code, err) == (0, '')
-    assert ('skipped' in out) == bool(more)
-
-
-def test_a_size_that_means_nothing_is_refused():
-    code, out, err = run_forked(['pick-gpu', '--min-free', '9' * 400 + 'GiB'])
-    assert (code, out) == (2, '')
-    assert 'Traceback' not in err
-    assert "'--min-free': expected" in err

@@ -159,22 +159,16 @@ def test_a_copy_in_which_a_value_would_be_another_is_refused(name, config, capsy
     assert json.loads(capsys.readouterr().out)['proven']
 
 
-IN_PLACE = [WORKERS, '--in-place']
-
-
 def kill_at_replace() -> None:
     os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_kill_before_the_replacement_tears_nothing(config):
     before = config.read_bytes()
-    command = ['set', str(config), *IN_PLACE]
+    command = ['set', str(config), WORKERS, '--in-place']
     assert run_forked(command, first=kill_at_replace)[0] == -signal.SIGKILL
     assert config.read_bytes() == before
-
-
-def test_what_a_kill_left_is_cleaned_up_at_the_next_write(config):
-    run_forked(['set', str(config), *IN_PLACE], first=kill_at_replace)
-    assert run_forked(['set', str(config), *IN_PLACE])[0] == 0
+    # what it left is cleaned up at the next write
+    assert run_forked(command)[0] == 0
     names = {path.name for path in config.parent.iterdir()}
     assert names == {'mine.py', 'mine.py.bak'}

@@ -92,6 +92,7 @@ BAD = {
     'estimate-memory config.py --fit 0GiB': 'such as 24GiB',
     'pick-gpu -n 0': '--count',
     'pick-gpu --min-free 10': "found '10'",
+    f'pick-gpu --min-free {"9" * 400}GiB': "'--min-free': expected",
     'pick-gpu --wait -1': '--wait',
     'pick-gpu --min-free': '--min-free',
     'verify run --max-minutes 0': '--max-minutes',

@@ -63,28 +63,6 @@ def test_set_reads_values_as_the_train_script_does(config, capsys):
     )
 
 
-MISSPELT = {
-    'train_dataloader.num_wrkers=3': 'did you mean num_workers?',
-    'train_dataloader.persistent_worker=True': 'did you mean persistent_workers?',
-    'train_dataloader.fast=True': 'prefetch_factor',
-    'default_hooks.gpu_efficiency.intervall=5': 'did you mean interval?',
-}
-
-
-@pytest.mark.parametrize('word', MISSPELT)
-@pytest.mark.parametrize('options', [[], ['--in-place']])
-def test_a_misspelt_key_is_refused_and_nothing_is_written(
-    config, capsys, word, options
-):
-    text = f'{CONFIG}\n{OURS}\n'
-    config.write_text(text)
-    assert main(['set', str(config), word, *options]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert word.partition('=')[0] in line
-    assert MISSPELT[word] in line
-    assert files_of(config.parent) == {'mine.py': text}
-
-
 def test_every_argument_of_pytorch_and_of_our_hook_is_known(config, capsys):
     import inspect
 
@@ -117,11 +95,9 @@ BAD = {
     'no setting': ([], 'expected settings, found none'),
     'no value': (['train_dataloader.num_workers'], 'expected KEY=VALUE'),
     'twice': ([WORKERS, WORKERS], 'expected train_dataloader.num_workers once'),
-    'list': (['train_dataloader.num_workers=[1]'], 'pass a plain value'),
-    'call': (['train_dataloader.sampler=dict(x=1)'], 'expected a plain value'),
+    'misspelt': (['train_dataloader.num_wrkers=3'], 'did you mean num_workers?'),
     'hook': (['default_hooks.timer.type=Evil'], 'makes another hook of it'),
-    'other': (['model.depth=4'], 'only settings of the dataloaders'),
-    'no loader': (['val_dataloader.num_workers=4'], 'expected val_dataloader'),
+    'no loader': (['val_dataloader.num_workers=4'], 'expected val_dataloader to be'),
     'excluded': (
         ['train_dataloader.num_workers=0', 'train_dataloader.prefetch_factor=4'],
         'expected num_workers above 0',
