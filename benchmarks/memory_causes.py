@@ -11,17 +11,15 @@ is found in a healthy one is a false alarm. About 4 minutes.
 from __future__ import annotations
 
 import argparse
-import importlib
-import multiprocessing.connection
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +54,8 @@ KEPT_BYTES = 100_000
 """What a planted list keeps of each sample or iteration."""
 RESULT_BYTES = 8 * 2**20
 """What a planted metric keeps of each batch, and validation has 40 of them."""
-SHM_BYTES = 64 * 2**20
+SHM_BYTES, SHM_SHAPE, SHM_AHEAD = 64 * 2**20, (3, 200, 201), 16
+"""32 batches of 1.84 MiB are made ahead: nine tenths, and the two in hand fit, too."""
 GROUP_ITERATIONS = 30_000
 """Until a planted control group is full, from its first reading on."""
 SHEAR = np.array([[1, 0.05, 3], [0.02, 1, 4]])
@@ -195,7 +194,7 @@ def train(case: Case, folder: str) -> None:
                 image = np.full((1000, 1600, 3), index % 255, np.uint8)
                 for _ in range(2):
                     cv2.warpAffine(image, SHEAR, (1333, 800))
-            return torch.ones((3, 512, 512) if plant == 'shm' else 8)
+            return torch.ones(SHM_SHAPE if plant == 'shm' else 8)
 
     class Model(BaseModel):
         def __init__(self) -> None:
@@ -250,6 +249,7 @@ def train(case: Case, folder: str) -> None:
             Samples(),
             num_workers=case.workers,
             persistent_workers=True,
+            prefetch_factor=SHM_AHEAD if plant == 'shm' else 2,
             sampler={'type': 'InfiniteSampler'},
         ),
         train_cfg={
@@ -269,31 +269,38 @@ def train(case: Case, folder: str) -> None:
 
 
 def play(name: str, folder: Path) -> None:
-    """Train in this process; where ``/dev/shm`` is to be small, it has its own."""
-    folder.mkdir(exist_ok=True)
-    if CASES[name].plant != 'shm':
-        train(CASES[name], str(folder))
-        return
+    """Train in a process of its own; where ``/dev/shm`` is to be small, that has one.
+
+    Raises:
+        subprocess.SubprocessError: If it does not train, or does not end.
+    """
     words = [sys.executable, '-m', 'benchmarks.memory_causes', '--train', name]
-    mount = f'mount -t tmpfs -o size={SHM_BYTES} tmpfs /dev/shm && exec "$@"'
-    start = ['unshare', '-m', 'sh', '-c', mount, 'sh']
-    os.execvp(start[0], [*start, *words, '--folder', str(folder)])
+    if CASES[name].plant == 'shm':
+        mount = f'mount -t tmpfs -o size={SHM_BYTES} tmpfs /dev/shm && exec "$@"'
+        words = ['unshare', '-m', 'sh', '-c', mount, 'sh', *words]
+    folder.mkdir()
+    words += ['--folder', str(folder)]
+    subprocess.run(words, check=True, timeout=LONGEST_S, stdout=subprocess.DEVNULL)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What was found in one training."""
+def play_all(turns: list[str], root: Path) -> list[Path]:
+    """Play each, those that need all cores after the others; the folder of each."""
+    folders = [root / str(number) for number in range(len(turns))]
+    for is_alone, most in ((False, AT_ONCE), (True, 1)):
+        some = [p for p in zip(turns, folders) if CASES[p[0]].is_alone is is_alone]
+        with ThreadPoolExecutor(most) as pool:
+            for _ in pool.map(play, *zip(*some)):
+                pass
+    return folders
 
-    found: dict[str, str]
-    """Sentences of the rules, by code."""
-    mib_per_1000: float
-    """Growth that was found; 0 where none was."""
-    full_at: int
-    """Iteration at which memory is full by the forecast; 0 where there is none."""
 
+def find(name: str, folder: Path) -> tuple[dict[str, str], float, int]:
+    """Ask the rules.
 
-def find(name: str, folder: Path) -> Answer:
-    """Ask the rules."""
+    Returns:
+        Their sentences by code, growth in MiB per 1000 iterations, and the iteration at
+        which memory is full by the forecast; 0 where there is none.
+    """
     answer = recommend(find_evidence(folder))
     found = {
         one['code']: one['detail']
@@ -301,11 +308,12 @@ def find(name: str, folder: Path) -> Answer:
         if re.fullmatch(ABOUT, one['code']) and one['severity'] != 'unknown'
     }
     say(f'{name}: {found}')
-    grown = re.search(r'by ([\d.]+) (MiB|GiB) per 1000', found.get('MG401', ''))
-    full = re.search(r'Full in (\d+) iterations', found.get('MG401', ''))
-    return Answer(
+    said, units = found.get('MG401', ''), {'MiB': 1, 'GiB': 1024}
+    grown = re.search(r'by ([\d.]+) (MiB|GiB) per 1000', said)
+    full = re.search(r'Full in (\d+) iterations', said)
+    return (
         found,
-        float(grown[1]) * {'MiB': 1, 'GiB': 1024}[grown[2]] if grown else 0.0,
+        float(grown[1]) * units[grown[2]] if grown else 0.0,
         int(full[1]) + answer['evidence']['iterations'] if full else 0,
     )
 
@@ -380,39 +388,6 @@ def judge_series() -> Iterator[Figure]:
     yield at_most('simulated: forecast off, p95', quantile(forecast, 0.95), 20, '%')
 
 
-def play_all(turns: list[str], root: Path) -> list[Path]:
-    """Play each, those that need all cores after the others; the folder of each.
-
-    Raises:
-        RuntimeError: If one does not train.
-    """
-    folders = [root / str(number) for number in range(len(turns))]
-    fork = multiprocessing.get_context('fork')  # has what it takes seconds to import
-    running: list[Any] = []
-    for name, folder in sorted(zip(turns, folders), key=lambda p: CASES[p[0]].is_alone):
-        wait_for(running, 1 if CASES[name].is_alone else AT_ONCE)
-        child = fork.Process(target=play, args=(name, folder), name=name)
-        child.start()
-        running.append(child)
-    wait_for(running, 1)
-    return folders
-
-
-def wait_for(running: list[Any], most: int) -> None:
-    """Wait until fewer than so many children run."""
-    while len(running) >= most:
-        ends = [child.sentinel for child in running]
-        if not multiprocessing.connection.wait(ends, LONGEST_S):
-            for child in running:
-                child.kill()
-            raise RuntimeError(f'{running[0].name}: it does not end')
-        for child in [one for one in running if not one.is_alive()]:
-            running.remove(child)
-            if child.exitcode:
-                raise RuntimeError(f'{child.name}: it ended with {child.exitcode}')
-        time.sleep(0.1)
-
-
 def main(argv: list[str] | None = None) -> int:
     """Play, ask, judge."""
     parser = argparse.ArgumentParser()
@@ -426,25 +401,19 @@ def main(argv: list[str] | None = None) -> int:
     can_mount = not subprocess.run(mount, capture_output=True, check=False).returncode
     names = [name for name in CASES if can_mount or CASES[name].plant != 'shm']
     turns = names * (1 if bench.is_quick else REPEATS)
-    root = Path(tempfile.mkdtemp(prefix='mmgpu-memory-'))
-    try:
-        importlib.import_module('cv2')
-        importlib.import_module('mmengine.runner')
-        importlib.import_module('mmgpu_hooks.hooks.gpu_efficiency_hook')
-        folders = play_all(turns, root)
-        played = list(zip(turns, map(find, turns, folders)))
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix='mmgpu-memory-') as root:
+        folders = play_all(turns, Path(root))
+        played = [(name, *find(name, at)) for name, at in zip(turns, folders)]
     right, false, errors_pct, forecasts_pct = [], 0, [], []
-    for name, answer in played:
-        case, found = CASES[name], answer.found
+    for name, found, mib_per_1000, full_at in played:
+        case = CASES[name]
         false += len(found.keys() - {case.code})
         if case.code:
             right.append(case.code in found and case.words in found[case.code])
         if case.mib_per_1000:
-            errors_pct.append(100 * abs(answer.mib_per_1000 / case.mib_per_1000 - 1))
+            errors_pct.append(100 * abs(mib_per_1000 / case.mib_per_1000 - 1))
         if case.group:
-            forecasts_pct.append(100 * abs(answer.full_at / GROUP_ITERATIONS - 1))
+            forecasts_pct.append(100 * abs(full_at / GROUP_ITERATIONS - 1))
     bench.add(
         at_least('right cause', 100 * sum(right) / len(right), 95, '%'),
         exactly('false alarms', false, 0, note=f'in {len(played)} trainings'),
@@ -452,16 +421,10 @@ def main(argv: list[str] | None = None) -> int:
         at_most('forecast, furthest off', max(forecasts_pct), 20, '%'),
         *judge_series(),
     )
-    rows = [
-        [
-            name,
-            str(CASES[name].code),
-            ', '.join(
-                ' '.join(sorted(one.found)) or '-' for n, one in played if n == name
-            ),
-        ]
-        for name in CASES
-    ]
+    rows = []
+    for name, case in CASES.items():
+        each = [' '.join(sorted(found)) or '-' for n, found, *_ in played if n == name]
+        rows.append([name, str(case.code), ', '.join(each)])
     return bench.finish(render_table(['planted', 'rule', 'found, each time'], rows))
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from pathlib import Path
 
 import pytest
@@ -108,19 +107,6 @@ def locks(tmp_path: Path, monkeypatch) -> Path:
     return tmp_path / f'locks-{os.getuid()}'
 
 
-def test_one_process_has_a_card_until_it_gives_it_back(locks: Path):
-    _, first = lock_cards(THREE, 2)
-    assert [*first] == THREE[:2]
-    judged, second = lock_cards(THREE, 2)
-    assert second == {}
-    in_use = f'in use by process {os.getpid()}'
-    assert [one.reason for one in judged] == [in_use, in_use, None]
-    for lock in first.values():
-        lock.close()
-    assert pick(2) == THREE[:2]
-    assert stat.S_IMODE(locks.stat().st_mode) == 0o700
-
-
 def test_a_folder_of_another_user_or_a_link_is_refused(
     locks: Path, tmp_path: Path, monkeypatch
 ):
@@ -133,25 +119,3 @@ def test_a_folder_of_another_user_or_a_link_is_refused(
     with pytest.raises(UserError, match=f'that of user {uid}'):
         lock_cards(THREE, 1)
     assert not [*tmp_path.rglob('*.lock')]
-
-
-def test_a_look_takes_no_card(locks: Path):
-    judged, seen = lock_cards(THREE, 2, is_kept=False)
-    assert (judged, [*seen]) == (THREE, THREE[:2])
-    # while the other still shows what it saw
-    assert pick(2) == THREE[:2]
-
-
-def test_a_lock_that_is_no_file_costs_its_card_alone(locks: Path):
-    (locks / f'{THREE[0].uuid}.lock').mkdir(parents=True)
-    assert pick(2) == THREE[1:]
-    judged, _ = lock_cards(THREE, 3)
-    assert str(judged[0].reason).startswith('cannot be locked: ')
-
-
-def pick(count: int) -> list[Card]:
-    """The cards that are picked, and given back."""
-    _, picked = lock_cards(THREE, count)
-    for lock in picked.values():
-        lock.close()
-    return [*picked]

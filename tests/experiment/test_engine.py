@@ -97,23 +97,6 @@ def test_what_was_interrupted_goes_on(scripted, tmp_path, monkeypatch):
     assert outcome.notes == ('Not reused: 3 earlier trials of another host.',)
 
 
-@pytest.mark.parametrize(('cores', 'is_said'), [(1.5, True), (0.1, False)])
-def test_other_load_is_said_in_time(scripted, tmp_path, monkeypatch, cores, is_said):
-    monkeypatch.setattr(engine.OtherLoad, 'read_cores', lambda self: cores)
-    scripted.iteration_s = staticmethod(lambda spec: 1.0)
-    said: list[tuple[str, int]] = []
-
-    def note(sentence: str) -> None:
-        said.append((sentence, len(scripted.started)))
-
-    outcome = run_plan(make_plan(tmp_path, range(9)), on_warning=note)
-    assert outcome.external_cpu_cores == cores
-    assert len(said) == is_said
-    if is_said:
-        assert '1.5 cores' in said[0][0]
-        assert said[0][1] < 9
-
-
 def keep(folder: Path, *trials: Trial) -> None:
     with open_store(folder, {'config': 'abc'}) as store:
         for trial in trials:

@@ -13,14 +13,14 @@ from fakes.runs import make_evidence
 from fakes.sweeps import make_sweep_row as row
 from mmgpu_hooks.experiment import sweep
 from mmgpu_hooks.experiment.engine import run_plan
-from mmgpu_hooks.experiment.save_bench import SaveBenchPlan, plan_saves
+from mmgpu_hooks.experiment.save_bench import plan_saves
 from mmgpu_hooks.experiment.store import digest_config, open_store, read_identity
 from mmgpu_hooks.experiment.sweep import SweepPlan, list_settings, plan_intervals
 from mmgpu_hooks.experiment.verify import VerifyPlan, is_settled
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import Estimate
-from mmgpu_hooks.schema.tried import SaveSetting, SweepSetting, Trial, TrialSpec
+from mmgpu_hooks.schema.tried import SweepSetting, Trial, TrialSpec
 
 GRID = list_settings((0, 1, 2), (1, 3))
 
@@ -217,10 +217,6 @@ class TestVerify:
 
 
 class TestSaves:
-    def test_each_number_is_planned_once(self):
-        plans = plan_saves([8, 0, 8], saves=6, prefetch_factor=2)
-        assert [plan.setting for plan in plans] == [SaveSetting(0), SaveSetting(8)]
-
     @pytest.mark.parametrize(
         ('workers', 'prefetch', 'planned'),
         [
@@ -237,29 +233,6 @@ class TestSaves:
     ):
         (plan,) = plan_saves([workers], saves=6, prefetch_factor=prefetch)
         assert (plan.interval, plan.iterations) == planned
-
-    def test_an_interrupted_one_goes_on_where_it_stopped(
-        self, scripted, tmp_path, monkeypatch
-    ):
-        plans = plan_saves([0, 1, 2], saves=3, prefetch_factor=2)
-        plan = SaveBenchPlan('/a.py', tmp_path / 'saves', plans)
-        choose = plan.choose
-        with monkeypatch.context() as patch, open_store(tmp_path / 'kept', {}) as store:
-
-            def press_after_one(trials):
-                if trials:
-                    raise KeyboardInterrupt
-                return choose(trials)
-
-            patch.setattr(plan, 'choose', press_after_one)
-            assert run_plan(plan, store).is_interrupted
-        # another start has another order
-        plan = SaveBenchPlan('/a.py', tmp_path / 'saves', plans)
-        with open_store(tmp_path / 'kept', {}) as store:
-            trials = run_plan(plan, store).trials
-        assert [trial.is_reused for trial in trials] == [True, False, False]
-        names = {plan.setting.name for plan in plans}
-        assert {trial.name for trial in trials} == names
 
 
 def make_function():
