@@ -28,7 +28,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,6 @@ from benchmarks.harness import (
     at_most,
     end_workers,
     find_evidence,
-    quantile,
     recommend,
     say,
 )
@@ -58,6 +57,17 @@ from benchmarks.predict import (
     make_dataset,
     make_works,
 )
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.measure.ledger import summarize_durations
+from mmgpu_hooks.recommend.policy import recommend_settings
+from mmgpu_hooks.schema.recorded import (
+    HostLimits,
+    IntervalRecord,
+    LoaderSettings,
+    RunRecord,
+    WorkersWindow,
+)
+from mmgpu_hooks.schema.run import RunEvidence
 
 MEDIAN_LIMIT, WORST_LIMIT, ALARM_LIMIT = 1.0, 5.0, 1.0
 TRIALS = Path('work_dirs/bench_regret/trials.jsonl')
@@ -113,17 +123,9 @@ SEEN = (
     Job(Pipeline('mixed, step burns', 4, 2, 0.5, 4, 20, 'burn')),
     Job(Pipeline('nothing to gain', 0.7, 0, 0.1, 4, 20)),
     Job(Pipeline('nothing to gain, step burns', 0.7, 0, 0.1, 4, 20, 'burn')),
-    Job(
-        Pipeline('short epochs, workers end', 3, 0, 0.3, 4, 15),
-        epochs=12,
-        persistent_workers=False,
-    ),
+    Job(Pipeline('short epochs, workers end', 3, 0, 0.3, 4, 15), 12, False),
     Job(Pipeline('large workers', 3, 1, 0.5, 4, 15), worker_mib=300),
-    Job(
-        Pipeline('saves, step burns', 4, 0, 0.3, 4, 20, 'burn'),
-        saves_per_epoch=2,
-        save_mib=48,
-    ),
+    Job(Pipeline('saves, step burns', 4, 0, 0.3, 4, 20, 'burn'), 2, True, 2, 48),
     Job(Pipeline('busy main process', 3, 0, 0.4, 4, 20, 'threads')),
 )
 
@@ -147,10 +149,9 @@ def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[Job]
             side=rng.choice([32, 64, 128]),
             is_unseen=True,
         )
-        is_short = rng.random() < 0.4
-        job = Job(pipeline, epochs=10 if is_short else 2)
-        if is_short:
-            job = replace(job, persistent_workers=rng.random() < 0.5)
+        job = Job(pipeline)
+        if rng.random() < 0.4:
+            job = Job(pipeline, 10, persistent_workers=rng.random() < 0.5)
         if rng.random() < 0.3:
             job = replace(job, saves_per_epoch=1, save_mib=32)
         drawn.append(job)
@@ -190,17 +191,10 @@ def train_job(job: Job, setting: Setting, works: dict[str, Work]) -> Trial:
             loader['worker_init_fn'] = HoldMemory(job.worker_mib)
     checkpoint: dict[str, Any] | None = None
     if job.saves_per_epoch:
-        checkpoint = {
-            'type': 'CheckpointHook',
-            'by_epoch': False,
-            'interval': iterations // job.saves_per_epoch,
-            'max_keep_ckpts': 1,
-        }
-    model, span, load = (
-        StampedModel(pipeline, works[pipeline.step]),
-        Span(),
-        OtherLoad(),
-    )
+        often = {'interval': iterations // job.saves_per_epoch, 'max_keep_ckpts': 1}
+        checkpoint = {'type': 'CheckpointHook', 'by_epoch': False, **often}
+    model = StampedModel(pipeline, works[pipeline.step])
+    span, load = Span(), OtherLoad()
     model.register_buffer('ballast', torch.zeros(job.save_mib * MIB // 4))
     with tempfile.TemporaryDirectory() as name:
         folder, length = Path(name), iterations * pipeline.batch
@@ -257,34 +251,27 @@ class Outcome:
     """The same by the grid alone, without fresh trainings."""
 
 
-@dataclass
-class Times:
-    """What each setting of a job took, in seconds."""
+Times = dict[Setting, list[float]]
+"""What each setting of a job took, in seconds."""
 
-    of: dict[Setting, list[float]] = field(default_factory=dict)
 
-    @classmethod
-    def of_trials(cls, trials: Sequence[Trial]) -> Times:
-        """Those of some trainings."""
-        times = cls()
-        for trial in trials:
-            times.of.setdefault(trial['setting'], []).append(trial['job_s'])
-        return times
+def gather_times(trials: Sequence[Trial]) -> Times:
+    """Those of some trainings."""
+    times: Times = {}
+    for trial in trials:
+        times.setdefault(trial['setting'], []).append(trial['job_s'])
+    return times
 
-    def best(self) -> Setting:
-        """The fastest; of each setting the fastest training counts."""
-        return min(self.of, key=lambda setting: min(self.of[setting]))
 
-    def lost_pct(self, setting: Setting) -> float:
-        """What a setting loses over the best."""
-        best, took_s = self.of[self.best()], min(self.of[setting])
-        return 0.0 if took_s <= max(best) else 100 * (took_s / min(best) - 1.0)
+def find_best(times: Times) -> Setting:
+    """The fastest; of each setting the fastest training counts."""
+    return min(times, key=lambda setting: min(times[setting]))
 
-    def nearest(self, workers: int, persistent: bool) -> Setting:
-        """The setting that comes nearest; prefetching is not in the grid."""
-        return min(
-            self.of, key=lambda one: (abs(one[0] - workers), one[1] != persistent, one)
-        )
+
+def lost_pct(times: Times, setting: Setting) -> float:
+    """What a setting loses over the best."""
+    best, took_s = times[find_best(times)], min(times[setting])
+    return 0.0 if took_s <= max(best) else 100 * (took_s / min(best) - 1.0)
 
 
 Ask = Callable[[Sequence[str]], dict[str, Any]]
@@ -311,7 +298,9 @@ def choose_settings(
             new = ask(trial['evidence'])
             workers = new.get('num_workers', DEFAULT)
             keeps = new.get('persistent_workers', persistent)
-            chosen.append(times.nearest(workers, keeps))
+            # the nearest: prefetching is not in the grid
+            far = [(abs(one[0] - workers), one[1] != keeps, one) for one in times]
+            chosen.append(min(far)[-1])
     return chosen
 
 
@@ -335,7 +324,7 @@ def compare_fresh(
     fresh = [trial for trial in kept if [list(one) for one in trial['pair']] == pair]
     for turn in range(len(fresh) // 2, count):
         fresh += [train(one) for one in (chosen, best)[:: 1 - 2 * (turn % 2)]]
-    return Times.of_trials(fresh).lost_pct(chosen)
+    return lost_pct(gather_times(fresh), chosen)
 
 
 def train_fresh(
@@ -362,19 +351,18 @@ def judge_jobs(
         of_job = [trial for trial in trials if trial['job'] == name]
         grid = [trial for trial in of_job if 'pair' not in trial]
         fresh = [trial for trial in of_job if 'pair' in trial]
-        times, job = Times.of_trials(grid), JOBS[name]
-        best, losses = times.best(), dict[Setting, float]()
+        times, job = gather_times(grid), JOBS[name]
+        best, losses = find_best(times), dict[Setting, float]()
         for setting in choose_settings(grid, times):
-            grid_pct = times.lost_pct(setting)
+            grid_pct = lost_pct(times, setting)
             if grid_pct and setting not in losses:
                 works = works or make_works()
                 train = partial(train_fresh, job, (setting, best), works, path)
                 losses[setting] = compare_fresh(setting, best, fresh, train, count)
             judged.append(Outcome(job, setting, losses.get(setting, 0.0), grid_pct))
         for workers in RULES:
-            if (workers, job.persistent_workers) in times.of:
-                lost_pct = times.lost_pct((workers, job.persistent_workers))
-                rules[workers][name] = lost_pct
+            if (usual := (workers, job.persistent_workers)) in times:
+                rules[workers][name] = lost_pct(times, usual)
     return judged, rules
 
 
@@ -436,14 +424,11 @@ NOTHING = 0.015
 FETCH_S = 0.0005
 
 
-def draw_null(seed: int) -> list[str]:
+def draw_null(seed: int) -> RunEvidence:
     """Evidence of a run whose loader keeps up: at most 1.5 % of it could be saved.
 
     The number of workers, the host, the spread of loading, other load and the length
     are random; steps jitter, some hang, and figures are read with errors.
-
-    Returns:
-        Lines as the hook would have written them.
     """
     rng = random.Random(seed)
     while True:
@@ -451,65 +436,86 @@ def draw_null(seed: int) -> list[str]:
         workers = rng.choice([1, 2, 2, 2, 4, 8])
         cores = rng.choice([2, 4, 8, 16])
         busy_s = rng.uniform(0.02, 0.7) * step_s * min(workers, cores)
-        cpu_s = busy_s * rng.choice([rng.random(), 1.0])
+        cpu_share = rng.choice([rng.random(), 1.0])
         spread, jitter = rng.uniform(0.0, 0.8), rng.uniform(0.0, 0.2)
         step_cpu_s = step_s * rng.choice([0.1, rng.random(), 1.0])
         others = rng.choice([0.0, 0.0, rng.uniform(0, 1)])
         count = INTERVAL * rng.choice([3, 4, 6, 12, 30])
         sigma = math.sqrt(math.log1p(spread * spread))
-        batches = [
-            busy_s * math.exp(rng.gauss(-sigma * sigma / 2, sigma))
-            for _ in range(count)
-        ]
+        middle_s = busy_s * math.exp(-sigma * sigma / 2)
+        batches = [middle_s * math.exp(rng.gauss(0.0, sigma)) for _ in range(count)]
         steps = [step_s * max(rng.gauss(1.0, jitter), 0.2) for _ in range(count)]
         waits = simulate_waits(workers, batches, steps)
+        wanted = others + cpu_share * busy_s / step_s + step_cpu_s / step_s
         lost_s = math.fsum(waits) - count * FETCH_S
-        wanted = others + (cpu_s + step_cpu_s) / step_s
         if wanted <= cores and lost_s <= NOTHING * math.fsum(steps):
             break
     # some steps hang: a page fault, another program, a garbage collection
-    steps = [
-        one + (rng.uniform(1, 3) * step_s if rng.random() < 0.01 else 0.0)
-        for one in steps
-    ]
-    lines = [_null_run(rng, workers, cores, count)]
+    hangs = [step_s * rng.uniform(1, 3) * (rng.random() < 0.01) for _ in steps]
+    steps = [step + hang for step, hang in zip(steps, hangs)]
+    intervals = []
     for first in range(0, count, INTERVAL):
-        span = slice(first, first + INTERVAL)
-        whole = [wait + step for wait, step in zip(waits[span], steps[span])]
-        seconds, spent_s = math.fsum(whole), [cpu_s / busy_s * s for s in batches[span]]
+        some = slice(first, first + INTERVAL)
+        whole = [wait + step for wait, step in zip(waits[some], steps[some])]
+        seconds, spent_s = math.fsum(whole), [cpu_share * s for s in batches[some]]
         made_s = math.fsum(spent_s)
         burnt_s = made_s + INTERVAL * step_cpu_s + others * seconds
-        inside = {
-            'count': workers,
-            'cpu_s': made_s * rng.gauss(1.0, 0.03),
-            'run_delay_s': 0.02 * made_s,
-            'occupancy': _durations(batches[span]),
-            'occupancy_std_s': statistics.pstdev(batches[span]),
-            'batch_cpu': _durations(spent_s),
-        }
-        parts_s = {'data_wait': math.fsum(waits[span]), 'step': math.fsum(steps[span])}
-        busy = min(rng.gauss(1.0, 0.05) * burnt_s / (cores * seconds), 1.0)
-        interval = {
-            'kind': 'interval',
-            'iteration': first + INTERVAL,
-            'epoch': 1,
-            'iterations': INTERVAL,
-            'elapsed_s': 0.0,
-            'duration_s': seconds,
-            'data_wait': _durations(waits[span]),
-            'step': _durations(steps[span]),
-            'iter': _durations(whole),
-            'ledger_s': {**parts_s, 'other': 0.0},
-            'data_wait_cpu_s': INTERVAL * FETCH_S,
-            'process_cpu_s': INTERVAL * step_cpu_s * rng.gauss(1.0, 0.03),
-            'system_cpu_pct': 100.0 * busy,
-            'process_rss_bytes': GIB,
-            'batch_bytes': 4 * MIB,
-            'batch_tensors': 4,
-            'workers': inside,
-        }
-        lines.append(interval)
-    return [json.dumps(line) for line in lines]
+        parts_s = {'data_wait': math.fsum(waits[some]), 'step': math.fsum(steps[some])}
+        inside = WorkersWindow(
+            count=workers,
+            cpu_s=made_s * rng.gauss(1.0, 0.03),
+            run_delay_s=0.02 * made_s,
+            occupancy=summarize_durations(batches[some]),
+            occupancy_std_s=statistics.pstdev(batches[some]),
+            batch_cpu=summarize_durations(spent_s),
+        )
+        interval = IntervalRecord(
+            iteration=first + INTERVAL,
+            epoch=1,
+            iterations=INTERVAL,
+            elapsed_s=0.0,
+            duration_s=seconds,
+            data_wait=summarize_durations(waits[some]),
+            step=summarize_durations(steps[some]),
+            iter=summarize_durations(whole),
+            ledger_s={**parts_s, 'other': 0.0},
+            data_wait_cpu_s=INTERVAL * FETCH_S,
+            process_cpu_s=INTERVAL * step_cpu_s * rng.gauss(1.0, 0.03),
+            system_cpu_pct=100
+            * min(rng.gauss(1.0, 0.05) * burnt_s / (cores * seconds), 1.0),
+            process_rss_bytes=GIB,
+            batch_bytes=4 * MIB,
+            batch_tensors=4,
+            workers=inside,
+        )
+        intervals.append(interval)
+    loader = LoaderSettings(
+        num_workers=workers,
+        persistent_workers=True,
+        prefetch_factor=2,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=max(count, 200),
+        start_method='fork',
+    )
+    host = HostLimits(
+        logical_cpus=cores,
+        affinity_cpus=cores,
+        usable_cores=float(cores),
+        ram_available_bytes=64 * GIB,
+        shm_free_bytes=16 * GIB,
+        open_files_soft=2**16,
+    )
+    run = RunRecord(
+        started_unix_s=0.0,
+        loop='epoch',
+        max_epochs=12,
+        interval_iterations=INTERVAL,
+        device=rng.choice(['cpu', 'cuda']),
+        loader=loader,
+        host=host,
+    )
+    return RunEvidence('', run, tuple(intervals))
 
 
 def simulate_waits(
@@ -533,53 +539,11 @@ def simulate_waits(
     return waits
 
 
-def _null_run(
-    rng: random.Random, workers: int, cores: int, count: int
-) -> dict[str, Any]:
-    return {
-        'kind': 'run',
-        'schema': 1,
-        'started_unix_s': 0.0,
-        'loop': 'epoch',
-        'max_epochs': 12,
-        'interval_iterations': INTERVAL,
-        'device': rng.choice(['cpu', 'cuda']),
-        'loader': {
-            'num_workers': workers,
-            'persistent_workers': True,
-            'prefetch_factor': 2,
-            'pin_memory': False,
-            'batch_size': 4,
-            'batches_per_epoch': max(count, 200),
-            'dataset_length': 4 * count,
-            'start_method': 'fork',
-        },
-        'host': {
-            'logical_cpus': cores,
-            'affinity_cpus': cores,
-            'usable_cores': float(cores),
-            'ram_available_bytes': 64 * GIB,
-            'shm_free_bytes': 16 * GIB,
-            'open_files_soft': 2**16,
-        },
-    }
-
-
-def _durations(seconds: Sequence[float]) -> dict[str, float]:
-    return {
-        'count': len(seconds),
-        'total_s': math.fsum(seconds),
-        'mean_s': statistics.fmean(seconds),
-        'p50_s': quantile(seconds, 0.5),
-        'p95_s': quantile(seconds, 0.95),
-    }
-
-
 def judge_nulls(count: int) -> Figure:
     """How often something is changed where nothing is to gain."""
     alarms = 0
     for seed in range(count):
-        changes = ask_policy(draw_null(seed))
+        changes = recommend_settings(Run(draw_null(seed))).changes
         if changes:
             alarms += 1
             say(f'false alarm {seed}: {changes}')

@@ -133,12 +133,12 @@ def ask(evidence: list[str]) -> dict[str, Any]:
 
 
 def test_the_faster_counts_and_a_loss_within_the_spread_is_none():
-    times = regret.Times.of_trials(GRID)
+    times = regret.gather_times(GRID)
     assert regret.choose_settings(GRID, times, ask) == [(1, True), (2, True)]
-    assert times.best() == (8, True)
-    assert times.lost_pct((1, True)) == pytest.approx(10.0)
-    times = regret.Times.of_trials([*GRID, trial(8, 9.95)])
-    assert times.lost_pct((1, True)) == 0.0
+    assert regret.find_best(times) == (8, True)
+    assert regret.lost_pct(times, (1, True)) == pytest.approx(10.0)
+    times = regret.gather_times([*GRID, trial(8, 9.95)])
+    assert regret.lost_pct(times, (1, True)) == 0.0
 
 
 def test_a_loss_is_judged_by_fresh_trainings_in_turns_alone():

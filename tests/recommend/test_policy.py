@@ -231,7 +231,5 @@ def test_more_batches_ahead_where_they_carry_the_loop_over_late_ones():
 
 
 @pytest.mark.parametrize('seed', range(4))
-def test_nothing_is_changed_where_nothing_is_to_gain(seed, tmp_path):
-    path = tmp_path / 'gpu_efficiency.jsonl'
-    path.write_text('\n'.join(draw_null(seed)) + '\n')
-    assert recommend_settings(Run.read(path)).changes == ()
+def test_nothing_is_changed_where_nothing_is_to_gain(seed):
+    assert recommend_settings(Run(draw_null(seed))).changes == ()
