@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -86,7 +85,7 @@ def estimate_memory(
         on_step=lambda what: say(f'{what} ...') if sys.stderr.isatty() else None,
     )
     if fit is not None:
-        estimated = replace(estimated, card=estimate.fit_card(estimated, fit, measured))
+        estimated = estimate.fit_card(estimated, fit, measured)
     print_answer(estimated, form, show.describe_estimate, show.render_estimate_json)
 
 

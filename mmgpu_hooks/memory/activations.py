@@ -1,4 +1,4 @@
-"""Counts what a real step on the CPU keeps for its backward pass, and its gradients.
+"""Counts what a real step on the CPU keeps: for its backward pass, and afterwards.
 
 torch calls a hook for each tensor that it saves for the backward pass, and another when
 it wants it back. What is saved is put into a holder; the holders that are alive
@@ -151,9 +151,9 @@ def run_step(
         loss = model.parse_losses(losses)[0]  # the others would keep the graph, too
         del data, losses
         own = {_place(t) for t in (*model.parameters(), *model.buffers())}
-        parts = [part for holder in holders for part in _parts(holder.tensor)]
-        sizes = {_place(part): int(part.untyped_storage().nbytes()) for part in parts}
-        del parts
+        held = [holder.tensor for holder in holders if not holder.tensor.is_sparse]
+        sizes = {_place(one): int(one.untyped_storage().nbytes()) for one in held}
+        del held
         if is_backward:
             loss.backward()
     grads = [p.grad for p in model.parameters() if p.grad is not None]
@@ -163,14 +163,39 @@ def run_step(
     return saved, gradients
 
 
-def _parts(tensor: Any) -> tuple[Any, ...]:
-    if tensor.is_sparse:
-        return tensor._indices(), tensor._values()
-    return (tensor,)
-
-
 def _place(tensor: Any) -> int:
     return int(tensor.untyped_storage().data_ptr())
+
+
+def count_state(optimizer: Mapping[str, Any], gradients: Gradients) -> int | None:
+    """Bytes that an optimizer keeps once it has stepped, on tensors without memory.
+
+    Args:
+        optimizer: Its class and arguments, as in a config.
+        gradients: Of the parameters that get one.
+
+    Returns:
+        The bytes, or ``None`` for one that MMEngine cannot build or run here.
+    """
+    import mmengine.optim  # registers torch's own
+    import torch
+
+    kinds = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}
+    try:
+        parameters = [
+            torch.nn.Parameter(torch.empty(count, dtype=kinds[size], device='meta'))
+            for count, size in gradients
+        ]
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
+        options = {'lr': 0.0, **optimizer, 'params': parameters}
+        built = mmengine.optim.OPTIMIZERS.build(options)
+        built.step()
+    # it may be any class of the user's
+    except Exception:  # noqa: BLE001
+        return None
+    kept = [one for state in built.state.values() for one in state.values()]
+    return sum(int(one.nbytes) for one in kept if isinstance(one, torch.Tensor))
 
 
 @contextlib.contextmanager

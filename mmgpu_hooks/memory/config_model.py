@@ -74,10 +74,9 @@ class ConfigModel:
         return {name: [sample[name] for sample in samples] for name in samples[0]}
 
     @property
-    def optimizer(self) -> tuple[str, Mapping[str, Any]] | None:
+    def optimizer(self) -> Mapping[str, Any] | None:
         """Class and arguments; ``None`` for several, or when there is none."""
-        optimizer = (self.config.get('optim_wrapper') or {}).get('optimizer')
-        return (type_name(optimizer), optimizer) if optimizer else None
+        return (self.config.get('optim_wrapper') or {}).get('optimizer') or None
 
     @property
     def is_mixed_precision(self) -> bool:

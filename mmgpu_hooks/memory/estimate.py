@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable
 
 from mmgpu_hooks.judge.memory import CONTEXT_BYTES, CardRoom
 from mmgpu_hooks.measure.cuda import count_tensors
-from mmgpu_hooks.memory.activations import CannotRunError, Gradients, probe_model
-from mmgpu_hooks.memory.config_model import ConfigModel, read_config_model
-from mmgpu_hooks.memory.padded_size import Size, locate_padded_size
-from mmgpu_hooks.model.batches import MOST_BATCH
-from mmgpu_hooks.model.training_memory import (
-    fit_activations,
-    predict_activations,
-    predict_state_bytes,
+from mmgpu_hooks.memory.activations import (
+    CannotRunError,
+    Gradients,
+    count_state,
+    probe_model,
 )
+from mmgpu_hooks.memory.config_model import ConfigModel, read_config_model
+from mmgpu_hooks.memory.padded_size import Size, locate_padded_size, type_name
+from mmgpu_hooks.model.batches import MOST_BATCH
+from mmgpu_hooks.model.training_memory import fit_activations, predict_activations
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.memory import (
     ActivationFit,
@@ -24,20 +26,24 @@ from mmgpu_hooks.schema.memory import (
     MemoryEstimate,
     StaticBytes,
 )
+from mmgpu_hooks.schema.plural import plural
 
-OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    'sgd': ('SGD', {}),
-    'momentum': ('SGD', {'momentum': 0.9}),
-    'adam': ('Adam', {}),
-    'adamw': ('AdamW', {}),
+OPTIMIZERS: Mapping[str, Mapping[str, Any]] = {
+    'sgd': {'type': 'SGD'},
+    'momentum': {'type': 'SGD', 'momentum': 0.9},
+    'adam': {'type': 'Adam'},
+    'adamw': {'type': 'AdamW'},
 }
-"""Those that can be asked for by name: torch's class and its arguments."""
+"""Those that can be asked for by name, as a config has them."""
 
 CONFIG_OPTIMIZER = 'config'
 
 PEAK_FACTORS = {False: (1.01, 1.5), True: (1.06, 6.7)}
 """Least and most that peaks published by MMDetection were of their estimates, without
 and with cudnn_benchmark: benchmarks/results/memory.md."""
+
+_FAR = 8
+"""Times the largest batch that was run, beyond which its growth is a guess."""
 
 _EMA_STEPS_BYTES = 8
 """MMEngine's averaged model counts its steps in one 64-bit number."""
@@ -75,7 +81,8 @@ def estimate_memory(
     if size is None:
         size, source = locate_padded_size(built.config)
     notes = list(built.notes)
-    gradients = _trained_sizes(built.model)
+    trained = [p for p in built.model.parameters() if p.requires_grad]
+    gradients = [(int(p.nelement()), int(p.element_size())) for p in trained]
     fit: ActivationFit | None = None
     try:
         points, gradients = probe_model(built, mixed, size, on_step)
@@ -107,8 +114,8 @@ def fit_card(
     estimate: MemoryEstimate,
     card_bytes: int,
     measured: tuple[int, int] | None = None,
-) -> CardFit:
-    """The largest batch sizes that a card has room for, with a margin.
+) -> MemoryEstimate:
+    """The estimate with the largest batch sizes that a card has room for.
 
     Args:
         estimate: Of the training.
@@ -136,7 +143,14 @@ def fit_card(
         if growth is not None:
             left = (room - static + gone) / growth
         safe[name] = _largest_batch(estimate, left)
-    return CardFit(
+    notes, probed = estimate.notes, estimate.fit.points if estimate.fit else ()
+    seen = max((one.batch_size for one in probed), default=0)
+    if probed and max(one or 0 for one in by_estimate.values()) > _FAR * seen:
+        notes += (
+            f'The batch size for the card is extrapolated: the model was run with 1 to '
+            f'{plural(seen, "image")} a batch.',
+        )
+    card = CardFit(
         card_bytes=card_bytes,
         room_bytes=room,
         factor=factor,
@@ -144,6 +158,7 @@ def fit_card(
         batch_sizes=by_estimate,
         safe_batch_sizes=safe,
     )
+    return replace(estimate, card=card, notes=notes)
 
 
 def _correct(
@@ -194,44 +209,26 @@ def count_static(
         optimizers: Keys of :data:`OPTIMIZERS`, or ``config``.
         notes: Gets a sentence for each optimizer whose state is not known.
     """
-    model, seen = built.model, set[tuple[Any, int]]()
-    trained = [p for p in model.parameters() if p.requires_grad]
-    numbers, trainable = count_tensors(trained, seen)
-    frozen_numbers, frozen = count_tensors(model.parameters(), seen)
-    _, buffers = count_tensors(model.buffers(), seen)
-    copy = trainable + frozen + buffers + _EMA_STEPS_BYTES
+    seen = set[tuple[Any, int]]()
+    numbers, parameters = count_tensors(built.model.parameters(), seen)
+    _, buffers = count_tensors(built.model.buffers(), seen)
     states: dict[str, int | None] = {}
     for asked in optimizers:
-        found = built.optimizer if asked == CONFIG_OPTIMIZER else OPTIMIZERS[asked]
-        label = asked if asked != CONFIG_OPTIMIZER else _label(found)
-        states[label] = (
-            None if found is None else predict_state_bytes(*found, gradients)
-        )
+        found, label = OPTIMIZERS.get(asked, built.optimizer), asked
+        if asked == CONFIG_OPTIMIZER and found:
+            label = type_name(found) + ' with momentum' * bool(found.get('momentum'))
+        with built.running():
+            states[label] = None if found is None else count_state(found, gradients)
         if states[label] is None:
             notes.append(
                 f'The state of the optimizer ({label}) is not known beforehand; name '
                 'one with --optimizer for an idea.'
             )
     return StaticBytes(
-        parameters=numbers + frozen_numbers,
-        parameter_bytes=trainable + frozen,
-        trainable_bytes=trainable,
+        parameters=numbers,
+        parameter_bytes=parameters,
         gradient_bytes=sum(count * size for count, size in gradients),
         buffer_bytes=buffers,
-        ema_bytes=copy * built.averaged_copies,
+        ema_bytes=(parameters + buffers + _EMA_STEPS_BYTES) * built.averaged_copies,
         optimizer_state_bytes=states,
     )
-
-
-def _label(optimizer: tuple[str, Mapping[str, Any]] | None) -> str:
-    """Name of the config's optimizer."""
-    if optimizer is None:
-        return CONFIG_OPTIMIZER
-    name, options = optimizer
-    return 'SGD with momentum' if name == 'SGD' and options.get('momentum') else name
-
-
-def _trained_sizes(model: Any) -> Gradients:
-    """Numbers and bytes per number of each parameter that is to be trained."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    return [(int(p.nelement()), int(p.element_size())) for p in trained]

@@ -1,4 +1,4 @@
-"""Memory of training from sizes alone: optimizer state, growth of the activations.
+"""Memory of training from sizes alone: growth of the activations.
 
 What is fed in was counted on real models elsewhere.
 """
@@ -6,31 +6,16 @@ What is fed in was counted on real models elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from mmgpu_hooks.schema.memory import ActivationFit, ActivationPoint
 
-_STEP_BYTES = 4
-"""A counter of steps per parameter, one 32-bit number (torch keeps it as a tensor)."""
-
 _GOOD_PCT = 0.5
 """A simpler law of growth that is as close as this is kept: it extrapolates better."""
 
 _MEGAPIXEL = 1e6
-
-_STATES: dict[str, tuple[int, int, tuple[str, ...]]] = {
-    'SGD': (0, 0, ('momentum',)),
-    **dict.fromkeys(('Adam', 'AdamW'), (2, 1, ('amsgrad',))),
-    'NAdam': (2, 2, ()),
-    **dict.fromkeys(('Adamax', 'RAdam', 'Adadelta'), (2, 1, ())),
-    'RMSprop': (1, 1, ('momentum', 'centered')),
-    'Adagrad': (1, 1, ()),
-}
-"""Copies of a parameter and single numbers that a state holds, and the options that
-add a copy each."""
 
 _LAWS = (
     *((1, 2), (1, 0, 2), (2, 1, 2), (2, 0, 1, 2), (2, 2, 3), (2, 0, 2, 3)),
@@ -38,37 +23,6 @@ _LAWS = (
 )
 """Laws of growth, simplest first: image sizes that it takes to see one, then its terms:
 0 fixed, 1 per image, 2 per pixel, 3 per pair of pixels."""
-
-
-def predict_state_bytes(
-    optimizer: str,
-    options: Mapping[str, Any],
-    parameters: Iterable[tuple[int, int]],
-) -> int | None:
-    """Bytes that a torch optimizer keeps once it has stepped.
-
-    Args:
-        optimizer: The class's name, such as ``AdamW``.
-        options: Its arguments; what is missing has torch's default.
-        parameters: Numbers and bytes per number of each parameter that gets a
-            gradient: torch keeps nothing for the others.
-
-    Returns:
-        The bytes, or ``None`` for an optimizer that is not known here.
-
-    Examples:
-        >>> predict_state_bytes('SGD', {'momentum': 0.9}, [(1000, 4)])
-        4000
-        >>> predict_state_bytes('AdamW', {}, [(1000, 4), (10, 4)])
-        8088
-    """
-    if optimizer not in _STATES:
-        return None
-    copies, counters, names = _STATES[optimizer]
-    copies += sum(bool(options.get(name)) for name in names)
-    return sum(
-        copies * numbers * size + counters * _STEP_BYTES for numbers, size in parameters
-    )
 
 
 def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:

@@ -14,8 +14,6 @@ class StaticBytes:
     parameters: int
     """How many numbers the parameters are."""
     parameter_bytes: int
-    trainable_bytes: int
-    """Bytes of the parameters that are trained."""
     gradient_bytes: int
     buffer_bytes: int
     ema_bytes: int

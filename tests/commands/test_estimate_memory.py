@@ -14,6 +14,7 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.memory import (
     ActivationFit,
     ActivationPoint,
+    CardFit,
     MemoryEstimate,
     StaticBytes,
 )
@@ -27,7 +28,6 @@ ESTIMATE = MemoryEstimate(
     static=StaticBytes(
         parameters=2_000_000,
         parameter_bytes=8 * MIB,
-        trainable_bytes=7 * MIB,
         gradient_bytes=7 * MIB,
         buffer_bytes=2048,
         ema_bytes=8 * MIB,
@@ -87,13 +87,29 @@ def activations(batch: int) -> int:
     return predict_activations(ESTIMATE.fit, batch, 800 * 1344)
 
 
+def card_of(card_bytes: int, measured: tuple[int, int] | None = None) -> CardFit:
+    card = fit_card(ESTIMATE, card_bytes, measured).card
+    assert card is not None
+    return card
+
+
+@pytest.mark.parametrize(('card_gib', 'is_far'), [(24, False), (80, True)])
+def test_a_batch_far_beyond_those_that_were_run_is_said_to_be_extrapolated(
+    card_gib, is_far
+):
+    notes = fit_card(ESTIMATE, card_gib * GIB).notes
+    assert notes[0] == 'One thing.'
+    assert [note for note in notes if 'is extrapolated' in note] == list(notes[1:])
+    assert (len(notes) == 2) == is_far
+
+
 def largest(room: float, peak: Callable[[int], float]) -> int:
     return max(batch for batch in range(1000) if not batch or peak(batch) <= room)
 
 
 @pytest.mark.parametrize('card_gib', [0, 8, 24, 80])
 def test_the_largest_batch_of_a_card_leaves_a_margin(card_gib):
-    card, static = fit_card(ESTIMATE, card_gib * GIB), 30 * MIB + 2048
+    card, static = card_of(card_gib * GIB), 30 * MIB + 2048
     room = max(0.9 * (card_gib * GIB - 600 * MIB), 0)  # CUDA's context, fragments
     total = [static + activations(batch) for batch in range(1000)]
     assert card.room_bytes == int(room)
@@ -105,8 +121,8 @@ def test_the_largest_batch_of_a_card_leaves_a_margin(card_gib):
 def test_the_peak_of_a_run_takes_the_place_of_published_ones():
     peak = 9 * GIB
     exact = round(peak / 0.9 + 600 * MIB) + 1  # all the room, and no more
-    assert fit_card(ESTIMATE, exact, (4, peak)).safe_batch_sizes[SGD] == 4
-    card = fit_card(ESTIMATE, 24 * GIB, (4, peak))
+    assert card_of(exact, (4, peak)).safe_batch_sizes[SGD] == 4
+    card = card_of(24 * GIB, (4, peak))
     # gradients, 7 MiB, are gone while activations are most
     resident = 23 * MIB + 2048
     grown = (peak - resident) / activations(4)
@@ -137,7 +153,7 @@ def test_the_peak_of_a_run_takes_the_place_of_published_ones():
     ],
 )
 def test_a_card_is_answered_in_a_line(estimate, run, line):
-    estimate = replace(estimate, card=fit_card(estimate, 24 * GIB, run))
+    estimate = fit_card(estimate, 24 * GIB, run)
     text = ' '.join(render(describe_estimate(estimate), width=100).split())
     assert f'24.0 GiB card {line}' in text
     assert 'unknown, see below, Lion' in text

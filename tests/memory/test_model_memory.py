@@ -132,8 +132,7 @@ def test_static_bytes_are_those_of_a_real_step(folder, request, name):
     found[own] = found['adamw' if own == 'AdamW' else 'momentum']
     assert dict(answer.optimizer_state_bytes) == found
     # the stem and the first stage of a ResNet are frozen
-    assert answer.gradient_bytes == answer.trainable_bytes
-    is_frozen = answer.trainable_bytes < answer.parameter_bytes
+    is_frozen = answer.gradient_bytes < answer.parameter_bytes
     assert is_frozen == (name == 'retinanet')
 
 

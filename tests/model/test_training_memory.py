@@ -2,56 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from mmgpu_hooks.model.training_memory import (
-    fit_activations,
-    predict_activations,
-    predict_state_bytes,
-)
+from mmgpu_hooks.model.training_memory import fit_activations, predict_activations
 from mmgpu_hooks.schema.memory import ActivationPoint
-
-torch = pytest.importorskip('torch', exc_type=ImportError)
-
-SIZES = [(5, 3), (7,), (1,)]
-
-
-def kept_by_torch(name: str, options: dict[str, object], dtype: object) -> int:
-    parameters = [torch.nn.Parameter(torch.ones(size, dtype=dtype)) for size in SIZES]
-    frozen = torch.nn.Parameter(torch.ones(9))
-    optimizer = getattr(torch.optim, name)([*parameters, frozen], lr=0.1, **options)
-    for parameter in parameters:
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    return sum(
-        value.nelement() * value.element_size()
-        for state in optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, torch.Tensor)
-    )
-
-
-@pytest.mark.parametrize(
-    ('name', 'options'),
-    [
-        ('SGD', {}),
-        ('SGD', {'momentum': 0.9, 'nesterov': True}),
-        ('AdamW', {'weight_decay': 0.05}),
-        ('Adam', {'amsgrad': True}),
-        *((name, {}) for name in ('NAdam', 'RAdam', 'Adamax', 'Adadelta', 'RMSprop')),
-        ('RMSprop', {'momentum': 0.9, 'centered': True}),
-        ('Adagrad', {}),
-    ],
-)
-def test_state_is_what_torch_keeps(name, options):
-    for dtype, size in ((torch.float32, 4), (torch.bfloat16, 2)):
-        parameters = [(torch.Size(shape).numel(), size) for shape in SIZES]
-        if name == 'Adagrad':  # it keeps some for parameters without a gradient, too
-            parameters.append((9, 4))
-        predicted = predict_state_bytes(name, options, parameters)
-        assert predicted == kept_by_torch(name, options, dtype)
-
-
-def test_an_optimizer_that_nobody_knows_is_unknown():
-    assert predict_state_bytes('Lion', {}, [(1000, 4)]) is None
 
 
 def planted(batch: int, side: int, **parts: float) -> ActivationPoint:
