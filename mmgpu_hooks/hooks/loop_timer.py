@@ -46,9 +46,6 @@ class HookTimer:
         """Called right before the hooks of ``before_val``; it must not raise."""
         self.after_validation: Callable[[], Any] = lambda: None
         """Called right after those of ``after_val``; it must not raise."""
-        self.before_save: Callable[[Any], Any] = lambda checkpoint: None
-        """Called in a save, with what is saved, before the hooks of
-        ``before_save_checkpoint``; it must not raise."""
         self.after: dict[str, tuple[Callable[[], Any], ...]] = {}
         """What to call right after the hooks of other points; it must not raise."""
         self.following = dict(FOLLOWING)
@@ -120,8 +117,6 @@ class HookTimer:
     def _pass_on(
         self, original: Callable[..., None], fn_name: str, kwargs: dict[str, Any]
     ) -> None:
-        if fn_name == 'before_save_checkpoint':
-            self.before_save(kwargs.get('checkpoint'))
         original(fn_name, **kwargs)
         if fn_name == 'after_val':
             self._end_validation()

@@ -14,6 +14,7 @@ _LIBRARIES = re.compile(
     r'site-packages|dist-packages|[/\\]lib[/\\]python\d|<frozen|mmgpu_hooks[/\\]hooks'
 )
 _FETCH = re.compile(r'torch[/\\]utils[/\\]data[/\\]_utils[/\\]fetch\.py$')
+_ERROR = re.compile(r'[\w.]*(?:Error|Exception|error)\b')
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _PATH = re.compile(r'[\'"]([^\'"\n]*[/\\][^\'"\n]+|[^\'"\n]+\.\w{2,5})[\'"]')
 _INDEX = re.compile(r'\b(?:index|idx|sample|img_id|image)[ =:#]{1,2}(\d+)\b')
@@ -29,7 +30,10 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         Type, first line of the message, what led to it, innermost frames of the user's
         code, those of a loader worker, and the sample that raised where that shows.
     """
-    message, worker = _split_worker(str(error))
+    first, _, rest = str(error).partition('\n')
+    message = first[:_LETTERS]
+    # PyTorch puts the worker's traceback below
+    worker = rest if 'Original Traceback' in rest[:200] else ''
     worker_frames = [f'{m[1]}:{m[2]} in {m[3]}' for m in _FRAME.finditer(worker)]
     worker_error = _last_line(worker)
     in_dataset, index = _find_sample(error.__traceback__)
@@ -48,18 +52,9 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     }
 
 
-def _split_worker(text: str) -> tuple[str, str]:
-    """First line of a message, and the worker's traceback that PyTorch puts below."""
-    first, _, rest = text.partition('\n')
-    is_worker = 'Original Traceback' in rest[:200]
-    return first[:_LETTERS], rest if is_worker else ''
-
-
 def _last_line(text: str) -> str | None:
-    raised = [line for line in text.splitlines() if re.match(r'[A-Za-z_]', line)]
-    named = [
-        line for line in raised if re.match(r'[\w.]*(?:Error|Exception|error)\b', line)
-    ]
+    raised = re.findall(r'^[A-Za-z_].*', text, re.MULTILINE)
+    named = [line for line in raised if _ERROR.match(line)]
     return next((line[:_LETTERS] for line in [*named[-1:], *raised[-1:]]), None)
 
 

@@ -73,8 +73,6 @@ class _Save:
         self.bytes: int | None = None
         """What the backend got to write."""
         self.backend: str | None = None
-        self.is_copied = False
-        """Whether this process had something to save."""
         self.stamps = [('rest', clock.read())]
         """Phases, and when each began."""
         self._guard = recording.guard
@@ -85,7 +83,7 @@ class _Save:
 
         def get_file_backend(*args: Any, **kwargs: Any) -> Any:
             backend = find_backend(*args, **kwargs)
-            self.note(self._begin_serialise, backend)
+            self._note(self._begin_serialise, backend)
             return backend
 
         self._patches.set(mmengine_checkpoint, 'get_file_backend', get_file_backend)
@@ -96,7 +94,7 @@ class _Save:
         self._patches.close()
         return self._clock.read()
 
-    def note(self, function: Callable[..., None], *args: Any) -> None:
+    def _note(self, function: Callable[..., None], *args: Any) -> None:
         """Call it, if this is the thread that saves."""
         if threading.get_ident() == self._thread:
             self._guard.run(SOURCE, function, *args)
@@ -104,19 +102,15 @@ class _Save:
     def _stamp(self, phase: str) -> None:
         self.stamps.append((phase, self._clock.read()))
 
-    def end_copy(self) -> None:
-        """The hooks of ``before_save_checkpoint`` are about to be called."""
-        self.is_copied = True
-
     def _begin_serialise(self, backend: Any) -> None:
         self.backend = type(backend).__name__
         self._stamp('serialise')
         write = backend.put
 
         def put(*args: Any, **kwargs: Any) -> Any:
-            self.note(self._begin_write, *args, *kwargs.values())
+            self._note(self._begin_write, *args, *kwargs.values())
             result = write(*args, **kwargs)
-            self.note(self._stamp, 'rest')
+            self._note(self._stamp, 'rest')
             return result
 
         self._patches.set(backend, 'put', put)
@@ -244,8 +238,6 @@ class SaveSource:
             ahead, recording.iteration, workers, recording.write
         )
         self._clock = ThreadClock()
-        self._save: _Save | None = None
-        """The one that is on."""
         self.count = 0
         """Saves of this run."""
         self._earlier: deque[SaveRecord] = deque(maxlen=KEPT_REFERENCES)
@@ -255,7 +247,6 @@ class SaveSource:
     def open(self) -> None:
         """Watch every save from now on."""
         runner, patches = self._runner, self._patches
-        self._recording.timer.hooks.before_save = self._end_copy
         patches.set(runner, 'save_checkpoint', self._around(runner.save_checkpoint))
         for hook in runner.hooks:
             # of MMEngine's CheckpointHook: it saves without the runner
@@ -276,7 +267,7 @@ class SaveSource:
             is_ours = hooks.is_open and threading.get_ident() == self._thread
             if not is_ours or ledger.running[-1] is SAVE:
                 return original(*args, **kwargs)
-            begun = self._save = self._guard.run(SOURCE, self._begin, args, kwargs)
+            begun = self._guard.run(SOURCE, self._begin, args, kwargs)
             ledger.push(SAVE)
             error: str | None = None
             try:
@@ -288,7 +279,6 @@ class SaveSource:
                 ledger.pop(SAVE)
                 self.count += counts
                 self._sources.gpu.interrupt()
-                self._save = None
                 if begun is not None:
                     end = begun.end()
                     self._guard.run(SOURCE, self._end, begun, end, occasion, error)
@@ -299,10 +289,6 @@ class SaveSource:
         path = read_save_path(*args, **kwargs)
         return _Save(self._recording, self._sources, self._clock, path)
 
-    def _end_copy(self, checkpoint: Any) -> None:
-        if self._save is not None:
-            self._save.note(self._save.end_copy)
-
     def _end(
         self, begun: _Save, end: ThreadTimes, occasion: str, error: str | None
     ) -> None:
@@ -311,9 +297,8 @@ class SaveSource:
         workers = sum_workers_meanwhile(begun.workers, after, total.wall_s)
         around, lacking = Surroundings.read().since(begun.around, workers.cpu_s)
         # of a Runner's ranks the first alone saves; else each writes into the folder
-        is_seen = begun.is_copied or begun.backend is not None
         is_folder = path is not None and os.path.isdir(path)
-        if self._runner.rank and not is_seen and not is_folder:
+        if self._runner.rank and begun.backend is None and not is_folder:
             return
         size = is_remote = None
         if error is None and path is not None:

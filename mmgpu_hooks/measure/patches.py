@@ -13,7 +13,7 @@ from typing import Any, Callable
 REPLACED: Mapping[str, str] = {
     '__init__': "BaseLoop's, until a Runner is built: the loader before its workers",
     'run': "the train loop's: the recording begins and ends with it",
-    'call_hook': "the Runner's: times each hook, and marks where a save has copied",
+    'call_hook': "the Runner's: times each hook",
     'save_checkpoint': "the Runner's: times saves and takes them apart",
     '_publish_model': "CheckpointHook's: a save that does not ask the Runner",
     'after_train_iter': "our own hook's: ends iterations",

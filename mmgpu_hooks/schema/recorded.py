@@ -404,7 +404,7 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
 
     Of saves inside a save the outer one counts. A save in a thread of its own holds
     nothing up and has no record. Of a ``Runner`` rank 0 alone saves; under
-    ``FlexibleRunner`` each rank that copied or wrote something has its records.
+    ``FlexibleRunner`` each rank that wrote something has its records.
     """
 
     iteration: Count

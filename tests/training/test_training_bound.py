@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.measure.host import read_host_limits
 from training.detection import environ
 from training.toy import evidence_of
@@ -81,22 +80,19 @@ def runs(tmp_path_factory):
         return dict(zip(CASES, pool.map(train, CASES)))
 
 
-def find_codes(
-    capsys: pytest.CaptureFixture[str], work_dir: Path
-) -> tuple[dict[str, Any], dict[str, str]]:
+def find_codes(ask: Any, work_dir: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """The answer of ``mmgpu recommend``, and its findings by code."""
-    main(['recommend', str(work_dir), '--dry-run', '--format', 'json'])
-    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    answer = ask('recommend', work_dir, '--dry-run')
     return answer, {one['code']: one['detail'] for one in answer['findings']}
 
 
 @pytest.mark.parametrize('name', [name for name in CASES if name != TASKSET])
-def test_what_bound_the_training_is_named_and_costs_it_no_cores(runs, name, capsys):
+def test_what_bound_the_training_is_named_and_costs_it_no_cores(runs, name, ask):
     host, all_cpus = evidence_of(runs[name]).run.host, len(os.sched_getaffinity(0))
     assert host.unbound_cpus == all_cpus
     assert 0 < (host.affinity_cpus or 0) < all_cpus
     assert host.usable_cores == read_host_limits(ranks_on_host=1).usable_cores
-    answer, findings = find_codes(capsys, runs[name])
+    answer, findings = find_codes(ask, runs[name])
     cause = 'OMP_PROC_BIND' if name == TORCHRUN_BOUND else name
     assert cause in findings['MG113']
     assert f'to {host.affinity_cpus} of {all_cpus} CPUs' in findings['MG113']
@@ -106,9 +102,9 @@ def test_what_bound_the_training_is_named_and_costs_it_no_cores(runs, name, caps
     assert 'MG113' in (runs[name] / 'log.txt').read_text()
 
 
-def test_a_training_that_was_started_on_one_cpu_has_one_core(runs, capsys):
+def test_a_training_that_was_started_on_one_cpu_has_one_core(runs, ask):
     host = evidence_of(runs[TASKSET]).run.host
     assert (host.affinity_cpus, host.unbound_cpus, host.usable_cores) == (1, None, 1.0)
-    assert 'MG113' not in find_codes(capsys, runs[TASKSET])[1]
+    assert 'MG113' not in find_codes(ask, runs[TASKSET])[1]
     log = ' '.join((runs[TASKSET] / 'log.txt').read_text().split())
     assert f'may use 1 of {host.cpuset_cpus} cores' in log

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 
-from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
-from training.detection import Task, environ, find_tools, render_config, train_all
+from training.detection import Task, render_config, train_all
 from training.toy import evidence_of, scalar_lines, summarize_scalars
 
 ITERATIONS = 12
@@ -67,18 +64,13 @@ test_evaluator = val_evaluator
 """
 
 
-@dataclass(frozen=True)
-class Detections:
+class Detections(NamedTuple):
     """Trainings by name."""
 
     folder: Path
 
-    def work_dir(self, name: str) -> Path:
-        """Folder of one training."""
-        return self.folder / name
-
     def losses(self, name: str) -> list[str]:
-        """Its losses, bit by bit."""
+        """Losses of one, bit by bit."""
         losses: list[str] = json.loads((self.folder / f'{name}.json').read_text())
         return losses
 
@@ -124,26 +116,21 @@ CASES = pytest.mark.parametrize('case', PLAIN)
 
 
 @CASES
-def test_losses_are_equal_bit_for_bit(detections, case):
+def test_every_way_to_name_the_hook_leaves_evidence_and_the_losses(detections, case):
     losses = detections.losses(case)
     assert len(set(losses)) == len(losses) == ITERATIONS
     assert losses == detections.losses(PLAIN[case])
-
-
-@CASES
-def test_every_way_to_name_the_hook_leaves_evidence(detections, case):
-    evidence = evidence_of(detections.work_dir(case))
+    evidence = evidence_of(detections.folder / case)
     assert evidence.run.loop == ('epoch' if case == DEFAULT_HOOKS else 'iter')
     assert evidence.run.loader.num_workers == 2
     assert evidence.run.config_path == str(detections.folder / f'{case}_config.py')
-    assert evidence.end is not None
     assert (evidence.end.status, evidence.end.iterations) == ('completed', ITERATIONS)
     assert 'mmdet' in evidence.run.versions
     # what the README warns of: a list of custom hooks replaces that of the base
     log = detections.log(case)
     assert 'GPUEfficiencyHook' in log
     assert ('EMAHook' in log) == (case != CUSTOM_IMPORTS)
-    assert not list(detections.work_dir(PLAIN[case]).rglob('gpu_efficiency*'))
+    assert not list((detections.folder / PLAIN[case]).rglob('gpu_efficiency*'))
 
 
 # there is no GPU here; of a save, one case has an interval with one
@@ -165,11 +152,11 @@ def published(work_dir: Path) -> list[tuple[int, dict[str, float]]]:
 
 @CASES
 def test_scalars_json_has_each_interval_of_the_evidence(detections, case):
-    every = scalar_lines(detections.work_dir(case))
+    every = scalar_lines(detections.folder / case)
     # those of validations have none of ours
     lines = [line for line in every if 'loss' in line]
     assert not [line for line in every if 'loss' not in line and 'data_wait_s' in line]
-    expected = published(detections.work_dir(case))
+    expected = published(detections.folder / case)
     assert [step for step, _ in expected] == LOGGED
     assert [line['step'] for line in lines] == LOGGED
     for line, (step, scalars) in zip(lines, expected):
@@ -183,16 +170,15 @@ def test_scalars_json_has_each_interval_of_the_evidence(detections, case):
 def test_the_terminal_line_shows_them(detections):
     lines = re.findall(r'Epoch\(train\) .*', detections.log(DEFAULT_HOOKS))
     shown = [re.search(r'data_wait_s: ([\d.]+)', line) for line in lines]
-    expected = published(detections.work_dir(DEFAULT_HOOKS))
+    expected = published(detections.folder / DEFAULT_HOOKS)
     for match, (_, scalars) in zip(shown, expected, strict=True):
-        assert match is not None
         assert float(match[1]) == pytest.approx(scalars['data_wait_s'], abs=6e-5)
 
 
 def test_tensorboard_event_files_have_them(detections):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (folder,) = detections.work_dir(DEFAULT_HOOKS).glob('*/vis_data')
+    (folder,) = (detections.folder / DEFAULT_HOOKS).glob('*/vis_data')
     events = EventAccumulator(str(folder))
     events.Reload()
     for name in EXPECTED:
@@ -200,36 +186,12 @@ def test_tensorboard_event_files_have_them(detections):
         # TensorBoard keeps single precision
         assert points == [
             (step, pytest.approx(scalars[name], rel=1e-6, abs=1e-9))
-            for step, scalars in published(detections.work_dir(DEFAULT_HOOKS))
+            for step, scalars in published(detections.folder / DEFAULT_HOOKS)
         ]
 
 
-def test_analyze_logs_of_mmdetection_still_reads_the_log(detections, tmp_path):
-    tool = find_tools() / 'analysis_tools' / 'analyze_logs.py'
-    (log,) = detections.work_dir(DEFAULT_HOOKS).glob('*/vis_data/scalars.json')
-    # the tool wants seaborn for the style of its picture, and MMDetection does not
-    # install it
-    (tmp_path / 'seaborn.py').write_text('def set_style(style): pass\n')
-    words = ['plot_curve', str(log), '--keys', 'data_wait_s', '--out', 'curve.png']
-    done = subprocess.run(
-        [sys.executable, str(tool), *words],
-        cwd=tmp_path,
-        env={
-            **environ(),
-            'PYTHONPATH': str(tmp_path),
-            'MPLBACKEND': 'Agg',
-            'MPLCONFIGDIR': str(tmp_path),
-        },
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / 'curve.png').stat().st_size > 0
-
-
 def test_checkpoints_hold_none_of_ours(detections):
-    path = detections.work_dir(DEFAULT_HOOKS) / 'epoch_2.pth'
+    path = detections.folder / DEFAULT_HOOKS / 'epoch_2.pth'
     checkpoint = torch.load(path, map_location='cpu', weights_only=False)
     hub = checkpoint['message_hub']
     assert 'train/loss' in hub['log_scalars']
@@ -237,13 +199,13 @@ def test_checkpoints_hold_none_of_ours(detections):
     assert 'mmgpu' not in str(hub['runtime_info'].keys())
 
 
-def test_a_detector_is_validated_as_it_is_without_us(detections, capsys):
+def test_a_detector_is_validated_as_it_is_without_us(detections, ask):
     scores = [
         re.findall(r'bbox_mAP[_a-z0-9]*: [-.0-9]+', detections.log(name))
         for name in (DEFAULT_HOOKS, PLAIN[DEFAULT_HOOKS])
     ]
     assert scores[0] and scores[0] == scores[1]
-    folder = detections.work_dir(DEFAULT_HOOKS)
+    folder = detections.folder / DEFAULT_HOOKS
     evidence = evidence_of(folder)
     assert [one.iteration for one in evidence.validations] == LOGGED[1::2]
     for one in evidence.validations:
@@ -252,5 +214,5 @@ def test_a_detector_is_validated_as_it_is_without_us(detections, capsys):
     # a worker times every so many of its batches, the first among them
     workers = evidence.validations[0].workers
     assert workers is not None and 'LoadImageFromFile' in workers.transforms
-    assert main(['recommend', str(folder), '--dry-run', '--format', 'json']) == 0
-    assert json.loads(capsys.readouterr().out)['validation']['validations'] == 2
+    answer = ask('recommend', folder, '--dry-run')
+    assert answer['validation']['validations'] == 2

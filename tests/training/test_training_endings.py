@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
@@ -17,7 +16,6 @@ from mmdet.models.data_preprocessors import BatchSyncRandomResize
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema.run import read_evidence
 from mmgpu_hooks.schema.run_folder import read_run_folder
 from training.toy import (
@@ -71,7 +69,6 @@ def test_what_ends_training_passes_through_untouched(tmp_path, loop, error, stat
     frames = traceback.extract_tb(caught.value.__traceback__)
     assert (frames[-1].name, frames[-1].filename) == ('after_train_iter', __file__)
     evidence = evidence_of(tmp_path)
-    assert evidence.end is not None
     assert (evidence.end.status, evidence.end.error) == (status, type(error).__name__)
     # the interval that was under way is not lost
     assert [record.iterations for record in evidence.intervals] == [4, 3]
@@ -120,7 +117,6 @@ def test_a_resumed_run_counts_on_where_it_left(tmp_path, loop, monkeypatch):
     assert evidence_of(tmp_path / 'first').run.start_iteration == 0
     evidence = evidence_of(tmp_path / 'second')
     assert evidence.run.start_iteration == 8
-    assert evidence.end is not None
     assert evidence.end.iterations == 8
     # nothing of the first run is shown as if it were of the second
     lines = [
@@ -163,25 +159,15 @@ def test_training_on_after_an_error_leaves_a_readable_run(tmp_path):
         runner.train()
     runner.train()
     evidence = evidence_of(tmp_path)
-    assert evidence.end is not None
     assert evidence.end.status == 'failed'
 
 
 def test_the_run_record_describes_the_live_run(tmp_path):
-    wrapper = {
-        'type': 'OptimWrapper',
-        'accumulative_counts': 4,
-        'optimizer': {'type': 'SGD', 'lr': 0.01},
-    }
-    runner = build_runner(
-        tmp_path,
-        batch_size=3,
-        iterations=4,
-        epochs=2,
-        optim_wrapper=wrapper,
-        # images in it cannot be counted
-        collate_fn=collate_branches,
-    )
+    sgd = {'type': 'SGD', 'lr': 0.01}
+    wrapper = {'type': 'OptimWrapper', 'accumulative_counts': 4, 'optimizer': sgd}
+    options = {'batch_size': 3, 'iterations': 4, 'epochs': 2, 'optim_wrapper': wrapper}
+    # images in it cannot be counted
+    runner = build_runner(tmp_path, collate_fn=collate_branches, **options)
     runner.model.data_preprocessor.batch_augments = [BatchSyncRandomResize((32, 64))]
     runner.train()
     evidence = evidence_of(tmp_path)
@@ -206,7 +192,9 @@ AT = 13
 class EndingDataset(ToyDataset):
     """Raises, waits, or kills the process that loads sample `AT`."""
 
-    kind = ''
+    def __init__(self, length: int, kind: str) -> None:
+        super().__init__(length)
+        self.kind = kind
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         if index == AT:
@@ -225,10 +213,8 @@ def train_to_the_end(kind: str, folder: Path) -> None:
     for stream in (1, 2):
         os.dup2(console.fileno(), stream)
     workers = 0 if kind in ('raise_without_workers', 'wait') else 2
-    runner = build_runner(folder, iterations=24, log_interval=2, num_workers=workers)
-    dataset = EndingDataset(48)
-    dataset.kind = kind
-    runner._train_dataloader['dataset'] = dataset
+    options = {'log_interval': 2, 'num_workers': workers}
+    runner = build_runner(folder, dataset=EndingDataset(48, kind), **options)
     runner._train_dataloader['sampler']['shuffle'] = False
     runner.train()
 
@@ -243,18 +229,6 @@ def start(tmp_path):
         return process
 
     return start_one
-
-
-@pytest.fixture
-def ask(capsys):
-    """Runs a command and returns its JSON answer."""
-
-    def run(*words: Any) -> dict[str, Any]:
-        assert main([*map(str, words), '--format', 'json']) == 0
-        answer: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return answer
-
-    return run
 
 
 @pytest.mark.parametrize(

@@ -32,16 +32,13 @@ def test_utilisation_reaches_evidence_and_scalars(tmp_path, fake_nvml):
     runner = build_runner(tmp_path, iterations=8, step_s=0.05, **options)
     runner.train()
     evidence = evidence_of(tmp_path)
-    assert evidence.end is not None
     assert (evidence.end.status, evidence.end.iterations) == ('completed', 24)
     assert evidence.run.device == 'cuda'
-    assert evidence.run.gpu is not None
     assert evidence.run.gpu.name == FakeGpu().name
     assert evidence.run.gpu.memory_total_bytes == 1000
     assert 'GPU' not in evidence.run.unknown
     for record, line in zip(evidence.intervals, scalar_lines(tmp_path), strict=True):
         window = record.gpu
-        assert window is not None
         assert window.samples >= 4
         assert window.mem_used_bytes == 400
         # every other sample is 0, and all stand for about as long
@@ -88,7 +85,6 @@ def test_one_odd_figure_costs_that_figure_only(tmp_path, fake_nvml):
     evidence = evidence_of(tmp_path)
     assert [off.source for off in evidence.sources_off] == ['GPU util_pct']
     for record in evidence.intervals:
-        assert record.gpu is not None
         assert (record.gpu.util_pct, record.gpu.mem_used_bytes) == (None, 400)
     findings = diagnose_run(Run(evidence)).findings
     (detail,) = (found.detail for found in findings if found.code == 'MG202')

@@ -92,7 +92,6 @@ def train_and_read(work_dir: Path, **arguments: Any) -> tuple[Any, list[SaveReco
         assert set(save.phases) <= set(SAVE_PHASES)
         walls = [phase.wall_s for phase in save.phases.values()]
         assert math.isclose(math.fsum(walls), save.wall_s, rel_tol=1e-6)
-    assert evidence.end is not None
     assert evidence.end.saves == len(evidence.save_records)
     return runner, list(evidence.save_records)
 
@@ -134,7 +133,6 @@ def test_saves_of_iterations_are_taken_apart(tmp_path, kind):
         # the clocks are read one after the other, eight times
         assert save.wall_s - 1e-6 <= parts_s <= save.wall_s + 0.001
     end = evidence_of(tmp_path).end
-    assert end is not None
     booked_s = end.ledger_s['checkpoint_save']
     # the save's own clocks are read outside of the ledger's
     spans_s = sum(save.wall_s for save in saves)
@@ -281,7 +279,6 @@ def test_what_a_save_raises_passes_through(tmp_path, error, backend, phases, arg
     assert_nothing_is_left(runner)
     evidence = evidence_of(tmp_path)
     assert evidence.sources_off == ()
-    assert evidence.end is not None
     assert (evidence.end.status, evidence.end.error) == ('failed', error.__name__)
     save = evidence.save_records[-1]
     assert (save.iteration, save.error, save.bytes) == (4, error.__name__, None)

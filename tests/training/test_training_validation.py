@@ -28,7 +28,6 @@ def validate(
     num_workers: int,
     *,
     persistent: bool = False,
-    batches: int = BATCHES,
     item_s: float = 0.0,
     metric: dict[str, Any] | None = None,
     cfg: dict[str, Any] | None = None,
@@ -39,7 +38,7 @@ def validate(
     runner = build_runner(
         work_dir,
         val_dataloader={
-            'dataset': ToyDataset(batches, item_s),
+            'dataset': ToyDataset(BATCHES, item_s),
             'sampler': {'type': 'DefaultSampler', 'shuffle': False},
             'batch_size': 1,
             'num_workers': num_workers,
@@ -69,30 +68,22 @@ def validate(
     [('epoch', 0, False), ('epoch', 2, False), ('epoch', 2, True), ('iter', 1, False)],
 )
 def test_each_validation_is_one_record(tmp_path, loop, num_workers, persistent):
-    by_loop = {'iterations': 8, 'val_interval': 4} if loop == 'iter' else {}
+    more = {'iterations': 8, 'val_interval': 4} if loop == 'iter' else {}
+    more['metric'] = {'type': ToyMetric, 'evaluation_s': 0.1}
     validate(
-        tmp_path,
-        num_workers,
-        persistent=persistent,
-        item_s=0.01,
-        metric={'type': ToyMetric, 'evaluation_s': 0.1},
-        loop=loop,
-        **by_loop,
+        tmp_path, num_workers, persistent=persistent, item_s=0.01, loop=loop, **more
     )
     evidence = evidence_of(tmp_path)
     assert [one.iteration for one in evidence.validations] == [4, 8]
-    assert evidence.end is not None
     walls_s = sum(one.wall_s for one in evidence.validations)
     assert walls_s == pytest.approx(evidence.end.ledger_s['validation'], abs=0.02)
     for one in evidence.validations:
         assert one.loader.num_workers == num_workers
         assert one.loader.batch_size == 1
         assert (one.iterations, one.first_waits) == (BATCHES, 1)
-        assert one.data_wait is not None and one.step is not None
         assert one.data_wait.count == one.step.count == BATCHES
         # 3 x 8 x 8 numbers and a target, 4 bytes each
         assert (one.batch_tensors, one.batch_bytes) == (2, 772)
-        assert one.workers is not None and one.workers.occupancy is not None
         assert one.workers.occupancy.count == BATCHES
         assert one.workers.count == num_workers
         assert one.workers.occupancy.p50_s == pytest.approx(0.0105, abs=0.0015)
@@ -186,7 +177,6 @@ def test_a_loop_of_another_form_is_followed(tmp_path, num_workers):
     for one in evidence_of(tmp_path).validations:
         assert (one.iterations, one.first_waits) == (2 * BATCHES, 2)
         assert (one.batch_tensors, one.batch_bytes) == (2, 772)
-        assert one.data_wait is not None and one.step is not None
         assert one.data_wait.total_s + one.step.total_s < one.wall_s
 
 

@@ -134,6 +134,7 @@ def build_runner(
     epochs: int = 1,
     batch_size: int = 2,
     length: int | None = None,
+    dataset: Any = None,
     num_workers: int = 0,
     persistent_workers: bool = False,
     item_s: float = 0.0,
@@ -157,6 +158,7 @@ def build_runner(
         loop: ``epoch`` or ``iter``.
         iterations: Iterations of one epoch, or of the whole iteration-based run.
         length: Images in the data set; default: one epoch of ``iterations``.
+        dataset: In the place of the toy's.
         evaluation_s: Seconds that the metric takes; ``None`` is no validation.
         hook: Ours; ``None`` leaves it out.
         checkpoint: Arguments of MMEngine's CheckpointHook; ``None`` saves nothing.
@@ -181,7 +183,7 @@ def build_runner(
         model=ToyModel(step_s),
         work_dir=str(work_dir),
         train_dataloader={
-            'dataset': ToyDataset(length or iterations * batch_size, item_s),
+            'dataset': dataset or ToyDataset(length or iterations * batch_size, item_s),
             'sampler': {'type': 'DefaultSampler', 'shuffle': True},
             'batch_size': batch_size,
             'num_workers': num_workers,
