@@ -24,7 +24,7 @@ help:
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
 	@echo 'make bench-ledger    planted seconds against the time ledger (1 minute)'
 	@echo 'make bench-memory    memory estimates of 14 models against real steps (10 minutes)'
-	@echo 'make bench-memory-causes planted reasons for full memory, and what is found (4 minutes)'
+	@echo 'make bench-memory-causes planted reasons for full memory, and what is found (5 minutes)'
 	@echo 'make bench-overhead  what the hook costs, beside TraceML (10 minutes)'
 	@echo 'make bench-predict   planted pipelines against predictions (13 minutes)'
 	@echo 'make bench-regret    recommended settings against all others (25 minutes)'

@@ -5,7 +5,7 @@ its own. One thing in it takes memory, or cores; every other finding is a false 
 and in a healthy twin each is one. Memory is read four times a second instead of once,
 so that a training takes seconds. Cases that are about cores train alone. Then series of
 readings are simulated: growth and forecast are held against what was planted, and what
-is found in a healthy one is a false alarm. About 4 minutes.
+is found in a healthy one is a false alarm. About 5 minutes.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,13 +153,15 @@ def write_card(folder: Path) -> dict[str, str]:
     return {'LD_LIBRARY_PATH': str(driver), 'MOCK_NVML_CONFIG': str(path)}
 
 
+SOURCES = ('both', 'folder', 'console')
+
+
 @dataclass(frozen=True)
 class Played:
     """What was said of one training."""
 
     answers: dict[str, str | None]
-    """Causes, by what was read: ``both``, ``folder``, ``console``."""
-    is_right: bool
+    """Causes, by what was read: :data:`SOURCES`."""
     is_named: bool | None
     """Whether log and answer name worker, sample and rank; ``None`` without."""
     in_log_s: float | None
@@ -169,7 +170,7 @@ class Played:
 
 def play_and_ask(case: Case, folder: Path) -> Played:
     """Train once, and ask when it stands still or has ended."""
-    run, console = folder / 'run', str(folder / 'console.txt')
+    run, console = folder / 'run', folder / 'console.txt'
     folder.mkdir()
     named = f'worker {case.worker} (pid', f'sample {case.sample}'
     in_log_s, alarms = None, 0
@@ -189,28 +190,24 @@ def play_and_ask(case: Case, folder: Path) -> Played:
             if 0 < case.stands <= alarms:
                 until = min(until, time.monotonic() + _JOINED_S)
             time.sleep(0.2)
-        found = {
-            'both': ask_why(str(run), '--log', console),
-            'folder': ask_why(str(run)),
-            'console': ask_why('--log', console),
-        }
-    answer = found['both']
-    is_right, is_named = answer['cause'] == case.cause, None
+        words = ['--log', console]
+        found = [ask_why(*more) for more in ((run, *words), (run,), words)]
+    answer, is_named = found[0], None
     if case.sample is not None or case.rank is not None:
         is_named = case.rank in (None, answer['rank'])
     if case.sample is not None:
         is_named &= str(case.sample) in str(answer['sample'])
         is_named &= in_log_s is not None or not case.stands
-    if not is_right or is_named is False:
+    if answer['cause'] != case.cause or is_named is False:
         say(f'{case.plant}: {json.dumps(answer)}')
-    causes = {source: one['cause'] for source, one in found.items()}
-    return Played(causes, is_right, is_named, in_log_s, alarms)
+    causes = {source: one['cause'] for source, one in zip(SOURCES, found)}
+    return Played(causes, is_named, in_log_s, alarms)
 
 
-def ask_why(*words: str) -> dict[str, Any]:
+def ask_why(*words: object) -> dict[str, Any]:
     """What ``mmgpu why`` says; one at a time, since its output is caught."""
     with _ASKING, contextlib.suppress(SystemExit):
-        return ask('why', *words)
+        return ask('why', *map(str, words))
     return _NO_ANSWER
 
 
@@ -224,45 +221,42 @@ def find_lack(case: Case) -> str:
     return ''
 
 
-def list_figures(played: dict[str, list[Played]]) -> list[Figure]:
+def list_figures(played: dict[str, list[Played]]) -> Iterator[Figure]:
     """The targets over everything that was played."""
-    runs = [(CASES[name], one) for name in played for one in played[name]]
-    twins = [one for case, one in runs if case.cause is None]
-    right = [one.is_right for case, one in runs if case.cause is not None]
-    named = [one.is_named for _, one in runs if one.is_named is not None]
-    false = sum(one.alarms + (not one.is_right) for one in twins)
-    of_right, of_named = f'of {len(right)} trainings', f'of {len(named)} trainings'
-    figures = [
-        at_least('right cause', share_pct(right), 95, '%', of_right),
-        at_least('right worker, sample and rank', share_pct(named), 100, '%', of_named),
-        exactly('false alarms', false, 0, note=f'in {len(twins)} twins'),
-    ]
+    right, named, false, twins = [], [], 0, 0
+    for name, runs in played.items():
+        for one in runs:
+            is_right = one.answers['both'] == CASES[name].cause
+            if CASES[name].cause is None:
+                twins, false = twins + 1, false + one.alarms + (not is_right)
+            else:
+                right.append(is_right)
+            named += [] if one.is_named is None else [one.is_named]
+    for label, hits, least in (
+        ('right cause', right, 95),
+        ('right worker, sample and rank', named, 100),
+    ):
+        share_pct = 100 * sum(hits) / len(hits) if hits else None
+        yield at_least(label, share_pct, least, '%', f'of {len(hits)} trainings')
+    yield exactly('false alarms', false, 0, note=f'in {twins} twins')
     if DEFAULT in played:
         in_log_s = played[DEFAULT][0].in_log_s
-        figures.append(at_most('named in the log, at 60 s', in_log_s, IN_LOG_S, 's'))
-    return figures
-
-
-def share_pct(hits: Sequence[bool]) -> float | None:
-    """Share of those that hold; ``None`` of none."""
-    return 100 * sum(hits) / len(hits) if hits else None
+        yield at_most('named in the log, at 60 s', in_log_s, IN_LOG_S, 's')
 
 
 def render_cases(played: dict[str, list[Played]], lacking: dict[str, str]) -> str:
     """A row per case."""
     rows = []
-    for name, case in CASES.items():
-        runs = played.get(name, [])
+    for name, runs in played.items():
+        cause, times = CASES[name].cause, [one.in_log_s or 0.0 for one in runs]
         counts = [
-            f'{sum(one.answers[source] == case.cause for one in runs)} of {len(runs)}'
-            for source in ('both', 'folder', 'console')
+            f'{sum(one.answers[source] == cause for one in runs)} of {len(runs)}'
+            for source in SOURCES
         ]
-        times = [one.in_log_s for one in runs if one.in_log_s is not None]
-        in_log = f'{max(times):.1f}' if times else ''
-        if name in lacking:
-            counts, in_log = [f'not played: {lacking[name]}', '', ''], ''
-        if runs or name in lacking:
-            rows.append([name, str(case.cause), *counts, in_log])
+        in_log = f'{max(times):.1f}' if any(times) else ''
+        rows.append([name, str(cause), *counts, in_log])
+    for name, why in lacking.items():
+        rows.append([name, str(CASES[name].cause), f'not played: {why}', '', '', ''])
     header = ['planted', 'cause', 'named', 'folder alone', 'console alone', 'in log, s']
     return render_table(header, rows)
 
@@ -271,30 +265,27 @@ def main(argv: list[str] | None = None) -> int:
     """Play, ask, judge."""
     parser = argparse.ArgumentParser()
     parser.add_argument('--only', default='', help='cases whose name holds this')
-    parser.add_argument('--repeats', type=int, help='instead of 3, and 5 of each twin')
     bench = Benchmark('why', __doc__ or '', argv, parser=parser, is_timed=False)
     turns, lacking = [], {}
     for name, case in CASES.items():
-        if bench.options.only in name and (not bench.is_quick or case.plant in QUICK):
-            repeats = bench.options.repeats or (REPEATS if case.cause else TWIN_REPEATS)
-            if bench.is_quick or name == DEFAULT:
-                repeats = int(name != DEFAULT or not bench.is_quick)
-            lack = find_lack(case)
-            lacking.update({name: lack} if lack else {})
-            turns += [name] * (0 if lack else repeats)
+        if bench.options.only not in name or (
+            bench.is_quick and case.plant not in QUICK
+        ):
+            continue
+        repeats = REPEATS if case.cause else TWIN_REPEATS
+        if bench.is_quick or name == DEFAULT:
+            repeats = int(name != DEFAULT or not bench.is_quick)
+        lack = find_lack(case)
+        lacking.update({name: lack} if lack else {})
+        turns += [name] * (0 if lack else repeats)
     played: dict[str, list[Played]] = defaultdict(list)
-    root = Path(tempfile.mkdtemp(prefix='mmgpu-why-'))
-    try:
+    with tempfile.TemporaryDirectory(prefix='mmgpu-why-') as root:
+        folders = [Path(root, str(number)) for number in range(len(turns))]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            futures = [
-                pool.submit(play_and_ask, CASES[name], root / str(number))
-                for number, name in enumerate(turns)
-            ]
-            for count, (name, future) in enumerate(zip(turns, futures), 1):
-                played[name].append(future.result())
-                say(f'{count} of {len(turns)}: {name}: {played[name][-1].answers}')
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+            answers = pool.map(play_and_ask, [CASES[name] for name in turns], folders)
+            for count, (name, answer) in enumerate(zip(turns, answers), 1):
+                played[name].append(answer)
+                say(f'{count} of {len(turns)}: {name}: {answer.answers}')
     bench.add(*list_figures(played))
     return bench.finish(render_cases(played, lacking))
 

@@ -46,7 +46,7 @@ RESULTS = Path(__file__).resolve().parents[1] / 'results' / 'gpu_check.md'
 
 STAGES = (
     ('nvml', 'pynvml', ('nvml',)),
-    ('training', 'mmengine', ('sync', 'losses', 'cost', 'stalls', 'ema', 'peaks')),
+    ('training', 'mmengine', ('sync', 'losses', 'cost', 'stalls', 'ema')),
     ('nvml', 'pynvml', ('waves',)),
     ('longer', 'mmengine', ('profile',)),
     ('alone', 'torch', ('locks', 'copies', 'allocators')),
@@ -56,7 +56,7 @@ STAGES = (
 """In the order in which they run: a module, what it cannot do without, its checks."""
 CHECKS = {name: (module, needs) for module, needs, names in STAGES for name in names}
 LONG = STAGES[-1][-1]
-SURE = {'sync', 'losses', 'peaks', 'profile', 'allocators', 'mapping', *LONG}
+SURE = {'sync', 'losses', 'profile', 'allocators', 'mapping', *LONG}
 """What other load on the machine cannot spoil."""
 
 
