@@ -219,13 +219,6 @@ def test_memory_of_the_card(fields, run, expected):
     assert not {'MG404', 'MG405', 'MG406'} - expected.keys() & found.keys()
 
 
-def test_the_batch_of_the_peak_is_named():
-    _, found = judge(bursting, make_gpu_run())
-    sentence = found['MG406'][1]
-    assert 'iteration 820' in sentence
-    assert 'boxes 400 (usually 200)' in sentence
-
-
 @pytest.mark.parametrize(
     ('threads', 'beside', 'delay_s', 'severity'),
     [

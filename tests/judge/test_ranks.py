@@ -6,7 +6,7 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.runs import make_evidence, make_gpu_run, make_interval, make_ranks
-from mmgpu_hooks.judge.ranks import START_TOLERANCE_S, compare_ranks, find_slowest
+from mmgpu_hooks.judge.ranks import START_TOLERANCE_S, compare_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.run import RanksSummary, RunEvidence
 
@@ -29,19 +29,6 @@ def with_parts(rank: RunEvidence, only: int | None = None, **seconds: float):
                 ledger['step'] -= more
         intervals.append(replace(record, ledger_s=ledger))
     return replace(rank, intervals=tuple(intervals))
-
-
-def test_the_slowest_is_who_waits_for_data_and_not_who_steps_longest():
-    ranks = make_ranks([0.006, 0.005, 0.006, 0.052])
-    summary = compare(ranks)
-    assert (summary.slowest, summary.part) == (3, 'data_wait')
-    assert summary.lost_s == pytest.approx(0.046)
-    # 7 steady intervals of 20
-    assert (summary.iterations, summary.notes) == (140, ())
-    steps = {row.rank: row.step_s for row in summary.rows}
-    assert min(steps, key=steps.__getitem__) == 3
-    assert find_slowest(summary, runs := list(map(Run, ranks))) is runs[3]
-    assert find_slowest(None, runs) is None
 
 
 @pytest.mark.parametrize(

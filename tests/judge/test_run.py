@@ -60,13 +60,6 @@ def test_first_waits_are_start_up_and_no_wait():
     assert (run.startup_s, run.epoch_starts) == (pytest.approx(4.15), 1)
 
 
-def test_without_an_end_record_the_run_was_killed():
-    run = run_of(make_interval(0), make_interval(1))
-    assert run.status == 'killed'
-    assert run.duration_s == pytest.approx(12.0)
-    assert run.ledger_s['step'] == pytest.approx(8.0)
-
-
 def test_worker_cpu_is_per_batch_over_the_whole_run():
     # of workers that were not reached, the batches that were taken are known
     windows = make_workers(0.3), make_workers(0.3, run_delay_s=0.04)
@@ -74,16 +67,6 @@ def test_worker_cpu_is_per_batch_over_the_whole_run():
     assert run.worker_cpu_s == pytest.approx(0.3)
     assert run.worker_run_delay_s == pytest.approx(0.02)
     assert run.worker_count == 2
-
-
-def test_unknown_stays_unknown():
-    unknown = {'images': None, 'process_cpu_s': None, 'data_wait_cpu_s': None}
-    run = Run(make_evidence(3, **unknown))
-    figures = (run.images_per_s, run.main_cpu_s, run.data_wait_cpu_share)
-    assert (*figures, run.worker_cpu_s, run.gpu, run.loader) == (None,) * 6
-    nothing = run_of()
-    assert (nothing.iterations, nothing.steady_iterations) == (0, 0)
-    assert (nothing.iter_s, nothing.data_wait_s, nothing.step_s) == (None,) * 3
 
 
 def test_hooks_are_summed_by_class():

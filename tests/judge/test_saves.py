@@ -77,19 +77,6 @@ def test_a_cause_is_named_from_its_threshold_on(save, cause):
     assert (judged.is_slow, judged.cause) == (cause is not None, cause)
 
 
-@pytest.mark.parametrize(
-    ('slow', 'cause'),
-    [
-        (make_contended(), 'workers'),
-        (make_save(blocked_s=1.5), 'storage'),
-        (remote(make_save(blocked_s=1.5)), 'remote'),
-    ],
-)
-def test_the_cause_holds_beside_calm_saves_of_the_run_too(slow, cause):
-    calm = make_calm(cpu_s=slow.cpu_s, backend=slow.backend)
-    assert judge(slow, calm).cause == cause
-
-
 def test_the_uncontended_save_is_the_median_of_the_runs_own_of_like_size():
     # contention costs caches as well: more CPU than on an idle host
     slow = make_contended(cpu_s=0.55)

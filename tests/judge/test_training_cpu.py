@@ -13,12 +13,10 @@ from fakes.runs import (
     make_interval,
     make_run,
     make_workers,
-    steady,
 )
 from fakes.saves import make_save
 from fakes.validations import make_validation
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.schema.recorded import HostLimits, IntervalRecord
 from mmgpu_hooks.schema.run import RunEvidence
 
@@ -135,12 +133,3 @@ def test_the_waits_are_left_out_and_unknown_workers_leave_others_unknown():
     beside = make_evidence(3, process_cpu_s=4.0, workers=make_workers(0.1))
     assert Run(beside).external_cpu_cores == 0.0
     assert run_of().unknown['CPU'] == 'no interval was recorded'
-
-
-def test_short_epochs_that_all_end_with_a_save_are_judged():
-    blocked = replace(make_inside_workers(0.55), batch_cpu=steady(0.02, 20))
-    records = [replace(make_busy(index), workers=blocked) for index in range(6)]
-    diagnosis = diagnose_run(run_of(*records))
-    assert diagnosis.verdict.name == 'data_bound_storage'
-    assert diagnosis.verdict.confidence == 'high'
-    assert [f.code for f in diagnosis.findings if f.severity == 'unknown'] == []
