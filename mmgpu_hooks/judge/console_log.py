@@ -91,7 +91,6 @@ STATED oom_host sure
     (?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process
     oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET)
     (?:systemd-oomd|earlyoom).*[Kk]ill|low on resource: memory
-STATED oom_host
     killed by the OOM killer|Failed with result 'oom-kill'
 STATED disk_full sure
     low on resource: ephemeral-storage|ephemeral.storage usage exceeds
@@ -99,7 +98,6 @@ STATED gpu_lost sure
     Xid \([^)]*\): (?:48|62|63|64|74|79|92|94|95|110|119|120|121|140|143)\b
     (?i:GPU has fallen off the bus|GPU is lost)
     Unable to determine the device handle for GPU
-STATED gpu_lost
     (?i:GPU requires (?:a )?reset|RmInitAdapter failed)
 HINTED storage_stalled
     nfs: server \S+ not responding
@@ -108,7 +106,6 @@ HINTED storage_stalled
 ENDED preempted sure
     CANCELLED (?:AT .*)?DUE TO |Preempted (?:in order to admit|by) \S
     (?i:\bjob .{0,20}\bpreempted)
-ENDED preempted
     [Rr]eason: +(?:Preempted|Evicted)|[Pp]od was (?:preempted|evicted)
 ENDED interrupted sure raised
     (?:^|[\s:\]])KeyboardInterrupt\b(?!.*[Pp]ress)
@@ -141,9 +138,8 @@ HINTED open_files raised survives=64
 RESOURCE oom_gpu sure raised
     (?:CUDA|HIP|NPU) out of memory|(?:^|\.)OutOfMemoryError:
     (?i:CUDA (?:runtime )?error.{0,10}: out of memory)
-RESOURCE oom_gpu
-    CUDA_ERROR_OUT_OF_MEMORY|Cuda failure.*'out of memory'
 RESOURCE oom_gpu raised
+    CUDA_ERROR_OUT_OF_MEMORY|Cuda failure.*'out of memory'
     CU(?:BLAS|DNN|SOLVER)_STATUS_ALLOC_FAILED|Unable to find a valid cuDNN algorithm
     unable to find an engine to execute this computation
 RESOURCE gpu_lost sure raised
@@ -157,7 +153,6 @@ RESOURCE disk_full sure
     (?i:(?:: |\[Errno 28\] )no space left on device)
 HINTED disk_full raised
     PytorchStreamWriter failed writing|inline_container\.cc.*unexpected pos
-    No usable temporary directory found
 RESOURCE oom_host sure raised
     DefaultCPUAllocator: (?:can't allocate|not enough) memory
     \[Errno 12\]|OSError: .*Cannot allocate memory
@@ -168,10 +163,8 @@ RESOURCE oom_host
     std::bad_alloc
 RESOURCE resume_refused sure raised
     Weights only load failed|Unsupported global: GLOBAL|WeightsUnpickler error
-RESOURCE nan_loss sure raised
-    (?i:loss bec[ao]me infinite or nan|FloatingPointError: .*(?:nan|infin|loss scale))
-    returned nan values in its
 RESOURCE nan_loss sure
+    (?i:loss bec[ao]me infinite or nan|FloatingPointError: .*(?:nan|infin|loss scale))
     (?i:\bloss is (?:nan|inf),? ?(?:stopping|exit|abort|terminat))
 RESOURCE nan_loss raised
     loss scale already at minimum|matrix contains invalid numer
@@ -181,7 +174,6 @@ RESOURCE config_error sure raised
     Only py/yml/yaml/json type are supported
     (?:prefetch_factor|persistent_workers|timeout) option (?:could|needs|should)
     num_classes.*does not match|does not matches the length of
-    (?:not a valid|Non-existent) config key
 HINTED config_error raised
     Class values must be smaller than num_classes
 RESOURCE config_error sure

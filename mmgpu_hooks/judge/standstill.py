@@ -25,14 +25,11 @@ _STATES = {
     'T': 'was stopped (SIGSTOP)',
     't': 'was stopped by a debugger',
     'Z': 'is dead',
-    'X': 'is dead',
 }
 _DOING = {
     'data_wait': 'waiting for data',
     'step': 'in the step',
-    'hooks': 'calling hooks',
     'checkpoint_save': 'in a checkpoint save',
-    'validation': 'in validation',
     'startup': 'starting',
     'teardown': 'ending workers',
     'resume': 'skipping batches that were trained on',
@@ -77,8 +74,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     Returns:
         ``None`` where none of them stands still.
     """
-    standing = [(rank, rank.stuck) for rank in ranks]
-    found = [(rank, stuck) for rank, stuck in standing if stuck is not None]
+    found = [(rank, stuck) for rank in ranks if (stuck := rank.stuck) is not None]
     if not found:
         return next((_judge_mute(rank) for rank in ranks if rank.host.stack), None)
     own = [pair for pair in found if not _waits_for_ranks(*pair)]
@@ -98,7 +94,8 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
         f'Stuck for {stuck.waited_s:.0f} s and more, {phrase_part(stuck)} '
         f'(iteration {stuck.iteration + 1}).'
     )
-    if len(found) > 1 and (own or cause == 'rank_lost'):
+    is_named = bool(own) or cause == 'rank_lost'
+    if len(found) > 1 and is_named:
         sentence += f' The other ranks wait for rank {rank.number}.'
     if cause != 'unknown':
         sentence += f' {CAUSES[cause].title}.'
@@ -109,22 +106,22 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
         sentence,
         tuple(Proof('watchdog', None, text) for text in proof),
         CAUSES[cause].do,
-        rank=rank.number if own or cause == 'rank_lost' else None,
+        rank=rank.number if is_named else None,
         sample=None if stuck.sample is None else str(stuck.sample),
     )
 
 
 def _judge_mute(rank: Rank) -> Why:
     """C code holds Python's lock, so that the watchdog could not run."""
-    stack, cause = rank.host.stack, 'unknown'
+    stack, cause, certainty = rank.host.stack, 'unknown', 'unknown'
     if any(_COLLECTIVE.search(call) for call in stack):
-        cause = 'rank_waits'
+        cause, certainty = 'rank_waits', 'likely'
     elif any('torch/utils/data/_utils/fetch.py' in call for call in stack):
-        cause = 'worker_stuck'
+        cause, certainty = 'worker_stuck', 'likely'
     return Why(
         'running' if rank.host.is_alive else 'ended',
         cause,
-        'unknown' if cause == 'unknown' else 'likely',
+        certainty,
         "Stuck in C code that holds Python's lock, so that no thread can run.",
         tuple(Proof('stack', None, call) for call in stack[:_MOST_CALLS]),
         CAUSES[cause].do,
@@ -147,18 +144,19 @@ def _waits_for_ranks(rank: Rank, stuck: StuckRecord) -> bool:
 
 def name_cause(rank: Rank, stuck: StuckRecord) -> tuple[str, str]:
     """The cause and how sure it is."""
+    unknown, is_idle = ('unknown', 'unknown'), stuck.state == 'S'
     if stuck.part != 'data_wait':
-        if _waits_for_ranks(rank, stuck):
-            return 'rank_waits', 'likely'
-        return 'unknown', 'unknown'
+        waits = _waits_for_ranks(rank, stuck)
+        return ('rank_waits', 'likely') if waits else unknown
     if stuck.state in ('Z', 'X'):
         return 'worker_killed', 'sure'
     if stuck.state == 'D':
         return 'storage_stalled', 'sure'
     if stuck.mount and _NETWORK.search(stuck.mount):
         return 'storage_stalled', 'likely'
-    is_idle = stuck.state == 'S'
-    if is_idle and stuck.call in _OPENING and _is_file(stuck):
+    # a file, and not a pipe or socket of the loader's
+    path = '/' if stuck.path is None and stuck.call in _OPENING[:2] else stuck.path
+    if is_idle and stuck.call in _OPENING and (path or '').startswith('/'):
         return 'storage_stalled', 'likely'
     workers = rank.evidence.run.loader.num_workers or 0
     if is_idle and stuck.call == 'futex' and stuck.alike >= max(workers, 1):
@@ -166,22 +164,14 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> tuple[str, str]:
     if stuck.sample is not None:
         return 'worker_stuck', 'sure'
     # one that answers and loads nothing has sent its batch, and it was lost
-    if stuck.state is None or is_lost(stuck):
-        return 'unknown', 'unknown'
-    return 'worker_stuck', 'likely'
+    is_unknown = stuck.state is None or is_lost(stuck)
+    return unknown if is_unknown else ('worker_stuck', 'likely')
 
 
 def is_lost(stuck: StuckRecord) -> bool:
     """Whether the worker that owes the batch waits for work itself."""
     is_known = stuck.worker is not None and stuck.sample is None
     return is_known and bool(_IDLE.search(''.join(stuck.stack[:3])))
-
-
-def _is_file(stuck: StuckRecord) -> bool:
-    """Whether it reads or opens a file, and not a pipe or socket of the loader's."""
-    if stuck.path is None:
-        return stuck.call in ('open', 'openat')
-    return stuck.path.startswith('/')
 
 
 def describe_stuck(stuck: StuckRecord) -> list[str]:
