@@ -6,8 +6,7 @@ from pathlib import Path
 
 from mmgpu_hooks.commands.options import command, config_argument
 from mmgpu_hooks.commands.rewriting import CODES, print_outcome, target_options
-from mmgpu_hooks.config.outcome import Options
-from mmgpu_hooks.config.rewrite import enable_hook
+from mmgpu_hooks.config.rewrite import Options, enable_hook
 
 
 @command('enable', CODES)

@@ -9,7 +9,7 @@ import click
 
 from mmgpu_hooks.commands import exit_codes
 from mmgpu_hooks.commands.options import PATH, Decorator, as_format, flag
-from mmgpu_hooks.config.outcome import RewriteOutcome
+from mmgpu_hooks.config.rewrite import RewriteOutcome
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.document import to_json
 from mmgpu_hooks.show.figures import short_path

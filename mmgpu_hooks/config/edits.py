@@ -11,7 +11,7 @@ import ast
 import re
 from dataclasses import dataclass
 
-from mmgpu_hooks.config.outcome import KeyPath, Setting
+from mmgpu_hooks.config.loading import KeyPath, Setting
 from mmgpu_hooks.config.syntax import (
     Display,
     Entry,

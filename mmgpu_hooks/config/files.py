@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmgpu_hooks.config.outcome import RefusedError
+from mmgpu_hooks.config.loading import RefusedError
 from mmgpu_hooks.config.syntax import split_lines
 
 _LIMIT_BYTES = 200_000

@@ -1,6 +1,7 @@
 """Loads a config the way a training run would: the only importer of MMEngine.
 
-Compares one with what a run was started with.
+Compares two that are loaded: with what a run was started with, and to prove that a
+rewrite changed what was asked for.
 """
 
 from __future__ import annotations
@@ -10,13 +11,20 @@ import importlib
 import io
 import logging
 import os
+import re
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Union
 
-from mmgpu_hooks.config.outcome import KeyPath
+from mmgpu_hooks.schema.errors import UserError
+
+KeyPath = tuple[str, ...]
+"""The keys that lead to a value, a top-level name first, list indices as digits."""
+
+Setting = Union[bool, int, float, str, None]
+"""What a dataloader key may be set to."""
 
 FlatConfig = dict[KeyPath, object]
 """Every value of a loaded config by its path, containers included."""
@@ -33,6 +41,19 @@ class Container(NamedTuple):
     kind: str
     size: int
     """Number of items of a list or tuple; 0 for a dict."""
+
+
+class RefusedError(UserError):
+    """A rewrite that cannot be done safely; inside this package only.
+
+    Args:
+        reason: What was expected, what was found, what to do.
+        line: Line of the config the reason is about, from 1.
+    """
+
+    def __init__(self, reason: str, line: int | None = None) -> None:
+        super().__init__(reason)
+        self.line = line
 
 
 class LoadError(Exception):
@@ -185,3 +206,85 @@ def read_drift(config: Path, copy: Path) -> str | None:
 def _text(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f'{text[:37]}...'
+
+
+def is_held(config: FlatConfig, dotted: str, value: Setting) -> bool:
+    """Says whether a loaded config has a setting already, type included."""
+    path = tuple(dotted.split('.'))
+    return path in config and is_same(config[path], value)
+
+
+def verify_config(
+    before: FlatConfig,
+    after: FlatConfig,
+    settings: Mapping[str, Setting],
+    others: Iterable[str] = (),
+) -> str | None:
+    """Compares two loaded configs.
+
+    Args:
+        before: Without the edit.
+        after: With it.
+        settings: What it is to have set.
+        others: Keys that may differ, too, as their edit is still to come.
+
+    Returns:
+        ``None`` if exactly the asked settings differ, else what is wrong.
+    """
+    missed = [key for key, value in settings.items() if not is_held(after, key, value)]
+    if missed:
+        return (
+            f'expected the edit to set {missed[0]}, MMEngine loads another value; '
+            'something later in the file overrides it'
+        )
+    asked = [
+        tuple(dotted.split('.')) for dotted in {**settings, **dict.fromkeys(others)}
+    ]
+    # The first setting of a dict brings the dict, the last one takes it along.
+    parents = {path[:count] for path in asked for count in range(1, len(path))}
+    fresh = {path for path in parents if (path in before) != (path in after)}
+    changed = [
+        path
+        for path in sorted({*before, *after} - fresh)
+        if not any(path[: len(one)] == one for one in asked)
+        and not (
+            path in before and path in after and is_same(before[path], after[path])
+        )
+    ]
+    if changed:
+        return (
+            f'expected only {", ".join(sorted(settings))} to change, but '
+            f'{".".join(changed[0])} would change too'
+            + (f' (and {len(changed) - 1} more)' if len(changed) > 1 else '')
+            + '; change the settings by hand'
+        )
+    return None
+
+
+def is_same(left: object, right: object) -> bool:
+    """Compares two leaves by type and value; code by where it is defined."""
+    if left is right:
+        return True
+    if type(left) is not type(right):
+        return False
+    if hasattr(left, '__qualname__'):
+        return _identity(left) == _identity(right)
+    try:
+        if bool(left == right):
+            return True
+    except Exception:  # noqa: BLE001 - a config may hold arrays and worse
+        return _strip(left) == _strip(right)
+    return _strip(left) == _strip(right)
+
+
+def _strip(value: object) -> str:
+    # Where an object lives in memory differs between two loads.
+    return re.sub(r' at 0x[0-9a-fA-F]+', '', repr(value))
+
+
+def _identity(value: object) -> tuple[object, ...]:
+    # A function that the config defines is a new object at each load.
+    code = getattr(value, '__code__', None)
+    body = (code.co_code, code.co_names, _strip(code.co_consts)) if code else ()
+    module = getattr(value, '__module__', None)
+    return module, getattr(value, '__qualname__', None), *body

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, Literal
 
 from mmgpu_hooks.config.edits import INHERIT, REBIND
 from mmgpu_hooks.config.files import (
@@ -21,15 +22,15 @@ from mmgpu_hooks.config.files import (
     render_error,
     write_config,
 )
-from mmgpu_hooks.config.loading import FlatConfig, LoadError, read_config
-from mmgpu_hooks.config.outcome import (
-    SUFFIX,
-    Options,
+from mmgpu_hooks.config.loading import (
+    FlatConfig,
+    LoadError,
     RefusedError,
-    RewriteOutcome,
     Setting,
+    is_held,
+    read_config,
+    verify_config,
 )
-from mmgpu_hooks.config.proof import is_held, verify_config
 from mmgpu_hooks.config.settings import (
     complete_settings,
     describe_recipe,
@@ -40,6 +41,59 @@ from mmgpu_hooks.config.settings import (
 )
 from mmgpu_hooks.config.spellings import edit_settings
 from mmgpu_hooks.config.syntax import Module
+
+SUFFIX: Final = '_recommended'
+"""What the name of a rewritten copy ends in."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where a rewrite goes; see ``rewrite_config``."""
+
+    output: Path | None = None
+    in_place: bool = False
+    dry_run: bool = False
+    suffix: str = SUFFIX
+
+
+@dataclass(frozen=True)
+class RewriteOutcome:
+    """The result of one rewrite; bad input is an outcome, never an exception."""
+
+    status: Literal['rewritten', 'unchanged', 'refused']
+    """``unchanged``: every setting already holds in the loaded config."""
+
+    source: Path
+    """The config that was read, as the caller named it."""
+
+    target: Path | None = None
+    """The file written (in a dry run: that would be), ``None`` if there is none."""
+
+    text: str | None = None
+    """The whole new text without a byte-order mark, ``None`` if no edit was made."""
+
+    diff: str = ''
+    """Unified diff from source to target, empty without an edit."""
+
+    reason: str | None = None
+    """Why it was refused, in one sentence."""
+
+    backup: Path | None = None
+    """The copy kept of what was overwritten, when that had other content."""
+
+    changes: Mapping[str, Setting] = field(default_factory=dict)
+    """What the edit sets, by dotted key: what was asked and what that entails."""
+
+    notes: tuple[str, ...] = ()
+    """What the reader should know about the edit, a sentence each."""
+
+    cfg_options: str | None = None
+    """The same as an argument of ``tools/train.py`` over the original, quoted for a
+    shell; ``None`` where that cannot say it."""
+
+    proven: bool = False
+    """Whether MMEngine loaded the result and only the changes differed."""
+
 
 _Choose = Callable[[FlatConfig], Mapping[str, Setting]]
 """What to set in the loaded config."""
@@ -107,7 +161,7 @@ def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
             return _rewrite_locked(source, choose, options)
     except RefusedError as refusal:
         place = f'{source}:{refusal.line}' if refusal.line else f'{source}'
-        reason = f'{place}: {refusal.reason}'
+        reason = f'{place}: {refusal}'
     except OSError as error:
         path = error.filename or source
         reason = f'{source}: nothing was written, {path}: {render_error(error)}'

@@ -10,8 +10,14 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from mmgpu_hooks.config.edits import HOOK_ROOTS
-from mmgpu_hooks.config.loading import LOADERS, Container, FlatConfig
-from mmgpu_hooks.config.outcome import KeyPath, RefusedError, Setting
+from mmgpu_hooks.config.loading import (
+    LOADERS,
+    Container,
+    FlatConfig,
+    KeyPath,
+    RefusedError,
+    Setting,
+)
 from mmgpu_hooks.schema.judged import THREADS_KEY
 
 HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'

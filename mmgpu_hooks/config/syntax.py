@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Union
 
-from mmgpu_hooks.config.outcome import KeyPath, RefusedError
+from mmgpu_hooks.config.loading import KeyPath, RefusedError
 
 Display = Union[ast.Call, ast.Dict, ast.List]
 """A ``dict(...)`` call, ``x.update(...)``, a ``{...}`` literal or a list."""

@@ -14,7 +14,7 @@ import click
 import mmgpu_hooks
 from mmgpu_hooks.commands.main import COMMANDS, mmgpu
 from mmgpu_hooks.config import rewrite
-from mmgpu_hooks.config.outcome import RewriteOutcome
+from mmgpu_hooks.config.rewrite import RewriteOutcome
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.verdict import VERDICTS

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mmgpu_hooks.config.loading import read_config
-from mmgpu_hooks.config.outcome import Options
-from mmgpu_hooks.config.rewrite import enable_hook, rewrite_config
+from mmgpu_hooks.config.rewrite import Options, enable_hook, rewrite_config
 
 pytest.importorskip('mmengine.config', reason='the proof loads configs with MMEngine')
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from mmgpu_hooks.config.loading import parse_flat
-from mmgpu_hooks.config.proof import is_held, is_same, verify_config
+from mmgpu_hooks.config.loading import is_held, is_same, parse_flat, verify_config
 
 
 def flat(**loader):

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from mmgpu_hooks.config.edits import REBIND, Edit, append, render_statement
-from mmgpu_hooks.config.outcome import KeyPath, Setting
+from mmgpu_hooks.config.loading import KeyPath, Setting
 from mmgpu_hooks.config.syntax import Module
 
-_NAMES = ('present', 'absent')
+_NAMES = ('usual',)
 
 SPELLINGS: tuple[Callable[[Module, KeyPath, Setting], Edit | None], ...] = tuple(
     match
