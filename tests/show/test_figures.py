@@ -14,46 +14,31 @@ from mmgpu_hooks.show.figures import (
 
 
 @pytest.mark.parametrize(
-    ('seconds', 'text'),
+    ('write', 'figure', 'text'),
     [
-        (0.0, '0.0 ms'),
-        (0.000085, '85 us'),
-        (0.0123, '12.3 ms'),
-        (0.5, '0.500 s'),
-        (83.14, '83.1 s'),
-        (720, '12.0 min'),
-        (None, 'unknown'),
+        (format_seconds, 0.0, '0.0 ms'),
+        (format_seconds, 0.000085, '85 us'),
+        (format_seconds, 0.0123, '12.3 ms'),
+        (format_seconds, 0.5, '0.500 s'),
+        (format_seconds, 83.14, '83.1 s'),
+        (format_seconds, 720, '12.0 min'),
+        (format_seconds, None, 'unknown'),
+        (format_bytes, 448, '448 bytes'),
+        (format_bytes, 40_000, '39 KiB'),
+        (format_bytes, 812 * 2**20, '812 MiB'),
+        (format_bytes, 3 * 2**30, '3.0 GiB'),
+        (format_bytes, 0, '0 MiB'),
+        (format_bytes, None, 'unknown'),
+        (format_pct, 0, '0 %'),
+        (format_pct, 51.4, '51 %'),
+        (format_pct, 3.21, '3.2 %'),
+        (format_pct, 0.041, '0.04 %'),
+        (format_count, 41_943_040, '41.9 M'),
+        (format_count, 3250, '3250'),
     ],
 )
-def test_seconds_carry_a_unit_and_unknown_is_a_word(seconds, text):
-    assert format_seconds(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ('size', 'text'),
-    [
-        (448, '448 bytes'),
-        (40_000, '39 KiB'),
-        (812 * 2**20, '812 MiB'),
-        (3 * 2**30, '3.0 GiB'),
-        (0, '0 MiB'),
-        (None, 'unknown'),
-    ],
-)
-def test_bytes_carry_a_unit_and_unknown_is_a_word(size, text):
-    assert format_bytes(size) == text
-
-
-@pytest.mark.parametrize(
-    ('share', 'text'), [(0, '0 %'), (51.4, '51 %'), (3.21, '3.2 %'), (0.041, '0.04 %')]
-)
-def test_small_shares_keep_their_digits(share, text):
-    assert format_pct(share) == text
-
-
-def test_millions_are_told_from_a_few():
-    assert format_count(41_943_040) == '41.9 M'
-    assert format_count(3250) == '3250'
+def test_figures_carry_a_unit_and_unknown_is_a_word(write, figure, text):
+    assert write(figure) == text
 
 
 def test_no_line_breaks_between_a_figure_and_its_unit():

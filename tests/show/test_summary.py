@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from fakes.replaced import replace
@@ -91,13 +89,9 @@ def test_it_fits_into_a_log(ranks: int):
         assert 'slowest' in rows_of(text)['ranks']
 
 
-def gpu_row(**fields: Any) -> str:
-    evidence = make_evidence(run=make_gpu_run(), **{**make_gpu_fields(), **fields})
-    return rows_of(render_of(evidence))['GPU']
-
-
 def test_a_card_has_its_use_and_its_memory():
-    row = gpu_row()
+    evidence = make_evidence(run=make_gpu_run(), **make_gpu_fields())
+    row = rows_of(render_of(evidence))['GPU']
     assert 'utilisation ' in row
     assert 'peak ' in row
 
