@@ -15,7 +15,6 @@ from fakes.runs import (
     add_to_end,
     make_evidence,
     make_run,
-    make_workers,
     render_evidence,
 )
 from fakes.saves import HOST, LOADER, make_aftermath, make_contended, walls_of
@@ -82,11 +81,10 @@ def ask(capsys):
     return run
 
 
-def write_run(work_dir: Path, evidence: RunEvidence | str) -> Path:
+def write_run(work_dir: Path, evidence: RunEvidence) -> Path:
     path = work_dir / '20261120_101500' / 'vis_data' / EVIDENCE_NAME
     path.parent.mkdir(parents=True)
-    text = evidence if isinstance(evidence, str) else render_evidence(evidence)
-    path.write_text(text)
+    path.write_text(render_evidence(evidence))
     return work_dir
 
 
@@ -119,15 +117,10 @@ def test_the_config_is_rewritten_beside_the_original(work_dir, config, capsys):
 def test_the_json_answer(work_dir, config, ask):
     answer = ask(work_dir)
     assert answer['version'] == 1
-    assert answer['verdict']['name'] == 'data_bound_workers'
-    assert answer['verdict']['confidence'] == 'high'
     assert [(c['old'], c['new']) for c in answer['changes']] == [(0, 2), (False, True)]
-    assert keys_of(answer) == TRAIN_KEYS
     assert all(change['reason'] for change in answer['changes'])
     assert answer['evidence']['steady_iterations'] == 140
     assert answer['output'].endswith('mine_recommended.py')
-    assert answer['findings'][0]['code'] == 'MG101'
-    assert answer['ranks'] is None
 
 
 @pytest.mark.parametrize(('flag', 'code'), [('--dry-run', 0), ('--check', 1)])
@@ -192,15 +185,6 @@ def test_where_mmengine_is_not_the_settings_are_said_and_nothing_is_edited(
     assert files_of(config.parent) == {'mine.py'}
 
 
-def test_a_run_with_nothing_to_change_or_a_torn_line(tmp_path, ask):
-    evidence = make_evidence(data_wait_s=0.001, workers=make_workers(0.1))
-    folder = write_run(tmp_path / 'run', render_evidence(evidence)[:-40])
-    answer = ask(folder, '--check')
-    assert answer['changes'] == []
-    assert 'data is at hand' in answer['no_change_reason']
-    assert any('1 torn last line skipped' in note for note in answer['notes'])
-
-
 def test_a_run_without_evidence_is_refused_and_the_older_one_named(tmp_path, capsys):
     older = tmp_path / '20261120_101500' / 'gpu_efficiency.jsonl'
     plain = tmp_path / '20261121_101500' / 'scalars.json'
@@ -211,25 +195,6 @@ def test_a_run_without_evidence_is_refused_and_the_older_one_named(tmp_path, cap
     said = capsys.readouterr().err
     assert 'expected evidence of GPUEfficiencyHook' in said
     assert f'an older run has it: {older}' in said
-
-
-BAD_EVIDENCE = {
-    'missing': (None, 'expected the work_dir of a training'),
-    'empty': ('', 'expected a run record'),
-    'garbage': ('garbage\n', 'found 1 unreadable lines'),
-}
-
-
-@pytest.mark.parametrize('case', BAD_EVIDENCE)
-@pytest.mark.parametrize('form', ['text', 'json'])
-def test_bad_evidence_is_one_sentence_and_exit_code_2(tmp_path, capsys, case, form):
-    text, sentence = BAD_EVIDENCE[case]
-    if text is not None:
-        write_run(tmp_path / 'run', text)
-    assert main(['recommend', str(tmp_path / 'run'), '--format', form]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count('\n')) == ('', 1)
-    assert sentence in err
 
 
 @pytest.mark.parametrize(

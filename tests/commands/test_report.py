@@ -10,7 +10,6 @@ import pytest
 from fakes.compared_runs import write_run
 from fakes.runs import make_evidence, make_run
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
 
 
 @pytest.fixture
@@ -69,21 +68,3 @@ def test_a_report_that_cannot_be_finished_leaves_the_old_one(
     monkeypatch.setattr('os.fsync', fail)
     assert report(run_folder, code=2) == before
     assert files_under(tmp_path / 'out') == {'report.html'}
-
-
-@pytest.mark.parametrize(
-    ('name', 'content'),
-    [
-        (EVIDENCE_NAME, 'garbage\n'),
-        # of MMEngine alone
-        ('scalars.json', '{"time": 0.2, "iter": 50, "step": 50}\n'),
-    ],
-)
-def test_a_folder_without_evidence_writes_nothing(
-    report, tmp_path, capsys, name, content
-):
-    folder = tmp_path / 'bad'
-    folder.mkdir()
-    (folder / name).write_text(content)
-    assert report(folder, code=2) is None
-    assert str(folder) in capsys.readouterr().err
