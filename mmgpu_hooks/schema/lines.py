@@ -7,38 +7,15 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Union, get_args
+from typing import IO, Any, Union
 
 import msgspec
 
-from mmgpu_hooks.schema.recorded import (
-    EndRecord,
-    IntervalRecord,
-    Line,
-    RunRecord,
-    SaveAftermathRecord,
-    SaveRecord,
-    SourceOffRecord,
-    StuckRecord,
-    UnknownRecord,
-    ValidationRecord,
-)
+from mmgpu_hooks.schema.recorded import Line
 from mmgpu_hooks.schema.run_folder import EvidenceError
 
-AnyLine = Union[
-    RunRecord,
-    IntervalRecord,
-    SaveRecord,
-    SaveAftermathRecord,
-    ValidationRecord,
-    UnknownRecord,
-    SourceOffRecord,
-    StuckRecord,
-    EndRecord,
-]
-
 KINDS: dict[str, type[Line]] = {
-    str(kind.__struct_config__.tag): kind for kind in get_args(AnyLine)
+    str(kind.__struct_config__.tag): kind for kind in Line.__subclasses__()
 }
 """Classes of the lines by what their ``kind`` says."""
 
@@ -58,7 +35,7 @@ def _to_plain(value: Any) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_to_plain)
-_decoder = msgspec.json.Decoder(AnyLine)
+_decoder = msgspec.json.Decoder(Union[tuple(KINDS.values())])
 
 
 class _Head(msgspec.Struct):
@@ -106,7 +83,7 @@ def _without_surrogates(value: Any) -> Any:
     return value
 
 
-def decode_line(line: bytes) -> AnyLine | None:
+def decode_line(line: bytes) -> Line | None:
     """Read one line back; fields that a record does not have are ignored.
 
     Returns:
@@ -117,7 +94,7 @@ def decode_line(line: bytes) -> AnyLine | None:
             measurement gives.
     """
     try:
-        record: AnyLine = _decoder.decode(line)
+        record: Line = _decoder.decode(line)
     except _REFUSALS as error:
         head = _decode_head(line)
         if head is None or head.kind in KINDS:

@@ -13,25 +13,9 @@ from typing import Any, Optional, Tuple
 
 from msgspec.structs import replace
 
-from mmgpu_hooks.schema.lines import (
-    LineError,
-    decode_line,
-    decode_schema,
-    read_lines,
-)
+from mmgpu_hooks.schema import recorded
+from mmgpu_hooks.schema.lines import LineError, decode_line, decode_schema, read_lines
 from mmgpu_hooks.schema.plural import plural
-from mmgpu_hooks.schema.recorded import (
-    SCHEMA_VERSION,
-    EndRecord,
-    IntervalRecord,
-    RunRecord,
-    SaveAftermathRecord,
-    SaveRecord,
-    SourceOffRecord,
-    StuckRecord,
-    UnknownRecord,
-    ValidationRecord,
-)
 from mmgpu_hooks.schema.run_folder import EvidenceError
 
 
@@ -40,14 +24,14 @@ class RunEvidence:
     """One rank's evidence, read back."""
 
     path: str
-    run: RunRecord
-    intervals: Tuple[IntervalRecord, ...]
-    end: Optional[EndRecord] = None
-    sources_off: Tuple[SourceOffRecord, ...] = ()
-    stuck: Tuple[StuckRecord, ...] = ()
-    save_records: Tuple[SaveRecord, ...] = ()
-    save_aftermaths: Tuple[SaveAftermathRecord, ...] = ()
-    validations: Tuple[ValidationRecord, ...] = ()
+    run: recorded.RunRecord
+    intervals: Tuple[recorded.IntervalRecord, ...]
+    end: Optional[recorded.EndRecord] = None
+    sources_off: Tuple[recorded.SourceOffRecord, ...] = ()
+    stuck: Tuple[recorded.StuckRecord, ...] = ()
+    save_records: Tuple[recorded.SaveRecord, ...] = ()
+    save_aftermaths: Tuple[recorded.SaveAftermathRecord, ...] = ()
+    validations: Tuple[recorded.ValidationRecord, ...] = ()
     notes: Tuple[str, ...] = ()
     """Sentences about what was odd in the file, for the user."""
 
@@ -108,18 +92,18 @@ def read_evidence(path: Path) -> RunEvidence:
             run, or it was written in a newer schema.
     """
     found, notes = _read_records(path)
-    run = found[RunRecord][0]
-    unknown = {one.source: one.reason for one in found[UnknownRecord]}
+    run = found[recorded.RunRecord][0]
+    unknown = {one.source: one.reason for one in found[recorded.UnknownRecord]}
     return RunEvidence(
         path=str(path),
         run=replace(run, unknown={**run.unknown, **unknown}),
-        intervals=tuple(found[IntervalRecord]),
-        end=next(reversed(found[EndRecord]), None),
-        sources_off=tuple(found[SourceOffRecord]),
-        stuck=tuple(found[StuckRecord]),
-        save_records=tuple(found[SaveRecord]),
-        save_aftermaths=tuple(found[SaveAftermathRecord]),
-        validations=tuple(found[ValidationRecord]),
+        intervals=tuple(found[recorded.IntervalRecord]),
+        end=next(reversed(found[recorded.EndRecord]), None),
+        sources_off=tuple(found[recorded.SourceOffRecord]),
+        stuck=tuple(found[recorded.StuckRecord]),
+        save_records=tuple(found[recorded.SaveRecord]),
+        save_aftermaths=tuple(found[recorded.SaveAftermathRecord]),
+        validations=tuple(found[recorded.ValidationRecord]),
         notes=tuple(notes),
     )
 
@@ -131,11 +115,11 @@ def _read_records(path: Path) -> tuple[dict[Any, list[Any]], list[str]]:
     for number, line in read_lines(path):
         if line.isspace():
             continue
-        schema = decode_schema(line)
-        if schema is not None and schema > SCHEMA_VERSION:
+        schema, known = decode_schema(line), recorded.SCHEMA_VERSION
+        if schema is not None and schema > known:
             raise EvidenceError(
-                f'{path}: expected evidence of schema {SCHEMA_VERSION} or older, '
-                f'found schema {schema}; install a newer mmgpu_hooks to read it.'
+                f'{path}: expected evidence of schema {known} or older, found schema '
+                f'{schema}; install a newer mmgpu_hooks to read it.'
             )
         try:
             record = decode_line(line)
@@ -149,7 +133,7 @@ def _read_records(path: Path) -> tuple[dict[Any, list[Any]], list[str]]:
                 )
             continue
         found[type(record)].append(record)
-        if isinstance(record, RunRecord):
+        if isinstance(record, recorded.RunRecord):
             starts.append(str(number))
     _check_one_run(path, starts, bad)
     if bad:
