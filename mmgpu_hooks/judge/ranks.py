@@ -12,6 +12,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -73,31 +74,25 @@ def compare_ranks(
             said.append(f'{other.path} is of another run ({difference}).')
     if world <= 1:
         return RanksSummary(world, 'It is a run of one rank.', notes=tuple(said))
-    if len(ranks) < world:
-        missing = ', '.join(str(n) for n in range(world) if n not in ranks)
-        said.append(
-            f'{len(ranks)} of {world} ranks left evidence here; missing: {missing}.'
-        )
-    said += [
-        f'Rank {number} recorded no interval.'
-        for number, rank in sorted(ranks.items())
-        if not rank.intervals
-    ]
+    missing = ', '.join(str(n) for n in range(world) if n not in ranks)
+    if missing:
+        found = f'{len(ranks)} of {world} ranks left evidence here'
+        said.append(f'{found}; missing: {missing}.')
     known = {number: rank for number, rank in sorted(ranks.items()) if rank.intervals}
+    said += [f'Rank {n} recorded no interval.' for n in sorted({*ranks} - {*known})]
     # ranks in step record the same intervals, but for those of one that ended early
     lasts = [rank.intervals[-1].iteration for rank in known.values()] or [0]
     if min(lasts) < max(lasts):
         said.append(f'Ranks are compared up to iteration {min(lasts)} of {max(lasts)}.')
     count = min((len(rank.steady) for rank in known.values()), default=0)
-    shared = {n: rank.steady.take(range(count)) for n, rank in known.items()}
-    return _compare(shared, RanksSummary(world, '', notes=tuple(said)))
+    shared = {n: one.steady.take(range(count)) for n, one in known.items() if count}
+    return _compare(shared, count, RanksSummary(world, '', notes=tuple(said)))
 
 
 def find_slowest(ranks: RanksSummary | None, runs: Sequence[Run]) -> Run | None:
     """The rank that the others wait for; ``None`` without one."""
-    if ranks is None or ranks.slowest is None:
-        return None
-    return next(rank for rank in runs if rank.run.rank == ranks.slowest)
+    slowest = None if ranks is None else ranks.slowest
+    return next((rank for rank in runs if rank.run.rank == slowest), None)
 
 
 def with_saves_of(judged: Run, first: Run) -> Run:
@@ -141,62 +136,63 @@ def _difference(run: RunRecord, other: RunRecord) -> str | None:
     return f'it started {apart_s:.0f} s apart' if apart_s > START_TOLERANCE_S else None
 
 
-def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSummary:
+def _compare(
+    shared: Mapping[int, Intervals], count: int, summary: RanksSummary
+) -> RanksSummary:
     """Fill the summary in.
 
     Args:
         shared: The intervals that all ranks recorded, by rank.
+        count: How many they are.
         summary: With the number of ranks and notes.
     """
-    lengths = {n: one.column('duration_s') for n, one in shared.items() if len(one)}
-    rows = [_row(number, shared[number]) for number in lengths]
-    intervals = len(next(iter(lengths.values()), ()))
+    rows = [_row(number, one) for number, one in shared.items()]
     first = next(iter(shared.values()), None)
     iterations = 0 if first is None else count_all(first.column('iterations'))
     summary = replace(summary, rows=tuple(rows), iterations=iterations)
-    if len(rows) < 2 or intervals < MIN_INTERVALS:
+    if len(rows) < 2 or count < MIN_INTERVALS:
         why = (
             f'The slowest rank is unknown: {plural(len(rows), "rank")} with '
-            f'{plural(intervals, "interval")} in common beside the warm-up, needed '
+            f'{plural(count, "interval")} in common beside the warm-up, needed '
             f'{MIN_INTERVALS} of at least 2 ranks.'
         )
         return replace(summary, why=why)
     slowest = max(rows, key=lambda row: row.own_s)
     others = [row for row in rows if row is not slowest]
-
-    def lead_s(field: str) -> float:
-        """What the slowest spends beyond the median of the others."""
-        usual_s = statistics.median(getattr(row, field) for row in others)
-        return float(getattr(slowest, field) - usual_s)
-
-    lost_s, noise_s = lead_s('own_s'), _noise_s(shared, slowest.rank)
-    summary = replace(summary, noise_s=noise_s)
-    wholes = [total(length) / iterations for length in lengths.values()]
-    if max(wholes) - min(wholes) > IN_STEP_SHARE * max(wholes):
+    leads_s = {  # what the slowest spends beyond the median of the others
+        field: getattr(slowest, field)
+        - statistics.median(getattr(row, field) for row in others)
+        for field in ('own_s', *(field for field, _ in _OWN_PARTS.values()))
+    }
+    lost_s, noise_s = leads_s['own_s'], _noise_s(shared, slowest.rank)
+    wholes = [total(one.column('duration_s')) / iterations for one in shared.values()]
+    of, low, high = f'mean of {iterations} iterations', min(wholes), max(wholes)
+    found: dict[str, Any] = {}
+    if high - low > IN_STEP_SHARE * high:
         why = (
             'The slowest rank is unknown: the ranks do not wait for each other: '
-            f'{format_seconds(min(wholes))} to {format_seconds(max(wholes))} pass per '
-            f'iteration (mean of {iterations}).'
+            f'{format_seconds(low)} to {format_seconds(high)} pass per iteration '
+            f'({of}).'
         )
-        return replace(summary, why=why)
-    if lost_s <= noise_s:
+    elif lost_s <= noise_s:
         why = (
             'No rank holds the others up outside the step: the one that does most '
             f'there (rank {slowest.rank}) is {format_seconds(lost_s)} per iteration '
             'above the median of the others, within the noise of '
-            f'{format_seconds(noise_s)} ({iterations} iterations). A slower card would '
-            'not show here.'
+            f'{format_seconds(noise_s)} ({of}). A slower card would not show here.'
         )
-        return replace(summary, why=why)
-    part = max(_OWN_PARTS, key=lambda name: lead_s(_OWN_PARTS[name][0]))
-    field, does = _OWN_PARTS[part]
-    why = (
-        f'Rank {slowest.rank} is the slowest and costs every rank '
-        f'{format_seconds(lost_s)} per iteration: it {does} '
-        f'{format_seconds(getattr(slowest, field))}, {format_seconds(lead_s(field))} '
-        f'more than the median of the other ranks (mean of {iterations} iterations).'
-    )
-    return replace(summary, why=why, slowest=slowest.rank, part=part, lost_s=lost_s)
+    else:
+        part = max(_OWN_PARTS, key=lambda name: leads_s[_OWN_PARTS[name][0]])
+        field, does = _OWN_PARTS[part]
+        why = (
+            f'Rank {slowest.rank} is the slowest and costs every rank '
+            f'{format_seconds(lost_s)} per iteration: it {does} '
+            f'{format_seconds(getattr(slowest, field))}, '
+            f'{format_seconds(leads_s[field])} more than the median of the other ranks '
+            f'({of}).'
+        )
+        found = {'slowest': slowest.rank, 'part': part, 'lost_s': lost_s}
+    return replace(summary, why=why, noise_s=noise_s, **found)
 
 
 def _row(number: int, shared: Intervals) -> RankRow:

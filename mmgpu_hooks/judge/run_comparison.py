@@ -101,14 +101,11 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
             rank = f'rank {run.run.rank} of {run.run.world_size}'
             notes.append(f'Of the {name} run, {rank} is compared.')
         notes += run.notes
-    cores = [run.external_cpu_cores or 0.0 for run in sides.values()]
-    is_known = None not in (before.external_cpu_cores, after.external_cpu_cores)
-    if is_known and abs(cores[0] - cores[1]) >= _NOTABLE_CORES:
-        notes.insert(
-            0,
-            f'Others used {cores[0]:.1f} cores of the host during the first run and '
-            f'{cores[1]:.1f} during the second: part of the difference may be theirs.',
-        )
+    old, new = before.external_cpu_cores, after.external_cpu_cores
+    if old is not None and new is not None and abs(old - new) >= _NOTABLE_CORES:
+        used = f'{old:.1f} cores of the host during the first run and {new:.1f} during'
+        theirs = 'part of the difference may be theirs'
+        notes.insert(0, f'Others used {used} the second: {theirs}.')
     return RunComparison(
         figures=tuple(
             _compare_figure(name, *(one[name] for one in means)) for name in FIGURES
@@ -134,11 +131,10 @@ def summarize_figures(
     counts = intervals.column('iterations')
     found = {}
     figures = _read_figures(intervals, counts)
-    # a rate is of seconds: all images over all the time
-    weights = {RATE: counts * figures[ITER]}
     for name, values in figures.items():
         is_known = np.isfinite(values)
-        weight = weights.get(name, counts)
+        # a rate is of seconds: all images over all the time
+        weight = counts * figures[ITER] if name == RATE else counts
         series = values[is_known].tolist(), weight[is_known].tolist()
         found[name] = summarize_series(*series, least)
     return found
