@@ -43,7 +43,7 @@ from benchmarks.markdown import render_table
 
 MEMORY_S, CORES_S = 15, 8
 """Of training,"""
-MEMORY_ITERATIONS, CORES_ITERATIONS = 600, 60
+MEMORY_ITERATIONS, CORES_ITERATIONS = 1000, 60
 """and at least so long, however slow it is: memory is read once an interval of ten."""
 PERIOD_S = 0.25
 """Between two readings of memory."""

@@ -17,10 +17,10 @@ allocator and to batches with more boxes than any that was seen."""
 CONTEXT_BYTES = 600 * 2**20
 """A CUDA context, where it was not measured what is held beside tensors."""
 
-SENT_TENSORS = 128
-"""Tensors that a worker sends before its heap is used again: PyTorch forgets those that
-were sent (``multiprocessing.reductions.SharedCache``) by so many, and what it keeps of
-each stands between the holes that they left."""
+SENT_TENSORS = 256
+"""Tensors that a worker sends before its heap stays as it is: PyTorch forgets those
+that were sent by 128 (``multiprocessing.reductions.SharedCache``), and what it keeps of
+each stands between the holes that they left. The second 128 still add a little."""
 
 
 class CardRoom(NamedTuple):

@@ -63,69 +63,55 @@ def workers(mib_each: float) -> Fields:
 
 
 def sending(n: int) -> dict[str, Any]:
-    """The workers' heaps grow until each of eight has sent its first 128 tensors.
+    """The workers' heaps, as eight workers showed that send one tensor a batch.
 
-    As seen with 8 workers that send batches of 4 images in one tensor.
+    They grow until each has sent 128 tensors, more slowly until 256, and then swing.
     """
-    sent = min(20 * n, 8 * 128)
+    sent = 20 * n / 8
+    grown = min(sent, 128) + 0.12 * min(max(sent - 128, 0), 128)
+    size = 1024 + 8 * 3 * (grown + 10 * (sent > 256) * (int(sent / 128) % 2))
     fields = workers(0.0)(n)
-    return {**fields, 'worker_own_bytes': GIB + sent * MIB, 'batch_tensors': 1}
+    return {**fields, 'worker_own_bytes': int(size * MIB), 'batch_tensors': 1}
 
 
 LONG = make_run(max_iters=100_000, max_epochs=1000)
 
 
+ENDING = replace(LONG, loader=make_loader(persistent_workers=False))
+"""Its workers end with each epoch."""
+
+
 @pytest.mark.parametrize(
-    ('fields', 'run', 'severity', 'forecast', 'verdict'),
+    ('fields', 'run', 'severity'),
     [
         # 100 MiB per 1000 iterations, 1 GiB free
-        (process(2.0, GIB), LONG, 'problem', 10_240, 'memory_bound'),
-        (process(2.0, GIB), make_run(max_iters=4000), 'notice', None, None),
-        (process(2.0), make_run(max_iters=2000), None, None, None),
-        (
-            lambda n: {**process(2.0)(n), 'group_free_bytes': GIB},
-            LONG,
-            'problem',
-            10_240,
-            'memory_bound',
-        ),
-        (workers(2.0), LONG, 'problem', 10_240, 'memory_bound'),
-        (
-            workers(2.0),
-            replace(LONG, loader=make_loader(persistent_workers=False)),
-            None,
-            None,
-            None,
-        ),
-        (lambda n: {'process_own_bytes': GIB + n * MIB}, LONG, 'notice', None, None),
-        (process(0.0), LONG, None, None, None),
-    ],
-    ids=[
-        'full before the end',
-        'ends before that',
-        'ends long before that',
-        'full in the group',
-        'workers',
-        'workers that end with the epoch',
-        'free memory unknown',
-        'twin: even',
+        (process(2.0, GIB), LONG, 'problem'),
+        (process(2.0, GIB), make_run(max_iters=4000), 'notice'),
+        # training ends long before that
+        (process(2.0), make_run(max_iters=2000), None),
+        (lambda n: {**process(2.0)(n), 'group_free_bytes': GIB}, LONG, 'problem'),
+        (workers(2.0), LONG, 'problem'),
+        (workers(2.0), ENDING, None),
+        # what is free is unknown
+        (lambda n: {'process_own_bytes': GIB + n * MIB}, LONG, 'notice'),
+        (process(0.0), LONG, None),
     ],
 )
-def test_growth_of_host_memory(fields, run, severity, forecast, verdict):
+def test_growth_of_host_memory(fields, run, severity):
     named, found = judge(fields, run)
     assert found.get('MG401', (None,))[0] == severity
-    assert (named == 'memory_bound') == (verdict == 'memory_bound')
-    if forecast is not None:
+    assert (named == 'memory_bound') == (severity == 'problem')
+    if severity == 'problem':
         count = int(found['MG401'][1].partition('Full in ')[2].split()[0])
-        assert count == pytest.approx(forecast, rel=0.05)
+        assert count == pytest.approx(10_240, rel=0.05)
 
 
-@pytest.mark.parametrize('readings', [30, 40, 50, 60, 90])
-def test_what_workers_take_until_they_have_sent_enough_is_no_growth(readings):
+def test_what_workers_take_until_they_have_sent_enough_is_no_growth():
     run = replace(LONG, loader=make_loader(8))
-    assert 'MG401' not in judge(sending, run, count=readings)[1]
+    alarms = [n for n in range(20, 240, 3) if 'MG401' in judge(sending, run, n)[1]]
+    assert alarms == []
     # twin: twelve tensors a batch, which were sent long ago
-    found = judge(lambda n: {**sending(n), 'batch_tensors': 12}, run, count=50)[1]
+    found = judge(lambda n: {**sending(n), 'batch_tensors': 12}, run, 50)[1]
     assert found['MG401'][0] == 'problem'
 
 
@@ -276,7 +262,6 @@ def test_threads_that_send_batches_do_not_thrash(fetch_cpu_s, code):
         # they wait for storage
         (2, 8.0, {'occupancy': steady(2.0, 20)}, False),
     ],
-    ids=['idle', 'all in use', 'several threads', 'storage'],
 )
 def test_cores_that_are_idle_while_the_loop_waits(count, cores, fields, is_found):
     window = replace(
@@ -288,8 +273,6 @@ def test_cores_that_are_idle_while_the_loop_waits(count, cores, fields, is_found
         lambda n: {'workers': replace(window, **fields), 'worker_threads': 2}, run
     )
     assert ('MG116' in found) == is_found
-    if is_found:
-        assert 'run one thread each (2 in all)' in found['MG116'][1]
 
 
 @pytest.mark.parametrize(

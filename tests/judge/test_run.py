@@ -133,23 +133,14 @@ def test_transforms_are_added_up_and_given_per_image():
 def test_gpu_means_are_weighted_by_seconds_and_extremes_are_the_largest():
     # the driver's buffer was silent for most of the first one
     first = GpuWindow(samples=5, util_pct=100.0, zero_pct=0.0, sampled_s=1.0)
-    held_down = {'power_cap': 20.0, 'thermal': 60.0}
+    reasons = {'power_cap': 40.0}
+    held = {'temperature_c': 70.0, 'throttled_pct': 40.0, 'sm_active_pct': 80.0}
+    second = {'util_pct': 20.0, 'zero_pct': 40.0, 'sampled_s': 3.0}
+    second |= {'temperature_c': 60.0, 'throttled_pct': 60.0}
     windows = [
+        replace(first, **held, throttle_reasons_pct=reasons),
         replace(
-            first,
-            temperature_c=70.0,
-            sm_active_pct=80.0,
-            throttled_pct=40.0,
-            throttle_reasons_pct={'power_cap': 40.0},
-        ),
-        replace(
-            first,
-            util_pct=20.0,
-            zero_pct=40.0,
-            sampled_s=3.0,
-            temperature_c=60.0,
-            throttled_pct=60.0,
-            throttle_reasons_pct=held_down,
+            first, **second, throttle_reasons_pct={'power_cap': 20.0, 'thermal': 60.0}
         ),
     ]
     gpu = after_warm_up(*({'iterations': 10, 'gpu': one} for one in windows)).gpu

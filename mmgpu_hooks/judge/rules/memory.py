@@ -29,18 +29,20 @@ def judge_host_growth(run: Run) -> Finding | None:
     Growth behind the first third of the run, even and without a break: caches that
     fill and pools that only reach their largest size are not reported; nor are pages of
     files, such as a memory-mapped dataset's, nor what workers take until each has sent
-    128 tensors. Within the first two epochs it may be a
-    cache that is full once every sample was seen: a notice. In the training
-    process, look for lists that are appended to: losses kept with their graph, results
-    in a metric or a hook. In workers, for caches in the dataset or a transform;
-    ``persistent_workers=False`` gives their memory back after each epoch.
+    256 tensors: PyTorch keeps track of those, and their memory is used again late.
+    Within the first two epochs it may be a cache that is full once every sample was
+    seen: a notice. In the training process, look for lists that are appended to: losses
+    kept with their graph, results in a metric or a hook. In workers, for caches in the
+    dataset or a transform; ``persistent_workers=False`` gives their memory back after
+    each epoch.
     """
     growth = find_host_growth(run)
     if growth is None:
         return _judge_short_growth(run)
     who = ('training process grows', growth.process), ('workers grow', growth.workers)
     grows = [_phrase_growth(f'the {name}', one) for name, one in who if one]
-    detail = f'T{", and ".join(grows)[1:]}.'
+    detail = f'{", and ".join(grows)}.'
+    detail = detail[0].upper() + detail[1:]
     room, count, ranks = growth.room, growth.full_in, run.run.host.ranks
     if room is None or count is None:
         return notice(f'{detail} How much is free is unknown.')
