@@ -8,7 +8,7 @@ the same list.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -108,9 +108,10 @@ def _cell(record: Any, path: str, write: Callable[[Any], str]) -> str | None:
     return None if record is None or record == {} else write(record)
 
 
-def list_facts(record: Any, columns: Sequence[Column]) -> Iterator[Fact]:
-    """The figures of a record, each with its label; ``None`` for an unknown one."""
-    return ((label, _cell(record, path, write)) for label, path, write in columns)
+def list_facts(record: Any, columns: Sequence[Column]) -> list[Fact]:
+    """The known figures of a record, each with its label."""
+    cells = ((label, _cell(record, path, write)) for label, path, write in columns)
+    return [(label, cell) for label, cell in cells if cell is not None]
 
 
 def tabulate(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 
 from msgspec import structs
@@ -138,7 +138,7 @@ def describe_changes(
         said = [f'Nothing to change. {found.reason or ""}'.rstrip(), *found.batch_size]
         return Section(title, 'changes', said)
     rows = [
-        (_name(change, changes), _value_of(change.old), _value_of(change.new), '')
+        (_name(change), _value_of(change.old), _value_of(change.new), '')
         for change in changes
     ]
     rows += _gains(answer, answer.summary)
@@ -150,12 +150,10 @@ def describe_changes(
     return Section(title, 'changes', facts=facts, table=table, code=code)
 
 
-def _name(change: Change, changes: Sequence[Change]) -> str:
-    """The last part of its key; of which loader, where validation's is changed too."""
-    loader, _, short = change.key.rpartition('.')
-    has_both = any(other.key.startswith(VALIDATION_KEY) for other in changes)
-    prefix = loader.removesuffix('_dataloader')
-    return f'{prefix} {short}' if has_both and prefix != loader else short
+def _name(change: Change) -> str:
+    """The last part of its key, and that it is of validation's loader."""
+    short = change.key.rpartition('.')[2]
+    return f'val {short}' if change.key.startswith(VALIDATION_KEY) else short
 
 
 def _value_of(value: object) -> str:
@@ -211,21 +209,15 @@ def _commands(answer: Answer, details: bool, more: str = '') -> str:
 
 
 def describe_settings(run: Run) -> str:
-    """Of the train loader, as ``num_workers=2 (persistent), batch_size=4``."""
+    """Of the train loader, as ``num_workers=2, batch_size=4, ...``."""
     loader = run.run.loader
     if loader.num_workers is None:
         why = run.unknown.get('loader inside', 'they were not recorded')
         return f'Settings unknown: {why}.'
-    if loader.num_workers == 0:
-        said = 'num_workers=0: the training process makes every batch itself'
-    else:
-        kept = {True: ' (persistent)', False: ' (not persistent)', None: ''}
-        said = (
-            f'num_workers={loader.num_workers}{kept[loader.persistent_workers]}, '
-            f'prefetch_factor={loader.prefetch_factor}, '
-            f'pin_memory={loader.pin_memory}'
-        )
-    return f'{said}, batch_size={loader.batch_size} per rank.'
+    names = ['num_workers', 'batch_size']
+    if loader.num_workers:
+        names += ['persistent_workers', 'prefetch_factor', 'pin_memory']
+    return f'{", ".join(f"{name}={getattr(loader, name)}" for name in names)}.'
 
 
 def sentence_of(reason: str) -> str:

@@ -113,11 +113,11 @@ def describe_run(answer: Answer) -> list[Section]:
         Section('Over time', 'over-time', chart=run_charts.chart_timeline(run)),
         _what_if_section(answer, run),
         _loader_section(run),
-        Section('Memory', 'memory', facts=list(list_facts(run, _MEMORY))),
+        Section('Memory', 'memory', facts=list_facts(run, _MEMORY)),
         *_growth_section(run),
         _saves_section(run),
         *_ranks_section(answer),
-        Section('The host', 'host', facts=list(list_facts(run, _HOST))),
+        Section('The host', 'host', facts=list_facts(run, _HOST)),
         _findings_section(answer),
         *listing('What would make saves cost less', cures, 'save-cures'),
         *listing('Advice, not applied', advice, 'advice'),
@@ -225,7 +225,7 @@ def _loader_section(run: Run) -> Section:
         'Inside the loader',
         'loader',
         said,
-        facts=list(list_facts(run, _LOADER)),
+        facts=list_facts(run, _LOADER),
         table=tabulate(shown, columns, 'Mean time per timed image', 1),
     )
 

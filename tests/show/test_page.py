@@ -104,6 +104,7 @@ def test_a_section_without_evidence_says_why_it_is_empty():
     for section, reason in {
         'what-if': 'The time or the CPU of loading a batch is unknown',
         'saves': 'No checkpoint was saved',
+        'loader': 'Nothing is known of it',
         'notes': 'GPU unknown: training runs on the CPU',
     }.items():
         assert reason in words[section], section
