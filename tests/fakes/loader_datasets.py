@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -51,16 +50,6 @@ class Costly(Dataset):
             'img_path': f'train/{index}.jpg',
             'took_s': time.perf_counter() - since,
         }
-
-
-class Random(Dataset):
-    """Samples that depend on every random number generator there is."""
-
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> list[float]:
-        return [index, random.random(), float(torch.rand(()))]
 
 
 class Raising(Costly):

@@ -84,14 +84,6 @@ def test_a_planted_stall_is_the_idle_share():
     assert loop.events.drain() == (None, 0)
 
 
-def test_long_iterations_weigh_more():
-    loop = Loop()
-    loop.iterate(wait_s=0.0, gpu_s=0.1)
-    loop.iterate(wait_s=0.1, gpu_s=0.8)  # 200 ms, half of it idle
-    loop.iterate(wait_s=0.0, gpu_s=0.1)  # 800 ms, none
-    assert loop.events.drain() == (pytest.approx(10.0), 2)
-
-
 def test_what_the_gpu_has_not_reached_belongs_to_the_next_drain():
     loop = Loop()
     for _ in range(4):

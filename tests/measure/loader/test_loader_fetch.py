@@ -304,27 +304,6 @@ def test_instances_outside_the_pipeline_and_other_threads_pass_untimed(monkeypat
     assert Takes(1.0)(1) == 7
 
 
-@pytest.mark.parametrize(
-    'wrap',
-    [
-        lambda one: SimpleNamespace(dataset=one),
-        lambda one: SimpleNamespace(datasets=[Piped(), one]),
-        lambda one: SimpleNamespace(pipeline=Compose(Compose(*one.pipeline))),
-        lambda one: SimpleNamespace(transform=Compose(*one.pipeline)),
-        lambda one: SimpleNamespace(
-            pipeline=[SimpleNamespace(branch_pipelines={'sup': one.pipeline})]
-        ),
-        lambda one: SimpleNamespace(
-            pipeline=[SimpleNamespace(pre_transform=Compose(*one.pipeline))]
-        ),
-    ],
-)
-def test_transforms_are_found_through_what_wraps_them(wrap):
-    one, other = Takes(1.0), Other(1.0)
-    found = find_transforms(wrap(Piped(one, other)))
-    assert {id(transform) for transform in found} == {id(one), id(other)}
-
-
 def test_the_search_is_bounded_and_runs_no_property_of_the_users():
     class Lazy:
         @property

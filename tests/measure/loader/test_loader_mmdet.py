@@ -27,6 +27,7 @@ CHOICE = dict(type='RandomChoice', transforms=[[RESIZE], [RESIZE]])
 CACHED = dict(type='CachedMosaic', img_scale=(64, 64))
 MOSAIC = dict(type='Mosaic', img_scale=(32, 32))
 PACK = dict(type='PackDetInputs')
+BRANCHES = dict(type='MultiBranch', branch_field=['sup'], sup=[PACK])
 ONCE = {'LoadImageFromFile', 'LoadAnnotations', 'PackDetInputs'}
 
 
@@ -66,6 +67,10 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                 pipeline=[MOSAIC, PACK],
             ),
             {*ONCE, 'Mosaic'},
+        ),
+        (
+            lambda coco: dict(coco, pipeline=[*LOAD, BRANCHES]),
+            {*ONCE, 'MultiBranch'},
         ),
         (
             lambda coco: dict(

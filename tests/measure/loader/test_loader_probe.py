@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-import random
 import signal
 import statistics
 import sys
@@ -14,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
@@ -195,27 +193,6 @@ def test_memory_is_read_every_five_minutes_and_no_more_where_it_takes_long(
     assert one.read().pss_bytes == 2 * 1024  # of one worker, taken for all
     now_s[0] += 1e6
     assert not one.probe.is_memory_due
-
-
-@pytest.mark.parametrize('workers', [0, 2])
-def test_batches_and_random_numbers_are_the_same_as_without(loop, workers: int):
-    def init(worker_id: int) -> None:
-        random.seed(worker_id)
-        torch.manual_seed(100 + worker_id)
-
-    def flat(batches: Any) -> list[list[list[float]]]:
-        return [[column.tolist() for column in batch] for batch in batches]
-
-    for more in ({}, {'worker_init_fn': init}):
-        options = dict(batch_size=2, shuffle=True, num_workers=workers, **more)
-        random.seed(3)
-        torch.manual_seed(3)
-        one = loop(planted.Random(), **options)
-        ours = flat(one.run_epoch())
-        random.seed(3)
-        torch.manual_seed(3)
-        assert ours == flat(DataLoader(planted.Random(), **options))
-        assert one.loader.worker_init_fn is more.get('worker_init_fn')
 
 
 @pytest.mark.parametrize('workers', [0, 1])
