@@ -203,17 +203,15 @@ def compute_usable_cores(
     Returns:
         Cores, not rounded; ``None`` when no limit at all is known.
     """
-    own_task = slurm_cpus is not None and rank_is_slurm_task
-    shares: list[float] = []
-    if logical_cpus is not None:
-        shares.append(logical_cpus / ranks_on_host)
-    if cgroup_cpu_cores is not None:
-        shares.append(cgroup_cpu_cores / ranks_on_host)
-    if slurm_cpus is not None:
-        shares.append(slurm_cpus if own_task else slurm_cpus / ranks_on_host)
-    if affinity_cpus is not None:
-        bound = own_task and affinity_cpus < (slurm_cpus or 0) * ranks_on_host
-        shares.append(affinity_cpus if bound else affinity_cpus / ranks_on_host)
+    own = slurm_cpus if rank_is_slurm_task else None
+    is_bound = own is not None and (affinity_cpus or 0) < own * ranks_on_host
+    limits = [
+        (logical_cpus, ranks_on_host),
+        (cgroup_cpu_cores, ranks_on_host),
+        (slurm_cpus, ranks_on_host if own is None else 1),
+        (affinity_cpus, 1 if is_bound else ranks_on_host),
+    ]
+    shares = [limit / ranks for limit, ranks in limits if limit is not None]
     return float(min(shares)) if shares else None
 
 

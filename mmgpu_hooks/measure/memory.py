@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
 
 from mmgpu_hooks.measure.cgroup import find_memory_groups
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
@@ -62,8 +61,6 @@ class MemoryMeter:
         if now_s < self._due_s:
             return {}
         rss, own = self._read_pages('self')
-        if rss is None:  # not on Linux
-            rss = psutil.Process().memory_info().rss
         each = [self._read_pages(pid)[1] for pid in workers]
         known = [size for size in each if size is not None]
         threads = [self._count(pid, 'task') for pid in workers]

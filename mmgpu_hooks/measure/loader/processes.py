@@ -194,7 +194,7 @@ class WorkerProcesses:
         sizes, is_costly = [], False
         for pid in self.pids[:_MOST_PSS_READS]:
             began_s = clock()
-            sizes.append(read_pss_bytes(pid, self._proc))
+            sizes.append(read_pss_bytes(pid))
             if is_costly := clock() - began_s >= _COSTLY_S:
                 break
         known = [size for size in sizes if size is not None]

@@ -7,11 +7,7 @@ import psutil
 import pytest
 
 from fakes.replaced import replace
-from mmgpu_hooks.measure.host import (
-    compute_usable_cores,
-    parse_slurm_cpus,
-    read_host_limits,
-)
+from mmgpu_hooks.measure.host import compute_usable_cores, read_host_limits
 from mmgpu_hooks.schema.recorded import HostLimits
 
 
@@ -79,12 +75,9 @@ def test_usable_cores(cpus, affinity, quota, slurm, ranks, is_task, usable):
     )
 
 
-@pytest.mark.parametrize(
-    ('value', 'cpus'), [('8', 8), ('', None), ('0', None), ('-2', None), ('x', None)]
-)
-def test_slurm_counts_only_when_set_and_positive(value: str, cpus):
-    assert parse_slurm_cpus({'SLURM_CPUS_PER_TASK': value}) == cpus
-    assert parse_slurm_cpus({}) is None
+@pytest.mark.parametrize('value', ['', '0', '-2', 'x'])
+def test_slurm_counts_only_when_set_and_positive(host: Path, value: str):
+    assert read(host, SLURM_CPUS_PER_TASK=value).slurm_cpus is None
 
 
 def test_without_proc_and_sys_all_is_unknown(tmp_path: Path, monkeypatch):

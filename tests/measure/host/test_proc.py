@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mmgpu_hooks.measure.proc import (
@@ -64,14 +65,11 @@ def test_the_clock_of_another_process_counts_its_threads_that_ended(monkeypatch)
     assert read_process_cpu_s(os.getpid()) is None
 
 
-def test_memory_is_read_in_bytes(tmp_path: Path):
-    (tmp_path / '7').mkdir()
-    rollup = tmp_path / '7' / 'smaps_rollup'
-    rollup.write_text(
-        '55d0-7ffd ---p 00000000 00:00 0    [rollup]\n'
-        'Rss:            900 kB\nPss:             12 kB\nPss_Anon:         3 kB\n'
-    )
-    assert read_pss_bytes(7, tmp_path) == 12 * 1024
-    rollup.write_text('Rss: 900 kB\n')
-    assert read_pss_bytes(7, tmp_path) is None
-    assert read_pss_bytes(8, tmp_path) is None
+@on_linux
+def test_memory_is_read_of_a_process_that_lives():
+    size = read_pss_bytes(os.getpid())
+    assert size is not None
+    assert 2**20 < size <= psutil.Process().memory_info().rss
+    child = subprocess.Popen([sys.executable, '-c', ''])
+    child.wait()
+    assert read_pss_bytes(child.pid) is None

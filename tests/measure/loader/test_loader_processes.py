@@ -100,7 +100,7 @@ def test_hidden_workers_are_none(tmp_path: Path, clocks):
 def test_memory_of_many_workers_is_that_of_some_of_them(tmp_path: Path, monkeypatch):
     read: list[int] = []
 
-    def read_pss(pid: int, proc: Path) -> int | None:
+    def read_pss(pid: int) -> int | None:
         read.append(pid)
         return None if pid == 1 else 10
 
