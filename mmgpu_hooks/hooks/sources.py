@@ -398,8 +398,8 @@ def _name_resizers(runner: Any) -> str:
 
 def open_train_probe(guard: Guard, runner: Any, loader: Any) -> LoaderProbe | None:
     """Watch the train loader of a Runner."""
-    divisor = _pad_size_divisor(runner)
-    return guard.run('loader workers', LoaderProbe, loader, pad_size_divisor=divisor)
+    run, divisor = partial(guard.run, 'loader workers'), _pad_size_divisor(runner)
+    return run(LoaderProbe, loader, run, pad_size_divisor=divisor)
 
 
 def _pad_size_divisor(runner: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mmgpu_hooks.hooks.loop_timer import loading_cpu_clock
@@ -112,7 +113,9 @@ class ValidationSource:
         self._started_s = 0.0
         """Of the iterator's making, which belongs to the first wait."""
         self._now: _Validation | None = None
-        self._probe = self._run(SOURCE, LoaderProbe, self._loader) or LoaderProbe(None)
+        guarded = partial(self._run, SOURCE)
+        probe = guarded(LoaderProbe, self._loader, guarded)
+        self._probe = probe or LoaderProbe(None)
         self._probe.on_create_begin = self._create
         self._probe.on_create_end = self._created
 

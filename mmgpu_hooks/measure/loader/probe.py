@@ -9,7 +9,6 @@ from typing import Any, Callable
 
 import numpy as np
 
-from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.ledger import summarize_some
 from mmgpu_hooks.measure.loader import counters as at
@@ -196,22 +195,31 @@ class LoaderProbe:
 
     Args:
         loader: That trains; anything that is no ``DataLoader`` is left alone.
+        run: Calls a function with arguments, and keeps from training what it raises.
         pad_size_divisor: Of the model's data preprocessor.
         clock: Monotonic seconds.
     """
 
     def __init__(
-        self, loader: Any, *, pad_size_divisor: int = 1, clock: Clock = monotonic_s
+        self,
+        loader: Any,
+        run: Callable[..., Any] = lambda function, *args: function(*args),
+        *,
+        pad_size_divisor: int = 1,
+        clock: Clock = monotonic_s,
     ) -> None:
         self.loader = loader
         self.on_create_begin: Callable[[], None] = lambda: None
-        """Called before the loader makes an iterator and starts its workers."""
+        """Called before the loader makes an iterator and starts its workers; it must
+        not raise."""
         self.on_create_end: Callable[[Any], None] = lambda iterator: None
-        """Called after that with the iterator, or with ``None`` when that failed."""
+        """Called after that with the iterator, or with ``None`` when that failed; it
+        must not raise either."""
         self.unsupported: dict[str, str] = {}
         """Reasons of figures that this loader does not give, by figure."""
         self.inside_failure: str | None = None
         """Why nothing is measured inside from the next iterator on, if we failed."""
+        self._run = run
         self._divisor = pad_size_divisor
         self._clock = clock
         self._followed: list[_Followed] = []
@@ -219,7 +227,6 @@ class LoaderProbe:
         self._tally = _Tally()
         self._contents: Figures = np.empty((0, 7))
         self._init: WorkerInit | None = None
-        self._failure: str | None = None
         self._memory_due_s = clock()
         self._pss_bytes: int | None = None
         self._patches = Patches()
@@ -243,10 +250,7 @@ class LoaderProbe:
             self._follow(iterator, None)
 
     def _before(self) -> None:
-        try:
-            self.on_create_begin()
-        except Exception as error:  # noqa: BLE001, never harm training
-            self._fail(error)
+        self.on_create_begin()
         if self.inside_failure is not None:
             return
         try:
@@ -256,17 +260,12 @@ class LoaderProbe:
 
     def _after(self, iterator: Any) -> None:
         init, self._init = self._init, None
-        try:
-            if init is not None:
-                init.leave(iterator)
-            if iterator is not None:
-                self._follow(iterator, None if init is None else init.counters)
-            self.on_create_end(iterator)
-        except Exception as error:  # noqa: BLE001, never harm training
-            self._fail(error)
-
-    def _fail(self, error: Exception) -> None:
-        self._failure = f'{type(error).__name__}: {error}'
+        if init is not None:
+            init.leave(iterator)
+        if iterator is not None:
+            counters = None if init is None else init.counters
+            self._run(self._follow, iterator, counters)
+        self.on_create_end(iterator)
 
     def _follow(self, iterator: Any, counters: Counters | None) -> None:
         self._collect()
@@ -288,12 +287,8 @@ class LoaderProbe:
     def before_wait(self, iterator: Any) -> None:
         """To be called before each wait for a batch: some end an epoch's workers."""
         # no batch is owed, and they are still there
-        if getattr(iterator, '_task_info', None) != {}:
-            return
-        try:
-            self._collect()
-        except Exception as error:  # noqa: BLE001, never harm training
-            self._fail(error)
+        if getattr(iterator, '_task_info', None) == {}:
+            self._run(self._collect)
 
     def _collect(self) -> None:
         for one in self._followed:
@@ -311,12 +306,7 @@ class LoaderProbe:
 
         Returns:
             ``None`` when nothing is known.
-
-        Raises:
-            SourceError: If the probe failed; it should be closed.
         """
-        if self._failure is not None:
-            raise SourceError(self._failure)
         self._collect()
         tally, self._tally = self._tally, _Tally()
         self._contents = np.concatenate(tally.rows)
@@ -362,9 +352,9 @@ class LoaderProbe:
     def find_owed(self) -> Owed | None:
         """Who owes the loop its next batch; ``None`` where that is not known."""
         one = self._newest()
-        return (
-            None if one is None else find_owed(one.living(), one.counters, self._clock)
-        )
+        if one is None:
+            return None
+        return find_owed(one.living(), one.counters, self._clock)
 
     @property
     def is_memory_due(self) -> bool:
