@@ -369,10 +369,6 @@ def build_runner(
                 'summary': False,
             },
         },
-        visualizer={
-            'type': 'Visualizer',
-            'vis_backends': [{'type': 'LocalVisBackend'}],
-        },
         log_level='ERROR',
         experiment_name=name,
     )
@@ -460,30 +456,17 @@ def append_trial(output: Path, line: dict[str, Any]) -> None:
         file.write(json.dumps(line) + '\n')
 
 
-@dataclass(frozen=True)
 class Case:
     """One setting, predicted from one other training."""
 
-    pipeline: Pipeline
-    measured_s: float
-    predicted: Prediction
-
-    @property
-    def error_pct(self) -> float:
-        """Of the measured one."""
-        return 100 * abs(self.predicted.iter_time_s / self.measured_s - 1.0)
-
-    @property
-    def is_covered(self) -> bool:
-        """Whether the interval holds the truth."""
-        low_s, high_s = self.predicted.iter_time_low_s, self.predicted.iter_time_high_s
-        return low_s <= self.measured_s <= high_s
-
-    @property
-    def half_width_pct(self) -> float:
-        """Of the interval."""
-        one = self.predicted
-        return 50 * (one.iter_time_high_s - one.iter_time_low_s) / one.iter_time_s
+    def __init__(
+        self, pipeline: Pipeline, measured_s: float, predicted: Prediction
+    ) -> None:
+        low_s, high_s = predicted.iter_time_low_s, predicted.iter_time_high_s
+        self.pipeline = pipeline
+        self.error_pct = 100 * abs(predicted.iter_time_s / measured_s - 1.0)
+        self.is_covered = low_s <= measured_s <= high_s
+        self.half_width_pct = 50 * (high_s - low_s) / predicted.iter_time_s
 
 
 def judge_trials(trials: Sequence[dict[str, Any]]) -> list[Case]:
@@ -563,11 +546,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     for pipeline in dict.fromkeys(case.pipeline for case in cases):
         same = [case for case in cases if case.pipeline == pipeline]
-        errors = [case.error_pct for case in same]
-        covered = 100 * sum(case.is_covered for case in same) / len(same)
-        note = f'90th percentile {quantile(errors, 0.9):.1f} %, covered {covered:.0f} %'
+        median, high, covered = judge_cases(pipeline.name, same)
+        note = f'90th percentile {high.value:.1f} %, covered {covered.value:.0f} %'
         name = f'pipeline {pipeline.name}: error, median'
-        benchmark.add(Figure(name, quantile(errors, 0.5), '%', note=note))
+        benchmark.add(Figure(name, median.value, '%', note=note))
     return benchmark.finish()
 
 

@@ -5,9 +5,7 @@ make, and the next is given out when the loop has taken one. Batches are handed 
 order, so a late one holds up those behind it. All tasks that want a core (workers, the
 threads of the step, other processes) share the cores equally, none having more than
 one: processor sharing, followed on a clock that runs at the speed of one task. A step
-on several threads whose threads wait for each other loses more than each of them. Where
-every task has a core of its own, one pass over the batches gives the same in a tenth of
-the time.
+on several threads whose threads wait for each other loses more than each of them.
 
 Durations are a stratified sample, the same for every setting, so that settings compare:
 the n quantiles in the middles of n equal strata, shuffled. Their mean is exact, so a
@@ -116,61 +114,6 @@ def draw_factors(normals: tuple[float, ...], variation: float) -> tuple[float, .
     return tuple((factors / factors.mean()).tolist())
 
 
-def has_free_cores(loop: Loop) -> bool:
-    """Whether no task ever waits for a core, or slows down another one."""
-    tasks = loop.workers + max(loop.step_threads, 1)
-    return tasks <= loop.cores and tasks + loop.other_tasks <= loop.host_cores
-
-
-def follow_batches(loop: Loop, iterations: int, skip: int = 0) -> Trace:
-    """Follow a loop that has free cores from its start.
-
-    Args:
-        loop: With at least one worker.
-        iterations: Iterations to take sums over; an epoch may end before.
-        skip: Iterations to leave out of the sums first.
-    """
-    in_flight = loop.workers * loop.prefetch_factor
-    whole = iterations + skip
-    batches = whole + in_flight
-    if loop.batches is not None:
-        whole, batches = min(whole, loop.batches), min(batches, loop.batches)
-    making_s = np.add(loop.batch_cpu_s, loop.batch_wait_s)
-    making_s = np.resize(making_s, batches).tolist()
-    step_s = loop.step_cpu_s / loop.step_threads + loop.step_spin_s + loop.step_wait_s
-    steps_s = np.resize(np.multiply(loop.step_factors, step_s), whole).tolist()
-    now_s = loop.start_s * loop.workers
-    begins_s: list[float] = []
-    made_s: list[float] = []
-    ends_s: list[float] = []
-    waits_s: list[float] = []
-    for batch in range(whole + in_flight):
-        iteration = batch - in_flight
-        if iteration >= 0:
-            waits_s.append(max(made_s[iteration] - now_s, 0.0))
-            now_s += waits_s[-1] + loop.fetch_s
-        if batch < batches:
-            # the batch that was taken lets one more be sent
-            free_s = made_s[batch - loop.workers] if batch >= loop.workers else now_s
-            begins_s.append(max(now_s, free_s))
-            made_s.append(begins_s[-1] + making_s[batch])
-        if iteration >= 0:
-            now_s += steps_s[iteration]
-            ends_s.append(now_s)
-    from_s, until_s = ends_s[skip - 1] if skip else 0.0, ends_s[-1]
-    busy_s = np.clip(made_s, from_s, until_s) - np.clip(begins_s, from_s, until_s)
-    return Trace(
-        ends_s=ends_s,
-        iterations=whole - skip,
-        seconds=until_s - from_s,
-        wait_s=math.fsum(waits_s[skip:]),
-        fetch_s=loop.fetch_s * (whole - skip),
-        step_s=math.fsum(steps_s[skip:]),
-        busy_s=float(busy_s.sum()),
-        others_cpu_s=loop.other_tasks * (until_s - from_s),
-    )
-
-
 _MAIN = -1
 _PARTS = ('start_s', 'wait_s', 'fetch_s', 'step_s')
 """What the training process is in; the last three are sums of a `Trace`."""
@@ -184,8 +127,6 @@ def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
         iterations: Iterations to take sums over; an epoch may end before.
         skip: Iterations to leave out of the sums first.
     """
-    if has_free_cores(loop):
-        return follow_batches(loop, iterations, skip)
     whole = iterations + skip
     if loop.batches is not None:
         whole = min(whole, loop.batches)

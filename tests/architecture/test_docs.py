@@ -7,9 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.verdict import VERDICTS
 from mmgpu_hooks.memory.estimate import PEAK_FACTORS
@@ -118,22 +115,17 @@ def test_published_peaks_are_said_as_the_benchmark_has_them():
             assert sentence.search(page.read_text()), page
 
 
-@pytest.mark.parametrize(
-    'page',
-    [
-        'README.md',
-        'CONTRIBUTING.md',
-        'docs/en/batch-size.md',
-        'docs/en/evidence-format.md',
-        'docs/en/how-it-works.md',
-        'docs/en/pick-a-gpu.md',
-        'docs/en/read-the-summary.md',
-        'docs/en/what-the-scalars-mean.md',
-        'docs/en/will-it-fit.md',
-    ],
+NO_REAL_CARD = (
+    *('README.md', 'CONTRIBUTING.md', 'docs/en/batch-size.md'),
+    *('docs/en/evidence-format.md', 'docs/en/how-it-works.md'),
+    *('docs/en/pick-a-gpu.md', 'docs/en/read-the-summary.md'),
+    *('docs/en/what-the-scalars-mean.md', 'docs/en/will-it-fit.md'),
 )
-def test_a_page_says_what_no_real_card_has_shown(page: str):
-    assert 'no real card' in (ROOT / page).read_text().replace('\n', ' ')
+
+
+def test_pages_say_what_no_real_card_has_shown():
+    for page in NO_REAL_CARD:
+        assert 'no real card' in (ROOT / page).read_text().replace('\n', ' '), page
 
 
 def test_every_verdict_is_documented():
@@ -143,13 +135,6 @@ def test_every_verdict_is_documented():
 
 def test_the_page_of_the_evidence_is_up_to_date():
     assert EVIDENCE_PAGE.read_text() == render_evidence()
-
-
-def test_every_threshold_has_its_reason():
-    source = Path(thresholds.__file__).read_text()
-    names = re.findall(r'^([A-Z_]+) = ', source, re.MULTILINE)
-    reasons = re.findall(r'^[A-Z_]+ = .*\n"""(.+)', source, re.MULTILINE)
-    assert len(names) == len(reasons) > 5
 
 
 if __name__ == '__main__':

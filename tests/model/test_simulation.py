@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmgpu_hooks.model import simulation
-from mmgpu_hooks.model.simulation import Loop, Trace, has_free_cores, simulate_loop
+from mmgpu_hooks.model.simulation import Loop, simulate_loop
 
 MANY = 1000.0
 
@@ -32,13 +31,6 @@ def make_loop(**fields) -> Loop:
         step_wait_s=0.0,
     )
     return replace(loop, **fields)
-
-
-def follow_events(loop: Loop, iterations: int, skip: int = 0) -> Trace:
-    """The simulation without the short cut of free cores."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulation, 'has_free_cores', lambda loop: False)
-        return simulate_loop(loop, iterations, skip)
 
 
 def rate(loop: Loop, iterations: int = 64) -> float:
@@ -144,51 +136,6 @@ def test_uneven_costs_follow_the_recurrence(waits, steps, workers, prefetch, fet
     )
     expected = recur(waits, steps, workers, prefetch, fetch_s, 40)
     assert simulate_loop(loop, 40).ends_s == pytest.approx(expected)
-    assert follow_events(loop, 40).ends_s == pytest.approx(expected)
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.floats(0.0, 0.1), st.floats(0.0, 0.1)), min_size=1, max_size=20
-    ),
-    st.lists(st.floats(0.2, 3.0), min_size=1, max_size=20),
-    st.integers(1, 6),
-    st.integers(1, 4),
-    st.integers(1, 3),
-    st.sampled_from([0.0, 0.02]),
-    st.sampled_from([None, 5, 13, 30]),
-    st.sampled_from([(40, 0), (12, 4), (1, 1)]),
-)
-def test_on_free_cores_the_short_cut_gives_what_the_events_give(
-    costs, steps, workers, prefetch, threads, start_s, batches, asked
-):
-    loop = make_loop(
-        workers=workers,
-        prefetch_factor=prefetch,
-        # exactly a core for each task
-        cores=float(workers + threads),
-        host_cores=workers + threads + 0.5,
-        other_tasks=0.5,
-        batch_cpu_s=[cpu for cpu, _ in costs],
-        batch_wait_s=[wait for _, wait in costs],
-        fetch_s=0.003,
-        fetch_busy_s=0.05,
-        wake_s=0.05,
-        step_cpu_s=0.01 * threads,
-        step_threads=threads,
-        step_spin_s=0.005,
-        step_wait_s=0.02,
-        step_factors=steps,
-        start_s=start_s,
-        batches=batches,
-    )
-    assert has_free_cores(loop)
-    assert not has_free_cores(replace(loop, cores=loop.cores - 0.1))
-    assert not has_free_cores(replace(loop, other_tasks=0.6))
-    short, events = simulate_loop(loop, *asked), follow_events(loop, *asked)
-    for name, value in vars(events).items():
-        assert getattr(short, name) == pytest.approx(value, rel=1e-9, abs=1e-9), name
 
 
 def test_an_epoch_ends_with_its_last_batch():
@@ -199,24 +146,3 @@ def test_an_epoch_ends_with_its_last_batch():
     assert trace.ends_s == pytest.approx([0.05, 0.06, 0.09, 0.10, 0.13])
     # and nobody makes a sixth
     assert trace.busy_s == pytest.approx(5 * 0.04)
-
-
-def test_the_seconds_are_all_accounted_for():
-    loop = make_loop(
-        workers=3,
-        cores=2.0,
-        host_cores=2.0,
-        other_tasks=0.4,
-        batch_cpu_s=[0.02, 0.05],
-        batch_wait_s=[0.01, 0.0],
-        fetch_s=0.002,
-        fetch_busy_s=0.001,
-        wake_s=0.001,
-        step_cpu_s=0.005,
-        step_spin_s=0.002,
-        step_wait_s=0.003,
-    )
-    trace = simulate_loop(loop, 50, 20)
-    parts = trace.wait_s + trace.fetch_s + trace.step_s
-    assert parts == pytest.approx(trace.seconds)
-    assert trace.busy_s == pytest.approx(3 * trace.seconds)
