@@ -10,7 +10,7 @@ from typing import Any
 
 from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
 from mmgpu_hooks.experiment.trial import Progress
-from mmgpu_hooks.model.stats import alternate, paired_gain
+from mmgpu_hooks.model.stats import paired_gain
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import Estimate, Verification
 from mmgpu_hooks.schema.plural import plural
@@ -50,7 +50,8 @@ class VerifyPlan(Plan):
         if is_warm:
             if not turn % 2 and is_settled(blocks.gain):
                 return None
-            side = int(alternate(turn // 2 + 1)[turn])
+            # A B B A A B B A, so that a drift cancels out
+            side = (turn + turn // 2) % 2
             skipped, measured = self._plan_block(blocks.warm_ups)
         else:
             side, skipped, measured = len(blocks.warm_ups), 0, warm_up

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mmgpu_hooks.model.stats import CONFIDENCE, student_t
+from mmgpu_hooks.model.stats import CONFIDENCE, Column, student_t
 from mmgpu_hooks.schema.judged import Estimate
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
-Column = np.ndarray[Any, np.dtype[np.float64]]
 
 WARM_UP = 1 / 3
 """Share of the iterations that is left out: caches fill, the allocator's pools grow."""

@@ -59,15 +59,6 @@ def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate
     return Estimate(value, low, high, mean.count)
 
 
-def alternate(pairs: int) -> list[bool]:
-    """Which setting's turn it is: A B B A A B B A, so that a drift cancels out.
-
-    Returns:
-        Two per pair; whether it is the second setting's.
-    """
-    return [bool((index + index // 2) % 2) for index in range(2 * pairs)]
-
-
 LEAST_VALUES = 6
 """Below these nothing can be said of how neighbours resemble each other."""
 
