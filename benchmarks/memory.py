@@ -55,13 +55,6 @@ OTHERWISE = {
 """Models whose peak was published of another training than that of the config."""
 QUICK = ['ssd300', 'rtmdet-tiny']
 
-OPTIMIZERS = {
-    'sgd': lambda p: torch.optim.SGD(p, lr=0.0),
-    'momentum': lambda p: torch.optim.SGD(p, lr=0.0, momentum=0.9),
-    'adam': lambda p: torch.optim.Adam(p, lr=0.0),
-    'adamw': lambda p: torch.optim.AdamW(p, lr=0.0),
-}
-
 
 def choose_judged_size(fit: Mapping[str, Any]) -> tuple[int, int]:
     """A size between the fitted ones, or the only one that the model takes."""
@@ -72,12 +65,12 @@ def choose_judged_size(fit: Mapping[str, Any]) -> tuple[int, int]:
     return (height + next_height) // 64 * 32, (width + next_width) // 64 * 32
 
 
-def count_step(config: Path, size: tuple[int, int]) -> tuple[int, int, dict[str, int]]:
-    """Run one forward and backward pass, and a step of each optimizer, on the CPU.
+def count_step(config: Path, size: tuple[int, int]) -> tuple[int, int, int]:
+    """Run one forward and backward pass, and a step of the optimizer, on the CPU.
 
     Returns:
         Bytes kept for the backward pass when the forward pass had ended, bytes of
-        gradients, and bytes of each optimizer's state.
+        gradients, and bytes of the optimizer's state.
     """
     built = read_config_model(config)
     model, kept = built.model, list[torch.Tensor]()
@@ -97,24 +90,22 @@ def count_step(config: Path, size: tuple[int, int]) -> tuple[int, int, dict[str,
         saved = {one.data_ptr(): one.nbytes() for one in storages}
         saved_bytes = sum(bytes_ for place, bytes_ in saved.items() if place not in own)
         loss.backward()
-    state_bytes = {}
-    for name, make in OPTIMIZERS.items():
-        optimizer = make(model.parameters())
-        optimizer.step()
-        state_bytes[name] = sum(
-            value.nbytes
-            for state in optimizer.state.values()
-            for value in state.values()
-            if isinstance(value, torch.Tensor)
-        )
+    kind = {**(built.optimizer or {}), 'lr': 0.0}
+    optimizer = getattr(torch.optim, kind.pop('type'))(model.parameters(), **kind)
+    optimizer.step()
+    state_bytes = sum(
+        value.nbytes
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
+    )
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     return saved_bytes, sum(grad.nbytes for grad in grads), state_bytes
 
 
 def judge_model(name: str, config: Path) -> Iterator[Figure]:
     """The lines of one model."""
-    options = '--fit', CARD, '--optimizer', 'config', *OPTIMIZERS
-    found = ask('estimate-memory', str(config), *options)
+    found = ask('estimate-memory', str(config), '--fit', CARD)
     static, fit = found['static'], found['fit']
     activations = f'{name}: activations off'
     if fit is None:
@@ -123,10 +114,8 @@ def judge_model(name: str, config: Path) -> Iterator[Figure]:
         return
     height, width = choose_judged_size(fit)
     saved_bytes, gradient_bytes, state_bytes = count_step(config, (height, width))
-    off = abs(static['gradient_bytes'] - gradient_bytes) + sum(
-        abs((static['optimizer_state_bytes'][key] or 0) - count)
-        for key, count in state_bytes.items()
-    )
+    off = abs(static['gradient_bytes'] - gradient_bytes)
+    off += abs((static['optimizer_state_bytes'] or 0) - state_bytes)
     yield exactly(f'{name}: static bytes off', off, 0, 'bytes')
     pixels = height * width
     image_bytes = fit['image_bytes'] + pixels * fit['pixel_bytes']
@@ -152,8 +141,7 @@ def judge_published(
     name: str, found: Mapping[str, Any], published: float
 ) -> Iterator[Figure]:
     """Hold total and largest batch size against a published peak."""
-    optimizer, totals = next(iter(found['total_bytes'].items()))
-    ((batch, total_bytes),) = totals.items()
+    ((batch, total_bytes),) = found['total_bytes'].items()
     peak_bytes = published * 2**30
     otherwise = OTHERWISE.get(name, '')
     yield Figure(
@@ -168,9 +156,7 @@ def judge_published(
     image_bytes = (peak_bytes - static_bytes) / int(batch)
     card = found['card']
     most = int((card['room_bytes'] - static_bytes) // image_bytes)
-    largest, safe = (
-        card[key][optimizer] for key in ('batch_sizes', 'safe_batch_sizes')
-    )
+    largest, safe = card['batch_size'], card['safe_batch_size']
     label = f'{name}: largest batch on {CARD}'
     note = f'{largest} by the estimate, {most} by the published peak{otherwise}'
     yield Figure(label, 100 * (largest / most - 1), '%', note=note)

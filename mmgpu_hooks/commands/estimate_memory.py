@@ -16,8 +16,6 @@ from mmgpu_hooks.memory import estimate
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show import forecasts as show
 
-_OPTIMIZERS = (estimate.CONFIG_OPTIMIZER, *estimate.OPTIMIZERS)
-
 
 def _parse_size(match: re.Match[str]) -> tuple[int, int] | None:
     height, width = int(match[1]), int(match[2] or match[1])
@@ -27,13 +25,6 @@ def _parse_size(match: re.Match[str]) -> tuple[int, int] | None:
 @options.command('estimate-memory', '0 estimated')
 @options.config_argument
 @options.batch_size("Images per batch and GPU; by default the config's.")
-@options.several(
-    '--optimizer',
-    click.Choice(_OPTIMIZERS, case_sensitive=False),
-    'Optimizers to count the state of.',
-    default=_OPTIMIZERS[:1],
-    metavar=f'[{"|".join(_OPTIMIZERS)}]...',
-)
 @click.option(
     '--image-size',
     type=options.parsed(
@@ -59,7 +50,6 @@ def _parse_size(match: re.Match[str]) -> tuple[int, int] | None:
 def estimate_memory(
     config: Path,
     batch_size: Sequence[int],
-    optimizer: Sequence[str],
     image_size: tuple[int, int] | None,
     fit: int | None,
     run: Path | None,
@@ -79,7 +69,6 @@ def estimate_memory(
     estimated = estimate.estimate_memory(
         config,
         tuple(dict.fromkeys(batch_size)),
-        tuple(dict.fromkeys(optimizer)),
         image_size=image_size,
         mixed_precision=amp,
         on_step=lambda what: say(f'{what} ...') if sys.stderr.isatty() else None,

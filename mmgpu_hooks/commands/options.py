@@ -112,17 +112,21 @@ def work_dir(text: str) -> Decorator[Any]:
     return click.option('--work-dir', type=PATH, metavar='DIR', help=text)
 
 
-def several(name: str, kind: Any, text: str, **more: Any) -> Decorator[Any]:
-    """An option that takes several words; ``more`` are arguments of `click.option`."""
-    more = {'metavar': 'N...', **more}
-    return click.option(name, multiple=True, type=kind, help=text, **more)
+def _several(
+    name: str, most: int, text: str, least: int, **more: Any
+) -> Decorator[Any]:
+    """An option that takes several whole numbers, one a word."""
+    kind = click.IntRange(least, most)
+    return click.option(
+        name, multiple=True, type=kind, metavar='N...', help=text, **more
+    )
 
 
 def num_workers(text: str, **more: Any) -> Decorator[Any]:
     """``--num-workers N...``."""
-    return several('--num-workers', click.IntRange(0, MOST_WORKERS), text, **more)
+    return _several('--num-workers', MOST_WORKERS, text, 0, **more)
 
 
 def batch_size(text: str) -> Decorator[Any]:
     """``--batch-size N...``."""
-    return several('--batch-size', click.IntRange(1, MOST_BATCH), text)
+    return _several('--batch-size', MOST_BATCH, text, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable
@@ -28,16 +27,6 @@ from mmgpu_hooks.schema.memory import (
 )
 from mmgpu_hooks.schema.plural import plural
 
-OPTIMIZERS: Mapping[str, Mapping[str, Any]] = {
-    'sgd': {'type': 'SGD'},
-    'momentum': {'type': 'SGD', 'momentum': 0.9},
-    'adam': {'type': 'Adam'},
-    'adamw': {'type': 'AdamW'},
-}
-"""Those that can be asked for by name, as a config has them."""
-
-CONFIG_OPTIMIZER = 'config'
-
 PEAK_FACTORS = {False: (1.01, 1.5), True: (1.06, 6.7)}
 """Least and most that peaks published by MMDetection were of their estimates, without
 and with cudnn_benchmark: benchmarks/results/memory.md."""
@@ -52,7 +41,6 @@ _EMA_STEPS_BYTES = 8
 def estimate_memory(
     config: Path,
     batch_sizes: tuple[int, ...] = (),
-    optimizers: tuple[str, ...] = (CONFIG_OPTIMIZER,),
     *,
     image_size: Size | None = None,
     mixed_precision: bool = False,
@@ -66,7 +54,6 @@ def estimate_memory(
     Args:
         config: The file.
         batch_sizes: The config's own, when empty.
-        optimizers: Keys of :data:`OPTIMIZERS`, or ``config``.
         image_size: Padded height and width; the config's, when ``None``.
         mixed_precision: Autocast, also where the config has none.
         on_step: Called with what is being done.
@@ -99,7 +86,7 @@ def estimate_memory(
     asked = batch_sizes or (built.batch_size or 1,)
     return MemoryEstimate(
         model=type(built.model).__name__,
-        static=count_static(built, gradients, optimizers, notes),
+        static=count_static(built, gradients, notes),
         image_size=size,
         image_size_source=source,
         mixed_precision=mixed,
@@ -120,32 +107,27 @@ def fit_card(
     Args:
         estimate: Of the training.
         card_bytes: All the memory of the card.
-        measured: Batch size and peak of a run of this training, with the optimizer
-            that was counted first; the peaks that MMDetection published, if ``None``.
+        measured: Batch size and peak of a run of this training; the peaks that
+            MMDetection published, if ``None``.
 
     Raises:
         UserError: If a run's peak cannot be held against the estimate.
     """
     room = CardRoom(card_bytes, CONTEXT_BYTES).safe_bytes
-    by_estimate: dict[str, int | None] = {}
-    safe: dict[str, int | None] = {}
-    factor, growth = estimate.peak_factors[1], None
-    gone = estimate.static.gradient_bytes
-    for name in estimate.static.optimizer_state_bytes:
-        static = estimate.static.total_bytes(name)
-        if measured is not None and not safe:
-            factor, growth = _correct(estimate, static, *measured)
-        if static is None:
-            by_estimate[name] = safe[name] = None
-            continue
-        by_estimate[name] = _largest_batch(estimate, room - static)
+    batch = safe = None
+    factor, static = estimate.peak_factors[1], estimate.static.total_bytes
+    growth = None
+    if measured is not None:
+        factor, growth = _correct(estimate, static, *measured)
+    if static is not None:
+        batch = _largest_batch(estimate, room - static)
         left = room / factor - static
         if growth is not None:
-            left = (room - static + gone) / growth
-        safe[name] = _largest_batch(estimate, left)
+            left = (room - static + estimate.static.gradient_bytes) / growth
+        safe = _largest_batch(estimate, left)
     notes, probed = estimate.notes, estimate.fit.points if estimate.fit else ()
     seen = max((one.batch_size for one in probed), default=0)
-    if probed and max(one or 0 for one in by_estimate.values()) > _FAR * seen:
+    if probed and (batch or 0) > _FAR * seen:
         notes += (
             f'The batch size for the card is extrapolated: the model was run with 1 to '
             f'{plural(seen, "image")} a batch.',
@@ -155,8 +137,8 @@ def fit_card(
         room_bytes=room,
         factor=factor,
         run_batch_size=measured[0] if measured else None,
-        batch_sizes=by_estimate,
-        safe_batch_sizes=safe,
+        batch_size=batch,
+        safe_batch_size=safe,
     )
     return replace(estimate, card=card, notes=notes)
 
@@ -196,39 +178,31 @@ def _largest_batch(estimate: MemoryEstimate, room_bytes: float) -> int | None:
 
 
 def count_static(
-    built: ConfigModel,
-    gradients: Gradients,
-    optimizers: tuple[str, ...],
-    notes: list[str],
+    built: ConfigModel, gradients: Gradients, notes: list[str]
 ) -> StaticBytes:
     """Bytes of a model's training that do not grow with the batch.
 
     Args:
         built: The model.
         gradients: Number and bytes of one number of each parameter with a gradient.
-        optimizers: Keys of :data:`OPTIMIZERS`, or ``config``.
-        notes: Gets a sentence for each optimizer whose state is not known.
+        notes: Gets a sentence where the state of the optimizer is not known.
     """
     seen = set[tuple[Any, int]]()
     numbers, parameters = count_tensors(built.model.parameters(), seen)
     _, buffers = count_tensors(built.model.buffers(), seen)
-    states: dict[str, int | None] = {}
-    for asked in optimizers:
-        found, label = OPTIMIZERS.get(asked, built.optimizer), asked
-        if asked == CONFIG_OPTIMIZER and found:
-            label = type_name(found) + ' with momentum' * bool(found.get('momentum'))
+    found, label, state = built.optimizer, 'unknown', None
+    if found is not None:
+        label = type_name(found) + ' with momentum' * bool(found.get('momentum'))
         with built.running():
-            states[label] = None if found is None else count_state(found, gradients)
-        if states[label] is None:
-            notes.append(
-                f'The state of the optimizer ({label}) is not known beforehand; name '
-                'one with --optimizer for an idea.'
-            )
+            state = count_state(found, gradients)
+    if state is None:
+        notes.append(f'The state of the optimizer ({label}) is not known beforehand.')
     return StaticBytes(
         parameters=numbers,
         parameter_bytes=parameters,
         gradient_bytes=sum(count * size for count, size in gradients),
         buffer_bytes=buffers,
         ema_bytes=(parameters + buffers + _EMA_STEPS_BYTES) * built.averaged_copies,
-        optimizer_state_bytes=states,
+        optimizer=label,
+        optimizer_state_bytes=state,
     )

@@ -18,16 +18,18 @@ class StaticBytes:
     buffer_bytes: int
     ema_bytes: int
     """Of averaged copies of the model (EMAHook); 0 without one."""
-    optimizer_state_bytes: Mapping[str, Optional[int]] = field(default_factory=dict)
-    """By optimizer; ``None`` where the state of that one is not known."""
+    optimizer: str = 'unknown'
+    """The config's."""
+    optimizer_state_bytes: Optional[int] = None
+    """``None`` where it is not known."""
 
-    def total_bytes(self, optimizer: str) -> Optional[int]:
+    @property
+    def total_bytes(self) -> Optional[int]:
         """Everything together; ``None`` when the optimizer's state is not known."""
-        state = self.optimizer_state_bytes.get(optimizer)
-        if state is None:
+        if self.optimizer_state_bytes is None:
             return None
         model = self.parameter_bytes + self.gradient_bytes + self.buffer_bytes
-        return model + self.ema_bytes + state
+        return model + self.ema_bytes + self.optimizer_state_bytes
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,10 @@ class CardFit:
     """Peak over estimate that the safe batch size allows for."""
     run_batch_size: Optional[int]
     """Of the run whose peak gave the factor; ``None`` where published peaks did."""
-    batch_sizes: Mapping[str, Optional[int]]
-    """By optimizer, if training takes what is estimated; ``None`` when unknown."""
-    safe_batch_sizes: Mapping[str, Optional[int]]
-    """The same, if the peak is as far above the estimate as the factor says."""
+    batch_size: Optional[int]
+    """If training takes what is estimated; ``None`` when unknown."""
+    safe_batch_size: Optional[int]
+    """If the peak is as far above the estimate as the factor says."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,7 @@ class MemoryEstimate:
     card: Optional[CardFit] = None
     """``None`` when no card was asked for."""
 
-    def total_bytes(self, optimizer: str, batch_size: int) -> Optional[int]:
+    def total_bytes(self, batch_size: int) -> Optional[int]:
         """Everything together; ``None`` when a part is unknown."""
-        static = self.static.total_bytes(optimizer)
-        activations = self.activation_bytes.get(batch_size)
+        static, activations = self.static.total_bytes, self.activation_bytes[batch_size]
         return None if static is None or activations is None else static + activations

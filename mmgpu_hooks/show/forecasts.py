@@ -157,18 +157,19 @@ def _describe_memory(fit: MemoryFit, forecast: Forecast) -> Iterator[Fact]:
         yield 'GPU', f'{format_bytes(card.total_bytes)}; {safe}{full}'
 
 
+_TOTALS: Sequence[Column] = (
+    ('batch', '', lambda row: str(row[0])),
+    ('activations', '', lambda row: format_bytes(row[1])),
+    ('total', '', lambda row: format_bytes(row[2])),
+)
+
+
 def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
-    """The parts of a training's memory, and the totals by batch size and optimizer."""
-    optimizers = list(estimate.static.optimizer_state_bytes)
+    """The parts of a training's memory, and the totals by batch size."""
     rows = [
-        (
-            batch,
-            format_bytes(activations),
-            *(format_bytes(estimate.total_bytes(name, batch)) for name in optimizers),
-        )
+        (batch, activations, estimate.total_bytes(batch))
         for batch, activations in estimate.activation_bytes.items()
     ]
-    head = ['batch', 'activations', *(f'total, {name}' for name in optimizers)]
     least, most = estimate.peak_factors
     beside = (
         'On top of these totals a training needs the CUDA context (300 to 600 MiB), '
@@ -178,8 +179,8 @@ def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
     )
     return [
         Section(facts=list(_describe_parts(estimate))),
-        Section(table=Table(head, rows, texts=0)),
-        Section(facts=list(_describe_card(estimate))),
+        Section(table=tabulate(rows, _TOTALS)),
+        Section(facts=_describe_card(estimate)),
         Section(sentences=(*estimate.notes, beside)),
     ]
 
@@ -187,13 +188,8 @@ def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
 def render_estimate_json(estimate: MemoryEstimate) -> str:
     """Every figure; unknown ones are null."""
     body = asdict(estimate)
-    body['total_bytes'] = {
-        optimizer: {
-            str(batch): estimate.total_bytes(optimizer, batch)
-            for batch in estimate.activation_bytes
-        }
-        for optimizer in estimate.static.optimizer_state_bytes
-    }
+    totals = {str(n): estimate.total_bytes(n) for n in estimate.activation_bytes}
+    body['total_bytes'] = totals
     return to_json(**body)
 
 
@@ -211,8 +207,8 @@ _PARTS: Sequence[Column] = (
 
 def _describe_parts(estimate: MemoryEstimate) -> Iterator[Fact]:
     yield from list_facts(estimate, _PARTS)
-    for name, state in estimate.static.optimizer_state_bytes.items():
-        yield 'optimizer', f'{format_bytes(state)} ({name})'
+    state = format_bytes(estimate.static.optimizer_state_bytes)
+    yield 'optimizer', f'{state} ({estimate.static.optimizer})'
     fit = estimate.fit
     if fit is not None:
         terms = fit.fixed_bytes, fit.image_bytes, fit.pixel_bytes
@@ -223,18 +219,17 @@ def _describe_parts(estimate: MemoryEstimate) -> Iterator[Fact]:
         yield 'activations', f'fitted to {runs} on the CPU; the fit is {within}'
 
 
-def _describe_card(estimate: MemoryEstimate) -> Iterator[Fact]:
-    """One line an optimizer: what fits by the estimate, and what is safe."""
+def _describe_card(estimate: MemoryEstimate) -> list[Fact]:
+    """What fits by the estimate, and what is safe."""
     card, (least, most) = estimate.card, estimate.peak_factors
     if card is None:
-        return
+        return []
     why = f'published peaks were {least:g} to {most:g} times the estimate'
     if card.run_batch_size is not None:
         why = f"the run's peak was {card.factor:.2f} times the estimate"
-    for name, batch in card.batch_sizes.items():
-        text = 'unknown, see below'
-        if batch is not None:
-            safe = card.safe_batch_sizes[name] or 'none'
-            text = f'batch {batch or "none"} by the estimate; {safe} to be safe ({why})'
-        text += f', {name}' * (len(card.batch_sizes) > 1)
-        yield f'{format_bytes(card.card_bytes)} card', text
+    text = 'unknown, see below'
+    if card.batch_size is not None:
+        safe = card.safe_batch_size or 'none'
+        text = f'batch {card.batch_size or "none"} by the estimate; {safe} to be safe'
+        text += f' ({why})'
+    return [(f'{format_bytes(card.card_bytes)} card', text)]

@@ -87,7 +87,6 @@ BAD = {
     'estimate-memory config.py --batch-size 0': '--batch-size',
     'estimate-memory config.py --image-size 0x5': "found '0x5'",
     'estimate-memory config.py --image-size big': "found 'big'",
-    'estimate-memory config.py --optimizer lion': '--optimizer',
     'estimate-memory config.py --fit 24': "found '24'",
     'estimate-memory config.py --fit 0GiB': 'such as 24GiB',
     'pick-gpu -n 0': '--count',
