@@ -281,10 +281,7 @@ class Recorder:
         for source, reason in self._sources.unknown.items():
             if source not in self._known:
                 self._known[source] = reason
-                iteration = self._recording.recorded
-                self._recording.write(
-                    UnknownRecord(source=source, reason=reason, iteration=iteration)
-                )
+                self._recording.write_reason(UnknownRecord, source, reason)
 
     def note_source_off(self, source: str, reason: str) -> None:
         """Leave in the evidence why a figure is missing from here on."""
@@ -296,10 +293,7 @@ class Recorder:
         if source in ('ledger', 'interval', 'scalars'):
             # nothing else takes the last values off LoggerHook's lines
             self._board.clear()
-        iteration = self._recording.recorded
-        self._recording.write(
-            SourceOffRecord(source=source, reason=reason, iteration=iteration)
-        )
+        self._recording.write_reason(SourceOffRecord, source, reason)
 
     def finish(self, error: BaseException | None) -> Path | None:
         """Close everything; a second call does nothing.

@@ -6,7 +6,7 @@ from typing import Any
 
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
-from mmgpu_hooks.schema.recorded import Line
+from mmgpu_hooks.schema.recorded import Line, SourceOffRecord, UnknownRecord
 from mmgpu_hooks.schema.writer import EvidenceWriter
 
 
@@ -42,3 +42,9 @@ class Recording:
         """Add a line to the evidence, where there is any."""
         if self.writer is not None:
             self.guard.run('evidence', self.writer.write, record)
+
+    def write_reason(
+        self, kind: type[UnknownRecord | SourceOffRecord], source: str, reason: str
+    ) -> None:
+        """Add why a figure is missing from here on."""
+        self.write(kind(source=source, reason=reason, iteration=self.recorded))

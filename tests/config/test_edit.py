@@ -105,16 +105,6 @@ def test_overrides_an_inherited_loader_at_the_end(before, after):
     assert edit_settings(after, WORKERS) == after
 
 
-def test_a_long_override_is_broken_into_lines():
-    settings = {f'train_dataloader.{key}': 8 for key in ('num_workers', 'a' * 30)}
-    settings['train_dataloader.pin_memory'] = True
-    after = edit_settings('a = 1\n', settings)
-    assert after == (
-        'a = 1\n\ntrain_dataloader = dict(num_workers=8, pin_memory=True,\n'
-        f'                        {"a" * 30}=8)\n'
-    )
-
-
 T = 'train_dataloader'
 OVER = f'\n{T} = dict({T}, num_workers=8)\n'
 

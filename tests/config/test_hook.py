@@ -21,7 +21,6 @@ from mmengine.config import read_base
 with read_base():
     from .base import *
 """
-LONG = "default_hooks = dict(\n    logger=dict(type='LoggerHook', interval=50),\n"
 
 
 @pytest.fixture
@@ -39,17 +38,11 @@ def config(tmp_path):
             f"_base_ = 'base.py'\n\ndefault_hooks = dict({OURS})\n",
         ),
         (LAZY, f'{LAZY}\ndefault_hooks.update({OURS})\n'),
-        (f'{LONG})\n', f'{LONG}    {OURS},\n)\n'),
-        (
-            'default_hooks = {}\n',
-            "default_hooks = {'gpu_efficiency': " + OURS[15:] + '}\n',
-        ),
         (
             'common = dict(a=1)\ndefault_hooks = dict(**common, b=2)\nx = 1\n',
             f'common = dict(a=1)\ndefault_hooks = dict(**common, b=2,\n'
             f'                     {OURS})\nx = 1\n',
         ),
-        ('a = 1', f'a = 1\n\ndefault_hooks = dict({OURS})'),
         ('a = 1\n# end\n  \n', f'a = 1\n# end\n  \n\ndefault_hooks = dict({OURS})\n'),
         ('default_hooks = dict()\n', f'default_hooks = dict({OURS})\n'),
         (

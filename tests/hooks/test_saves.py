@@ -16,15 +16,9 @@ def test_arguments_by_name_and_of_another_kind():
     assert read_save_path() is read_save_path(None, 'epoch_4.pth') is None
 
 
-def after(
-    iteration: int, iterations: int, waits_s: float, usual_wait_s: float | None
-) -> SaveAftermathRecord:
-    return SaveAftermathRecord(
-        iteration=iteration,
-        iterations=iterations,
-        waits_s=waits_s,
-        usual_wait_s=usual_wait_s,
-    )
+def after(*figures: Any) -> SaveAftermathRecord:
+    names = ('iteration', 'iterations', 'waits_s', 'usual_wait_s')
+    return SaveAftermathRecord(**dict(zip(names, figures)))
 
 
 SAVE, CUT = True, False

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from fakes.changed import changed
 from fakes.pooled import EACH, FIXED, make_pooled
 from fakes.replaced import replace
 from fakes.runs import GIB, make_inside_workers, steady
@@ -19,10 +20,6 @@ def recommend(*runs: RunEvidence) -> Recommendation:
     run = pool.newest
     together = run.altered(workload=pool.workload)
     return recommend_settings(together, pool.memory)
-
-
-def changed(found: Recommendation) -> dict[str, object]:
-    return {c.key.replace('train_dataloader.', ''): c.new for c in found.changes}
 
 
 def two_sizes(small: int = 2, large: int = 4, **fields) -> list[RunEvidence]:

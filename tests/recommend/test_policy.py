@@ -3,12 +3,14 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.regret import draw_null
+from fakes.changed import changed
 from fakes.replaced import replace
 from fakes.runs import (
     GIB,
     make_evidence,
     make_inside_workers,
     make_interval,
+    make_loader,
     make_run,
     make_workers,
 )
@@ -19,18 +21,7 @@ from mmgpu_hooks.schema.recorded import HostLimits, LoaderSettings
 
 
 def loader(num_workers: int, persistent: bool = True, **fields) -> LoaderSettings:
-    prefetch = fields.pop('prefetch', 2 if num_workers else None)
-    pin = fields.pop('pin', False)
-    return LoaderSettings(
-        num_workers=num_workers,
-        persistent_workers=persistent,
-        prefetch_factor=prefetch,
-        pin_memory=pin,
-        batch_size=4,
-        batches_per_epoch=100,
-        dataset_length=400,
-        start_method='fork',
-    )
+    return make_loader(num_workers, persistent_workers=persistent, **fields)
 
 
 def host(cores: float, **fields) -> HostLimits:
@@ -52,13 +43,6 @@ def recommend(settings: LoaderSettings, limits: HostLimits, **fields) -> Recomme
     )
     run = Run(make_evidence(run=run, **fields))
     return recommend_settings(run)
-
-
-def changed(recommendation: Recommendation) -> dict[str, object]:
-    return {
-        change.key.replace('train_dataloader.', ''): change.new
-        for change in recommendation.changes
-    }
 
 
 # A wait is per iteration, cpu_s per batch; the main process takes one core of the step.
@@ -193,7 +177,7 @@ def test_workers_that_grow_are_not_kept(grown, kept):
 @pytest.mark.parametrize('pin', [False, True])
 def test_pinned_memory_is_advice_since_no_gain_of_it_was_measured(pin):
     starved = {'workers': make_workers(0.6), **BUSY}
-    found = recommend(loader(2, pin=pin), host(16.0), device='cuda', **starved)
+    found = recommend(loader(2, pin_memory=pin), host(16.0), device='cuda', **starved)
     assert changed(found) == {'num_workers': 4}
     assert any('pin_memory=True' in one for one in found.advice) is not pin
 

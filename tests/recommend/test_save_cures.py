@@ -16,9 +16,7 @@ from fakes.saves import (
     HOST,
     LOADER,
     make_aftermath,
-    make_calm,
     make_contended,
-    make_save,
     walls_of,
 )
 from mmgpu_hooks.judge.run import Run
@@ -74,21 +72,6 @@ def test_what_no_job_is_known_to_lose_changes_nothing_but_is_said():
     assert with_save_cures(NOTHING, summary).reason == NOTHING.reason
     cure = cures_of(summary)['polite_workers']
     assert (cure.run_gross_s, cure.run_net_s) == (pytest.approx(6.4), 0.0)
-
-
-@pytest.mark.parametrize(
-    'saves',
-    [
-        make_calm(5),
-        [make_save(10, blocked_s=2.0)],
-        [make_save(10, run_delay_s=1.6, workers_cpu_s=0.0, other_cpu_s=3.6)],
-        [],
-    ],
-    ids=['healthy', 'storage', 'other_load', 'none'],
-)
-def test_workers_that_hold_up_no_save_are_left_alone(saves):
-    assert changes_of(fold(saves)) == []
-    assert 'polite_workers' not in cures_of(fold(saves))
 
 
 @pytest.mark.parametrize(('count', 'changes'), [(3, [NICED]), (2, [])])

@@ -1,10 +1,16 @@
-"""The proof must notice every kind of damage, not only accept good edits."""
+"""Loaded configs compared: the proof must notice every kind of damage, too."""
 
 from __future__ import annotations
 
 import functools
 
-from mmgpu_hooks.config.loading import is_held, is_same, parse_flat, verify_config
+from mmgpu_hooks.config.loading import (
+    is_held,
+    is_same,
+    parse_flat,
+    read_drift,
+    verify_config,
+)
 
 
 def flat(**loader):
@@ -54,3 +60,26 @@ def test_leaves_compare_by_type_value_and_definition():
     assert not is_same(make(1), make(2))
     assert not is_same(functools.partial(int, 1), functools.partial(int, 2))
     assert not is_same('a', 'b')
+
+
+LOADER = """\
+train_dataloader = dict(
+    batch_size=4,
+    dataset=dict(pipeline=[dict(type='Load'), dict(type='Resize', scale=(8, 8))]),
+)
+train_cfg = dict(max_epochs=12)
+"""
+
+
+def test_a_config_that_changed_since_the_run_is_noticed(tmp_path):
+    config, copy = tmp_path / 'config.py', tmp_path / 'copy.py'
+    config.write_text(LOADER)
+    copy.write_text(LOADER.replace('batch_size=4', 'batch_size=8, pin_memory=True'))
+    said = read_drift(config, copy)
+    assert 'train_dataloader.batch_size 8 -> 4' in said
+    assert 'train_dataloader.pin_memory True -> None' in said
+    # a dump spells tuples in its own way
+    copy.write_text(LOADER.replace('(8, 8)', '[8, 8]'))
+    assert read_drift(config, copy) is None
+    copy.write_text('1 / 0\n')
+    assert read_drift(config, copy) is None
