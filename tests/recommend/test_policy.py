@@ -15,8 +15,13 @@ from fakes.runs import (
     make_workers,
 )
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.policy import recommend_settings
-from mmgpu_hooks.schema.judged import Recommendation
+from mmgpu_hooks.recommend.policy import (
+    KEY,
+    pair_settings,
+    recommend_settings,
+    sum_predicted_gain,
+)
+from mmgpu_hooks.schema.judged import THREADS_KEY, Change, Recommendation
 from mmgpu_hooks.schema.recorded import HostLimits, LoaderSettings
 
 
@@ -217,3 +222,114 @@ def test_more_batches_ahead_where_they_carry_the_loop_over_late_ones():
 @pytest.mark.parametrize('seed', range(4))
 def test_nothing_is_changed_where_nothing_is_to_gain(seed):
     assert recommend_settings(Run(draw_null(seed))).changes == ()
+
+
+# Threads of OpenCV in workers: when one each is written, and what is said else.
+
+CPU_S, ITER_S = 0.8, 0.41
+
+
+def make_threads(
+    opencv: int | None = 64, cores: float = 2.0, beside: float = 0.5
+) -> Run:
+    """Four workers of ten threads that use all of two cores."""
+    window = replace(
+        make_inside_workers(4 * ITER_S, count=4),
+        cpu_s=20 * CPU_S,
+        run_delay_s=20 * 0.6,
+        thread_cpu_s=20 * beside * CPU_S,
+        fetch_cpu_s=CPU_S,
+        opencv_threads=opencv,
+    )
+    window = replace(window, batch_cpu=replace(window.batch_cpu, mean_s=CPU_S))
+    host = replace(make_run().host, logical_cpus=2, usable_cores=cores)
+    run = make_run(loader=make_loader(4), host=host)
+    fields = {'workers': window, 'worker_threads': 10, 'process_cpu_s': 0.2}
+    return Run(make_evidence(run=run, data_wait_s=ITER_S - 0.01, step_s=0.01, **fields))
+
+
+def test_one_thread_each_is_written_where_that_gains_for_sure():
+    run = make_threads()
+    found = recommend_settings(run)
+    change = found.changes[0]
+    assert (change.key, change.old, change.new) == (THREADS_KEY, 64, 0)
+    assert change.rules == ('MG115',)
+    assert 0 < change.predicted_gain_low_pct < change.predicted_gain_pct
+    assert change.predicted_iter_s < run.iter_s
+    assert [one[THREADS_KEY] for one in pair_settings(run, found)] == [64, 0]
+
+
+@pytest.mark.parametrize(
+    'fields',
+    [{'opencv': 1}, {'opencv': None}, {'cores': 64.0}, {'beside': 0.05}],
+    ids=['not of OpenCV', 'no OpenCV', 'cores enough', 'idle threads'],
+)
+def test_threads_stay_where_they_are_not_what_takes_the_cores(fields):
+    found = recommend_settings(make_threads(**fields))
+    assert THREADS_KEY not in {change.key for change in found.changes}
+
+
+def test_threads_of_others_than_opencv_are_advice():
+    assert 'OMP_NUM_THREADS=1' in recommend_settings(make_threads(opencv=1)).advice[0]
+
+
+def test_a_gain_that_may_be_none_is_advice():
+    found = recommend_settings(make_threads(opencv=8))
+    assert THREADS_KEY not in {change.key for change in found.changes}
+    assert 'opencv_num_threads 8 -> 0 would save' in found.advice[0]
+    assert 'too unsure to be written' in found.advice[0]
+
+
+# What `verify` trains.
+
+
+def of_loader(**changes: object) -> Recommendation:
+    """What is said of the train loader, whatever the run."""
+    return Recommendation(
+        tuple(
+            Change(KEY + name, 1, new, 'it helps', 'high', predicted_iter_s=0.2)
+            for name, new in changes.items()
+        )
+    )
+
+
+ALONE = {'num_workers': 0, 'prefetch_factor': None, 'persistent_workers': False}
+
+
+@pytest.mark.parametrize(
+    ('settings', 'changes', 'after'),
+    [
+        (
+            loader(2, prefetch_factor=4),
+            {'num_workers': 3},
+            {'num_workers': 3, 'prefetch_factor': 4, 'persistent_workers': True},
+        ),
+        (
+            loader(0, False, prefetch_factor=2),
+            {'num_workers': 1},
+            {'num_workers': 1, 'persistent_workers': False},
+        ),
+        (loader(2), ALONE, ALONE),
+    ],
+)
+def test_what_ran_is_trained_again_with_the_changes(settings, changes, after):
+    run = Run(make_evidence(run=make_run(loader=settings)))
+    before, wanted = pair_settings(run, of_loader(**changes))
+    assert before[KEY + 'num_workers'] == settings.num_workers
+    after = {'pin_memory': False, **after}
+    assert wanted == {KEY + name: value for name, value in after.items()}
+
+
+def test_nothing_recommended_of_the_train_loader_is_nothing_to_train():
+    other = Change('val_dataloader.num_workers', 2, 4, 'it helps', 'high')
+    for changes in ((), (other,)):
+        assert pair_settings(Run(make_evidence()), Recommendation(changes)) is None
+
+
+def test_the_predicted_gain_is_in_images_per_second():
+    run = Run(make_evidence()).altered(iter_s=0.3)
+    assert sum_predicted_gain(run, of_loader(num_workers=3)) == pytest.approx(0.5)
+    twice = Change(KEY + 'batch_size', 4, 8, 'it fits', 'high', predicted_iter_s=0.4)
+    assert sum_predicted_gain(run, Recommendation((twice,))) == pytest.approx(0.5)
+    silent = Recommendation((Change(KEY + 'pin_memory', False, True, 'x', 'low'),))
+    assert sum_predicted_gain(run, silent) is None
