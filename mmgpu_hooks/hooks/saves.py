@@ -33,7 +33,7 @@ from mmgpu_hooks.measure.save import (
     read_size_bytes,
     split_phases,
 )
-from mmgpu_hooks.schema.recorded import SaveAftermathRecord, SaveRecord
+from mmgpu_hooks.schema.recorded import LoaderSettings, SaveAftermathRecord, SaveRecord
 
 SOURCE = 'checkpoint saves'
 """What the guard knows us by."""
@@ -55,28 +55,28 @@ class _Save:
     Args:
         recording: The run; a stamp that fails is not seen by the save.
         sources: Know the workers of the train loader.
-        clock: Of the thread that saves.
-        path: The file or folder, as far as it is known.
+        args: Of ``runner.save_checkpoint``.
+        kwargs: Likewise.
     """
 
     def __init__(
         self,
         recording: Recording,
         sources: Sources,
-        clock: ThreadClock,
-        path: str | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
     ) -> None:
         self.iteration = recording.count_iterations()
         self.workers = sources.mark_workers()
         self.around = Surroundings.read()
-        self.path = path
+        self.path = read_save_path(*args, **kwargs)
         self.bytes: int | None = None
         """What the backend got to write."""
         self.backend: str | None = None
-        self.stamps = [('rest', clock.read())]
+        self.clock = ThreadClock()
+        self.stamps = [('rest', self.clock.read())]
         """Phases, and when each began."""
         self._guard = recording.guard
-        self._clock = clock
         self._thread = threading.get_ident()
         self._patches = Patches()
         find_backend = mmengine_checkpoint.get_file_backend
@@ -92,7 +92,7 @@ class _Save:
         """Take every stand-in away; one that was replaced meanwhile is inert."""
         self._thread = -1
         self._patches.close()
-        return self._clock.read()
+        return self.clock.read()
 
     def _note(self, function: Callable[..., None], *args: Any) -> None:
         """Call it, if this is the thread that saves."""
@@ -100,7 +100,7 @@ class _Save:
             self._guard.run(SOURCE, function, *args)
 
     def _stamp(self, phase: str) -> None:
-        self.stamps.append((phase, self._clock.read()))
+        self.stamps.append((phase, self.clock.read()))
 
     def _begin_serialise(self, backend: Any) -> None:
         self.backend = type(backend).__name__
@@ -231,13 +231,14 @@ class SaveSource:
         self._recording, self._sources = recording, sources
         self._guard, self._runner = recording.guard, recording.runner
         self._patches = Patches()
-        self._loader = read_loader_settings(self._runner.train_dataloader)
+        loader = self._runner.train_dataloader
+        found = self._guard.run(SOURCE, read_loader_settings, loader)
+        self._loader = found or LoaderSettings()
         workers = self._loader.num_workers or 0
         ahead = workers * (self._loader.prefetch_factor or 2)
         self.waits = WaitsAfterSaves(
             ahead, recording.iteration, workers, recording.write
         )
-        self._clock = ThreadClock()
         self.count = 0
         """Saves of this run."""
         self._earlier: deque[SaveRecord] = deque(maxlen=KEPT_REFERENCES)
@@ -246,19 +247,9 @@ class SaveSource:
 
     def open(self) -> None:
         """Watch every save from now on."""
-        runner, patches = self._runner, self._patches
-        patches.set(runner, 'save_checkpoint', self._around(runner.save_checkpoint))
-        for hook in runner.hooks:
-            # of MMEngine's CheckpointHook: it saves without the runner
-            if not runner.rank and hasattr(hook, '_publish_model'):
-                publish = self._around(hook._publish_model, 'publish')
-                patches.set(hook, '_publish_model', publish)
-
-    def _around(
-        self, original: Callable[..., Any], occasion: str = 'save'
-    ) -> Callable[..., Any]:
-        """``original``, which saves a checkpoint, watched."""
-        ledger, hooks = self._recording.ledger, self._recording.timer.hooks
+        recording, original = self._recording, self._runner.save_checkpoint
+        ledger, hooks = recording.ledger, recording.timer.hooks
+        known = recording, self._sources
         # of a Runner, the first rank alone saves; a FlexibleRunner's ranks all do
         counts = not self._runner.rank or not isinstance(self._runner, Runner)
 
@@ -267,7 +258,7 @@ class SaveSource:
             is_ours = hooks.is_open and threading.get_ident() == self._thread
             if not is_ours or ledger.running[-1] is SAVE:
                 return original(*args, **kwargs)
-            begun = self._guard.run(SOURCE, self._begin, args, kwargs)
+            begun = self._guard.run(SOURCE, _Save, *known, args, kwargs)
             ledger.push(SAVE)
             error: str | None = None
             try:
@@ -281,17 +272,11 @@ class SaveSource:
                 self._sources.gpu.interrupt()
                 if begun is not None:
                     end = begun.end()
-                    self._guard.run(SOURCE, self._end, begun, end, occasion, error)
+                    self._guard.run(SOURCE, self._end, begun, end, error)
 
-        return save
+        self._patches.set(self._runner, 'save_checkpoint', save)
 
-    def _begin(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Save:
-        path = read_save_path(*args, **kwargs)
-        return _Save(self._recording, self._sources, self._clock, path)
-
-    def _end(
-        self, begun: _Save, end: ThreadTimes, occasion: str, error: str | None
-    ) -> None:
+    def _end(self, begun: _Save, end: ThreadTimes, error: str | None) -> None:
         total, phases = split_phases(begun.stamps, end)
         after, path = self._sources.mark_workers(), begun.path
         workers = sum_workers_meanwhile(begun.workers, after, total.wall_s)
@@ -308,7 +293,6 @@ class SaveSource:
             iteration=begun.iteration,
             epoch=self._recording.epoch,
             wall_s=total.wall_s,
-            occasion=occasion,
             name=os.path.basename(path.rstrip('/')) if path else None,
             phases=phases,
             cpu_s=total.cpu_s,
@@ -326,7 +310,7 @@ class SaveSource:
         hidden = "the kernel hides a worker's schedstat, or it came or went meanwhile"
         reasons = {
             'bytes': f'it ended with {error}' if error else 'no write was seen',
-            'run_delay_s': self._clock.unknown or 'it was not counted',
+            'run_delay_s': begun.clock.unknown or 'it was not counted',
             'workers': 'the loader is not watched',
             **dict.fromkeys(('workers_busy', 'workers_cpu_s'), hidden),
             **lacking,

@@ -247,9 +247,7 @@ def _usual_s(save: SaveRecord, earlier: Iterable[SaveRecord]) -> tuple[float, st
     """
     alike = []
     for one in earlier:
-        # publishing loads a checkpoint first
-        is_other = (one.occasion == 'publish') != (save.occasion == 'publish')
-        if is_other or one.backend != save.backend or not is_reference(one):
+        if one.backend != save.backend or not is_reference(one):
             continue
         scale = 1.0 if bool(save.bytes) == bool(one.bytes) else 0.0
         if save.bytes and one.bytes:

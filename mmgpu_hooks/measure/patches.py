@@ -15,7 +15,6 @@ REPLACED: Mapping[str, str] = {
     'run': "the train loop's: the recording begins and ends with it",
     'call_hook': "the Runner's: times each hook",
     'save_checkpoint': "the Runner's: times saves and takes them apart",
-    '_publish_model': "CheckpointHook's: a save that does not ask the Runner",
     'after_train_iter': "our own hook's: ends iterations",
     '_get_iterator': "a DataLoader's: sees its iterators and reaches its workers",
     'worker_init_fn': "a DataLoader's, while it starts workers: measures inside them",

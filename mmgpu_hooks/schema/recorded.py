@@ -412,8 +412,6 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
     epoch: Count
     """1-based."""
     wall_s: Number
-    occasion: str = 'save'
-    """``save``, or ``publish``, when MMEngine makes a small copy of one."""
     name: Optional[str] = None
     """Name of the file or folder, without its path."""
     backend: Optional[str] = None

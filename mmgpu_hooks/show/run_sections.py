@@ -259,7 +259,7 @@ def _saves_section(run: Run) -> Section:
 
 
 def _name_save(save: SaveRecord) -> str:
-    return save.name or f'{save.occasion}, iteration {save.iteration}'
+    return save.name or f'iteration {save.iteration}'
 
 
 def _ranks_section(answer: Answer) -> list[Section]:

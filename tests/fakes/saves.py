@@ -44,7 +44,6 @@ def make_save(
         iteration=iteration,
         epoch=1 + iteration // 100,
         wall_s=cpu_s + run_delay_s + blocked_s,
-        occasion='save',
         name=f'iter_{iteration}.pth',
         backend='LocalBackend',
         is_remote=False,

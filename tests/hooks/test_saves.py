@@ -91,6 +91,7 @@ def test_waits_after_a_save(case, known):
     for iteration, is_save in events:
         found.add(iteration, is_save)
     found.add_waits(waits)
+    assert known == expected
     found.finish()
     assert known == expected
 

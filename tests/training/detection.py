@@ -17,7 +17,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 TESTS = Path(__file__).parents[1]
 MODULE = [sys.executable, '-m', 'training.detection']
@@ -33,7 +33,7 @@ IMPORTED_ONCE = (
 )
 
 CONFIG = """\
-{head}
+_base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'
 default_hooks = dict(logger=dict(interval={log_interval}), {default_hooks})
 model = dict(
     backbone=dict(init_cfg=None, widen_factor=0.125),
@@ -69,8 +69,6 @@ randomness = dict(seed=7, deterministic=True)
 """
 """RTMDet-tiny made thinner still, on a few small images."""
 
-BASE = "_base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'"
-
 ITERATIONS = (
     "dict(_delete_=True, type='IterBasedTrainLoop', max_iters={iterations}, "
     'val_interval=1000)'
@@ -80,31 +78,20 @@ ITERATIONS = (
 def render_config(
     data_root: Path,
     *,
-    head: str = BASE,
-    default_hooks: str = '',
-    batch_size: int = 2,
-    num_workers: int = 0,
-    log_interval: int = 5,
     epochs: int = 1,
     iterations: int | None = None,
     tail: str = '',
+    **settings: Any,
 ) -> str:
     """Config text; ``iterations`` asks for the iteration-based loop."""
     train_cfg = f'dict(max_epochs={epochs}, dynamic_intervals=None)'
     if iterations is not None:
         train_cfg = ITERATIONS.format(iterations=iterations)
         tail += '\nlog_processor = dict(by_epoch=False)'
-    return CONFIG.format(
-        head=head,
-        default_hooks=default_hooks,
-        batch_size=batch_size,
-        num_workers=num_workers,
-        persistent_workers=num_workers > 0,
-        log_interval=log_interval,
-        data_root=data_root,
-        train_cfg=train_cfg,
-        tail=tail,
-    )
+    defaults = {'batch_size': 2, 'num_workers': 0, 'log_interval': 5}
+    given: dict[str, Any] = {'default_hooks': '', **defaults, **settings}
+    given['persistent_workers'] = given['num_workers'] > 0
+    return CONFIG.format(data_root=data_root, train_cfg=train_cfg, tail=tail, **given)
 
 
 def environ() -> dict[str, str]:

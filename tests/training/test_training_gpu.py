@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from mmengine.hooks import Hook
-from mmengine.runner import Runner
 
 from fakes.nvml import FakeGpu
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.cuda import CudaDevice, CudaEvents
-from training.toy import HOOK, LossTape, build_runner, evidence_of, log_of, scalar_lines
+from training.toy import (
+    HOOK,
+    AfterIteration,
+    LossTape,
+    build_runner,
+    evidence_of,
+    log_of,
+    scalar_lines,
+)
 
 FAST = {**HOOK, 'gpu_sample_period_s': 0.01}
 
@@ -117,18 +122,6 @@ def test_a_card_that_cannot_be_read_is_a_reason(
     assert is_off or reason in evidence.run.unknown['GPU']
 
 
-class GivesWork(Hook):
-    """The last of the hooks behind a step, such as one that averages the weights."""
-
-    priority = 'LOWEST'
-
-    def __init__(self, log: list[str]) -> None:
-        self.log = log
-
-    def after_train_iter(self, runner: Runner, batch_idx: int, **rest: Any) -> None:
-        self.log.append('hook')
-
-
 def test_the_work_of_hooks_is_in_no_idle_time(tmp_path, monkeypatch):
     log: list[str] = []
 
@@ -139,7 +132,9 @@ def test_the_work_of_hooks_is_in_no_idle_time(tmp_path, monkeypatch):
     events = CudaEvents(event, lambda: 'stream')
     monkeypatch.setattr('mmgpu_hooks.hooks.sources.open_cuda_events', lambda: events)
     monkeypatch.setattr('mmgpu_hooks.hooks.sources.cuda_device', lambda: None)
-    runner = build_runner(tmp_path, iterations=8, custom_hooks=[GivesWork(log)])
+    # the last of the hooks behind a step, such as one that averages the weights
+    last = AfterIteration(lambda runner: log.append('hook'), 'LOWEST')
+    runner = build_runner(tmp_path, iterations=8, custom_hooks=[last])
     runner.train()
     assert log == ['event', 'hook', 'event'] * 8
     idle = [record.gpu_idle_iterations for record in evidence_of(tmp_path).intervals]

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import pytest
-from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from msgspec import structs
 
@@ -29,6 +28,7 @@ from mmgpu_hooks.schema.lines import decode_line
 from mmgpu_hooks.schema.writer import EvidenceWriter
 from training.toy import (
     HOOK,
+    AfterIteration,
     LossTape,
     build_runner,
     evidence_of,
@@ -168,17 +168,16 @@ def test_a_source_that_fails_is_switched_off_alone(
 
 
 def test_the_hook_changes_nothing_and_can_be_copied_while_it_trains(tmp_path, inspect):
-    class Copier(Hook):
-        def after_train_iter(self, runner: Any, *_: Any, **__: Any) -> None:
-            ours = next(h for h in runner.hooks if isinstance(h, GPUEfficiencyHook))
-            copied = copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))
-            assert [one.gpu_sample_period_s for one in copied] == [0.3, 0.3]
-            assert all('after_train_iter' not in vars(one) for one in copied)
-            # a handler of ours would never run in a process that hangs in a collective
-            assert [signal.getsignal(number) for number in SIGNALS] == handlers
+    def copy_ours(runner: Any) -> None:
+        ours = next(h for h in runner.hooks if isinstance(h, GPUEfficiencyHook))
+        copied = copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))
+        assert [one.gpu_sample_period_s for one in copied] == [0.3, 0.3]
+        assert all('after_train_iter' not in vars(one) for one in copied)
+        # a handler of ours would never run in a process that hangs in a collective
+        assert [signal.getsignal(number) for number in SIGNALS] == handlers
 
     handlers = [signal.getsignal(number) for number in SIGNALS]
-    hooks = [LossTape(), Copier()]
+    hooks = [LossTape(), AfterIteration(copy_ours)]
     hook = {**HOOK, 'gpu_sample_period_s': 0.3}
     trained = inspect(tmp_path, custom_hooks=hooks, hook=hook)
     assert trained.warnings == []

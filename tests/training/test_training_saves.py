@@ -21,6 +21,7 @@ from mmengine.runner import checkpoint as mmengine_checkpoint
 from mmgpu_hooks.schema.recorded import SAVE_PHASES, SaveRecord
 from training.toy import (
     HOOK,
+    AfterIteration,
     LossTape,
     build_runner,
     evidence_of,
@@ -101,7 +102,6 @@ def assert_nothing_is_left(runner: Any) -> None:
     assert mmengine_checkpoint.get_file_backend is GET_FILE_BACKEND
     assert mmengine_checkpoint.FileClient is FILE_CLIENT
     for hook in runner.hooks:
-        assert '_publish_model' not in vars(hook)
         backend = getattr(hook, 'file_backend', None)
         assert backend is None or 'put' not in vars(backend)
 
@@ -118,7 +118,7 @@ def test_saves_of_iterations_are_taken_apart(tmp_path, kind):
     _, saves = train_and_read(tmp_path, kind=kind, **options)
     assert [save.iteration for save in saves] == [4, 8, 12]
     for save in saves:
-        assert (save.occasion, save.name) == ('save', f'iter_{save.iteration}.pth')
+        assert save.name == f'iter_{save.iteration}.pth'
         assert (save.backend, save.is_remote) == ('LocalBackend', False)
         assert save.bytes == size_of(tmp_path, save.name)
         assert list(save.phases) == list(SAVE_PHASES)
@@ -140,12 +140,8 @@ def test_saves_of_iterations_are_taken_apart(tmp_path, kind):
 
 
 @pytest.mark.parametrize('persistent', [True, False])
-def test_saves_of_epochs_the_best_and_published_ones_go_by_their_names(
-    tmp_path, monkeypatch, persistent
-):
-    # torch >= 2.6 refuses to read MMEngine's checkpoints otherwise
-    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
-    best = {'save_best': 'score', 'rule': 'greater', 'published_keys': ['state_dict']}
+def test_saves_of_epochs_and_the_best_go_by_their_names(tmp_path, persistent):
+    best = {'save_best': 'score', 'rule': 'greater'}
     _, saves = train_and_read(
         tmp_path,
         loop='epoch',
@@ -155,21 +151,15 @@ def test_saves_of_epochs_the_best_and_published_ones_go_by_their_names(
         num_workers=2,
         persistent_workers=persistent,
     )
-    published = [save.name for save in saves[-2:]]
-    assert [(save.occasion, save.name, save.epoch) for save in saves] == [
-        ('save', 'epoch_1.pth', 1),
-        ('save', 'best_score_epoch_1.pth', 1),
+    assert [(save.name, save.epoch) for save in saves] == [
+        ('epoch_1.pth', 1),
+        ('best_score_epoch_1.pth', 1),
         # MMEngine saves once more, so that the file knows of the best
-        ('save', 'epoch_1.pth', 1),
-        ('save', 'epoch_2.pth', 2),
-        ('publish', published[0], 2),
-        ('publish', published[1], 2),
+        ('epoch_1.pth', 1),
+        ('epoch_2.pth', 2),
     ]
     # those that ended with their epoch are no workers
     assert {save.workers for save in saves} == {2 * persistent}
-    assert saves[4].bytes == size_of(tmp_path, published[0])
-    assert set(saves[4].phases) == {'serialise', 'write', 'rest'}
-    assert not saves[4].unknown
 
 
 def test_a_slow_remote_write_is_known_and_said_once(tmp_path, monkeypatch):
@@ -208,20 +198,16 @@ def test_a_save_in_another_way_is_measured_as_a_whole(tmp_path, is_seen):
     assert (first.blocked_s or 0.0) > 0.015
 
 
-class SaveInThread(Hook):
-    """Saves at the fourth iteration, in a thread of its own."""
+def test_saves_in_a_save_or_in_another_thread_are_none_of_their_own(tmp_path):
+    inside: list[bool] = []
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, **_: Any) -> None:
-        if batch_idx == 3:
+    def save_in_thread(runner: Any) -> None:
+        if runner.iter == 3:
             save = functools.partial(runner.save_checkpoint, by_epoch=False)
             arguments = (runner.work_dir, 'threaded.pth')
             thread = threading.Thread(target=save, args=arguments)
             thread.start()
             thread.join()
-
-
-def test_saves_in_a_save_or_in_another_thread_are_none_of_their_own(tmp_path):
-    inside: list[bool] = []
 
     def save_once_more(runner: Any) -> None:
         is_main = threading.current_thread() is threading.main_thread()
@@ -230,7 +216,7 @@ def test_saves_in_a_save_or_in_another_thread_are_none_of_their_own(tmp_path):
             runner.save_checkpoint(runner.work_dir, 'inner.pth', by_epoch=False)
             inside.clear()
 
-    hooks = [BeforeSave(save_once_more), SaveInThread()]
+    hooks = [BeforeSave(save_once_more), AfterIteration(save_in_thread)]
     _, saves = train_and_read(tmp_path, custom_hooks=hooks)
     assert [save.name for save in saves] == [f'iter_{n}.pth' for n in (4, 8, 12)]
     inner = size_of(tmp_path, 'inner.pth')
@@ -286,15 +272,10 @@ def test_what_a_save_raises_passes_through(tmp_path, error, backend, phases, arg
     assert (save.backend, set(save.phases)) == (backend, set(phases))
 
 
-class NiceValues(Hook):
-    """Keeps the nice values of all child processes, by iteration."""
-
-    def __init__(self) -> None:
-        self.seen: list[set[int]] = []
-
-    def after_train_iter(self, runner: Runner, batch_idx: int, **_: Any) -> None:
-        pids = [child.pid or 0 for child in multiprocessing.active_children()]
-        self.seen.append({os.getpriority(os.PRIO_PROCESS, pid) for pid in pids})
+def read_nice_values() -> set[int]:
+    """Of all child processes."""
+    pids = [child.pid or 0 for child in multiprocessing.active_children()]
+    return {os.getpriority(os.PRIO_PROCESS, pid) for pid in pids}
 
 
 @pytest.mark.parametrize(
@@ -304,23 +285,24 @@ def test_workers_give_way_at_each_start_and_no_loss_changes(tmp_path, loop, pers
     losses = []
     own = os.getpriority(os.PRIO_PROCESS, 0)
     for name, more in (('plain', {}), ('niced', {'worker_nice': own + 7})):
-        values = NiceValues()
-        runner = train(
-            build_runner(
-                tmp_path / name,
-                loop=loop,
-                epochs=2,
-                iterations=8,
-                num_workers=2,
-                persistent_workers=persistent,
-                hook={**HOOK, **more},
-                custom_hooks=[LossTape(), values],
-            )
+        seen: list[set[int]] = []
+        runner = build_runner(
+            tmp_path / name,
+            loop=loop,
+            epochs=2,
+            iterations=8,
+            num_workers=2,
+            persistent_workers=persistent,
+            hook={**HOOK, **more},
+            custom_hooks=[
+                LossTape(),
+                AfterIteration(lambda _, seen=seen: seen.append(read_nice_values())),
+            ],
         )
+        train(runner)
         assert evidence_of(tmp_path / name).run.worker_nice == more.get('worker_nice')
         losses.append(losses_of(runner))
         # at the last batches of an epoch the workers may have ended
-        nice = set().union(*values.seen)
-        assert nice == values.seen[0] == {own + 7 * bool(more)}
+        assert set().union(*seen) == seen[0] == {own + 7 * bool(more)}
     assert losses[0] == losses[1]
     assert os.getpriority(os.PRIO_PROCESS, 0) == own

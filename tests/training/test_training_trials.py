@@ -296,14 +296,3 @@ def test_a_config_that_does_not_train_is_given_up_early(
     assert (out, err.count('\n')) == ('', 1)
     assert 'expected a config that trains' in err
     assert 'TypeError: ' in err
-
-
-@pytest.mark.slow
-def test_mmdetection_is_swept(ask, images, tmp_path):
-    config = tmp_path / 'detector.py'
-    config.write_text(render_config(images, default_hooks='', epochs=1))
-    grid = ['--num-workers', '0', '2', '--batch-size', '1', '2']
-    body = ask('sweep', config, '--seconds', '0.5', *grid)
-    assert [row['status'] for row in body['rows']] == ['completed'] * 4
-    run = read_trial_run(Path(body['rows'][-1]['folder']))
-    assert run is not None and run.run.versions['mmdet']

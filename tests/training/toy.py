@@ -126,6 +126,22 @@ class LossTape(Hook):
             Path(self.path).write_text(json.dumps(self.losses))
 
 
+class AfterIteration(Hook):
+    """Calls a function with the runner after each iteration.
+
+    Args:
+        action: The function.
+        priority: Of the hook.
+    """
+
+    def __init__(self, action: Callable[[Any], Any], priority: str = 'NORMAL') -> None:
+        self.action = action
+        self.priority = priority
+
+    def after_train_iter(self, runner: Any, *_: Any, **__: Any) -> None:
+        self.action(runner)
+
+
 def build_runner(
     work_dir: Path,
     *,

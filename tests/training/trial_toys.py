@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 from torch import Tensor
@@ -39,28 +40,16 @@ visualizer = dict(
 """Validation would take ten minutes, so a trial that validates is noticed."""
 
 
-def write_config(
-    folder: Path,
-    *,
-    dataset: str = 'training.toy.ToyDataset',
-    num_workers: int = 0,
-    item_s: float = 0.0,
-    step_s: float = 0.0,
-    length: int = 40,
-    epochs: int = 1000,
-    more: str = '',
-) -> Path:
-    """Write ``toy.py`` there."""
-    text = CONFIG.format(
-        dataset=dataset,
-        num_workers=num_workers,
-        item_s=item_s,
-        step_s=step_s,
-        length=length,
-        epochs=epochs,
-    )
+DEFAULTS: dict[str, Any] = {
+    'dataset': 'training.toy.ToyDataset',
+    **{'num_workers': 0, 'item_s': 0.0, 'step_s': 0.0, 'length': 40, 'epochs': 1000},
+}
+
+
+def write_config(folder: Path, *, more: str = '', **settings: Any) -> Path:
+    """Write ``toy.py`` there, with these settings in the place of `DEFAULTS`."""
     path = folder / 'toy.py'
-    path.write_text(text + more)
+    path.write_text(CONFIG.format(**{**DEFAULTS, **settings}) + more)
     return path
 
 
