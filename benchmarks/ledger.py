@@ -17,7 +17,6 @@ import statistics
 import sys
 import tempfile
 import time
-import uuid
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -49,6 +48,7 @@ from benchmarks.harness import (
     read_records,
     say,
 )
+from benchmarks.toy import build_runner
 from mmgpu_hooks import GPUEfficiencyHook
 
 CLOSES_WITHIN_PCT, OTHER_AT_MOST_PCT = 1.0, 1.0
@@ -406,19 +406,18 @@ def build_planted(
         'iter': {'by_epoch': False, 'max_iters': iterations, 'val_interval': 17},
         'custom': {'type': CustomLoop, 'iterations': iterations // epochs},
     }[loop]
-    build: Any = StampedFlexibleRunner if flexible else StampedRunner
-    runner = build(
-        model=PlantedModel(),
-        work_dir=str(work_dir),
+    validation = DataLoader(PlantedDataset(2), batch_size=2, collate_fn=pseudo_collate)
+    runner = build_runner(
+        PlantedModel(),
+        dataset,
+        work_dir,
+        kind=StampedFlexibleRunner if flexible else StampedRunner,
         train_dataloader=loader,
         train_cfg=train_cfg,
-        val_dataloader=DataLoader(
-            PlantedDataset(2), batch_size=2, collate_fn=pseudo_collate
-        ),
+        val_dataloader=validation,
         val_cfg={'type': StampedValLoop},
         val_evaluator={'type': PlantedMetric},
-        optim_wrapper={'optimizer': {'type': 'SGD', 'lr': 0.01}},
-        default_hooks={
+        hooks={
             'logger': {'type': 'LoggerHook', 'interval': log_interval},
             'checkpoint': {
                 'type': 'CheckpointHook',
@@ -436,8 +435,6 @@ def build_planted(
         },
         resume=resume_from is not None,
         load_from=resume_from,
-        log_level='ERROR',
-        experiment_name=f'planted_{uuid.uuid4().hex}',
     )
     runner.call_edges()
     return runner

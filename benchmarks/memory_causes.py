@@ -157,10 +157,9 @@ def train(case: Case, folder: str) -> None:
     from mmengine.evaluator import BaseMetric, Evaluator
     from mmengine.hooks import Hook
     from mmengine.model import BaseModel
-    from mmengine.runner import Runner
     from torch.utils.data import Dataset
 
-    from mmgpu_hooks import GPUEfficiencyHook
+    from benchmarks.toy import HOOK, build_runner
     from mmgpu_hooks.measure import cgroup, memory
 
     warnings.simplefilter('ignore')  # PyTorch's, about more workers than cores
@@ -224,44 +223,43 @@ def train(case: Case, folder: str) -> None:
         until_s = time.monotonic() + (CORES_S if case.is_alone else MEMORY_S)
         least = CORES_ITERATIONS if case.is_alone else MEMORY_ITERATIONS
 
-        def after_train_iter(self, runner: Runner, *_: object, **__: object) -> None:
+        def after_train_iter(self, runner: Any, *_: object, **__: object) -> None:
             if group is not None:
                 group.fill(runner.iter)
             if time.monotonic() > self.until_s and runner.iter >= self.least:
                 runner.train_loop._max_iters = runner.iter + 1
 
-    def loader(dataset: Dataset[Any], **other: Any) -> dict[str, Any]:
-        collate = {'collate_fn': lambda batch: {'inputs': torch.stack(batch)}}
-        return {'dataset': dataset, 'batch_size': 4, **collate, **other}
-
+    loader = {
+        'batch_size': 4,
+        'collate_fn': lambda batch: {'inputs': torch.stack(batch)},
+    }
     validation: dict[str, Any] = {}
     if plant in ('results', 'validates'):
         sampler = {'type': 'DefaultSampler', 'shuffle': False}
         validation = {
-            'val_dataloader': loader(Samples(160), num_workers=0, sampler=sampler),
+            'val_dataloader': {**loader, 'dataset': Samples(160), 'sampler': sampler},
             'val_cfg': {},
             'val_evaluator': Evaluator([Keep()]),
         }
-    runner = Runner(
+    runner = build_runner(
         Model(),
+        Samples(),
         folder,
-        train_dataloader=loader(
-            Samples(),
-            num_workers=case.workers,
-            persistent_workers=True,
-            prefetch_factor=SHM_AHEAD if plant == 'shm' else 2,
-            sampler={'type': 'InfiniteSampler'},
-        ),
+        loader={
+            **loader,
+            'num_workers': case.workers,
+            'persistent_workers': True,
+            'prefetch_factor': SHM_AHEAD if plant == 'shm' else 2,
+            'sampler': {'type': 'InfiniteSampler'},
+        },
+        hooks={'gpu_efficiency': HOOK},
         train_cfg={
             'type': 'IterBasedTrainLoop',
             'max_iters': 100_000,
             'val_interval': 200,
         },
-        optim_wrapper={'optimizer': {'type': 'SGD', 'lr': 0.1}},
-        custom_hooks=[GPUEfficiencyHook(summary=False), Stop()],
-        default_hooks={'logger': {'type': 'LoggerHook', 'interval': 10}},
+        custom_hooks=[Stop()],
         env_cfg={'mp_cfg': {'opencv_num_threads': case.threads}},
-        log_level='ERROR',
         **validation,
     )
     runner.train()

@@ -19,7 +19,6 @@ import statistics
 import sys
 import tempfile
 import time
-import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.dataset import pseudo_collate
 from mmengine.fileio import FileClient, LocalBackend, register_backend
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
@@ -48,6 +46,7 @@ from benchmarks.harness import (
     recommend,
     say,
 )
+from benchmarks.toy import HOOK, build_runner
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.experiment.engine import Plan, Turn, run_plan
 from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
@@ -215,32 +214,20 @@ def train_planted(
             prefix = 'far://' if backend == 'far' else ''
             checkpoint['out_dir'] = f'{prefix}{folder}/out'
             checkpoint['backend_args'] = {'backend': backend}
-        runner = Runner(
-            model=PlantedModel(megabytes),
-            work_dir=str(folder / 'run'),
-            train_dataloader={
-                'dataset': PlantedDataset(cpu_s),
-                'sampler': {'type': 'DefaultSampler', 'shuffle': False},
-                'batch_size': 1,
-                'num_workers': num_workers,
-                'collate_fn': {'type': pseudo_collate},
+        runner = build_runner(
+            PlantedModel(megabytes),
+            PlantedDataset(cpu_s),
+            folder / 'run',
+            loader={'num_workers': num_workers},
+            hooks={
+                'checkpoint': checkpoint,
+                'gpu_efficiency': {**HOOK, 'worker_nice': worker_nice},
             },
             train_cfg={'by_epoch': False, 'max_iters': saves * interval},
-            optim_wrapper={'optimizer': {'type': 'SGD', 'lr': 0.01}},
-            default_hooks={
-                'logger': {'type': 'LoggerHook', 'interval': 10},
-                'checkpoint': checkpoint,
-                'gpu_efficiency': {
-                    'type': 'mmgpu_hooks.GPUEfficiencyHook',
-                    'worker_nice': worker_nice,
-                    'summary': False,
-                },
-            },
             custom_hooks=[planted],
             log_processor={'by_epoch': False},
             log_level='WARNING',
             randomness={'seed': 3},
-            experiment_name=f'saves_{uuid.uuid4().hex}',
         )
         try:
             runner.train()

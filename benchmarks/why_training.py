@@ -24,12 +24,12 @@ if 'MOCK_NVML_CONFIG' in os.environ:
     sys.path.append(os.environ['MMGPU_MOCK_CARD'])
     import adapter  # noqa: F401  # before mmengine
 import torch
-from mmengine.dataset import pseudo_collate
 from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
-from mmengine.runner import Runner
 from torch.utils.data import Dataset
+
+from benchmarks.toy import HOOK, build_runner
 
 AT, AT_ITERATION = 27, 20
 """Where it happens: the sample stands in batch 13, which worker 1 loads."""
@@ -78,19 +78,6 @@ def raise_on_rank_1() -> None:
         raise ValueError('boxes of this image have no area')
 
 
-def debug() -> None:
-    import pdb
-
-    class Typist:
-        encoding = 'utf-8'
-
-        def readline(self) -> str:
-            time.sleep(SLOW_S)
-            return 'continue\n'
-
-    pdb.Pdb(stdin=Typist(), stdout=sys.stderr, readrc=False).set_trace()  # type: ignore[arg-type]
-
-
 IN_SAMPLE = {
     'sleep': partial(time.sleep, 3600),
     'burn': burn,
@@ -110,7 +97,6 @@ IN_ITERATION = {
     'raise on rank 1': raise_on_rank_1,
     'lose card': lose_card,
     'ctrl-c': partial(send, signal.SIGINT),
-    'debugger': debug,
 }
 
 
@@ -258,26 +244,22 @@ def train() -> None:
         checkpoint.update(interval=25, by_epoch=False)
     if PLANT == 'disk':
         checkpoint.update(out_dir=f'{FOLDER}/disk')
-    ours = {'type': 'mmgpu_hooks.GPUEfficiencyHook'}
+    watched = {'type': HOOK['type'], 'stuck_after_s': float(STUCK_AFTER_S)}
     optimizer = 'SDG' if PLANT == 'typo' else 'SGD'
-    runner = Runner(
-        model=Model(),
-        work_dir=f'{FOLDER}/run',
-        train_dataloader={
-            'dataset': Images(ITERATIONS * BATCH * (1 if RANK is None else 2)),
-            'sampler': {'type': 'DefaultSampler', 'shuffle': False},
-            'batch_size': BATCH,
-            'num_workers': 0 if PLANT == 'backtrack' else 2,
-            'collate_fn': {'type': pseudo_collate},
+    runner = build_runner(
+        Model(),
+        Images(ITERATIONS * BATCH * (1 if RANK is None else 2)),
+        f'{FOLDER}/run',
+        loader={'batch_size': BATCH, 'num_workers': 2 * (PLANT != 'backtrack')},
+        hooks={
+            'logger': {'type': 'LoggerHook', 'interval': 5},
+            'checkpoint': checkpoint,
+            'gpu_efficiency': watched,
         },
         train_cfg={'by_epoch': True, 'max_epochs': 2},
         optim_wrapper={'optimizer': {'type': optimizer, 'lr': 0.01}},
-        default_hooks={
-            'logger': {'type': 'LoggerHook', 'interval': 5},
-            'checkpoint': checkpoint,
-            'gpu_efficiency': {**ours, 'stuck_after_s': float(STUCK_AFTER_S)},
-        },
         custom_hooks=[Plant()],
+        log_level='INFO',
         **more,
     )
     try:

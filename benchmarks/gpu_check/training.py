@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,11 +14,10 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from mmengine.dataset import pseudo_collate
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
-from mmengine.runner import Runner
 
+from benchmarks import toy
 from benchmarks.gpu_check.models import SMALL, Images, ToyModel
 from benchmarks.gpu_check.table import Row, judged, skipped, within
 from mmgpu_hooks.hooks.guard import Guard
@@ -27,11 +25,7 @@ from mmgpu_hooks.measure.cuda import CudaEvents
 from mmgpu_hooks.schema.run import read_evidence
 
 LOG_INTERVAL = 4
-HOOK = {
-    'type': 'mmgpu_hooks.GPUEfficiencyHook',
-    'summary': False,
-    'interval': LOG_INTERVAL,
-}
+HOOK = {**toy.HOOK, 'interval': LOG_INTERVAL}
 SIDES = [SMALL] * 24
 ITERATION_US, INTERVAL_US = 15.0, 1000.0
 MORE_US, PAIRS, COST_ITERATIONS = 100.0, 6, 300
@@ -72,7 +66,7 @@ def train(
     *,
     item_s: float = 0.0,
     optim: str = 'OptimWrapper',
-    hooks: Sequence[Any] = (),
+    custom_hooks: Sequence[Any] = (),
     deterministic: bool = False,
     **more: Any,
 ) -> Trained:
@@ -84,36 +78,25 @@ def train(
         hook: Ours; ``None`` leaves it out.
         item_s: Seconds that an image takes to load.
         optim: MMEngine's optimizer wrapper.
-        hooks: More of them.
+        custom_hooks: More of them.
         deterministic: Whether only to use algorithms that repeat bit by bit; real
             detectors need others too.
         more: Further arguments of the Runner.
     """
     tape = Tape()
-    default_hooks: dict[str, Any] = {
-        'logger': {'type': 'LoggerHook', 'interval': LOG_INTERVAL},
-        'checkpoint': {'type': 'CheckpointHook', 'interval': -1, 'save_last': False},
-    }
+    hooks: dict[str, Any] = {'logger': {'type': 'LoggerHook', 'interval': LOG_INTERVAL}}
     if hook is not None:
-        default_hooks['gpu_efficiency'] = hook
+        hooks['gpu_efficiency'] = hook
     with tempfile.TemporaryDirectory() as folder:
-        runner = Runner(
-            model=model,
-            work_dir=folder,
-            train_dataloader={
-                'dataset': Images(list(sides), item_s),
-                'sampler': {'type': 'DefaultSampler', 'shuffle': False},
-                'batch_size': 1,
-                'num_workers': 0,
-                'collate_fn': {'type': pseudo_collate},
-            },
+        runner = toy.build_runner(
+            model,
+            Images(list(sides), item_s),
+            folder,
+            hooks=hooks,
             train_cfg={'by_epoch': True, 'max_epochs': 1},
             optim_wrapper={'type': optim, 'optimizer': {'type': 'SGD', 'lr': 1e-4}},
-            default_hooks=default_hooks,
-            custom_hooks=[tape, *hooks],
+            custom_hooks=[tape, *custom_hooks],
             randomness={'seed': 3, 'deterministic': deterministic},
-            log_level='ERROR',
-            experiment_name=f'gpu_check_{uuid.uuid4().hex}',
             **more,
         )
         runner.train()
@@ -279,8 +262,10 @@ def check_ema() -> list[Row]:
     check, stall_s = 'idle share beside torch.profiler, EMAHook', 0.03
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profiler:
-        hooks = [{'type': 'EMAHook'}]
-        evidence = train(ToyModel(1000), SIDES, item_s=stall_s, hooks=hooks).evidence
+        custom = [{'type': 'EMAHook'}]
+        evidence = train(
+            ToyModel(1000), SIDES, item_s=stall_s, custom_hooks=custom
+        ).evidence
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in profiler.events()

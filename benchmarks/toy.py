@@ -1,0 +1,61 @@
+"""The trainings that benchmarks plant things in: MMEngine's own Runner on a toy."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mmengine.dataset import pseudo_collate
+from mmengine.runner import Runner
+
+HOOK = {'type': 'mmgpu_hooks.GPUEfficiencyHook', 'summary': False}
+
+
+def build_runner(
+    model: Any,
+    dataset: Any,
+    work_dir: Path | str,
+    *,
+    kind: Any = Runner,
+    loader: Mapping[str, Any] | None = None,
+    hooks: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Any:
+    """A Runner that loads one sample an iteration in order, and saves nothing.
+
+    Args:
+        model: What to train.
+        dataset: What to train it on.
+        work_dir: Of the run.
+        kind: Class of the Runner.
+        loader: More settings of the train loader.
+        hooks: Default hooks by name, ours among them.
+        more: Further arguments of the Runner, or others than those here.
+    """
+    arguments = {
+        'model': model,
+        'work_dir': str(work_dir),
+        'train_dataloader': {
+            'dataset': dataset,
+            'batch_size': 1,
+            'num_workers': 0,
+            'sampler': {'type': 'DefaultSampler', 'shuffle': False},
+            'collate_fn': {'type': pseudo_collate},
+            **(loader or {}),
+        },
+        'optim_wrapper': {'optimizer': {'type': 'SGD', 'lr': 0.01}},
+        'default_hooks': {
+            'logger': {'type': 'LoggerHook', 'interval': 10},
+            'checkpoint': {
+                'type': 'CheckpointHook',
+                'interval': -1,
+                'save_last': False,
+            },
+            **(hooks or {}),
+        },
+        'log_level': 'ERROR',
+        'experiment_name': f'toy_{uuid.uuid4().hex}',
+    }
+    return kind(**{**arguments, **more})
