@@ -114,12 +114,6 @@ def test_the_long_ones_are_asked_for_and_the_others_end_in_time(gpu_check, monke
     assert 'minutes were over' in gpu_check.page.read_text()
 
 
-def test_a_checkout_that_is_read_only_costs_the_kept_table_alone(gpu_check, capsys):
-    gpu_check.page.parent.touch()
-    assert check.main([]) == 0
-    assert 'the table was not kept: ' in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ('words', 'said'),
     [
@@ -372,15 +366,6 @@ def test_what_synchronises_is_found(monkeypatch):
     # a torch that lets everything pass
     monkeypatch.setattr(torch, 'ones', lambda *_, **__: torch.zeros(1))
     assert training.check_sync()[0].verdict == SKIPPED
-
-
-@pytest.mark.timing
-@pytest.mark.usefixtures('no_peaks')
-def test_the_wait_that_is_recorded_is_the_one_that_was_planted(monkeypatch):
-    monkeypatch.setattr(training, 'STALLS_S', (0.03,))
-    wait, idle = training.check_stalls()
-    assert wait.verdict == OK, wait
-    assert (idle.verdict, idle.measured) == (MISSED, 'unknown')
 
 
 SPENT = {'begin_step': [8e-6] * 110, 'end_step': [6e-6] * 110, 'drain': [0.002]}

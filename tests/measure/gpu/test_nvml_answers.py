@@ -231,7 +231,9 @@ def test_a_card_is_let_go_by_the_thread_that_reads_it(watch: Watch, monkeypatch)
     sampler.start()
     assert inside.wait(10.0)
     sampler.stop(0.01)
-    assert watch.fake.users() == 1  # in use: neither freed nor shut down under it
+    assert (
+        watch.fake.counter('users').value == 1
+    )  # in use: neither freed nor shut down under it
     go_on.set()
     sampler.stop(10.0)
-    assert watch.fake.users() == 0
+    assert watch.fake.counter('users').value == 0
