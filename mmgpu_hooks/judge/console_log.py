@@ -23,7 +23,7 @@ _CONTEXT = 400
 _SURVIVED = 3
 """Iterations after which training evidently went on."""
 
-_MOST_RANKS = 256
+_MOST_RANKS, _MOST_PREFIXES = 256, 4
 
 _NEAR = 5
 """Lines within which one belongs to the next, though ranks interleave."""
@@ -435,7 +435,10 @@ class ConsoleLog:
             self._note_progress(line, bar[0])
             text = text[bar.end() :]
         rank = None
-        while prefix := _PREFIX.match(text):
+        for _ in range(_MOST_PREFIXES):
+            prefix = _PREFIX.match(text)
+            if prefix is None:
+                break
             label = next(filter(None, prefix.groups()), None)
             rank = int(label) if label is not None else rank
             text = text[prefix.end() :]
