@@ -271,8 +271,8 @@ def preempted() -> None:
 
     Preemption, requeueing, an eviction or the job's time limit.
 
-    SLURM says ``CANCELLED ... DUE TO PREEMPTION`` or ``DUE TO TIME LIMIT``, LSF
-    ``TERM_RUNLIMIT``, Kubernetes ``Evicted``.
+    SLURM says ``CANCELLED ... DUE TO PREEMPTION`` or ``DUE TO TIME LIMIT``, Kubernetes
+    ``Evicted``.
 
     - Resume from the last checkpoint: tools/train.py CONFIG --resume.
     - Ask for more time, or save more often: default_hooks.checkpoint.interval.

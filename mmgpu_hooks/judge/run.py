@@ -270,14 +270,6 @@ class CudaMemoryFigures(Figures):
     """Most at the end of an interval (fragmentation)."""
 
 
-class WorkerCost(NamedTuple):
-    """What the loader's workers used for a batch."""
-
-    cpu_s: float | None = None
-    run_delay_s: float | None = None
-    workers: int | None = None
-
-
 class Run(Figures):
     """One rank's run.
 
@@ -360,9 +352,11 @@ class Run(Figures):
     external_cpu_cores = part_of('_cpu', 'external_cores')
     """Cores of the host that others used meanwhile; ``None`` with several ranks on it,
     because theirs cannot be distinguished from other load."""
-    worker_cpu_s = part_of('_workers', 'cpu_s')
+    worker_cpu_s = cached_property(lambda run: run._per_batch('workers.cpu_s'))
     """CPU of all workers per batch."""
-    worker_run_delay_s = part_of('_workers', 'run_delay_s')
+    worker_run_delay_s = cached_property(
+        lambda run: run._per_batch('workers.run_delay_s')
+    )
     """Time workers waited for a core, per batch."""
 
     @cached_property
@@ -452,8 +446,7 @@ class Run(Figures):
     def _cpu(self) -> TrainingCpu:
         return find_cpu(self)
 
-    @cached_property
-    def _workers(self) -> WorkerCost:
+    def _per_batch(self, field: str) -> float | None:
         """Over the whole run, because workers make batches ahead.
 
         An epoch's may all be made in its first interval. Workers that were reached
@@ -462,18 +455,13 @@ class Run(Figures):
         windows = self.every.where(self.column('workers.count') > 0)
         made = windows.column('workers.occupancy.count')
         batches = total(np.where(np.isnan(made), windows.column('iterations'), made))
-        if batches <= 0:
-            return WorkerCost()
-        return WorkerCost(
-            total(windows.column('workers.cpu_s')) / batches,
-            total(windows.column('workers.run_delay_s')) / batches,
-            statistics.mode(windows.values('workers.count')),
-        )
+        return total(windows.column(field)) / batches if batches > 0 else None
 
-    @property
+    @cached_property
     def worker_count(self) -> int | None:
         """In most intervals."""
-        return self._workers.workers
+        counts = [count for count in self.every.values('workers.count') if count]
+        return statistics.mode(counts) if counts else None
 
     @cached_property
     def loader(self) -> LoaderFigures | None:

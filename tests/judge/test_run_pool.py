@@ -50,7 +50,7 @@ def test_batch_sizes_make_lines_of_step_and_memory():
 
 
 HOST = make_run().host
-OPTIM = {'optim_wrapper': 'OptimWrapper'}
+OPTIM = {'optim_wrapper': 'OptimWrapper', 'parameters': 2}
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,7 @@ OPTIM = {'optim_wrapper': 'OptimWrapper'}
         ({'run': {'host': replace(HOST, usable_cores=4.0)}}, 'usable cores is 4.0'),
         ({'run': {'optim_wrapper': 'AmpOptimWrapper'}}, 'wrapper is AmpOptimWrapper'),
         ({'run': {'world_size': 2}}, 'number of ranks is 2 there, and 1 in'),
+        ({'run': {'parameters': 1}}, 'parameters of the model is 1 there'),
         ({'batch_bytes': 4 * 7 * 2**18}, '1.75 MiB each, and 1.00 MiB in /runs/'),
         ({'device': 'cpu'}, 'device is cpu there, and cuda in /runs/'),
         ({'intervals': 1, 'iterations': 5}, 'Not enough evidence: 5 steady'),
@@ -74,12 +75,6 @@ def test_a_run_that_does_not_belong_is_left_out_with_the_reason(other, why):
     assert note.startswith(f'{apart.path} is left out. ')
     assert why in note
     assert found.workload == Run(newest).workload
-
-
-def test_another_model_is_left_out():
-    newest, other = make_pooled(4, 4, day=22), make_pooled(4, 2)
-    larger = replace(other, run=replace(other.run, parameters=1))
-    assert 'parameters of the model is 1 there' in pool(newest, larger).notes[0]
 
 
 def test_the_newest_that_tells_enough_is_judged():

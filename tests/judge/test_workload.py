@@ -54,23 +54,6 @@ STARVED = {
 }
 
 
-def test_a_run_with_workers():
-    found = fitted(**STARVED)
-    # as exact as a simulated run of so many iterations
-    assert found.batch_time.mean_s == pytest.approx(0.4 + GAP_S, rel=0.005)
-    assert found.batch_time.std_s == pytest.approx(0.05)
-    assert found.batch_time.count == 140
-    assert found.batch_cpu.mean_s == pytest.approx(0.36)
-    assert found.step.mean_s == pytest.approx(0.1)
-    assert found.step_cpu_s == pytest.approx(0.03)
-    assert found.iter_time.mean_s == pytest.approx(0.2)
-    assert (found.num_workers, found.prefetch_factor, found.batch_size) == (2, 2, 4)
-    assert found.usable_cores == 8.0
-    assert found.is_transfer_known
-    assert found.is_batch_time_known
-    assert found.notes == ()
-
-
 def test_a_bound_run_is_fitted_to_its_cores_and_predicted_for_all():
     had = HostLimits(logical_cpus=8, affinity_cpus=2, usable_cores=2.0)
     bound = replace(had, unbound_cpus=8, usable_cores=8.0)
