@@ -94,6 +94,22 @@ def per_iteration(field: str, key: str | None = None) -> cached_property[float |
     return cached_property(mean)
 
 
+def per_batch(field: str) -> cached_property[float | None]:
+    """What workers used for a batch, over the whole run: they make batches ahead.
+
+    An epoch's may all be made in its first interval. Workers that were reached count
+    their batches themselves; of the others, those that were taken are known.
+    """
+
+    def mean(run: Run) -> float | None:
+        windows = run.every.where(run.column('workers.count') > 0)
+        made = windows.column('workers.occupancy.count')
+        batches = total(np.where(np.isnan(made), windows.column('iterations'), made))
+        return total(windows.column(field)) / batches if batches > 0 else None
+
+    return cached_property(mean)
+
+
 def part_of(group: str, name: str) -> cached_property[float | None]:
     """One of several figures that are found together."""
     return cached_property(lambda run: getattr(getattr(run, group), name))
@@ -352,11 +368,9 @@ class Run(Figures):
     external_cpu_cores = part_of('_cpu', 'external_cores')
     """Cores of the host that others used meanwhile; ``None`` with several ranks on it,
     because theirs cannot be distinguished from other load."""
-    worker_cpu_s = cached_property(lambda run: run._per_batch('workers.cpu_s'))
+    worker_cpu_s = per_batch('workers.cpu_s')
     """CPU of all workers per batch."""
-    worker_run_delay_s = cached_property(
-        lambda run: run._per_batch('workers.run_delay_s')
-    )
+    worker_run_delay_s = per_batch('workers.run_delay_s')
     """Time workers waited for a core, per batch."""
 
     @cached_property
@@ -445,17 +459,6 @@ class Run(Figures):
     @cached_property
     def _cpu(self) -> TrainingCpu:
         return find_cpu(self)
-
-    def _per_batch(self, field: str) -> float | None:
-        """Over the whole run, because workers make batches ahead.
-
-        An epoch's may all be made in its first interval. Workers that were reached
-        count their batches themselves; of the others, those that were taken are known.
-        """
-        windows = self.every.where(self.column('workers.count') > 0)
-        made = windows.column('workers.occupancy.count')
-        batches = total(np.where(np.isnan(made), windows.column('iterations'), made))
-        return total(windows.column(field)) / batches if batches > 0 else None
 
     @cached_property
     def worker_count(self) -> int | None:
