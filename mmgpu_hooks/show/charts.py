@@ -110,8 +110,6 @@ class Chart:
     parts: Sequence[Part] = ()
     panels: Sequence[Panel] = ()
     x: Sequence[float] = ()
-    ticks: Sequence[str] = ()
-    """One a value of ``x``, in place of figures."""
     x_title: str = ''
     marks: Sequence[tuple[float, str]] = ()
     """Events on the axis: where, and which of :data:`EVENTS`."""
@@ -177,12 +175,11 @@ def _draw_panel(axes: Any, chart: Chart, panel: Panel) -> None:
             marker='o' if one.style == 'line' else '',
             markersize=3,
         )
+        if one.style == 'line':
+            axes.set_xticks(list(xs))
     axes.set_ylim(0, panel.top)
     if len(xs) > 1:
-        pad = 0.5 if chart.ticks else 0.0
-        axes.set_xlim(min(xs) - pad, max(xs) + pad)
-    if chart.ticks:
-        axes.set_xticks(list(xs), [visible(tick) for tick in chart.ticks])
+        axes.set_xlim(min(xs), max(xs))
     axes.locator_params(axis='y', nbins=4)
     axes.grid(axis='y', color=_RULE, lw=0.7)
     axes.set_axisbelow(True)

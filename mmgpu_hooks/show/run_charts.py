@@ -65,39 +65,29 @@ def chart_growth(run: Run) -> Chart | None:
     )
 
 
-def chart_what_if(
-    run: Run, points: Sequence[Prediction], marked: dict[int, str]
-) -> Chart | None:
+def chart_what_if(run: Run, points: Sequence[Prediction]) -> Chart | None:
     """Iteration time over ``num_workers``, with its interval.
 
     Args:
         run: As it was measured.
         points: One a number of workers.
-        marked: The current and the recommended number, each with its word.
     """
     if not points:
         return None
     factor, unit = scale_seconds(max(p.iter_time_high_s for p in points))
-    series = [
-        Series(
-            'predicted, 9 in 10 within the band',
-            [p.iter_time_s * factor for p in points],
-            'step',
-            [p.iter_time_low_s * factor for p in points],
-            [p.iter_time_high_s * factor for p in points],
-        )
-    ]
+    name = 'predicted, 9 in 10 within the band'
+    seconds = [(p.iter_time_s, p.iter_time_low_s, p.iter_time_high_s) for p in points]
+    values, low, high = (factor * np.array(seconds)).T
+    series = [Series(name, values, 'step', low, high)]
     if run.iter_s is not None:
         now = [run.iter_s * factor] * len(points)
         measured = f'measured {format_seconds(run.iter_s)}'
         series.append(Series(measured, now, 'ink', style='dashed'))
-    workers = [point.num_workers for point in points]
     return Chart(
         'Other numbers of workers',
         'Predicted time of an iteration by num_workers.',
         panels=[Panel(f'Iteration, {unit}', series)],
-        x=range(len(points)),
-        ticks=[f'{number}\n{marked.get(number, "")}'.rstrip() for number in workers],
+        x=[point.num_workers for point in points],
         x_title='num_workers',
     )
 

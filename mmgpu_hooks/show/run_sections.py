@@ -203,7 +203,7 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
         'what-if',
         [] if points else [run.why_no_workload],
         table=tabulate(points, columns, 'Predicted with other settings', 2),
-        chart=run_charts.chart_what_if(run, points, marked),
+        chart=run_charts.chart_what_if(run, points),
     )
 
 
