@@ -70,7 +70,7 @@ def _read_card(index: int) -> Card:
         device, sample = gpu.device(), gpu.read_sample()
         reasons = {**gpu.reasons(), **gpu.unsupported}
     except SourceError as error:
-        return Card(index, reason=f'cannot be read: {error.reason}')
+        return Card(index, reason=f'cannot be read: {error}')
     finally:
         gpu.close()
     uuid, total = device['uuid'] or '', device['memory_total_bytes'] or 0

@@ -17,12 +17,6 @@ class SourceError(Exception):
     """A source that worked, or was expected to, can give no more figures.
 
     The caller switches the source off with one warning. What was never there
-    is not an error but an :class:`~mmgpu_hooks.measure.absent.Absent`.
-
-    Args:
-        reason: One sentence for the user: what failed and what is known of it.
+    is not an error but an :class:`~mmgpu_hooks.measure.absent.Absent`. Its text is one
+    sentence for the user: what failed and what is known of it.
     """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason

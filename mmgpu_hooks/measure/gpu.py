@@ -364,7 +364,7 @@ def open_gpu(
         if not isinstance(found, Absent):
             return Gpu(nvml, found, clock)
     except SourceError as error:
-        found = Absent(error.reason)
+        found = Absent(str(error))
     except Exception as error:  # noqa: BLE001, drivers answer garbage too
         found = Absent(f'NVML could not look up the GPU: {describe(error)}')
     stop_nvml(nvml)

@@ -77,7 +77,6 @@ def test_memory_that_takes_long_to_read_is_read_seldom(proc):
         ({'memory.current': 'max', 'memory.stat': ''}, None),
         ({}, None),
     ],
-    ids=['version 2', 'version 1', 'cache above use', 'garbage', 'nothing'],
 )
 def test_the_group_without_its_page_cache(tmp_path, files, expected):
     for name, text in files.items():
@@ -127,14 +126,6 @@ RECORDS = [{'id': n, 'name': f'{n}.jpg', 'box': [n + 0.5] * 4} for n in range(20
         ),
         (Holder(hostile=[Hostile()], data_list=RECORDS), 'Holder.data_list', 20_000),
     ],
-    ids=[
-        'its own',
-        'of one it wraps',
-        'of the larger',
-        'of its reader',
-        'by id',
-        'hostile',
-    ],
 )
 def test_objects_of_a_dataset_are_weighed_and_named(dataset, name, entries):
     found = weigh_objects(dataset)
@@ -155,7 +146,6 @@ def test_objects_of_a_dataset_are_weighed_and_named(dataset, name, entries):
         Holder(samples=(n for n in range(9))),
         Holder(names=[NAMES] * 9000),
     ],
-    ids=['none', 'hostile', 'serialised', 'a module', 'a generator', 'shared'],
 )
 def test_what_is_not_copied_is_not_weighed(dataset):
     assert weigh_objects(dataset) is None
