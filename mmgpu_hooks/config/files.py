@@ -69,7 +69,7 @@ def read_source(path: Path) -> SourceText:
         raw = path.read_bytes()
         if raw.startswith(codecs.BOM_UTF8):
             found = 'a byte-order mark, which MMEngine does not read; save it without'
-        elif not _is_text(raw):
+        elif raw.decode(errors='ignore').encode() != raw:
             found = 'other bytes; save it as UTF-8'
     if found is not None:
         raise RefusedError(
@@ -77,14 +77,6 @@ def read_source(path: Path) -> SourceText:
             f'{_LIMIT_BYTES // 1000} KB, found {found}'
         )
     return SourceText(raw, status)
-
-
-def _is_text(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def render_diff(before: str, after: str, source: Path, target: Path) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
@@ -21,6 +22,7 @@ from mmgpu_hooks.recommend.advice import advise
 from mmgpu_hooks.recommend.choice import (
     ONE_THREAD,
     Decision,
+    Gain,
     Job,
     count_starts,
     decide,
@@ -99,11 +101,15 @@ def recommend_settings(
 def _unpredicted(run: Run) -> list[Change]:
     """Fallback when there is too little data to predict: judge start-up only."""
     loader = run.run.loader
-    if not run.is_enough or not loader.num_workers:
+    ends = bool(loader.num_workers) and loader.persistent_workers is False
+    if not run.is_enough or not ends or not starts_cost(run):
         return []
-    if loader.persistent_workers is not False or not starts_cost(run):
-        return []
-    return [_keep_workers(run)]
+    starts = max(count_starts(run), 1)
+    share = run.run_share(run.startup_s) * (starts - 1) / starts
+    reach = COVERAGE * START_ERROR * share
+    gain, reason = Gain(share, share - reach, share + reach), _why_keep(run)
+    key = f'{KEY}persistent_workers'
+    return [_make_change(run, gain, None, key, False, True, reason, 'MG104')]
 
 
 def _why_unpredicted(run: Run) -> str:
@@ -120,6 +126,7 @@ def _list_changes(decision: Decision) -> Iterator[Change]:
     """Every setting that changes, each with the gain of all of them together."""
     job, old, new = decision.job, decision.job.old, decision.new
     run, found = job.run, job.freed
+    change = partial(_make_change, run, decision.gain, job.iter_s(new))
     if found is not None:
         reason = (
             f'{found.workers} workers run up to {found.threads} threads each on '
@@ -127,65 +134,57 @@ def _list_changes(decision: Decision) -> Iterator[Change]:
             f'for one; an iteration now takes {format_seconds(run.iter_s)} and is '
             f'predicted to take {format_seconds(job.iter_s(new))}'
         )
-        had = found.opencv
-        yield _make_change(decision, THREADS_KEY, had, ONE_THREAD, reason, 'MG115')
+        yield change(THREADS_KEY, found.opencv, ONE_THREAD, reason, 'MG115')
     if new.num_workers != old.num_workers:
         why = _why_workers(decision)
-        yield _make_change(
-            decision, WORKERS_KEY, old.num_workers, new.num_workers, *why
-        )
+        yield change(WORKERS_KEY, old.num_workers, new.num_workers, *why)
     key, prefetch = f'{KEY}prefetch_factor', run.run.loader.prefetch_factor
     if not new.num_workers and old.num_workers and prefetch is not None:
-        reason = 'there are no workers to make batches ahead'
-        yield _make_change(decision, key, prefetch, None, reason)
+        yield change(key, prefetch, None, 'there are no workers to make batches ahead')
     elif new.num_workers and new.prefetch_factor != old.prefetch_factor:
         reason = 'batches vary; more of them made ahead carry the loop over slow ones'
-        ahead = new.prefetch_factor
-        yield _make_change(decision, key, prefetch, ahead, reason, 'MG101')
+        yield change(key, prefetch, new.prefetch_factor, reason, 'MG101')
     key, persists = f'{KEY}persistent_workers', new.persistent_workers
     if persists == old.persistent_workers:
         return
-    rules = ['MG104']
     if not persists:
-        reason, rules = 'there are no workers to keep', []
-    elif old.num_workers:
-        reason = _why_keep(run)
-    else:
-        starts = count_starts(run)
-        reason = f'the new workers would otherwise be started {starts} times over'
-    yield _make_change(decision, key, not persists, persists, reason, *rules)
+        yield change(key, True, False, 'there are no workers to keep')
+        return
+    starts = count_starts(run)
+    reason = f'the new workers would otherwise be started {starts} times over'
+    yield change(
+        key, False, True, _why_keep(run) if old.num_workers else reason, 'MG104'
+    )
 
 
 def _change_batch_size(choice: BatchChoice) -> Change:
     decision = choice.decision
     assert decision is not None  # the caller has seen to it
-    old, new = choice.sizes
-    change = _make_change(decision, BATCH_KEY, old, new, choice.reason)
+    job, iter_s = decision.job, decision.job.iter_s(decision.new)
+    change = _make_change(
+        job.run, decision.gain, iter_s, BATCH_KEY, *choice.sizes, choice.reason
+    )
     is_guess = change.confidence == 'high' and not choice.is_measured
     return replace(change, confidence='medium') if is_guess else change
 
 
 def _make_change(
-    decision: Decision, key: str, old: Any, new: Any, reason: str, *rules: str
+    run: Run,
+    gain: Gain | None,
+    iter_s: float | None,
+    key: str,
+    old: Any,
+    new: Any,
+    reason: str,
+    *rules: str,
 ) -> Change:
     """One setting, with the gain of all together."""
-    gain, run = decision.gain, decision.job.run
     confidence = judge_confidence(run)
     # never high where the interval of the gain holds a loss
     if confidence == 'high' and gain is not None and gain.low < 0.0:
         confidence = 'medium'
-    return Change(
-        key=key,
-        old=old,
-        new=new,
-        reason=reason,
-        confidence=confidence,
-        rules=rules,
-        predicted_iter_s=decision.job.iter_s(decision.new),
-        predicted_gain_pct=100 * gain.share if gain else None,
-        predicted_gain_low_pct=100 * gain.low if gain else None,
-        predicted_gain_high_pct=100 * gain.high if gain else None,
-    )
+    gains = [100 * g for g in (gain.share, gain.low, gain.high)] if gain else []
+    return Change(key, old, new, reason, confidence, rules, iter_s, *gains)
 
 
 def _why_workers(decision: Decision) -> tuple[str, ...]:
@@ -217,24 +216,6 @@ def _why_workers(decision: Decision) -> tuple[str, ...]:
             'this many workers, which is expected here'
         )
     return reason, 'MG101'
-
-
-def _keep_workers(run: Run) -> Change:
-    """Workers that live on, for what their starts were measured to cost."""
-    starts = max(count_starts(run), 1)
-    saved_pct = 100 * run.run_share(run.startup_s) * (starts - 1) / starts
-    reach_pct = COVERAGE * START_ERROR * saved_pct
-    return Change(
-        key=f'{KEY}persistent_workers',
-        old=False,
-        new=True,
-        reason=_why_keep(run),
-        confidence=judge_confidence(run),
-        rules=('MG104',),
-        predicted_gain_pct=saved_pct,
-        predicted_gain_low_pct=saved_pct - reach_pct,
-        predicted_gain_high_pct=saved_pct + reach_pct,
-    )
 
 
 def _why_keep(run: Run) -> str:
