@@ -15,14 +15,11 @@ from mmgpu_hooks.schema.recorded import (
     GpuDevice,
     GpuWindow,
     SlowSample,
-    SourceOffRecord,
     TransformCost,
 )
 
 RECORDS = [
-    make_run(),
     make_run(gpu=GpuDevice(name='H200', uuid='GPU-1'), device='cuda'),
-    make_interval(),
     make_interval(
         by_hook={'EMAHook': 0.5, '50 % "quoted"': 0.25, 'é\n': 1.0},
         workers=replace(
@@ -33,7 +30,6 @@ RECORDS = [
         gpu=GpuWindow(samples=12, util_pct=63.5, zero_pct=20.0, mem_used_bytes=2**33),
         gpu_mem_peak_bytes=2**32,
     ),
-    SourceOffRecord(source='GPU', reason='GPU is lost', iteration=40),
     EndRecord(
         status='failed',
         iterations=7,

@@ -32,28 +32,32 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / 'gpu_efficiency.jsonl'
 
 
-def test_a_torn_last_line_is_skipped_counted_and_said(path: Path):
-    text = render_line(make_run()) + render_line(make_interval())
-    path.write_text(text + render_line(make_interval(1))[:200])
-    read = read_evidence(path)
-    assert len(read.intervals) == 1
-    assert read.end is None
-    assert len(read.notes) == 1
-    assert '1 torn last line skipped' in read.notes[0]
+RUN, INTERVAL = render_line(make_run()), render_line(make_interval())
+LONG = '"' + 'x' * (2 * MOST_LINE_BYTES) + '"\n'
 
 
-def test_garbage_lines_are_skipped_counted_and_said(path: Path):
-    lines = [render_line(make_run()), 'garbage\n', render_line(make_interval()), '{}\n']
-    path.write_text(''.join(lines))
+@pytest.mark.parametrize(
+    ('text', 'note'),
+    [
+        (RUN + INTERVAL + INTERVAL[:200], '1 torn last line skipped'),
+        (
+            RUN + 'garbage\n' + INTERVAL + '{}\n',
+            '2 unreadable lines skipped, first line 2: JSON is malformed',
+        ),
+        (RUN + LONG + INTERVAL, '1 unreadable line skipped, first line 2'),
+        ('\ufeff' + RUN + INTERVAL, ''),
+    ],
+)
+def test_what_is_no_record_is_skipped_counted_and_said(path: Path, text, note):
+    path.write_text(text)
     read = read_evidence(path)
-    assert len(read.intervals) == 1
-    assert (
-        '2 unreadable lines skipped, first line 2: JSON is malformed' in read.notes[0]
-    )
+    assert (len(read.intervals), read.end) == (1, None)
+    assert len(read.notes) == bool(note)
+    assert note in ''.join(read.notes)
 
 
 def test_a_line_without_an_end_is_not_read_whole(path: Path):
-    path.write_text(render_line(make_run()) + render_line(make_interval()))
+    path.write_text(RUN + INTERVAL)
     with path.open('ab') as file:
         file.truncate(2**28)
     tracemalloc.start()
@@ -61,17 +65,7 @@ def test_a_line_without_an_end_is_not_read_whole(path: Path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (len(read.intervals), len(read.notes)) == (1, 1)
-    assert '1 torn last line skipped' in read.notes[0]
     assert peak < 2**26
-
-
-def test_a_line_that_is_too_long_costs_no_other(path: Path):
-    line = '"' + 'x' * (2 * MOST_LINE_BYTES) + '"\n'
-    text = render_line(make_run()) + line + render_line(make_interval())
-    path.write_text(text)
-    read = read_evidence(path)
-    assert len(read.intervals) == 1
-    assert '1 unreadable line skipped, first line 2' in read.notes[0]
 
 
 def test_a_pipe_is_refused_and_not_waited_for(path: Path):
@@ -82,32 +76,23 @@ def test_a_pipe_is_refused_and_not_waited_for(path: Path):
     assert (ranks, len(notes)) == ([], 1)
 
 
-@pytest.mark.parametrize('text', ['', 'garbage\n', render_line(make_interval())])
-def test_a_file_without_a_run_is_refused(path: Path, text: str):
+@pytest.mark.parametrize(
+    ('text', 'sentence'),
+    [
+        ('', 'expected a run record'),
+        ('garbage\n', 'expected a run record'),
+        (INTERVAL, 'expected a run record'),
+        (RUN + INTERVAL + RUN, r'found 2 runs .*lines 1, 3'),
+        (
+            json.dumps({**json.loads(RUN), 'schema': 99, 'host': 'another form'}),
+            r'found schema 99; install a newer',
+        ),
+    ],
+)
+def test_a_file_that_is_not_one_run_is_refused(path: Path, text: str, sentence: str):
     path.write_text(text)
-    with pytest.raises(EvidenceError, match='expected a run record'):
+    with pytest.raises(EvidenceError, match=sentence):
         read_evidence(path)
-
-
-def test_a_newer_schema_is_refused(path: Path):
-    body = json.loads(render_line(make_run()))
-    path.write_text(json.dumps({**body, 'schema': 99, 'host': 'another form'}) + '\n')
-    with pytest.raises(EvidenceError, match=r'found schema 99; install a newer'):
-        read_evidence(path)
-
-
-def test_two_runs_in_one_file_are_refused(path: Path):
-    evidence = make_evidence(1)
-    second = render_line(make_run(pid=2))
-    path.write_text(render_evidence(evidence) + second)
-    with pytest.raises(EvidenceError, match=r'found 2 runs .*lines 1, 4'):
-        read_evidence(path)
-
-
-def test_a_byte_order_mark_is_no_damage(path: Path):
-    text = render_evidence(make_evidence(1))
-    path.write_text(text, encoding='utf-8-sig')
-    assert read_evidence(path).notes == ()
 
 
 def test_all_kinds_of_records_come_back(path: Path):

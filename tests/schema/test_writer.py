@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import resource
 import signal
 from collections.abc import Iterator
@@ -11,13 +10,7 @@ import pytest
 
 from fakes.runs import make_interval, make_run
 from mmgpu_hooks.schema.lines import encode_line
-from mmgpu_hooks.schema.run_folder import evidence_name
 from mmgpu_hooks.schema.writer import EvidenceWriter
-
-
-def test_each_rank_has_a_file_of_its_own():
-    assert evidence_name(0) == 'gpu_efficiency.jsonl'
-    assert evidence_name(3) == 'gpu_efficiency_rank3.jsonl'
 
 
 def test_records_are_appended_and_readable_at_once(tmp_path: Path):
@@ -62,9 +55,3 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path):
     (tmp_path / 'file').write_text('')
     with pytest.raises(OSError, match=r'exists|directory'):
         EvidenceWriter(tmp_path / 'file' / 'gpu_efficiency.jsonl')
-
-
-def test_no_descriptor_is_left_open(tmp_path: Path):
-    before = set(os.listdir('/proc/self/fd'))
-    EvidenceWriter(tmp_path / 'a.jsonl').close()
-    assert set(os.listdir('/proc/self/fd')) == before
