@@ -11,8 +11,7 @@ from mmgpu_hooks.judge.ranks import compare_ranks, with_saves_of
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.judge.verdict import diagnose_run
-from mmgpu_hooks.recommend.policy import recommend_settings
-from mmgpu_hooks.recommend.save_cures import with_save_cures
+from mmgpu_hooks.recommend.policy import recommend_settings, with_save_cures
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.run import RanksSummary, read_other_ranks

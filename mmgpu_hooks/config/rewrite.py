@@ -58,7 +58,7 @@ class Options:
 
 @dataclass(frozen=True)
 class RewriteOutcome:
-    """The result of one rewrite; bad input is an outcome, never an exception."""
+    """The result of one rewrite; a config that cannot be rewritten is one, too."""
 
     status: Literal['rewritten', 'unchanged', 'refused']
     """``unchanged``: every setting already holds in the loaded config."""
@@ -127,7 +127,7 @@ def rewrite_config(
             the original beside it, is edited in place.
 
     Returns:
-        What came of it. Bad input is refused there, never raised.
+        What came of it. What cannot be rewritten is refused there, never raised.
 
     Example:
         >>> outcome = rewrite_config(

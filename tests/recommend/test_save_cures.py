@@ -20,7 +20,7 @@ from fakes.saves import (
     walls_of,
 )
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.save_cures import with_save_cures
+from mmgpu_hooks.recommend.policy import with_save_cures
 from mmgpu_hooks.schema.judged import Change, Recommendation, SaveCure
 from mmgpu_hooks.schema.recorded import SaveRecord
 

@@ -10,7 +10,7 @@ from fakes.runs import make_evidence
 from fakes.saves import make_aftermath, make_calm, make_contended, make_save
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
-from mmgpu_hooks.recommend.save_cures import with_save_cures
+from mmgpu_hooks.recommend.policy import with_save_cures
 from mmgpu_hooks.schema.judged import Recommendation
 from mmgpu_hooks.show.recommendation import (
     Answer,
