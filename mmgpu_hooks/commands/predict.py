@@ -49,6 +49,10 @@ def predict(
     notes = [*said, *reasons]
     if len(run_folders) > 1 and isinstance(pool.memory, NoPrediction):
         notes.append(pool.memory.reason)
+    memory = None
+    if not isinstance(pool.memory, NoPrediction):
+        card = find_card_room(pool.newest)
+        memory = show.answer_memory(pool.memory, asked, card)
     forecast = show.Forecast(
         run.path,
         run.status,
@@ -61,8 +65,6 @@ def predict(
         ),
         notes=tuple(notes),
         fitted=pool.fitted if len(run_folders) > 1 else (),
-        memory=None if isinstance(pool.memory, NoPrediction) else pool.memory,
-        batch_sizes=asked,
-        card=find_card_room(pool.newest),
+        memory=memory,
     )
     print_answer(forecast, form, show.describe_forecast, show.render_forecast_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -49,20 +49,16 @@ class Forecast:
     notes: tuple[str, ...] = ()
     fitted: tuple[FittedRun, ...] = ()
     """The runs that were fitted; empty when one was asked for."""
-    memory: MemoryFit | None = None
-    """``None`` where several batch sizes of a card were not measured."""
-    batch_sizes: tuple[int, ...] = ()
-    """That memory was asked of."""
-    card: CardRoom | None = None
-    """``None`` when the card's size is unknown."""
+    memory: Mapping[str, Any] | None = None
+    """Of :func:`answer_memory`; ``None`` where several batch sizes of a card were not
+    measured."""
 
 
 def render_forecast_json(forecast: Forecast) -> str:
     """The answer as one JSON object; the field names are stable."""
     fitted: dict[str, Any] = {}
     if forecast.fitted:
-        memory = forecast.memory and _memory_json(forecast.memory, forecast)
-        fitted = {'fitted_runs': forecast.fitted, 'memory': memory}
+        fitted = {'fitted_runs': forecast.fitted, 'memory': forecast.memory}
     return to_json(
         run=forecast.run_path,
         status=forecast.status,
@@ -73,16 +69,23 @@ def render_forecast_json(forecast: Forecast) -> str:
     )
 
 
-def _memory_json(fit: MemoryFit, forecast: Forecast) -> dict[str, Any]:
-    """With stable keys; ``docs/en/batch-size.md`` documents them."""
-    card = forecast.card
+def answer_memory(
+    fit: MemoryFit, batch_sizes: Sequence[int], card: CardRoom | None
+) -> dict[str, Any]:
+    """Memory against batch size; ``docs/en/batch-size.md`` documents the keys.
+
+    Args:
+        fit: To measured peaks.
+        batch_sizes: Asked for.
+        card: ``None`` when its size is unknown.
+    """
     return {
         'fixed_bytes': round(fit.fixed_bytes),
         'image_bytes': round(fit.image_bytes),
         'relative_error': fit.relative_error,
         'peaks': [
             {'batch_size': batch, **predict_peak(fit, batch)._asdict()}
-            for batch in forecast.batch_sizes
+            for batch in batch_sizes
         ],
         'card_bytes': card.total_bytes if card else None,
         'oom_batch_size': find_oom_batch(fit, card.room_bytes) if card else None,
@@ -102,7 +105,7 @@ def describe_forecast(forecast: Forecast) -> list[Section]:
     ]
     sections = [Section(facts=facts), Section(table=_settings(forecast, workload))]
     if memory is not None:
-        sections.append(Section(facts=list(_describe_memory(memory, forecast))))
+        sections.append(Section(facts=list(_describe_memory(memory))))
     return [*sections, *listing('Notes', (*workload.notes, *forecast.notes))]
 
 
@@ -141,20 +144,19 @@ def _settings(forecast: Forecast, workload: Workload) -> Table:
     return tabulate(forecast.predictions, columns)
 
 
-def _describe_memory(fit: MemoryFit, forecast: Forecast) -> Iterator[Fact]:
+def _describe_memory(memory: Mapping[str, Any]) -> Iterator[Fact]:
     """Memory against batch size, the peaks that were asked for, the card."""
-    fixed, image = format_bytes(fit.fixed_bytes), format_bytes(fit.image_bytes)
-    peaks = plural(len(fit.batch_sizes), 'peak')
-    yield 'memory', f'{fixed} and {image} per image, fitted to {peaks}'
-    for batch in forecast.batch_sizes:
-        peak, low, high = map(format_bytes, predict_peak(fit, batch))
+    image = format_bytes(memory['image_bytes'])
+    yield 'memory', f'{format_bytes(memory["fixed_bytes"])} and {image} per image'
+    for asked in memory['peaks']:
+        batch, *sizes = asked.values()
+        peak, low, high = map(format_bytes, sizes)
         yield f'batch {batch}', f'peak {peak} ({low} to {high}, 9 times in 10)'
-    card = forecast.card
-    if card is not None:
-        oom = find_oom_batch(fit, card.room_bytes)
+    if memory['card_bytes'] is not None:
+        oom, fits = memory['oom_batch_size'], memory['safe_batch_size']
         full = f', out of memory is expected from {oom} on' if oom is not None else ''
-        safe = f'a batch of {find_largest_batch(fit, card.safe_bytes)} fits safely'
-        yield 'GPU', f'{format_bytes(card.total_bytes)}; {safe}{full}'
+        size = format_bytes(memory['card_bytes'])
+        yield 'GPU', f'{size}; a batch of {fits} fits safely{full}'
 
 
 _TOTALS: Sequence[Column] = (
