@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.commands.output import show_progress, warner
-from mmgpu_hooks.config.loading import FlatConfig, LoadError, read_config
+from mmgpu_hooks.config.loading import FlatConfig, LoadError, expect_file, read_config
 from mmgpu_hooks.experiment.engine import Outcome, Plan, run_plan
 from mmgpu_hooks.experiment.store import TrialStore
 from mmgpu_hooks.schema.errors import UserError
@@ -21,9 +21,7 @@ def read_trainable_config(path: Path) -> FlatConfig:
     Raises:
         UserError: If it is missing, does not load, or trains nothing.
     """
-    if not path.is_file():
-        found = 'a folder' if path.is_dir() else 'nothing there'
-        raise UserError(f'{path}: expected a config file, found {found}.')
+    expect_file(path)
     try:
         config = read_config(path)
     except LoadError as error:

@@ -60,6 +60,13 @@ class LoadError(Exception):
     """MMEngine cannot load the file; the message is one line."""
 
 
+def expect_file(path: Path) -> None:
+    """Raise a `UserError` where a config is no file."""
+    if not path.is_file():
+        found = 'a folder' if path.is_dir() else 'nothing there'
+        raise UserError(f'{path}: expected a config file, found {found}.')
+
+
 def read_config(path: Path, contents: Mapping[Path, bytes] | None = None) -> FlatConfig:
     """Loads a config, bases merged, and flattens it.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmgpu_hooks.config.loading import silence
+from mmgpu_hooks.config.loading import expect_file, silence
 from mmgpu_hooks.memory.padded_size import each_transform, type_name
 from mmgpu_hooks.schema.errors import UserError
 
@@ -113,8 +113,7 @@ def read_config_model(path: Path) -> ConfigModel:
     Raises:
         UserError: If there is no such config, or no model in it.
     """
-    if not path.is_file():
-        raise UserError(f'expected a config file, found none at {path}.')
+    expect_file(path)
     notes: list[str] = []
     with silence():
         try:

@@ -165,6 +165,7 @@ def test_what_is_missing_is_one_sentence(tmp_path: Path, capsys):
     assert main(['estimate-memory', missing]) == 2
     told = capsys.readouterr()
     assert told.err == (
-        f'mmgpu estimate-memory: expected a config file, found none at {missing}.\n'
+        f'mmgpu estimate-memory: {missing}: expected a config file, found nothing '
+        'there.\n'
     )
     assert told.out == ''
