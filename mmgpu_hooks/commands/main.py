@@ -151,12 +151,19 @@ def _drop_output() -> None:
 
 @contextlib.contextmanager
 def _stopped_by_kill() -> Iterator[None]:
-    """``kill`` ends trainings and removes temporary folders, as Ctrl-C does."""
+    """``kill`` and a lost connection end trainings and remove temporary folders, as
+    Ctrl-C does.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        # nohup has it ignored
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

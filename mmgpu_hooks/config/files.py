@@ -165,7 +165,8 @@ def locked(path: Path) -> Iterator[None]:
     with contextlib.ExitStack() as exits:
         # what is wrong with the path is said by the reader of it
         with contextlib.suppress(OSError, ValueError):
-            folder = os.open(path.resolve().parent, os.O_RDONLY)
+            # Path.resolve raises RuntimeError where links go in a circle
+            folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
             exits.callback(os.close, folder)
             while not _lock(folder):
                 if time.monotonic() > end_s:

@@ -20,6 +20,7 @@ from mmgpu_hooks.judge.standstill import Rank, judge_standstill
 from mmgpu_hooks.measure.loader.call_stack import parse_stack
 from mmgpu_hooks.measure.now import read_host_now
 from mmgpu_hooks.schema.judged import HostNow, Proof, Why
+from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.recorded import EndRecord
 from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.schema.run_folder import STACK_SUFFIX
@@ -246,7 +247,9 @@ def _judge_silence(logs: Found, rank: Rank | None) -> Why:
         log = logs[0][1] if logs else ConsoleLog()
         last = log.last_progress
         where = f'the last iteration stands in line {last}' if last else 'no iteration'
-        said = f'Nothing in {log.lines} lines says that it ended badly; {where}.'
+        said = (
+            f'Nothing in {plural(log.lines, "line")} says that it ended badly; {where}.'
+        )
         do = (
             'MMEngine writes no traceback into its log: what raised stands on the '
             'console, which --log FILE reads.',

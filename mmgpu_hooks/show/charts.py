@@ -6,7 +6,7 @@ are no pictures: tables and sentences stand in.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import io
 import re
 import warnings
@@ -116,8 +116,12 @@ class Chart:
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is there."""
-    return importlib.util.find_spec('matplotlib') is not None
+    """Whether matplotlib is there and works: one built for another NumPy does not."""
+    try:
+        importlib.import_module('matplotlib.figure')
+    except Exception:  # noqa: BLE001 - whatever its import raises
+        return False
+    return True
 
 
 def _draw_bar(figure: Any, chart: Chart) -> None:

@@ -116,8 +116,10 @@ def test_what_cannot_be_meant_is_one_sentence(line, capsys):
     assert err.startswith(f'{name}: ')
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_kill_end_a_command_with_a_sentence(monkeypatch, capsys, number):
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_kill_and_hangup_end_a_command_with_a_sentence(
+    monkeypatch, capsys, number
+):
     cleaned: list[str] = []
 
     def stop(code) -> None:
@@ -128,11 +130,11 @@ def test_ctrl_c_and_kill_end_a_command_with_a_sentence(monkeypatch, capsys, numb
             cleaned.append('up')
 
     monkeypatch.setattr(explain.explain, 'callback', stop)
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(number)
     assert main(['explain']) == 130
     assert capsys.readouterr() == ('', 'mmgpu explain: stopped.\n')
     assert cleaned == ['up']
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before
 
 
 def test_every_rule_and_cause_of_the_project_is_explained(capsys):

@@ -77,9 +77,11 @@ def test_paths(tmp_path):
     (tmp_path / 'folder.py').mkdir()
     (tmp_path / 'dangling.py').symlink_to('gone.py')
     (tmp_path / 'link_out.py').symlink_to('own.py')
+    (tmp_path / 'circle.py').symlink_to('circle.py')
     os.mkfifo(tmp_path / 'pipe.py')
     assert 'found none' in refuse(tmp_path / 'missing.py').reason
     assert 'found none' in refuse(tmp_path / 'dangling.py').reason
+    assert 'found none' in refuse(tmp_path / 'circle.py').reason
     assert 'found a directory' in refuse(tmp_path / 'folder.py').reason
     assert 'device or pipe' in refuse(tmp_path / 'pipe.py').reason
     assert "found '.json'" in refuse(tmp_path / 'c.json').reason
