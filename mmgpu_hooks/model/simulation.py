@@ -87,28 +87,18 @@ _SEED = 20240521
 _NORMAL = NormalDist()
 
 
-@functools.lru_cache(maxsize=8)
-def draw_normals(count: int, stream: int) -> tuple[float, ...]:
-    """Standard normal deviates in random order.
+# settings are compared under the same costs
+@functools.lru_cache(maxsize=32)
+def _draw_factors(count: int, stream: int, variation: float) -> tuple[float, ...]:
+    """Log-normal factors of mean 1, such as the costs of images relative to their mean.
 
     Args:
         count: How many.
         stream: Different ones are independent.
-    """
-    values = [_NORMAL.inv_cdf((index + 0.5) / count) for index in range(count)]
-    random.Random(_SEED + stream).shuffle(values)
-    return tuple(values)
-
-
-# settings are compared under the same costs
-@functools.lru_cache(maxsize=32)
-def draw_factors(normals: tuple[float, ...], variation: float) -> tuple[float, ...]:
-    """Log-normal factors of mean 1, such as the costs of images relative to their mean.
-
-    Args:
-        normals: From :func:`draw_normals`.
         variation: Standard deviation over mean.
     """
+    normals = [_NORMAL.inv_cdf((index + 0.5) / count) for index in range(count)]
+    random.Random(_SEED + stream).shuffle(normals)
     sigma = math.sqrt(math.log1p(max(variation, 0.0) ** 2))
     factors = np.exp(sigma * np.array(normals))
     return tuple((factors / factors.mean()).tolist())
@@ -334,10 +324,9 @@ def make_loop(
         prefetch_factor: At least one.
         draws: Different batches and steps.
     """
-    loading = draw_normals(draws, _LOADING)
     # one image is costly in CPU and in waiting alike: both from the same deviates
     wholes, cpus = (
-        np.multiply(draw_factors(loading, cost.variation), cost.mean_s)
+        np.multiply(_draw_factors(draws, _LOADING, cost.variation), cost.mean_s)
         for cost in (workload.batch_time, workload.batch_cpu)
     )
     waits = np.maximum(wholes - cpus, 0.0)
@@ -363,7 +352,7 @@ def make_loop(
         step_spin_s=workload.spin_s,
         step_wait_s=max(left_s, 0.0),
         step_power=workload.threads_power,
-        step_factors=draw_factors(draw_normals(draws, _STEPS), workload.step.variation),
+        step_factors=_draw_factors(draws, _STEPS, workload.step.variation),
     )
 
 

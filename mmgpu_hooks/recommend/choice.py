@@ -189,7 +189,8 @@ class Job:
     @property
     def without_other_load(self) -> Job:
         """The same on a host that other programs leave alone."""
-        return replace(self, workload=replace(self.workload, other_tasks=0.0))
+        alone = replace(self.workload, other_tasks=0.0, turns_s=0.0)
+        return replace(self, workload=alone)
 
     def total_s(self, setting: Setting) -> float:
         """What the job would take."""

@@ -28,19 +28,6 @@ def fitted(points) -> MemoryFit:
     return fit
 
 
-@pytest.mark.parametrize(
-    ('points', 'reason'),
-    [
-        (points_of(4, 4, 4), 'at least two batch sizes'),
-        (points_of(2, 4, each=-50 * MIB), 'does not grow'),
-        (points_of(2, 4, each=1 * MIB), '602 MiB with 2, 604 MiB with 4'),
-    ],
-)
-def test_points_that_make_no_line(points, reason):
-    found = fit_batch_memory(points)
-    assert isinstance(found, NoPrediction) and reason in found.reason
-
-
 @pytest.mark.parametrize('sizes', [(2, 4), (2, 4, 8)])
 def test_nine_in_ten_truths_are_inside(sizes):
     draw = random.Random(7)
@@ -100,12 +87,19 @@ def test_steps_of_two_batch_sizes_make_a_line():
 
 
 @pytest.mark.parametrize(
-    ('points', 'reason'),
+    ('fit', 'points', 'reason'),
     [
-        ([(4, Cost(0.1)), (4, Cost(0.2))], 'train a second run'),
-        ([(2, Cost(0.2)), (4, Cost(0.1))], '0.2000 s with 2, 0.1000 s with 4'),
+        (fit_step_line, [(4, Cost(0.1)), (4, Cost(0.2))], 'train a second run'),
+        (
+            fit_step_line,
+            [(2, Cost(0.2)), (4, Cost(0.1))],
+            '0.2000 s with 2, 0.1000 s with 4',
+        ),
+        (fit_batch_memory, points_of(4, 4, 4), 'at least two batch sizes'),
+        (fit_batch_memory, points_of(2, 4, each=-50 * MIB), 'does not grow'),
+        (fit_batch_memory, points_of(2, 4, each=MIB), '602 MiB with 2, 604 MiB with 4'),
     ],
 )
-def test_steps_that_make_no_line(points, reason):
-    found = fit_step_line(points)
+def test_points_that_make_no_line(fit, points, reason):
+    found = fit(points)
     assert isinstance(found, NoPrediction) and reason in found.reason

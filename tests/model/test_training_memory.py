@@ -52,8 +52,3 @@ def test_noise_makes_no_curve():
     assert (fit.squared_pixel_bytes, fit.image_bytes, fit.fixed_bytes) == (0, 0, 0)
     assert fit.pixel_bytes == pytest.approx(1600, rel=0.005)
     assert fit.residual_pct == pytest.approx(0.4, abs=0.1)
-
-
-def test_one_point_is_no_growth():
-    with pytest.raises(ValueError, match='two different points'):
-        fit_activations([planted(1, 256, pixel=9), planted(1, 256, pixel=9)])
