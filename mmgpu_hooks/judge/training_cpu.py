@@ -119,24 +119,24 @@ def _use(events: Sequence[SaveRecord | ValidationRecord], seconds: float) -> Col
     """
     if seconds <= 0.0:
         return np.zeros(4)
-    rows: list[list[float | None]] = []
-    mine: list[float | None]
-    for one in events:
-        if isinstance(one, SaveRecord):
-            mine = [one.cpu_s, one.run_delay_s, one.workers_cpu_s, 0.0]
-        else:
-            own_s = 0.0 if one.loader.num_workers == 0 else None
-            if one.workers is not None and one.workers.count:
-                own_s = one.workers.cpu_s
-            mine = [one.whole_cpu_s, one.run_delay_s, one.train_workers_cpu_s, own_s]
-        rows.append([one.wall_s, *mine, one.other_cpu_s])
+    rows = [[one.wall_s, *_used(one), one.other_cpu_s] for one in events]
     wall_s, cpu_s, delay_s, workers_s, *others_s = (
         np.array(rows, dtype=np.float64).reshape(-1, 6).T
     )
     used = np.array([cpu_s, delay_s, workers_s, cpu_s + workers_s + sum(others_s)])
-    told_s = np.where(np.isnan(used), 0.0, wall_s).sum(axis=1)
-    rates: Column = np.nansum(used, axis=1) / np.where(told_s > 0, told_s, np.nan)
+    known_s = np.where(np.isnan(used), 0.0, wall_s).sum(axis=1)
+    rates: Column = np.nansum(used, axis=1) / np.where(known_s > 0, known_s, np.nan)
     return rates * seconds
+
+
+def _used(one: SaveRecord | ValidationRecord) -> list[float | None]:
+    """The first three of `_use`, and the CPU of a validation's own workers."""
+    if isinstance(one, SaveRecord):
+        return [one.cpu_s, one.run_delay_s, one.workers_cpu_s, 0.0]
+    own_s = 0.0 if one.loader.num_workers == 0 else None
+    if one.workers is not None and one.workers.count:
+        own_s = one.workers.cpu_s
+    return [one.whole_cpu_s, one.run_delay_s, one.train_workers_cpu_s, own_s]
 
 
 def _start_cpu_s(some: Intervals) -> float:

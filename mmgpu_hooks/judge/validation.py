@@ -17,6 +17,13 @@ _MOST_S = 366 * 86400.0
 """Of one validation: a longer one was never measured."""
 
 
+_ALIKE = (
+    *('iterations', 'data_wait', 'step', 'iter', 'first_waits', 'first_wait_s'),
+    *('data_wait_cpu_s', 'process_cpu_s', 'batch_bytes', 'batch_tensors', 'workers'),
+)
+"""Fields that an interval has as well."""
+
+
 def make_validation_run(run: Run) -> Run | None:
     """Facts of the loader of validation, all of them measured while it was used.
 
@@ -86,32 +93,22 @@ def count_validations(run: Run) -> int:
 
 def _as_interval(one: ValidationRecord, number: int, run: Run) -> IntervalRecord:
     """A possible validation as an interval of the run that its loader has."""
-    wait, step, iteration = one.data_wait, one.step, one.iter
-    assert wait is not None and step is not None and iteration is not None
+    wait, step = one.data_wait, one.step
+    assert wait is not None and step is not None
     usual_s = max(wait.total_s - one.first_wait_s, 0.0)
     usual_s /= max(one.iterations - one.first_waits, 1)
     startup_s = max(one.first_wait_s - one.first_waits * usual_s, 0.0)
     return IntervalRecord(
         iteration=(number + 1) * one.iterations,
         epoch=number + 1,
-        iterations=one.iterations,
         elapsed_s=0.0,
         duration_s=wait.total_s + step.total_s,
-        data_wait=wait,
-        step=step,
-        iter=iteration,
         ledger_s={
             'data_wait': wait.total_s - startup_s,
             'step': step.total_s,
             'hooks': 0.0,
             'startup': startup_s,
         },
-        data_wait_cpu_s=one.data_wait_cpu_s,
-        first_waits=one.first_waits,
-        first_wait_s=one.first_wait_s,
-        batch_bytes=one.batch_bytes,
-        batch_tensors=one.batch_tensors,
         process_rss_bytes=run.process_rss_bytes,
-        process_cpu_s=one.process_cpu_s,
-        workers=one.workers,
+        **{name: getattr(one, name) for name in _ALIKE},
     )
