@@ -10,19 +10,8 @@ from msgspec.structs import asdict
 from mmgpu_hooks.judge.columns import Column, Intervals, filled, read_field
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import NATURE, find_unequal
-from mmgpu_hooks.model.stats import (
-    LEAST_VALUES,
-    SeriesMean,
-    estimate_difference,
-    estimate_mean,
-    estimate_ratio,
-    summarize_series,
-)
-from mmgpu_hooks.schema.judged import (
-    FigureComparison,
-    RunComparison,
-    SettingComparison,
-)
+from mmgpu_hooks.model import stats
+from mmgpu_hooks.schema.judged import FigureComparison, RunComparison, SettingComparison
 from mmgpu_hooks.schema.parts import PARTS
 from mmgpu_hooks.schema.recorded import RunRecord
 
@@ -92,7 +81,7 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
         means.append(found)
         iteration, count = found[ITER], len(run.steady)
         if iteration is None or iteration.is_drift:
-            more = max(LEAST_VALUES - count, 1) * run.run.interval_iterations
+            more = max(stats.LEAST_VALUES - count, 1) * run.run.interval_iterations
             obstacles.append(
                 f'The {name} run is too short for how much it drifts: {count} '
                 f'intervals after the warm-up; train {more} iterations more at least.'
@@ -117,8 +106,8 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
 
 
 def summarize_figures(
-    intervals: Intervals, least: int = LEAST_VALUES
-) -> dict[str, SeriesMean | None]:
+    intervals: Intervals, least: int = stats.LEAST_VALUES
+) -> dict[str, stats.SeriesMean | None]:
     """The mean of each of :data:`FIGURES` over a run's intervals, with its error.
 
     Args:
@@ -136,7 +125,7 @@ def summarize_figures(
         # a rate is of seconds: all images over all the time
         weight = counts * figures[ITER] if name == RATE else counts
         series = values[is_known].tolist(), weight[is_known].tolist()
-        found[name] = summarize_series(*series, least)
+        found[name] = stats.summarize_series(*series, least)
     return found
 
 
@@ -155,12 +144,12 @@ def _read_figures(intervals: Intervals, counts: Column) -> dict[str, Column]:
 
 
 def _compare_figure(
-    name: str, before: SeriesMean | None, after: SeriesMean | None
+    name: str, before: stats.SeriesMean | None, after: stats.SeriesMean | None
 ) -> FigureComparison:
     return FigureComparison(
         name,
-        estimate_mean(before) if before else None,
-        estimate_mean(after) if after else None,
-        estimate_difference(before, after) if before and after else None,
-        estimate_ratio(before, after) if before and after else None,
+        stats.estimate_mean(before) if before else None,
+        stats.estimate_mean(after) if after else None,
+        stats.estimate_difference(before, after) if before and after else None,
+        stats.estimate_ratio(before, after) if before and after else None,
     )

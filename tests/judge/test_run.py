@@ -91,8 +91,7 @@ def loader_of(*windows: WorkersWindow) -> LoaderFigures:
 
 def test_a_batch_is_weighted_by_batches():
     loader = loader_of(
-        make_inside_workers(0.2, iterations=30),
-        make_inside_workers(0.6, iterations=10),
+        make_inside_workers(0.2, iterations=30), make_inside_workers(0.6, iterations=10)
     )
     assert loader.batches == 40
     assert loader.occupancy_s == pytest.approx(0.3)

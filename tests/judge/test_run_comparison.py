@@ -6,13 +6,7 @@ import pytest
 
 from fakes.compared_runs import make_noisy_run
 from fakes.replaced import replace
-from fakes.runs import (
-    make_evidence,
-    make_gpu_run,
-    make_interval,
-    make_loader,
-    make_run,
-)
+from fakes.runs import make_evidence, make_gpu_run, make_interval, make_loader, make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import FIGURES, compare_runs
 from mmgpu_hooks.schema.judged import RunComparison

@@ -58,11 +58,7 @@ def test_only_what_is_beyond_noise_and_of_no_other_program_is_harmful(
 
 @pytest.mark.parametrize(
     ('save_s', 'won_s', 'gross_s', 'net_s'),
-    [
-        (2.0, 0.5, 1.6, 1.1),
-        (2.0, None, 1.6, None),
-        (0.3, 0.0, -0.1, 0.0),
-    ],
+    [(2.0, 0.5, 1.6, 1.1), (2.0, None, 1.6, None), (0.3, 0.0, -0.1, 0.0)],
 )
 def test_gross_and_net(save_s, won_s, gross_s, net_s):
     row = make_bench(make_row(0, 0.4), make_row(8, save_s, won_s=won_s)).rows[1]
