@@ -65,12 +65,10 @@ def read_process_cpu_s(pid: int) -> float | None:
         Seconds on a core since the process started, or ``None`` when it is gone
         or the platform has no such clock.
     """
-    if not sys.platform.startswith('linux'):
-        return None
     try:
         # CPUCLOCK_SCHED of the thread group, as clock_getcpuclockid(3) makes it
         return time.clock_gettime((~pid << 3) | 2)
-    except OSError:
+    except (OSError, AttributeError):
         return None
 
 
@@ -114,12 +112,9 @@ def read_affinity(pid: int = 0) -> frozenset[int] | None:
         CPU numbers, or ``None`` when the process is gone or the platform
         (macOS, Windows) does not tell.
     """
-    getter = getattr(os, 'sched_getaffinity', None)
-    if getter is None:
-        return None
     try:
-        return frozenset(getter(pid))
-    except OSError:
+        return frozenset(os.sched_getaffinity(pid))
+    except (OSError, AttributeError):
         return None
 
 
