@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from fakes.compared_runs import write_run
@@ -19,17 +17,6 @@ optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.02))
 train_dataloader = dict(batch_size=2, num_workers=4, persistent_workers=True)
 auto_scale_lr = dict(base_batch_size=16, enable=False)
 """
-
-
-@pytest.fixture
-def ask(capsys):
-    """Runs a command that answers; the JSON of its answer."""
-
-    def run(*words: str) -> dict:
-        assert main([*words, '--format', 'json']) == 0
-        return json.loads(capsys.readouterr().out)
-
-    return run
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,19 +9,17 @@ from typing import Any
 
 import pytest
 
+from fakes.compared_runs import write_run
 from fakes.replaced import replace
 from fakes.runs import (
     add_to_end,
     make_evidence,
     make_run,
-    render_evidence,
 )
 from fakes.saves import HOST, LOADER, make_aftermath, make_contended, walls_of
 from fakes.validations import make_validation
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema.recorded import LoaderSettings
-from mmgpu_hooks.schema.run import RunEvidence
-from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,17 +39,14 @@ WAITS = {'data_wait_s': 0.3, 'data_wait_cpu_s': 6.0, 'process_cpu_s': 10.0}
 KEEPS_UP = {'data_wait_s': 0.001, 'step_s': 0.299}
 
 
-def make_loader(count: int) -> LoaderSettings:
-    return LoaderSettings(
-        num_workers=count,
-        persistent_workers=bool(count),
-        prefetch_factor=2 if count else None,
-        pin_memory=False,
-        batch_size=4,
-        batches_per_epoch=100,
-        dataset_length=400,
-        start_method='fork',
-    )
+NO_WORKERS = LoaderSettings(
+    num_workers=0,
+    persistent_workers=False,
+    pin_memory=False,
+    batch_size=4,
+    batches_per_epoch=100,
+    dataset_length=400,
+)
 
 
 @pytest.fixture
@@ -66,30 +60,14 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture
 def work_dir(tmp_path: Path, config: Path) -> Path:
     """A run without workers that waits as long as it computes."""
-    run = make_run(config_path=str(config), loader=make_loader(0))
+    run = make_run(config_path=str(config), loader=NO_WORKERS)
     return write_run(tmp_path / 'work_dirs', make_evidence(run=run, **WAITS))
 
 
 @pytest.fixture
-def ask(capsys):
+def recommend(ask):
     """Runs the command; its JSON answer."""
-
-    def run(folder: Path, *words: str, code: int = 0) -> dict[str, Any]:
-        assert main(['recommend', str(folder), '--format', 'json', *words]) == code
-        return json.loads(capsys.readouterr().out)
-
-    return run
-
-
-def write_run(work_dir: Path, evidence: RunEvidence) -> Path:
-    path = work_dir / '20261120_101500' / 'vis_data' / EVIDENCE_NAME
-    path.parent.mkdir(parents=True)
-    path.write_text(render_evidence(evidence))
-    return work_dir
-
-
-def vis_data(work_dir: Path) -> Path:
-    return next(work_dir.glob('*/vis_data'))
+    return lambda *words, **more: ask('recommend', *words, **more)
 
 
 def keys_of(answer: dict[str, Any]) -> list[str]:
@@ -114,8 +92,8 @@ def test_the_config_is_rewritten_beside_the_original(work_dir, config, capsys):
     assert 'tools/train.py' in capsys.readouterr().out
 
 
-def test_the_json_answer(work_dir, config, ask):
-    answer = ask(work_dir)
+def test_the_json_answer(work_dir, config, recommend):
+    answer = recommend(work_dir)
     assert answer['version'] == 1
     assert [(c['old'], c['new']) for c in answer['changes']] == [(0, 2), (False, True)]
     assert all(change['reason'] for change in answer['changes'])
@@ -124,33 +102,33 @@ def test_the_json_answer(work_dir, config, ask):
 
 
 @pytest.mark.parametrize(('flag', 'code'), [('--dry-run', 0), ('--check', 1)])
-def test_nothing_is_written_when_not_asked_for(work_dir, config, ask, flag, code):
+def test_nothing_is_written_when_not_asked_for(work_dir, config, recommend, flag, code):
     before = files_of(config.parents[1])
-    assert '+    num_workers=2,' in ask(work_dir, flag, code=code)['diff']
+    assert '+    num_workers=2,' in recommend(work_dir, flag, code=code)['diff']
     assert files_of(config.parents[1]) == before
 
 
-def test_output_and_config_can_be_named(work_dir, config, tmp_path, ask):
+def test_output_and_config_can_be_named(work_dir, config, tmp_path, recommend):
     other, target = tmp_path / 'other.py', tmp_path / 'new.py'
     other.write_text(CONFIG)
-    ask(work_dir, '--config', str(other), '--output', str(target))
+    recommend(work_dir, '--config', str(other), '--output', str(target))
     assert target.read_text() == REWRITTEN
     assert not (config.parent / 'mine_recommended.py').exists()
     # a second pass changes nothing
-    answer = ask(work_dir, '--config', str(target), '--check')
+    answer = recommend(work_dir, '--config', str(target), '--check')
     assert 'has the recommended settings already' in answer['no_change_reason']
 
 
-def test_a_config_that_is_gone_or_changed_is_said(work_dir, config, ask, capsys):
-    copy = vis_data(work_dir) / 'config.py'
+def test_a_config_that_is_gone_or_changed_is_said(work_dir, config, recommend, capsys):
+    copy = work_dir / 'config.py'
     copy.write_text(CONFIG.replace('batch_size=4', 'batch_size=8'))
-    notes = ' '.join(ask(work_dir, '--dry-run')['notes'])
+    notes = ' '.join(recommend(work_dir, '--dry-run')['notes'])
     assert 'train_dataloader.batch_size 8 -> 4' in notes
     config.unlink()
-    assert 'own copy was rewritten' in ' '.join(ask(work_dir)['notes'])
+    assert 'own copy was rewritten' in ' '.join(recommend(work_dir)['notes'])
     assert copy.with_name('config_recommended.py').exists()
     copy.unlink()
-    assert 'name it with --config' in ask(work_dir, code=2)['error']
+    assert 'name it with --config' in recommend(work_dir, code=2)['error']
 
 
 BAD_CONFIGS = {
@@ -175,11 +153,11 @@ def test_a_config_that_cannot_be_edited_is_refused_whole(
 
 
 def test_where_mmengine_is_not_the_settings_are_said_and_nothing_is_edited(
-    work_dir, config, ask, monkeypatch
+    work_dir, config, recommend, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, 'mmengine', None)
     monkeypatch.setitem(sys.modules, 'mmengine.config', None)
-    answer = ask(work_dir, code=2)
+    answer = recommend(work_dir, code=2)
     assert keys_of(answer) == TRAIN_KEYS
     assert 'run where MMEngine and its bases are' in answer['error']
     assert files_of(config.parent) == {'mine.py'}
@@ -230,24 +208,24 @@ def contended(tmp_path: Path, config: Path) -> Path:
     return write_run(tmp_path / 'run', evidence)
 
 
-def test_niced_workers_are_written_where_the_hook_is(contended, config, ask):
+def test_niced_workers_are_written_where_the_hook_is(contended, config, recommend):
     config.write_text(LOADING + HOOKS)
-    (change,) = ask(contended)['changes']
+    (change,) = recommend(contended)['changes']
     key = 'default_hooks.gpu_efficiency.worker_nice'
     assert (change['key'], change['new']) == (key, 10)
     written = config.with_name('mine_recommended.py').read_text()
     wanted = LOADING + HOOKS.replace(OURS, f'{OURS}, worker_nice=10')
     assert ''.join(written.split()) == ''.join(wanted.split())
     config.write_text(written)
-    assert keys_of(ask(contended)) == []
+    assert keys_of(recommend(contended)) == []
 
 
 @pytest.mark.parametrize('elsewhere', ['', f'custom_hooks = [{OURS})]\n'])
 def test_a_hook_that_was_switched_on_elsewhere_is_left_to_the_user(
-    contended, config, ask, elsewhere
+    contended, config, recommend, elsewhere
 ):
     config.write_text(LOADING + elsewhere)
-    answer = ask(contended)
+    answer = recommend(contended)
     assert answer['changes'] == []
     assert any('worker_nice was left out' in note for note in answer['notes'])
     assert files_of(config.parent) == {'mine.py'}
@@ -265,7 +243,7 @@ def validated(tmp_path, config):
     def write(*, waits: bool = False) -> Path:
         run = make_run(config_path=str(config))
         if waits:
-            run = replace(run, loader=make_loader(0))
+            run = replace(run, loader=NO_WORKERS)
         evidence = make_evidence(run=run, **(WAITS if waits else KEEPS_UP))
         both = (make_validation(0), make_validation(1))
         return write_run(tmp_path / 'run', replace(evidence, validations=both))
@@ -274,11 +252,11 @@ def validated(tmp_path, config):
 
 
 def test_the_loader_of_validation_is_rewritten_by_its_own_evidence(
-    validated, config, ask
+    validated, config, recommend
 ):
     config.write_text(CONFIG + VALIDATION + 'test_dataloader = val_dataloader\n')
     folder = validated()
-    answer = ask(folder)
+    answer = recommend(folder)
     (change,) = answer['changes']
     assert (change['key'], change['new']) == ('val_dataloader.num_workers', 4)
     assert answer['validation']['validations'] == 2
@@ -288,17 +266,17 @@ def test_the_loader_of_validation_is_rewritten_by_its_own_evidence(
     assert 'num_workers=0,  # debugging' in written
     assert written.endswith('val_dataloader = dict(val_dataloader, num_workers=4)\n')
     # what is set already is not promised again
-    ask(folder, '--in-place')
-    again = ask(folder)
+    recommend(folder, '--in-place')
+    again = recommend(folder)
     assert (again['changes'], again['validation']['gain_s']) == ([], None)
 
 
 @pytest.mark.parametrize('without', ['', 'val_dataloader = None\n'])
 def test_training_is_rewritten_where_validation_cannot_be(
-    validated, config, ask, without
+    validated, config, recommend, without
 ):
     config.write_text(CONFIG + without)
-    answer = ask(validated(waits=True))
+    answer = recommend(validated(waits=True))
     assert keys_of(answer) == TRAIN_KEYS
     written = (config.parent / 'mine_recommended.py').read_text()
     assert written == REWRITTEN + without

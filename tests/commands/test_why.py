@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import sys
 from pathlib import Path
@@ -53,17 +52,6 @@ NOISE = {
 }
 
 
-@pytest.fixture
-def ask(capsys):
-    """Runs the command and returns its JSON answer."""
-
-    def run(*words: str) -> dict:
-        assert main(['why', *words, '--format', 'json']) == 0
-        return json.loads(capsys.readouterr().out)
-
-    return run
-
-
 FILES = 'console_logs.txt', 'console_logs_of_others.txt'
 
 
@@ -72,7 +60,7 @@ def test_console_logs(ask, tmp_path, name):
     wrong = []
     for cause, title, text in _read_cases(name):
         (tmp_path / 'slurm.out').write_text(text)
-        answer = ask('--log', str(tmp_path / 'slurm.out'))
+        answer = ask('why', '--log', str(tmp_path / 'slurm.out'))
         if answer['cause'] != (None if cause == 'null' else cause):
             wrong.append((title, answer['cause'], answer['proof']))
         if cause not in ('null', 'unknown'):
@@ -95,7 +83,7 @@ def test_rough_console_logs(name, noise):
 def test_from_a_pipe_with_line_numbers(ask, monkeypatch):
     log = b'one\r 10%|# | 1/10 [00:01<00:09,  1.00it/s]\ntwo\nKilled\n'
     monkeypatch.setattr(sys, 'stdin', io.TextIOWrapper(io.BytesIO(log)))
-    answer = ask('--log', '-')
+    answer = ask('why', '--log', '-')
     assert (answer['cause'], answer['certainty']) == ('oom_host', 'likely')
     assert answer['proof'][0]['line'] == 3
 
