@@ -67,11 +67,6 @@ class LogSchedule:
         else:
             self.interval = self._logger.interval if self._logger else DEFAULT_INTERVAL
 
-    @property
-    def has_lines(self) -> bool:
-        """Whether LoggerHook prints any."""
-        return self._logger is not None
-
     def begin_epoch(self) -> None:
         """Read the length of the epoch; asking for it each time costs more."""
         try:
@@ -224,7 +219,7 @@ class Recorder:
             self._sources.gpu.observe_memory()
         if is_end:
             record = self._record_interval(batch, ledger.take())
-            if record is not None and schedule.has_lines:
+            if record is not None:
                 run('scalars', self._board.add, record)
         if is_logged:
             run('scalars', self._board.publish)

@@ -310,7 +310,7 @@ class SaveSource:
         hidden = "the kernel hides a worker's schedstat, or it came or went meanwhile"
         reasons = {
             'bytes': f'it ended with {error}' if error else 'no write was seen',
-            'run_delay_s': begun.clock.unknown or 'it was not counted',
+            **dict.fromkeys(('run_delay_s', 'blocked_s'), begun.clock.unknown or ''),
             'workers': 'the loader is not watched',
             **dict.fromkeys(('workers_busy', 'workers_cpu_s'), hidden),
             **lacking,

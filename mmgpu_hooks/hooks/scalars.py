@@ -91,7 +91,7 @@ class LineFigures:
         return {**shares, **peaks}
 
 
-class ScalarBoard:
+class ScalarBoard(LineFigures):
     """Keeps our scalars in MMEngine's message hub, at most one value each.
 
     A key left in the hub is printed again on every later line, and a history that
@@ -103,10 +103,10 @@ class ScalarBoard:
         names: The scalars to publish, out of :data:`SCALARS`.
     """
 
-    def __init__(self, message_hub: Any, names: Collection[str] = MAIN) -> None:
+    def __init__(self, message_hub: Any, names: Collection[str]) -> None:
+        super().__init__()
         self._hub = message_hub
         self._keys = {name: f'train/{name}' for name in SCALARS if name in names}
-        self._line = LineFigures()
         self._buffers: dict[str, Any] = {}
         """MMEngine's own of one value each, as it once made them: to have it do so
         again takes as long as all the rest."""
@@ -116,14 +116,10 @@ class ScalarBoard:
         for key in self._keys.values():
             self._hub.log_scalars.pop(key, None)
 
-    def add(self, record: IntervalRecord) -> None:
-        """Keep one interval for the next line."""
-        self._line.add(record)
-
     def publish(self) -> None:
         """Show the intervals since the last call on LoggerHook's next line."""
         scalars, buffers = self._hub.log_scalars, self._buffers
-        values = self._line.take()
+        values = self.take()
         for name, key in self._keys.items():
             value = values.get(name)
             if value is None:

@@ -118,6 +118,11 @@ class ValidationSource:
         self._probe = probe or LoaderProbe(None)
         self._probe.on_create_begin = self._create
         self._probe.on_create_end = self._created
+        # workers that live on from a validation before this training
+        running = getattr(self._loader, '_iterator', None)
+        if running is not None:
+            self._run(SOURCE, self._probe.watch_running, running)
+            self._run(SOURCE, self._follow, running)
 
     def begin(self) -> None:
         """A validation is about to begin."""

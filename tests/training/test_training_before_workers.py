@@ -100,10 +100,3 @@ def test_a_hook_that_never_runs_leaves_nothing_but_what_others_replaced():
         assert vars(BaseLoop)['__init__'] is theirs
     finally:
         BaseLoop.__init__ = INIT
-
-
-def test_validating_alone_leaves_nothing(tmp_path):
-    runner = build_runner(tmp_path, evaluation_s=0.0)
-    runner.val()
-    assert BaseLoop.__init__ is INIT
-    assert '_get_iterator' not in vars(runner.val_dataloader)

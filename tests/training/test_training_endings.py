@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from mmdet.models.data_preprocessors import BatchSyncRandomResize
-from mmengine.runner import Runner
+from mmengine.runner import BaseLoop, Runner
 
 from mmgpu_hooks.schema.run import read_evidence
 from mmgpu_hooks.schema.run_folder import read_run_folder
@@ -30,6 +30,8 @@ from training.toy import (
     scalar_lines,
     validation,
 )
+
+INIT = BaseLoop.__init__
 
 
 class UserError(Exception):
@@ -129,7 +131,9 @@ def test_validating_between_and_training_twice_leave_two_readable_runs(tmp_path)
     for call in (runner.val, runner.test):
         assert call() == {'score': 1.0}
         assert not list(tmp_path.rglob('gpu_efficiency*'))
+        assert BaseLoop.__init__ is INIT
         assert 'call_hook' not in vars(runner)
+        assert '_get_iterator' not in vars(runner.val_dataloader)
         assert 'GPUEfficiencyHook: ' not in log_of(runner)
     runner.train()
     assert len(losses_of(runner)) == 12

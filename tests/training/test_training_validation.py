@@ -27,6 +27,7 @@ def validate(
     num_workers: int,
     *,
     persistent: bool = False,
+    before: bool = False,
     item_s: float = 0.0,
     metric: dict[str, Any] | None = None,
     cfg: dict[str, Any] | None = None,
@@ -47,6 +48,8 @@ def validate(
         val_evaluator=metric or {'type': ToyMetric},
         **{'iterations': 4, 'epochs': 2, **arguments},
     )
+    if before:
+        runner.val()
     loader = runner.val_dataloader
     try:
         train(runner)
@@ -96,6 +99,12 @@ class Keeps(ToyMetric):
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         self.results.append(np.zeros(2**16))
+
+
+def test_workers_that_validated_before_training_are_followed(tmp_path):
+    validate(tmp_path, 1, persistent=True, before=True)
+    for one in evidence_of(tmp_path).validations:
+        assert (one.iterations, one.first_waits) == (BATCHES, 1)
 
 
 def test_workers_of_training_that_live_on_are_counted(tmp_path):
