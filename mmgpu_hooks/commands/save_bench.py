@@ -68,7 +68,8 @@ def save_bench(
         settings=trials.lengthen(loaded),
         time_limit_s=time_limit,
     )
-    identity = read_identity(loaded, **{'number of saves': saves})
+    limits = {'number of saves': saves, '--time-limit': time_limit}
+    identity = read_identity(loaded, **limits)
     with open_store(folder, identity, fresh=fresh) as store:
         try:
             outcome = trials.train(plan, store, 'save-bench')

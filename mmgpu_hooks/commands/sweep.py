@@ -63,7 +63,9 @@ def sweep(
     def render_json(answer: Sweep) -> str:
         return show.render_sweep_json(answer, str(config), str(plan.folder))
 
-    with open_store(plan.folder, read_identity(loaded), fresh=fresh) as store:
+    limits = {'--seconds': seconds, '--time-limit': time_limit}
+    identity = read_identity(loaded, **limits)
+    with open_store(plan.folder, identity, fresh=fresh) as store:
         answer = plan.finish(trials.train(plan, store, 'sweep'))
     print_answer(answer, form, show.describe_sweep, render_json)
     return exit_codes.INTERRUPTED if answer.is_interrupted else exit_codes.OK

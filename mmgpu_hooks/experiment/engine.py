@@ -81,11 +81,9 @@ class Plan:
         return next((turn for turn in self.turns if turn.name not in names), None)
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Which trials of an earlier start count."""
+        """Which trials of an earlier start count; what crashed may have been mended."""
         names = {turn.name for turn in self.turns}
-        return [
-            one for one in trials if one.name in names and one.status == 'completed'
-        ]
+        return [one for one in trials if one.name in names and one.status != 'failed']
 
     def doubt(self, trials: Sequence[Trial]) -> str | None:
         """What other load may hide, to warn of it; ``None`` when it is plain anyway."""

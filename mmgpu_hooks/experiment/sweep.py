@@ -87,27 +87,6 @@ class SweepPlan(Plan):
         self._refuse_failing(trials)
         return super().choose(trials)
 
-    def keep(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Those that were measured, or ran out of memory or of as much time as now.
-
-        A crash may have been mended since, so it is tried again.
-        """
-        names = {turn.name for turn in self.turns}
-
-        def is_done(trial: Trial) -> bool:
-            try:
-                row = read_row(trial)
-            except (KeyError, ValueError):
-                return False
-            if row.status == 'completed':
-                is_long = trial.figures['measure_s'] >= self.measure_s
-                return row.is_measured and (is_settled(row.iter_s) or is_long)
-            is_late = row.status == 'timed_out'
-            is_late = is_late and trial.figures['whole_s'] >= self.whole_s
-            return is_late or row.status == 'out_of_memory'
-
-        return [trial for trial in trials if trial.name in names and is_done(trial)]
-
     def finish(self, outcome: Outcome) -> Sweep:
         """The table.
 
@@ -193,8 +172,7 @@ class SweepPlan(Plan):
             memory_source='process_rss' if peaks else None,
         )
         row = complete_row(row, read_trial_run(progress.folder), warm_up)
-        figures = {'row': row, 'measure_s': self.measure_s, 'whole_s': self.whole_s}
-        body: dict[str, Any] = msgspec.to_builtins(figures)
+        body: dict[str, Any] = msgspec.to_builtins({'row': row})
         return body
 
 

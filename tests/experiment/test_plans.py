@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from fakes.replaced import replace
 from fakes.runs import make_evidence
-from fakes.sweeps import make_sweep_row as row
 from mmgpu_hooks.experiment import sweep
 from mmgpu_hooks.experiment.engine import run_plan
 from mmgpu_hooks.experiment.save_bench import plan_saves
@@ -102,33 +99,18 @@ class TestSweep:
             run_plan(plan)
         assert len(scripted.started) == 2
 
-    MEASURED = row(2)
-    LOOSE = replace(MEASURED, iter_s=Estimate(0.5, 0.1, 0.9, 6))
-
     @pytest.mark.parametrize(
-        ('kept', 'limits', 'is_reused'),
+        ('status', 'is_reused'),
         [
-            (MEASURED, (60.0, 600.0), True),
-            (MEASURED, (600.0, 6000.0), True),
-            # it did not settle, and now there is more time
-            (LOOSE, (60.0, 600.0), True),
-            (LOOSE, (61.0, 600.0), False),
-            (row(2, None, status='out_of_memory'), (60.0, 600.0), True),
-            (row(2, None, status='timed_out'), (60.0, 600.0), True),
-            (row(2, None, status='timed_out'), (60.0, 601.0), False),
+            *(('completed', True), ('out_of_memory', True), ('timed_out', True)),
             # what crashed may have been mended
-            (row(2, None), (60.0, 600.0), False),
-            (row(2, None, status='completed', error=None), (60.0, 600.0), False),
+            ('failed', False),
         ],
     )
-    def test_what_is_done_need_not_be_done_again(self, kept, limits, is_reused):
-        plan = make_plan(kept.setting, measure_s=limits[0], whole_s=limits[1])
-        assert bool(plan.keep([make_trial(kept)])) is is_reused
-
-
-def make_trial(kept) -> Trial:
-    figures = {'row': msgspec.to_builtins(kept), 'measure_s': 60.0, 'whole_s': 600.0}
-    return Trial(kept.setting.name, kept.status, kept.error, figures=figures)
+    def test_what_is_done_need_not_be_done_again(self, status, is_reused):
+        plan = make_plan(SweepSetting(2))
+        trials = [Trial('2 workers', status), Trial('3 workers', status)]
+        assert plan.keep(trials) == trials[:is_reused]
 
 
 def make_verify(folder: Path, **more) -> VerifyPlan:
