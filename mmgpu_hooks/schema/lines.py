@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -67,20 +68,8 @@ def encode_line(record: Line) -> bytes:
     except UnicodeEncodeError:
         # Python keeps the bytes of a path that is not UTF-8 as lone surrogates
         plain = msgspec.to_builtins(record, enc_hook=_to_plain)
-        return _encoder.encode(_without_surrogates(plain)) + b'\n'
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode('utf-8', 'replace').decode()
-    if isinstance(value, dict):
-        return {
-            _without_surrogates(key): _without_surrogates(item)
-            for key, item in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [_without_surrogates(item) for item in value]
-    return value
+        text = json.dumps(plain, ensure_ascii=False).encode('utf-8', 'replace')
+        return _encoder.encode(json.loads(text)) + b'\n'
 
 
 def decode_line(line: bytes) -> Line | None:
