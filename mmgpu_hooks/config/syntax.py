@@ -185,12 +185,6 @@ class Place:
     rest: KeyPath = ()
     """The keys below ``node``; more than one where a dict is missing too."""
 
-    owner: Display | None = None
-    """The display whose entry ``node`` is."""
-
-    position: int = 0
-    """The entry's index in its owner."""
-
     statement: Any = None
     """In which all of it is."""
 
@@ -258,11 +252,12 @@ def _descend(place: Place) -> Place:
     if not rest:
         return place
     is_list = isinstance(node, ast.List)
-    is_update = isinstance(place.statement, ast.Expr) and place.owner is None
+    statement = place.statement
+    is_update = isinstance(statement, ast.Expr) and statement.value is node
     if not is_list and not is_display(node) and (not is_update or node.args):
         return _NOWHERE
-    keys = [entry.key for entry in parse_entries(node)]
-    values = [entry.value for entry in parse_entries(node)]
+    entries = parse_entries(node)
+    keys, values = [one.key for one in entries], [one.value for one in entries]
     if is_list:
         keys = [str(index) for index in range(len(values))]
     found = [index for index, key in enumerate(keys) if key == rest[0]]
@@ -272,5 +267,4 @@ def _descend(place: Place) -> Place:
     index = found[-1]
     if isinstance(node, ast.Dict) and None in keys[index:]:
         return _NOWHERE
-    inner = replace(place, node=values[index], rest=rest[1:], owner=node)
-    return _descend(replace(inner, position=index))
+    return _descend(replace(place, node=values[index], rest=rest[1:]))
