@@ -118,9 +118,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         except OSError as error:
             if error.filename == STANDARD_OUTPUT:
                 _drop_output()
-            place = '' if error.filename is None else f' {error.filename}'
+            # a write that fails names none
+            place = error.filename or 'the folder for output'
             found = error.strerror or error
-            sentence = f'expected to use{place}, found "{found}"; name another place.'
+            sentence = f'expected to use {place}, found "{found}"; name another place.'
             code = exit_codes.BAD_INPUT
         with contextlib.suppress(OSError):
             print(f'{name}: {sentence}', file=sys.stderr, flush=True)

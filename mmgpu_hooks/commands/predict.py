@@ -11,8 +11,9 @@ from mmgpu_hooks.commands.runs import read_runs
 from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.model.workload import Workload, at_batch_size
-from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
+from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH, cap_workers
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.predicted import NoPrediction
 from mmgpu_hooks.show import forecasts as show
 
@@ -47,6 +48,10 @@ def predict(
     if len(reasons) == len(sized):
         raise UserError(' '.join([reasons[0], *said]))
     notes = [*said, *reasons]
+    carried = cap_workers(run)
+    if max(num_workers) > carried.workers:
+        most = plural(carried.workers, 'worker')
+        notes.append(f'More than {most} may be too many here: {carried.reason}.')
     if len(run_folders) > 1 and isinstance(pool.memory, NoPrediction):
         notes.append(pool.memory.reason)
     memory = None

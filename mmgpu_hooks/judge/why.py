@@ -85,10 +85,11 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
         says it; anything else is ``unknown``.
     """
     first = ranks[0] if ranks else None
-    if first and first.evidence.end and first.evidence.end.status == 'completed':
-        return _judge_completed(logs, ranks)
     ended = [(r, r.evidence.end) for r in ranks if r.evidence.end is not None]
     ended = [(rank, end) for rank, end in ended if end.status != 'completed']
+    # rank 0 may have passed the last collective when another fails
+    if first and first.evidence.end and not ended:
+        return _judge_completed(logs, ranks)
     logs = [*logs, *(('evidence', _retell(end, rank)) for rank, end in ended)]
     standstill = judge_standstill(ranks)
     known = [
@@ -107,10 +108,10 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     why = _name(source, event, log, state, standstill is not None and len(ranks) > 1)
     if first is None:
         return _complete(why, first, None)
-    why = _weigh(why, event, first)
+    said, why = why, _weigh(why, event, first)
     gone = next((rank for rank in ranks if rank.is_gone), None)
     if gone and why.cause == 'rank_lost' and event.sign.order != Order.RAISED:
-        why = replace(_weigh_kill(why, 'rank', gone, event.text), rank=gone.number)
+        why = replace(_weigh_kill(said, 'rank', gone, event.text), rank=gone.number)
     lost = _find_lost_card(ranks) if is_unnamed else []
     if lost:
         why = _with(why, 'sure', lost[0], 'gpu_lost')

@@ -214,6 +214,17 @@ def test_a_launch_failure_of_a_card_that_is_lost():
     assert why.sentence == 'It came to its end, but: The GPU is lost.'
 
 
+def test_another_rank_that_fails_when_rank_0_is_done():
+    failed = make_end(status='failed', error='ValueError', message='boom')
+    ranks = [
+        Rank(replace(make_evidence(run=make_run(rank=n, world_size=2)), end=end), GONE)
+        for n, end in enumerate((make_end(), failed))
+    ]
+    why = judge_end([], ranks)
+    assert (why.state, why.rank) == ('ended', 1)
+    assert why.proof[0].text == 'ValueError: boom'
+
+
 def test_a_loss_that_is_none_until_the_end():
     lines = [
         f'Epoch(train) [1][{n}/90]  loss: {"nan" if n > 3 else 1}' for n in range(9)
