@@ -40,15 +40,9 @@ class Watch:
 
     def __init__(self, fake: FakeNvml) -> None:
         self.fake, self.clock = fake, HandClock()
-        self._gpu: Gpu | None = None
-
-    @property
-    def gpu(self) -> Gpu:
-        if self._gpu is None:
-            gpu = open_gpu(index=0, clock=self.clock)
-            assert isinstance(gpu, Gpu), gpu
-            self._gpu = gpu
-        return self._gpu
+        gpu = open_gpu(index=0, clock=self.clock)
+        assert isinstance(gpu, Gpu), gpu
+        self.gpu = gpu
 
     def script(self, *more: str, **fail: tuple[int, ...]) -> None:
         self.fake.set(FakeGpu(more=more, fail=fail))
@@ -59,16 +53,12 @@ class Watch:
             sample = self.gpu.read_sample()
         return sample
 
-    def close(self) -> None:
-        if self._gpu is not None:
-            self._gpu.close()
-
 
 @pytest.fixture
 def watch(fake_nvml: FakeNvml) -> Iterator[Watch]:
     watch = Watch(fake_nvml)
     yield watch
-    watch.close()
+    watch.gpu.close()
 
 
 def test_what_changes_slowly_is_read_once_a_second(watch: Watch):
@@ -205,13 +195,13 @@ def test_a_name_that_is_no_text_is_unknown(fake_nvml: FakeNvml):
 
 
 def test_an_older_driver_gives_what_it_has(old_nvml: FakeNvml):
-    old_nvml.set(FakeGpu(more=FULL, util=(40,)))
     watch = Watch(old_nvml)
+    old_nvml.set(FakeGpu(more=FULL, util=(40,)))
     sample = watch.sample()
     assert (sample.util_pct, sample.mem_used_bytes) == (40.0, 400)
     assert sample.throttle_reasons == {'power_cap'}  # under its old name
     assert 'Function Not Found' in watch.gpu.reasons()['sm_active_pct']
-    watch.close()
+    watch.gpu.close()
 
 
 def test_a_card_is_let_go_by_the_thread_that_reads_it(watch: Watch, monkeypatch):
