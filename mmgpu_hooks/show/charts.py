@@ -34,9 +34,6 @@ COLORS: dict[str, tuple[str, str]] = {
     'checkpoint_save': ('#8f6410', '#d8ae4a'),
     'validation': ('#176a5e', '#54bfae'),
     'startup': ('#8f2f63', '#e489b8'),
-    'resume': ('#7a4a1d', '#c99a6b'),
-    'teardown': ('#4f5d2f', '#a9bb7c'),
-    'loop': ('#3f5a73', '#93b0c9'),
     'other': ('#69717b', '#8d96a0'),
     'gpu': ('#3c7d2b', '#86c775'),
 }

@@ -13,7 +13,7 @@ from mmgpu_hooks.judge.memory import count_left, find_host_growth
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.parts import PARTS
 from mmgpu_hooks.schema.predicted import Prediction
-from mmgpu_hooks.show.charts import EVENTS, Chart, Panel, Series
+from mmgpu_hooks.show.charts import COLORS, EVENTS, Chart, Panel, Series
 from mmgpu_hooks.show.figures import PART_NAMES, format_bytes, format_seconds
 
 _POINTS = 400
@@ -25,7 +25,7 @@ _CUT = 4.0
 def chart_ledger(run: Run) -> Chart | None:
     """Its seconds by part of the time ledger."""
     parts = [
-        (PART_NAMES[part], part, run.ledger_s[part])
+        (PART_NAMES[part], part if part in COLORS else 'other', run.ledger_s[part])
         for part in PARTS
         if run.ledger_s.get(part, 0.0) > 0
     ]
