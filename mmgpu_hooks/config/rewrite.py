@@ -89,7 +89,7 @@ class RewriteOutcome:
 
     cfg_options: str | None = None
     """The same as an argument of ``tools/train.py`` over the original, quoted for a
-    shell; ``None`` where that cannot say it."""
+    shell; ``None`` where nothing changes."""
 
     proven: bool = False
     """Whether MMEngine loaded the result and only the changes differed."""
