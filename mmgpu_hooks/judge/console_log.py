@@ -7,6 +7,7 @@ iterations went on after it, is dropped.
 
 from __future__ import annotations
 
+import codecs
 import enum
 import re
 from collections import deque
@@ -18,7 +19,6 @@ MOST_LINE_BYTES = 2**16
 
 _CONTEXT = 400
 """Lines after a traceback's last frame within which it may end; ranks interleave."""
-
 
 _SURVIVED = 3
 """Iterations after which training evidently went on."""
@@ -86,11 +86,15 @@ STATED oom_cgroup sure
     Detected \d+ oom[-_]kill event|\btasks? [\d,-]+: Out Of Memory
     \bOUT_OF_ME\w*\b|\bOOMKilled\b
     (?i:exceeded (?:job|step) memory limit|memory limit .{0,80}being killed)
+    TERM_MEMLIMIT|PBS: job killed: v?mem .*exceeded limit
     hit memory(?:\+swap)? limit at least once
 STATED oom_host sure
     (?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process
     oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET)
     (?:systemd-oomd|earlyoom).*[Kk]ill|low on resource: memory
+    OutOfMemoryError: Task was killed due to the node|killed due to memory pressure
+STATED oom_host
+    session crashed after using all available RAM|tried to allocate more memory than
     killed by the OOM killer|Failed with result 'oom-kill'
 STATED disk_full sure
     low on resource: ephemeral-storage|ephemeral.storage usage exceeds
@@ -98,14 +102,20 @@ STATED gpu_lost sure
     Xid \([^)]*\): (?:48|62|63|64|74|79|92|94|95|110|119|120|121|140|143)\b
     (?i:GPU has fallen off the bus|GPU is lost)
     Unable to determine the device handle for GPU
+STATED gpu_lost
     (?i:GPU requires (?:a )?reset|RmInitAdapter failed)
 HINTED storage_stalled
     nfs: server \S+ not responding
     (?:ceph|Lustre).*(?:hung|lost connection|session lost)
     task (?:python|pt_data_worker)\S*:\d+ blocked for more than
 ENDED preempted sure
-    CANCELLED (?:AT .*)?DUE TO |Preempted (?:in order to admit|by) \S
+    CANCELLED (?:AT .*)?DUE TO |TERM_(?:PREEMPT|RUNLIMIT)
+    PBS: job killed: walltime .* exceeded limit|exceeded hard wallclock
+    this job is (?:preempted|timed-out)|Preempted (?:in order to admit|by) \S
     (?i:\bjob .{0,20}\bpreempted)
+ENDED preempted
+    (?i:(?:spot|preemptible).{0,40}(?:interrupt|terminat|reclaim))
+    (?i:preempt(?:ion|ed).{0,30}(?:signal|notice|by scheduler))
     [Rr]eason: +(?:Preempted|Evicted)|[Pp]od was (?:preempted|evicted)
 ENDED interrupted sure raised
     (?:^|[\s:\]])KeyboardInterrupt\b(?!.*[Pp]ress)
@@ -115,11 +125,12 @@ ENDED interrupted sure
     Received (?:1|2|15|Signals\.SIG\w+) death signal|^Hangup$
 ENDED interrupted
     \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ \*\*\*
-    CANCELLED AT \S+ DUE to SIGNAL
+    CANCELLED AT \S+ DUE to SIGNAL|exited on signal 2 \(
     closing signal SIG(?:INT|HUP)|Detected KeyboardInterrupt
     DataLoader worker .*killed by signal: (?:Interrupt|Hangup)
 AFTER interrupted
     ^Terminated$|Received SIGTERM|line \d+:\s+\d+ Terminated
+    (?:terminated by|exited on) signal (?:SIGTERM|15)
     (?i:exit(?:ed)?.{0,8} code:? 143\b)
 RESOURCE shm_full sure survives=64
     (?:SHM).*(?:No space left|\(28\)|Errno 28)|No space left.*(?:SHM)
@@ -136,10 +147,11 @@ WORKER shm_full
 HINTED open_files raised survives=64
     unable to open shared memory object .*read-write mode(?!.*\d+\))
 RESOURCE oom_gpu sure raised
-    (?:CUDA|HIP|NPU) out of memory|(?:^|\.)OutOfMemoryError:
+    (?:CUDA|HIP|XPU|NPU|MPS backend) out of memory|(?:^|\.)OutOfMemoryError: (?!Task)
     (?i:CUDA (?:runtime )?error.{0,10}: out of memory)
-RESOURCE oom_gpu raised
+RESOURCE oom_gpu
     CUDA_ERROR_OUT_OF_MEMORY|Cuda failure.*'out of memory'
+RESOURCE oom_gpu raised
     CU(?:BLAS|DNN|SOLVER)_STATUS_ALLOC_FAILED|Unable to find a valid cuDNN algorithm
     unable to find an engine to execute this computation
 RESOURCE gpu_lost sure raised
@@ -149,16 +161,17 @@ RESOURCE gpu_lost raised
 RESOURCE shm_full needs=shm
     \[Errno 28\] No space left on device
 RESOURCE disk_full sure
-    Disk quota exceeded|\[Errno 122\]
+    Disk quota exceeded|\[Errno 122\]|database or disk is full
     (?i:(?:: |\[Errno 28\] )no space left on device)
 HINTED disk_full raised
     PytorchStreamWriter failed writing|inline_container\.cc.*unexpected pos
+    No usable temporary directory found
 RESOURCE oom_host sure raised
     DefaultCPUAllocator: (?:can't allocate|not enough) memory
     \[Errno 12\]|OSError: .*Cannot allocate memory
     (?:^|\.)_?(?:Array)?MemoryError\b|\(-4:Insufficient memory\)
 RESOURCE oom_host sure
-    fork: Cannot allocate memory|WinError 1455|error code: <1455>
+    WinError 1455|error code: <1455>|paging file is too small|fork: Cannot allocate
 RESOURCE oom_host
     std::bad_alloc
 RESOURCE resume_refused sure raised
@@ -167,17 +180,18 @@ RESOURCE nan_loss sure
     (?i:loss bec[ao]me infinite or nan|FloatingPointError: .*(?:nan|infin|loss scale))
     (?i:\bloss is (?:nan|inf),? ?(?:stopping|exit|abort|terminat))
 RESOURCE nan_loss raised
-    loss scale already at minimum|matrix contains invalid numer
+    loss scale already at minimum|matrix contains invalid numer|returned nan values
 RESOURCE config_error sure raised
     is not in the .{0,60}\bregistry|'ConfigDict' object has no attribute
     Duplicate key is not allowed among bases|Failed to import custom modules
-    Only py/yml/yaml/json type are supported
+    Only py/yml/yaml/json type are supported|^(?:omegaconf|hydra)\.
     (?:prefetch_factor|persistent_workers|timeout) option (?:could|needs|should)
     num_classes.*does not match|does not matches the length of
+    (?:not a valid|Non-existent) config key
 HINTED config_error raised
     Class values must be smaller than num_classes
 RESOURCE config_error sure
-    ^\S+(?:\.py|torchrun|train): error:\s
+    ^\S+(?:\.py|torchrun|train): error:\s|^Could not override '
 RESOURCE config_error sure raised needs=config
     unexpected keyword arg
 HINTED config_error raised needs=config
@@ -206,12 +220,14 @@ KILLED oom_host victim=process
     (?:^|[\]\)]\s?|\ds)Killed(?:: 9)?$|^(?:已杀死|zsh: killed\b.*)$
     line \d+:\s+\d+ Killed\b|^\[\d+\]\+?\s+\d* ?Killed\b
     (?i:exit(?:ed)?(?: with)?[ _]?(?:status|code)?[ :=]+137\b)
-    code=killed, status=9
+    terminated by signal (?:SIGKILL|9)\b|code=killed, status=9
 KILLED oom_host victim=rank
-    failed \(exitcode: -9\)|exits with return code = -9
-    terminated with signal SIGKILL|died with <Signals.SIGKILL
+    \(exitcode: -9\)|exited on signal 9|KILLED BY SIGNAL: 9|died with <Signals.SIGKILL
+    exits with return code = -9|terminated with signal SIGKILL
 KILLED_TOO oom_host victim=rank
     srun: error: .*\btasks? [\d,-]+: Killed
+KILLED_TOO oom_host victim=rank needs=root
+    exitcode\s+: -9\b|Signal 9 \(SIGKILL\) received
 PEERS rank_waits sure
     Watchdog caught collective operation timeout
     ran for \d+ milliseconds before timing out
@@ -228,7 +244,7 @@ PEER_GONE rank_lost
     watchdog got stuck|heartbeat monitor timed out|(?:recvValue|sendBytes) failed
     NCCL communicator was aborted|srun: error: Node failure on
 CRASHED rank_lost
-    (?:exitcode:|return code =) -(?:11|4|6|7|8)\b
+    (?:exitcode: -|return code = -|exited on signal |KILLED BY SIGNAL: )(?:11|[4678])\b
     (?:terminated with signal |died with <Signals\.)SIG(?:SEGV|ABRT|BUS)
     \btasks? [\d,-]+: (?:Segmentation fault|Aborted|Bus error)
 CRASHED unknown
@@ -236,7 +252,7 @@ CRASHED unknown
     line \d+:\s+\d+ (?:Segm|Abort|Bus e)|Memory access fault by GPU
 WRAPPER unknown
     ChildFailedError|ProcessRaisedException|CalledProcessError|\(exitcode: -?\d+\)
-    Exited with exit code [1-9]|exited with non-zero status
+    Exited with exit code [1-9]|exited with non-zero status|BAD TERMINATION
     exit(?:ed)? (?:code|status):? -?[1-9]\d*\b|\(core dumped\)
     exits with return code = -?[1-9]|User defined signal [12]\b
     ^terminate called (?:after throwing|without)
@@ -277,12 +293,12 @@ _SIGNS = tuple((sign, re.compile(sign.pattern)) for sign in _read_table(_TABLE))
 _TRIGGER = re.compile(
     _any(r"""
 rror|xception|nterrupt|illed|KILL|Xid|GPU|CANCELLED|reempt|PREEMPT|Traceback|File "
-space left|quota|ignal|egmentation|bort|Terminated|Hangup|losed|imed out|timeout
+│|╭|space left|quota|ignal|egmentation|bort|Terminated|Hangup|losed|imed out|timeout
 timing out|TERM|of memory|OUT_OF|Out Of|allocate|shm|reset by|shared memory|nan\b|inf\b
 NaN|victed|resource: |exit|Exit|\^C|responding|ALLOC|Root Cause|reclaim|blocked for|oom
-OOM|by peer|terminate|dumped|exceed|hung|lost|Bus e|已杀死|collectives|watchdog
-heartbeat|failed|unexpected|Caught|override|nvironment
-mmgpu explain
+OOM|by peer|terminate|dumped|exceed|PBS:|hung|lost|Bus e|已杀死|collectives|watchdog
+heartbeat|failed|unexpected|Caught|override|Trainer.fit|train_runtime|nvironment
+mmgpu explain|session crashed|epochs comp|raining (?:time|complete|finish|is d|done)
 """).pattern.encode()
 )
 """Whatever a sign holds holds one of these; other lines can only be progress."""
@@ -296,6 +312,7 @@ _PREFIX = _any(
 \d\d/\d\d \d\d:\d\d:\d\d - \w+ - (?!WARN)[A-Z]+ -[ ]
 std(?:out|err)(?: [FP]|:)[ ]
 \[?(?:default|[Rr]ank)[ _]?(?P<a>\d+)\]?: ?|(?P<b>\d{1,4}):[ ]|\[(?P<h>\d+)\]:\s
+\[\d+,(?P<c>\d+)\]<std(?:err|out)>: ?|\(\w+ pid=\d+[^)]*\)[ ]
 (?:[\w.-]+-\d+|worker\S*|node\S*|gpu\S*) +\|[ ]
 [\w.-]+-\d+:[ ](?=\S*(?:Error|Trace)|  File)
 (?:\w+ - )?(?:ERROR|CRITICAL|FATAL)(?: -|:)? (?=\S*(?:Error|Exception|Interrupt)\b)
@@ -311,14 +328,17 @@ _IN_CONFIG = (
     r'|mmengine/optim/optimizer/(?:builder|default_constructor)'
 )
 _STANDARD = re.compile(r'/lib/python\d[\d.]*/(?!site-packages|dist-packages|argparse)')
-_HEADER = re.compile(r'Traceback \(most recent call last\)')
+_HEADER = re.compile(r'Traceback \(most recent call last\)|╭─+ Traceback')
 _FRAME = re.compile(r'^\s*(?:\|\s*)?File "([^"]+)", line (\d+)(?:, in (\S+))?')
+_RICH_FRAME = re.compile(r'^\s*│ (\S+\.py):(\d+)\s+(?:in (\S+))?')
 _EXCEPTION = re.compile(
     r'^(?:[A-Za-z_]\w*\.)*(?:\w*(?:Error|Exception|Exit|Failure|Invalid\w*)|error'
     r'|Timeout\w*|StopIteration)(?::|$)'
 )
 _NAMED_FREELY = re.compile(r'^(?:[A-Za-z_]\w*\.)*[A-Z]\w*[a-z]\w*(?:: |$)')
 """An exception of any name, where only an exception can stand."""
+_DECORATION = re.compile(r'^[│╰─ ]*(?:E +)?')
+"""What rich and pytest put before an exception."""
 _QUIET = re.compile(
     r'^(?:\w+\.)*(?:Empty|SystemExit|ModuleNotFoundError: No module named .(?:apex'
     r'|tensorboard|flash_attn))'
@@ -326,12 +346,17 @@ _QUIET = re.compile(
 _PROGRESS = _any(r"""
 (?:Epoch|Iter) ?\((?:train|val|test)\) +((?:\[ *\d+(?:/ *\d+)?\] *)+)
 Epoch:? ?(\[\d+\] ?\[ *\d+/\d+\])|Iter \[ *(\d+/\d+)\]|\d+%\|[^|]*\| *(\d+/\d+) \[
-(?i:(?:step|iter(?:ation)?|epoch)\w*[ :=#\[]+\d+)(.{0,40}loss)
+\biter: (\d+) .*loss|(?i:(?:step|iter(?:ation)?|epoch)\w*[ :=#\[]+\d+)(.{0,40}loss)
+^\{'loss': ([^,]+),.*'epoch': [\d.]+|^ *(\d+/\d+) +[\d.]+G[ ]|[━─] *(\d+/\d+)[ ]
 """)
 _LOSS = re.compile(
     r'(?i)(?:^|[\s,{\'"(])(?:total_)?loss[\'"]?\s*[:=]\s*\[?(?:tensor\()?'
     r'(nan|[-+]?inf|[-+.\d]+)'
 )
+_DONE = _any(r"""
+`?Trainer\.fit`? stopped: `?max_|Total training time:|'train_runtime':
+^\d+ epochs completed in |(?i:^\W*training (?:completed?|finished|(?:is )?done)\b)
+""")
 _START = re.compile(r'^(?:System environment|Environment info):')
 _WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
 _OWN = re.compile(r'\s*Cause: (\w+) \((sure|likely)\); mmgpu explain \1$')
@@ -383,7 +408,7 @@ class _Traceback:
         """The next line that is not indented is the exception."""
 
     def begin(self, order: int, is_worker: bool) -> None:
-        kept = self.flags & {'worker'} if is_worker else set()
+        kept = self.flags & {'worker', 'root'} if is_worker else set()
         if order - self.ignored < _NEAR:
             kept = {'ignored'}
         self.flags, self.seen, self.frame, self.innermost = kept, order, None, ''
@@ -413,6 +438,7 @@ class ConsoleLog:
         """Distinct iterations that were logged."""
         self.last_progress = 0
         """The last iteration's line; 0 where none was logged."""
+        self._done = 0, 0
         self._order = 0
         self._frame = -_NEAR
         self._recent: deque[str] = deque(maxlen=64)
@@ -427,7 +453,7 @@ class ConsoleLog:
         self._order += 1
         if not _TRIGGER.search(raw) and self._order - self._frame >= _NEAR:
             self._calm += 1
-            if b'[' in raw or b'loss' in raw:
+            if b'[' in raw or b'loss' in raw or b'%' in raw or b'it/s' in raw:
                 self._note_progress(line, raw.decode('utf-8', 'replace'))
             return
         text = _ANSI.sub('', raw.decode('utf-8', 'replace')).rstrip()
@@ -454,11 +480,17 @@ class ConsoleLog:
         order = self._order
         if _HEADER.search(text):
             traceback.begin(order, 'Original Traceback' in text)
-        elif frame := _FRAME.match(text):
+        elif frame := _FRAME.match(text) or _RICH_FRAME.match(text):
             traceback.add(order, *frame.groups())
             self._frame = order
         elif 'Exception ignored in' in text:
             traceback.ignored = order
+        elif 'Root Cause (first observed failure)' in text:
+            traceback.begin(order, False)
+            traceback.flags.add('root')
+        elif _DONE.search(text):
+            self._done = line, self.progress
+            self._events.clear()
         elif _START.search(text) and self.progress:
             # another attempt in the same log: what ended the last one is past
             self._events.clear()
@@ -473,14 +505,15 @@ class ConsoleLog:
 
     def _find_sign(self, text: str, traceback: _Traceback) -> Sign | None:
         is_open = self._order - traceback.seen <= _CONTEXT
-        is_exception = bool(_EXCEPTION.match(text))
+        raised = _DECORATION.sub('', text) if is_open else text
+        is_exception = bool(_EXCEPTION.match(raised))
         if traceback.is_in_frames and not text[0].isspace():
             traceback.is_in_frames = False
             is_exception |= is_open and bool(_NAMED_FREELY.match(text))
-        sign = _match_sign(text, traceback, is_open, is_exception)
+        sign = _match_sign(text, raised, traceback, is_open, is_exception)
         if 'DataLoader worker process' in text:
             traceback.flags.add('worker')
-        if sign is None and is_exception and not _QUIET.match(text):
+        if sign is None and is_exception and not _QUIET.match(raised):
             sign = _UNNAMED if is_open else _BARE
             # by where it was raised
             if is_open and traceback.flags & {'data', 'worker'}:
@@ -519,30 +552,39 @@ class ConsoleLog:
             return False
         return self.progress - event.progress < event.sign.survives
 
+    @property
+    def done(self) -> int:
+        """Line that says training is complete; 0 for none, or where it went on."""
+        line, progress = self._done
+        return line if self.progress - progress < _SURVIVED else 0
+
     def events(self) -> list[Event]:
         """What training did not survive, in the order it was read."""
         found = [e for kept in self._events.values() for e in kept if self._is_alive(e)]
         nans = self._nans
         if len(nans) > 1 and nans[-1].progress - nans[0].progress > 1:
             found.append(nans[0])
+        if self.done:
+            # workers and threads that complain while Python ends
+            found = [event for event in found if event.sign.order <= Order.RESOURCE]
         return sorted(found, key=lambda event: event.order)
 
 
 def _match_sign(
-    text: str, traceback: _Traceback, is_open: bool, is_exception: bool
+    text: str, raised: str, traceback: _Traceback, is_open: bool, is_exception: bool
 ) -> Sign | None:
     own = _OWN.match(text)
     if own is not None:
         return Sign(own[1], Order.WATCHED, '', own[2] == 'sure')
     is_warning = bool(_WARNING.search(text[:60])) and not is_exception
     may_raise = is_exception or (is_open and not text.startswith((' ', '\t')))
-    may_raise = may_raise or text.startswith('KeyboardInterrupt')
+    may_raise = may_raise or raised.startswith('KeyboardInterrupt')
     for sign, pattern in _SIGNS:
         if sign.needs and not (is_open and sign.needs in traceback.flags):
             continue
         if sign.is_raised and (is_warning or not may_raise):
             continue
-        if pattern.search(text):
+        if pattern.search(raised if sign.is_raised else text):
             return sign
     return None
 
@@ -560,10 +602,16 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Lines of a log with their number; those that ``\\r`` parts share one.
 
     Args:
-        chunks: The log in pieces of any size.
+        chunks: The log in pieces of any size. UTF-16 with a byte-order mark, as
+            PowerShell writes, is taken too.
     """
-    number, rest = 1, b''
-    for chunk in chunks:
+    number, rest, decoder = 1, b'', None
+    for count, piece in enumerate(chunks):
+        chunk = piece
+        if count == 0 and chunk[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            decoder = codecs.getincrementaldecoder('utf-16')('replace')
+        if decoder is not None:
+            chunk = decoder.decode(chunk).encode('utf-8', 'replace')
         pieces = re.split(rb'(\r\n|\n|\r)', rest + chunk)
         rest = pieces.pop()[:MOST_LINE_BYTES]
         for text, end in zip(pieces[::2], pieces[1::2]):

@@ -246,6 +246,9 @@ def _judge_silence(logs: Found, rank: Rank | None) -> Why:
     """No line says anything."""
     if rank is None:
         log = logs[0][1] if logs else ConsoleLog()
+        if log.done:
+            proof = Proof(logs[0][0], log.done, 'training is complete')
+            return Why('completed', None, 'sure', 'Nothing ended badly.', (proof,))
         last = log.last_progress
         where = f'the last iteration stands in line {last}' if last else 'no iteration'
         said = (

@@ -49,8 +49,8 @@ NOISE = {
     'srun': lambda text: _each(text, lambda line: f'1: {line}'),
     'mixed': lambda text: text.replace('\n', f'\n{FRAME}, line 1, in forward\n'),
     'bytes': lambda text: 'bild_\udce4\udcff.jpg\n' + text.rstrip('\n'),
+    'power shell': lambda text: '\ufeff' + text,
 }
-
 
 FILES = 'console_logs.txt', 'console_logs_of_others.txt'
 
@@ -72,8 +72,9 @@ def test_console_logs(ask, tmp_path, name):
 @pytest.mark.parametrize('name', FILES)
 def test_rough_console_logs(name, noise):
     wrong = []
+    encoding = 'utf-16-le' if noise == 'power shell' else 'utf-8'
     for cause, title, text in _read_cases(name):
-        data = NOISE[noise](text).encode('utf-8', 'surrogateescape')
+        data = NOISE[noise](text).encode(encoding, 'surrogateescape')
         found = judge_end([('console', read_log(io.BytesIO(data)))]).cause
         if found != (None if cause == 'null' else cause):
             wrong.append((title, found))
