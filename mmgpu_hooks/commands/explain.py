@@ -22,7 +22,8 @@ def explain(code: str | None) -> None:
     """
     if code is None:
         for entry in RULES.values():
-            print(f'{entry.code}  {entry.title}')
+            verdict = f' ({entry.verdict})' if entry.verdict else ''
+            print(f'{entry.code}  {entry.title}{verdict}')
         for cause in CAUSES.values():
             print(f'{cause.name:<16} {cause.title}')
     elif named := CAUSES.get(code.lower()):
@@ -31,7 +32,9 @@ def explain(code: str | None) -> None:
     elif asked := [
         rule
         for rule in RULES.values()
-        if code.upper() == rule.code or code == rule.verdict
+        if code.upper() == rule.code
+        # data_bound_workers is data_bound, by MG101
+        or (rule.verdict and code.lower().startswith(rule.verdict))
     ]:
         for one in asked:
             _print_page(f'{one.code}  {one.title}\n\n{one.explanation}')

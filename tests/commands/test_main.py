@@ -146,7 +146,7 @@ def test_every_rule_and_cause_of_the_project_is_explained(capsys):
     assert main(['explain']) == 0
     listed = capsys.readouterr().out
     assert {line.split()[0] for line in listed.splitlines()} == codes
-    for code in (*codes, 'memory_bound', 'thread_thrash'):
+    for code in (*codes, 'memory_bound', 'data_bound_workers'):
         assert main(['explain', code.lower()]) == 0
         page = capsys.readouterr().out
         assert len(page) > 50
