@@ -156,7 +156,8 @@ def _list_figures(run: Run) -> Iterator[tuple[str, str, str]]:
 
 def _time_section(run: Run) -> Section:
     """The time ledger: every second of training."""
-    whole_s, count = run.duration_s or float('nan'), run.iterations or float('nan')
+    # without an interval both are 0
+    whole_s, count = run.duration_s, run.iterations
     parts = sorted(run.ledger_s.items(), key=lambda part: -part[1])
     rows = [*(p for p in parts if p[1] >= _SHOWN_SHARE * run.duration_s)]
     costs = [(name, s) for name, s in run.hooks.items() if name != UNATTRIBUTED]
@@ -164,8 +165,16 @@ def _time_section(run: Run) -> Section:
     columns: Sequence[Column] = (
         ('part', '', lambda part: PART_NAMES.get(part[0], part[0])),
         ('time', '', lambda part: format_seconds(part[1])),
-        ('share', '', lambda part: f'{100 * part[1] / whole_s:.1f} %'),
-        ('per iteration', '', lambda part: format_seconds(part[1] / count)),
+        (
+            'share',
+            '',
+            lambda p: f'{100 * p[1] / whole_s:.1f} %' if whole_s else 'unknown',
+        ),
+        (
+            'per iteration',
+            '',
+            lambda p: format_seconds(p[1] / count if count else None),
+        ),
         ('', '', lambda part: named if part[0] == 'hooks' else ''),
     )
     caption = f'The whole training by part, {run.iterations} iterations'

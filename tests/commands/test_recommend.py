@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -292,8 +293,11 @@ def test_ranks_that_recorded_no_interval_are_told_in_a_sentence(
     for path in recorded.glob('*.jsonl'):
         first, *_ = path.read_text().splitlines(keepends=True)
         (tmp_path / path.name).write_text(first)
-    options = ['-o', str(tmp_path / 'page.html')] if command == 'report' else []
-    assert main([command, str(tmp_path), *options]) == 2 * (command == 'predict')
+    page = str(tmp_path / 'page.html')
+    options = {'report': ['-o', page], 'recommend': ['--details'], 'predict': []}
+    code = 2 * (command == 'predict')
+    assert main([command, str(tmp_path), *options[command]]) == code
     said = ''.join(capsys.readouterr())
     said += ''.join(path.read_text() for path in tmp_path.glob('page.html'))
     assert 'Rank 1 recorded no interval' in said or '0 steady iterations' in said
+    assert not re.search(r'\bnan\b', said)
