@@ -222,7 +222,8 @@ class GPUEfficiencyHook(Hook):
         # once only: a Runner that trains again passes before_run again
         self._patches.close()
         self._pid = os.getpid()
-        self._guard = Guard(self._warn_off)
+        if self._probe is None:  # else it calls by the guard that it was opened with
+            self._guard = Guard(self._warn_off)
         self._recorder = self._guard.run(
             'start', Recorder, runner, self, self._guard, self._probe
         )

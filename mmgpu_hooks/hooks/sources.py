@@ -207,6 +207,10 @@ class Sources:
         self.device = 'cuda' if self.gpu.is_used else device
         self._divisor = _pad_size_divisor(runner)
         self._resizers = run('batch contents', _name_resizers, runner)
+        if probe is not None and probe.loader is not runner.train_dataloader:
+            # a hook may have put another one there since
+            guard.clean_up('loader workers', probe.close)
+            probe = None
         probe = probe or open_train_probe(guard, runner, runner.train_dataloader)
         self.loader = probe or LoaderProbe(None)
         """What watches the loader; where that failed it sees nothing."""

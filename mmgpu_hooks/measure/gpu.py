@@ -130,10 +130,9 @@ class Gpu:
 
         May be called from another thread.
         """
-        found = {**self._missing.copy(), **self._refused.copy()}
-        for name in self.unsupported:
-            del found[name]
-        return found
+        missing, refused = self._missing.copy(), self._refused.copy()
+        found = {name: why for name, why in refused.items() if name not in _ESSENTIAL}
+        return {**{n: why for n, why in missing.items() if n not in refused}, **found}
 
     def _ask(self, figure: str, query: Callable[..., Any], *args: Any) -> Any:
         """Return the query's answer, or ``None`` with the reason kept.

@@ -109,7 +109,11 @@ def _count_by_thread(proc: Path) -> Iterator[int]:
 
 def _count_before_launcher(own: int) -> int | None:
     # one further up was narrowed by who started it: srun, or taskset of a script
-    masks = [read_affinity(one.pid) or () for one in psutil.Process().parents()[:2]]
+    try:
+        parents = psutil.Process().parents()[:2]
+    except psutil.Error:  # a host may hide processes of others (hidepid=1)
+        return None
+    masks = [read_affinity(one.pid) or () for one in parents]
     return len(masks[1]) if len(masks) == 2 and len(masks[0]) <= own else None
 
 

@@ -18,11 +18,14 @@ from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import pytest
+from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from msgspec import structs
+from torch.utils.data import DataLoader
 
 from mmgpu_hooks import GPUEfficiencyHook
 from mmgpu_hooks.measure.cuda import CudaEvents, CudaMemory
+from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.worker import FetchProbe
 from mmgpu_hooks.schema.lines import decode_line
 from mmgpu_hooks.schema.writer import EvidenceWriter
@@ -212,6 +215,32 @@ def test_a_failure_inside_a_worker_is_said_once_and_for_all(
     ]
     # 12 batches of each epoch; of the first, five were measured before
     assert is_measured[0] and not any(is_measured[3:])
+
+
+def test_workers_that_cannot_be_followed_are_unknown_and_not_none(
+    tmp_path, monkeypatch, inspect
+):
+    # something that cannot be called
+    monkeypatch.setattr(LoaderProbe, '_follow', None)
+    trained = inspect(tmp_path, checkpoint={'interval': 1})
+    warning, _ = trained.warnings  # that of validation, too
+    assert warning.startswith('loader workers is switched off for this run (')
+    evidence = evidence_of(tmp_path)
+    assert {one.workers for one in evidence.intervals} == {None}
+    assert {one.workers for one in evidence.save_records} == {None}
+
+
+def test_a_loader_that_a_hook_put_there_is_the_one_that_is_measured(tmp_path, inspect):
+    class Replace(Hook):
+        def before_run(self, runner: Any) -> None:
+            old = runner.train_loop.dataloader
+            names = 'dataset', 'batch_size', 'sampler', 'num_workers', 'collate_fn'
+            options = {name: getattr(old, name) for name in names}
+            runner.train_loop.dataloader = DataLoader(**options)
+
+    trained = inspect(tmp_path, custom_hooks=[LossTape(), Replace()])
+    assert trained.warnings == []
+    assert evidence_of(tmp_path).intervals[-1].workers.count == 1
 
 
 def test_two_of_ours_are_one_run_and_one_sentence(tmp_path, inspect):

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from unittest.mock import Mock
 
+import psutil
 import pytest
 
 from mmgpu_hooks.measure.host import Binding, find_binding, read_binding
@@ -55,4 +57,10 @@ def test_no_runtime_is_loaded_to_ask_it():
 
 
 def test_nothing_is_known_without_proc(tmp_path):
+    assert read_binding(1, BIND, tmp_path) is None
+
+
+def test_a_host_that_hides_processes_of_others(tmp_path, monkeypatch):
+    hidden = Mock(side_effect=psutil.AccessDenied(1))
+    monkeypatch.setattr(psutil.Process, 'parents', hidden)
     assert read_binding(1, BIND, tmp_path) is None
