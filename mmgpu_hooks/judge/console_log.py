@@ -293,12 +293,12 @@ _SIGNS = tuple((sign, re.compile(sign.pattern)) for sign in _read_table(_TABLE))
 _TRIGGER = re.compile(
     _any(r"""
 rror|xception|nterrupt|illed|KILL|Xid|GPU|CANCELLED|reempt|PREEMPT|Traceback|File "
-│|╭|space left|quota|ignal|egmentation|bort|Terminated|Hangup|losed|imed out|timeout
+│|space left|quota|ignal|egmentation|bort|Terminated|Hangup|losed|imed out|timeout
 timing out|TERM|of memory|OUT_OF|Out Of|allocate|shm|reset by|shared memory|nan\b|inf\b
 NaN|victed|resource: |exit|Exit|\^C|responding|ALLOC|Root Cause|reclaim|blocked for|oom
-OOM|by peer|terminate|dumped|exceed|PBS:|hung|lost|Bus e|已杀死|collectives|watchdog
-heartbeat|failed|unexpected|Caught|override|Trainer.fit|train_runtime|nvironment
-mmgpu explain|session crashed|epochs comp|raining (?:time|complete|finish|is d|done)
+OOM|by peer|terminate|dumped|exceed|hung|lost|Bus e|已杀死|collectives|watchdog
+heartbeat|failed|unexpected|Caught|override|nvironment|session crashed
+mmgpu explain|epochs comp|rain(?:er\.fit|_runtime|ing (?:time|compl|finish|is d|done))
 """).pattern.encode()
 )
 """Whatever a sign holds holds one of these; other lines can only be progress."""
@@ -345,9 +345,9 @@ _QUIET = re.compile(
 )
 _PROGRESS = _any(r"""
 (?:Epoch|Iter) ?\((?:train|val|test)\) +((?:\[ *\d+(?:/ *\d+)?\] *)+)
-Epoch:? ?(\[\d+\] ?\[ *\d+/\d+\])|Iter \[ *(\d+/\d+)\]|\d+%\|[^|]*\| *(\d+/\d+) \[
-\biter: (\d+) .*loss|(?i:(?:step|iter(?:ation)?|epoch)\w*[ :=#\[]+\d+)(.{0,40}loss)
-^\{'loss': ([^,]+),.*'epoch': [\d.]+|^ *(\d+/\d+) +[\d.]+G[ ]|[━─] *(\d+/\d+)[ ]
+Epoch:? ?(\[\d+\] ?\[ *\d+/\d+\])|Iter \[ *(\d+/\d+)\]|(?:%\|[^|]*\||[━─]) *(\d+/\d+)[ ]
+(?i:(?:step|iter(?:ation)?|epoch)\w*[ :=#\[]+\d+)(.{0,40}loss)
+^(?:\{'loss': ([^,]+),.*'epoch': [\d.]+| *(\d+/\d+) +[\d.]+G[ ])
 """)
 _LOSS = re.compile(
     r'(?i)(?:^|[\s,{\'"(])(?:total_)?loss[\'"]?\s*[:=]\s*\[?(?:tensor\()?'
