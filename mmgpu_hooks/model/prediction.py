@@ -13,7 +13,7 @@ from mmgpu_hooks.schema.predicted import Prediction
 
 LIMITS: dict[str, str] = {
     'step': 'the step',
-    'workers': 'too few workers',
+    'workers': 'the workers',
     'cores': 'the cores',
     'storage': 'the storage',
 }

@@ -314,7 +314,9 @@ def _live_on(run: Run, train: Setting | None) -> tuple[Run, Setting] | None:
 def _rename(change: Change) -> Change:
     """A change of validation's loader; what it saves is in the outlook."""
     key = VALIDATION_KEY + change.key.rpartition('.')[2]
-    reason, confidence = change.reason, change.confidence
+    # what is said of an iteration is of one of validation
+    reason = change.reason.replace('an iteration', 'an iteration of validation', 1)
+    confidence = change.confidence
     return Change(key, change.old, change.new, reason, confidence, ('MG302',))
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from msgspec import structs
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.policy import VALIDATION_KEY
+from mmgpu_hooks.recommend.policy import VALIDATION_KEY, pair_settings
 from mmgpu_hooks.schema.judged import Change, Diagnosis, Recommendation
 from mmgpu_hooks.schema.predicted import FittedRun
 from mmgpu_hooks.schema.run import RanksSummary
@@ -97,10 +97,10 @@ def describe_answer(answer: Answer, *, details: bool = False) -> list[Section]:
         # late, because it needs this module
         from mmgpu_hooks.show.run_sections import describe_run
 
-        last = Section(code=_commands(answer, details))
-        # a chart alone is for the page
-        told = [one for one in describe_run(answer) if one.name != 'over-time']
-        return [describe_verdict(answer), *told, last]
+        sections = [*describe_run(answer), Section(code=_commands(answer, details))]
+        # a chart alone, and that nothing is known of a part, is for the page
+        told = [one for one in sections if _has_words(one)]
+        return [describe_verdict(answer), *told]
     found, notes = answer.recommendation, answer.notes
     more = f'findings: {len(answer.diagnosis.findings)}, advice: {len(found.advice)}'
     more += f', notes: {len(notes)}'
@@ -118,6 +118,11 @@ def describe_answer(answer: Answer, *, details: bool = False) -> list[Section]:
         if len(render(sections).splitlines()) <= MOST_LINES:
             break
     return sections
+
+
+def _has_words(one: Section) -> bool:
+    has_rows = one.table is not None and bool(one.table.rows)
+    return bool(has_rows or one.sentences or one.facts or one.items or one.code)
 
 
 def describe_verdict(answer: Answer) -> Section:
@@ -194,7 +199,8 @@ def _train_command(answer: Answer) -> str | None:
 def _commands(answer: Answer, details: bool, more: str = '') -> str:
     """Where it was written, and what to type next."""
     folder = None
-    if answer.output is not None:
+    # it trains, and neither validates nor saves
+    if answer.output and pair_settings(answer.summary, answer.recommendation):
         folder = shell_path(answer.summary.run.work_dir)
     kept = f'{answer.backup} (what was there)' if answer.backup else None
     lines = {

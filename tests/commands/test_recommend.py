@@ -253,21 +253,28 @@ def validated(tmp_path, config):
 
 
 def test_the_loader_of_validation_is_rewritten_by_its_own_evidence(
-    validated, config, recommend
+    validated, config, recommend, capsys
 ):
     config.write_text(CONFIG + VALIDATION + 'test_dataloader = val_dataloader\n')
     folder = validated()
     answer = recommend(folder)
     (change,) = answer['changes']
     assert (change['key'], change['new']) == ('val_dataloader.num_workers', 4)
+    assert 'iteration of validation' in change['reason']
     assert answer['validation']['validations'] == 2
     assert answer['validation']['gain_s'] > 0.0
     written = (config.parent / 'mine_recommended.py').read_text()
     # training and testing keep theirs
     assert 'num_workers=0,  # debugging' in written
     assert written.endswith('val_dataloader = dict(val_dataloader, num_workers=4)\n')
+    # verify would not validate, and a part without figures has no title
+    assert main(['recommend', str(folder), '--in-place', '--details']) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert not any('mmgpu verify' in line for line in lines)
+    assert not any(
+        lines[n - 1][:1].isupper() for n in range(len(lines)) if not lines[n]
+    )
     # what is set already is not promised again
-    recommend(folder, '--in-place')
     again = recommend(folder)
     assert (again['changes'], again['validation']['gain_s']) == ([], None)
 
