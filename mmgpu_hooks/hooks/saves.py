@@ -308,11 +308,15 @@ class SaveSource:
             **around,
         )
         hidden = "the kernel hides a worker's schedstat, or it came or went meanwhile"
+        unwatched = 'the loader is not watched'
         reasons = {
             'bytes': f'it ended with {error}' if error else 'no write was seen',
             **dict.fromkeys(('run_delay_s', 'blocked_s'), begun.clock.unknown or ''),
-            'workers': 'the loader is not watched',
-            **dict.fromkeys(('workers_busy', 'workers_cpu_s'), hidden),
+            'workers': unwatched,
+            **dict.fromkeys(
+                ('workers_busy', 'workers_cpu_s'),
+                unwatched if workers.count is None else hidden,
+            ),
             **lacking,
         }
         unknown = {n: why for n, why in reasons.items() if getattr(save, n) is None}

@@ -16,6 +16,7 @@ from mmgpu_hooks.measure.cgroup import (
     count_cpuset_cpus,
     find_cpu_groups,
     find_memory_groups,
+    read_cgroup_folders,
     read_throttled_s,
 )
 from mmgpu_hooks.measure.clock import Clock, monotonic_s, process_cpu_s
@@ -361,6 +362,8 @@ class HostMeter:
         quotas = [folder for _, folder in find_cpu_groups(proc, sys)]
         if quotas:
             self._counted['throttled_s'] = read_throttled_s, quotas
+        elif not read_cgroup_folders('cpu', proc, sys):
+            self.unknown['throttled_s'] = 'no control group is in sight'
         self._last = process_cpu_s(), read_run_delay_s(proc)
         self._due_s = self._begun_s = clock()
         psutil.cpu_percent()

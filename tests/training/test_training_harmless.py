@@ -228,6 +228,8 @@ def test_workers_that_cannot_be_followed_are_unknown_and_not_none(
     evidence = evidence_of(tmp_path)
     assert {one.workers for one in evidence.intervals} == {None}
     assert {one.workers for one in evidence.save_records} == {None}
+    reasons = evidence.save_records[0].unknown
+    assert reasons['workers_busy'] == 'the loader is not watched'
 
 
 def test_a_loader_that_a_hook_put_there_is_the_one_that_is_measured(tmp_path, inspect):

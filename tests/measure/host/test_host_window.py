@@ -83,7 +83,7 @@ def test_what_is_gone_costs_its_figure_alone(host: Host):
     assert set(meter.unknown) == {'cpu_pressure_pct', 'throttled_s'}
     nothing = HostMeter(proc=host.folder, sys=host.folder, shm=host.folder)
     assert nothing.read()['host'].throttled_s is None
-    assert len(nothing.unknown) == 3
+    assert len(nothing.unknown) == 4
 
 
 def test_process_and_host_are_read_in_windows(host: Host, monkeypatch):
