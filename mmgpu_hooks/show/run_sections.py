@@ -298,6 +298,6 @@ def _findings_section(answer: Answer) -> Section:
         share = one.share
         basis = '' if share is None else f' · {format_pct(100 * share)} of the time'
         rule = RULES.get(one.code)
-        more = rule.explanation.split('\n\n') if rule else ()
+        more = rule.explanation.replace('``', '').split('\n\n') if rule else ()
         items.append(Item(one.detail, one.title, one.code + basis, one.severity, more))
     return Section('Findings', 'findings', items=items)
