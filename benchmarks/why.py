@@ -78,6 +78,7 @@ CASES = {
     'a slow first epoch': Case('slow epoch'),
     'a long validation': Case('validation'),
     'a slow save': Case('slow save'),
+    "a debugger's pause": Case('debugger'),
     'a sample that sleeps': Case('sleep', 'worker_stuck', 1, AT),
     'a sample that burns': Case('burn', 'worker_stuck', 1, AT),
     'a lock held while workers fork': Case('lock', 'worker_deadlock', 1, 0, 0),

@@ -78,6 +78,19 @@ def raise_on_rank_1() -> None:
         raise ValueError('boxes of this image have no area')
 
 
+def debug() -> None:
+    import pdb
+
+    class Typist:
+        encoding = 'utf-8'
+
+        def readline(self) -> str:
+            time.sleep(SLOW_S)
+            return 'continue\n'
+
+    pdb.Pdb(stdin=Typist(), stdout=sys.stderr, readrc=False).set_trace()  # type: ignore[arg-type]
+
+
 IN_SAMPLE = {
     'sleep': partial(time.sleep, 3600),
     'burn': burn,
@@ -97,6 +110,7 @@ IN_ITERATION = {
     'raise on rank 1': raise_on_rank_1,
     'lose card': lose_card,
     'ctrl-c': partial(send, signal.SIGINT),
+    'debugger': debug,
 }
 
 

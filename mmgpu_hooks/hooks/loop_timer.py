@@ -9,8 +9,8 @@ timed as a whole.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, Callable
+from collections.abc import Collection, Mapping
+from typing import Any, Callable, Optional
 
 from mmengine.hooks import Hook, RuntimeInfoHook
 from mmengine.runner import FlexibleRunner, IterBasedTrainLoop
@@ -30,6 +30,17 @@ FOLLOWING: Mapping[str, str] = {
     'after_train': 'other',
 }
 
+IDLE_POINTS = {
+    'before_train_iter': '_before_iter',
+    'after_train_iter': '_after_iter',
+}
+"""Points of an iteration, and what MMEngine's `Hook` calls at each."""
+
+_Point = tuple[Collection[type], Optional[str], tuple[Callable[[], Any], ...]]
+"""Classes that need no call, the part that follows, and what to call afterwards."""
+
+_ELSEWHERE: _Point = ((), None, ())
+
 
 class HookTimer:
     """Makes the function that calls a Runner's hooks and times each.
@@ -48,58 +59,68 @@ class HookTimer:
         """Called right after those of ``after_val``; it must not raise."""
         self.after: dict[str, tuple[Callable[[], Any], ...]] = {}
         """What to call right after the hooks of other points; it must not raise."""
-        self.following = dict(FOLLOWING)
-        """What the loop does once the hooks of a point are done, by its name."""
         self.is_open = True
         """While false, hooks are called and nothing is timed."""
+        self._following = dict(FOLLOWING)
+        self._idle: dict[str, set[type]] = {}
+        self._points: dict[str, _Point] = {}
+
+    def follow(self, fn_name: str, part: str) -> None:
+        """Name what the loop does once the hooks of a point are done."""
+        self._following[fn_name] = part
+        self._plan()
+
+    def stop(self) -> None:
+        """Only call the hooks from here on."""
+        self.is_open = False
+        self._points.clear()
+
+    def _plan(self) -> None:
+        for name, part in self._following.items() if self.is_open else ():
+            calls = self.after.get(name, ())
+            self._points[name] = self._idle.get(name, ()), part, calls
 
     def make(self) -> Callable[..., None]:
         """The function to set as ``runner.call_hook``."""
         runner, ledger, original = self._runner, self._ledger, self._runner.call_hook
-        running, clock = ledger.running, ledger.clock
-        stamp, note = ledger.times.append, ledger.ended.append
-        after, following = self.after, self.following
+        running, clock, stamp = ledger.running, ledger.clock, ledger.stamps.extend
         is_ours, keeps_cause = is_plain(runner), isinstance(runner, FlexibleRunner)
-        idle = find_idle_hooks(runner)
+        points, whole = self._points, UNATTRIBUTED
+        if is_ours:
+            self._idle, whole = find_idle_hooks(runner), 'hooks'
+        self._plan()
         floor = 1
 
         def call_hook(fn_name: str, **kwargs: Any) -> None:
+            # caches are cold here: what is rare is asked elsewhere
             nonlocal floor
-            outer = running[-1]
-            if not self.is_open or outer is SAVE or outer is VALIDATION:
-                self._pass_on(original, fn_name, kwargs)
+            idle, following, calls = points.get(fn_name, _ELSEWHERE)
+            if (following is None or len(running) > 1) and self._pass_on(
+                original, fn_name, kwargs
+            ):
                 return
-            if fn_name == 'before_val':
-                self._begin_validation()
-                original(fn_name, **kwargs)
-                return
-            stamp(clock())
-            note(outer)
+            stamp((clock(), running[-1]))
             if fn_name == 'before_train_iter':
                 # a swallowed error may have left something open within what calls this
                 del running[floor:]
-            idle_here = idle.get(fn_name, ())
             depth, around, floor = len(running), floor, len(running) + 1
-            running.append('hooks' if is_ours else UNATTRIBUTED)
+            running.append(whole)
             try:
                 if is_ours:
                     # hooks insert, append and remove themselves in mid-call
                     for hook in runner._hooks:
-                        function = getattr(hook, fn_name, None)
-                        if function is None:
+                        if type(hook) in idle and fn_name not in hook.__dict__:
                             continue
-                        running[depth] = hook
-                        function(runner, **kwargs)
-                        if type(hook) not in idle_here or fn_name in vars(hook):
-                            stamp(clock())
-                            note(hook)
+                        function = getattr(hook, fn_name, None)
+                        if function is not None:
+                            running[depth] = hook
+                            function(runner, **kwargs)
+                            stamp((clock(), hook))
                 else:
                     original(fn_name, **kwargs)
-                    stamp(clock())
-                    note(UNATTRIBUTED)
+                    stamp((clock(), whole))
             except BaseException as error:
-                stamp(clock())
-                note(running[-1])
+                stamp((clock(), running[-1]))
                 if is_ours and isinstance(error, TypeError):
                     cause = error if keeps_cause else None
                     raise TypeError(f'{error} in {hook}') from cause
@@ -107,19 +128,27 @@ class HookTimer:
             finally:
                 floor = around
                 del running[depth:]
-            if depth == 1 and fn_name in following:
-                running[0] = following[fn_name]
-            for call in after.get(fn_name, ()):
+            if depth == 1 and following is not None:
+                running[0] = following
+            for call in calls:
                 call()
 
         return call_hook
 
     def _pass_on(
         self, original: Callable[..., None], fn_name: str, kwargs: dict[str, Any]
-    ) -> None:
+    ) -> bool:
+        """Call the hooks untimed where their time is that of a save or a validation."""
+        outer = self._ledger.running[-1]
+        is_inside = not self.is_open or outer is SAVE or outer is VALIDATION
+        if not is_inside and fn_name != 'before_val':
+            return False
+        if not is_inside:
+            self._begin_validation()
         original(fn_name, **kwargs)
-        if fn_name == 'after_val':
+        if is_inside and fn_name == 'after_val':
             self._end_validation()
+        return True
 
     def _begin_validation(self) -> None:
         self._ledger.push(VALIDATION)
@@ -146,22 +175,25 @@ def is_plain(runner: Any) -> bool:
 
 
 def find_idle_hooks(runner: Any) -> dict[str, set[type]]:
-    """Classes of a Runner's hooks that do nothing in an iteration, by point.
+    """Classes of a Runner's hooks that need no call in an iteration, by point.
 
-    Most hooks inherit both methods of MMEngine's `Hook`, which are empty; a stamp takes
-    three times as long as such a call.
+    Most hooks inherit both methods of MMEngine's `Hook`: one calls the other, which is
+    empty. Such calls and their stamps would be half of what an iteration costs.
     """
-    return {
-        f'{when}_train_iter': {
-            kind
-            for kind in map(type, runner.hooks)
-            if all(
-                getattr(kind, name, None) is getattr(Hook, name)
-                for name in (f'{when}_train_iter', f'_{when}_iter')
-            )
-        }
-        for when in ('before', 'after')
-    }
+    idle: dict[str, set[type]] = {}
+    for point, inner in IDLE_POINTS.items():
+        # somebody may have put another in the place of MMEngine's own
+        calls = [getattr(Hook, name).__code__.co_names for name in (point, inner)]
+        if calls == [(inner,), ()]:
+            idle[point] = {
+                kind
+                for kind in map(type, runner.hooks)
+                if all(
+                    getattr(kind, name, None) is getattr(Hook, name)
+                    for name in (point, inner)
+                )
+            }
+    return idle
 
 
 class LoopTimer:
@@ -204,11 +236,12 @@ class LoopTimer:
 
     def give_up_waits(self) -> None:
         """Batches come from no PyTorch iterator: all between two steps is the wait."""
-        self.hooks.following['after_train_iter'] = 'data_wait'
+        self.hooks.follow('after_train_iter', 'data_wait')
 
     def stop(self) -> None:
         """Only pass calls on from here on: somebody may have wrapped ours."""
-        self.hooks.is_open = self.waits.is_open = False
+        self.hooks.stop()
+        self.waits.is_open = False
 
     def close(self) -> None:
         """Leave the Runner as it was; a second call does nothing."""

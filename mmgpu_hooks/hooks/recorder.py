@@ -191,7 +191,7 @@ class Recorder:
     def _make_end(self) -> Callable[..., None]:
         """The function to set as ``hook.after_train_iter``."""
         ledger, hooks, run = self._ledger, self._timer.hooks, self._guard.run
-        stamp, note, clock = ledger.times.append, ledger.ended.append, ledger.clock
+        stamp, clock = ledger.stamps.extend, ledger.clock
         subclass = None
         if type(self._hook).after_train_iter is not Hook.after_train_iter:
             subclass = self._hook.after_train_iter
@@ -200,8 +200,7 @@ class Recorder:
             runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
         ) -> None:
             if hooks.is_open:
-                stamp(clock())
-                note(LAP)
+                stamp((clock(), LAP))
                 if batch_idx >= self._due_at:
                     run('interval', self._do_what_is_due, batch_idx, data_batch)
             if subclass is not None:

@@ -243,7 +243,7 @@ class Sources:
         running = getattr(endless, '_iterator', None)
         probe = self.loader
         probe.on_create_begin, probe.on_create_end = begin_creation, end_creation
-        timer.waits.before = probe.before_wait
+        timer.waits.before_end = probe.before_wait
         if running is not None:
             run('loader workers', probe.watch_running, running)
             run('ledger', timer.follow, running)

@@ -4,14 +4,14 @@ It knows no trainer. Its driver stamps what just ended; the seconds since the st
 before belong to it. So the parts add up to the wall clock by construction, and
 nothing is counted twice, however calls nest.
 
-Between two steps caches are cold, and a sum costs ten times what it costs in a row. So
-a stamp is two appends, and the stamps are summed up once an interval, with numpy.
+Between two steps caches are cold: each object that is touched costs 0.1 us, and a sum
+ten times what it costs in a row. So a stamp extends one list, and the stamps are summed
+up once an interval, with numpy.
 """
 
 from __future__ import annotations
 
 import statistics
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable
@@ -85,10 +85,9 @@ class TimeLedger:
         step_hooks: tuple[type, ...] = (),
     ) -> None:
         self.clock = clock
-        self.times = array('d')
-        """Timestamps."""
-        self.ended: list[Any] = []
-        """What ended at each: a part, a hook itself, or another name of hooks."""
+        self.stamps: list[Any] = []
+        """Timestamps, each followed by what ended then: a part, a hook itself, or
+        another name of hooks. Both come in one call, lest Ctrl-C parts them."""
         self.running: list[Any] = [part]
         """What runs, the innermost last: parts, and hooks."""
         self.lap_of: Any = 'hooks'
@@ -123,19 +122,19 @@ class TimeLedger:
     @property
     def stamped_s(self) -> float:
         """When the last stamp was taken, by the ledger's clock; from any thread."""
-        newest = self.times[-1:]
+        newest = self.stamps[-2:]
         return newest[0] if newest else self._until
 
     @property
     def mean_lap_s(self) -> float | None:
         """Mean iteration since the last :meth:`fold`; from any thread."""
-        times, laps = self.times[:], sum(one is LAP for one in self.ended[:])
-        return (times[-1] - times[0]) / laps if laps else None
+        stamps = self.stamps[:]
+        laps = sum(one is LAP for one in stamps[1::2])
+        return (stamps[-2] - stamps[0]) / laps if laps else None
 
     def note(self, what: Any) -> None:
         """Stamp the end of something."""
-        self.times.append(self.clock())
-        self.ended.append(what)
+        self.stamps.extend((self.clock(), what))
 
     def push(self, part: Any) -> None:
         """Begin a part, or a call of a hook, inside what runs."""
@@ -167,9 +166,9 @@ class TimeLedger:
 
     def fold(self) -> None:
         """Sum up the stamps, some 15 an iteration."""
-        count = len(self.ended)
-        times, ended = np.array(self.times[:count]), self.ended[:]
-        del self.times[:], self.ended[:]
+        times, ended = np.array(self.stamps[::2]), self.stamps[1::2]
+        self.stamps.clear()
+        count = len(ended)
         if not count:
             return
         # a clock that was set back adds nothing

@@ -1,7 +1,8 @@
 """Notices that something has not ended for a long time. It ends nothing itself.
 
 A thread checks now and then what is running and when that last went on. Time in which
-the thread itself did not run (the process was stopped, the host asleep) does not count.
+the thread itself did not run (the process was stopped, the host asleep) does not count,
+nor does the time in which a debugger holds it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ AGAIN_S = (0.0, 600.0, 3600.0)
 
 _MOST_GAP = 3.0
 """Times its period that the thread may be late; beyond, it did not run."""
+_DEBUGGERS = ('pdb.py', 'bdb.py', 'pydevd.py')
 
 
 _arming = threading.Lock()
@@ -144,7 +146,7 @@ class Watchdog:
                 self._on_freed(before, self._stands_s)
             self._stands_s, self._alarms, self._proven = 0.0, 0, None
             return
-        if passed_s > _MOST_GAP * self._period_s:
+        if passed_s > _MOST_GAP * self._period_s or self._is_debugged():
             return
         self._stands_s += passed_s
         is_late = self._stands_s >= self._stuck_after_s
@@ -163,6 +165,14 @@ class Watchdog:
         if running.usual_s is None:
             return UNKNOWN_TIMES * self._stuck_after_s
         return max(self._stuck_after_s, USUAL_TIMES * running.usual_s)
+
+    def _is_debugged(self) -> bool:
+        frame = sys._current_frames().get(self._trainer)
+        while frame is not None:
+            if frame.f_code.co_filename.endswith(_DEBUGGERS):
+                return True
+            frame = frame.f_back
+        return False
 
     def read_stack(self) -> tuple[str, ...]:
         """Where the thread that trains stands, the innermost call first."""

@@ -24,7 +24,7 @@ class Loop:
         self.events: list[str] = []
         self.probe = LoaderProbe(loader)
         self.waits = WaitTimer(TimeLedger(monotonic_s), thread_cpu_s)
-        self.waits.before = self.probe.before_wait
+        self.waits.before_end = self.probe.before_wait
         self.probe.on_create_begin = lambda: self.events.append('begin')
         self.probe.on_create_end = self._created
 

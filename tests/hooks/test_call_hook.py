@@ -99,6 +99,18 @@ def test_a_hook_that_does_nothing_at_a_point_has_no_seconds_there():
     assert min(found.values()) >= 0.004
 
 
+def test_hooks_are_called_by_methods_that_somebody_gave_to_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[Hook] = []
+    monkeypatch.setattr(Hook, '_after_iter', lambda hook, *_, **__: called.append(hook))
+    hook = DoesNothing()
+    runner = bare(Runner, hook)
+    timed(runner)
+    runner.call_hook('after_train_iter', batch_idx=0)
+    assert called == [hook]
+
+
 def test_inner_time_of_nested_calls_is_counted_once():
     def call_within(runner: Any) -> None:
         time.sleep(0.002)

@@ -117,6 +117,15 @@ def test_c_code_that_holds_the_lock_leaves_its_stack(tmp_path):
     assert ' in match' in seen
 
 
+def test_a_debugger_is_no_standstill():
+    training = Training()
+    code = compile('training.pass_s(1000)', '/usr/lib/python3.11/pdb.py', 'exec')
+    exec(code, {'training': training})
+    assert training.alarms == []
+    training.pass_s(62)
+    assert training.alarms == [60]
+
+
 def test_a_process_that_offers_no_stack_is_not_asked():
     with subprocess.Popen(['sleep', '60']) as child:
         # the signal would kill it

@@ -264,7 +264,7 @@ def test_a_ledger_that_failed_keeps_no_stamps(
 
     def fail(ledger: TimeLedger) -> None:
         if not tapes and ledger.totals.parts_s:
-            tapes.append(ledger.ended)
+            tapes.append(ledger.stamps)
             raise ValueError('planted')
         fold(ledger)
 

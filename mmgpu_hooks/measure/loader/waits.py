@@ -48,8 +48,9 @@ class WaitTimer:
         self._patches = Patches()
         self.is_open = True
         """While false, waits are not timed."""
-        self.before: Callable[[Any], None] = lambda iterator: None
-        """Called before each wait with the iterator; it must not raise."""
+        self.before_end: Callable[[Any], None] = lambda iterator: None
+        """Called with the iterator before a wait to which no batch is owed, which ends
+        workers; it must not raise."""
 
     def follow(self, iterator: Any) -> None:
         """Time the waits of an iterator from now on.
@@ -61,10 +62,11 @@ class WaitTimer:
 
     def _time(self, iterator: Any) -> Callable[[], Any]:
         next_data = type(iterator)._next_data
+        has_workers = hasattr(iterator, '_task_info')
         # a cycle would keep workers alive until the garbage collector comes by
         find_iterator = weakref.ref(iterator)
         ledger, cpu_clock = self._ledger, self._cpu_clock
-        stamp, note, clock = ledger.times.append, ledger.ended.append, ledger.clock
+        stamp, clock = ledger.stamps.extend, ledger.clock
         running = ledger.running
         draw, longest = self._lots.randint, 2 * self._cpu_every - 1
 
@@ -72,14 +74,14 @@ class WaitTimer:
             live: Any = find_iterator()
             if not self.is_open:
                 return next_data(live)
-            self.before(live)
+            if has_workers and not live._task_info:
+                self.before_end(live)
             part = 'data_wait' if live._num_yielded else FIRST_WAIT
             if self._skipped > 0:
                 self._skipped -= 1
                 part = 'resume'
             depth = len(running)
-            stamp(clock())
-            note(running[-1])
+            stamp((clock(), running[-1]))
             running.append(part)
             self._until_cpu -= 1
             cpu_s = None if self._until_cpu > 0 else cpu_clock()
@@ -93,8 +95,7 @@ class WaitTimer:
                 if cpu_s is not None and part == 'data_wait':
                     ledger.add_wait_cpu(cpu_clock() - cpu_s)
                     self._until_cpu = draw(1, longest)
-                stamp(clock())
-                note(part)
+                stamp((clock(), part))
                 del running[depth:]
 
         return timed
