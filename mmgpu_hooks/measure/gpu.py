@@ -105,7 +105,7 @@ class Gpu:
         with contextlib.suppress(Exception):  # most cards cannot be, and say so here
             self.is_sliced = nvml.nvmlDeviceGetMigMode(handle)[0] == 1
         with contextlib.suppress(Exception):
-            is_slice = nvml.nvmlDeviceGetUUID(handle).startswith('MIG-')
+            is_slice = 'MIG-' in str(nvml.nvmlDeviceGetUUID(handle))
         self._is_mig = self.is_sliced or is_slice
         if self.is_sliced:
             reason = 'the driver tells it of the whole card, not of the MIG slice'
@@ -145,6 +145,8 @@ class Gpu:
         self._missing.pop(figure, None)
         try:
             answer = query(*args)
+            if isinstance(answer, bytes):  # the abandoned package pynvml gives them
+                answer = answer.decode()
         except Exception as error:  # noqa: BLE001, drivers answer garbage too
             self._sort(figure, error)
             return None

@@ -95,11 +95,12 @@ def read_binding(
 
 def _count_by_libgomp(proc: Path) -> Iterator[int]:
     # not of LLVM's or Intel's runtime, which may bind us on this very call
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(OSError):
         maps = (proc / 'self' / 'maps').read_text(errors='replace')
         for path in set(re.findall(r'/.*/libgomp\b.*\.so.*', maps)):
-            library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-            yield library.omp_get_num_procs()
+            with contextlib.suppress(OSError, AttributeError):
+                library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+                yield library.omp_get_num_procs()
 
 
 def _count_by_thread(proc: Path) -> Iterator[int]:

@@ -330,7 +330,8 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     images: Optional[Count] = None
     """Images trained on by this rank."""
     process_own_bytes: Optional[Count] = None
-    """The same without pages of files and of shared memory."""
+    """Resident memory of the training process without pages of files and of shared
+    memory."""
     group_free_bytes: Optional[Count] = None
     """Room below the memory limit of a control group, of the one that has least; page
     cache that can be given back is free."""
@@ -348,15 +349,15 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     """How many tensors those are: each needs a file descriptor in flight."""
     saves: Count = 0
     process_rss_bytes: Optional[Count] = None
-    """Resident memory of the training process; read every second at most, as what
-    follows about memory."""
+    """Resident memory of the training process; all about memory is read every second at
+    most."""
     process_cpu_s: Optional[Number] = None
     """CPU of the training process, all threads, workers excluded."""
     process_run_delay_s: Optional[Number] = None
     """Its main thread was ready to run and waited for a core."""
     system_cpu_pct: Optional[Number] = None
-    """Busy share of all logical CPUs of the host, since it was read last: it, the
-    memory above and ``host`` every 5 seconds, more often at first."""
+    """Busy share of all logical CPUs of the host, since it was read last: it and
+    ``host`` every 5 seconds, more often at first."""
     largest_batch_pixels: Optional[Count] = None
     """Images x padded height x padded width of the interval's largest batch, as the
     model was given it."""

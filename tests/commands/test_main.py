@@ -130,6 +130,8 @@ def test_ctrl_c_kill_and_hangup_end_a_command_with_a_sentence(
             cleaned.append('up')
 
     monkeypatch.setattr(explain.explain, 'callback', stop)
+    if signal.getsignal(number) is signal.SIG_IGN:  # under nohup
+        signal.signal(number, signal.SIG_DFL)
     before = signal.getsignal(number)
     assert main(['explain']) == 130
     assert capsys.readouterr() == ('', 'mmgpu explain: stopped.\n')

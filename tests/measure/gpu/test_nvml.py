@@ -64,6 +64,22 @@ def test_a_card_is_found_by_its_names_in_any_order(
         assert name_of(**names) == found
 
 
+def test_texts_that_the_abandoned_package_pynvml_gives_as_bytes(
+    fake_nvml: FakeNvml, monkeypatch
+):
+    import pynvml
+
+    for name in ('nvmlDeviceGetName', 'nvmlDeviceGetUUID'):
+        real = getattr(pynvml, name)
+        monkeypatch.setattr(pynvml, name, lambda card, real=real: real(card).encode())
+    fake_nvml.set(FIRST)
+    gpu = open_gpu(uuid=FIRST.uuid)
+    assert isinstance(gpu, Gpu)
+    device = gpu.device()
+    gpu.close()
+    assert (device['name'], device['uuid']) == ('First', FIRST.uuid)
+
+
 def test_another_card_is_never_guessed(fake_nvml: FakeNvml):
     fake_nvml.set(FIRST)
     wrong = SECOND.uuid
