@@ -54,7 +54,7 @@ from mmgpu_hooks import GPUEfficiencyHook
 CLOSES_WITHIN_PCT, OTHER_AT_MOST_PCT = 1.0, 1.0
 REL, PART_ABS_MS, CALL_ABS_S = 0.02, 1.0, 0.0001
 
-SCENES: dict[str, dict[str, Any]] = {
+WORKLOADS: dict[str, dict[str, Any]] = {
     'epoch': {'loop': 'epoch'},
     'epoch, 2 workers': {'loop': 'epoch', 'num_workers': 2},
     'epoch, 2 persistent workers': {
@@ -440,7 +440,7 @@ def build_planted(
     return runner
 
 
-def run_scene(
+def run_workload(
     folder: Path, loop: str, resume: int = 0, **arguments: Any
 ) -> tuple[Any, Path]:
     """Train once; the runner and the evidence.
@@ -459,10 +459,10 @@ def run_scene(
     return runner, find_evidence(folder / 'run')
 
 
-def judge_scene(name: str, arguments: dict[str, Any]) -> Iterator[Figure]:
+def judge_workload(name: str, arguments: dict[str, Any]) -> Iterator[Figure]:
     """The parts of the ledger against the stamps."""
     with tempfile.TemporaryDirectory() as folder:
-        runner, evidence = run_scene(Path(folder), **arguments)
+        runner, evidence = run_workload(Path(folder), **arguments)
         (end,) = read_records(evidence, 'end')
     ledger, stamps = end['ledger_s'], TAPE.seconds
     steps = len(stamps['step'])
@@ -542,10 +542,10 @@ def judge_calls(iterations: int, trainings: int) -> Iterator[Figure]:
 def _compare_calls(iterations: int) -> dict[str, list[tuple[float, float]]]:
     """How far off each call is by hook, and the most that it may be, in seconds."""
     # with a record of each iteration, so that each holds one call of each hook
-    scene = {'iterations': iterations, 'epochs': 1, 'save_interval': 160}
-    scene |= {'log_interval': 1, 'custom_hooks': RARE_HOOKS}
+    workload = {'iterations': iterations, 'epochs': 1, 'save_interval': 160}
+    workload |= {'log_interval': 1, 'custom_hooks': RARE_HOOKS}
     with tempfile.TemporaryDirectory() as folder:
-        _, evidence = run_scene(Path(folder), 'epoch', **scene)
+        _, evidence = run_workload(Path(folder), 'epoch', **workload)
         intervals = read_records(evidence, 'interval')
         (end,) = read_records(evidence, 'end')
     compared = {}
@@ -568,16 +568,16 @@ def _compare_calls(iterations: int) -> dict[str, list[tuple[float, float]]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run every scene and print the table."""
+    """Run every workload and print the table."""
     benchmark = Benchmark('ledger', __doc__ or '', argv)
     # torch >= 2.6 refuses to resume MMEngine's checkpoints otherwise
     os.environ['TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'] = '1'
     warnings.filterwarnings('ignore', message='Environment variable TORCH_FORCE')
     torch.set_num_threads(1)
-    for name, arguments in SCENES.items():
+    for name, arguments in WORKLOADS.items():
         if name in QUICK or not benchmark.is_quick:
             say(name)
-            benchmark.add(*judge_scene(name, arguments))
+            benchmark.add(*judge_workload(name, arguments))
     say('each call of each hook')
     quick = benchmark.is_quick
     benchmark.add(*judge_calls(80 if quick else CALLS, 1 if quick else 3))

@@ -1,6 +1,6 @@
 """Why was that save slow? Planted causes against those that are named.
 
-    python -m benchmarks.saves [--only SCENE ...] [--quick] [--output]
+    python -m benchmarks.saves [--only WORKLOAD ...] [--quick] [--output]
 
 On MMEngine's own Runner, in a folder in memory, each cause holds twelve saves: busy
 workers, other programs on the cores, a backend that writes elsewhere, storage that
@@ -117,7 +117,7 @@ FileClient.register_backend('far', FarBackend, prefixes='far')
 
 
 class Planted(Hook):
-    """Keeps each iteration's loss bit by bit, and plants what a scene asks for.
+    """Keeps each iteration's loss bit by bit, and plants what a workload asks for.
 
     Args:
         pause_s: Of each iteration, in which nothing is done.
@@ -298,8 +298,8 @@ def train_detector(folder: Path, num_workers: int) -> Trained:
     return Trained(judged, len(warnings), [])
 
 
-class Scenes:
-    """Runs the scenes and keeps what they gave.
+class Workloads:
+    """Runs the workloads and keeps what they gave.
 
     Args:
         benchmark: Takes the figures.
@@ -396,7 +396,7 @@ class Scenes:
             self._add(judge(name, run.warnings, limit, f'in {len(run.saves)}', note))
 
     def close(self) -> None:
-        """What concerns the saves of all scenes."""
+        """What concerns the saves of all workloads."""
         errors = []
         for save in self._judged:
             parts = [save['cpu_s'], save['run_delay_s'], save['blocked_s']]
@@ -407,7 +407,7 @@ class Scenes:
         self._add(at_most(name, 100 * statistics.median(errors), 3, '% off', note))
 
 
-SCENES = (
+WORKLOADS = (
     *('workers', 'other_programs', 'remote', 'storage', 'healthy'),
     *('counterfactual', 'niced', 'mmdet', 'close'),
 )
@@ -415,18 +415,18 @@ QUICK = ('workers', 'other_programs', 'remote', 'storage', 'healthy', 'close')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the scenes and print the table."""
+    """Run the workloads and print the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument('--only', nargs='+', choices=SCENES, metavar='SCENE')
+    parser.add_argument('--only', nargs='+', choices=WORKLOADS, metavar='WORKLOAD')
     benchmark = Benchmark('saves', __doc__ or '', argv, parser=parser)
     torch.set_num_threads(1)
     shm = Path('/dev/shm')
     with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as folder:
-        scenes = Scenes(benchmark, Path(folder))
-        names = benchmark.options.only or (QUICK if benchmark.is_quick else SCENES)
+        workloads = Workloads(benchmark, Path(folder))
+        names = benchmark.options.only or (QUICK if benchmark.is_quick else WORKLOADS)
         for name in names:
             say(name)
-            getattr(scenes, name)()
+            getattr(workloads, name)()
     return benchmark.finish()
 
 

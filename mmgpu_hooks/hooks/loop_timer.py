@@ -88,6 +88,8 @@ class HookTimer:
         points, whole = self._points, UNATTRIBUTED
         if is_ours:
             self._idle, whole = find_idle_hooks(runner), 'hooks'
+        else:
+            ledger.lap_of = UNATTRIBUTED
         self._plan()
         floor = 1
 
@@ -182,18 +184,24 @@ def find_idle_hooks(runner: Any) -> dict[str, set[type]]:
     """
     idle: dict[str, set[type]] = {}
     for point, inner in IDLE_POINTS.items():
+        own = {name: getattr(Hook, name) for name in (point, inner)}
         # somebody may have put another in the place of MMEngine's own
-        calls = [getattr(Hook, name).__code__.co_names for name in (point, inner)]
-        if calls == [(inner,), ()]:
+        if _calls(own[point]) == (inner,) and _calls(own[inner]) == ():
             idle[point] = {
                 kind
                 for kind in map(type, runner.hooks)
-                if all(
-                    getattr(kind, name, None) is getattr(Hook, name)
-                    for name in (point, inner)
-                )
+                if all(getattr(kind, name, None) is own[name] for name in own)
             }
     return idle
+
+
+def _calls(function: Any) -> tuple[str, ...] | None:
+    """Names that a function of MMEngine's hooks uses; ``None`` for any other."""
+    code = getattr(function, '__code__', None)
+    if code is None or os.path.join('mmengine', 'hooks') not in code.co_filename:
+        return None
+    names: tuple[str, ...] = code.co_names
+    return names
 
 
 class LoopTimer:
@@ -223,8 +231,6 @@ class LoopTimer:
 
     def open(self) -> None:
         """Put everything in place."""
-        if not is_plain(self._runner):
-            self.ledger.lap_of = UNATTRIBUTED
         self._patches.set(self._runner, 'call_hook', self.hooks.make())
 
     def follow(self, iterator: Any) -> None:
