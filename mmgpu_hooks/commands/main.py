@@ -14,7 +14,7 @@ import click
 
 from mmgpu_hooks.commands import exit_codes
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.show.escaping import STANDARD_OUTPUT, guarded_output
+from mmgpu_hooks.show.text import STANDARD_OUTPUT, guarded_output
 from mmgpu_hooks.version import __version__
 
 GROUPS = {

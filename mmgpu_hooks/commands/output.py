@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from mmgpu_hooks.show.document import Section
-from mmgpu_hooks.show.escaping import unguarded, visible
 from mmgpu_hooks.show.terminal import DEFAULT_WIDTH, render
+from mmgpu_hooks.show.text import unguarded, visible
 
 Answer = TypeVar('Answer')
 

@@ -19,8 +19,8 @@ from mmgpu_hooks.experiment.cards import (
     read_cards,
 )
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.figures import format_bytes, format_pct, plural
 from mmgpu_hooks.show.document import Column, Section, tabulate
-from mmgpu_hooks.show.figures import format_bytes, format_pct, plural
 
 _POLL_S = 2.0
 """Seconds between two readings while waiting."""

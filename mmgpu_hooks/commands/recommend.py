@@ -16,8 +16,8 @@ from mmgpu_hooks.recommend.policy import NICE_KEY, VALIDATION_KEY, leave_out
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import RunFiles
 from mmgpu_hooks.show.document import Section
-from mmgpu_hooks.show.figures import short_path
 from mmgpu_hooks.show.recommendation import Answer, describe_answer, render_json
+from mmgpu_hooks.show.text import short_path
 
 
 @options.command('recommend', rewriting.CODES)

@@ -10,7 +10,7 @@ from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.runs import judge_runs
 from mmgpu_hooks.config.files import verify_output, write_atomic
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.show.figures import format_bytes
+from mmgpu_hooks.schema.figures import format_bytes
 from mmgpu_hooks.show.page import is_page, render_page
 
 _BEGINNING = 4096

@@ -12,7 +12,7 @@ from mmgpu_hooks.commands.options import PATH, Decorator, as_format, flag
 from mmgpu_hooks.config.rewrite import RewriteOutcome
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.document import to_json
-from mmgpu_hooks.show.figures import short_path
+from mmgpu_hooks.show.text import short_path
 
 CODES = '0 done or nothing to change, 1 --check and something would change'
 

@@ -13,11 +13,11 @@ from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings, with_save_cures
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.plural import plural
+from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.run import RanksSummary, read_other_ranks
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
-from mmgpu_hooks.show.figures import short_path
 from mmgpu_hooks.show.recommendation import Answer
+from mmgpu_hooks.show.text import short_path
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from mmgpu_hooks.experiment.trial import (
 )
 from mmgpu_hooks.judge.save_experiment import judge_save_bench, summarize_saves
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.plural import plural
+from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.tried import (
     SaveBench,
     SaveBenchRow,

@@ -20,7 +20,7 @@ from mmgpu_hooks.config.loading import FlatConfig
 from mmgpu_hooks.experiment.cards import VARIABLE, read_cards
 from mmgpu_hooks.measure.host import read_host_limits
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.plural import plural
+from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.tried import Trial
 from mmgpu_hooks.version import __version__
 

@@ -22,7 +22,7 @@ from mmgpu_hooks.recommend.sweep import (
     is_settled,
 )
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.plural import plural
+from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.tried import Sweep, SweepRow, SweepSetting, Trial, TrialSpec
 
 LEAST_WARM_UP = 10

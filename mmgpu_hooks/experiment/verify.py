@@ -12,8 +12,8 @@ from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
 from mmgpu_hooks.experiment.trial import Progress
 from mmgpu_hooks.model.stats import paired_gain
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import Estimate, Verification
-from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.tried import Trial, TrialSpec
 
 LEAST_PAIRS = 6

@@ -19,7 +19,7 @@ from mmgpu_hooks.measure.watchdog import THREAD_NAME, Running, Watchdog
 from mmgpu_hooks.schema.recorded import IntervalRecord, StuckRecord
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import STACK_SUFFIX, find_other_ranks
-from mmgpu_hooks.show.escaping import visible
+from mmgpu_hooks.show.text import visible
 
 SOURCE = 'watchdog'
 """What the guard knows us by."""

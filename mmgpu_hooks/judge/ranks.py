@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from mmgpu_hooks.judge.columns import Column, Intervals, count_all, filled, total
-from mmgpu_hooks.judge.duration_text import format_seconds
 from mmgpu_hooks.judge.run import Run, gpu_figures
-from mmgpu_hooks.schema.plural import plural
+from mmgpu_hooks.schema.figures import format_seconds, plural
 from mmgpu_hooks.schema.recorded import RunRecord
 from mmgpu_hooks.schema.run import RankRow, RanksSummary
 

@@ -11,7 +11,7 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import is_delay, net_delay_s, won_back_s
 from mmgpu_hooks.model.stats import rank_sum_chance
-from mmgpu_hooks.schema.plural import plural
+from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, SavePlan, Trial
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mmgpu_hooks.judge import thresholds
-from mmgpu_hooks.judge.duration_text import format_bytes
+from mmgpu_hooks.schema.figures import format_bytes
 from mmgpu_hooks.schema.judged import SaveJudgement
 from mmgpu_hooks.schema.recorded import (
     HostLimits,

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from mmgpu_hooks.judge import thresholds
-from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import CAUSES
+from mmgpu_hooks.schema.figures import format_seconds, format_sum
 from mmgpu_hooks.schema.judged import Diagnosis, Finding, Verdict
 
 VERDICTS: dict[str, str] = {

@@ -15,12 +15,11 @@ from typing import BinaryIO
 
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.console_log import ConsoleLog, Event, Order, split_lines
-from mmgpu_hooks.judge.duration_text import format_bytes
 from mmgpu_hooks.judge.standstill import Rank, judge_standstill
 from mmgpu_hooks.measure.loader.call_stack import parse_stack
 from mmgpu_hooks.measure.now import read_host_now
+from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.judged import HostNow, Proof, Why
-from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.recorded import EndRecord
 from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.schema.run_folder import STACK_SUFFIX

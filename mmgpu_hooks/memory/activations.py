@@ -23,8 +23,8 @@ from typing import Any
 
 from mmgpu_hooks.memory.config_model import ConfigModel, NoSampleError
 from mmgpu_hooks.memory.padded_size import Size
+from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.memory import ActivationPoint
-from mmgpu_hooks.schema.plural import plural
 
 _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128

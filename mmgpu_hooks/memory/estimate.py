@@ -19,13 +19,13 @@ from mmgpu_hooks.memory.padded_size import Size, locate_padded_size, type_name
 from mmgpu_hooks.model.batches import MOST_BATCH
 from mmgpu_hooks.model.training_memory import fit_activations, predict_activations
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.memory import (
     ActivationFit,
     CardFit,
     MemoryEstimate,
     StaticBytes,
 )
-from mmgpu_hooks.schema.plural import plural
 
 PEAK_FACTORS = {False: (1.01, 1.5), True: (1.06, 6.7)}
 """Least and most that peaks published by MMDetection were of their estimates, without

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmgpu_hooks.judge.duration_text import format_seconds
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import DATA_WAIT_NOTICE
-from mmgpu_hooks.schema.plural import plural
+from mmgpu_hooks.schema.figures import format_seconds, plural
 
 _DECODERS = {
     'cv2': "imdecode_backend='turbojpeg', which takes a fifth less than cv2",

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import (
     SAVE_CURE_WORTH,
@@ -35,6 +34,7 @@ from mmgpu_hooks.recommend.choice import (
     read_setting,
     starts_cost,
 )
+from mmgpu_hooks.schema.figures import format_seconds, format_sum, plural
 from mmgpu_hooks.schema.judged import (
     THREADS_KEY,
     Change,
@@ -42,7 +42,6 @@ from mmgpu_hooks.schema.judged import (
     SaveCure,
     ValidationOutlook,
 )
-from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.predicted import NoPrediction
 
 if TYPE_CHECKING:

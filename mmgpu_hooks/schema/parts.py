@@ -16,5 +16,10 @@ PARTS = (
 )
 """Every second of training is in exactly one of these."""
 
+PART_NAMES = {part: part.replace('_', ' ') for part in PARTS} | {
+    'checkpoint_save': 'saves',
+    'startup': 'start-up',
+}
+
 UNATTRIBUTED = '(unattributed)'
 """Stands for a hook's name where a Runner calls its hooks in a way of its own."""

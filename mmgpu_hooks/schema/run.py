@@ -14,8 +14,8 @@ from typing import Any, Optional, Tuple
 from msgspec.structs import replace
 
 from mmgpu_hooks.schema import recorded
+from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.lines import LineError, decode_line, decode_schema, read_lines
-from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.run_folder import EvidenceError
 
 

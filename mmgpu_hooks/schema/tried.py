@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional, Tuple
 
+from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import Estimate
-from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.recorded import SaveRecord
 
 MEMORY_SOURCES: Mapping[str, str] = {

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from mmgpu_hooks.show.escaping import visible
+from mmgpu_hooks.show.text import visible
 
 COLORS: dict[str, tuple[str, str]] = {
     'paper': ('#ffffff', '#14171a'),

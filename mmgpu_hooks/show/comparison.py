@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema.figures import format_seconds, format_signed
 from mmgpu_hooks.schema.judged import FigureComparison, RunComparison
+from mmgpu_hooks.schema.parts import PART_NAMES
 from mmgpu_hooks.show.document import (
     Column,
     Section,
@@ -16,7 +18,6 @@ from mmgpu_hooks.show.document import (
     tabulate,
     to_json,
 )
-from mmgpu_hooks.show.figures import PART_NAMES, format_seconds, format_signed
 
 _NAMES = {
     'iter_s': 'iteration',

@@ -7,6 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmgpu_hooks.recommend.sweep import exceeds_host
+from mmgpu_hooks.schema.figures import (
+    format_bytes,
+    format_pct,
+    format_seconds,
+    format_signed,
+    plural,
+)
 from mmgpu_hooks.schema.judged import Verification
 from mmgpu_hooks.schema.tried import (
     MEMORY_SOURCES,
@@ -26,14 +33,7 @@ from mmgpu_hooks.show.document import (
     tabulate,
     to_json,
 )
-from mmgpu_hooks.show.figures import (
-    format_bytes,
-    format_pct,
-    format_seconds,
-    format_signed,
-    plural,
-    short_path,
-)
+from mmgpu_hooks.show.text import short_path
 
 CAUSE_NAMES = {
     'workers': 'loader workers',

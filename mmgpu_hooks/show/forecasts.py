@@ -15,6 +15,13 @@ from mmgpu_hooks.model.batches import (
 )
 from mmgpu_hooks.model.prediction import LIMITS
 from mmgpu_hooks.model.workload import Workload
+from mmgpu_hooks.schema.figures import (
+    format_bytes,
+    format_count,
+    format_pct,
+    format_seconds,
+    plural,
+)
 from mmgpu_hooks.schema.memory import MemoryEstimate
 from mmgpu_hooks.schema.predicted import FittedRun, Prediction
 from mmgpu_hooks.show.document import (
@@ -26,14 +33,6 @@ from mmgpu_hooks.show.document import (
     listing,
     tabulate,
     to_json,
-)
-from mmgpu_hooks.show.figures import (
-    format_bytes,
-    format_count,
-    format_interval,
-    format_pct,
-    format_seconds,
-    plural,
 )
 
 
@@ -119,6 +118,12 @@ def _describe_fitted(fitted: Sequence[FittedRun]) -> list[Fact]:
         )
         for number, run in enumerate(fitted)
     ]
+
+
+def format_interval(prediction: Prediction) -> str:
+    """``0.227 s to 0.315 s``, of an iteration."""
+    low, high = prediction.iter_time_low_s, prediction.iter_time_high_s
+    return f'{format_seconds(low)} to {format_seconds(high)}'
 
 
 def _settings(forecast: Forecast, workload: Workload) -> Table:

@@ -7,10 +7,9 @@ from typing import Any
 
 from mmgpu_hooks.show.charts import COLORS, can_draw, draw
 from mmgpu_hooks.show.document import SIGNS, Section
-from mmgpu_hooks.show.escaping import visible
-from mmgpu_hooks.show.figures import bind_units
 from mmgpu_hooks.show.recommendation import Answer
 from mmgpu_hooks.show.run_sections import describe_page
+from mmgpu_hooks.show.text import bind_units, visible
 from mmgpu_hooks.version import __version__
 
 GENERATOR = 'mmgpu_hooks'

@@ -9,12 +9,13 @@ from msgspec import structs
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.policy import VALIDATION_KEY, pair_settings
+from mmgpu_hooks.schema.figures import format_seconds
 from mmgpu_hooks.schema.judged import Change, Diagnosis, Recommendation
 from mmgpu_hooks.schema.predicted import FittedRun
 from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.show.document import Section, Table, to_json
-from mmgpu_hooks.show.figures import format_seconds, shell_path
 from mmgpu_hooks.show.terminal import render
+from mmgpu_hooks.show.text import shell_path
 
 MOST_LINES = 25
 """Of an answer without details."""

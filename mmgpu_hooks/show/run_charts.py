@@ -11,10 +11,10 @@ import numpy as np
 from mmgpu_hooks.judge.columns import filled
 from mmgpu_hooks.judge.memory import count_left, find_host_growth
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema.parts import PARTS
+from mmgpu_hooks.schema.figures import format_bytes, format_seconds
+from mmgpu_hooks.schema.parts import PART_NAMES, PARTS
 from mmgpu_hooks.schema.predicted import Prediction
 from mmgpu_hooks.show.charts import COLORS, EVENTS, Chart, Panel, Series
-from mmgpu_hooks.show.figures import PART_NAMES, format_bytes, format_seconds
 
 _POINTS = 400
 """Of a timeline; more than the page's width can show."""

@@ -10,7 +10,14 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
 from mmgpu_hooks.recommend.policy import WORKERS_KEY
-from mmgpu_hooks.schema.parts import UNATTRIBUTED
+from mmgpu_hooks.schema.figures import (
+    format_bytes,
+    format_count,
+    format_pct,
+    format_seconds,
+    plural,
+)
+from mmgpu_hooks.schema.parts import PART_NAMES, UNATTRIBUTED
 from mmgpu_hooks.schema.predicted import Prediction
 from mmgpu_hooks.schema.recorded import SaveRecord
 from mmgpu_hooks.show import run_charts
@@ -23,15 +30,7 @@ from mmgpu_hooks.show.document import (
     listing,
     tabulate,
 )
-from mmgpu_hooks.show.figures import (
-    PART_NAMES,
-    format_bytes,
-    format_count,
-    format_interval,
-    format_pct,
-    format_seconds,
-    plural,
-)
+from mmgpu_hooks.show.forecasts import format_interval
 from mmgpu_hooks.show.recommendation import (
     Answer,
     describe_changes,

@@ -6,19 +6,11 @@ import textwrap
 from collections.abc import Iterator
 
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema.figures import format_bytes, format_pct, format_seconds, plural
 from mmgpu_hooks.schema.judged import Diagnosis
+from mmgpu_hooks.schema.parts import PART_NAMES
 from mmgpu_hooks.schema.run import RanksSummary
-from mmgpu_hooks.show.escaping import visible
-from mmgpu_hooks.show.figures import (
-    PART_NAMES,
-    bind_units,
-    format_bytes,
-    format_pct,
-    format_seconds,
-    plural,
-    shell_path,
-    unbind_units,
-)
+from mmgpu_hooks.show.text import bind_units, shell_path, unbind_units, visible
 
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mmgpu_hooks.show.document import SIGNS, Item, Section, Table
-from mmgpu_hooks.show.escaping import visible
-from mmgpu_hooks.show.figures import bind_units, unbind_units
+from mmgpu_hooks.show.text import bind_units, unbind_units, visible
 
 if TYPE_CHECKING:
     # late: JSON needs none of it

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from mmgpu_hooks.show.document import Item, Section, Table
-from mmgpu_hooks.show.escaping import guarded_output, unguarded
 from mmgpu_hooks.show.terminal import render
+from mmgpu_hooks.show.text import guarded_output, unguarded
 
 PATH = '/runs/' + 'a-long-name/' * 12 + 'gpu_efficiency.jsonl'
 OWNED = '\x1b]0;OWNED\x07\u202e[bold]'

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.columns import largest, median
-from mmgpu_hooks.judge.duration_text import format_bytes
 from mmgpu_hooks.judge.memory import (
     count_left,
     find_card_room,
@@ -15,8 +14,8 @@ from mmgpu_hooks.judge.memory import (
 from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule, weigh
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.growth import count_missing
+from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.judged import Estimate, Finding
-from mmgpu_hooks.schema.plural import plural
 
 _FATAL = 1.0
 """What a run that ends before its time loses, as a share of it."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from mmgpu_hooks.judge import thresholds
-from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import CAUSES
+from mmgpu_hooks.schema.figures import format_seconds, format_sum, plural
 from mmgpu_hooks.schema.judged import Finding
-from mmgpu_hooks.schema.plural import plural
 
 
 @rule('MG301', 'What checkpoint saves take', 'save_bound')

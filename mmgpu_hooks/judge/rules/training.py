@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mmgpu_hooks.judge import thresholds
-from mmgpu_hooks.judge.duration_text import format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema.figures import format_sum
 from mmgpu_hooks.schema.judged import Finding
 
 

@@ -1,12 +1,15 @@
-"""Control and bidi characters of names and paths are shown, and command nothing."""
+"""Text as it is shown: no control character, no broken figure, paths as typed here."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 _INVISIBLE = re.compile(
@@ -93,3 +96,32 @@ def guarded_output() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+_BOUND_SPACE = '\ue000'
+"""A private character, because rich breaks lines at a no-break space too."""
+_UNIT = re.compile(r'(\d) (%|s|us|ms|min|KiB|MiB|GiB|MHz|W|C)(?![A-Za-z])')
+
+
+def bind_units(text: str, space: str = _BOUND_SPACE) -> str:
+    """Text in which no line is broken between a figure and its unit."""
+    return _UNIT.sub(rf'\1{space}\2', text)
+
+
+def unbind_units(text: str) -> str:
+    """The text as it is read, once its lines are broken."""
+    return text.replace(_BOUND_SPACE, ' ')
+
+
+def short_path(path: Path | str | None) -> str | None:
+    """The path as a user here would type it."""
+    if path is None:
+        return None
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith('..') else relative
+
+
+def shell_path(path: str | None) -> str | None:
+    """The same, as a word of a shell's command."""
+    short = short_path(path)
+    return None if short is None else shlex.quote(short)

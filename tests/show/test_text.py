@@ -2,15 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from mmgpu_hooks.show.escaping import visible
-from mmgpu_hooks.show.figures import (
-    bind_units,
+from mmgpu_hooks.schema.figures import (
     format_bytes,
     format_count,
     format_pct,
     format_seconds,
-    unbind_units,
 )
+from mmgpu_hooks.show.text import bind_units, unbind_units, visible
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How durations and bytes are written, in findings and reports alike."""
+"""How figures are written: always with a unit, never a zero for an unknown."""
 
 from __future__ import annotations
 
@@ -33,3 +33,24 @@ def format_bytes(size: float | None) -> str:
         return f'{size / 1024:.0f} KiB'
     mib = size / 2**20
     return f'{mib:.0f} MiB' if mib < 1024 else f'{mib / 1024:.1f} GiB'
+
+
+def format_pct(share: float) -> str:
+    """``51 %``, ``3.2 %`` or ``0.04 %``: as exact as a small share needs."""
+    digits = 0 if share >= 10 or share == 0 else 1 if share >= 0.1 else 2
+    return f'{share:.{digits}f} %'
+
+
+def format_count(count: float) -> str:
+    """``41.9 M`` for what comes in millions, else every one of them."""
+    return f'{count / 1e6:.1f} M' if count >= 1e5 else f'{count:.0f}'
+
+
+def format_signed(seconds: float) -> str:
+    """``+0.200 s`` or ``-3.0 ms``."""
+    return ('-' if seconds < 0 else '+') + format_seconds(abs(seconds))
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 save``, ``2 saves``."""
+    return f'{count} {noun}{"" if count == 1 else "s"}'
