@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mmgpu_hooks.commands.main import main
 
 CASES = Path(__file__).parent
@@ -23,6 +25,9 @@ EXPECTED = 'expected.json'
 PLACEHOLDER = '@CASE@'
 SHARED_CONFIG = CASES / 'shared_config.py'
 """Of the cases without one of their own."""
+
+TOLERANCES = {'measured': (1e-6, 0.0), 'predicted': (0.02, 2.0)}
+"""How far figures may be off: relative, or in points where they are in per cent."""
 
 Json = dict[str, Any]
 Ask = Callable[[list[str]], tuple[int, str]]
@@ -75,6 +80,15 @@ def gather_facts(
         'predicted': {
             key: value for key, value in predicted.items() if value is not None
         },
+    }
+
+
+def near(kind: str, figures: Json) -> Json:
+    """Each figure as one that equals all within its tolerance."""
+    relative, points = TOLERANCES[kind]
+    return {
+        key: pytest.approx(value, relative, points if key.endswith('_pct') else None)
+        for key, value in figures.items()
     }
 
 

@@ -25,8 +25,10 @@ from golden.facts import (  # noqa: E402
     CASES,
     EXPECTED,
     PLACEHOLDER,
+    TOLERANCES,
     Json,
     gather_facts,
+    near,
 )
 from golden.trainings import DEMO, TRAININGS  # noqa: E402
 
@@ -92,6 +94,12 @@ def record_answer(case: Path) -> list[str]:
     flags = old.get('flags', [])
     with tempfile.TemporaryDirectory() as folder:
         facts = {'flags': flags, **gather_facts(case, Path(folder), flags)}
+    for kind in TOLERANCES:
+        known = near(kind, old.get(kind, {}))
+        for key, figure in facts[kind].items():
+            # no difference to read where nothing is to be seen
+            if key in known and figure == known[key]:
+                facts[kind][key] = old[kind][key]
     old = _flatten(old)
     path.write_text(json.dumps(facts, indent=1) + '\n')
     new = _flatten(facts)
