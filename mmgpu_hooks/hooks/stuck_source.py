@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import threading
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -14,8 +13,7 @@ from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.judge.standstill import Rank, describe_stuck, phrase_part
 from mmgpu_hooks.judge.why import judge_end, read_host
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, is_part
-from mmgpu_hooks.measure.loader.owed import Owed
-from mmgpu_hooks.measure.watchdog import THREAD_NAME, Running, Watchdog
+from mmgpu_hooks.measure.watchdog import Running, Watchdog
 from mmgpu_hooks.schema.recorded import IntervalRecord, StuckRecord
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import STACK_SUFFIX, find_other_ranks
@@ -25,11 +23,9 @@ SOURCE = 'watchdog'
 """What the guard knows us by."""
 
 _OF_ITERATION = 'data_wait', 'step'
-_OF_OWED = 'worker', 'pid', 'sample', 'sample_s', 'image', 'alike'
+_AT_A_LOCK = 'S', 'futex'
 _RANKS_S = 2.0
 """What the others are given to say where they stand."""
-_FILES_S = 10.0
-"""What the work folder is given; a dead mount answers never."""
 
 
 class StuckSource:
@@ -79,30 +75,22 @@ class StuckSource:
         part = 'data_wait' if running is FIRST_WAIT else name
         return Running(part, self._ledger.stamped_s, usual_s)
 
-    def _find_owed(self, running: Running) -> Owed | None:
-        """Who owes the batch that is waited for."""
+    def _find_owed(self, running: Running) -> dict[str, Any]:
+        """Who owes the batch that is waited for, as fields of a record."""
         is_wait = running.part == 'data_wait'
-        return self._sources.loader.find_owed() if is_wait else None
+        return self._sources.loader.find_owed() if is_wait else {}
 
     def _is_proven(self, running: Running) -> bool:
         """Whether the first batch will never come, whatever is usual."""
         owed = self._find_owed(running)
-        if owed is None or owed.state is None:
-            return False
-        letter, call, _, _ = owed.state
+        if owed.get('state', 'R') in 'ZXTD':
+            return True
         # one lock that all of them wait for; alone it may be a slow library
-        return letter in 'ZXTD' or (owed.alike > 1 and (letter, call) == ('S', 'futex'))
+        return owed.get('alike', 0) > 1 and (owed['state'], owed['call']) == _AT_A_LOCK
 
     def _report(self, running: Running, waited_s: float) -> None:
-        owed = self._find_owed(running)
-        fields: dict[str, Any] = {'stack': self._watchdog.read_stack()}
-        if owed is not None:
-            fields.update({name: getattr(owed, name) for name in _OF_OWED})
-            if owed.state is not None:
-                letter, call, path, mount = owed.state
-                fields.update(state=letter, call=call, path=path, mount=mount)
-                fields['stack'] = owed.stack
-        record = self._record(running, waited_s, **fields)
+        own = {'stack': self._watchdog.read_stack()}
+        record = self._record(running, waited_s, **{**own, **self._find_owed(running)})
         lines = [
             f'GPUEfficiencyHook: nothing went on for {waited_s:.0f} s, '
             f'{phrase_part(record)} (iteration {record.iteration + 1}, '
@@ -111,23 +99,10 @@ class StuckSource:
         if running.usual_s is None:
             lines.append('This part has not ended once yet: it may only be slow.')
         lines += describe_stuck(record)
-        causes: list[str] = []
-        filing = threading.Thread(
-            target=self._run,
-            args=(SOURCE, self._file, record, causes),
-            name=f'{THREAD_NAME}-files',
-            daemon=True,
-        )
-        filing.start()
-        filing.join(_FILES_S)
-        if filing.is_alive():
-            lines.append('The work folder does not answer: this stands here alone.')
         work_dir = shlex.quote(str(self._recording.runner.work_dir))
-        lines += [*causes, f'Training is left alone. More: mmgpu why {work_dir}']
-        self._warn(visible('\n  '.join(lines)))
-
-    def _file(self, record: StuckRecord, causes: list[str]) -> None:
-        """Write a record, and find the cause in it and in those of other ranks."""
+        lines.append(f'Training is left alone. More: mmgpu why {work_dir}')
+        self._warn_in_lines(lines)
+        # only now: the work folder may be on a mount that never answers
         self._recording.write(record)
         if self._evidence is None:
             return
@@ -135,7 +110,12 @@ class StuckSource:
         if paths:
             time.sleep(_RANKS_S)
         others, _ = read_other_ranks(paths)
-        causes += list_causes(read_evidence(self._evidence), others)
+        causes = list_causes(read_evidence(self._evidence), others)
+        if causes:
+            self._warn_in_lines(['GPUEfficiencyHook: why nothing goes on', *causes])
+
+    def _warn_in_lines(self, lines: Sequence[str]) -> None:
+        self._warn(visible('\n  '.join(lines)))
 
     def _record(self, running: Running, waited_s: float, **fields: Any) -> StuckRecord:
         iteration = self._recording.iteration

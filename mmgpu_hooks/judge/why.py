@@ -149,27 +149,14 @@ def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
 
 def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
     """An end record as the lines that the console showed."""
-    lines = [*reversed(end.causes), f'{end.error}: {end.message or ""}'.rstrip(': ')]
+    lines = end.traceback or (end.error or '',)
     if end.status == 'interrupted' and end.error != 'KeyboardInterrupt':
-        lines = ['Received SIGTERM']
-    if end.worker_error:
-        lines += ['Original Traceback (most recent call last):']
-        lines += [*map(_frame_line, end.worker_frames), end.worker_error]
-    elif end.sample:
-        # said twice: the user's own frame stands above the first
-        lines += ['  File "x", line 1, in __getitem__', lines[-1]]
-    frames = map(_frame_line, end.frames)
+        lines = (*lines, 'Received SIGTERM')
     label = '' if rank.number is None else f'[rank{rank.number}]: '
     log = ConsoleLog()
-    for line in ('Traceback (most recent call last):', *frames, *lines):
+    for line in lines:
         log.feed(0, f'{label}{line}'.encode('utf-8', 'replace'))
     return log
-
-
-def _frame_line(frame: str) -> str:
-    place, _, function = frame.rpartition(' in ')
-    path, _, line = place.rpartition(':')
-    return f'  File "{path}", line {line}, in {function}'
 
 
 def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
@@ -260,7 +247,7 @@ def _judge_silence(logs: Found, rank: Rank | None) -> Why:
         return Why('unknown', None, 'unknown', said, do=do)
     is_alive, end = rank.host.is_alive, rank.evidence.end
     if end is not None:
-        text = f'{end.error}: {end.message or ""}'.rstrip(': ')
+        text = end.traceback[-1] if end.traceback else end.error or ''
         why = Why('running' if is_alive else 'ended', 'unknown', 'unknown', '')
         return _complete(_with(why, 'unknown', text), rank, end.sample)
     if is_alive:

@@ -11,8 +11,10 @@ import contextlib
 import faulthandler
 import functools
 import os
+import re
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -29,7 +31,7 @@ AGAIN_S = (0.0, 600.0, 3600.0)
 
 _MOST_GAP = 3.0
 """Times its period that the thread may be late; beyond, it did not run."""
-_DEBUGGERS = ('pdb.py', 'bdb.py', 'pydevd.py')
+_DEBUGGERS = re.compile(r'(?:pdb|bdb|pydevd)\.py:')
 
 
 _arming = threading.Lock()
@@ -65,7 +67,7 @@ class Running(NamedTuple):
 
 
 class Watchdog:
-    """Watches one training.
+    """Watches the training of the thread that makes it.
 
     Args:
         stuck_after_s: The least time without progress that is too long.
@@ -111,8 +113,7 @@ class Watchdog:
         self._checked_s = clock()
 
     def start(self) -> None:
-        """Begin; the calling thread is the one that trains."""
-        self._trainer = threading.get_ident()
+        """Begin."""
         self._checked_s = self._clock()
         if self._stack_path is not None:
             self._stack_file = self._stack_path.open('ab', buffering=0)
@@ -146,7 +147,9 @@ class Watchdog:
                 self._on_freed(before, self._stands_s)
             self._stands_s, self._alarms, self._proven = 0.0, 0, None
             return
-        if passed_s > _MOST_GAP * self._period_s or self._is_debugged():
+        if passed_s > _MOST_GAP * self._period_s:
+            return
+        if any(_DEBUGGERS.search(call) for call in self.read_stack()):
             return
         self._stands_s += passed_s
         is_late = self._stands_s >= self._stuck_after_s
@@ -166,23 +169,13 @@ class Watchdog:
             return UNKNOWN_TIMES * self._stuck_after_s
         return max(self._stuck_after_s, USUAL_TIMES * running.usual_s)
 
-    def _is_debugged(self) -> bool:
-        frame = sys._current_frames().get(self._trainer)
-        while frame is not None:
-            if frame.f_code.co_filename.endswith(_DEBUGGERS):
-                return True
-            frame = frame.f_back
-        return False
-
     def read_stack(self) -> tuple[str, ...]:
         """Where the thread that trains stands, the innermost call first."""
         frame = sys._current_frames().get(self._trainer)
-        calls = []
-        while frame is not None:
-            code = frame.f_code
-            calls.append(f'{code.co_filename}:{frame.f_lineno} in {code.co_name}')
-            frame = frame.f_back
-        return tuple(calls)
+        return tuple(
+            f'{one.f_code.co_filename}:{line} in {one.f_code.co_name}'
+            for one, line in traceback.walk_stack(frame)
+        )
 
     def stop(self) -> None:
         """End the thread; a second call does nothing."""

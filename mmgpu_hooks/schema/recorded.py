@@ -591,18 +591,11 @@ class EndRecord(Line, frozen=True, kw_only=True, tag='end'):
     """Of the whole run, those after the last iteration included."""
     error: Optional[str] = None
     """Type of the exception that ended it."""
-    message: Optional[str] = None
-    """First line of its message."""
-    causes: Tuple[str, ...] = ()
-    """Type and first line of the exceptions that led to it, the last one first."""
-    frames: Tuple[str, ...] = ()
-    """Innermost frames of the user's code, the innermost last."""
-    worker_frames: Tuple[str, ...] = ()
-    """The same of the loader worker's traceback."""
-    worker_error: Optional[str] = None
-    """Last line of that traceback."""
+    traceback: Tuple[str, ...] = ()
+    """The end of what Python prints of it, without lines of code; a loader worker's
+    is in it."""
     sample: Optional[str] = None
-    """What of the data set was being loaded when loading raised: index or path."""
+    """What the data set was asked for when loading raised in the training process."""
     shm_free_bytes: Optional[Count] = None
     disk_free_bytes: Optional[Count] = None
     """Where the evidence is written."""

@@ -32,9 +32,14 @@ RUNNING = replace(make_evidence(), end=None)
 GONE, ALIVE = HostNow(is_alive=False), HostNow(is_alive=True)
 
 
-def make_end(status='completed', **fields):
-    """An end record of a run of no iterations."""
-    return EndRecord(status=status, iterations=0, duration_s=0.0, ledger_s={}, **fields)
+def make_end(said=None, **fields):
+    """An end record of a run of no iterations, completed or with such an exception."""
+    if said is not None:
+        lines = ('Traceback (most recent call last):', *said.split('\n'))
+        error = lines[-1].partition(':')[0].rpartition('.')[2]
+        fields = {'status': 'failed', 'error': error, 'traceback': lines, **fields}
+    fields = {'status': 'completed', **fields}
+    return EndRecord(iterations=0, duration_s=0.0, ledger_s={}, **fields)
 
 
 def judge(text, *, free=None, limit=None, kills=None, end=None, host=GONE):
@@ -79,27 +84,28 @@ def test_figures_confirm_or_refute(text, figures, cause, certainty):
     assert (why.cause, why.certainty) == (cause, certainty)
 
 
-LOST_WORKER = 'DataLoader worker (pid(s) 4) exited unexpectedly'
-KILLED = {'causes': (WORKER,), 'oom_kills': 3}
-FULL = '[enforce fail at inline_container.cc:1] . unexpected pos 1'
+LOST_WORKER = 'RuntimeError: DataLoader worker (pid(s) 4) exited unexpectedly'
+FULL = 'RuntimeError: [enforce fail at inline_container.cc:1] . unexpected pos 1'
+FETCH = '  File "/x/torch/utils/data/_utils/fetch.py", line 5, in fetch'
 CTRL_C = {'status': 'interrupted'}
+CLOSED = 'RuntimeError: gloo/transport/tcp/pair.cc:5] Connection closed by peer [x]:1'
 
 
 @pytest.mark.parametrize(
-    ('error', 'message', 'fields', 'cause', 'certainty'),
+    ('said', 'fields', 'cause', 'certainty'),
     [
-        ('KeyboardInterrupt', '', CTRL_C, 'interrupted', 'sure'),
-        ('SystemExit', '', CTRL_C, 'interrupted', 'likely'),
-        ('OutOfMemoryError', 'CUDA out of memory. Tried', {}, 'oom_gpu', 'sure'),
-        ('RuntimeError', LOST_WORKER, KILLED, 'oom_host', 'sure'),
-        ('RuntimeError', FULL, {'disk_free_bytes': 0}, 'disk_full', 'sure'),
-        ('ValueError', 'x', {}, 'unknown', 'unknown'),
-        ('SystemExit', 'x', {'sample': '37'}, 'unknown', 'unknown'),
-        ('BadImage', 'x', {'sample': 'index 7'}, 'sample_raised', 'sure'),
+        ('KeyboardInterrupt', CTRL_C, 'interrupted', 'sure'),
+        ('SystemExit: 3', CTRL_C, 'interrupted', 'likely'),
+        ('torch.OutOfMemoryError: CUDA out of memory. Tried', {}, 'oom_gpu', 'sure'),
+        (f'{WORKER}\n{LOST_WORKER}', {'oom_kills': 3}, 'oom_host', 'sure'),
+        (FULL, {'disk_free_bytes': 0}, 'disk_full', 'sure'),
+        ('ValueError: x', {}, 'unknown', 'unknown'),
+        ('SystemExit: x', {'sample': 'index 37'}, 'unknown', 'unknown'),
+        (f'{FETCH}\nBadImage: x', {'sample': 'index 7'}, 'sample_raised', 'sure'),
     ],
 )
-def test_the_end_record_alone(error, message, fields, cause, certainty):
-    end = make_end(**{'status': 'failed', 'error': error, 'message': message, **fields})
+def test_the_end_record_alone(said, fields, cause, certainty):
+    end = make_end(said, **fields)
     evidence = replace(make_evidence(run=make_run(oom_kills=2)), end=end)
     why = judge_end([], [Rank(evidence, GONE)])
     assert (why.cause, why.certainty) == (cause, certainty)
@@ -107,10 +113,8 @@ def test_the_end_record_alone(error, message, fields, cause, certainty):
 
 
 def test_another_rank_tells_the_reason():
-    lost = 'gloo/transport/tcp/pair.cc:5] Connection closed by peer [127.0.0.1]:1'
-    first = make_end(status='failed', error='RuntimeError', message=lost)
-    raised = 'CUDA out of memory. Tried to allocate 1 GiB'
-    second = make_end(status='failed', error='OutOfMemoryError', message=raised)
+    first = make_end(CLOSED)
+    second = make_end('torch.OutOfMemoryError: CUDA out of memory. Tried')
     ranks = [
         replace(make_evidence(run=make_run(rank=rank, world_size=2)), end=end)
         for rank, end in enumerate((first, second))
@@ -138,7 +142,7 @@ def make_rank(number, *, stuck=None, end=None, host=ALIVE):
 
 STEP = make_stuck('step', stack=IN_ALLREDUCE)
 LOADING = make_stuck('data_wait', worker=1, pid=9, state='S', sample=118)
-RAISED = make_end(status='failed', error='ValueError', message='no boxes')
+RAISED = make_end('ValueError: no boxes')
 
 
 @pytest.mark.parametrize(
@@ -182,8 +186,7 @@ def test_a_batch_that_was_lost_is_no_stuck_worker():
 
 
 def test_a_rank_that_vanished_is_named_by_what_its_peer_saw():
-    lost = 'gloo/transport/tcp/pair.cc:5] Connection closed by peer [127.0.0.1]:1'
-    first = make_end(status='failed', error='RuntimeError', message=lost)
+    first = make_end(CLOSED)
     kernel = HostNow(is_alive=False, kernel=('Out of memory: Killed process 8 (py)',))
     for host, cause in ((GONE, 'rank_lost'), (kernel, 'oom_host')):
         why = judge_end([], [make_rank(0, end=first), make_rank(1, host=host)])
@@ -205,7 +208,7 @@ def test_c_code_that_holds_the_lock(calls, cause):
 
 def test_a_launch_failure_of_a_card_that_is_lost():
     off = SourceOffRecord(source='GPU', reason='NVML: GPU is lost', iteration=3)
-    end = make_end(status='failed', error='RuntimeError', message='CUDA error: x')
+    end = make_end('RuntimeError: CUDA error: x')
     evidence = replace(make_evidence(), sources_off=(off,), end=end)
     assert judge_end([], [Rank(evidence, GONE)]).cause == 'gpu_lost'
     evidence = replace(evidence, end=make_end())
@@ -215,7 +218,7 @@ def test_a_launch_failure_of_a_card_that_is_lost():
 
 
 def test_another_rank_that_fails_when_rank_0_is_done():
-    failed = make_end(status='failed', error='ValueError', message='boom')
+    failed = make_end('ValueError: boom')
     ranks = [
         Rank(replace(make_evidence(run=make_run(rank=n, world_size=2)), end=end), GONE)
         for n, end in enumerate((make_end(), failed))

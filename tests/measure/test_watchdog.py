@@ -132,7 +132,7 @@ def test_a_process_that_offers_no_stack_is_not_asked():
         assert ask_stack(child.pid, StackSignal(50, 3)) == ()
         assert child.poll() is None
         child.kill()
-    assert read_state(child.pid).letter == 'X'
+    assert read_state(child.pid).state == 'X'
 
 
 def test_the_innermost_mount_holds_a_file(monkeypatch):

@@ -33,9 +33,9 @@ _ON_A_FILE = ('read', 'pread64')
 class ProcessState(NamedTuple):
     """What a process does; ``None`` is what the kernel does not show."""
 
-    letter: str
-    """As in ``ps``: R on a core, S asleep, D uninterruptible, T stopped, Z ended; X
-    when there is no such process."""
+    state: str
+    """As in ``ps``: R on a core or a moment ago, S asleep, D uninterruptible, T
+    stopped, Z ended; X when there is no such process."""
     call: str | None = None
     """The system call; in an uninterruptible sleep the kernel's function, if known."""
     path: str | None = None
@@ -44,48 +44,35 @@ class ProcessState(NamedTuple):
     """File system of it: its type, such as ``nfs4``."""
 
 
-class Owed(NamedTuple):
-    """The batch that the loop waits for."""
-
-    worker: int | None
-    """Who makes it; ``None`` where the loop does."""
-    pid: int | None = None
-    state: ProcessState | None = None
-    """R also where it used a core just now."""
-    sample: int | None = None
-    sample_s: float | None = None
-    image: str | None = None
-    """File of the sample."""
-    stack: tuple[str, ...] = ()
-    alike: int = 0
-    """Workers that stand at the same line, this one included."""
-
-
-def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> Owed | None:
+def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> dict[str, Any]:
     """Find who owes the next batch; 0.2 s and more, off the thread that trains.
 
     Args:
         iterator: The loader's live iterator.
         counters: What its workers write to; ``None`` where they could not be reached.
         clock: That the workers stamp with.
+
+    Returns:
+        What is known of it, as fields of a `StuckRecord`.
     """
     workers = getattr(iterator, '_workers', None)
     if not workers:
-        return None if counters is None else Owed(None, **_sample(counters, 0, clock))
+        return {} if counters is None else _sample(counters, 0, clock)
     info = iterator._task_info.get(iterator._rcvd_idx) or (len(workers),)
     number = info[0]
     if number >= len(workers):
-        return None
+        return {}
     pid = workers[number].pid
     before_s = read_process_cpu_s(pid) or 0.0
     time.sleep(_WATCH_S)
     used_s = (read_process_cpu_s(pid) or before_s) - before_s
     # after the watch: it goes with the sample that is read next
-    state = read_state(pid)
-    if state.letter == 'S' and used_s >= _BUSY_SHARE * _WATCH_S:
-        state = ProcessState('R')
+    process = read_state(pid)
+    if process.state == 'S' and used_s >= _BUSY_SHARE * _WATCH_S:
+        process = ProcessState('R')
+    found = {'worker': number, 'pid': pid, **process._asdict(), 'stack': ()}
     if counters is None:
-        return Owed(number, pid, state)
+        return found
     stack, alike = _ask(pid, counters, number), 0
     if stack:
         others = [
@@ -94,8 +81,7 @@ def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> Owed | 
             if at_ != number
         ]
         alike = 1 + sum(other[:1] == stack[:1] for other in others)
-    sample = _sample(counters, number, clock)
-    return Owed(number, pid, state, **sample, stack=stack, alike=alike)
+    return {**found, **_sample(counters, number, clock), 'stack': stack, 'alike': alike}
 
 
 def _sample(counters: Counters, worker: int, clock: Clock) -> dict[str, Any]:
@@ -113,7 +99,7 @@ def _sample(counters: Counters, worker: int, clock: Clock) -> dict[str, Any]:
 def _ask(pid: int, counters: Counters, worker: int) -> tuple[str, ...]:
     head = counters.heads[worker]
     number = int(head[at.STACK_SIGNAL])
-    if not number or read_state(pid).letter not in 'RS':
+    if not number or read_state(pid).state not in 'RS':
         return ()
     return ask_stack(pid, StackSignal(number, int(head[at.STACK_FILE])))
 

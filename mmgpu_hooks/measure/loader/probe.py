@@ -14,7 +14,7 @@ from mmgpu_hooks.measure.ledger import summarize_some
 from mmgpu_hooks.measure.loader import counters as at
 from mmgpu_hooks.measure.loader.batches import Contents
 from mmgpu_hooks.measure.loader.counters import Counters, Figures
-from mmgpu_hooks.measure.loader.owed import Owed, find_owed
+from mmgpu_hooks.measure.loader.owed import find_owed
 from mmgpu_hooks.measure.loader.processes import WorkerProcesses, WorkersUse
 from mmgpu_hooks.measure.loader.worker import (
     LocalProbe,
@@ -349,12 +349,10 @@ class LoaderProbe:
         newest = (one for one in self._followed[-1:] if one.living() is not None)
         return next(newest, None)
 
-    def find_owed(self) -> Owed | None:
-        """Who owes the loop its next batch; ``None`` where that is not known."""
+    def find_owed(self) -> dict[str, Any]:
+        """Who owes the loop its next batch; nothing where that is not known."""
         one = self._newest()
-        if one is None:
-            return None
-        return find_owed(one.living(), one.counters, self._clock)
+        return find_owed(one.living(), one.counters, self._clock) if one else {}
 
     @property
     def is_memory_due(self) -> bool:
