@@ -17,6 +17,7 @@ class HungryModel(ToyModel):
         step_s: Seconds that a training step sleeps.
         held_mib: Held from the first training step on.
         steps_mib: Taken for the time of a step, by its 1-based number.
+        leak_mib: Kept of each step.
     """
 
     def __init__(
@@ -24,11 +25,14 @@ class HungryModel(ToyModel):
         step_s: float = 0.0,
         held_mib: int = 0,
         steps_mib: Mapping[str, int] | None = None,
+        leak_mib: int = 0,
     ) -> None:
         super().__init__(step_s)
         self.held_mib = held_mib
         self.steps_mib = steps_mib or {}
+        self.leak_mib = leak_mib
         self.held: Any = None
+        self.kept: list[Any] = []
         self.steps = 0
 
     def forward(
@@ -37,6 +41,7 @@ class HungryModel(ToyModel):
         self.steps += 1
         if self.held is None:
             self.held = torch.zeros(self.held_mib * 2**18, device='cuda')
+        self.kept.append(torch.zeros(self.leak_mib * 2**18, device='cuda'))
         taken = torch.zeros(
             self.steps_mib.get(str(self.steps), 0) * 2**18, device='cuda'
         )

@@ -12,6 +12,7 @@ from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.judge.standstill import Rank
+from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.judge.why import judge_end
 from mmgpu_hooks.schema.judged import HostNow
 from mock_card.trainings import MockCards, SquareWave, Training
@@ -46,6 +47,9 @@ HOT = {
 """Cards whose clocks are held down."""
 
 BUSY = {'utilization': {'gpu': 71, 'memory': 0}}
+
+LEAK_MIB = 3
+"""Of tensors that a step keeps."""
 
 SHARED = {
     'memory': {'used_bytes': OTHERS, 'free_bytes': 49 * 2**30},
@@ -102,6 +106,13 @@ def trainings(
             step_s=0.01,
             model={'held_mib': 32, 'steps_mib': {'12': 80}},
             MOCK_CARD_MIB='100',
+        ),
+        'leaks': mock_cards.plan(
+            'leaks',
+            iterations=60,
+            step_s=0.01,
+            interval=1,
+            model={'leak_mib': LEAK_MIB},
         ),
     }
     for name, (kind, environ, *_) in CARDS.items():
@@ -208,6 +219,17 @@ def test_why_names_a_card_that_is_full_and_its_batch(
     why = judge_end([], [Rank(run.evidence, GONE)])
     assert (why.cause, why.certainty) == ('oom_gpu', 'sure')
     assert why.proof[-1].text == 'after 11 iterations, with 2 images in a batch'
+
+
+def test_tensors_that_pile_up_are_told(trainings: dict[str, Training]) -> None:
+    found = {one.code: one for one in diagnose_run(trainings['leaks'].run).findings}
+    _, _, said = found['MG404'].detail.partition('Live tensors grow by ')
+    grown, unit = said.split()[:2]
+    planted = 1000 * LEAK_MIB / {'MiB': 1, 'GiB': 1024}[unit]
+    assert float(grown) == pytest.approx(planted, rel=0.15)
+    # twin: the same card, and a peak that comes and goes
+    fits = diagnose_run(trainings['fits'].run).findings
+    assert 'MG404' not in [one.code for one in fits]
 
 
 @pytest.mark.parametrize('name', WAVES)
