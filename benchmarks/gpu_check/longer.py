@@ -45,10 +45,9 @@ def check_profile() -> list[Row]:
         config.write_text(CONFIG)
         words = [str(config), '--work-dir', folder]
         found = read_answer(start_python(PROFILE, *words))
-    pairs = (part.values() for part in found['parts'].values())
-    sum_pct = 100 * sum(map(sum, pairs)) / found['step_s']
+    sum_pct = 100 * sum(found['parts'].values()) / found['step_s']
     names = ', '.join(one['name'] for one in found['modules'])
-    copies_s = found['parts']['copies']['busy_s']
+    copies_s = found['parts']['copies']
     told = f'{found["kernels"]} a step, bound by {found["bound"]}'
     passed = bool(found['kernels'] and copies_s and 'layers' in names)
     return [

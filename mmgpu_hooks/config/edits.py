@@ -53,9 +53,9 @@ _BREAK = re.compile(r'\r\n|\n|\r')
 
 @dataclass(frozen=True)
 class Edit:
-    """An edit; without a span it leaves the text as it is."""
+    """An edit of the text."""
 
-    span: Span | None = None
+    span: Span
     note: str | None = None
     variable: str | None = None
     """The variable that is changed, as nothing else uses it."""

@@ -8,13 +8,10 @@ import codecs
 import contextlib
 import difflib
 import errno
-import glob
 import os
 import re
 import stat
 import tempfile
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +20,6 @@ from mmgpu_hooks.config.syntax import split_lines
 
 _LIMIT_BYTES = 200_000
 """The longest config of MMDetection has 40 000 bytes; reading takes long beyond."""
-_PATIENCE_S = 30.0
-_ENDING = '.mmgpu'
-"""Of the name that a file has until it is whole."""
 
 
 @dataclass(frozen=True)
@@ -154,30 +148,6 @@ def locate_backup(real: Path, raw: bytes) -> Path:
     return backup
 
 
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keeps other processes of ours from editing configs of a folder meanwhile.
-
-    Raises:
-        RefusedError: If another process holds the lock for too long.
-    """
-    end_s = time.monotonic() + _PATIENCE_S
-    with contextlib.ExitStack() as exits:
-        # what is wrong with the path is said by the reader of it
-        with contextlib.suppress(OSError, ValueError):
-            # Path.resolve raises RuntimeError where links go in a circle
-            folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
-            exits.callback(os.close, folder)
-            while not _lock(folder):
-                if time.monotonic() > end_s:
-                    raise RefusedError(
-                        'expected to edit the config alone, found that another '
-                        f'process has locked it for {_PATIENCE_S:g} s; run again'
-                    )
-                time.sleep(0.05)
-        yield
-
-
 def write_config(
     path: Path, original: SourceText, target: Path, content: bytes
 ) -> Path | None:
@@ -251,13 +221,9 @@ def write_atomic(
         OSError: If it cannot be written; then nothing has changed.
     """
     verify_output(path)
-    _clear(path)
-    prefix = f'.{path.name}-'
-    handle, name = tempfile.mkstemp(_ENDING, prefix, dir=path.parent)
+    handle, name = tempfile.mkstemp('.mmgpu', f'.{path.name}-', dir=path.parent)
     try:
         with os.fdopen(handle, 'wb') as stream:
-            with contextlib.suppress(OSError):  # a file system without locks
-                _lock(handle)
             stream.write(content)
             stream.flush()
             if like is None:
@@ -274,24 +240,3 @@ def write_atomic(
     except BaseException:
         os.unlink(name)
         raise
-
-
-def _clear(path: Path) -> None:
-    """Remove what killed writers of this file left: no process holds its lock."""
-    for left in path.parent.glob(f'.{glob.escape(path.name)}-*{_ENDING}'):
-        if left.is_file() and not left.is_symlink():
-            with contextlib.suppress(OSError), left.open('rb') as file:
-                if _lock(file.fileno()):
-                    left.unlink()
-
-
-def _lock(descriptor: int) -> bool:
-    """Lock a file or folder; False where another process has. Windows has no locks."""
-    with contextlib.suppress(ImportError):
-        import fcntl
-
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True

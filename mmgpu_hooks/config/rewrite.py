@@ -6,7 +6,6 @@ or not at all.
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from typing import Final, Literal
 from mmgpu_hooks.config.edits import INHERIT, REBIND
 from mmgpu_hooks.config.files import (
     locate_target,
-    locked,
     read_source,
     render_diff,
     render_error,
@@ -153,12 +151,9 @@ def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
     source = Path(source)
     try:
         # parsing an old config may warn of its escape sequences
-        with (
-            warnings.catch_warnings(),
-            contextlib.nullcontext() if options.dry_run else locked(source),
-        ):
+        with warnings.catch_warnings():
             warnings.simplefilter('ignore')
-            return _rewrite_locked(source, choose, options)
+            return _prove_and_write(source, choose, options)
     except RefusedError as refusal:
         place = f'{source}:{refusal.line}' if refusal.line else f'{source}'
         reason = f'{place}: {refusal}'
@@ -170,7 +165,7 @@ def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
     return RewriteOutcome('refused', source, reason=reason)
 
 
-def _rewrite_locked(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
+def _prove_and_write(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
     original = read_source(source)
     target = locate_target(source, options.output, options.in_place, options.suffix)
     job = _Job(source, target, Module(original.text), original.text)

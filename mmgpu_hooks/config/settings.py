@@ -307,12 +307,6 @@ def describe_recipe(
             'The training is counted in iterations: with another batch size, as many '
             'of them see more images or fewer; max_iters and the milestones stay.'
         )
-    size = config.get(('train_dataloader', 'sampler', 'batch_size'))
-    if size is not None:
-        yield (
-            f'train_dataloader.sampler.batch_size stays {size}; the sampler may have '
-            'to follow.'
-        )
 
 
 def enabling_settings(before: FlatConfig) -> dict[str, Setting]:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import functools
-import json
+import statistics
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from mmengine.hooks import Hook
 
 from mmgpu_hooks.experiment import profile as names
 from mmgpu_hooks.measure.clock import monotonic_s
+from mmgpu_hooks.schema.tried import Profile
 
 _CALLS = ('forward', 'loss', 'loss_and_predict')
 """Methods that a detector calls of its modules; its losses are in the latter two."""
 
 
 class ProfileHook(Hook):
-    """Leaves a trace of some steps, and what it was taken with, in the trial's folder.
+    """Leaves a trace of some steps, and the Profile of them, in the trial's folder.
 
     Steps begin and end with an idle card here, so that a step's kernels are in it.
 
@@ -75,19 +77,30 @@ class ProfileHook(Hook):
 
         profiler.export_chrome_trace(str(self._folder / names.TRACE_NAME))
         cudnn, has_cuda = torch.backends.cudnn, self._has_cuda
-        facts = {
-            'seconds': self._seconds,
-            'device': torch.cuda.get_device_name() if has_cuda else 'CPU',
-            'capability': torch.cuda.get_device_capability() if has_cuda else None,
-            'amp': self._amp,
-            'flags': {
+        plain_s = self._seconds[names.WARM_UP : names.WARM_UP + names.PLAIN]
+        figures = names.summarize_steps(
+            profiler.events(),
+            self._iterations,
+            statistics.median(plain_s),
+            on_card=has_cuda,
+        )
+        profile = Profile(
+            **figures,
+            device=torch.cuda.get_device_name() if has_cuda else 'CPU',
+            iterations=self._iterations,
+            step_s=statistics.fmean(self._seconds[-self._iterations :]),
+            amp=self._amp,
+            capability=torch.cuda.get_device_capability() if has_cuda else None,
+            flags={
                 'float32_matmul_precision': torch.get_float32_matmul_precision(),
                 'cudnn_allow_tf32': cudnn.allow_tf32,
                 'cudnn_benchmark': cudnn.benchmark,
                 'cudnn_deterministic': cudnn.deterministic,
             },
-        }
-        (self._folder / names.FACTS_NAME).write_text(json.dumps(facts))
+            folder=str(self._folder),
+        )
+        path = self._folder / names.PROFILE_NAME
+        path.write_bytes(msgspec.json.encode(profile))
 
 
 def _label(holder: Any, name: str, label: str) -> None:

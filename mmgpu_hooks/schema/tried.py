@@ -218,18 +218,8 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class PartTime:
-    """One part of a step, mean over the profiled steps."""
-
-    busy_s: float
-    """Kernels of it ran; without CUDA, operators of torch did."""
-    idle_s: float
-    """Nothing ran, and what came next was of it."""
-
-
-@dataclass(frozen=True)
 class ModuleTime:
-    """One module of a model in a step, with all that it contains and idle time."""
+    """One module of a model in a step, with all that it contains."""
 
     name: str
     """Dotted, as in ``model.named_modules()``; empty for the model itself."""
@@ -248,8 +238,9 @@ class Profile:
     """By the clock, the profiler's own work included."""
     plain_step_s: float
     """Without the profiler: the median of a few before."""
-    parts: Mapping[str, PartTime]
-    """Together they are the step."""
+    parts: Mapping[str, float]
+    """Seconds in which kernels of each ran, without CUDA operators of torch; ``idle``
+    is when none did. Together they are the step."""
     modules: Tuple[ModuleTime, ...]
     """The five that take most; none contains another."""
     products_pct: Optional[float]

@@ -297,15 +297,18 @@ _CLOSES_WITHIN_PCT, _FEW_PRODUCTS_PCT, _TENSOR_CORES = 5.0, 30.0, (7, 0)
 
 def describe_profile(profile: Profile) -> list[Section]:
     """What decides, the parts of a step, the modules, the settings of torch."""
-    busy_s = sum(one.busy_s for one in profile.parts.values())
-    idle_s = sum(one.idle_s for one in profile.parts.values())
-    parts = [
-        (name, one.busy_s, one.idle_s)
-        for name, one in profile.parts.items()
-        if one.busy_s or one.idle_s
-    ]
+    whole_s = sum(profile.parts.values())
+
+    def share(seconds: float) -> str:
+        return format_pct(100 * seconds / profile.step_s)
+
+    parts = [(name, format_seconds(s), share(s)) for name, s in profile.parts.items()]
     modules = [
-        (one.name or '(the model itself)', one.forward_s, one.backward_s)
+        (
+            one.name or '(the model itself)',
+            *map(format_seconds, (one.forward_s, one.backward_s)),
+            share(one.forward_s + one.backward_s),
+        )
         for one in profile.modules
     ]
     title, more = _BOUNDS.get(profile.bound or '') or (
@@ -317,10 +320,11 @@ def describe_profile(profile: Profile) -> list[Section]:
         f'under the profiler, and {format_seconds(profile.plain_step_s)} without it'
     )
     if profile.kernels:
+        busy_s = whole_s - profile.parts['idle']
         each = format_seconds(busy_s / profile.kernels)
         took += f'; it has {profile.kernels:.0f} kernels of {each} on average'
     notes = [_say_amp(profile)]
-    gap_pct = 100 * abs((busy_s + idle_s) / profile.step_s - 1)
+    gap_pct = 100 * abs(whole_s / profile.step_s - 1)
     if gap_pct > _CLOSES_WITHIN_PCT:
         notes.append(f'The parts are {format_pct(gap_pct)} off the step by the clock.')
     trace = f'{short_path(profile.folder)}/trace.json.gz (open it in ui.perfetto.dev)'
@@ -328,21 +332,11 @@ def describe_profile(profile: Profile) -> list[Section]:
     facts = [('device', profile.device), ('torch', flags), ('trace', trace)]
     return [
         Section(title, sentences=[more, f'{took}.']),
-        _profile_table(profile, 'part busy idle', [*parts, ('in all', busy_s, idle_s)]),
-        _profile_table(profile, 'module forward backward', modules),
+        Section(table=Table(['part', 'time', 'of the step'], parts)),
+        Section(table=Table(['module', 'forward', 'backward', 'of the step'], modules)),
         Section(facts=facts),
         *listing('Notes', notes),
     ]
-
-
-def _profile_table(
-    profile: Profile, head: str, rows: Sequence[tuple[str, float, float]]
-) -> Section:
-    cells = [
-        (name, *map(format_seconds, pair), format_pct(100 * sum(pair) / profile.step_s))
-        for name, *pair in rows
-    ]
-    return Section(table=Table([*head.split(), 'of the step'], cells))
 
 
 def _say_amp(profile: Profile) -> str:

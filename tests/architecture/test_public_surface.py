@@ -29,7 +29,7 @@ RECORDS = (
     *('Why', 'Proof', 'ValidationOutlook', 'Estimate', 'FigureComparison'),
     *('SettingComparison', 'RunComparison', 'Verification', 'SaveSetting'),
     *('SaveBenchRow', 'SaveBench', 'SweepSetting', 'SweepRow', 'Sweep'),
-    *('PartTime', 'ModuleTime', 'Profile'),
+    *('ModuleTime', 'Profile'),
 )
 """Of which users read the fields, in JSON answers."""
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 from pathlib import Path
 
 import pytest
 
 from fakes.forked import run_forked
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.config import files
 
 WORKERS = 'train_dataloader.num_workers=7'
 BATCH = 'train_dataloader.batch_size=3'
@@ -96,48 +94,6 @@ def test_a_read_only_config_stays_as_it_is(config, options, capsys):
     assert 'batch_size=3' in config.with_name('mine_set.py').read_text()
 
 
-def test_two_edits_at_one_moment_both_last(config, monkeypatch, capsys):
-    really, is_writing, go = files.write_atomic, threading.Event(), threading.Event()
-
-    def wait_at_first(*content):
-        if not is_writing.is_set():
-            is_writing.set()
-            go.wait(20)
-        really(*content)
-
-    monkeypatch.setattr(files, 'write_atomic', wait_at_first)
-    codes = {}
-
-    def edit(word: str) -> None:
-        codes[word] = main(['set', str(config), word, '--in-place'])
-
-    first, second = (threading.Thread(target=edit, args=[w]) for w in (WORKERS, BATCH))
-    first.start()
-    assert is_writing.wait(20)
-    second.start()
-    second.join(0.5)  # without a lock it is through by now
-    go.set()
-    first.join()
-    second.join()
-    assert codes == {WORKERS: 0, BATCH: 0}
-    assert 'num_workers=7' in config.read_text()
-    assert 'batch_size=3' in config.read_text()
-
-
-def test_a_lock_that_is_never_given_back_is_said(config, monkeypatch, capsys):
-    fcntl = pytest.importorskip('fcntl')
-    monkeypatch.setattr(files, '_PATIENCE_S', 0.1)
-    held = os.open(config.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert main(['set', str(config), WORKERS, '--in-place']) == 2
-        assert 'another process has locked it' in capsys.readouterr().err
-        assert main(['set', str(config), WORKERS, '--dry-run']) == 0
-    finally:
-        os.close(held)
-    assert main(['set', str(config), WORKERS, '--in-place']) == 0
-
-
 NAMED = {
     'fileBasenameNoExtension': "data_root = '/data/{{ fileBasenameNoExtension }}/'\n",
     'fileBasename': "load_from = '/weights/{{ fileBasename }}.pth'\n",
@@ -168,7 +124,4 @@ def test_a_kill_before_the_replacement_tears_nothing(config):
     command = ['set', str(config), WORKERS, '--in-place']
     assert run_forked(command, first=kill_at_replace)[0] == -signal.SIGKILL
     assert config.read_bytes() == before
-    # what it left is cleaned up at the next write
     assert run_forked(command)[0] == 0
-    names = {path.name for path in config.parent.iterdir()}
-    assert names == {'mine.py', 'mine.py.bak'}

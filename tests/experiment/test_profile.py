@@ -1,9 +1,9 @@
-"""What a trace of a card says: parts, modules, launches; traces here are made up."""
+"""What events of a card say: parts, modules, launches; those here are made up."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,90 +11,85 @@ import pytest
 from mmgpu_hooks.experiment.profile import (
     LABEL,
     MODULE,
-    PLAIN,
     STEP,
-    WARM_UP,
     list_modules,
-    summarize_trace,
+    summarize_steps,
 )
 from mmgpu_hooks.schema.tried import Profile
 from mmgpu_hooks.show.experiments import describe_profile
 from mmgpu_hooks.show.terminal import render
 
-FACTS = {'device': 'H100', 'capability': [9, 0], 'amp': None, 'flags': {}}
 NODE = 'autograd::engine::evaluate_function: ConvolutionBackward0'
 
 
-def span(kind: str, name: str, start: float, end: float, tid: int = 1, **more: Any):
-    times = {'ts': start, 'dur': end - start}
-    return {'ph': 'X', 'cat': kind, 'name': name, 'tid': tid, **times, 'args': more}
+def event(name: str, parent: Any = None, *kernels: tuple[str, float], **more: Any):
+    """Of torch.profiler; ``self_us`` is its own time on the host."""
+    return SimpleNamespace(
+        name=name,
+        cpu_parent=parent,
+        kernels=[SimpleNamespace(name=n, duration=us) for n, us in kernels],
+        sequence_nr=more.get('number', -1),
+        device_type=SimpleNamespace(name=more.get('device', 'CPU')),
+        cpu_time_total=1000.0,
+        self_cpu_time_total=more.get('self_us', 0.0),
+    )
 
 
-def label(name: str, start: float, end: float):
-    return span('user_annotation', name, start, end)
-
-
-NUMBERS = itertools.count()
-
-
-def launched(name: str, at: float, start: float, end: float):
-    """A launch on the host, and what it gives the card to do."""
-    key, kind = next(NUMBERS), 'kernel' if 'Memcpy' not in name else 'gpu_memcpy'
-    thread = 2 if name == 'wgrad' else 1
-    return [
-        span('cuda_runtime', 'cudaLaunchKernel', at, at + 5, thread, correlation=key),
-        span(kind, name, start, end, 7, correlation=key),
-    ]
-
-
-STEP_ON_A_CARD = [
-    label('ProfilerStep#9', 0, 1010),
-    label(STEP, 0, 1000),
-    label(f'{MODULE}data_preprocessor', 10, 60),
-    *launched('Memcpy HtoD (Pageable -> Device)', 20, 50, 100),
-    label(MODULE, 100, 400),
-    label(f'{MODULE}neck', 110, 300),
-    span('cpu_op', 'aten::conv2d', 120, 190, **{'Sequence number': 5}),
-    span('cpu_op', 'aten::cudnn_convolution', 130, 180, **{'Sequence number': 5}),
-    *launched('sm90_gemm', 150, 200, 500),
-    label(f'{LABEL}backward', 400, 700),
+def make_step(*, on_card: bool = True) -> list[Any]:
+    step = event(STEP)
+    preprocessor = event(f'{MODULE}data_preprocessor', step)
+    model = event(MODULE, step)
+    neck = event(f'{MODULE}neck', model, (f'{MODULE}neck', 400.0))
+    conv = event('aten::conv2d', neck, number=5, self_us=20.0)
     # of a thread of autograd's own
-    span('cpu_op', NODE, 420, 600, 2, **{'Sequence number': 5}),
-    *launched('wgrad', 450, 600, 800),
-    # on another stream meanwhile
-    *launched('bias', 460, 700, 750),
-    label(f'{LABEL}optimizer', 700, 750),
-    *launched('adam', 710, 820, 900),
-    {'ph': 'i', 'name': 'an instant', 'ts': 5},
-]
+    node = event(NODE, number=5, self_us=30.0)
+    optimizer = event(f'{LABEL}optimizer', step)
+    events = [
+        event('aten::copy_', None, ('before the step', 70.0)),
+        step,
+        preprocessor,
+        event('aten::to', preprocessor, ('Memcpy HtoD (Pageable -> Device)', 50.0)),
+        event('aten::mul', preprocessor, ('scale', 10.0)),
+        model,
+        neck,
+        conv,
+        event('aten::cudnn_convolution', conv, ('sm90_gemm', 290.0), self_us=50.0),
+        event('sm90_gemm', device='CUDA'),
+        event(f'{LABEL}backward', step),
+        node,
+        event('aten::convolution_backward', node, ('wgrad', 150.0), ('bias', 50.0)),
+        optimizer,
+        event('aten::_foreach_add_', optimizer, ('adam', 80.0)),
+        event('aten::mul', step, ('scale the loss', 20.0)),
+    ]
+    for one in events:
+        one.kernels *= on_card
+    return events
 
 
-def profile_of(events: list[Any], plain_us: float = 1000.0) -> Profile:
-    plain_s = [1.0] * WARM_UP + [plain_us / 1e6] * PLAIN
-    facts = {**FACTS, 'seconds': [*plain_s, 1.0, 0.001]}
-    return summarize_trace(events, facts, 1, 'w')
+def profile_of(plain_us: float = 1000.0, *, on_card: bool = True) -> Profile:
+    events = make_step(on_card=on_card)
+    figures = summarize_steps(events, 1, plain_us / 1e6, on_card=on_card)
+    facts = {'device': 'H100', 'capability': (9, 0), 'amp': None, 'flags': {}}
+    return Profile(**figures, **facts, iterations=1, step_s=0.001, folder='w')
 
 
 def test_kernels_belong_where_they_were_launched():
-    profile = profile_of(STEP_ON_A_CARD[::-1])
-    parts = {
-        name: (round(1e6 * part.busy_s), round(1e6 * part.idle_s))
-        for name, part in profile.parts.items()
+    profile = profile_of()
+    assert {name: round(1e6 * s) for name, s in profile.parts.items()} == {
+        'preprocessor': 10,
+        'copies': 50,
+        'forward': 290,
+        'backward': 200,
+        'optimizer': 80,
+        'other': 20,
+        'idle': 350,
     }
-    assert parts == {
-        'preprocessor': (0, 0),
-        'copies': (50, 50),
-        'forward': (300, 100),
-        'backward': (200, 100),
-        'optimizer': (80, 20),
-        'other': (0, 100),
-    }
-    (neck,) = profile.modules
-    assert neck.name == 'neck'
-    assert neck.forward_s == pytest.approx(400e-6)
-    assert neck.backward_s == pytest.approx(300e-6)
-    assert profile.kernels == 5
-    assert profile.products_pct == pytest.approx(100 * 500 / 630)
+    neck, preprocessor = profile.modules
+    assert (neck.name, preprocessor.name) == ('neck', 'data_preprocessor')
+    assert (neck.forward_s, neck.backward_s) == pytest.approx((290e-6, 200e-6))
+    assert profile.kernels == 7
+    assert profile.products_pct == pytest.approx(100 * 490 / 650)
 
 
 @pytest.mark.parametrize(
@@ -102,30 +97,30 @@ def test_kernels_belong_where_they_were_launched():
     [
         (1000, 'launches', 'Launch-bound'),
         (800, 'both', 'Launches and kernels'),
-        (650, 'kernels', 'Kernel-bound'),
+        (700, 'kernels', 'Kernel-bound'),
         (600, 'kernels', 'Kernel-bound'),
     ],
 )
 def test_whether_launches_or_kernels_decide(plain_us: float, bound: str, words: str):
     # the profiler slows launches, so a step without it is judged
-    profile = profile_of(STEP_ON_A_CARD, plain_us)
+    profile = profile_of(plain_us)
     assert profile.bound == bound
     text = render(describe_profile(profile))
     assert text.startswith(words)
-    assert 'it has 5 kernels of 126 us' in ' '.join(text.split())
+    assert 'it has 7 kernels of 93 us' in ' '.join(text.split())
 
 
-def test_without_kernels_the_host_is_shown_and_the_reason_said():
-    host = [one for one in STEP_ON_A_CARD if one.get('tid') != 7]
-    profile = profile_of(host)
-    assert (profile.bound, profile.kernels) == (None, None)
-    assert 'CUPTI' in (profile.bound_reason or '')
-    spent = [part.busy_s + part.idle_s for part in profile.parts.values()]
-    assert sum(spent) == pytest.approx(0.001)
-    # 70 us of an operator in a range of 300
-    forward = profile.parts['forward']
-    assert forward.busy_s == pytest.approx(70e-6)
-    assert forward.idle_s == pytest.approx(230e-6)
+def test_without_kernels_the_reason_is_said():
+    figures = summarize_steps(make_step(on_card=False), 1, 0.001, on_card=True)
+    assert (figures['bound'], figures['kernels']) == (None, None)
+    assert 'CUPTI' in figures['bound_reason']
+
+
+def test_on_a_cpu_operators_stand_for_kernels():
+    profile = profile_of(on_card=False)
+    assert profile.parts['forward'] == pytest.approx(70e-6)
+    assert profile.parts['backward'] == pytest.approx(30e-6)
+    assert sum(profile.parts.values()) == pytest.approx(0.001)
     assert 'unknown' in render(describe_profile(profile))
 
 
@@ -148,12 +143,12 @@ AMP = {'amp': 'float16', 'bound': 'kernels', 'products_pct': 80.0}
     ],
 )
 def test_what_is_said_of_amp(facts: dict[str, Any], said: str):
-    text = render(describe_profile(replace(profile_of(STEP_ON_A_CARD), **facts)))
+    text = render(describe_profile(replace(profile_of(), **facts)))
     assert said in ' '.join(text.split())
 
 
 def test_parts_that_are_not_the_step_are_said_to_be():
-    profile = profile_of(STEP_ON_A_CARD)
+    profile = profile_of()
     assert 'off the step' not in render(describe_profile(profile))
     slow = replace(profile, step_s=0.0011)
     assert '9.1 % off the step by the clock' in render(describe_profile(slow))

@@ -132,10 +132,6 @@ def test_a_gain_is_verified_beside_what_was_predicted(ask, tmp_path):
     assert answer['external_cpu_cores'] >= 0
 
 
-def sum_parts(body: dict[str, Any]) -> float:
-    return sum(part['busy_s'] + part['idle_s'] for part in body['parts'].values())
-
-
 def test_a_step_is_profiled_by_part_and_by_module(ask, tmp_path):
     # an epoch of ten batches: the training is made longer
     config = write_config(tmp_path, item_s=0.01, step_s=0.02, length=20, epochs=1)
@@ -143,11 +139,10 @@ def test_a_step_is_profiled_by_part_and_by_module(ask, tmp_path):
     assert body['iterations'] == 5
     # the model sleeps in its forward pass; loading is no part of a step
     assert 0.02 <= body['plain_step_s'] < 0.04
-    assert sum_parts(body) == pytest.approx(body['step_s'], rel=0.05)
-    parts = body['parts']
-    assert parts['forward']['idle_s'] >= 0.02
-    for name in ('preprocessor', 'forward', 'backward', 'optimizer'):
-        assert parts[name]['busy_s'] > 0
+    assert sum(body['parts'].values()) == pytest.approx(body['step_s'], rel=0.05)
+    assert body['parts'].pop('idle') >= 0.02
+    busy = {name for name, seconds in body['parts'].items() if seconds > 0}
+    assert busy >= {'preprocessor', 'forward', 'backward', 'optimizer'}
     modules = {one['name']: one for one in body['modules']}
     assert set(modules) == {'convolution', 'data_preprocessor'}
     assert 0 < modules['convolution']['backward_s'] < 0.02
@@ -163,9 +158,9 @@ def test_mmdetection_is_profiled(ask, images, tmp_path):
     config = tmp_path / 'detector.py'
     config.write_text(render_config(images))
     body = ask('profile', config, '--iterations', '3')
-    assert sum_parts(body) == pytest.approx(body['step_s'], rel=0.05)
+    assert sum(body['parts'].values()) == pytest.approx(body['step_s'], rel=0.05)
     # MMEngine's schedulers have put a function in the place of the optimizer's step
-    assert body['parts']['optimizer']['busy_s'] > 10 * body['parts']['other']['busy_s']
+    assert body['parts']['optimizer'] > 10 * body['parts']['other']
     names = [one['name'] for one in body['modules']]
     assert len(names) == 5
     assert {name.split('.')[0] for name in names} <= {'backbone', 'neck', 'bbox_head'}
