@@ -147,13 +147,14 @@ def compare(name: str, window: Mapping[str, Any], smi: Looks, why: str) -> list[
     ours, truth, points = window.get('util_pct'), window['truth'], UTIL_POINTS
     if ours is None:
         return [within(name, None, truth, points, note=why or 'no sample')]
-    lasted_s, std = window['until_s'] - window['since_s'], window['util_std_pct']
-    # of so few samples the mean scatters
+    lasted_s = window['until_s'] - window['since_s']
+    # of so few samples the mean of a square wave scatters
+    std = math.sqrt(truth * (100 - truth))
     points = max(points, 2 * std / math.sqrt(window['samples']))
     note = (
         f'{window["samples"]} samples of {window["sampled_s"]:.1f} of {lasted_s:.1f} '
     )
-    note += f's, {window["zero_pct"]:.0f} % at 0; standard deviation {std:.1f} points'
+    note += f's, {window["zero_pct"]:.0f} % at 0'
     rows = [within(f'{name}: planted', ours, truth, points, note=note)]
     since_s, until_s = window['since_s'], window['until_s']
     theirs = [util_pct for at_s, util_pct in smi if since_s <= at_s <= until_s]

@@ -185,9 +185,6 @@ class LoaderFigures(Figures):
 class HostFigures(Figures):
     """What the host did to everybody on it; sums and extremes are of the whole run."""
 
-    cpu_pressure_pct = mean_of('host.cpu_pressure_pct')
-    io_pressure_pct = mean_of('host.io_pressure_pct')
-    memory_pressure_pct = mean_of('host.memory_pressure_pct')
     throttled_s = of_every(sum_known, 'host.throttled_s')
     """How long the CPU quota held tasks back, as far as that is known."""
     ram_available_bytes = of_every(smallest, 'host.ram_available_bytes')
@@ -235,12 +232,6 @@ class GpuFigures(Figures):
         """Share of the sampled time at 0 %."""
         return average(self.steady.column('gpu.zero_pct'), self._sampled_s)
 
-    @cached_property
-    def util_std_pct(self) -> float | None:
-        """Time-weighted standard deviation over all samples."""
-        means, stds = map(self.steady.column, ('gpu.util_pct', 'gpu.util_std_pct'))
-        return pooled_std(means, stds, self._sampled_s)
-
     def _mean(self, field: str, key: str | None = None) -> float | None:
         return average(self.every.column(field, key), self.every.column('duration_s'))
 
@@ -281,7 +272,6 @@ class CudaMemoryFigures(Figures):
     """What the CUDA allocator went through in the whole run."""
 
     retries = of_every(count_known, 'cuda_memory.retries')
-    ooms = of_every(count_known, 'cuda_memory.ooms')
     inactive_bytes = of_every(largest, 'cuda_memory.inactive_bytes')
     """Most at the end of an interval (fragmentation)."""
 

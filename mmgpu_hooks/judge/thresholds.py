@@ -50,10 +50,6 @@ THROTTLED_NOTICE_PCT = 5.0
 BLOCKED_PROBLEM = 0.50
 """Share of a worker's time per batch in which it neither ran nor wanted to."""
 
-IO_PRESSURE_PCT = 10.0
-"""Share of the time that some task waits for storage, from which workers that wait
-are taken to wait for it: background writing keeps it at a few per cent."""
-
 VERDICT_SHARE = 0.10
 """Share of the time from which a problem names the run; below, it is a finding."""
 

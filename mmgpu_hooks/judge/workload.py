@@ -192,7 +192,6 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
         # this rank's part of the host: the other ranks keep theirs busy
         host_cores=max(logical, usable),
         spin_s=_spin_s(run, step_cpu_s),
-        is_storage_bound=_is_storage_bound(run, loading.mean_s, cpu.mean_s),
         transfer_cpu_error=transfer.cpu_error,
         is_transfer_known=workers > 0,
         is_batch_time_known=is_known,
@@ -211,12 +210,6 @@ def _spin_s(run: Run, step_cpu_s: float) -> float:
     idle_s = (run.gpu_idle_pct or 0.0) / 100.0 * (run.iter_s or 0.0)
     giving_s = max(idle_s - (run.data_wait_s or 0.0), run.hooks_s or 0.0)
     return min(max(step_cpu_s - giving_s, 0.0), run.step_s or 0.0)
-
-
-def _is_storage_bound(run: Run, whole_s: float, cpu_s: float) -> bool:
-    pressure = (run.host.io_pressure_pct if run.host else None) or 0.0
-    is_blocked = whole_s > 0.0 and 1.0 - cpu_s / whole_s >= thresholds.BLOCKED_PROBLEM
-    return pressure >= thresholds.IO_PRESSURE_PCT and is_blocked
 
 
 def _worker_start_s(run: Run, workload: Workload) -> float:

@@ -77,7 +77,7 @@ def find_lacking(backend: str, settings: str) -> dict[str, str]:
     """
     if backend != 'native':
         reason = f'the allocator {backend} does not count it'
-        return dict.fromkeys(('retries', 'ooms', 'inactive_bytes'), reason)
+        return dict.fromkeys(('retries', 'inactive_bytes'), reason)
     # pytorch#159564
     if 'expandable_segments:true' in settings.replace(' ', '').lower():
         return {'inactive_bytes': 'expandable segments do not count it'}
@@ -120,8 +120,8 @@ class CudaMemory:
         """The allocator's peak as validation, or what came before training, left it."""
         self._hidden = 0
         """What training may have reached since the last drain, unseen."""
-        self._counts: dict[str, Any] = {}
-        """Of the whole process, when they were last drained."""
+        self._retries: int | None = None
+        """Of the whole process, when it was last drained."""
         self._stats: Mapping[str, Any] = {}
 
     def begin(self) -> None:
@@ -195,25 +195,20 @@ class CudaMemory:
         Returns:
             ``peak_bytes`` and ``reserved_bytes``, the largest observed, the first
             ``None`` where validation hides it; and the fields of a
-            ``CudaMemoryWindow``. Retries and errors of validations in between are
-            counted too.
+            ``CudaMemoryWindow``. Retries of validations in between are counted too.
         """
-        stats, before = self._stats, self._counts
-        self._counts = {
-            'retries': stats.get('num_alloc_retries'),
-            'ooms': stats.get('num_ooms'),
-        }
+        stats, before, retries = self._stats, self._retries, None
+        count = self._retries = stats.get('num_alloc_retries')
+        # somebody may have reset it
+        if count is not None and before is not None and count >= before:
+            retries = count - before
         found = {
             'peak_bytes': self._peak if (self._peak or 0) >= self._hidden else None,
             'reserved_bytes': self._reserved,
             'allocated_bytes': _current(stats, 'allocated_bytes'),
             'inactive_bytes': _current(stats, 'inactive_split_bytes'),
+            'retries': retries,
         }
-        for name, count in self._counts.items():
-            then = before.get(name)
-            # somebody may have reset it
-            is_known = count is not None and then is not None and count >= then
-            found[name] = count - then if is_known else None
         self._peak, self._reserved, self._hidden = None, None, 0
         return {**found, **dict.fromkeys(self.lacking, None)}
 

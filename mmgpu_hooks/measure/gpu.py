@@ -422,11 +422,8 @@ def summarize_samples(samples: Sequence[tuple[float, GpuSample]]) -> dict[str, A
     }
     seconds, utils = np.array(known, dtype=float).reshape(-1, 2).T
     if seconds.sum() > 0.0:
-        mean = np.average(utils, weights=seconds)
-        variance = np.average((utils - mean) ** 2, weights=seconds)
         found.update(
-            util_pct=float(mean),
-            util_std_pct=float(np.sqrt(variance)),
+            util_pct=float(np.average(utils, weights=seconds)),
             zero_pct=float(100.0 * np.average(utils == 0.0, weights=seconds)),
             sampled_s=float(seconds.sum()),
         )

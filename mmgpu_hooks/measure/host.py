@@ -316,11 +316,6 @@ def read_pressure_s(path: Path) -> float:
     return int(found[1]) / 1e6
 
 
-_NO_PRESSURE = (
-    'the kernel keeps no pressure figures (Linux 4.20 and later do, unless it was '
-    'started with psi=0 or has it compiled out)'
-)
-
 SELDOM_S = 5.0
 """What is of the host is read so often, at most; between, an interval lacks it."""
 
@@ -356,31 +351,23 @@ class HostMeter:
         self.unknown: dict[str, str] = {}
         """Why a figure is missing, by its name."""
         self._proc, self._shm, self._clock = proc, shm, clock
-        self._counted: dict[str, tuple[Callable[[Path], float], list[Path]]] = {
-            f'{kind}_pressure_pct': (read_pressure_s, [proc / 'pressure' / kind])
-            for kind in ('cpu', 'io', 'memory')
-        }
-        quotas = [folder for _, folder in find_cpu_groups(proc, sys)]
-        if quotas:
-            self._counted['throttled_s'] = read_throttled_s, quotas
-        elif not read_cgroup_folders('cpu', proc, sys):
+        self._quotas = [folder for _, folder in find_cpu_groups(proc, sys)]
+        if not self._quotas and not read_cgroup_folders('cpu', proc, sys):
             self.unknown['throttled_s'] = 'no control group is in sight'
         self._last = process_cpu_s(), read_run_delay_s(proc)
         self._due_s = self._begun_s = clock()
         psutil.cpu_percent()
-        self._counters = self._read_counters()
+        self._throttled_s = self._read_throttled_s()
 
-    def _read_counters(self) -> tuple[float, dict[str, float]]:
-        """The time, and seconds by figure, both since long ago."""
-        counters = {}
-        for figure, (read, paths) in self._counted.items():
-            try:
-                if figure not in self.unknown:
-                    counters[figure] = sum(map(read, paths))
-            except (OSError, ValueError) as error:
-                hint = _NO_PRESSURE if read is read_pressure_s else 'it is not shown'
-                self.unknown[figure] = f'{hint}: {error}'
-        return self._clock(), counters
+    def _read_throttled_s(self) -> float | None:
+        """Since long ago; ``None`` without a quota."""
+        if not self._quotas or self.unknown:
+            return None
+        try:
+            return sum(map(read_throttled_s, self._quotas))
+        except (OSError, ValueError) as error:
+            self.unknown['throttled_s'] = f'it is not shown: {error}'
+            return None
 
     def read(self) -> dict[str, Any]:
         """Fields of an interval record since the last read, or since construction.
@@ -399,15 +386,13 @@ class HostMeter:
         return figures
 
     def _read_window(self) -> HostWindow:
-        (then_s, before), self._counters = self._counters, self._read_counters()
-        now_s, after = self._counters
-        fields = {name: max(after[name] - before[name], 0.0) for name in after}
-        for name in fields:
-            if name != 'throttled_s':
-                # the clocks are read one after the other
-                fields[name] = min(100.0 * fields[name] / (now_s - then_s), 100.0)
+        before, after = self._throttled_s, self._read_throttled_s()
+        self._throttled_s = after
+        held_s = None
+        if before is not None and after is not None:
+            held_s = max(after - before, 0.0)
         return HostWindow(
+            throttled_s=held_s,
             ram_available_bytes=read_memory()[1],
             shm_free_bytes=read_file_system(self._shm)[1],
-            **fields,
         )

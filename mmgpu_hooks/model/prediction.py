@@ -15,7 +15,6 @@ LIMITS: dict[str, str] = {
     'step': 'the step',
     'workers': 'the workers',
     'cores': 'the cores',
-    'storage': 'the storage',
 }
 """What can keep an iteration from being faster, and how a sentence calls it."""
 
@@ -116,12 +115,11 @@ def estimate_iter_s(workload: Workload, num_workers: int, prefetch: int) -> floa
 
 
 def _name_limit(workload: Workload, rate: Rate, num_workers: int) -> str:
-    loading = 'storage' if workload.is_storage_bound else 'workers'
     step_s = workload.ready_s if num_workers else workload.step.mean_s
     if rate.iter_s <= (1.0 + _NEAR) * step_s:
         return 'step'
     is_full = num_workers > 0 and rate.cpu_share >= _FULL
-    return 'cores' if is_full else loading
+    return 'cores' if is_full else 'workers'
 
 
 def _relative_error(

@@ -99,8 +99,6 @@ class Workload:
     """How a step on several threads suffers when cores are crowded: when each thread
     gets a share r of a core, the step goes on at r to this power. 1 where the threads
     do not wait for each other, more where they do."""
-    is_storage_bound: bool = False
-    """Whether loading mostly waits while the host waits for storage."""
     transfer_s: float = 0.0
     """Part of ``batch_time`` that collating and sending a batch takes: without workers
     there is none."""

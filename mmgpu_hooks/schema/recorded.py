@@ -186,12 +186,6 @@ class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False)
 class HostWindow(Recorded, frozen=True, kw_only=True):
     """What the host did to everybody on it during one interval."""
 
-    cpu_pressure_pct: Optional[Number] = None
-    """Share of the time that some task waited for a core (PSI ``some``)."""
-    io_pressure_pct: Optional[Number] = None
-    """Share of the time that some task waited for storage."""
-    memory_pressure_pct: Optional[Number] = None
-    """Share of the time that some task waited for memory."""
     throttled_s: Optional[Number] = None
     """Time that CPU quotas of its control groups held their tasks back, added up over
     the CPUs: it can exceed the interval. ``None`` where there is none."""
@@ -264,8 +258,6 @@ class GpuWindow(Recorded, frozen=True, kw_only=True):
     """Time-weighted NVML utilisation."""
     zero_pct: Optional[Number] = None
     """Share of the sampled time at 0 %."""
-    util_std_pct: Optional[Number] = None
-    """Time-weighted standard deviation: how much it swings."""
     mem_used_bytes: Optional[Count] = None
     """Largest device memory in use, by anyone, as the driver sees it."""
     sm_clock_mhz: Optional[Number] = None
@@ -290,8 +282,6 @@ class CudaMemoryWindow(Recorded, frozen=True, kw_only=True):
     """Bytes of live tensors when the interval ended: a leak shows here."""
     retries: Optional[Count] = None
     """Allocations that failed at first: the cache was emptied and they were retried."""
-    ooms: Optional[Count] = None
-    """Out-of-memory errors thrown."""
     inactive_bytes: Optional[Count] = None
     """Held in split blocks that nothing uses (fragmentation), when it ended."""
 

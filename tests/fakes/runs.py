@@ -187,7 +187,6 @@ def make_gpu_fields(util_pct: float = 62.0) -> dict[str, Any]:
             samples=60,
             util_pct=util_pct,
             zero_pct=25.0,
-            util_std_pct=40.0,
             mem_used_bytes=9 * GIB,
             sm_clock_mhz=1755.0,
             temperature_c=61.0,
@@ -200,7 +199,7 @@ def make_gpu_fields(util_pct: float = 62.0) -> dict[str, Any]:
         'gpu_mem_peak_bytes': 7 * GIB,
         'gpu_mem_reserved_bytes': 8 * GIB,
         'cuda_memory': CudaMemoryWindow(
-            allocated_bytes=GIB, retries=0, ooms=0, inactive_bytes=GIB // 4
+            allocated_bytes=GIB, retries=0, inactive_bytes=GIB // 4
         ),
         'largest_batch_pixels': 4 * 800 * 1344,
         'most_boxes': 212,
@@ -244,9 +243,6 @@ def make_ranks(
 def make_host_window(**fields: Any) -> HostWindow:
     """A host at ease."""
     window = HostWindow(
-        cpu_pressure_pct=2.0,
-        io_pressure_pct=0.5,
-        memory_pressure_pct=0.0,
         throttled_s=0.0,
         ram_available_bytes=48 * GIB,
         shm_free_bytes=32 * GIB,

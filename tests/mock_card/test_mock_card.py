@@ -196,7 +196,7 @@ def test_memory_peaks_are_those_of_the_interval(
     for record in run.intervals[1:]:
         assert record.gpu_mem_reserved_bytes is not None
         assert 72 * MIB <= record.gpu_mem_reserved_bytes <= 120 * MIB
-    assert run.cuda_memory is not None and run.cuda_memory.ooms == 0
+    assert run.cuda_memory is not None
     assert 0 < (run.cuda_memory.inactive_bytes or 0) < 4 * MIB
     # what others hold is no room for training
     assert run.gpu is not None and run.gpu.mem_used_bytes == OTHERS
@@ -215,7 +215,6 @@ def test_why_names_a_card_that_is_full_and_its_batch(
     assert 'OutOfMemoryError' in training.printed
     run = training.run
     assert run.status == 'failed'
-    assert run.cuda_memory is not None and run.cuda_memory.ooms == 1
     why = judge_end([], [Rank(run.evidence, GONE)])
     assert (why.cause, why.certainty) == ('oom_gpu', 'sure')
     assert why.proof[-1].text == 'after 11 iterations, with 2 images in a batch'
@@ -244,8 +243,8 @@ def test_a_wave_is_shown_as_it_was_planted(
         start_s + run.intervals[0].elapsed_s, start_s + run.intervals[-1].elapsed_s
     )
     root = math.sqrt(gpu.samples)
-    assert gpu.util_std_pct is not None
-    error = gpu.util_std_pct / root
+    # of a square wave
+    error = math.sqrt(mean_pct * (100 - mean_pct)) / root
     zero_error = math.sqrt(zero_pct * (100 - zero_pct)) / root
     # 0.2 s between two samples, and time for a busy machine
     assert gpu.samples >= 25

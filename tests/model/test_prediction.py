@@ -61,7 +61,6 @@ def test_without_workers_loading_and_step_add_up():
         (1, {}, 'workers'),
         (4, {}, 'step'),
         (0, {}, 'workers'),
-        (1, {'is_storage_bound': True}, 'storage'),
         (8, {'usable_cores': 1.0, 'batch_cpu': Cost(0.03)}, 'cores'),
         (2, {'batch_time': Cost(0.0), 'batch_cpu': Cost(0.0)}, 'step'),
     ],

@@ -41,7 +41,7 @@ class Allocator:
     def __init__(self, base: int = 10) -> None:
         self.current = self.peak = base
         self.reserved = base
-        self.retries = self.ooms = 0
+        self.retries = 0
 
     def use(self, extra: int) -> None:
         """Allocate so much on top of what lives, and free it again."""
@@ -56,7 +56,6 @@ class Allocator:
         nested['allocated_bytes']['all']['current'] = self.current
         nested['inactive_split_bytes'] = {'all': {'current': 7}}
         nested['num_alloc_retries'] = self.retries
-        nested['num_ooms'] = self.ooms
         return nested
 
 
@@ -199,16 +198,16 @@ def test_cuda_that_is_not_in_use_is_left_alone():
 
 
 def test_creep_fragmentation_and_what_failed(memory, allocator):
-    allocator.retries, allocator.ooms = 2, 1
+    allocator.retries = 2
     allocator.current = 12
     memory.observe()
-    names = 'allocated_bytes', 'inactive_bytes', 'retries', 'ooms'
+    names = 'allocated_bytes', 'inactive_bytes', 'retries'
     first = memory.drain()
-    assert [first[name] for name in names] == [12, 7, 2, 1]
+    assert [first[name] for name in names] == [12, 7, 2]
     allocator.retries = 0  # somebody reset it
     memory.observe()
     second = memory.drain()
-    assert [second[name] for name in names] == [12, 7, None, 0]
+    assert [second[name] for name in names] == [12, 7, None]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +217,7 @@ def test_creep_fragmentation_and_what_failed(memory, allocator):
         ('native', 'max_split_size_mb:64', set()),
         ('native', 'expandable_segments:False', set()),
         ('native', 'garbage:0.8, expandable_segments: True', {'inactive_bytes'}),
-        ('cudaMallocAsync', '', {'inactive_bytes', 'retries', 'ooms'}),
+        ('cudaMallocAsync', '', {'inactive_bytes', 'retries'}),
     ],
 )
 def test_what_an_allocator_does_not_count_is_no_zero(backend, settings, lacking):
