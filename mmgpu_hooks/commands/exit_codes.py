@@ -7,7 +7,7 @@ OK = 0
 
 NO = 1
 """The answer of a judging command is no: ``--check`` found something to change,
-``compare`` a slower run, ``demo`` no gain, ``pick-gpu`` too few free cards."""
+``demo`` no gain, ``pick-gpu`` too few free cards."""
 
 BAD_INPUT = 2
 """Input that cannot be used; one sentence on standard error says why."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from msgspec.structs import asdict
 
@@ -11,7 +9,7 @@ from mmgpu_hooks.judge.columns import Column, Intervals, filled, read_field
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import NATURE, find_unequal
 from mmgpu_hooks.model import stats
-from mmgpu_hooks.schema.judged import FigureComparison, RunComparison, SettingComparison
+from mmgpu_hooks.schema.judged import FigureComparison, RunComparison
 from mmgpu_hooks.schema.parts import PARTS
 from mmgpu_hooks.schema.recorded import RunRecord
 
@@ -30,29 +28,6 @@ _CHANGING = 'host.ram_available_bytes', 'host.shm_free_bytes'
 """What is free changes from run to run."""
 
 
-def find_settings(before: Run, after: Run) -> tuple[SettingComparison, ...]:
-    """Settings, limits of the host and versions that differ, by dotted name."""
-    old, new = _read_settings(before.run), _read_settings(after.run)
-    return tuple(
-        SettingComparison(name, old.get(name), new.get(name))
-        for name in dict.fromkeys((*old, *new))
-        if old.get(name) != new.get(name)
-    )
-
-
-def _read_settings(run: RunRecord) -> dict[str, Any]:
-    found = {name: read_field(run, name) for name in _SETTINGS}
-    for group in ('loader', 'host'):
-        figures = asdict(getattr(run, group)).items()
-        found |= {f'{group}.{name}': value for name, value in figures}
-    found |= {f'versions.{name}': version for name, version in run.versions.items()}
-    return {
-        name: str(value)
-        for name, value in found.items()
-        if value is not None and name not in _CHANGING
-    }
-
-
 def compare_runs(before: Run, after: Run) -> RunComparison:
     """Compare one rank's run with another run.
 
@@ -68,34 +43,30 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
     Returns:
         All figures that can be had, with obstacles where speeds must not be compared.
     """
-    sides = {'first': before, 'second': after}
     obstacles = [
         f'The {what} is not the same: {old} in the first run, {new} in the second.'
         for what, old, new in find_unequal(
             before, after, {'batch size': 'run.loader.batch_size', **NATURE}
         )
     ]
-    notes, means = [], []
-    for name, run in sides.items():
-        found = summarize_figures(run.steady)
-        means.append(found)
+    means = [summarize_figures(run.steady) for run in (before, after)]
+    for name, run, found in zip(('first', 'second'), (before, after), means):
         iteration, count = found[ITER], len(run.steady)
-        if iteration is None or iteration.is_drift:
+        if iteration is None or iteration.is_drift or iteration.value <= 0.0:
             more = max(stats.LEAST_VALUES - count, 1) * run.run.interval_iterations
             obstacles.append(
                 f'The {name} run is too short for how much it drifts: {count} '
                 f'intervals after the warm-up; train {more} iterations more at least.'
             )
-        if run.run.world_size > 1:
-            rank = f'rank {run.run.rank} of {run.run.world_size}'
-            notes.append(f'Of the {name} run, {rank} is compared.')
-        notes += run.notes
+    notes = [*before.notes, *after.notes]
     old, new = before.external_cpu_cores, after.external_cpu_cores
     if old is not None and new is not None and abs(old - new) >= _NOTABLE_CORES:
         used = f'{old:.1f} cores of the host during the first run and {new:.1f} during'
         theirs = 'part of the difference may be theirs'
         notes.insert(0, f'Others used {used} the second: {theirs}.')
     return RunComparison(
+        before=before.path,
+        after=after.path,
         figures=tuple(
             _compare_figure(name, *(one[name] for one in means)) for name in FIGURES
         ),
@@ -103,6 +74,32 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
         obstacles=tuple(obstacles),
         notes=tuple(notes),
     )
+
+
+def find_settings(before: Run, after: Run) -> dict[str, tuple[str | None, str | None]]:
+    """Settings, limits of the host and versions that differ, by dotted name."""
+    old, new = _read_settings(before.run), _read_settings(after.run)
+    return {
+        name: (old.get(name), new.get(name))
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    }
+
+
+def _read_settings(run: RunRecord) -> dict[str, str]:
+    """Those that are known."""
+    groups = {
+        '': {name: read_field(run, name) for name in _SETTINGS},
+        'loader.': asdict(run.loader),
+        'host.': asdict(run.host),
+        'versions.': run.versions,
+    }
+    return {
+        group + name: str(value)
+        for group, values in groups.items()
+        for name, value in values.items()
+        if value is not None and group + name not in _CHANGING
+    }
 
 
 def summarize_figures(
@@ -118,8 +115,7 @@ def summarize_figures(
         ``None`` for a figure that too few intervals tell.
     """
     counts = intervals.column('iterations')
-    found = {}
-    figures = _read_figures(intervals, counts)
+    figures, found = _read_figures(intervals, counts), {}
     for name, values in figures.items():
         is_known = np.isfinite(values)
         # a rate is of seconds: all images over all the time
@@ -151,5 +147,4 @@ def _compare_figure(
         stats.estimate_mean(before) if before else None,
         stats.estimate_mean(after) if after else None,
         stats.estimate_difference(before, after) if before and after else None,
-        stats.estimate_ratio(before, after) if before and after else None,
     )

@@ -138,34 +138,14 @@ def estimate_mean(series: SeriesMean) -> Estimate:
 
 def estimate_difference(before: SeriesMean, after: SeriesMean) -> Estimate:
     """``after - before`` with its interval, by Welch's test."""
-    half = _reach(*_join(before, after, before.error, after.error))
-    value = after.value - before.value
+    variance = before.error**2 + after.error**2
+    degrees = before.degrees + after.degrees
+    if variance > 0:
+        # Welch and Satterthwaite
+        below = before.error**4 / before.degrees + after.error**4 / after.degrees
+        degrees = max(variance**2 / below, _LEAST_DEGREES)
+    half, value = _reach(math.sqrt(variance), degrees), after.value - before.value
     return Estimate(value, value - half, value + half, min(before.count, after.count))
-
-
-def estimate_ratio(before: SeriesMean, after: SeriesMean) -> Estimate | None:
-    """``after / before`` with its interval, on the logarithms.
-
-    Returns:
-        ``None`` where one of them is not clearly above zero.
-    """
-    if any(one.value <= max(3 * one.error, 0.0) for one in (before, after)):
-        return None
-    relative = before.error / before.value, after.error / after.value
-    factor = math.exp(_reach(*_join(before, after, *relative)))
-    value, count = after.value / before.value, min(before.count, after.count)
-    return Estimate(value, value / factor, value * factor, count)
-
-
-def _join(
-    before: SeriesMean, after: SeriesMean, first: float, second: float
-) -> tuple[float, float]:
-    """Error of a difference, and its degrees after Welch and Satterthwaite."""
-    variance = first**2 + second**2
-    if variance <= 0:
-        return 0.0, before.degrees + after.degrees
-    below = first**4 / before.degrees + second**4 / after.degrees
-    return math.sqrt(variance), max(variance**2 / below, _LEAST_DEGREES)
 
 
 def rank_sum_chance(low: Sequence[float], high: Sequence[float]) -> float:

@@ -181,37 +181,23 @@ class FigureComparison:
     after: Optional[Estimate]
     difference: Optional[Estimate]
     """``after - before``."""
-    ratio: Optional[Estimate]
-    """``after / before``; ``None`` where ``before`` may be zero."""
-
-
-@dataclass(frozen=True)
-class SettingComparison:
-    """Something of the runs themselves that is not the same in both."""
-
-    name: str
-    """Dotted: ``loader.num_workers``, ``host.usable_cores``, ``versions.torch``."""
-    before: Optional[str]
-    """As text; ``None`` is unknown or absent."""
-    after: Optional[str]
 
 
 @dataclass(frozen=True)
 class RunComparison:
     """What differs between two runs, and how sure that is."""
 
+    before: str
+    """Evidence file of the first."""
+    after: str
     figures: Tuple[FigureComparison, ...]
     """The iteration first, images per second, then the parts of the ledger."""
-    settings: Tuple[SettingComparison, ...] = ()
-    obstacles: Tuple[str, ...] = ()
-    """Why the speeds cannot be compared: sentences. Empty when they
-    can."""
-    notes: Tuple[str, ...] = ()
-
-    @property
-    def iter_ratio(self) -> Optional[Estimate]:
-        """Iteration time of the second run over that of the first."""
-        return self.figures[0].ratio if self.figures else None
+    settings: Mapping[str, Tuple[Optional[str], Optional[str]]]
+    """What of the runs themselves is not the same, by dotted name such as
+    ``loader.num_workers``: text of both; ``None`` is unknown or absent."""
+    obstacles: Tuple[str, ...]
+    """Why the speeds cannot be compared: sentences. Empty when they can."""
+    notes: Tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ FROZEN = Path(__file__).with_name('public_surface.txt')
 
 RECORDS = (
     *('Why', 'Proof', 'ValidationOutlook', 'Estimate', 'FigureComparison'),
-    *('SettingComparison', 'RunComparison', 'Verification', 'SaveSetting'),
+    *('RunComparison', 'Verification', 'SaveSetting'),
     *('SaveBenchRow', 'SaveBench', 'SweepSetting', 'SweepRow', 'Sweep'),
     *('ModuleTime', 'Profile'),
 )
