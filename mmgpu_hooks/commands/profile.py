@@ -46,7 +46,7 @@ def profile(
         profiled=iterations,
     )
     turn = Turn('profile', spec, (trained,), time_limit_s=time_limit)
-    outcome = trials.train(Plan([turn]), None, 'profile')
+    outcome = trials.train(Plan([turn]))
     if outcome.is_interrupted:
         warner('profile')('stopped.')
         return exit_codes.INTERRUPTED

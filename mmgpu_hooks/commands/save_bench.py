@@ -72,7 +72,7 @@ def save_bench(
     identity = read_identity(loaded, **limits)
     with open_store(folder, identity, fresh=fresh) as store:
         try:
-            outcome = trials.train(plan, store, 'save-bench')
+            outcome = trials.train(plan, store)
         finally:
             for left in folder.glob('*/'):
                 shutil.rmtree(left, ignore_errors=True)

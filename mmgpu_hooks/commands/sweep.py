@@ -66,6 +66,6 @@ def sweep(
     limits = {'--seconds': seconds, '--time-limit': time_limit}
     identity = read_identity(loaded, **limits)
     with open_store(plan.folder, identity, fresh=fresh) as store:
-        answer = plan.finish(trials.train(plan, store, 'sweep'))
+        answer = plan.finish(trials.train(plan, store))
     print_answer(answer, form, show.describe_sweep, render_json)
     return exit_codes.INTERRUPTED if answer.is_interrupted else exit_codes.OK

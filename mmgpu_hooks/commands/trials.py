@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mmgpu_hooks.commands.output import show_progress, warner
+from mmgpu_hooks.commands.output import show_progress
 from mmgpu_hooks.config.loading import FlatConfig, LoadError, expect_file, read_config
 from mmgpu_hooks.experiment.engine import Outcome, Plan, run_plan
 from mmgpu_hooks.experiment.store import TrialStore
@@ -60,18 +60,8 @@ def choose_folder(
 
 
 def train(
-    plan: Plan,
-    store: TrialStore | None,
-    command: str,
-    *,
-    max_seconds: float = float('inf'),
+    plan: Plan, store: TrialStore | None = None, *, max_seconds: float = float('inf')
 ) -> Outcome:
     """Run a plan with a bar; the arguments are those of :func:`run_plan`."""
     with show_progress() as on_progress:
-        return run_plan(
-            plan,
-            store,
-            max_seconds=max_seconds,
-            on_progress=on_progress,
-            on_warning=warner(command),
-        )
+        return run_plan(plan, store, max_seconds=max_seconds, on_progress=on_progress)

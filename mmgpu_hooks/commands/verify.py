@@ -77,7 +77,7 @@ def verify(
     plan = VerifyPlan((first, second), (before, after), 60 * max_minutes)
     identity = read_identity(loaded, settings=[*settings])
     with open_store(folder, identity, fresh=fresh) as store:
-        outcome = trials.train(plan, store, 'verify', max_seconds=plan.budget_s)
+        outcome = trials.train(plan, store, max_seconds=plan.budget_s)
         if outcome.is_interrupted:
             warner('verify')('stopped; the same command goes on from there.')
             return exit_codes.INTERRUPTED

@@ -18,9 +18,8 @@ from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S, Progress, Running
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.schema.tried import Trial, TrialSpec
 
-_WARN_AFTER_S = 60.0
 _MUCH_LOAD = 0.25
-"""Cores that others use: below that, more time alone is enough."""
+"""Cores that others use: from there on it is said at once, to be stopped."""
 
 OnProgress = Callable[[str, float], None]
 """Called with what is going on and the share that is done, 0 to 1."""
@@ -85,10 +84,6 @@ class Plan:
         names = {turn.name for turn in self.turns}
         return [one for one in trials if one.name in names and one.status != 'failed']
 
-    def doubt(self, trials: Sequence[Trial]) -> str | None:
-        """What other load may hide, to warn of it; ``None`` when it is plain anyway."""
-        return 'what is measured may be that of the load'
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -140,7 +135,6 @@ def run_plan(
     max_seconds: float = float('inf'),
     environ: Mapping[str, str] | None = None,
     on_progress: OnProgress = lambda words, share: None,
-    on_warning: Callable[[str], None] = lambda sentence: None,
 ) -> Outcome:
     """Train what a plan asks for; nothing is left running, however it ends.
 
@@ -154,17 +148,13 @@ def run_plan(
         max_seconds: Time for all of it.
         environ: Environment variables to add.
         on_progress: Called with what is going on.
-        on_warning: Called once with a sentence if other load spoils the measurement.
 
     Raises:
         UserError: If the plan gives up.
         OSError: If a folder, a process or a line of the store cannot be made.
     """
     trials, notes = store.read(plan.keep) if store is not None else ([], ())
-    again = ' with --fresh' if store is not None else ''
-    engine = _Engine(
-        plan, trials, max_seconds, environ or {}, on_progress, on_warning, again
-    )
+    engine = _Engine(plan, trials, max_seconds, environ or {}, on_progress)
     is_interrupted = False
     try:
         while engine.left_s > 0 and (turn := plan.choose(trials)) is not None:
@@ -199,17 +189,14 @@ class _Engine:
     max_seconds: float
     environ: Mapping[str, str]
     on_progress: OnProgress
-    on_warning: Callable[[str], None]
-    again: str
-    """How the command forgets what was measured."""
 
     def __post_init__(self) -> None:
         self._begin_s, self._reused = monotonic_s(), len(self.trials)
         self._live: dict[str, RunningTrial] = {}
         """By folder: the one that trains, and those that are held."""
         self._ended_cpu_s = 0.0
-        self._is_warned = False
         self.load = OtherLoad(self._read_own_cpu_s)
+        self._others_cores: float | None = None
 
     @property
     def passed_s(self) -> float:
@@ -221,6 +208,9 @@ class _Engine:
 
     def train(self, turn: Turn) -> Trial:
         """Train a turn to its end, whatever that is."""
+        # between turns alone: to read it takes a while
+        if self.passed_s > 1:
+            self._others_cores = self.load.read_cores()
         begin_s, folder = monotonic_s(), Path(turn.spec.folder)
         progress, blocks = Progress(folder), list(turn.blocks)
         if not turn.stays:
@@ -296,16 +286,6 @@ class _Engine:
                 each_s = sum(trained_s) / len(trained_s)
                 left_s = (count - done) * each_s - min(progress.seconds, each_s)
                 words += f'; about {max(left_s / 60, 0.1):.1f} min left'
+        if self._others_cores is not None and self._others_cores >= _MUCH_LOAD:
+            words += f'; other programs use {self._others_cores:.1f} cores'
         self.on_progress(words, min(share, 1.0))
-        if not self._is_warned and self.passed_s >= _WARN_AFTER_S:
-            self._is_warned = True
-            self._warn()
-
-    def _warn(self) -> None:
-        doubt, cores = self.plan.doubt(self.trials), self.load.read_cores()
-        if doubt is not None and cores is not None and cores >= _MUCH_LOAD:
-            self.on_warning(
-                f'after {self.passed_s:.0f} s {doubt}: other programs use '
-                f'{cores:.1f} cores of this host. Stop them, or press Ctrl-C and, when '
-                f'the host is calm, run this again{self.again}.'
-            )

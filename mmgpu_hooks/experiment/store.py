@@ -8,7 +8,6 @@ import hashlib
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -73,36 +72,32 @@ class TrialStore:
     def read(
         self, keep: Callable[[Sequence[Trial]], list[Trial]]
     ) -> tuple[list[Trial], tuple[str, ...]]:
-        """The trials that count, the newest of each name, and notes on the others.
+        """The trials that count, the newest of each name, and a note on the others.
 
         Args:
             keep: Says of those with the same identity which count.
         """
-        lines = self.path.read_bytes().splitlines()
         kept: dict[str, Trial] = {}
-        torn = others = 0
-        unlike: dict[str, None] = {}
-        for line in filter(bytes.strip, lines):
+        others, unlike = 0, dict[str, None]()
+        for line in self.path.read_bytes().splitlines():
             try:
                 body = msgspec.json.decode(line)
                 trial = msgspec.convert(body['trial'], Trial)
                 known = dict(body['identity'])
             except (ValueError, KeyError, TypeError, RecursionError):
-                torn += 1
+                # what a kill left of a line
                 continue
             if known == self._identity:
-                kept[trial.name] = replace(trial, is_reused=True)
+                kept[trial.name] = trial
                 continue
             others += 1
             names = (n for n, own in self._identity.items() if known.get(n) != own)
             unlike.update(dict.fromkeys(names))
-        notes = {
-            f'Not reused: {plural(others, "earlier trial")} of another '
-            f'{" and ".join(unlike)}.': others,
-            f'Not read: {plural(torn, "damaged line")} of {STORE_NAME}.': torn,
-        }
-        said = tuple(note for note, count in notes.items() if count)
-        return keep(list(kept.values())), said
+        notes = []
+        if others:
+            trials, what = plural(others, 'earlier trial'), ' and '.join(unlike)
+            notes.append(f'Not reused: {trials} of another {what}.')
+        return keep(list(kept.values())), tuple(notes)
 
     def clear(self) -> None:
         """Forget every trial."""

@@ -161,16 +161,7 @@ class SweepPlan(Plan):
     def _summarize(
         self, setting: SweepSetting, warm_up: int, progress: Progress
     ) -> dict[str, Any]:
-        peaks = [one.peak_rss_bytes for one in progress.blocks if one.peak_rss_bytes]
-        row = SweepRow(
-            setting,
-            progress.status,
-            is_loss_finite=(
-                progress.blocks[-1].is_loss_finite if progress.blocks else None
-            ),
-            memory_peak_bytes=peaks[-1] if peaks else None,
-            memory_source='process_rss' if peaks else None,
-        )
+        row = SweepRow(setting, progress.status)
         row = complete_row(row, read_trial_run(progress.folder), warm_up)
         body: dict[str, Any] = msgspec.to_builtins({'row': row})
         return body
@@ -189,5 +180,4 @@ def read_row(trial: Trial) -> SweepRow:
         error=trial.error,
         seconds=trial.seconds,
         folder=trial.folder,
-        is_reused=trial.is_reused,
     )

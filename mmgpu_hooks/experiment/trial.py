@@ -223,8 +223,6 @@ class Block:
     batch_size: int | None = None
     left: int | None = None
     """Iterations that the training still has."""
-    is_loss_finite: bool | None = None
-    peak_rss_bytes: int | None = None
 
 
 @dataclass

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
-import math
 import os
 import signal
 import sys
@@ -24,7 +23,6 @@ from mmengine.hooks import Hook
 from mmgpu_hooks.experiment.trial import EVENTS_NAME, shorten
 from mmgpu_hooks.experiment.trial_config import read_trial_config
 from mmgpu_hooks.measure.clock import monotonic_s
-from mmgpu_hooks.measure.proc import read_peak_rss_bytes
 from mmgpu_hooks.schema.tried import TrialSpec
 
 _PR_SET_PDEATHSIG = 1
@@ -113,23 +111,12 @@ class TrialHook(Hook):
             batch_size=getattr(sampler, 'batch_size', None),
             # this hook is called before the loop counts the iteration
             left=runner.max_iters - runner.iter - 1,
-            is_loss_finite=_is_loss_finite(runner),
-            peak_rss_bytes=read_peak_rss_bytes(),
         )
         block = next(self._blocks, None)
         if block is None:
             raise TrialOver
         self._left, self._seconds, self._starts = block, [], []
         self._last_s = monotonic_s()
-
-
-def _is_loss_finite(runner: Any) -> bool | None:
-    """Whether every loss so far was a number; ``None`` where none is logged."""
-    history = runner.message_hub.log_scalars.get('train/loss')
-    if history is None:
-        return None
-    # MMEngine has read them for its log: no tensor is waited for
-    return all(map(math.isfinite, history.data[0]))
 
 
 def run_child(spec: TrialSpec) -> None:

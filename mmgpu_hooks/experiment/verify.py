@@ -75,14 +75,6 @@ class VerifyPlan(Plan):
         measured = blocks.measured[: len(blocks.measured) // 2 * 2]
         return [*blocks.warm_ups, *measured] if measured else []
 
-    def doubt(self, trials: Sequence[Trial]) -> str | None:
-        gain = _sort(trials).gain
-        if gain is None:
-            return 'the difference is not known'
-        if gain.low <= 0 <= gain.high:
-            return 'the difference is still within the noise'
-        return None
-
     def finish(self, outcome: Outcome) -> Verification:
         """The gain with its interval.
 
@@ -107,11 +99,6 @@ class VerifyPlan(Plan):
                 if _is_short_of_memory(one)
             ),
         ]
-        reused = sum(one.is_reused for one in blocks.measured) // 2
-        if reused:
-            notes.append(
-                f'{reused} of the pairs are of an earlier start; --fresh forgets it.'
-            )
         (before_s, before_start_s), (after_s, after_start_s) = (
             blocks.summarize(side, gain.count) for side in (0, 1)
         )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import re
 import sys
 import threading
 import time
@@ -116,25 +114,6 @@ def read_affinity(pid: int = 0) -> frozenset[int] | None:
         return frozenset(os.sched_getaffinity(pid))
     except (OSError, AttributeError):
         return None
-
-
-def read_peak_rss_bytes(proc: Path = _PROC) -> int | None:
-    """Largest resident memory this process ever had, in bytes.
-
-    Out of ``/proc/self/status``: ``getrusage`` also counts the process that started
-    this one.
-
-    Args:
-        proc: Root of the proc file system.
-
-    Returns:
-        The bytes, or ``None`` where the platform does not show them.
-    """
-    with contextlib.suppress(OSError):
-        text = (proc / 'self' / 'status').read_text()
-        if found := re.search(r'^VmHWM:\s*(\d+) kB$', text, re.M):
-            return int(found[1]) * 1024
-    return None
 
 
 def read_major_faults() -> int | None:

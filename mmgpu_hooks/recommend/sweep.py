@@ -47,18 +47,13 @@ def complete_row(row: SweepRow, run: Run | None, warm_up: int) -> SweepRow:
     """Add what a trial recorded.
 
     Args:
-        row: With how the trial ended, and the peak of resident memory as far as it is
-            known from outside.
+        row: With how the trial ended.
         run: What it left, if anything that can be read.
         warm_up: First intervals to leave out.
     """
     if run is None or len(run.intervals) <= warm_up:
         return row
     steady = _without_warm_up(run, warm_up)
-    peak, source = steady.gpu_mem_peak_bytes, 'cuda_allocator'
-    if peak is None:
-        peak = row.memory_peak_bytes or steady.process_rss_bytes
-        source = 'process_rss'
     cores, iter_s = steady.process_cpu_cores, steady.iter_s
     if cores is not None and steady.run.loader.num_workers:
         worker_s = steady.worker_cpu_s
@@ -74,9 +69,7 @@ def complete_row(row: SweepRow, run: Run | None, warm_up: int) -> SweepRow:
         data_wait_s=steady.data_wait_s,
         images_per_s=steady.images_per_s,
         gpu_util_pct=gpu.util_pct if gpu else None,
-        gpu_zero_pct=gpu.zero_pct if gpu else None,
-        memory_peak_bytes=peak,
-        memory_source=None if peak is None else source,
+        memory_peak_bytes=steady.gpu_mem_peak_bytes,
         cpu_cores=cores,
         external_cpu_cores=steady.external_cpu_cores,
         most_workers=cap.workers if cap else None,
@@ -104,9 +97,8 @@ def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
     """
     groups: dict[int | None, list[SweepRow]] = {}
     for row in rows:
-        # it came to its end, and trains
         is_done = row.status == 'completed' and row.is_measured
-        if is_done and row.is_loss_finite is not False and not exceeds_host(row):
+        if is_done and not exceeds_host(row):
             groups.setdefault(row.setting.batch_size, []).append(row)
     best = []
     for group in groups.values():

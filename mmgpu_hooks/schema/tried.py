@@ -10,12 +10,6 @@ from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.recorded import SaveRecord
 
-MEMORY_SOURCES: Mapping[str, str] = {
-    'cuda_allocator': "CUDA's allocator",
-    'process_rss': 'the training process in the RAM (resident), as there is no CUDA',
-}
-"""What a peak of memory can be of, and how a sentence calls it."""
-
 
 @dataclass(frozen=True)
 class SweepSetting:
@@ -50,24 +44,17 @@ class SweepRow:
     """Part of ``iter_s``."""
     images_per_s: Optional[float] = None
     gpu_util_pct: Optional[float] = None
-    gpu_zero_pct: Optional[float] = None
-    """Share of the time at 0 %."""
     memory_peak_bytes: Optional[int] = None
-    memory_source: Optional[str] = None
-    """What the peak is of: one of :data:`MEMORY_SOURCES`."""
+    """Of CUDA's allocator."""
     cpu_cores: Optional[float] = None
     """In use by the training process and its workers, mean."""
     external_cpu_cores: Optional[float] = None
     """In use by others meanwhile."""
-    is_loss_finite: Optional[bool] = None
-    """Whether every loss was a number; ``None`` where the loss is not logged."""
     most_workers: Optional[int] = None
     """The most that this host carries with this setting; ``None`` is unknown."""
     most_workers_reason: Optional[str] = None
     folder: str = ''
     """With its log and its evidence."""
-    is_reused: bool = False
-    """Whether an earlier start of the sweep had measured it."""
 
     @property
     def is_measured(self) -> bool:
@@ -213,8 +200,6 @@ class Trial:
     """With the log, and the evidence to be read again."""
     figures: Mapping[str, Any] = field(default_factory=dict)
     """What its plan made of it, as JSON."""
-    is_reused: bool = False
-    """Whether an earlier start of the plan had measured it."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from mmgpu_hooks.schema.figures import (
 )
 from mmgpu_hooks.schema.judged import Verification
 from mmgpu_hooks.schema.tried import (
-    MEMORY_SOURCES,
     Profile,
     SaveBench,
     SaveBenchRow,
@@ -67,8 +66,6 @@ def describe_sweep(sweep: Sweep) -> list[Section]:
 
     def judge(row: SweepRow) -> str:
         """The best, or why a trial cannot be it."""
-        if row.is_measured and row.is_loss_finite is False:
-            return 'loss not finite'
         if row.is_measured and exceeds_host(row):
             return 'beyond the host'
         if row.status != 'completed' or not row.is_measured:
@@ -119,9 +116,6 @@ def _sweep_notes(sweep: Sweep) -> Iterator[str]:
     for most, reason in beyond.items():
         count = plural(most or 0, 'worker')
         yield f'More than {count} are more than this host carries: {reason}.'
-    sources = {row.memory_source for row in rows if row.memory_peak_bytes}
-    for source in sorted(filter(None, sources)):
-        yield f'Memory is the peak of {MEMORY_SOURCES[source]}.'
     yield from _others_cores([row.external_cpu_cores for row in rows])
     yield from sweep.notes
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import cycle
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from fakes.compared_runs import write_run
-from fakes.prepared import make_starved, prepare_config
+from fakes.prepared import make_starved
 from fakes.runs import make_evidence
 from fakes.sweeps import make_sweep_row
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.experiment import engine
 from mmgpu_hooks.experiment.store import STORE_NAME, open_store
 from mmgpu_hooks.schema.tried import Trial
 from training.trial_toys import write_config
@@ -116,26 +114,3 @@ def test_a_training_that_cannot_be_profiled(
     line = refusal('profile', config, *more)
     assert words in line
     assert (error or '') in line
-
-
-NOISY = [0.5, 2.0, 0.6, 1.9]
-
-
-@pytest.mark.parametrize(
-    ('gains', 'cores', 'is_said'),
-    [(NOISY, 1.5, True), (NOISY, 0.1, False), ([1.5, 1.6], 1.5, False)],
-)
-def test_other_load_is_said_after_the_first_minute(
-    tmp_path, scripted, gains, cores, is_said, monkeypatch, capsys
-):
-    run = write_run(tmp_path / 'run', make_starved(prepare_config(tmp_path)))
-    turns = cycle(gains)
-    scripted.iteration_s = staticmethod(
-        lambda spec: 0.1 / next(turns) if spec.folder.endswith('second') else 0.1
-    )
-    monkeypatch.setattr(engine.OtherLoad, 'read_cores', lambda self: cores)
-    assert main(['verify', str(run)]) == 0
-    err = capsys.readouterr().err
-    # once, with five minutes to go on for
-    assert err.count('\n') == is_said
-    assert ('1.5 cores' in err) == is_said

@@ -39,9 +39,7 @@ def make_sweep_row(
             'data_wait_s': 0.2 * iter_s,
             'images_per_s': (batch or 1) / iter_s,
             'memory_peak_bytes': 800 * MIB,
-            'memory_source': 'process_rss',
             'cpu_cores': 1.5,
-            'is_loss_finite': True,
             'most_workers': 2,
             'most_workers_reason': '2 usable cores',
         }

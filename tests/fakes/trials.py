@@ -73,8 +73,6 @@ class ScriptedTrial:
                 'starts': [],
                 'batch_size': self.batch_size,
                 'left': self.left,
-                'is_loss_finite': None,
-                'peak_rss_bytes': None,
             }
         ]
 

@@ -57,10 +57,7 @@ def test_settings_are_swept_kept_and_not_trained_again(ask, tmp_path):
         assert row['iter_s']['count'] >= 6
         assert row['iterations'] >= 60
         assert row['images_per_s'] == pytest.approx(2 / row['iter_s']['value'], rel=0.2)
-        assert row['memory_source'] == 'process_rss'
-        assert row['memory_peak_bytes'] > 50e6
         assert row['cpu_cores'] > 0
-        assert row['is_loss_finite'] is True
     folder = tmp_path / 'w' / 'sweep'
 
     # a trial neither validates nor writes what lasts, and keeps the training's hooks

@@ -9,7 +9,6 @@ import pytest
 
 from fakes.clock import HandClock
 from mmgpu_hooks.measure.host import HostMeter, read_busy_s
-from mmgpu_hooks.measure.proc import read_peak_rss_bytes
 
 HOST = 'mmgpu_hooks.measure.host'
 
@@ -108,10 +107,3 @@ class Times(NamedTuple):
 def test_what_the_host_works(monkeypatch, times: Times, busy_s: float):
     monkeypatch.setattr('psutil.cpu_times', lambda: times)
     assert read_busy_s() == busy_s
-
-
-def test_the_peak_of_memory_is_the_kernels(tmp_path: Path):
-    (tmp_path / 'self').mkdir()
-    (tmp_path / 'self' / 'status').write_text('VmPeak:\t9 kB\nVmHWM:\t    7 kB\n')
-    assert read_peak_rss_bytes(tmp_path) == 7 * 1024
-    assert read_peak_rss_bytes(tmp_path / 'none') is None
