@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import sys
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import click
 
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer
-from mmgpu_hooks.judge.console_log import ConsoleLog
+from mmgpu_hooks.judge.console_log import MOST_BYTES, ConsoleLog, read_log
 from mmgpu_hooks.judge.standstill import Rank
-from mmgpu_hooks.judge.why import judge_end, read_host, read_log
+from mmgpu_hooks.judge.why import judge_end, read_host
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.figures import format_bytes
 from mmgpu_hooks.schema.judged import Why
 from mmgpu_hooks.schema.run import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
@@ -78,7 +80,11 @@ def _read_log(name: str) -> ConsoleLog:
             raise UserError('--log - reads standard input, which is closed.')
         return read_log(sys.stdin.buffer)
     with open(name, 'rb') as file:
-        return read_log(file)
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_BYTES:
+            what = f'the last {format_bytes(MOST_BYTES)} of {name}'
+            print(f'mmgpu why: reading {what}, which has more.', file=sys.stderr)
+        return read_log(file, size)
 
 
 def _render_json(answer: Why) -> str:

@@ -20,7 +20,6 @@ from mmgpu_hooks.hooks.sources import UNPROVEN, Sources, read_device
 from mmgpu_hooks.hooks.stuck_source import SOURCE as WATCHDOG
 from mmgpu_hooks.hooks.stuck_source import StuckSource
 from mmgpu_hooks.hooks.validation import ValidationSource
-from mmgpu_hooks.measure.host import read_file_system
 from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.now import read_oom_kills
@@ -348,8 +347,6 @@ class Recorder:
             hooks_s=totals.hooks_s,
             duration_s=self._ledger.elapsed_s + self._build_s if is_timed else None,
             saves=self._saving.count,
-            shm_free_bytes=read_file_system('/dev/shm')[1],
-            disk_free_bytes=read_file_system(vis_data_folder(self._runner))[1],
             oom_kills=read_oom_kills(self._memory_cgroup),
             **described,
         )

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import codecs
 import enum
+import io
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, BinaryIO, NamedTuple
 
-MOST_LINE_BYTES = 2**16
-"""The rest of a longer line is left out; `\\r` ends a line here, as `\\n` does."""
+MOST_BYTES = 64 * 2**20
+"""Of a longer log the end is read: 10 s; what was before, training survived."""
+
+_CHUNK_BYTES = 2**18
+
+_MOST_LETTERS = 2**16
+"""A longer line counts as several; `\\r` ends a line here, as `\\n` does."""
 
 _CONTEXT = 400
 """Lines after a traceback's last frame within which it may end; ranks interleave."""
@@ -23,7 +30,7 @@ _CONTEXT = 400
 _SURVIVED = 3
 """Iterations after which training evidently went on."""
 
-_MOST_RANKS, _MOST_PREFIXES = 256, 4
+_MOST_RANKS = 256
 
 _NEAR = 5
 """Lines within which one belongs to the next, though ranks interleave."""
@@ -67,8 +74,8 @@ class Sign(NamedTuple):
     """Lines that say the same."""
 
     cause: str
-    order: int
-    pattern: str
+    order: Order
+    pattern: re.Pattern[str] | None = None
     is_sure: bool = False
     is_raised: bool = False
     """Counts only as an exception: at the start of a line, or within a traceback."""
@@ -77,7 +84,7 @@ class Sign(NamedTuple):
     needs: str = ''
     """A flag that frames of the traceback set."""
     survives: int = _SURVIVED
-    """More where workers go on for a while."""
+    """Iterations; more where workers go on for a while."""
 
 
 _TABLE = r"""
@@ -267,31 +274,30 @@ _SHM = (
 
 
 def _read_table(table: str) -> Iterator[Sign]:
-    for block in re.findall(r'^(\S.*)\n((?:    .*\n)+)', table, re.MULTILINE):
-        order, cause, *marks = block[0].split()
-        values = dict(mark.split('=') for mark in marks if '=' in mark)
-        pattern = '|'.join(line.strip() for line in block[1].splitlines())
+    for head, body in re.findall(r'^(\S.*)\n((?:    .*\n)+)', table, re.MULTILINE):
+        order, cause, *marks = head.split()
+        values = dict(mark.partition('=')[::2] for mark in marks)
+        pattern = '|'.join(line.strip() for line in body.splitlines())
         yield Sign(
             cause,
             Order[order],
-            pattern.replace('SHM', _SHM),
-            is_sure='sure' in marks,
-            is_raised='raised' in marks,
+            re.compile(pattern.replace('SHM', _SHM)),
+            is_sure='sure' in values,
+            is_raised='raised' in values,
             victim=values.get('victim', ''),
             needs=values.get('needs', ''),
             survives=int(values.get('survives', _SURVIVED)),
         )
 
 
-def _any(patterns: str, start: str = '') -> re.Pattern[str]:
+def _any(patterns: str, form: str = '(?:{})') -> re.Pattern[str]:
     """One expression of several, each on a line of its own."""
-    return re.compile(f'{start}(?:{"|".join(patterns.split(chr(10))[1:-1])})')
+    return re.compile(form.format('|'.join(patterns.strip('\n').splitlines())))
 
 
-_SIGNS = tuple((sign, re.compile(sign.pattern)) for sign in _read_table(_TABLE))
+_SIGNS = tuple(_read_table(_TABLE))
 
-_TRIGGER = re.compile(
-    _any(r"""
+_TRIGGER = _any(r"""
 rror|xception|nterrupt|illed|KILL|Xid|GPU|CANCELLED|reempt|PREEMPT|Traceback|File "
 │|space left|quota|ignal|egmentation|bort|Terminated|Hangup|losed|imed out|timeout
 timing out|TERM|of memory|OUT_OF|Out Of|allocate|shm|reset by|shared memory|nan\b|inf\b
@@ -299,8 +305,7 @@ NaN|victed|resource: |exit|Exit|\^C|responding|ALLOC|Root Cause|reclaim|blocked 
 OOM|by peer|terminate|dumped|exceed|hung|lost|Bus e|已杀死|collectives|watchdog
 heartbeat|failed|unexpected|Caught|override|nvironment|session crashed
 mmgpu explain|epochs comp|rain(?:er\.fit|_runtime|ing (?:time|compl|finish|is d|done))
-""").pattern.encode()
-)
+""")
 """Whatever a sign holds holds one of these; other lines can only be progress."""
 
 _ANSI = re.compile(
@@ -317,7 +322,7 @@ std(?:out|err)(?: [FP]|:)[ ]
 [\w.-]+-\d+:[ ](?=\S*(?:Error|Trace)|  File)
 (?:\w+ - )?(?:ERROR|CRITICAL|FATAL)(?: -|:)? (?=\S*(?:Error|Exception|Interrupt)\b)
 """,
-    r'\s*',
+    r'(?:\s*(?:{})){{0,4}}',
 )
 _BAR = re.compile(
     r'^.*?(?:\d+%\|[^|]*\|\s*\S+ \[[^\]]*\]|task/s, elapsed: \d+s, ETA:\s+\d+s'
@@ -436,8 +441,6 @@ class ConsoleLog:
         """Number of the last line."""
         self.progress = 0
         """Distinct iterations that were logged."""
-        self.last_progress = 0
-        """The last iteration's line; 0 where none was logged."""
         self._done = 0, 0
         self._order = 0
         self._frame = -_NEAR
@@ -447,27 +450,23 @@ class ConsoleLog:
         self._calm = 0
         self._nans: list[Event] = []
 
-    def feed(self, line: int, raw: bytes) -> None:
-        """Take one line, without its end; bytes that are no UTF-8 are replaced."""
+    def feed(self, line: int, text: str) -> None:
+        """Take one line, without its end."""
         self.lines = line
         self._order += 1
-        if not _TRIGGER.search(raw) and self._order - self._frame >= _NEAR:
+        if not _TRIGGER.search(text) and self._order - self._frame >= _NEAR:
             self._calm += 1
-            if b'[' in raw or b'loss' in raw or b'%' in raw or b'it/s' in raw:
-                self._note_progress(line, raw.decode('utf-8', 'replace'))
+            if '[' in text or 'loss' in text or '%' in text or 'it/s' in text:
+                self._note_progress(line, text)
             return
-        text = _ANSI.sub('', raw.decode('utf-8', 'replace')).rstrip()
+        text = _ANSI.sub('', text).rstrip()
         while '[' in text and '/' in text and (bar := _BAR.match(text)) is not None:
             self._note_progress(line, bar[0])
             text = text[bar.end() :]
-        rank = None
-        for _ in range(_MOST_PREFIXES):
-            prefix = _PREFIX.match(text)
-            if prefix is None:
-                break
-            label = next(filter(None, prefix.groups()), None)
-            rank = int(label) if label is not None else rank
-            text = text[prefix.end() :]
+        prefix = _PREFIX.match(text)
+        assert prefix is not None  # it may be empty
+        label = next(filter(None, prefix.groups()), None)
+        rank, text = None if label is None else int(label), text[prefix.end() :]
         if text and not self._note_progress(line, text):
             if rank not in self._tracebacks and len(self._tracebacks) >= _MOST_RANKS:
                 self._tracebacks.clear()
@@ -539,7 +538,6 @@ class ConsoleLog:
                 self._recent.append(key)
                 self.progress += 1
                 is_new = True
-        self.last_progress = line if is_progress else self.last_progress
         loss = _LOSS.search(text) if is_new else None
         if loss is not None:
             is_nan = loss[1][-1].lower() in 'nf'
@@ -575,48 +573,49 @@ def _match_sign(
 ) -> Sign | None:
     own = _OWN.match(text)
     if own is not None:
-        return Sign(own[1], Order.WATCHED, '', own[2] == 'sure')
+        return Sign(own[1], Order.WATCHED, is_sure=own[2] == 'sure')
     is_warning = bool(_WARNING.search(text[:60])) and not is_exception
     may_raise = is_exception or (is_open and not text.startswith((' ', '\t')))
     may_raise = may_raise or raised.startswith('KeyboardInterrupt')
-    for sign, pattern in _SIGNS:
+    for sign in _SIGNS:
         if sign.needs and not (is_open and sign.needs in traceback.flags):
             continue
         if sign.is_raised and (is_warning or not may_raise):
             continue
-        if pattern.search(raised if sign.is_raised else text):
+        said = raised if sign.is_raised else text
+        if sign.pattern and sign.pattern.search(said):
             return sign
     return None
 
 
-_SAMPLE = Sign('sample_raised', Order.WORKER, '', True)
-_CONFIG = Sign('config_error', Order.HINTED, '')
-_UNNAMED = Sign('unknown', Order.RAISED, '')
-_BARE = Sign('unknown', Order.WRAPPER, '', survives=1)
-_NAN = Sign('nan_loss', Order.RESOURCE, '', True)
+_SAMPLE = Sign('sample_raised', Order.WORKER, is_sure=True)
+_CONFIG = Sign('config_error', Order.HINTED)
+_UNNAMED = Sign('unknown', Order.RAISED)
+_BARE = Sign('unknown', Order.WRAPPER, survives=1)
+_NAN = Sign('nan_loss', Order.RESOURCE, is_sure=True)
 _CALM = {_UNNAMED: 200, _BARE: 5}
 """Ordinary lines after which an exception that no sign knows was caught."""
 
 
-def split_lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Lines of a log with their number; those that ``\\r`` parts share one.
+def read_log(file: BinaryIO, size: int = 0) -> ConsoleLog:
+    """Read a log to its end and close it; bytes that are no UTF-8 are replaced.
+
+    UTF-16 with a byte-order mark, as PowerShell writes, is taken too. Parts that only
+    ``\\r`` ends share the number of a line.
 
     Args:
-        chunks: The log in pieces of any size. UTF-16 with a byte-order mark, as
-            PowerShell writes, is taken too.
+        file: The log.
+        size: Its bytes where they are known: of more than `MOST_BYTES` the last count.
     """
-    number, rest, decoder = 1, b'', None
-    for count, piece in enumerate(chunks):
-        chunk = piece
-        if count == 0 and chunk[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            decoder = codecs.getincrementaldecoder('utf-16')('replace')
-        if decoder is not None:
-            chunk = decoder.decode(chunk).encode('utf-8', 'replace')
-        pieces = re.split(rb'(\r\n|\n|\r)', rest + chunk)
-        rest = pieces.pop()[:MOST_LINE_BYTES]
-        for text, end in zip(pieces[::2], pieces[1::2]):
-            if text:
-                yield number, text[:MOST_LINE_BYTES]
-            number += end != b'\r'
-    if rest:
-        yield number, rest
+    raw = io.BufferedReader(file)  # type: ignore[type-var]  # has what it needs
+    is_wide = raw.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    log, number = ConsoleLog(), 1
+    for _ in range((size - MOST_BYTES) // _CHUNK_BYTES):
+        number += raw.read(_CHUNK_BYTES).count(b'\n')
+    encoding = 'utf-16' if is_wide else 'utf-8'
+    with io.TextIOWrapper(raw, encoding, 'replace', newline='') as lines:
+        for line in iter(partial(lines.readline, _MOST_LETTERS), ''):
+            if text := line.rstrip('\r\n'):
+                log.feed(number, text)
+            number += line.endswith('\n')
+    return log

@@ -35,9 +35,8 @@ from mmgpu_hooks.judge.columns import (
     sum_known,
     total,
 )
+from mmgpu_hooks.judge.cpu import TrainingCpu, WorkerThreads, find_cpu, find_threads
 from mmgpu_hooks.judge.saves import judge_saves
-from mmgpu_hooks.judge.threads import WorkerThreads, find_worker_threads
-from mmgpu_hooks.judge.training_cpu import TrainingCpu, find_cpu
 from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema.judged import SaveJudgement
@@ -526,7 +525,7 @@ class Run(Figures):
     @cached_property
     def threads(self) -> WorkerThreads | None:
         """Of the loader's workers; ``None`` where they do not show it."""
-        return find_worker_threads(self)
+        return find_threads(self)
 
     @cached_property
     def judged_saves(self) -> tuple[SaveJudgement, ...]:

@@ -18,6 +18,7 @@ _OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
 """Where a step of several ranks waits for the gradients of the others."""
 _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
 _MOST_CALLS = 4
+_MUTE = "C code that holds Python's lock, so that no thread can run"
 _STATES = {
     'R': 'runs',
     'S': 'is asleep',
@@ -58,11 +59,14 @@ class Rank(NamedTuple):
     def stuck(self) -> StuckRecord | None:
         """What it stands still in; ``None`` where it went on after that."""
         evidence = self.evidence
-        stuck = evidence.stuck[-1] if evidence.stuck else None
         last = evidence.intervals[-1].iteration if evidence.intervals else 0
-        if stuck is None or stuck.is_over or last > stuck.iteration:
-            return None
-        return stuck
+        for stuck in evidence.stuck[-1:]:
+            if not stuck.is_over and last <= stuck.iteration:
+                return stuck
+        if self.host.stack:  # the watchdog could not run
+            calls = self.host.stack
+            return StuckRecord(iteration=last, part=_MUTE, waited_s=0.0, stack=calls)
+        return None
 
 
 def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
@@ -76,7 +80,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     """
     found = [(rank, stuck) for rank in ranks if (stuck := rank.stuck) is not None]
     if not found:
-        return next((_judge_mute(rank) for rank in ranks if rank.host.stack), None)
+        return None
     own = [pair for pair in found if not _waits_for_ranks(*pair)]
     rank, stuck = (own or found)[0]
     gone = [one for one in ranks if one.is_gone]
@@ -90,10 +94,9 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
         for other, one in found
         if other is not rank
     ]
-    sentence = (
-        f'Stuck for {stuck.waited_s:.0f} s and more, {phrase_part(stuck)} '
-        f'(iteration {stuck.iteration + 1}).'
-    )
+    waited = f' for {stuck.waited_s:.0f} s and more' if stuck.waited_s else ''
+    where = f'{phrase_part(stuck)} (iteration {stuck.iteration + 1})'
+    sentence = f'Stuck{waited}, {where}.'
     is_named = bool(own) or cause == 'rank_lost'
     if len(found) > 1 and is_named:
         sentence += f' The other ranks wait for rank {rank.number}.'
@@ -108,24 +111,6 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
         CAUSES[cause].do,
         rank=rank.number if is_named else None,
         sample=None if stuck.sample is None else str(stuck.sample),
-    )
-
-
-def _judge_mute(rank: Rank) -> Why:
-    """C code holds Python's lock, so that the watchdog could not run."""
-    stack, cause, certainty = rank.host.stack, 'unknown', 'unknown'
-    if any(_COLLECTIVE.search(call) for call in stack):
-        cause, certainty = 'rank_waits', 'likely'
-    elif any('torch/utils/data/_utils/fetch.py' in call for call in stack):
-        cause, certainty = 'worker_stuck', 'likely'
-    return Why(
-        'running' if rank.host.is_alive else 'ended',
-        cause,
-        certainty,
-        "Stuck in C code that holds Python's lock, so that no thread can run.",
-        tuple(Proof('stack', None, call) for call in stack[:_MOST_CALLS]),
-        CAUSES[cause].do,
-        rank=rank.number,
     )
 
 
@@ -146,8 +131,10 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> tuple[str, str]:
     """The cause and how sure it is."""
     unknown, is_idle = ('unknown', 'unknown'), stuck.state == 'S'
     if stuck.part != 'data_wait':
-        waits = _waits_for_ranks(rank, stuck)
-        return ('rank_waits', 'likely') if waits else unknown
+        if _waits_for_ranks(rank, stuck):
+            return 'rank_waits', 'likely'
+        is_loading = any('torch/utils/data/_utils/fetch.py' in c for c in stuck.stack)
+        return ('worker_stuck', 'likely') if is_loading else unknown
     if stuck.state in ('Z', 'X'):
         return 'worker_killed', 'sure'
     if stuck.state == 'D':

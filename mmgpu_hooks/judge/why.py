@@ -1,6 +1,6 @@
 """Judges a run that ended or stands still, by what is left of it.
 
-Pure but for `read_log` and `read_host`: lines of logs become events (see
+Pure but for `read_host`: lines of logs become events (see
 `console_log`), one of them leads, and figures of memory confirm or refute it.
 """
 
@@ -11,10 +11,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
 
 from mmgpu_hooks.judge.causes import CAUSES
-from mmgpu_hooks.judge.console_log import ConsoleLog, Event, Order, split_lines
+from mmgpu_hooks.judge.console_log import ConsoleLog, Event, Order
 from mmgpu_hooks.judge.standstill import Rank, judge_standstill
 from mmgpu_hooks.measure.loader.call_stack import parse_stack
 from mmgpu_hooks.measure.now import read_host_now
@@ -28,7 +27,6 @@ _SCARCE = 0.03
 """Share of memory below which the kernel is about to kill."""
 _AMPLE = 0.15
 """Share of memory above which it was not short a moment later."""
-_LITTLE_DISK = 64 * 2**20
 _CHUNK_BYTES = 2**18
 _MOST_PROOF = 4
 _GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
@@ -49,14 +47,6 @@ _CARD_LOST = re.compile(r'GPU is lost|fallen off the bus', re.I)
 
 Found = Sequence[tuple[str, ConsoleLog]]
 """Logs that were read, each with the name of its source; the console's first."""
-
-
-def read_log(file: BinaryIO) -> ConsoleLog:
-    """Read a log to its end in pieces; memory does not grow with it."""
-    log = ConsoleLog()
-    for number, line in split_lines(iter(lambda: file.read(_CHUNK_BYTES), b'')):
-        log.feed(number, line)
-    return log
 
 
 def read_host(evidence: RunEvidence) -> HostNow:
@@ -84,8 +74,11 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
         says it; anything else is ``unknown``.
     """
     first = ranks[0] if ranks else None
-    ended = [(r, r.evidence.end) for r in ranks if r.evidence.end is not None]
-    ended = [(rank, end) for rank, end in ended if end.status != 'completed']
+    ended = [
+        (rank, end)
+        for rank in ranks
+        if (end := rank.evidence.end) and end.status != 'completed'
+    ]
     # rank 0 may have passed the last collective when another fails
     if first and first.evidence.end and not ended:
         return _judge_completed(logs, ranks)
@@ -155,7 +148,7 @@ def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
     label = '' if rank.number is None else f'[rank{rank.number}]: '
     log = ConsoleLog()
     for line in lines:
-        log.feed(0, f'{label}{line}'.encode('utf-8', 'replace'))
+        log.feed(0, f'{label}{line}')
     return log
 
 
@@ -235,11 +228,7 @@ def _judge_silence(logs: Found, rank: Rank | None) -> Why:
         if log.done:
             proof = Proof(logs[0][0], log.done, 'training is complete')
             return Why('completed', None, 'sure', 'Nothing ended badly.', (proof,))
-        last = log.last_progress
-        where = f'the last iteration stands in line {last}' if last else 'no iteration'
-        said = (
-            f'Nothing in {plural(log.lines, "line")} says that it ended badly; {where}.'
-        )
+        said = f'Nothing in {plural(log.lines, "line")} says that it ended badly.'
         do = (
             'MMEngine writes no traceback into its log: what raised stands on the '
             'console, which --log FILE reads.',
@@ -264,23 +253,11 @@ def _weigh(why: Why, event: Event, rank: Rank) -> Why:
     """What figures of the run say about a cause that a line names."""
     if event.sign.victim:
         return _weigh_kill(why, event.sign.victim, rank, event.text)
-    end, run = rank.evidence.end, rank.evidence.run
-    if end is None:
-        return why
-    if why.cause == 'oom_gpu' and run.loader.batch_size is not None:
-        size = f'with {run.loader.batch_size} images in a batch'
+    end, images = rank.evidence.end, rank.evidence.run.loader.batch_size
+    if why.cause == 'oom_gpu' and end is not None and images is not None:
+        size = f'with {images} images in a batch'
         return _with(why, why.certainty, f'after {end.iterations} iterations, {size}')
-    free, least, what = {
-        'shm_full': (
-            end.shm_free_bytes,
-            0.1 * (run.host.shm_total_bytes or 0),
-            '/dev/shm',
-        ),
-        'disk_full': (end.disk_free_bytes, _LITTLE_DISK, 'the disk'),
-    }.get(why.cause or '', (None, 0, ''))
-    if free is None or free >= least:
-        return why
-    return _with(why, 'sure', f'{format_bytes(free)} of {what} were free')
+    return why
 
 
 def _with(why: Why, certainty: str, text: str, cause: str | None = None) -> Why:

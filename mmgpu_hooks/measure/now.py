@@ -48,53 +48,43 @@ def read_oom_kills(folder: str | None) -> int | None:
     return None
 
 
-def read_identity(proc: Path = _PROC, sys: Path = _SYS) -> dict[str, Any]:
+def read_identity() -> dict[str, Any]:
     """This process and its memory's control group, as fields of a run record."""
-    folders = read_cgroup_folders('memory', proc, sys)
+    folders = read_cgroup_folders('memory', _PROC, _SYS)
     folder = str(folders[0][1]) if folders else None
     return {
         'hostname': socket.gethostname(),
         'pid': os.getpid(),
-        'process_start': _read_start(os.getpid(), proc)[1],
+        'process_start': _read_start(os.getpid())[1],
         'memory_cgroup': folder,
         'oom_kills': read_oom_kills(folder),
     }
 
 
-def _read_start(pid: int, proc: Path) -> tuple[str, int | None]:
+def _read_start(pid: int) -> tuple[str, int | None]:
     try:
-        return parse_process_start((proc / str(pid) / 'stat').read_text())
+        return parse_process_start((_PROC / str(pid) / 'stat').read_text())
     except (OSError, ValueError, IndexError):
         return '', None
 
 
 def read_host_now(
-    hostname: str | None,
-    pid: int | None,
-    process_start: int | None,
-    memory_cgroup: str | None,
-    proc: Path = _PROC,
-    kmsg: Path = _KMSG,
+    hostname: str | None, pid: int | None, start: int | None, memory_cgroup: str | None
 ) -> HostNow:
     """What this host shows of a run; nothing where the run was on another one.
 
     Args:
-        hostname: Of the run, as are the next three; see `RunRecord`.
+        hostname: Of the run, as are the others; see `RunRecord`.
         pid: Its process.
-        process_start: Clock ticks after boot.
+        start: Of that, in clock ticks after boot.
         memory_cgroup: Folder of its control group.
-        proc: Root of the proc file system.
-        kmsg: The kernel's log.
     """
-    if pid is None or hostname != socket.gethostname() or not proc.is_dir():
+    if pid is None or hostname != socket.gethostname() or not _PROC.is_dir():
         return HostNow()
-    state, start = _read_start(pid, proc)
-    is_alive = start is not None and start == process_start and state not in 'ZX'
-    return HostNow(
-        is_alive=is_alive,
-        oom_kills=read_oom_kills(memory_cgroup),
-        kernel=read_kernel_log((process_start or 0) / os.sysconf('SC_CLK_TCK'), kmsg),
-    )
+    state, found = _read_start(pid)
+    is_alive = found is not None and found == start and state not in 'ZX'
+    since_s = (start or 0) / os.sysconf('SC_CLK_TCK')
+    return HostNow(is_alive, read_oom_kills(memory_cgroup), read_kernel_log(since_s))
 
 
 def read_kernel_log(since_s: float, kmsg: Path = _KMSG) -> tuple[str, ...]:

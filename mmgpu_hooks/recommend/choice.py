@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from mmgpu_hooks.judge.cpu import WorkerThreads
 from mmgpu_hooks.judge.memory import find_worker_growth
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.threads import WorkerThreads
 from mmgpu_hooks.judge.thresholds import (
     RUN_DELAY_PROBLEM,
     STARTUP_MEASURABLE,

@@ -586,8 +586,5 @@ class EndRecord(Line, frozen=True, kw_only=True, tag='end'):
     is in it."""
     sample: Optional[str] = None
     """What the data set was asked for when loading raised in the training process."""
-    shm_free_bytes: Optional[Count] = None
-    disk_free_bytes: Optional[Count] = None
-    """Where the evidence is written."""
     oom_kills: Optional[Count] = None
     """Processes that the kernel has killed in the control group for memory."""

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.judge.why import judge_end, read_log
+from mmgpu_hooks.judge.console_log import read_log
+from mmgpu_hooks.judge.why import judge_end
 
 HERE = Path(__file__).parent
 STAMP = '2024/05/01 09:{:02d}:00 - mmengine - INFO - '
@@ -87,6 +88,18 @@ def test_from_a_pipe_with_line_numbers(ask, monkeypatch):
     answer = ask('why', '--log', '-')
     assert (answer['cause'], answer['certainty']) == ('oom_host', 'likely')
     assert answer['proof'][0]['line'] == 3
+
+
+def test_of_a_long_log_the_end_counts(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr('mmgpu_hooks.judge.console_log.MOST_BYTES', 1000)
+    monkeypatch.setattr('mmgpu_hooks.commands.why.MOST_BYTES', 1000)
+    log = b'Killed\n' + b'.\n' * 2**18 + b'RuntimeError: CUDA out of memory\n'
+    (tmp_path / 'log').write_bytes(log)
+    assert main(['why', str(tmp_path / 'log')]) == 0
+    shown = capsys.readouterr()
+    assert 'oom_gpu' in shown.out and 'Killed' not in shown.out
+    assert f'line {2**18 + 2} ' in shown.out
+    assert shown.err.count('\n') == 1 and 'reading the last' in shown.err
 
 
 def test_nothing_reaches_the_terminal_raw(capsys, tmp_path):

@@ -9,10 +9,11 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import GIB, make_evidence, make_run
 from mmgpu_hooks.hooks.stuck_source import list_causes
+from mmgpu_hooks.judge.console_log import read_log
 from mmgpu_hooks.judge.rules.training import judge_standstills
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.standstill import Rank
-from mmgpu_hooks.judge.why import judge_end, read_log
+from mmgpu_hooks.judge.why import judge_end
 from mmgpu_hooks.measure.now import (
     parse_oom_kills,
     parse_process_start,
@@ -98,7 +99,7 @@ CLOSED = 'RuntimeError: gloo/transport/tcp/pair.cc:5] Connection closed by peer 
         ('SystemExit: 3', CTRL_C, 'interrupted', 'likely'),
         ('torch.OutOfMemoryError: CUDA out of memory. Tried', {}, 'oom_gpu', 'sure'),
         (f'{WORKER}\n{LOST_WORKER}', {'oom_kills': 3}, 'oom_host', 'sure'),
-        (FULL, {'disk_free_bytes': 0}, 'disk_full', 'sure'),
+        (FULL, {}, 'disk_full', 'likely'),
         ('ValueError: x', {}, 'unknown', 'unknown'),
         ('SystemExit: x', {'sample': 'index 37'}, 'unknown', 'unknown'),
         (f'{FETCH}\nBadImage: x', {'sample': 'index 7'}, 'sample_raised', 'sure'),

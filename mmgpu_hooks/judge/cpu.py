@@ -1,18 +1,25 @@
-"""The CPU that plain training used: saves and validations are taken off."""
+"""The CPU that plain training used, and threads inside the loader's workers. Pure.
+
+Of plain training saves and validations are taken off.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.columns import (
     Column,
     Intervals,
     average,
     count_all,
+    largest,
     quiet,
+    sum_known,
     total,
 )
 from mmgpu_hooks.schema.recorded import SaveRecord, ValidationRecord
@@ -150,3 +157,56 @@ def _start_cpu_s(some: Intervals) -> float:
     beyond_s = max(total(some.column('first_wait_s')) - firsts_s, 0.0)
     starts_s = total(some.column('ledger_s', 'startup'))
     return START_CPU_SHARE * max(starts_s - beyond_s, 0.0)
+
+
+@dataclass(frozen=True)
+class WorkerThreads:
+    """Of a run with workers whose CPU and waits for cores were read."""
+
+    workers: int
+    threads: int
+    """Most that one worker had, PyTorch's own included."""
+    cores: float
+    """That this rank may use."""
+    cpu_s: float
+    """Of a worker for one batch, all its threads."""
+    delay_s: float
+    """What its main thread waited for a core, per batch."""
+    share: float | None
+    """Of ``cpu_s``, what neither the main thread used nor those that send batches;
+    ``None`` where the latter were not measured."""
+    opencv: int | None
+    """Threads that OpenCV says it uses in a worker."""
+
+    @property
+    def is_crowd(self) -> bool:
+        """Whether they are more than the cores, and wait for them."""
+        waits = self.delay_s / (self.cpu_s + self.delay_s)
+        return (
+            self.threads > thresholds.OWN_THREADS
+            and self.workers * self.threads > self.cores
+            and waits >= thresholds.RUN_DELAY_PROBLEM
+        )
+
+    @property
+    def is_thrash(self) -> bool:
+        """Whether threads of the workers are worth a word."""
+        return self.is_crowd and (self.share or 0.0) >= thresholds.THREADS_NOTICE
+
+
+def find_threads(run: Run) -> WorkerThreads | None:
+    """``None`` where there are no workers, or they do not show it."""
+    workers, cores = run.run.loader.num_workers, run.run.host.usable_cores
+    threads = largest(run.column('worker_threads'))
+    cpu_s, delay_s = run.worker_cpu_s, run.worker_run_delay_s
+    beside_s = sum_known(run.steady.column('workers.thread_cpu_s'))
+    if not workers or not threads or not cores or not cpu_s or delay_s is None:
+        return None
+    if beside_s is None or not run.steady_iterations:
+        return None
+    sent_s = run.loader.sent_cpu_s if run.loader else None
+    share = None
+    if sent_s is not None:
+        share = max(beside_s / run.steady_iterations - sent_s, 0.0) / cpu_s
+    opencv = run.loader.opencv_threads if run.loader else None
+    return WorkerThreads(workers, threads, cores, cpu_s, delay_s, share, opencv)
