@@ -221,8 +221,6 @@ class Recorder:
                 run('scalars', self._board.add, record)
         if is_logged:
             run('scalars', self._board.publish)
-        if not is_end:
-            self._sources.follow_batches()
         self._due_at = schedule.find_next(batch_idx, ledger.iterations)
 
     def begin_epoch(self) -> None:

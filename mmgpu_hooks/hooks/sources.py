@@ -205,7 +205,8 @@ class Sources:
         self._host: HostMeter | None = host
         self.gpu = GpuSource(guard, recording.hook.gpu_sample_period_s, device)
         self.device = 'cuda' if self.gpu.is_used else device
-        self._divisor = _pad_size_divisor(runner)
+        self._watch = BatchWatch(_pad_size_divisor(runner))
+        """Looks at a batch where workers told nothing of theirs."""
         self._resizers = run('batch contents', _name_resizers, runner)
         if probe is not None and probe.loader is not runner.train_dataloader:
             # a hook may have put another one there since
@@ -273,7 +274,7 @@ class Sources:
     def unknown(self) -> dict[str, str]:
         """Why a figure is missing, by source."""
         found = {**self.gpu.unknown, **self.loader.unsupported}
-        contents = dict(self.loader.unknown_contents)
+        contents = dict(self._watch.unknown)
         if self._resizers:
             contents['largest_batch_pixels'] = (
                 f'the data preprocessor may change the size of batches: '
@@ -283,10 +284,6 @@ class Sources:
         for of, reasons in (('host', host), ('batch', contents)):
             found.update({f'{of} {name}': why for name, why in reasons.items()})
         return found
-
-    def follow_batches(self) -> None:
-        """To be called every few iterations: what is kept of batches is bounded."""
-        self._run('batch contents', self.loader.follow_batches)
 
     def complete(self, fields: dict[str, Any], batch: Any) -> IntervalRecord:
         """Make the record of an interval.
@@ -322,10 +319,11 @@ class Sources:
     def _read_batches(self, iterations: int, batch: Any) -> dict[str, Any]:
         held = self.loader.read_contents(iterations)
         images = held.images
-        if images is None and batch is not None:
-            # made out of sight: all are taken to be like the last one
-            last = BatchWatch(self._divisor).examine(batch).images
-            images = None if last is None else last * iterations
+        if None in held and batch is not None:
+            last = self._watch.examine(batch).images
+            if images is None and last is not None:
+                # made out of sight: all are taken to be like the last one
+                images = last * iterations
         pixels = None if self._resizers else held.pixels
         figures: dict[str, Any] = dict(
             images=images, largest_batch_pixels=pixels, most_boxes=held.boxes

@@ -86,7 +86,8 @@ class StuckSource:
         if owed.get('state', 'R') in 'ZXTD':
             return True
         # one lock that all of them wait for; alone it may be a slow library
-        return owed.get('alike', 0) > 1 and (owed['state'], owed['call']) == _AT_A_LOCK
+        waits = owed.get('state'), owed.get('call')
+        return owed.get('alike', 0) > 1 and waits == _AT_A_LOCK
 
     def _report(self, running: Running, waited_s: float) -> None:
         own = {'stack': self._watchdog.read_stack()}

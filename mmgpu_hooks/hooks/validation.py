@@ -193,7 +193,6 @@ class ValidationSource:
         self._batches += 1
         if self._batches % _MEMORY_AT == 0:
             self._probe.read_memory()
-            self._probe.follow_batches()
 
     def _end(self) -> None:
         now, self._now = self._now, None

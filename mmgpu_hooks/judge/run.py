@@ -42,7 +42,6 @@ from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema.judged import SaveJudgement
 from mmgpu_hooks.schema.parts import PARTS
 from mmgpu_hooks.schema.predicted import NoPrediction
-from mmgpu_hooks.schema.recorded import SlowSample
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence
 
 _T = TypeVar('_T')
@@ -173,12 +172,6 @@ class LoaderFigures(Figures):
             TransformFigures(name, sum_s / samples if samples else None)
             for name, sum_s in seconds.most_common()
         )
-
-    @cached_property
-    def slowest(self) -> SlowSample | None:
-        """Slowest sample of the whole run."""
-        samples = (s for one in self.every.values('workers.slowest') for s in one or ())
-        return max(samples, key=lambda sample: sample.seconds, default=None)
 
 
 class HostFigures(Figures):

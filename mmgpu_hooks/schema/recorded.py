@@ -202,16 +202,6 @@ class TransformCost(Recorded, frozen=True, kw_only=True):
     """Wall clock inside it, transforms that it calls itself left out."""
 
 
-class SlowSample(Recorded, frozen=True, kw_only=True):
-    """One sample that took long to make."""
-
-    seconds: Number
-    index: Count
-    """Its index in the dataset."""
-    image: Optional[str] = None
-    """Its file, where MMEngine's data set names it."""
-
-
 class WorkersWindow(Recorded, frozen=True, kw_only=True):
     """The loader's worker processes over the iterations of one interval."""
 
@@ -243,8 +233,6 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     """By class name, over the batches that were timed."""
     timed_samples: Count = 0
     """Samples those batches had."""
-    slowest: Tuple[SlowSample, ...] = ()
-    """The slowest sample of the interval, if it is its worker's slowest so far."""
 
 
 class GpuWindow(Recorded, frozen=True, kw_only=True):

@@ -217,13 +217,8 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
 
 def _loader_section(run: Run) -> Section:
     """What making a batch costs, and by transform."""
-    loader, said = run.loader, []
+    loader = run.loader
     costs = loader.transforms if loader is not None and loader.timed_samples else ()
-    if loader is not None and loader.slowest:
-        slow = loader.slowest
-        image = f', image {slow.image}' if slow.image else ''
-        took = format_seconds(slow.seconds)
-        said = [f'Slowest sample {took}: index {slow.index}{image}.']
     columns: Sequence[Column] = (
         ('transform', 'name', str),
         ('per image', 'image_s', format_seconds),
@@ -232,7 +227,6 @@ def _loader_section(run: Run) -> Section:
     return Section(
         'Inside the loader',
         'loader',
-        said,
         facts=list_facts(run, _LOADER),
         table=tabulate(shown, columns, 'Mean time per timed image', 1),
     )

@@ -12,6 +12,7 @@ from fakes.forked import run_forked
 from fakes.nvml import FakeGpu
 from fakes.prepared import make_starved, prepare_config
 from fakes.replaced import replace
+from mmgpu_hooks.schema.recorded import TransformCost
 from mmgpu_hooks.schema.run_folder import evidence_name
 
 WORKERS = 'train_dataloader.num_workers=7'
@@ -20,16 +21,11 @@ MARKS = ('\x1b', '\x07', '\u202e')
 """A terminal's title is set, and text runs from right to left."""
 
 
-def show_image_name(folder: Path) -> list[str]:
+def show_transform_name(folder: Path) -> list[str]:
     found = make_starved()
+    costs = {OWNED: TransformCost(total_s=1.0)}
     intervals = [
-        replace(
-            one,
-            workers=replace(
-                one.workers,
-                slowest=tuple(replace(s, image=OWNED) for s in one.workers.slowest),
-            ),
-        )
+        replace(one, workers=replace(one.workers, transforms=costs))
         for one in found.intervals
     ]
     write_run(folder, replace(found, intervals=tuple(intervals)))
@@ -59,7 +55,7 @@ def name_missing_run(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     'show',
     [
-        show_image_name,
+        show_transform_name,
         show_config_comment,
         show_config_path,
         show_run_path,

@@ -18,7 +18,7 @@ def burn(seconds: float) -> None:
 
 
 class Costly(Dataset):
-    """Each sample burns and sleeps; some indices sleep longer."""
+    """Each sample burns and sleeps."""
 
     def __init__(
         self,
@@ -26,14 +26,12 @@ class Costly(Dataset):
         *,
         burn_s: float = 0.0,
         sleep_s: float = 0.0,
-        slow: dict[int, float] | None = None,
         shape: tuple[int, ...] = (2,),
     ) -> None:
         self.length = length
         self.shape = shape
         self.burn_s = burn_s
         self.sleep_s = sleep_s
-        self.slow = slow or {}
 
     def __len__(self) -> int:
         return self.length
@@ -41,15 +39,9 @@ class Costly(Dataset):
     def __getitem__(self, index: int) -> Any:
         since = time.perf_counter()
         burn(self.burn_s)
-        pause = self.slow.get(index, self.sleep_s)
-        if pause:
-            time.sleep(pause)
-        return {
-            'inputs': torch.full(self.shape, float(index)),
-            'img_id': index,
-            'img_path': f'train/{index}.jpg',
-            'took_s': time.perf_counter() - since,
-        }
+        time.sleep(self.sleep_s)
+        took_s = time.perf_counter() - since
+        return {'inputs': torch.full(self.shape, float(index)), 'took_s': took_s}
 
 
 class Raising(Costly):

@@ -19,7 +19,6 @@ from mmgpu_hooks.schema.recorded import (
     IntervalRecord,
     LoaderSettings,
     RunRecord,
-    SlowSample,
     TransformCost,
     WorkersWindow,
 )
@@ -175,7 +174,6 @@ def make_inside_workers(
             'PackDetInputs': TransformCost(total_s=0.006),
         },
         timed_samples=4,
-        slowest=(SlowSample(seconds=1.25, index=17, image='42 train/000042.jpg'),),
     )
     return replace(window, **fields)
 

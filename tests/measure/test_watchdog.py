@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mmgpu_hooks.measure.loader.call_stack import StackSignal, ask_stack
+from mmgpu_hooks.measure.loader.call_stack import ask_stack
 from mmgpu_hooks.measure.loader.owed import find_mount, read_state
 from mmgpu_hooks.measure.watchdog import Running, Watchdog
 
@@ -129,10 +129,10 @@ def test_a_debugger_is_no_standstill():
 def test_a_process_that_offers_no_stack_is_not_asked():
     with subprocess.Popen(['sleep', '60']) as child:
         # the signal would kill it
-        assert ask_stack(child.pid, StackSignal(50, 3)) == ()
+        assert ask_stack(child.pid, 3) == ()
         assert child.poll() is None
         child.kill()
-    assert read_state(child.pid).state == 'X'
+    assert read_state(child.pid) == {'state': 'X'}
 
 
 def test_the_innermost_mount_holds_a_file(monkeypatch):
@@ -162,4 +162,5 @@ def test_the_kernels_wait_is_known(tmp_path, letter, wchan, call):
     number = {'x86_64': 0, 'aarch64': 63}[os.uname().machine]
     (folder / 'syscall').write_text(f'{number} 0x3 0x0')
     (folder / 'wchan').write_text(wchan)
-    assert read_state(7, tmp_path)[:2] == (letter, call)
+    found = read_state(7, tmp_path)
+    assert (found['state'], found['call']) == (letter, call)

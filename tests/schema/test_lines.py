@@ -14,7 +14,6 @@ from mmgpu_hooks.schema.recorded import (
     EndRecord,
     GpuDevice,
     GpuWindow,
-    SlowSample,
     TransformCost,
 )
 
@@ -25,7 +24,6 @@ RECORDS = [
         workers=replace(
             make_workers(0.3),
             transforms={'Mosaic': TransformCost(total_s=0.25)},
-            slowest=(SlowSample(seconds=0.5, index=17, image='42 a:nan,b.jpg'),),
         ),
         gpu=GpuWindow(samples=12, util_pct=63.5, zero_pct=20.0, mem_used_bytes=2**33),
         gpu_mem_peak_bytes=2**32,

@@ -18,7 +18,6 @@ from mmgpu_hooks.schema.judged import (
     Recommendation,
     Verdict,
 )
-from mmgpu_hooks.schema.recorded import SlowSample
 from mmgpu_hooks.show import page as page_module
 from mmgpu_hooks.show.page import is_page, render_page
 
@@ -139,10 +138,7 @@ def evil_page(text: str) -> Page:
     summary = Run(first)
     summary = summary.altered(hooks={text: next(iter(summary.hooks.values()))})
     assert summary.loader is not None
-    summary.loader.__dict__.update(
-        transforms=(TransformFigures(text, 1.0),),
-        slowest=SlowSample(seconds=1.0, index=1, image=text),
-    )
+    summary.loader.__dict__['transforms'] = (TransformFigures(text, 1.0),)
     verdict = Verdict('data_bound', text, text)
     diagnosis = Diagnosis(verdict, (Finding(text, text, text, text, 0.5),))
     answer = replace(

@@ -51,14 +51,7 @@ def test_the_answer_is_short_and_the_details_are_not():
     assert 'num_workers 2 3 ' in words_of(short)
     assert 'A note.' in words_of(short)
     assert f'findings: {len(full.diagnosis.findings)}' in short
-    for said in (
-        'MG101',
-        'EMAHook',
-        'peak',
-        'GPU swings',
-        'pin_memory',
-        'slowest sample',
-    ):
+    for said in ('MG101', 'EMAHook', 'peak', 'GPU swings', 'pin_memory'):
         assert said.lower() in long.lower()
         assert said.lower() not in short.lower()
     # nothing is said twice

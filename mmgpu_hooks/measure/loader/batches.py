@@ -74,10 +74,7 @@ class BatchWatch:
             return count(found)
         except _ODD as error:
             part = 'gt_instances' if figure == 'most_boxes' else 'images'
-            one = found[0] if isinstance(found, list) and found else found
-            kind = type(one).__name__
-            why = f'no {part} were found in the batch: {kind} ({error})'
-            self.unknown[figure] = why
+            self.unknown[figure] = f'no {part} were found in the batch ({error!r})'
             return None
 
     def _count_pixels(self, inputs: Any) -> int:
@@ -130,17 +127,11 @@ def _present(branch: Any) -> Any:
 def _open_bare(batch: Any) -> tuple[Any, Any]:
     """Inputs and data samples of a batch that is no mapping.
 
-    It may be ``(images, targets)``, a list with one mapping per image, or the
-    images themselves.
+    It may be ``(images, targets)``, or the images themselves.
     """
     if not isinstance(batch, (list, tuple)) or not batch:
         return batch, None
     first = batch[0]
-    if isinstance(first, Mapping):
-        return (
-            [item.get('inputs') for item in batch],
-            [item.get('data_samples') for item in batch],
-        )
     is_stack = isinstance(first, (list, tuple)) or len(getattr(first, 'shape', ())) == 4
     return (first, None) if is_stack else (batch, None)
 

@@ -8,85 +8,64 @@ Nobody is asked who did not say that the signal is safe: unprepared, it would ki
 from __future__ import annotations
 
 import faulthandler
-import functools
 import os
+import re
 import signal
 import time
-from operator import or_
 from pathlib import Path
-from typing import NamedTuple
 
 _PROC = Path('/proc')
 _MOST_BYTES = 65_536
 _PATIENCE_S, _STEP_S = 0.5, 0.01
-_FROM_TOP = 4
-"""Real-time signals are taken from the highest down; the highest are others' first."""
+_SIGNAL = getattr(signal, 'SIGRTMAX', 64) - 4
+"""The highest real-time signals are others' first; workers offer it if it is free."""
 
 _held: list[int] = []
 """Descriptors that faulthandler writes to: they must stay open."""
 
 
-class StackSignal(NamedTuple):
-    """How a process is asked for its stack."""
-
-    number: int
-    descriptor: int
-    """Of the process asked: what it prints into."""
-
-
-def offer_stack() -> StackSignal | None:
+def offer_stack() -> int:
     """Have this process print its stack when it is asked.
 
     Returns:
-        How to ask; ``None`` where no signal is free, or the platform has none.
+        The descriptor that it prints into; 0 where the signal is handled, ignored or
+        blocked already, or the platform has none of this.
     """
-    number = _find_free_signal()
-    if number is None or not hasattr(os, 'memfd_create'):
-        return None
+    if _read_masks('SigCgt|SigIgn|SigBlk') != [False] * 3:
+        return 0
     descriptor = os.memfd_create('mmgpu_hooks-stack')
-    faulthandler.register(number, file=descriptor, all_threads=False)
+    faulthandler.register(_SIGNAL, file=descriptor, all_threads=False)
     _held.append(descriptor)
-    return StackSignal(number, descriptor)
+    return descriptor
 
 
-def _find_free_signal() -> int | None:
-    """A real-time signal that nobody handles, ignores or blocks."""
-    taken = _read_mask(os.getpid(), 'SigCgt', 'SigIgn', 'SigBlk')
-    if taken is None:
-        return None
-    for number in range(signal.SIGRTMAX - _FROM_TOP, signal.SIGRTMIN, -1):
-        if not taken >> (number - 1) & 1:
-            return number
-    return None
-
-
-def _read_mask(pid: int, *names: str) -> int | None:
+def _read_masks(names: str, pid: int | str = 'self') -> list[bool]:
+    """Whether masks of a process have our signal; empty where they are hidden."""
     try:
-        lines = (_PROC / str(pid) / 'status').read_text('ascii', 'replace').splitlines()
-        masks = dict(line.split(':\t', 1) for line in lines if line.startswith('Sig'))
-        return functools.reduce(or_, (int(masks[name], 16) for name in names))
-    except (OSError, KeyError, ValueError):
-        return None
+        text = (_PROC / str(pid) / 'status').read_text('ascii', 'replace')
+    except OSError:
+        return []
+    masks = re.findall(rf'^(?:{names}):\t([0-9a-f]+)$', text, re.M)
+    return [bool(int(mask, 16) >> (_SIGNAL - 1) & 1) for mask in masks]
 
 
-def ask_stack(pid: int, how: StackSignal) -> tuple[str, ...]:
+def ask_stack(pid: int, descriptor: int) -> tuple[str, ...]:
     """The Python calls in which a process stands, the innermost first.
 
     Args:
-        pid: A process that called :func:`offer_stack`.
-        how: What that returned.
+        pid: The process.
+        descriptor: What :func:`offer_stack` returned in it.
 
     Returns:
         ``file:line in function`` each; empty when the process does not answer, as in
         an uninterruptible sleep or when it was stopped.
     """
-    handled = _read_mask(pid, 'SigCgt')
-    if handled is None or not handled >> (how.number - 1) & 1:
+    if _read_masks('SigCgt', pid) != [True]:
         return ()
-    path = _PROC / str(pid) / 'fd' / str(how.descriptor)
+    path = _PROC / str(pid) / 'fd' / str(descriptor)
     try:
         before = path.stat().st_size
-        os.kill(pid, how.number)
+        os.kill(pid, _SIGNAL)
         until = time.monotonic() + _PATIENCE_S
         text = ''
         while time.monotonic() < until:

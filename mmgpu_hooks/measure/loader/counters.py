@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-RING = 2048
-"""Newest batches that are kept; more than are ever in flight."""
+RING = 16_384
+"""Newest batches that are kept; an interval has 10,000 at most."""
 
 # columns of the ring: CPU from one fetch to the next, CPU of the fetch alone
 NUMBER, WALL_S, CPU_S, FETCH_CPU_S, IMAGES, PIXELS, BOXES = range(7)
@@ -28,15 +28,12 @@ MADE = 0
 LOADING_SINCE, LOADING_INDEX = 1, 2
 """When the sample that is being made was begun, monotonic, and its index; 0 between
 samples, -1 for an index that is no number."""
-STACK_SIGNAL, STACK_FILE = 3, 4
-"""How to ask for the worker's stack, see `call_stack`; 0 where it does not offer."""
-SEQUENCE, _LENGTH = 5, 6
-FILE_LENGTH = 7
-"""Bytes of the name of the file that is being loaded; 0 while it is unknown."""
-_HEAD = 8
+STACK_FILE = 3
+"""Descriptor that the worker prints its stack into; 0 where it does not offer."""
+SEQUENCE = 4
+_HEAD = 5
 
-_NOTES_BYTES, _FILE_BYTES = 8192, 512
-_TEXT_BYTES = _NOTES_BYTES + _FILE_BYTES
+_FILE_BYTES, _NOTES_BYTES = 512, 8192
 
 Figures = NDArray[np.float64]
 
@@ -54,11 +51,11 @@ class Counters:
     """
 
     def __init__(
-        self, workers: int, start_method: str | None = 'fork', memory: Any = None
+        self, workers: int, start_method: str = 'fork', memory: Any = None
     ) -> None:
-        ring, heads = RING * _ROW, workers * _HEAD
         if memory is None:
-            size = 8 * (ring + heads) + workers * _TEXT_BYTES
+            size = 8 * (RING * _ROW + workers * _HEAD)
+            size += workers * (_FILE_BYTES + _NOTES_BYTES)
             is_forked = start_method == 'fork'
             memory = (
                 mmap.mmap(-1, size)
@@ -66,52 +63,45 @@ class Counters:
                 else multiprocessing.RawArray('b', size)
             )
         self._memory = memory
-        self.ring: Figures = np.frombuffer(memory, count=ring).reshape(-1, _ROW)
+        figures = np.frombuffer(memory, np.float64, RING * _ROW + workers * _HEAD)
+        self.ring: Figures = figures[: RING * _ROW].reshape(RING, _ROW)
         """The newest batches, a row each; a figure that is unknown is NaN."""
-        self.heads: Figures = np.frombuffer(memory, count=heads, offset=8 * ring)
+        self.heads: Figures = figures[RING * _ROW :].reshape(workers, _HEAD)
         """The workers' figures, a row each."""
-        self.heads = self.heads.reshape(workers, _HEAD)
-        self._texts = memoryview(memory).cast('B')[8 * (ring + heads) :]
+        end = figures.nbytes
+        self._files = np.frombuffer(memory, f'S{_FILE_BYTES}', workers, end)
+        end += self._files.nbytes
+        self._notes = np.frombuffer(memory, f'S{_NOTES_BYTES}', workers, end)
         self._seen = np.zeros(workers)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Counters, (len(self.heads), None, self._memory)
+        return Counters, (len(self.heads), '', self._memory)
 
     def write_notes(self, worker: int, notes: dict[str, Any]) -> None:
         """Leave what is no figure; too much of it is left out."""
         text = json.dumps(notes).encode()
-        if len(text) > _NOTES_BYTES:
-            return
-        head, start = self.heads[worker], worker * _TEXT_BYTES
-        # odd while it is being written
-        head[SEQUENCE] += 1
-        self._texts[start : start + len(text)] = text
-        head[_LENGTH] = len(text)
-        head[SEQUENCE] += 1
+        if len(text) <= _NOTES_BYTES:
+            # odd while it is being written
+            self.heads[worker, SEQUENCE] += 1
+            self._notes[worker] = text
+            self.heads[worker, SEQUENCE] += 1
 
     def read_notes(self) -> dict[int, dict[str, Any]]:
         """The notes that were written since the last call, by worker."""
         found = {}
         for worker in np.flatnonzero(self.heads[:, SEQUENCE] != self._seen).tolist():
-            head, start = self.heads[worker], worker * _TEXT_BYTES
-            sequence = head[SEQUENCE]
-            text = bytes(self._texts[start : start + int(head[_LENGTH])])
+            sequence = self.heads[worker, SEQUENCE]
+            text = self._notes[worker]
             # unless it is being written, or was meanwhile
-            if sequence % 2 == 0 and head[SEQUENCE] == sequence:
+            if sequence % 2 == 0 and self.heads[worker, SEQUENCE] == sequence:
                 found[worker] = json.loads(text)
                 self._seen[worker] = sequence
         return found
 
     def write_file(self, worker: int, name: str) -> None:
-        """Leave the name of the file that is being loaded; of a long one, its end."""
-        text = name.encode('utf-8', 'replace')[-_FILE_BYTES:]
-        head, start = self.heads[worker], worker * _TEXT_BYTES + _NOTES_BYTES
-        head[FILE_LENGTH] = 0  # a reader finds none until it is whole
-        self._texts[start : start + len(text)] = text
-        head[FILE_LENGTH] = len(text)
+        """Leave the name of the file that is being loaded; empty: it is unknown."""
+        self._files[worker] = name.encode('utf-8', 'replace')[-_FILE_BYTES:]
 
     def read_file(self, worker: int) -> str | None:
         """Name of the file that a worker loads; ``None`` while it is unknown."""
-        start = worker * _TEXT_BYTES + _NOTES_BYTES
-        end = start + int(self.heads[worker, FILE_LENGTH])
-        return bytes(self._texts[start:end]).decode('utf-8', 'replace') or None
+        return bytes(self._files[worker]).decode('utf-8', 'replace') or None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
 from mmgpu_hooks.measure.clock import Clock
 from mmgpu_hooks.measure.loader import counters as at
-from mmgpu_hooks.measure.loader.call_stack import StackSignal, ask_stack
+from mmgpu_hooks.measure.loader.call_stack import ask_stack
 from mmgpu_hooks.measure.loader.counters import Counters
 from mmgpu_hooks.measure.now import parse_process_start
 from mmgpu_hooks.measure.proc import read_process_cpu_s
@@ -30,20 +30,6 @@ _ON_A_FILE = ('read', 'pread64')
 """Those whose first argument is a descriptor."""
 
 
-class ProcessState(NamedTuple):
-    """What a process does; ``None`` is what the kernel does not show."""
-
-    state: str
-    """As in ``ps``: R on a core or a moment ago, S asleep, D uninterruptible, T
-    stopped, Z ended; X when there is no such process."""
-    call: str | None = None
-    """The system call; in an uninterruptible sleep the kernel's function, if known."""
-    path: str | None = None
-    """The file that the call reads or writes."""
-    mount: str | None = None
-    """File system of it: its type, such as ``nfs4``."""
-
-
 def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> dict[str, Any]:
     """Find who owes the next batch; 0.2 s and more, off the thread that trains.
 
@@ -57,7 +43,7 @@ def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> dict[st
     """
     workers = getattr(iterator, '_workers', None)
     if not workers:
-        return {} if counters is None else _sample(counters, 0, clock)
+        return {} if counters is None else _read_sample(counters, 0, clock)
     info = iterator._task_info.get(iterator._rcvd_idx) or (len(workers),)
     number = info[0]
     if number >= len(workers):
@@ -67,24 +53,24 @@ def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> dict[st
     time.sleep(_WATCH_S)
     used_s = (read_process_cpu_s(pid) or before_s) - before_s
     # after the watch: it goes with the sample that is read next
-    process = read_state(pid)
-    if process.state == 'S' and used_s >= _BUSY_SHARE * _WATCH_S:
-        process = ProcessState('R')
-    found = {'worker': number, 'pid': pid, **process._asdict(), 'stack': ()}
+    state = read_state(pid)
+    if state['state'] == 'S' and used_s >= _BUSY_SHARE * _WATCH_S:
+        state = {'state': 'R'}
+    owed = {'worker': number, 'pid': pid, **state, 'stack': ()}
     if counters is None:
-        return found
-    stack, alike = _ask(pid, counters, number), 0
+        return owed
+    stack = _ask(pid, counters, number)
     if stack:
         others = [
             _ask(other.pid, counters, at_)
             for at_, other in enumerate(workers[:_MOST_ASKED])
             if at_ != number
         ]
-        alike = 1 + sum(other[:1] == stack[:1] for other in others)
-    return {**found, **_sample(counters, number, clock), 'stack': stack, 'alike': alike}
+        owed['alike'] = 1 + sum(other[:1] == stack[:1] for other in others)
+    return {**owed, 'stack': stack, **_read_sample(counters, number, clock)}
 
 
-def _sample(counters: Counters, worker: int, clock: Clock) -> dict[str, Any]:
+def _read_sample(counters: Counters, worker: int, clock: Clock) -> dict[str, Any]:
     head = counters.heads[worker]
     since_s, index = float(head[at.LOADING_SINCE]), int(head[at.LOADING_INDEX])
     if not since_s:
@@ -97,26 +83,25 @@ def _sample(counters: Counters, worker: int, clock: Clock) -> dict[str, Any]:
 
 
 def _ask(pid: int, counters: Counters, worker: int) -> tuple[str, ...]:
-    head = counters.heads[worker]
-    number = int(head[at.STACK_SIGNAL])
-    if not number or read_state(pid).state not in 'RS':
+    descriptor = int(counters.heads[worker, at.STACK_FILE])
+    if not descriptor or read_state(pid)['state'] not in 'RS':
         return ()
-    return ask_stack(pid, StackSignal(number, int(head[at.STACK_FILE])))
+    return ask_stack(pid, descriptor)
 
 
-def read_state(pid: int, proc: Path = _PROC) -> ProcessState:
-    """Read what a process does by the kernel's account.
+def read_state(pid: int, proc: Path = _PROC) -> dict[str, Any]:
+    """Read what a process does by the kernel's account, as fields of a `StuckRecord`.
 
     Args:
         pid: The process.
         proc: Root of the proc file system.
     """
     folder = proc / str(pid)
-    letter = parse_process_start(_read(folder / 'stat') or ') X' + ' 0' * 20)[0]
-    if letter in 'ZX':
-        return ProcessState(letter)
+    state = parse_process_start(_read(folder / 'stat') or ') X' + ' 0' * 20)[0]
+    if state in 'ZX':
+        return {'state': state}
     call, descriptor = _parse_call(_read(folder / 'syscall'))
-    if letter == 'D':
+    if state == 'D':
         wchan = _read(folder / 'wchan')
         call = wchan if wchan.strip('0') else call
     path = mount = None
@@ -126,7 +111,7 @@ def read_state(pid: int, proc: Path = _PROC) -> ProcessState:
             mount = find_mount(path)
         except OSError:
             path = None
-    return ProcessState(letter, call, path, mount)
+    return {'state': state, 'call': call, 'path': path, 'mount': mount}
 
 
 def _read(path: Path) -> str:

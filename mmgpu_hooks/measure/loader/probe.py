@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import defaultdict
+from functools import partial
 from typing import Any, Callable
 
 import numpy as np
@@ -16,13 +17,9 @@ from mmgpu_hooks.measure.loader.batches import Contents
 from mmgpu_hooks.measure.loader.counters import Counters, Figures
 from mmgpu_hooks.measure.loader.owed import find_owed
 from mmgpu_hooks.measure.loader.processes import WorkerProcesses, WorkersUse
-from mmgpu_hooks.measure.loader.worker import (
-    LocalProbe,
-    WorkerInit,
-    enter_workers,
-)
+from mmgpu_hooks.measure.loader.worker import LocalProbe, enter_workers
 from mmgpu_hooks.measure.patches import Patches
-from mmgpu_hooks.schema.recorded import SlowSample, TransformCost, WorkersWindow
+from mmgpu_hooks.schema.recorded import TransformCost, WorkersWindow
 
 _MEMORY_PERIOD_S = 300.0
 
@@ -34,25 +31,15 @@ class _IteratorMaker:
     A copy or a pickle of the loader has the loader's own method in its place.
     """
 
-    def __init__(
-        self, loader: Any, before: Callable[[], None], after: Callable[[Any], None]
-    ) -> None:
+    def __init__(self, loader: Any, watch: Callable[[Callable[[], Any]], Any]) -> None:
         self._loader = loader
-        self._before = before
-        self._after = after
-        self._make = type(loader)._get_iterator
+        self._make = partial(type(loader)._get_iterator, loader)
+        self._watch = watch
         self.is_open = True
 
     def __call__(self) -> Any:
-        if not self.is_open:  # a wrapper around us may go on calling us
-            return self._make(self._loader)
-        iterator = None
-        self._before()
-        try:
-            iterator = self._make(self._loader)
-        finally:
-            self._after(iterator)
-        return iterator
+        # when closed, a wrapper around us may go on calling us
+        return self._watch(self._make) if self.is_open else self._make()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (self._loader, '_get_iterator')
@@ -67,7 +54,6 @@ class _Tally:
         self.made = 0
         self.transforms: dict[str, float] = defaultdict(float)
         self.timed_samples = 0
-        self.slowest: list[SlowSample] = []
         self.opencv_threads: int | None = None
         self.uses: list[WorkersUse] = []
 
@@ -85,14 +71,13 @@ class _Tally:
         rows, made = np.concatenate(self.rows), self.made
         if not made or not len(rows):
             return fields if fields['count'] else {}
-        walls_s, cpus_s = rows[:, at.WALL_S], rows[:, at.CPU_S]
+        walls_s, used_s = rows[:, at.WALL_S], rows[:, at.CPU_S]
         wall_s, cpu_s, fetch_s = rows.mean(axis=0)[at.WALL_S : at.IMAGES].tolist()
-        slowest = max(self.slowest, key=lambda one: one.seconds, default=None)
         return dict(
             fields,
             occupancy=summarize_some(walls_s, made, wall_s * made),
             occupancy_std_s=float(walls_s.std()) if len(rows) > 1 else None,
-            batch_cpu=summarize_some(cpus_s, made, cpu_s * made),
+            batch_cpu=summarize_some(used_s, made, cpu_s * made),
             fetch_cpu_s=None if math.isnan(fetch_s) else fetch_s,
             transforms={
                 name: TransformCost(total_s=seconds)
@@ -100,7 +85,6 @@ class _Tally:
             },
             timed_samples=self.timed_samples,
             opencv_threads=self.opencv_threads,
-            slowest=() if slowest is None else (slowest,),
         )
 
     def add_notes(self, before: dict[str, Any], notes: dict[str, Any]) -> None:
@@ -110,9 +94,6 @@ class _Tally:
             self.transforms[name] += seconds - known.get(name, 0.0)
         self.timed_samples += notes['timed_samples'] - before.get('timed_samples', 0)
         self.opencv_threads = notes['opencv_threads']
-        seconds, index, image = notes['slowest']
-        if index >= 0 and notes['slowest'] != before.get('slowest'):
-            self.slowest.append(SlowSample(seconds=seconds, index=index, image=image))
 
 
 class _Followed:
@@ -154,22 +135,6 @@ class _Followed:
         iterator = self.iterator()
         return None if getattr(iterator, '_shutdown', False) else iterator
 
-    def collect_rows(self, tally: _Tally) -> None:
-        """Add the batches that the loop took since the last call."""
-        iterator, counters = self.iterator(), self.counters
-        if counters is None or (iterator is None and self.local is None):
-            return
-        if self.local is not None:
-            taken = int(counters.heads[0, at.MADE])
-        else:
-            taken = iterator._rcvd_idx
-            if iterator._task_info is not self._epoch:
-                self._epoch, self._taken = iterator._task_info, 0
-        numbers = np.arange(max(self._taken, taken - at.RING), taken)
-        self._taken = taken
-        rows = counters.ring[numbers % at.RING]
-        tally.rows.append(rows[rows[:, at.NUMBER] == numbers])
-
     def collect(self, tally: _Tally) -> str | None:
         """Add all that happened since the last call; why a worker ended to measure."""
         if self.processes is not None and self.living() is not None:
@@ -177,7 +142,7 @@ class _Followed:
         counters = self.counters
         if counters is None:
             return None
-        self.collect_rows(tally)
+        tally.rows.append(self._take_rows(counters))
         made = int(counters.heads[:, at.MADE].sum())
         tally.made += made - self._made
         self._made, off = made, None
@@ -188,6 +153,20 @@ class _Followed:
             tally.add_notes(self.notes.get(worker, {}), notes)
             self.notes[worker] = notes
         return off
+
+    def _take_rows(self, counters: Counters) -> Figures:
+        """The batches that the loop took since the last call."""
+        iterator, taken = self.iterator(), self._taken
+        if self.local is not None:
+            taken = int(counters.heads[0, at.MADE])
+        elif iterator is not None:
+            taken = iterator._rcvd_idx
+            if iterator._task_info is not self._epoch:
+                self._epoch, self._taken = iterator._task_info, 0
+        numbers = np.arange(max(self._taken, taken - at.RING), taken)
+        self._taken = taken
+        rows = counters.ring[numbers % at.RING]
+        return np.compress(rows[:, at.NUMBER] == numbers, rows, axis=0)
 
 
 class LoaderProbe:
@@ -226,7 +205,6 @@ class LoaderProbe:
         """The iterators that live, the newest last: a user's own may be among them."""
         self._tally = _Tally()
         self._contents: Figures = np.empty((0, 7))
-        self._init: WorkerInit | None = None
         self._memory_due_s = clock()
         self._pss_bytes: int | None = None
         self._patches = Patches()
@@ -241,7 +219,7 @@ class LoaderProbe:
                 'something else stands where the loader makes its iterators'
             )
         else:
-            self._maker = _IteratorMaker(loader, self._before, self._after)
+            self._maker = _IteratorMaker(loader, self._watch_creation)
             self._patches.set(loader, '_get_iterator', self._maker)
 
     def watch_running(self, iterator: Any) -> None:
@@ -249,23 +227,24 @@ class LoaderProbe:
         if all(one.iterator() is not iterator for one in self._followed):
             self._follow(iterator, None)
 
-    def _before(self) -> None:
+    def _watch_creation(self, make: Callable[[], Any]) -> Any:
         self.on_create_begin()
-        if self.inside_failure is not None:
-            return
+        iterator = init = None
+        if self.inside_failure is None:
+            try:
+                init = enter_workers(self.loader, self._divisor)
+            except Exception as error:  # noqa: BLE001, never harm training
+                self.inside_failure = f'no way into the workers: {error}'
         try:
-            self._init = enter_workers(self.loader, self._divisor)
-        except Exception as error:  # noqa: BLE001, never harm training
-            self.inside_failure = f'no way into the workers: {error}'
-
-    def _after(self, iterator: Any) -> None:
-        init, self._init = self._init, None
-        if init is not None:
-            init.leave(iterator)
-        if iterator is not None:
-            counters = None if init is None else init.counters
-            self._run(self._follow, iterator, counters)
-        self.on_create_end(iterator)
+            iterator = make()
+        finally:
+            if init is not None:
+                init.leave(iterator)
+            if iterator is not None:
+                counters = None if init is None else init.counters
+                self._run(self._follow, iterator, counters)
+            self.on_create_end(iterator)
+        return iterator
 
     def _follow(self, iterator: Any, counters: Counters | None) -> None:
         self._collect()
@@ -278,11 +257,6 @@ class LoaderProbe:
                 "the kernel does not show the workers' schedstat: "
                 'their CPU and run delay are unknown'
             )
-
-    def follow_batches(self) -> None:
-        """To be called every few iterations: the workers' memory is bounded."""
-        for one in self._followed:
-            one.collect_rows(self._tally)
 
     def before_wait(self, iterator: Any) -> None:
         """To be called before each wait for a batch: some end an epoch's workers."""
@@ -330,14 +304,6 @@ class LoaderProbe:
         # of unknown ones the sum is none, and the largest that of the others
         figures = images.sum(), np.fmax.reduce(pixels), np.fmax.reduce(boxes)
         return Contents(*(None if math.isnan(one) else int(one) for one in figures))
-
-    @property
-    def unknown_contents(self) -> dict[str, str]:
-        """Why a figure of the batches is missing, by field."""
-        found: dict[str, str] = {}
-        for notes in self._followed[-1].notes.values() if self._followed else ():
-            found.update(notes['unknown'])
-        return found
 
     @property
     def processes(self) -> WorkerProcesses | None:

@@ -36,17 +36,14 @@ def read_loader_settings(loader: Any) -> LoaderSettings:
     )
 
 
-def read_start_method(loader: Any) -> str | None:
+def read_start_method(loader: Any) -> str:
     """How a loader starts its workers: ``fork``, ``spawn``, ``forkserver``.
 
     Args:
         loader: A ``torch.utils.data.DataLoader`` or anything like it.
     """
-    context = getattr(loader, 'multiprocessing_context', None)
-    if context is None:
-        context = multiprocessing.get_context()
-    method = context.get_start_method()
-    return method if isinstance(method, str) else None
+    context = getattr(loader, 'multiprocessing_context', None) or multiprocessing
+    return str(context.get_start_method())
 
 
 def _read_decoder(dataset: Any) -> str | None:

@@ -25,30 +25,24 @@ _TIMING_PERIOD_S = 1.0
 """From one batch whose transforms are timed to the next: 2 us for each call of one."""
 
 
-class TimedDataset:
+class WatchedDataset:
     """Stands before a dataset in a loader's fetcher, and nowhere else.
 
     Args:
         dataset: The user's map-style dataset.
-        begin: Called with the index; it must not raise.
-        end: Called after the sample; neither must this.
+        begin: Called with the index before each sample; it must not raise.
     """
 
-    def __init__(
-        self, dataset: Any, begin: Callable[[Any], None], end: Callable[[], None]
-    ) -> None:
+    def __init__(self, dataset: Any, begin: Callable[[Any], None]) -> None:
         self._mmgpu_dataset = dataset
         self._mmgpu_begin = begin
-        self._mmgpu_end = end
 
     def __getitem__(self, index: Any) -> Any:
         self._mmgpu_begin(index)
-        sample = self._mmgpu_dataset[index]
-        self._mmgpu_end()
-        return sample
+        return self._mmgpu_dataset[index]
 
     def __getattr__(self, name: str) -> Any:
-        # among others __getitems__, which then makes the samples of a batch untimed
+        # among others __getitems__, which then makes the samples of a batch unseen
         return getattr(self._mmgpu_dataset, name)
 
 
@@ -90,10 +84,6 @@ class FetchProbe:
         self._timing_due_s = -math.inf
         self._costs: Costs = {}
         self._timed_samples = 0
-        self._image: str | None = None
-        """File of the sample that is being made."""
-        self._slowest: tuple[float, int, str | None] = (0.0, -1, None)
-        self._has_news = False
         self._since_s = 0.0
         self._since_cpu_s: float | None = None
         self._begin_cpu_s = self._begin_sending_s = 0.0
@@ -144,9 +134,7 @@ class FetchProbe:
             self._fetcher = weakref.ref(fetcher)
             # iterable-style datasets have no samples to ask for
             if not hasattr(fetcher, 'dataset_iter'):
-                fetcher.dataset = TimedDataset(
-                    fetcher.dataset, self._begin_sample, self._end_sample
-                )
+                fetcher.dataset = WatchedDataset(fetcher.dataset, self._begin_sample)
                 self._follow_files()
         # the first batch also warms caches up
         if self._head[at.MADE] and self._clock() >= self._timing_due_s:
@@ -173,8 +161,6 @@ class FetchProbe:
         wall_s, used_s = now - self._since_s, cpu_s - (self._since_cpu_s or cpu_s)
         self._since_cpu_s = cpu_s
         sent_s = self._read_sending_s() - self._begin_sending_s
-        if self._is_timing:
-            self._note_transforms(len(index) if fetcher.auto_collation else 1)
         # the worker's loop alone knows a batch's number in the loader's order
         number = loop.f_locals.get('idx') if self._is_worker else int(head[at.MADE])
         self._queue = loop.f_locals.get('data_queue')
@@ -183,8 +169,8 @@ class FetchProbe:
             figures = [math.nan if one is None else one for one in held]
             fetch_s = max(cpu_s - self._begin_cpu_s - sent_s, 0.0)
             self._ring[number % at.RING] = (number, wall_s, used_s, fetch_s, *figures)
-        if self._has_news:
-            self._write_notes()
+        if self._is_timing:
+            self._write_notes(len(index) if fetcher.auto_collation else 1)
         head[at.MADE] += 1
 
     def _leave(self) -> None:
@@ -199,7 +185,7 @@ class FetchProbe:
             head[at.LOADING_INDEX] = operator.index(index)
         except Exception:  # noqa: BLE001, a sampler of the user's own kind of index
             head[at.LOADING_INDEX] = -1.0
-        head[at.FILE_LENGTH], self._image = 0.0, None
+        self._counters.write_file(self._worker, '')
         head[at.LOADING_SINCE] = self._clock()
 
     def _follow_files(self) -> None:
@@ -215,35 +201,19 @@ class FetchProbe:
             if self._is_busy:
                 path = info.get('img_path') if isinstance(info, dict) else None
                 name = path if isinstance(path, str) else ''
-                # those that a mosaic takes as well come later
-                self._image = self._image or name
                 self._counters.write_file(self._worker, name)
             return info
 
         self._patches.set(kind, 'get_data_info', get_data_info)
 
-    def _end_sample(self) -> None:
-        head = self._head
-        seconds = self._clock() - float(head[at.LOADING_SINCE])
-        if seconds > self._slowest[0] and head[at.LOADING_INDEX] >= 0:
-            index, image = int(head[at.LOADING_INDEX]), self._image or None
-            self._slowest = seconds, index, image
-            self._has_news = True
-
-    def _note_transforms(self, samples: int) -> None:
+    def _write_notes(self, samples: int) -> None:
         for name, seconds in self._stop_timing().items():
             self._costs[name[:48]] = self._costs.get(name[:48], 0.0) + seconds
         self._timed_samples += samples
-        self._has_news = True
-
-    def _write_notes(self) -> None:
-        self._has_news = False
         notes = {
             'transforms': self._costs,
             'timed_samples': self._timed_samples,
-            'slowest': self._slowest,
             'opencv_threads': _count_opencv_threads(),
-            'unknown': self._watch.unknown,
         }
         self._counters.write_notes(self._worker, notes)
 
@@ -271,7 +241,7 @@ def _count_opencv_threads() -> int | None:
 
 
 def _bare(dataset: Any) -> Any:
-    while isinstance(dataset, TimedDataset):
+    while isinstance(dataset, WatchedDataset):
         dataset = dataset._mmgpu_dataset
     return dataset
 
@@ -344,14 +314,11 @@ def enter_workers(loader: Any, pad_size_divisor: int = 1) -> WorkerInit | None:
 def _probe_worker(counters: Counters, worker: int, pad_size_divisor: int) -> None:
     from torch.utils.data._utils import fetch
 
-    how, head = offer_stack(), counters.heads[worker]
+    counters.heads[worker, at.STACK_FILE] = offer_stack()
     probe = FetchProbe(counters, worker, BatchWatch(pad_size_divisor))
     # the fetcher is made after us; the classes are this worker's own
     for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
         kind.fetch = probe.wrap(kind.fetch)
-    if how is not None:
-        head[at.STACK_FILE] = how.descriptor
-        head[at.STACK_SIGNAL] = how.number
 
 
 class LocalProbe:

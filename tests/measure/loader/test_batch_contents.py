@@ -60,7 +60,6 @@ BRANCHES = dict(
         # default_collate, torchvision's detectors, and lists
         ((Array(4, 3, 10, 20), Array(4)), (4, 800, None)),
         (([image(10, 20)] * 3, [{}] * 3), (3, 600, None)),
-        ([dict(inputs=image(10, 20), data_samples=sample(1))] * 2, (2, 400, 2)),
         ([image(10, 20)] * 2, (2, 400, None)),
         (Array(2, 3, 10, 20), (2, 400, None)),
     ],

@@ -122,7 +122,6 @@ def test_wall_cpu_and_contents_of_each_batch_stand_by_its_number():
     assert rows[:, 1:4].tolist() == [[6, 3, 3], [3, 1.75, 1.5]]
     assert rows[:, at.IMAGES].tolist() == [2, 1]
     assert np.isnan(rows[:, at.PIXELS]).all()
-    assert set(worker.notes['unknown']) == {'largest_batch_pixels', 'most_boxes'}
 
 
 def test_in_the_process_that_trains_a_step_is_no_part_of_a_batch():
@@ -134,38 +133,32 @@ def test_in_the_process_that_trains_a_step_is_no_part_of_a_batch():
     assert worker.counters.ring[:2, at.NUMBER].tolist() == [0, 1]
 
 
-class Mosaic(BaseDataset):
-    """Reads a second sample for each that is asked for."""
+class Images(BaseDataset):
+    """Says what is known of a sample before and after its annotation is read."""
 
-    def __init__(self, planted: Planted) -> None:
+    def __init__(self) -> None:
         super().__init__(lazy_init=True, serialize_data=False)
         self.data_list = [{'img_path': f'{n}.jpg'} for n in range(10)]
-        self.planted, self._fully_initialized = planted, True
+        self._fully_initialized, self.seen = True, []
 
     def __getitem__(self, index: int) -> Any:
-        infos = [self.get_data_info(index), self.get_data_info(9 - index)]
-        return [self.planted[index], infos]
-
-
-def test_the_slowest_sample_is_named():
-    worker = Worker(Mosaic(Planted({3: 9.0, 4: 8.0})))
-    for index in range(10):
-        worker.fetch(index)
-    assert worker.notes['slowest'] == [9.0, 3, '3.jpg']
-    assert worker.counters.read_file(0) == '0.jpg'
+        CLOCK.turn(1.0)
+        before = self.counters.read_file(0)
+        self.get_data_info(index)
+        head = self.counters.heads[0, [at.LOADING_INDEX, at.LOADING_SINCE]]
+        self.seen.append((*head, before, self.counters.read_file(0)))
+        return index
 
 
 def test_the_sample_that_is_being_made_is_known_while_it_is():
-    class Watching(Planted):
-        def __getitem__(self, index: int) -> Any:
-            head = worker.counters.heads[0]
-            seen.append((head[at.LOADING_INDEX], head[at.LOADING_SINCE]))
-            return super().__getitem__(index)
-
-    seen: list[tuple[float, float]] = []
-    worker, began = Worker(Watching()), CLOCK.now
+    dataset, began = Images(), CLOCK.now
+    worker = Worker(dataset)
+    dataset.counters = worker.counters
     worker.fetch(7, 8)
-    assert seen == [(7, began), (8, began + 1.0)]
+    assert dataset.seen == [
+        (7, began, None, '7.jpg'),
+        (8, began + 1.0, None, '8.jpg'),
+    ]
     assert worker.counters.heads[0, at.LOADING_SINCE] == 0.0
 
 
@@ -175,20 +168,20 @@ class Refusing:
 
 
 @pytest.mark.parametrize('index', [(640, 1), Refusing()])
-def test_samples_with_an_index_that_is_no_number_are_made_but_not_ranked(index: Any):
+def test_samples_with_an_index_that_is_no_number_are_made(index: Any):
     class Fives:
         def __getitem__(self, index: Any) -> int:
             return 5
 
     worker = Worker(Fives())
     assert worker.fetch(index) == [5]
-    assert (worker.made, worker.notes) == (1, {})
+    assert (worker.made, worker.counters.heads[0, at.LOADING_INDEX]) == (1, -1)
 
 
 def test_transforms_are_timed_from_the_second_batch_on():
     worker = Worker(Piped(Takes(0.5)))
     worker.fetch(0, 1)
-    assert worker.notes['transforms'] == {}
+    assert worker.notes == {}
     worker.fetch(2, 3)
     worker.fetch(4)
     assert worker.notes['transforms'] == {'Takes': 1.5}
