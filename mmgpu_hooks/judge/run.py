@@ -164,9 +164,8 @@ class LoaderFigures(Figures):
     def transforms(self) -> tuple[TransformFigures, ...]:
         """Most expensive first."""
         seconds: Counter[str] = Counter()
-        for costs in self.steady.values('workers.transforms'):
-            for name, cost in (costs or {}).items():
-                seconds[name] += cost.total_s
+        for costs_s in self.steady.values('workers.transforms_s'):
+            seconds.update(costs_s or {})
         samples = self.timed_samples
         return tuple(
             TransformFigures(name, sum_s / samples if samples else None)

@@ -195,13 +195,6 @@ class HostWindow(Recorded, frozen=True, kw_only=True):
     """At the end of the interval."""
 
 
-class TransformCost(Recorded, frozen=True, kw_only=True):
-    """One transform of the pipeline, over the batches that were timed."""
-
-    total_s: Number
-    """Wall clock inside it, transforms that it calls itself left out."""
-
-
 class WorkersWindow(Recorded, frozen=True, kw_only=True):
     """The loader's worker processes over the iterations of one interval."""
 
@@ -229,8 +222,9 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     pss_bytes: Optional[Count] = None
     """Memory of all workers, shared pages counted in part; read every 5 minutes at
     most, and no more where that took 20 ms."""
-    transforms: Mapping[str, TransformCost] = {}
-    """By class name, over the batches that were timed."""
+    transforms_s: Mapping[str, Number] = {}
+    """Wall clock inside each transform, those that it calls itself left out, by class
+    name, over the batches that were timed."""
     timed_samples: Count = 0
     """Samples those batches had."""
 

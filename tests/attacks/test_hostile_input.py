@@ -12,7 +12,6 @@ from fakes.forked import run_forked
 from fakes.nvml import FakeGpu
 from fakes.prepared import make_starved, prepare_config
 from fakes.replaced import replace
-from mmgpu_hooks.schema.recorded import TransformCost
 from mmgpu_hooks.schema.run_folder import evidence_name
 
 WORKERS = 'train_dataloader.num_workers=7'
@@ -23,9 +22,9 @@ MARKS = ('\x1b', '\x07', '\u202e')
 
 def show_transform_name(folder: Path) -> list[str]:
     found = make_starved()
-    costs = {OWNED: TransformCost(total_s=1.0)}
+    costs = {OWNED: 1.0}
     intervals = [
-        replace(one, workers=replace(one.workers, transforms=costs))
+        replace(one, workers=replace(one.workers, transforms_s=costs))
         for one in found.intervals
     ]
     write_run(folder, replace(found, intervals=tuple(intervals)))

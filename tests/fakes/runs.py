@@ -19,7 +19,6 @@ from mmgpu_hooks.schema.recorded import (
     IntervalRecord,
     LoaderSettings,
     RunRecord,
-    TransformCost,
     WorkersWindow,
 )
 from mmgpu_hooks.schema.run import RunEvidence
@@ -166,12 +165,12 @@ def make_inside_workers(
         occupancy=made,
         occupancy_std_s=std_s,
         batch_cpu=cpu,
-        transforms={
-            'LoadImageFromFile': TransformCost(total_s=0.24),
-            'RandomResize': TransformCost(total_s=0.08),
-            'LoadAnnotations': TransformCost(total_s=0.04),
-            'RandomFlip': TransformCost(total_s=0.004),
-            'PackDetInputs': TransformCost(total_s=0.006),
+        transforms_s={
+            'LoadImageFromFile': 0.24,
+            'RandomResize': 0.08,
+            'LoadAnnotations': 0.04,
+            'RandomFlip': 0.004,
+            'PackDetInputs': 0.006,
         },
         timed_samples=4,
     )

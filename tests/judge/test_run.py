@@ -16,12 +16,7 @@ from fakes.runs import (
     make_workers,
 )
 from mmgpu_hooks.judge.run import LoaderFigures, Run
-from mmgpu_hooks.schema.recorded import (
-    GpuWindow,
-    IntervalRecord,
-    TransformCost,
-    WorkersWindow,
-)
+from mmgpu_hooks.schema.recorded import GpuWindow, IntervalRecord, WorkersWindow
 from mmgpu_hooks.schema.run import RunEvidence
 
 MIB = 2**20
@@ -116,13 +111,9 @@ def test_warm_up_counts_where_all_batches_were_made_in_it(later, batch_s):
 
 
 def test_transforms_are_added_up_and_given_per_image():
-    load = TransformCost(total_s=0.4)
-    flips = [TransformCost(total_s=0.1), TransformCost(total_s=1.1)]
     loader = loader_of(
-        make_inside_workers(
-            transforms={'Load': load, 'Flip': flips[0]}, timed_samples=4
-        ),
-        make_inside_workers(transforms={'Flip': flips[1]}, timed_samples=6),
+        make_inside_workers(transforms_s={'Load': 0.4, 'Flip': 0.1}, timed_samples=4),
+        make_inside_workers(transforms_s={'Flip': 1.1}, timed_samples=6),
     )
     # over all samples timed, those that passed it by too
     assert loader.transforms[0] == pytest.approx(('Flip', 0.12))

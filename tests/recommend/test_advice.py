@@ -6,7 +6,6 @@ from fakes.replaced import replace
 from fakes.runs import make_evidence, make_inside_workers, make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.advice import advise
-from mmgpu_hooks.schema.recorded import TransformCost
 
 MAIN = {'process_cpu_s': 4.0}
 
@@ -17,13 +16,7 @@ def advice(**fields) -> str:
 
 
 def test_the_costliest_transform_is_named_with_a_cheaper_one():
-    inside = make_inside_workers(
-        0.6,
-        transforms={
-            'Mosaic': TransformCost(total_s=0.9),
-            'Pack': TransformCost(total_s=0.1),
-        },
-    )
+    inside = make_inside_workers(0.6, transforms_s={'Mosaic': 0.9, 'Pack': 0.1})
     said = advice(workers=inside)
     assert 'Mosaic takes 90 % of the pipeline' in said
     assert 'cheaper: CachedMosaic' in said
@@ -43,9 +36,7 @@ def test_a_short_run_gets_no_advice():
     assert advice(intervals=1, iterations=5) == ''
 
 
-LOADING = make_inside_workers(
-    0.6, transforms={'LoadImageFromFile': TransformCost(total_s=1.0)}
-)
+LOADING = make_inside_workers(0.6, transforms_s={'LoadImageFromFile': 1.0})
 
 
 @pytest.mark.parametrize(

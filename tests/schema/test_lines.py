@@ -10,12 +10,7 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import make_interval, make_run, make_workers
 from mmgpu_hooks.schema.lines import LineError, decode_line, encode_line
-from mmgpu_hooks.schema.recorded import (
-    EndRecord,
-    GpuDevice,
-    GpuWindow,
-    TransformCost,
-)
+from mmgpu_hooks.schema.recorded import EndRecord, GpuDevice, GpuWindow
 
 RECORDS = [
     make_run(gpu=GpuDevice(name='H200', uuid='GPU-1'), device='cuda'),
@@ -23,7 +18,7 @@ RECORDS = [
         by_hook={'EMAHook': 0.5, '50 % "quoted"': 0.25, 'é\n': 1.0},
         workers=replace(
             make_workers(0.3),
-            transforms={'Mosaic': TransformCost(total_s=0.25)},
+            transforms_s={'Mosaic': 0.25},
         ),
         gpu=GpuWindow(samples=12, util_pct=63.5, zero_pct=20.0, mem_used_bytes=2**33),
         gpu_mem_peak_bytes=2**32,

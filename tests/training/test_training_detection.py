@@ -213,6 +213,6 @@ def test_a_detector_is_validated_as_it_is_without_us(detections, ask):
         assert (one.loader.num_workers, one.loader.persistent_workers) == (1, True)
     # a worker times every so many of its batches, the first among them
     workers = evidence.validations[0].workers
-    assert workers is not None and 'LoadImageFromFile' in workers.transforms
+    assert workers is not None and 'LoadImageFromFile' in workers.transforms_s
     answer = ask('recommend', folder, '--dry-run')
     assert answer['validation']['validations'] == 2

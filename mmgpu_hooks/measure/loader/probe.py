@@ -19,7 +19,7 @@ from mmgpu_hooks.measure.loader.owed import find_owed
 from mmgpu_hooks.measure.loader.processes import WorkerProcesses, WorkersUse
 from mmgpu_hooks.measure.loader.worker import LocalProbe, enter_workers
 from mmgpu_hooks.measure.patches import Patches
-from mmgpu_hooks.schema.recorded import TransformCost, WorkersWindow
+from mmgpu_hooks.schema.recorded import WorkersWindow
 
 _MEMORY_PERIOD_S = 300.0
 
@@ -52,7 +52,7 @@ class _Tally:
         self.rows: list[Figures] = [np.empty((0, 7))]
         """Of the ring, of the batches that the loop took."""
         self.made = 0
-        self.transforms: dict[str, float] = defaultdict(float)
+        self.transforms_s: dict[str, float] = defaultdict(float)
         self.timed_samples = 0
         self.opencv_threads: int | None = None
         self.uses: list[WorkersUse] = []
@@ -79,10 +79,7 @@ class _Tally:
             occupancy_std_s=float(walls_s.std()) if len(rows) > 1 else None,
             batch_cpu=summarize_some(used_s, made, cpu_s * made),
             fetch_cpu_s=None if math.isnan(fetch_s) else fetch_s,
-            transforms={
-                name: TransformCost(total_s=seconds)
-                for name, seconds in self.transforms.items()
-            },
+            transforms_s=self.transforms_s,
             timed_samples=self.timed_samples,
             opencv_threads=self.opencv_threads,
         )
@@ -91,7 +88,7 @@ class _Tally:
         """Add what a worker noted since it wrote the notes ``before``."""
         known = before.get('transforms', {})
         for name, seconds in notes['transforms'].items():
-            self.transforms[name] += seconds - known.get(name, 0.0)
+            self.transforms_s[name] += seconds - known.get(name, 0.0)
         self.timed_samples += notes['timed_samples'] - before.get('timed_samples', 0)
         self.opencv_threads = notes['opencv_threads']
 
