@@ -372,7 +372,7 @@ def draw_growing(seed: int) -> tuple[Series, float]:
 
 def judge_series() -> Iterator[Figure]:
     """Alarms in healthy series, errors of growth and forecast in growing ones."""
-    from mmgpu_hooks.model.growth import find_growth
+    from mmgpu_hooks.model.stats import find_growth
 
     alarms = sum(find_growth(*draw_healthy(seed)) is not None for seed in range(1000))
     yield at_most('simulated: false alarms', alarms, 10, 'of 1000')

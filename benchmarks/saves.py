@@ -322,11 +322,13 @@ class Workloads:
         busy = {'num_workers': BUSY_WORKERS, 'cpu_s': BUSY_CPU_S}
         return self._train(interval=BUSY_INTERVAL, **busy, **more)
 
-    def _plant(self, cause: str, trained: Trained) -> None:
+    def _plant(self, cause: str, trained: Trained, planted: str = '') -> None:
         """One row of the confusion matrix."""
         named, saves = trained.causes.count(cause), max(len(trained.saves), self._saves)
         unit = f'of {saves} named {cause}'
-        self._add(exactly(f'planted: {cause}', named, saves, unit, trained.note))
+        self._add(
+            exactly(f'planted: {planted or cause}', named, saves, unit, trained.note)
+        )
 
     def workers(self) -> None:
         self._busy = self._train_busy()
@@ -338,7 +340,8 @@ class Workloads:
         self._plant(OTHER_PROGRAMS, trained)
 
     def remote(self) -> None:
-        self._plant('remote', self._train(megabytes=20.0, backend='far'))
+        trained = self._train(megabytes=20.0, backend='far')
+        self._plant('storage', trained, 'storage elsewhere')
 
     def storage(self) -> None:
         trained = self._train(megabytes=20.0, backend='slow')

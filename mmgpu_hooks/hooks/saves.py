@@ -285,10 +285,9 @@ class SaveSource:
         is_folder = path is not None and os.path.isdir(path)
         if self._runner.rank and begun.backend is None and not is_folder:
             return
-        size = is_remote = None
+        size = None
         if error is None and path is not None:
             size = read_size_bytes(path) if begun.bytes is None else begun.bytes
-            is_remote = None if begun.backend is None else not os.path.exists(path)
         save = SaveRecord(
             iteration=begun.iteration,
             epoch=self._recording.epoch,
@@ -300,7 +299,6 @@ class SaveSource:
             blocked_s=total.blocked_s,
             bytes=size,
             backend=begun.backend,
-            is_remote=is_remote,
             workers=workers.count,
             workers_busy=workers.busy,
             workers_cpu_s=workers.cpu_s,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mmgpu_hooks.judge.columns import Intervals, known
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.growth import find_growth
+from mmgpu_hooks.model.stats import find_growth
 from mmgpu_hooks.schema.judged import Estimate
 
 SAFE_SHARE = 0.9

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mmgpu_hooks.judge import thresholds
-from mmgpu_hooks.schema.figures import format_bytes
+from mmgpu_hooks.schema.figures import format_bytes, format_seconds
 from mmgpu_hooks.schema.judged import SaveJudgement
 from mmgpu_hooks.schema.recorded import (
     HostLimits,
@@ -81,17 +81,14 @@ CAUSES = {
     ),
     'storage': Cause(
         'blocked in the write to storage',
-        'The disk is slow, not the loader: save to a faster one, less often, or '
-        'without the optimizer (save_optimizer=False) where none is resumed from.',
+        'The storage is slow, not the loader: save to a faster or a local disk, less '
+        'often, or without the optimizer (save_optimizer=False) where none is resumed '
+        'from.',
     ),
     'memory': Cause(
         'because memory was short',
         'A save holds its file in memory, and more: free some (fewer workers, a '
         'smaller batch), or save without the optimizer.',
-    ),
-    'remote': Cause(
-        'waiting for a backend that writes elsewhere than to this host',
-        'Save to a local disk and copy from there, or save less often.',
     ),
 }
 
@@ -138,7 +135,7 @@ def judge_save(
 
     A cause is named only where it is proven: the wait for a core by the CPU that
     workers or other programs used meanwhile on the usable cores, storage by the time
-    blocked in the write to this host's file system, and so on. No input makes it raise.
+    blocked in the write, and so on. No input makes it raise.
 
     Args:
         save: The save.
@@ -148,10 +145,10 @@ def judge_save(
         host: Limits of the host.
         loader: Live settings of the loader.
     """
-    size = '' if save.bytes is None else f' ({format_bytes(save.bytes)})'
+    size = f' ({format_bytes(save.bytes)})' if save.bytes else ''
     sentence = (
         f'Saving {save.name or "a checkpoint"}{size} at iteration {save.iteration} '
-        f'took {_seconds(save.wall_s)}; '
+        f'took {format_seconds(save.wall_s)}; '
     )
     if save.error is not None:
         sentence += f'it failed with {save.error}, so it is not judged.'
@@ -164,23 +161,22 @@ def judge_save(
     usual_s, basis = _usual_s(save, earlier)
     gross_s = save.wall_s - usual_s
     net_s = net_delay_s(gross_s, won_back_s(aftermath, loader))
-    held_s, doubt = _divide_delay(save, gross_s, host)
+    held_s = _divide_delay(save, gross_s, host)
     cause = _find_cause(held_s, min(gross_s, save.run_delay_s), usual_s)
     is_slow = bool(cause) or is_delay(gross_s, usual_s, thresholds.ODD_SAVE)
-    sentence += f'{_seconds(usual_s)} uncontended ({basis}).'
+    sentence += f'{format_seconds(usual_s)} uncontended ({basis}).'
     if is_slow:
-        lost = 'what the job lost (net) is not known yet'
-        if net_s is not None:
-            lost = f'the job lost {_seconds(net_s)} (net)'
         said = [
-            f'{_seconds(held_s[name])} {CAUSES[name].why}{_figures(name, save, host)}'
+            f'{format_seconds(held_s[name])} {CAUSES[name].why}'
+            f'{_figures(name, save, host)}'
             for name in sorted(held_s, key=lambda name: (name != cause, -held_s[name]))
             if name == cause or held_s[name] >= NAMED_SHARE * gross_s
         ]
-        said += [] if cause else [f'it is unknown, {doubt}']
+        said += [] if cause else ['it is unknown, as no cause is proven for enough']
         sentence += (
             f' What held it: {"; ".join(said)}. Training stood still '
-            f'{_seconds(gross_s)} longer (gross); {lost}.'
+            f'{format_seconds(gross_s)} longer (gross); less what workers won back '
+            f'(net): {format_seconds(net_s)}.'
         )
         sentence += f' {CAUSES[cause].cure}' if cause else ''
     return SaveJudgement(is_slow, cause, usual_s, gross_s, net_s, sentence, held_s)
@@ -191,7 +187,7 @@ def is_reference(save: SaveRecord) -> bool:
     if save.error is not None or save.cpu_s is None or save.run_delay_s is None:
         return False
     is_calm = save.run_delay_s <= CALM_RUN_DELAY * save.wall_s
-    return is_calm and _blocked_s(save) <= USUAL_BLOCKING * save.cpu_s
+    return is_calm and (save.blocked_s or 0.0) <= USUAL_BLOCKING * save.cpu_s
 
 
 def won_back_s(
@@ -233,12 +229,6 @@ def _others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
     return max(save.other_cpu_s - elsewhere * save.wall_s, 0.0)
 
 
-def _blocked_s(save: SaveRecord) -> float:
-    if save.blocked_s is not None:
-        return save.blocked_s
-    return max(save.wall_s - (save.cpu_s or 0.0) - (save.run_delay_s or 0.0), 0.0)
-
-
 def _usual_s(save: SaveRecord, earlier: Iterable[SaveRecord]) -> tuple[float, str]:
     """What the save would have taken without its waits, and what that rests on.
 
@@ -257,40 +247,30 @@ def _usual_s(save: SaveRecord, earlier: Iterable[SaveRecord]) -> tuple[float, st
     if len(alike) >= LEAST_REFERENCES:
         basis = f'median of {len(alike)} uncontended saves of this run like it'
         return min(statistics.median(alike), save.wall_s), basis
-    excess_s = max(_blocked_s(save) - USUAL_BLOCKING * (save.cpu_s or 0.0), 0.0)
+    excess_s = max((save.blocked_s or 0.0) - USUAL_BLOCKING * (save.cpu_s or 0.0), 0.0)
     left_s = save.wall_s - (save.run_delay_s or 0.0) - excess_s
     return min(max(left_s, 0.0), save.wall_s), 'its parts that did not wait'
 
 
 def _divide_delay(
     save: SaveRecord, delay_s: float, host: HostLimits
-) -> tuple[dict[str, float], str]:
-    """What is proven to have held the save, in seconds by cause.
-
-    Returns:
-        The seconds, and what is not known of the rest.
-    """
-    doubt = 'as no single cause holds enough of it'
+) -> dict[str, float]:
+    """What is proven to have held the save, in seconds by cause."""
     contention_s = min(delay_s, save.run_delay_s or 0.0)
     left_s, write = delay_s - contention_s, save.phases.get('write')
     held_s = {'memory': _memory_s(save, left_s)}
-    if write is None or write.blocked_s is None or save.is_remote is None:
-        doubt = 'as it is unknown how long the write was blocked, or where it goes to'
-    else:
+    if write and write.blocked_s is not None:
         # what a hypervisor takes looks blocked too, and in phases that touch no disk
         other, stolen = save.phases.get('serialise'), 0.0
-        if not save.is_remote and other is not None and other.wall_s > 0.0:
+        if other is not None and other.wall_s > 0.0:
             stolen = min((other.blocked_s or 0.0) / other.wall_s, 1.0)
         written_s = min(write.blocked_s - stolen * write.wall_s, left_s)
-        place = 'remote' if save.is_remote else 'storage'
-        held_s[place] = written_s - held_s['memory']
+        held_s['storage'] = written_s - held_s['memory']
     share = _share_of_workers(save, host)
     if share is not None:
         held_s['workers'] = share * contention_s
         held_s['other_load'] = contention_s - held_s['workers']
-    elif contention_s > 0.0:
-        doubt = 'as the CPU used meanwhile does not explain the wait for a core'
-    return {name: seconds for name, seconds in held_s.items() if seconds > 0.0}, doubt
+    return {name: seconds for name, seconds in held_s.items() if seconds > 0.0}
 
 
 def _share_of_workers(save: SaveRecord, host: HostLimits) -> float | None:
@@ -364,13 +344,9 @@ def _figures(cause: str, save: SaveRecord, host: HostLimits) -> str:
         busy = f'{save.workers_busy or 0:.1f} of {save.workers or 0} busy'
         return f' ({busy} on {cores})'
     if cause == 'other_load':
-        return f' ({_seconds(_others_here_s(save, host) or 0.0)} of CPU on {cores})'
+        return f' ({format_seconds(_others_here_s(save, host))} of CPU on {cores})'
     if cause == 'memory':
         return f' ({save.major_faults or 0} page faults from storage)'
     if save.bytes and write is not None and write.wall_s > 0:
         return f' ({save.bytes / 1e6 / write.wall_s:.0f} MB/s)'
     return ''
-
-
-def _seconds(seconds: float) -> str:
-    return f'{seconds:.2f} s' if seconds >= 0.1 else f'{1000 * seconds:.0f} ms'

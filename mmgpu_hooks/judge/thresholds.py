@@ -70,7 +70,7 @@ uncontended save: spikes of a virtual machine's scheduler and the 10 ms grain of
 accounting are well below, and saves of a quiet run differ by a third."""
 
 BLOCKED_SAVE = 0.5, 1.0
-"""The same by storage, memory or a remote backend: a disk that writes back
+"""The same by storage or memory: a disk that writes back
 other pages first blocks a healthy save for a few tenths of a second, and the page cache
 alone makes one write take twice as long as the next."""
 

@@ -15,8 +15,7 @@ import numpy as np
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.columns import Column, Intervals, median, read_field, total
 from mmgpu_hooks.model.calibration import calibrate
-from mmgpu_hooks.model.job import first_batch_s
-from mmgpu_hooks.model.prediction import MOST_PREFETCH, MOST_WORKERS
+from mmgpu_hooks.model.prediction import MOST_PREFETCH, MOST_WORKERS, first_batch_s
 from mmgpu_hooks.model.stats import find_last_change
 from mmgpu_hooks.model.workload import GAP_S, Cost, Workload, estimate_transfer
 from mmgpu_hooks.schema.predicted import NoPrediction

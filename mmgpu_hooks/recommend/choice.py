@@ -19,11 +19,14 @@ from mmgpu_hooks.judge.thresholds import (
     STARTUP_MEASURABLE,
     WORTHWHILE_GAIN,
 )
-from mmgpu_hooks.model.job import START_ERROR, JobPlan, Setting, estimate_job_s
 from mmgpu_hooks.model.prediction import (
     COVERAGE,
     MOST_WORKERS,
+    START_ERROR,
+    JobPlan,
+    Setting,
     estimate_iter_s,
+    estimate_job_s,
     model_error,
     perturb,
 )

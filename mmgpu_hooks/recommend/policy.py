@@ -21,8 +21,7 @@ from mmgpu_hooks.judge.thresholds import (
 from mmgpu_hooks.judge.validation import find_alike, is_timed, make_validation_run
 from mmgpu_hooks.judge.verdict import count_missing, judge_confidence
 from mmgpu_hooks.model.batches import MemoryFit
-from mmgpu_hooks.model.job import START_ERROR, Setting
-from mmgpu_hooks.model.prediction import COVERAGE
+from mmgpu_hooks.model.prediction import COVERAGE, START_ERROR, Setting
 from mmgpu_hooks.recommend.advice import advise
 from mmgpu_hooks.recommend.choice import (
     ONE_THREAD,

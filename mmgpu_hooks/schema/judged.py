@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional, Tuple
 
-SAVE_CAUSES = ('workers', 'other_load', 'storage', 'memory', 'remote')
+SAVE_CAUSES = ('workers', 'other_load', 'storage', 'memory')
 """What can hold a checkpoint save: this run's loader workers or other programs on the
-cores; storage of this host; memory that ran short; a backend that writes
-elsewhere."""
+cores; slow storage, of this host or of another; memory that ran short."""
 
 
 @dataclass(frozen=True)

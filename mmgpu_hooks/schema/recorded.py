@@ -389,8 +389,6 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
     """Name of the file or folder, without its path."""
     backend: Optional[str] = None
     """Class of the file backend that wrote it, such as ``LocalBackend``."""
-    is_remote: Optional[bool] = None
-    """Whether that backend writes elsewhere than to a file system of this host."""
     phases: Mapping[str, SavePhase] = {}
     """By name, out of :data:`SAVE_PHASES`; their walls add up to ``wall_s``."""
     cpu_s: Optional[Number] = None

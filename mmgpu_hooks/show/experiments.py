@@ -39,7 +39,6 @@ CAUSE_NAMES = {
     'other_load': 'other programs',
     'storage': 'storage',
     'memory': 'memory',
-    'remote': 'remote backend',
     None: 'not proven',
 }
 """What held a save."""

@@ -13,7 +13,6 @@ from mmgpu_hooks.model.batches import (
     find_oom_batch,
     predict_peak,
 )
-from mmgpu_hooks.model.prediction import LIMITS
 from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema.figures import (
     format_bytes,
@@ -144,7 +143,7 @@ def _settings(forecast: Forecast, workload: Workload) -> Table:
         ('9 in 10 within', '', format_interval),
         ('data wait', 'data_wait_s', format_seconds),
         ('images/s', 'images_per_s', '{:.1f}'.format),
-        ('limited by', 'limit', LIMITS.__getitem__),
+        ('limited by', 'limit', 'the {}'.format),
     )
     return tabulate(forecast.predictions, columns)
 

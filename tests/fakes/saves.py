@@ -46,7 +46,6 @@ def make_save(
         wall_s=cpu_s + run_delay_s + blocked_s,
         name=f'iter_{iteration}.pth',
         backend='LocalBackend',
-        is_remote=False,
         phases={'serialise': serialise, 'write': write},
         cpu_s=cpu_s,
         run_delay_s=run_delay_s,

@@ -248,7 +248,7 @@ def test_a_delay_that_was_won_back_is_no_problem_and_an_unknown_one_is_not_count
         found = find(judged, 'MG304')
         assert (found.severity, found.share) == ('notice', share)
     some = diagnose_run(run.altered(save_aftermaths=run.save_aftermaths[:1]))
-    assert 'the job lost 1.6 s (net, of the 1 whose' in find(some, 'MG304').detail
+    assert 'the job lost 1.6 s (net, known of 1)' in find(some, 'MG304').detail
 
 
 @pytest.mark.parametrize(

@@ -37,10 +37,6 @@ def judge(save, earlier=(), aftermath=None, host=HOST, loader=LOADER) -> SaveJud
     return judge_save(save, earlier, aftermath, host, loader)
 
 
-def remote(save: SaveRecord) -> SaveRecord:
-    return replace(save, is_remote=True, backend='PetrelBackend')
-
-
 def short_of_memory(save: SaveRecord, **fields) -> SaveRecord:
     return replace(save, **{'memory_pressure_pct': 60.0, 'major_faults': 900, **fields})
 
@@ -65,7 +61,6 @@ FAULTS = {'major_faults': 12000, 'memory_pressure_pct': None}
         (make_save(run_delay_s=0.19, other_cpu_s=0.9, **ALONE), None),
         (make_save(blocked_s=0.81), 'storage'),
         (make_save(blocked_s=0.79), None),
-        (remote(make_save(blocked_s=0.81)), 'remote'),
         (short_of_memory(make_save(blocked_s=1.3)), 'memory'),
         # others are short of it
         (short_of_memory(make_save(blocked_s=1.3), major_faults=0), 'storage'),
@@ -142,9 +137,8 @@ def test_a_wait_for_a_core_is_divided_by_the_cpu_used_meanwhile(
     assert ('it is unknown' in judged.sentence) is (not held_s)
 
 
-@pytest.mark.parametrize('fields', [{'phases': {}}, {'is_remote': None}])
-def test_blocking_that_cannot_be_placed_has_no_cause(fields):
-    judged = judge(make_save(blocked_s=2.0, **fields))
+def test_blocking_that_cannot_be_placed_has_no_cause():
+    judged = judge(make_save(blocked_s=2.0, phases={}))
     assert (judged.is_slow, judged.cause) == (True, None)
     assert judge(make_save(blocked_s=2.0, phases=STOLEN)).cause is None
 
@@ -205,8 +199,8 @@ def test_a_slow_save_says_what_held_it_what_that_cost_and_what_to_do():
     sentence = judge(shared, make_calm(), aftermath).sentence
     assert sentence.startswith('Saving iter_100.pth (200 MiB) at iteration 100')
     for part in (
-        *('1.07 s', '8.0 of 8 busy', '2 usable cores', '0.53 s'),
-        *('1.60 s longer (gross)', 'lost 1.10 s (net)', 'worker_nice=10'),
+        *('1.067 s', '8.0 of 8 busy', '2 usable cores', '0.533 s'),
+        *('1.600 s longer (gross)', '(net): 1.100 s', 'worker_nice=10'),
     ):
         assert part in sentence
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.memory_causes import judge_series
-from mmgpu_hooks.model.growth import READINGS, count_missing, find_growth
+from mmgpu_hooks.model.stats import READINGS, count_missing_readings, find_growth
 
 MIB = 2**20
 
@@ -32,7 +32,7 @@ def test_what_is_no_steady_growth(sizes):
 
 
 def test_short_series_say_how_many_readings_they_lack():
-    assert count_missing([]) == READINGS
+    assert count_missing_readings([]) == READINGS
     assert find_growth(range(10), [float(n) * 2**30 for n in range(10)]) is None
-    assert 0 < count_missing(range(10)) < READINGS
-    assert count_missing(range(100)) == 0
+    assert 0 < count_missing_readings(range(10)) < READINGS
+    assert count_missing_readings(range(100)) == 0

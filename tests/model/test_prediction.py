@@ -6,8 +6,13 @@ from hypothesis import strategies as st
 
 from fakes.replaced import replace
 from fakes.workloads import make_workload
-from mmgpu_hooks.model.job import JobPlan, Setting, estimate_job_s
-from mmgpu_hooks.model.prediction import LIMITS, predict_setting
+from mmgpu_hooks.model.prediction import (
+    LIMITS,
+    JobPlan,
+    Setting,
+    estimate_job_s,
+    predict_setting,
+)
 from mmgpu_hooks.model.workload import BatchLine, Cost, Workload, at_batch_size
 from mmgpu_hooks.schema.predicted import NoPrediction
 

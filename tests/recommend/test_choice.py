@@ -8,7 +8,7 @@ from fakes.replaced import replace
 from fakes.runs import add_to_end, make_evidence, make_run
 from fakes.workloads import make_workload
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.job import JobPlan, Setting
+from mmgpu_hooks.model.prediction import JobPlan, Setting
 from mmgpu_hooks.model.workload import Cost
 from mmgpu_hooks.recommend.choice import (
     Job,

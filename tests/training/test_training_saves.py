@@ -119,7 +119,7 @@ def test_saves_of_iterations_are_taken_apart(tmp_path, kind):
     assert [save.iteration for save in saves] == [4, 8, 12]
     for save in saves:
         assert save.name == f'iter_{save.iteration}.pth'
-        assert (save.backend, save.is_remote) == ('LocalBackend', False)
+        assert save.backend == 'LocalBackend'
         assert save.bytes == size_of(tmp_path, save.name)
         assert list(save.phases) == list(SAVE_PHASES)
         assert (save.phases['rest'].blocked_s or 0.0) > 0.045
@@ -166,7 +166,7 @@ def test_a_slow_remote_write_is_known_and_said_once(tmp_path, monkeypatch):
     monkeypatch.setattr(ToyBackend, 'stored', {})
     runner, saves = train_and_read(tmp_path, checkpoint=remote(put_s=0.6))
     for save in saves:
-        assert (save.backend, save.is_remote) == ('ToyBackend', True)
+        assert save.backend == 'ToyBackend'
         assert (save.phases['write'].blocked_s or 0.0) > 0.55
         stored = ToyBackend.stored[f'toy://bucket/{tmp_path.name}/{save.name}']
         assert save.bytes == len(stored)
@@ -193,7 +193,7 @@ def test_a_save_in_another_way_is_measured_as_a_whole(tmp_path, is_seen):
     first = evidence_of(tmp_path).save_records[0]
     assert first.bytes == (4 if is_seen else None)
     assert ('bytes' in first.unknown) != is_seen
-    assert (first.backend, first.is_remote) == (None, None)
+    assert first.backend is None
     assert list(first.phases) == ['rest']
     assert (first.blocked_s or 0.0) > 0.015
 

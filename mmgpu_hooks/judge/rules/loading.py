@@ -57,33 +57,20 @@ def judge_blocked_loading(run: Run) -> Finding | None:
     )
 
 
-@rule('MG104', 'Workers start again and again', 'startup_bound')
-def judge_startup(run: Run) -> Finding | None:
-    """The first batch of each epoch waits for workers to start.
+@rule('MG104', 'The loader starts again and again', 'startup_bound')
+def judge_starts(run: Run) -> Finding | None:
+    """Each epoch begins with a pause: workers start, and no batch is made yet.
 
-    ``persistent_workers=True`` keeps them from one epoch to the next. Short epochs
-    suffer most.
+    ``persistent_workers=True`` keeps the workers from one epoch to the next. Short
+    epochs suffer most. Iteration-based training starts over at the end of its data, and
+    MMEngine pauses for two seconds then; a sampler without an end
+    (``sampler=dict(type='InfiniteSampler')``) never gets there.
     """
-    loader = run.run.loader
-    if not loader.num_workers or loader.persistent_workers is not False:
-        return None
-    return None if run.run.loop == 'iter' else _judge_starts(run)
-
-
-@rule('MG108', 'The loader starts over', 'startup_bound')
-def judge_restarts(run: Run) -> Finding | None:
-    """Iteration-based training comes to the end of its data and begins again.
-
-    MMEngine then makes a new iterator and pauses for two seconds. A sampler without an
-    end (``sampler=dict(type='InfiniteSampler')``) never gets there.
-    """
-    is_again = run.run.loop == 'iter' and run.epoch_starts >= 2
-    return _judge_starts(run) if is_again else None
-
-
-def _judge_starts(run: Run) -> Finding | None:
-    share = run.run_share(run.startup_s)
-    if share < thresholds.STARTUP_PROBLEM:
+    loader, share = run.run.loader, run.run_share(run.startup_s)
+    is_again = run.epoch_starts >= 2
+    if run.run.loop != 'iter':
+        is_again = bool(loader.num_workers) and loader.persistent_workers is False
+    if not is_again or share < thresholds.STARTUP_PROBLEM:
         return None
     return problem(
         f'{format_sum(run.startup_s)} ({100 * share:.0f} % of the run) went into '

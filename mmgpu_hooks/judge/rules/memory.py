@@ -13,7 +13,7 @@ from mmgpu_hooks.judge.memory import (
 )
 from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule, weigh
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.growth import count_missing
+from mmgpu_hooks.model.stats import count_missing_readings
 from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.judged import Estimate, Finding
 
@@ -63,7 +63,7 @@ def judge_host_growth(run: Run) -> Finding | None:
 
 def _judge_short_growth(run: Run) -> Finding | None:
     read = run.every.having('process_own_bytes')
-    missing = count_missing(read.column('iteration'))
+    missing = count_missing_readings(read.column('iteration'))
     sizes = read.column('process_own_bytes')
     if not missing or not len(sizes):
         return None

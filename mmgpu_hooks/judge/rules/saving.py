@@ -21,9 +21,10 @@ def judge_saves(run: Run) -> Finding | None:
     if not saves or seconds <= 0:
         return None
     share, ranks = run.part_share('checkpoint_save'), run.run.world_size
+    each = f', {format_seconds(seconds / saves)} each' if saves > 1 else ''
     detail = (
-        f'{plural(saves, "save")} took {format_seconds(seconds / saves)} each, '
-        f'{format_sum(seconds)} in all ({100 * share:.1f} % of the run)'
+        f'{plural(saves, "save")} took {format_sum(seconds)}{each} '
+        f'({100 * share:.1f} % of the run)'
     )
     if ranks > 1:
         detail += f', and {format_sum(ranks * seconds)} of the time of {ranks} ranks'
@@ -55,9 +56,10 @@ def judge_saves_by_others(run: Run) -> Finding | None:
 
 @rule('MG306', 'Storage holds up saves', 'save_bound')
 def judge_saves_by_storage(run: Run) -> Finding | None:
-    """The save is blocked in the write to a file system of this host: a slow disk.
+    """The save is blocked in the write: a slow disk, or a slow backend elsewhere.
 
-    Workers are not the reason. Save to a faster disk, or less often.
+    Workers are not the reason. Save to a faster disk, or less often; where a file
+    backend writes to another host, save to a local disk and copy from there.
     """
     return _judge_cause(run, 'storage')
 
@@ -70,15 +72,6 @@ def judge_saves_by_memory(run: Run) -> Finding | None:
     Free some memory (fewer workers, a smaller batch) or save without the optimizer.
     """
     return _judge_cause(run, 'memory')
-
-
-@rule('MG308', 'The remote backend holds up saves', 'save_bound')
-def judge_saves_by_remote(run: Run) -> Finding | None:
-    """The save waits for a file backend that writes elsewhere than to this host.
-
-    Save to a local disk and copy from there, or save less often.
-    """
-    return _judge_cause(run, 'remote')
 
 
 @rule('MG311', 'Saves that cannot be judged')
@@ -108,15 +101,12 @@ def _judge_cause(run: Run, cause: str) -> Finding | None:
         return None
     gross_s = sum(one.gross_delay_s or 0.0 for one in slow)
     nets = [one.net_delay_s for one in slow if one.net_delay_s is not None]
-    lost, share = 'what the job lost (net) is not known', None
-    if nets:
-        some = f', of the {len(nets)} whose iterations after it are known'
-        lost = f'the job lost {sum(nets):.1f} s (net{some * (len(nets) < len(slow))})'
-        share = run.run_share(sum(nets))
+    share = run.run_share(sum(nets)) if nets else None
     worst = max(slow, key=lambda one: one.gross_delay_s or 0.0)
     detail = (
         f'{len(slow)} of {len(run.judged_saves)} saves took {gross_s:.1f} s longer in '
-        f'all {CAUSES[cause].why} (gross); {lost}. The worst: {worst.sentence}'
+        f'all {CAUSES[cause].why} (gross); the job lost {sum(nets):.1f} s (net, known '
+        f'of {len(nets)}). The worst: {worst.sentence}'
     )
     is_problem = share is not None and share >= thresholds.SAVE_PROBLEM
     return problem(detail, share or 0.0) if is_problem else notice(detail, share)
