@@ -6,7 +6,6 @@ Only larger ones: a smaller one that is as fast changes the recipe for nothing.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 from msgspec import structs
 
@@ -31,33 +30,23 @@ FARTHEST = 2
 _USUAL = {size for power in range(16) for size in (2**power, 3 * 2**power // 2)}
 
 
-class BatchChoice(NamedTuple):
-    """What is said of the batch size."""
-
-    sentence: str
-    decision: Decision | None = None
-    """Of the loader with the new batch size; ``None`` where it stays."""
-    sizes: tuple[int, int] = (0, 0)
-    """The old one and the new one."""
-    reason: str = ''
-    is_measured: bool = False
-    """Whether a run had the new one."""
-
-
 def choose_batch_size(
     decision: Decision, memory: MemoryFit | NoPrediction
-) -> BatchChoice:
+) -> tuple[str, Decision | None]:
     """The smallest batch size that is nearly as fast as the fastest that fits safely.
 
     Args:
         decision: What is best with the run's own batch size.
         memory: Of the card against the batch size, or why that is not known.
+
+    Returns:
+        What is said of it, and the decision with the new batch size, where it changes.
     """
     job = decision.job
     limit = _find_limit(job, memory)
     old = job.workload.batch_size
     if isinstance(limit, str) or old is None or isinstance(memory, NoPrediction):
-        return BatchChoice(f'The batch size stays as it is. {limit}')
+        return f'The batch size stays as it is. {limit}', None
     most, why = limit
     usual = sorted(_USUAL | {*memory.batch_sizes})
     sizes = [size for size in usual if old < size <= most] or [most] * (most > old)
@@ -67,35 +56,27 @@ def choose_batch_size(
     best = min(size for size, rate in rates.items() if rate >= enough)
     stays = f'The batch size stays at {old}:'
     if best <= old:
-        return BatchChoice(
-            f'{stays} none that fits ({why}) is predicted to be more than '
-            f'{100 * KNEE_SHARE:.0f} % faster.'
-        )
+        none = f'{stays} none that fits ({why}) is predicted to be more than '
+        return f'{none}{100 * KNEE_SHARE:.0f} % faster.', None
     new = decisions[best]
     after = new.job, new.new
-    # another recipe has to be worth it for sure, and beside other programs or not
-    for one in (job, job.without_other_load):
-        further = predict_gain((one, decision.new), after)
-        whole = predict_gain((one, job.old), after)
-        if further.share < WORTHWHILE_GAIN or min(further.low, whole.low) <= 0.0:
-            return BatchChoice(
-                f'{stays} {best} is predicted to save {100 * further.share:.1f} % of '
-                f"the training's time ({100 * further.low:.1f} to "
-                f'{100 * further.high:.1f} %), which is too little, or too unsure, for '
-                'another recipe.'
-            )
-    gib = [one / 2**30 for one in predict_peak(memory, best)]
-    peak = (
-        f'memory is predicted to peak at {gib[0]:.1f} GiB ({gib[1]:.1f} to '
-        f'{gib[2]:.1f} GiB, 9 times in 10)'
+    # another recipe has to be worth it for sure
+    further = predict_gain((job, decision.new), after)
+    whole = predict_gain((job, job.old), after)
+    if further.share < WORTHWHILE_GAIN or min(further.low, whole.low) <= 0.0:
+        return (
+            f'{stays} {best} is predicted to save {100 * further.share:.1f} % of '
+            f"the training's time ({100 * further.low:.1f} to "
+            f'{100 * further.high:.1f} %), which is too little, or too unsure, for '
+            'another recipe.'
+        ), None
+    peak, low, high = (f'{one / 2**30:.1f}' for one in predict_peak(memory, best))
+    said = (
+        f'{rates[best]:.1f} images/s are predicted with {best} images per batch, '
+        f'{old / job.iter_s(job.old):.1f} now with {old}; memory is predicted to peak '
+        f'at {peak} GiB ({low} to {high} GiB, 9 times in 10).'
     )
-    new = replace(new, gain=predict_gain((job, job.old), after))
-    now = old / job.iter_s(job.old)
-    reason = f'{rates[best]:.1f} images/s are predicted, {now:.1f} now; {peak}'
-    said = f'From {old} to {best} images per batch: {peak}.'
-    return BatchChoice(
-        said, new, (old, best), reason, is_measured=best in memory.batch_sizes
-    )
+    return said, replace(new, gain=whole)
 
 
 def _find_limit(job: Job, memory: MemoryFit | NoPrediction) -> tuple[int, str] | str:
@@ -116,9 +97,6 @@ def _find_limit(job: Job, memory: MemoryFit | NoPrediction) -> tuple[int, str] |
         (safe, f'{card.safe_bytes / 2**30:.1f} GiB of the card are safe to plan for'),
         (FARTHEST * measured, f'{measured} is the largest that was measured'),
     ]
-    if run.run.loader.dataset_length:
-        images = run.run.loader.dataset_length // max(run.run.world_size, 1)
-        limits.append((images, 'an epoch has no more images for this rank'))
     return min(limits, key=lambda limit: limit[0])
 
 

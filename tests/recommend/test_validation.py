@@ -7,25 +7,21 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import GIB, make_run
 from fakes.validations import make_validation, summarise
-from mmgpu_hooks.recommend.policy import (
-    ValidationAdvice,
-    advise_validation,
-    recommend_settings,
-)
-from mmgpu_hooks.schema.judged import ValidationOutlook
+from mmgpu_hooks.recommend.policy import advise_validation, recommend_settings
+from mmgpu_hooks.schema.judged import Recommendation, ValidationOutlook
 from mmgpu_hooks.schema.recorded import ValidationRecord
 
 
-def advise(*validations: ValidationRecord, **fields: Any) -> ValidationAdvice:
+def advise(*validations: ValidationRecord, **fields: Any) -> Recommendation:
     return advise_validation(summarise(*validations, **fields))
 
 
-def outlook_of(advice: ValidationAdvice) -> ValidationOutlook:
-    assert advice.outlook is not None
-    return advice.outlook
+def outlook_of(advice: Recommendation) -> ValidationOutlook:
+    assert advice.validation is not None
+    return advice.validation
 
 
-def changed(advice: ValidationAdvice) -> dict[str, Any]:
+def changed(advice: Recommendation) -> dict[str, Any]:
     return {one.key: one.new for one in advice.changes}
 
 
