@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import DATA_WAIT_NOTICE
-from mmgpu_hooks.schema.figures import format_seconds, plural
+from mmgpu_hooks.schema.figures import format_seconds
 
 _DECODERS = {
     'cv2': "imdecode_backend='turbojpeg', which takes a fifth less than cv2",
@@ -31,82 +31,31 @@ _CHEAPER = {
 """By class name; a change of augmentation changes what is trained."""
 
 
-def _name_costliest(run: Run) -> str | None:
-    """The transform's share, and a cheaper way; ``None`` when none was timed."""
-    transforms = run.loader.transforms if run.loader else ()
-    whole_s = sum(one.image_s or 0.0 for one in transforms)
-    if whole_s <= 0.0 or run.loader is None:
-        return None
-    first, share = transforms[0], (transforms[0].image_s or 0.0) / whole_s
-    cheaper = _CHEAPER.get(first.name)
-    if first.name == 'LoadImageFromFile':
-        cheaper = _name_cheaper_decoding(run)
-    hint = f'; cheaper: {cheaper}' if cheaper else ''
-    return (
-        f'{first.name} takes {100 * share:.0f} % of the pipeline '
-        f'({run.loader.timed_samples} samples timed){hint}.'
-    )
-
-
-def _name_cheaper_decoding(run: Run) -> str | None:
-    """Smaller files first, where they would be smaller; then a faster decoder."""
-    ways = []
-    ratio = run.stored_pixel_ratio
-    if ratio is None:
-        ways.append('images stored at the size they are trained at')
-    elif ratio >= _LARGER:
-        ways.append(
-            f'images stored smaller (they have {ratio:.1f} times the pixels that are '
-            'trained at)'
-        )
-    faster = _DECODERS.get(run.run.loader.image_decoder or '')
-    return '; then '.join([*ways, *([faster] if faster else [])]) or None
-
-
 _AMP = 'AmpOptimWrapper'
 
 
-def advise(run: Run) -> tuple[str, ...]:
+def advise(run: Run) -> Iterator[str]:
     """Sentences, the most telling first.
 
     Args:
         run: The run.
     """
-    return tuple(_list_advice(run)) if run.is_enough else ()
-
-
-def _list_advice(run: Run) -> Iterator[str]:
-    record, host = run.run, run.run.host
+    if not run.is_enough:
+        return
+    record, share, threads = run.run, run.data_wait_share or 0.0, run.threads
     if run.unbinding is not None:
         yield (
-            f'Undo the binding first (MG113). {run.unbinding} The predictions are '
-            f'for {host.usable_cores:g} usable cores; until then the training process '
-            f'and its workers share {plural(host.affinity_cpus or 0, "CPU")}.'
+            f'Undo the binding first (MG113): the predictions are for '
+            f'{record.host.usable_cores:g} usable cores. {run.unbinding}'
         )
-    threads = run.threads
     if threads is not None and threads.is_thrash and (threads.opencv or 0) < 2:
         yield (
             f'The {threads.threads} threads of a worker are not those of OpenCV '
             '(MG115): OMP_NUM_THREADS=1, and MKL_NUM_THREADS=1, in the environment of '
             'the training leave each worker one.'
         )
-    costliest = _name_costliest(run) if run.is_starved else None
-    if costliest:
-        yield costliest
-    if run.is_starved and run.waiting_share and run.workload is not None:
-        loading = format_seconds(run.workload.batch_time.mean_s)
-        yield (
-            f'{100 * run.waiting_share:.0f} % of the {loading} that a batch '
-            'takes to load is waiting: a copy of the data on a local disk, fewer and '
-            'larger files (LMDB) or a cache in memory would shorten it.'
-        )
-    if run.confined_cpus is not None:
-        yield (
-            f'Workers may run on {run.confined_cpus} of {host.affinity_cpus} CPUs: an '
-            'OpenMP library bound them. OMP_PROC_BIND=false in the environment, or '
-            'OMP_NUM_THREADS=1 and env_cfg.mp_cfg.opencv_num_threads=0, keep it from '
-            'doing so.'
-        )
+    if run.is_starved:
+        yield from _advise_loading(run)
     if record.device != 'cuda':
         return
     if run.is_data_bound and not record.loader.pin_memory:
@@ -115,17 +64,45 @@ def _list_advice(run: Run) -> Iterator[str]:
             'model.data_preprocessor.non_blocking=True; what it would save was not '
             'measured.'
         )
-    share = run.data_wait_share
-    if share is None or share >= DATA_WAIT_NOTICE:
-        return
-    step = f'{100 * (run.step_s or 0.0) / (run.iter_s or 1.0):.0f} % of an iteration'
-    if record.optim_wrapper not in (None, _AMP):
+    if share < DATA_WAIT_NOTICE and record.optim_wrapper not in (None, _AMP):
+        step = 100 * (run.step_s or 0.0) / (run.iter_s or 1.0)
         yield (
-            f'The step takes {step}, in full precision ({record.optim_wrapper}): '
-            f"optim_wrapper.type='{_AMP}' is often faster and takes less memory; check "
-            'the accuracy.'
+            f'The step takes {step:.0f} % of an iteration, in full precision '
+            f"({record.optim_wrapper}): optim_wrapper.type='{_AMP}' is often faster "
+            'and takes less memory; check the accuracy.'
         )
-    yield (
-        f'The step takes {step}: env_cfg.cudnn_benchmark=True can help where all '
-        'inputs have one size, and hurts where they vary.'
-    )
+
+
+def _advise_loading(run: Run) -> Iterator[str]:
+    """What makes a batch cheaper: the costliest transform, waiting less."""
+    loader = run.loader
+    whole_s = sum(one.image_s or 0.0 for one in loader.transforms) if loader else 0.0
+    if loader is not None and whole_s > 0.0:
+        name, image_s = loader.transforms[0]
+        cheaper = _CHEAPER.get(name)
+        if name == 'LoadImageFromFile':
+            cheaper = _name_cheaper_decoding(run)
+        hint = f'; cheaper: {cheaper}' if cheaper else ''
+        yield (
+            f'{name} takes {100 * (image_s or 0.0) / whole_s:.0f} % of the pipeline '
+            f'({loader.timed_samples} samples timed){hint}.'
+        )
+    if run.waiting_share and run.workload is not None:
+        loading = format_seconds(run.workload.batch_time.mean_s)
+        yield (
+            f'{100 * run.waiting_share:.0f} % of the {loading} that a batch '
+            'takes to load is waiting: a copy of the data on a local disk, fewer and '
+            'larger files (LMDB) or a cache in memory would shorten it.'
+        )
+
+
+def _name_cheaper_decoding(run: Run) -> str:
+    """Smaller files first, where they would be smaller; then a faster decoder."""
+    ratio, ways = run.stored_pixel_ratio, []
+    if ratio is None:
+        ways.append('images stored at the size they are trained at')
+    elif ratio >= _LARGER:
+        times = f'{ratio:.1f} times the pixels that are trained at'
+        ways.append(f'images stored smaller (they have {times})')
+    faster = _DECODERS.get(run.run.loader.image_decoder or '')
+    return '; then '.join(filter(None, [*ways, faster]))

@@ -73,7 +73,7 @@ def recommend_settings(
     Returns:
         The changes, or the reason why there is none.
     """
-    advice = advise(run)
+    advice = tuple(advise(run))
     train: Setting | None = None
     said: tuple[str, ...] = ()
     if run.workload is None or run.is_stalled:

@@ -113,7 +113,6 @@ STARTS = {
 OTHER_RANK = on_cores(8.0, ranks_on_host=2)
 FOUR_WORKERS = make_run(loader=make_loader(4))
 NO_TORCH = make_run(loader=LoaderSettings())
-PILLOW = make_run(loader=make_loader(image_decoder='pillow'))
 ON_CUDA = make_run(device='cuda')
 
 
@@ -143,7 +142,6 @@ def timed_gpu(gpu: GpuWindow, idle_pct: float) -> dict[str, Any]:
         (bound(5), 'MG113', 'notice', 'data_bound_workers'),
         (bound(1, workers=0), 'MG113', 'notice', None),
         ({'run': on_cores(1.0, affinity_cpus=1)}, 'MG113', None, None),
-        ({'run': PILLOW, **KEEPS_UP}, 'MG114', 'notice', 'compute_bound'),
         (STARTS, 'MG104', None, None),
         ({}, 'MG202', None, None),
         ({'run': ON_CUDA, 'gpu': IDLE_GPU}, 'MG202', 'notice', None),

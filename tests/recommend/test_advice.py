@@ -26,7 +26,6 @@ def test_a_step_in_full_precision_on_a_gpu():
     run = make_run(device='cuda', optim_wrapper='OptimWrapper')
     said = advice(run=run, data_wait_s=0.001)
     assert "optim_wrapper.type='AmpOptimWrapper'" in said
-    assert 'cudnn_benchmark' in said
     mixed = make_run(device='cuda', optim_wrapper='AmpOptimWrapper')
     assert 'AmpOptimWrapper' not in advice(run=mixed, data_wait_s=0.001)
     assert advice(run=make_run(), data_wait_s=0.001) == ''

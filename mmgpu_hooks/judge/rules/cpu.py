@@ -110,7 +110,8 @@ def judge_affinity(run: Run) -> Finding | None:
 
     An OpenMP library bound them when it was loaded, so that many workers take turns
     on the same few cores. ``OMP_PROC_BIND=false`` in the environment keeps it from
-    doing so; more workers do not help.
+    doing so, as do ``OMP_NUM_THREADS=1`` and
+    ``env_cfg.mp_cfg.opencv_num_threads=0``; more workers do not help.
     """
     confined, host = run.confined_cpus, run.run.host
     workers = run.run.loader.num_workers or 0
@@ -118,7 +119,8 @@ def judge_affinity(run: Run) -> Finding | None:
         return None
     detail = (
         f'The most confined of {workers} workers may run on {plural(confined, "CPU")}, '
-        f'the training process on {host.affinity_cpus}.'
+        f'the training process on {host.affinity_cpus}. OMP_PROC_BIND=false in the '
+        'environment keeps an OpenMP library from binding them.'
     )
     # each on a core of its own is as good as all on all
     is_problem = confined < workers and run.is_data_bound

@@ -77,18 +77,3 @@ def judge_starts(run: Run) -> Finding | None:
         f'{plural(run.epoch_starts, "start")} of the loader, beyond a normal wait.',
         share,
     )
-
-
-@rule('MG114', 'Pillow decodes the images')
-def judge_decoder(run: Run) -> Finding | None:
-    """``LoadImageFromFile(imdecode_backend='pillow')`` takes much longer than cv2.
-
-    A JPEG of 12 megapixels took Pillow 125 ms, ``cv2`` (which brings libjpeg-turbo, and
-    is MMDetection's default) 33 ms and ``turbojpeg`` 26 ms. Take ``imdecode_backend=
-    'cv2'``; pixels differ by rounding, so finish a training with what it began with.
-    """
-    if run.run.loader.image_decoder != 'pillow':
-        return None
-    took_s = dict(run.loader.transforms if run.loader else ()).get('LoadImageFromFile')
-    took = f' and takes {format_seconds(took_s)} per image' if took_s else ''
-    return notice(f"LoadImageFromFile has imdecode_backend='pillow'{took}.")
