@@ -1,9 +1,8 @@
-"""Keeps the trials of a plan, one JSON line each, so that it can go on later."""
+"""Keeps the trials of a plan, so that it can go on later."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import platform
@@ -14,18 +13,17 @@ from typing import Any
 
 import msgspec
 
-from mmgpu_hooks.config.files import verify_output
+from mmgpu_hooks.config.files import verify_output, write_atomic
 from mmgpu_hooks.config.loading import FlatConfig
-from mmgpu_hooks.experiment.cards import VARIABLE, read_cards
 from mmgpu_hooks.measure.host import read_host_limits
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.tried import Trial
 from mmgpu_hooks.version import __version__
 
-STORE_NAME = 'trials.jsonl'
-_VERSION = 3
-"""Raised when a key of a line changes its meaning or goes away."""
+STORE_NAME = 'trials.json'
+_VERSION = 4
+"""Raised when a key of it changes its meaning or goes away."""
 
 _LIMITS = (
     *('logical_cpus', 'affinity_cpus', 'cgroup_cpu_cores', 'slurm_cpus'),
@@ -33,75 +31,60 @@ _LIMITS = (
 )
 """Those that do not change from one minute to the next."""
 _PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet')
-_VARIABLES = (VARIABLE, 'OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'PYTORCH_CUDA_ALLOC_CONF')
+_VARIABLES = (
+    *('CUDA_VISIBLE_DEVICES', 'PYTORCH_CUDA_ALLOC_CONF'),
+    *('OMP_NUM_THREADS', 'MKL_NUM_THREADS'),
+)
 """Of the environment, those that make the same training a faster or slower one."""
 
 
 class TrialStore:
-    """The file of one folder.
+    """The file of one folder, put in place as a whole after each trial.
 
     Args:
         path: Of the file.
         identity: What a trial must have in common with those of now.
-        descriptor: Of the open, locked file.
     """
 
-    def __init__(
-        self, path: Path, identity: Mapping[str, Any], descriptor: int
-    ) -> None:
-        self.path = path
+    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
+        self._path = path
         self._identity = {'version': _VERSION, **identity}
-        self._descriptor = descriptor
+        self._kept: dict[str, Trial] = {}
 
     def append(self, trial: Trial) -> None:
-        """Add one trial, in one write.
+        """Add one trial.
 
         Raises:
-            OSError: If it cannot be written whole; nothing of it is left then.
+            OSError: If it cannot be written; those before it are there then.
         """
-        raw = msgspec.json.encode({'identity': self._identity, 'trial': trial}) + b'\n'
-        end = os.lseek(self._descriptor, 0, os.SEEK_END)
-        # what a kill left of a line must not swallow this one
-        if end and os.pread(self._descriptor, 1, end - 1) != b'\n':
-            raw = b'\n' + raw
-        if os.write(self._descriptor, raw) < len(raw):
-            os.ftruncate(self._descriptor, end)
-            words = 'space for only a part of a line'
-            raise OSError(errno.ENOSPC, words, str(self.path))
+        self._kept[trial.name] = trial
+        body = {'identity': self._identity, 'trials': list(self._kept.values())}
+        write_atomic(self._path, msgspec.json.encode(body))
 
     def read(
         self, keep: Callable[[Sequence[Trial]], list[Trial]]
     ) -> tuple[list[Trial], tuple[str, ...]]:
-        """The trials that count, the newest of each name, and a note on the others.
+        """The trials that count, and a note where all of them are others.
 
         Args:
             keep: Says of those with the same identity which count.
         """
-        kept: dict[str, Trial] = {}
-        others, unlike = 0, dict[str, None]()
-        for line in self.path.read_bytes().splitlines():
-            try:
-                body = msgspec.json.decode(line)
-                trial = msgspec.convert(body['trial'], Trial)
-                known = dict(body['identity'])
-            except (ValueError, KeyError, TypeError, RecursionError):
-                # what a kill left of a line
-                continue
-            if known == self._identity:
-                kept[trial.name] = trial
-                continue
-            others += 1
-            names = (n for n, own in self._identity.items() if known.get(n) != own)
-            unlike.update(dict.fromkeys(names))
-        notes = []
-        if others:
-            trials, what = plural(others, 'earlier trial'), ' and '.join(unlike)
-            notes.append(f'Not reused: {trials} of another {what}.')
-        return keep(list(kept.values())), tuple(notes)
+        try:
+            body = msgspec.json.decode(self._path.read_bytes())
+            trials = msgspec.convert(body['trials'], list[Trial])
+            known = dict(body['identity'])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return [], ()
+        unlike = [n for n, own in self._identity.items() if known.get(n) != own]
+        if unlike:
+            earlier, what = plural(len(trials), 'earlier trial'), ' and '.join(unlike)
+            return [], (f'Not reused: {earlier} of another {what}.',)
+        self._kept = {trial.name: trial for trial in trials}
+        return keep(trials), ()
 
     def clear(self) -> None:
         """Forget every trial."""
-        os.ftruncate(self._descriptor, 0)
+        self._path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -122,10 +105,9 @@ def open_store(
     # late: Windows has none, and other commands run there
     import fcntl
 
-    path = folder / STORE_NAME
     folder.mkdir(parents=True, exist_ok=True)
-    verify_output(path)
-    with path.open('ab+', buffering=0) as file:
+    verify_output(lock := folder / 'lock')
+    with lock.open('ab') as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -133,7 +115,7 @@ def open_store(
                 f'expected {folder} for this command alone, found that another one is '
                 'at work in it; wait for it, or name another folder with --work-dir.'
             ) from error
-        store = TrialStore(path, identity, file.fileno())
+        store = TrialStore(folder / STORE_NAME, identity)
         if fresh:
             store.clear()
         yield store
@@ -147,9 +129,6 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
         **facts: More of it, by what a sentence calls it.
     """
     limits = read_host_limits(ranks_on_host=1)
-    cards: list[str] = []
-    with contextlib.suppress(UserError):
-        cards = [card.uuid for card in read_cards()]
     versions = {'python': platform.python_version(), 'mmgpu_hooks': __version__}
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -157,7 +136,7 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
     host = {name: getattr(limits, name) for name in _LIMITS}
     return {
         'config': digest_config(config),
-        'host': {'name': platform.node(), 'cards': cards, **host},
+        'host': {'name': platform.node(), **host},
         'environment': {name: os.environ.get(name) for name in _VARIABLES},
         'versions': versions,
         **facts,
