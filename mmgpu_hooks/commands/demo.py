@@ -20,7 +20,7 @@ from mmgpu_hooks.experiment.demo_dataset import (
     WIDTH,
     write_demo_dataset,
 )
-from mmgpu_hooks.experiment.engine import Plan, Turn, run_plan
+from mmgpu_hooks.experiment.engine import OnProgress, Plan, Turn, run_plan
 from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.tried import TrialSpec
@@ -49,9 +49,9 @@ def demo(config: Path, work_dir: Path) -> int:
     # before the data set is written
     read_trainable_config(config)
     _say(f'1/5  Data set: {IMAGES} JPEG files of {WIDTH} x {HEIGHT} pixels')
-    data = write_demo_dataset(_DATA_ROOT)
-    done = 'reused' if data.reused else 'written'
-    print(f'     {done}: {data.root}, {data.image_bytes / 1e6:.0f} MB')
+    size, is_reused = write_demo_dataset(_DATA_ROOT)
+    done = 'reused' if is_reused else 'written'
+    print(f'     {done}: {_DATA_ROOT}, {size / 1e6:.0f} MB')
     before, after = work_dir / 'before', work_dir / 'after'
     _say(f'2/5  Train {config}')
     print('     The step gets one CPU thread, as a GPU would leave the CPU free.')
@@ -83,7 +83,7 @@ def _train(config: Path, folder: Path) -> None:
     """
     spec = TrialSpec(str(config), str(folder), is_whole=True)
     turn = Turn(folder.name, spec, blocks=(ENDLESS,), time_limit_s=float('inf'))
-    tail = _LogTail(folder / LOG_NAME)
+    tail = _follow(folder / LOG_NAME)
     outcome = run_plan(Plan([turn]), environ=_ONE_THREAD, on_progress=tail)
     if outcome.is_interrupted:
         raise KeyboardInterrupt
@@ -99,19 +99,16 @@ def _say(line: str) -> None:
     print(f'\n{line}', flush=True)
 
 
-class _LogTail:
-    """Prints the log lines and the summary of a training as they come.
+def _follow(log: Path) -> OnProgress:
+    """What prints the log lines and the summary of a training as they come."""
+    printed = 0
 
-    Args:
-        path: Of its whole output.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._printed = path, 0
-
-    def __call__(self, words: str, share: float) -> None:
-        whole, _, _ = self._path.read_text('utf-8', 'replace').rpartition('\n')
+    def follow(words: str, share: float) -> None:
+        nonlocal printed
+        whole, _, _ = log.read_text('utf-8', 'replace').rpartition('\n')
         found = _SHOWN.findall(whole)
-        for entry in found[self._printed :]:
+        for entry in found[printed:]:
             print(textwrap.indent(entry, '     '), flush=True)
-        self._printed = len(found)
+        printed = len(found)
+
+    return follow

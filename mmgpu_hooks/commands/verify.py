@@ -21,7 +21,8 @@ from mmgpu_hooks.recommend.policy import (
 )
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.tried import TrialSpec
-from mmgpu_hooks.show import experiments as show
+from mmgpu_hooks.show.document import to_json
+from mmgpu_hooks.show.experiments import describe_verify
 
 
 @options.command('verify', '0 measured (after Ctrl-C the same command goes on)')
@@ -90,11 +91,14 @@ def verify(
             f'The run had {ranks} ranks and this is one of them alone: cores that the '
             'others would use are free here.'
         )
-    answer = show.VerifyAnswer(
-        replace(measured, predicted_gain=gain, notes=(*notes, *measured.notes)),
-        *settings,
-        str(folder),
-        run.run.loader.batches_per_epoch,
+    answer = replace(
+        measured,
+        predicted_gain=gain,
+        notes=(*notes, *measured.notes),
+        before=settings[0],
+        after=settings[1],
+        folder=str(folder),
+        batches_per_epoch=run.run.loader.batches_per_epoch,
     )
-    print_answer(answer, form, show.describe_verify, show.render_verify_json)
+    print_answer(answer, form, describe_verify, lambda one: to_json(**vars(one)))
     return exit_codes.OK

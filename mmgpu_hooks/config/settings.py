@@ -295,12 +295,7 @@ def describe_recipe(
         yield (
             f'The learning rate stays at {rate:g}. By the linear scaling rule it goes '
             f'to {rate * times:g}, {times:g} times as high, and a longer warm-up may '
-            'be needed'
-            + (
-                f'; auto_scale_lr is off, and meant for a batch of {base}.'
-                if base
-                else '.'
-            )
+            'be needed.'
         )
     if ('train_cfg', 'max_iters') in config:
         yield (

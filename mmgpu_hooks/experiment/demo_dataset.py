@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,36 +28,14 @@ _ANNOTATIONS, _IMAGES = 'annotations.json', 'images'
 _TEXTURES = 3
 _JPEG_QUALITY = 85
 
-
 # For `configs/demo`: on a CPU, decoding a batch then takes about as long as its step,
 # so that one worker beside the training nearly halves the iteration.
 IMAGES, WIDTH, HEIGHT = 240, 4000, 3000
 
 
-@dataclass(frozen=True)
-class DemoDataset:
-    """Where the data set lies."""
-
-    root: Path
-    image_bytes: int
-    """Size of all image files."""
-    reused: bool
-    """Whether a complete data set was found and nothing was written."""
-
-    @property
-    def annotation_file(self) -> Path:
-        """Annotations in COCO's format."""
-        return self.root / _ANNOTATIONS
-
-    @property
-    def image_folder(self) -> Path:
-        """Of the JPEG files."""
-        return self.root / _IMAGES
-
-
 def write_demo_dataset(
     root: Path, *, images: int = IMAGES, width: int = WIDTH, height: int = HEIGHT
-) -> DemoDataset:
+) -> tuple[int, bool]:
     """Write the data set, or reuse the complete one that is there.
 
     The annotations are empty from the start and complete at the end, so that a set
@@ -69,6 +46,10 @@ def write_demo_dataset(
         images: Number of images.
         width: Width of every image in pixels, at least 64.
         height: Height of every image in pixels, at least 64.
+
+    Returns:
+        The size of all image files in bytes, and whether a complete data set was found
+        and nothing was written.
 
     Raises:
         UserError: The folder holds something else, or cannot be written.
@@ -82,7 +63,7 @@ def write_demo_dataset(
             f'expected to write the demo data set in {root}, found {error}; name '
             'another folder'
         ) from error
-    return DemoDataset(root, written, found is not None)
+    return written, found is not None
 
 
 def _read_complete(root: Path, asked: Mapping[str, int]) -> int | None:

@@ -24,7 +24,6 @@ from mmgpu_hooks.schema.tried import (
     SaveBench,
     SaveBenchRow,
     SavePlan,
-    SaveSetting,
     TrialSpec,
 )
 
@@ -53,7 +52,7 @@ def plan_saves(
         ahead = prefetch_factor * workers
         between = ahead + max(SETTLING, workers)
         iterations = (saves + 1) * between + ahead
-        plans.append(SavePlan(SaveSetting(workers), saves, between, iterations))
+        plans.append(SavePlan(workers, saves, between, iterations))
     return tuple(plans)
 
 
@@ -90,7 +89,7 @@ class SaveBenchPlan(Plan):
             row = measured[0]
             raise UserError(
                 'expected a config that trains and saves, found that it does not with '
-                f'any of {plural(len(measured), "setting")}, with {row.setting.name}: '
+                f'any of {plural(len(measured), "setting")}, with {row.name}: '
                 f'{row.error or row.status}; make it train, or give it more time with '
                 '--time-limit.'
             )
@@ -102,14 +101,12 @@ class SaveBenchPlan(Plan):
         )
 
     def _make_turn(self, plan: SavePlan) -> Turn:
-        setting = plan.setting
+        workers = plan.num_workers
+        name = plural(workers, 'worker')
         spec = TrialSpec(
             config=self.config,
-            folder=str(self.folder / str(setting.num_workers)),
-            settings={
-                **self.settings,
-                'train_dataloader.num_workers': setting.num_workers,
-            },
+            folder=str(self.folder / str(workers)),
+            settings={**self.settings, 'train_dataloader.num_workers': workers},
             # a nice value that the config has must not make every row niced
             hook={'interval': plan.interval, 'worker_nice': None},
             save_interval=plan.interval,
@@ -117,7 +114,7 @@ class SaveBenchPlan(Plan):
         rounds, rest = divmod(plan.iterations, plan.interval)
 
         def summarize(progress: Progress) -> dict[str, Any]:
-            trial = progress.end(setting.name, self.time_limit_s, {})
+            trial = progress.end(name, self.time_limit_s, {})
             row = summarize_saves(plan, trial, read_trial_run(progress.folder))
             # the next one needs the space
             shutil.rmtree(progress.folder, ignore_errors=True)
@@ -125,7 +122,7 @@ class SaveBenchPlan(Plan):
             return figures
 
         return Turn(
-            setting.name,
+            name,
             spec,
             blocks=(plan.interval,) * rounds + ((rest,) if rest else ()),
             summarize=summarize,

@@ -64,7 +64,8 @@ class RunningTrial:
                 stderr=subprocess.STDOUT,
                 env={
                     **os.environ,
-                    'PYTHONPATH': _python_path(),
+                    # it imports what we can, a checkout's package too
+                    'PYTHONPATH': os.pathsep.join(filter(None, sys.path)),
                     # what was printed before a kill is in the log
                     'PYTHONUNBUFFERED': '1',
                     **(environ or {}),
@@ -175,15 +176,6 @@ def _is_alive(process: Any) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
-
-
-def _python_path() -> str:
-    """A checkout that is not installed must be found by the trial too."""
-    root, given = Path(__file__).resolve().parents[2], os.environ.get('PYTHONPATH')
-    is_installed = root.name in ('site-packages', 'dist-packages')
-    # an installed one is found, and its folder would come before the standard library
-    parts = [given] if is_installed else [str(root), given]
-    return os.pathsep.join(part for part in parts if part)
 
 
 def classify_exit(code: int, last_line: str) -> tuple[str, str]:

@@ -23,7 +23,7 @@ def summarize_saves(plan: SavePlan, result: Trial, run: Run | None) -> SaveBench
         result: What became of it.
         run: What it recorded; one that was cut short has the saves until then.
     """
-    row = SaveBenchRow(plan.setting, result.status, result.error)
+    row = SaveBenchRow(plan.num_workers, result.status, result.error)
     if run is None:
         return row
     # the first save finds every cache cold
@@ -42,7 +42,6 @@ def summarize_saves(plan: SavePlan, result: Trial, run: Run | None) -> SaveBench
         cpu_s=_median([one.cpu_s for one in saves]),
         run_delay_s=_median([one.run_delay_s for one in saves]),
         blocked_s=_median([one.blocked_s for one in saves]),
-        data_wait_s=run.data_wait_s,
         other_cores=_median(
             [one.other_cpu_s and one.other_cpu_s / one.wall_s for one in saves]
         ),
@@ -67,7 +66,7 @@ def judge_save_bench(
         is_interrupted: Whether it was stopped.
     """
     least = thresholds.BENCH_SAVES
-    ordered = sorted(measured, key=lambda row: row.setting.num_workers)
+    ordered = sorted(measured, key=lambda row: row.num_workers)
     reference = next((row for row in ordered if len(row.saves) >= least), None)
     rows = [_compare(row, reference) for row in ordered]
     harmful = None
@@ -76,9 +75,9 @@ def judge_save_bench(
     for row in reversed(rows):
         if row.is_harmful is False:
             break
-        harmful = row.setting.num_workers if row.is_harmful else harmful
-    setting = reference.setting if reference else None
-    return SaveBench(tuple(rows), setting, harmful, is_interrupted, seconds, asked)
+        harmful = row.num_workers if row.is_harmful else harmful
+    fewest = reference.num_workers if reference else None
+    return SaveBench(tuple(rows), fewest, harmful, is_interrupted, seconds, asked)
 
 
 def _compare(row: SaveBenchRow, reference: SaveBenchRow | None) -> SaveBenchRow:

@@ -224,6 +224,12 @@ class Verification:
     predicted_gain: Optional[float] = None
     """What was predicted of the gain; ``None`` without a prediction."""
     notes: Tuple[str, ...] = ()
+    before: Mapping[str, Any] = field(default_factory=dict)
+    """Settings by dotted key."""
+    after: Mapping[str, Any] = field(default_factory=dict)
+    folder: str = ''
+    """Logs of the trainings."""
+    batches_per_epoch: Optional[int] = None
 
 
 @dataclass(frozen=True)

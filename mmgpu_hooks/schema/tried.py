@@ -80,22 +80,10 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class SaveSetting:
-    """What one training of the experiment is trained with."""
+class SavePlan:
+    """What one number of workers is to be trained for."""
 
     num_workers: int
-
-    @property
-    def name(self) -> str:
-        """``1 worker`` or ``8 workers``."""
-        return plural(self.num_workers, 'worker')
-
-
-@dataclass(frozen=True)
-class SavePlan:
-    """What one setting is to be trained for."""
-
-    setting: SaveSetting
     saves: int
     """Measured ones; one more is made before them, and left out."""
     interval: int
@@ -106,12 +94,12 @@ class SavePlan:
 
 @dataclass(frozen=True)
 class SaveBenchRow:
-    """The saves of one setting; figures are medians over them, per save.
+    """The saves beside one number of workers; figures are medians, per save.
 
     All of them are ``None`` where no save was measured.
     """
 
-    setting: SaveSetting
+    num_workers: int
     status: str
     """Of the :class:`Trial`."""
     error: Optional[str] = None
@@ -124,8 +112,6 @@ class SaveBenchRow:
     cpu_s: Optional[float] = None
     run_delay_s: Optional[float] = None
     blocked_s: Optional[float] = None
-    data_wait_s: Optional[float] = None
-    """Per iteration, a mean over the training."""
     other_cores: Optional[float] = None
     """Cores of the host that others used while it saved."""
     slow: int = 0
@@ -142,6 +128,11 @@ class SaveBenchRow:
     remark: Optional[str] = None
     """Why that is unknown, or other words that belong to the row."""
 
+    @property
+    def name(self) -> str:
+        """``1 worker`` or ``8 workers``."""
+        return plural(self.num_workers, 'worker')
+
 
 @dataclass(frozen=True)
 class SaveBench:
@@ -149,7 +140,7 @@ class SaveBench:
 
     rows: Tuple[SaveBenchRow, ...]
     """By number of workers."""
-    reference: Optional[SaveSetting] = None
+    reference: Optional[int] = None
     """The fewest workers whose saves were measured: the others are set against it."""
     harmful_workers: Optional[int] = None
     """The smallest number from which on saves are harmed; ``None`` when no measured

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from mmgpu_hooks.recommend.sweep import exceeds_host
 from mmgpu_hooks.schema.figures import (
@@ -19,7 +17,6 @@ from mmgpu_hooks.schema.tried import (
     Profile,
     SaveBench,
     SaveBenchRow,
-    SaveSetting,
     Sweep,
     SweepRow,
 )
@@ -138,7 +135,7 @@ def render_sweep_json(sweep: Sweep, config: str, folder: str) -> str:
 
 
 _SAVE_COLUMNS: Sequence[Column] = (
-    ('workers', 'setting.num_workers', str),
+    ('workers', 'num_workers', str),
     ('saves', 'saves', lambda saves: str(len(saves))),
     ('save', 'save_s', format_seconds),
     ('on a\ncore', 'cpu_s', format_seconds),
@@ -154,7 +151,7 @@ def describe_save_bench(bench: SaveBench) -> list[Section]:
     rows = bench.rows
 
     def judge(row: SaveBenchRow) -> str:
-        if row.setting == bench.reference:
+        if row.num_workers == bench.reference:
             return 'reference'
         if row.is_harmful is not None:
             return 'harmful' if row.is_harmful else 'harmless'
@@ -174,18 +171,18 @@ def _save_sentences(bench: SaveBench) -> Iterator[str]:
     """The answer, then what belongs to it."""
     if bench.is_interrupted:
         yield f'Stopped when {len(bench.rows)} of {bench.asked} settings were trained.'
-    by_setting = {row.setting: row for row in bench.rows}
-    reference = bench.reference and by_setting.get(bench.reference)
-    if not reference or all(row.is_harmful is None for row in bench.rows):
+    found = {row.num_workers: row for row in bench.rows}
+    reference = found.get(-1 if bench.reference is None else bench.reference)
+    if reference is None or all(row.is_harmful is None for row in bench.rows):
         yield 'Cannot tell which number of workers is harmful: too few saves.'
         return
-    usual = f'{format_seconds(reference.save_s)} beside {reference.setting.name}'
+    usual = f'{format_seconds(reference.save_s)} beside {reference.name}'
     if bench.harmful_workers is None:
         yield f'No number of workers is known to be harmful: saves took {usual}.'
         return
-    row = by_setting[SaveSetting(bench.harmful_workers)]
+    row = found[bench.harmful_workers]
     took = format_seconds(row.save_s)
-    yield f'From {row.setting.name} on, saves are harmed: {took}, not {usual}.'
+    yield f'From {row.name} on, saves are harmed: {took}, not {usual}.'
     yield (
         f'Training stood still {format_seconds(row.gross_s)} longer for each (gross), '
         f'and the job lost {format_seconds(row.net_s)} (net). {row.slow} of '
@@ -195,7 +192,7 @@ def _save_sentences(bench: SaveBench) -> Iterator[str]:
 
 def _save_notes(bench: SaveBench) -> Iterator[str]:
     for row in bench.rows:
-        name = row.setting.name.capitalize()
+        name = row.name.capitalize()
         if row.status != 'completed':
             why = f' ({row.error})' if row.error else ''
             done = plural(len(row.saves), 'save')
@@ -205,36 +202,13 @@ def _save_notes(bench: SaveBench) -> Iterator[str]:
     yield from _others_cores([row.other_cores for row in bench.rows])
 
 
-@dataclass(frozen=True)
-class VerifyAnswer:
-    """Everything there is to say about one verification."""
-
-    verification: Verification
-    before: Mapping[str, Any]
-    """Settings by dotted key."""
-    after: Mapping[str, Any]
-    folder: str
-    """Logs of the trainings."""
-    batches_per_epoch: int | None
-
-
-def render_verify_json(answer: VerifyAnswer) -> str:
-    """The answer as one JSON object; see ``docs/en/verify.md``."""
-    return to_json(
-        before=answer.before,
-        after=answer.after,
-        **vars(answer.verification),
-        folder=answer.folder,
-    )
-
-
-def describe_verify(answer: VerifyAnswer) -> list[Section]:
+def describe_verify(measured: Verification) -> list[Section]:
     """The measured gain beside the predicted one, and both settings."""
-    sides, measured = (answer.before, answer.after), answer.verification
+    sides = measured.before, measured.after
     starts = (measured.before_start_s, measured.after_start_s)
     rows: list[Sequence[object]] = [
         (key.rpartition('.')[2], *(side.get(key, '-') for side in sides))
-        for key in {**answer.before, **answer.after}
+        for key in {**measured.before, **measured.after}
     ]
     means = map(format_seconds, (measured.before_s, measured.after_s))
     rows.append(('iteration, mean', *means))
@@ -247,14 +221,14 @@ def describe_verify(answer: VerifyAnswer) -> list[Section]:
     )
     notes = [*_others_cores([measured.external_cpu_cores]), *measured.notes]
     table = Table(['', 'first', 'second'], rows)
-    return compose(_verify_sentences(answer), table, [basis], notes)
+    return compose(_verify_sentences(measured), table, [basis], notes)
 
 
-def _verify_sentences(answer: VerifyAnswer) -> Iterator[str]:
+def _verify_sentences(measured: Verification) -> Iterator[str]:
     """What was measured and predicted; the gain over whole epochs, with their starts,
     where those were measured."""
-    measured, batches = answer.verification, answer.batches_per_epoch
     predicted, gain = measured.predicted_gain, measured.gain
+    batches = measured.batches_per_epoch
     words = 'no difference beyond noise'
     if gain.low > 0 or gain.high < 0:
         words = f'the second setting is {"faster" if gain.low > 0 else "slower"}'

@@ -27,7 +27,7 @@ FROZEN = Path(__file__).with_name('public_surface.txt')
 
 RECORDS = (
     *('Why', 'Proof', 'ValidationOutlook', 'Estimate', 'FigureComparison'),
-    *('RunComparison', 'Verification', 'SaveSetting'),
+    *('RunComparison', 'Verification'),
     *('SaveBenchRow', 'SaveBench', 'SweepSetting', 'SweepRow', 'Sweep'),
     *('ModuleTime', 'Profile'),
 )

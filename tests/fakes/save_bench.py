@@ -7,7 +7,7 @@ from statistics import median
 
 from fakes.saves import make_save
 from mmgpu_hooks.judge.save_experiment import judge_save_bench
-from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, SaveSetting
+from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow
 
 NOISE = (0.98, 0.99, 1.0, 1.0, 1.01, 1.02)
 """Six saves about their median."""
@@ -31,7 +31,7 @@ def make_row(
     )
     known = bool(saves)
     return SaveBenchRow(
-        SaveSetting(workers),
+        workers,
         status,
         error,
         saves=saves,
@@ -39,7 +39,6 @@ def make_row(
         cpu_s=0.4 if known else None,
         run_delay_s=median(walls) - 0.4 if known else None,
         blocked_s=0.0 if known else None,
-        data_wait_s=0.05 if known else None,
         other_cores=0.1 if known else None,
         slow=len(saves) if cause else 0,
         cause=cause,

@@ -10,7 +10,7 @@ from fakes.save_bench import make_bench, make_row
 from fakes.saves import LOADER, make_aftermath, make_contended, make_save
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.save_experiment import summarize_saves
-from mmgpu_hooks.schema.tried import SavePlan, SaveSetting, Trial
+from mmgpu_hooks.schema.tried import SavePlan, Trial
 
 WIDE = (0.3, 0.4, 1.0, 1.0, 3.0, 4.0)
 
@@ -33,7 +33,7 @@ def test_the_smallest_harmful_number(name):
     rows, harmful = HARMFUL[name]
     bench = make_bench(*(make_row(workers, save_s) for workers, save_s in rows))
     assert bench.harmful_workers == harmful
-    workers = [row.setting.num_workers for row in bench.rows]
+    workers = [row.num_workers for row in bench.rows]
     assert workers == sorted(workers)
 
 
@@ -69,7 +69,7 @@ def test_gross_and_net(save_s, won_s, gross_s, net_s):
 def test_too_few_saves_are_no_reference_and_no_judgement():
     two = (0.9, 1.1)
     bench = make_bench(make_row(0, 0.4, noise=two), make_row(2, 0.4), make_row(8, 0.9))
-    assert bench.reference == SaveSetting(2)
+    assert bench.reference == 2
     assert bench.rows[0].remark == 'too few to tell by: 2 saves'
     assert bench.harmful_workers == 8
 
@@ -80,7 +80,7 @@ def fold(saves, aftermaths=()):
         save_records=tuple(saves),
         save_aftermaths=tuple(aftermaths),
     )
-    plan = SavePlan(SaveSetting(8), 6, 24, 184)
+    plan = SavePlan(8, 6, 24, 184)
     return summarize_saves(
         plan, Trial('trial', 'completed', None, 30.0, 200), Run(evidence)
     )
@@ -101,7 +101,7 @@ def test_the_first_save_is_left_out_and_the_rest_are_medians():
 
 def test_a_training_without_evidence_is_a_row_without_figures():
     result = Trial('trial', 'failed', 'TypeError: no', 3.0, 0)
-    row = summarize_saves(SavePlan(SaveSetting(8), 6, 24, 184), result, None)
+    row = summarize_saves(SavePlan(8, 6, 24, 184), result, None)
     assert (row.save_s, row.saves, row.won_s) == (None, (), ())
     bench = make_bench(make_row(0, 0.4), row)
     assert bench.rows[1].remark == 'TypeError: no'

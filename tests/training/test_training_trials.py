@@ -82,8 +82,8 @@ def test_saves_are_measured_beside_each_number_of_workers(ask, tmp_path):
     config = write_config(tmp_path, item_s=0.005, step_s=0.002, epochs=1)
     body = ask('save-bench', config, '--saves', '3', '--num-workers', '2', '0')
     alone, beside = body['rows']
-    assert body['reference'] == alone['setting']
-    assert [row['setting']['num_workers'] for row in body['rows']] == [0, 2]
+    assert body['reference'] == 0
+    assert [row['num_workers'] for row in body['rows']] == [0, 2]
     for row, gap in zip(body['rows'], (8, 12)):
         assert row['status'] == 'completed'
         # the first one is left out
@@ -93,8 +93,6 @@ def test_saves_are_measured_beside_each_number_of_workers(ask, tmp_path):
         assert row['cpu_s'] > 0
         assert min(save['bytes'] for save in row['saves']) > 1000
     assert [save['workers'] for save in beside['saves']] == [2, 2, 2]
-    # two images of 5 ms, which workers load beside the step
-    assert alone['data_wait_s'] >= 0.01
     assert beside['gross_s'] == pytest.approx(beside['save_s'] - alone['save_s'])
     assert 0 <= beside['net_s'] <= max(beside['gross_s'], 0.0) + 1e-9
 
