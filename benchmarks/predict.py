@@ -58,7 +58,7 @@ from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.prediction import predict_setting
-from mmgpu_hooks.schema.predicted import Prediction
+from mmgpu_hooks.schema.judged import Prediction
 
 MEDIAN_LIMIT, P90_LIMIT, COVERAGE_LIMIT = 5.0, 12.0, 90.0
 TRIALS = Path('work_dirs/bench_predict/trials.jsonl')

@@ -14,7 +14,7 @@ from mmgpu_hooks.model.workload import Workload, at_batch_size
 from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH, cap_workers
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
-from mmgpu_hooks.schema.predicted import NoPrediction
+from mmgpu_hooks.schema.judged import NoPrediction
 from mmgpu_hooks.show import forecasts as show
 
 

@@ -19,7 +19,7 @@ from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s, thread_cpu_s
 from mmgpu_hooks.measure.ledger import TimeLedger
 from mmgpu_hooks.measure.loader.waits import CPU_EVERY, WaitTimer
 from mmgpu_hooks.measure.patches import Patches
-from mmgpu_hooks.schema.parts import UNATTRIBUTED
+from mmgpu_hooks.schema.recorded import UNATTRIBUTED
 
 SAVE, VALIDATION = 'checkpoint_save', 'validation'
 """Parts that hold whatever hooks are called inside them."""

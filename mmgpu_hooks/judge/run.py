@@ -39,9 +39,8 @@ from mmgpu_hooks.judge.cpu import TrainingCpu, WorkerThreads, find_cpu, find_thr
 from mmgpu_hooks.judge.saves import judge_saves
 from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.schema.judged import SaveJudgement
-from mmgpu_hooks.schema.parts import PARTS
-from mmgpu_hooks.schema.predicted import NoPrediction
+from mmgpu_hooks.schema.judged import NoPrediction, SaveJudgement
+from mmgpu_hooks.schema.recorded import PARTS
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence
 
 _T = TypeVar('_T')

@@ -10,8 +10,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import NATURE, find_unequal
 from mmgpu_hooks.model import stats
 from mmgpu_hooks.schema.judged import FigureComparison, RunComparison
-from mmgpu_hooks.schema.parts import PARTS
-from mmgpu_hooks.schema.recorded import RunRecord
+from mmgpu_hooks.schema.recorded import PARTS, RunRecord
 
 ITER, RATE = 'iter_s', 'images_per_s'
 FIGURES = (ITER, RATE, *(f'{part}_s' for part in PARTS))

@@ -13,7 +13,7 @@ from mmgpu_hooks.judge.columns import median, read_field
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.batches import MemoryFit, fit_batch_memory, fit_step_line
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.schema.predicted import FittedRun, NoPrediction
+from mmgpu_hooks.schema.judged import FittedRun, NoPrediction
 
 NATURE = {
     'number of ranks': 'run.world_size',

@@ -18,7 +18,7 @@ from mmgpu_hooks.model.calibration import calibrate
 from mmgpu_hooks.model.prediction import MOST_PREFETCH, MOST_WORKERS, first_batch_s
 from mmgpu_hooks.model.stats import find_last_change
 from mmgpu_hooks.model.workload import GAP_S, Cost, Workload, estimate_transfer
-from mmgpu_hooks.schema.predicted import NoPrediction
+from mmgpu_hooks.schema.judged import NoPrediction
 
 if TYPE_CHECKING:
     from mmgpu_hooks.judge.run import Run

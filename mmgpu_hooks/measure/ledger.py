@@ -19,8 +19,7 @@ from typing import Any, Callable
 import numpy as np
 import numpy.typing as npt
 
-from mmgpu_hooks.schema.parts import PARTS
-from mmgpu_hooks.schema.recorded import DurationStats
+from mmgpu_hooks.schema.recorded import PARTS, DurationStats
 
 FIRST_WAIT = 'first_wait'
 """The first wait of an epoch: beyond the median wait it is `startup`."""

@@ -16,7 +16,7 @@ import numpy as np
 from mmgpu_hooks.model.prediction import COVERAGE
 from mmgpu_hooks.model.stats import Column
 from mmgpu_hooks.model.workload import BatchLine, Cost
-from mmgpu_hooks.schema.predicted import NoPrediction
+from mmgpu_hooks.schema.judged import NoPrediction
 
 USUAL_ERROR = 0.02
 """Standard error of a step, and of a peak, over itself from one training to the

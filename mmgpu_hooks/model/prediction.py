@@ -14,7 +14,7 @@ import numpy as np
 
 from mmgpu_hooks.model.simulation import Loop, make_loop, settle, simulate_loop
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.schema.predicted import Prediction
+from mmgpu_hooks.schema.judged import Prediction
 
 LIMITS = ('step', 'workers', 'cores')
 """What can keep an iteration from being faster."""

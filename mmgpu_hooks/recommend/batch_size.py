@@ -18,7 +18,7 @@ from mmgpu_hooks.model.batches import (
 )
 from mmgpu_hooks.model.workload import Workload, at_batch_size
 from mmgpu_hooks.recommend.choice import Decision, Job, predict_gain, propose
-from mmgpu_hooks.schema.predicted import NoPrediction
+from mmgpu_hooks.schema.judged import NoPrediction
 
 KNEE_SHARE = 0.03
 """A batch size this close to the fastest is as fast: less memory, and less is asked of

@@ -36,11 +36,11 @@ from mmgpu_hooks.schema.figures import format_seconds, format_sum, plural
 from mmgpu_hooks.schema.judged import (
     THREADS_KEY,
     Change,
+    NoPrediction,
     Recommendation,
     SaveCure,
     ValidationOutlook,
 )
-from mmgpu_hooks.schema.predicted import NoPrediction
 
 KEY = 'train_dataloader.'
 WORKERS_KEY = f'{KEY}num_workers'

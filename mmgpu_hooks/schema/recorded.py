@@ -268,6 +268,21 @@ class CudaMemoryWindow(Recorded, frozen=True, kw_only=True):
     """Held in split blocks that nothing uses (fragmentation), when it ended."""
 
 
+PARTS = (
+    *('data_wait', 'step', 'hooks', 'checkpoint_save', 'validation', 'startup'),
+    *('resume', 'teardown', 'loop', 'other'),
+)
+"""Of the time ledger: every second of training is in exactly one of them."""
+
+PART_NAMES = {part: part.replace('_', ' ') for part in PARTS} | {
+    'checkpoint_save': 'saves',
+    'startup': 'start-up',
+}
+
+UNATTRIBUTED = '(unattributed)'
+"""Stands for a hook's name where a Runner calls its hooks in a way of its own."""
+
+
 class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     """Everything measured over one logging interval, and one for the tail."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.figures import format_seconds, format_signed
 from mmgpu_hooks.schema.judged import FigureComparison, RunComparison
-from mmgpu_hooks.schema.parts import PART_NAMES
+from mmgpu_hooks.schema.recorded import PART_NAMES
 from mmgpu_hooks.show.document import Column, Section, compose, listing, tabulate
 
 _NAMES = {

@@ -21,8 +21,8 @@ from mmgpu_hooks.schema.figures import (
     format_seconds,
     plural,
 )
+from mmgpu_hooks.schema.judged import FittedRun, Prediction
 from mmgpu_hooks.schema.memory import MemoryEstimate
-from mmgpu_hooks.schema.predicted import FittedRun, Prediction
 from mmgpu_hooks.show.document import (
     Column,
     Fact,

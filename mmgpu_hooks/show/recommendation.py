@@ -10,8 +10,7 @@ from msgspec import structs
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.policy import VALIDATION_KEY, pair_settings
 from mmgpu_hooks.schema.figures import format_seconds
-from mmgpu_hooks.schema.judged import Change, Diagnosis, Recommendation
-from mmgpu_hooks.schema.predicted import FittedRun
+from mmgpu_hooks.schema.judged import Change, Diagnosis, FittedRun, Recommendation
 from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.show.document import Section, Table, to_json
 from mmgpu_hooks.show.terminal import render

@@ -12,8 +12,8 @@ from mmgpu_hooks.judge.columns import filled
 from mmgpu_hooks.judge.memory import count_left, find_host_growth
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.figures import format_bytes, format_seconds
-from mmgpu_hooks.schema.parts import PART_NAMES, PARTS
-from mmgpu_hooks.schema.predicted import Prediction
+from mmgpu_hooks.schema.judged import Prediction
+from mmgpu_hooks.schema.recorded import PART_NAMES, PARTS
 from mmgpu_hooks.show.charts import COLORS, EVENTS, Chart, Panel, Series
 
 _POINTS = 400

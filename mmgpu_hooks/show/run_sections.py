@@ -17,9 +17,8 @@ from mmgpu_hooks.schema.figures import (
     format_seconds,
     plural,
 )
-from mmgpu_hooks.schema.parts import PART_NAMES, UNATTRIBUTED
-from mmgpu_hooks.schema.predicted import Prediction
-from mmgpu_hooks.schema.recorded import SaveRecord
+from mmgpu_hooks.schema.judged import Prediction
+from mmgpu_hooks.schema.recorded import PART_NAMES, UNATTRIBUTED, SaveRecord
 from mmgpu_hooks.show import run_charts
 from mmgpu_hooks.show.comparison import images_per_second
 from mmgpu_hooks.show.document import (

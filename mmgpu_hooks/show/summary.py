@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.figures import format_bytes, format_pct, format_seconds, plural
 from mmgpu_hooks.schema.judged import Diagnosis
-from mmgpu_hooks.schema.parts import PART_NAMES
+from mmgpu_hooks.schema.recorded import PART_NAMES
 from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.show.text import bind_units, shell_path, unbind_units, visible
 

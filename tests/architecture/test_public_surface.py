@@ -20,8 +20,7 @@ from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.verdict import VERDICTS
 from mmgpu_hooks.schema import judged, tried
 from mmgpu_hooks.schema.lines import KINDS
-from mmgpu_hooks.schema.parts import PARTS
-from mmgpu_hooks.schema.recorded import SCHEMA_VERSION
+from mmgpu_hooks.schema.recorded import PARTS, SCHEMA_VERSION
 
 FROZEN = Path(__file__).with_name('public_surface.txt')
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import mmgpu_hooks
 
 PACKAGE = Path(mmgpu_hooks.__file__).parent
-MODULES = ('recorded', 'run', 'judged', 'predicted', 'tried', 'memory')
+MODULES = ('recorded', 'run', 'judged', 'tried', 'memory')
 
 WRITERS = ('schema', 'measure', 'hooks')
 SCALARS = PACKAGE / 'hooks' / 'scalars.py'

@@ -12,7 +12,7 @@ from benchmarks.overhead import Account, Growth, Pairs, Spent
 from benchmarks.predict import Case, draw_unseen
 from benchmarks.rewrite import differing, flatten, is_kept
 from fakes.clock import HandClock
-from mmgpu_hooks.schema.predicted import Prediction
+from mmgpu_hooks.schema.judged import Prediction
 
 
 def test_an_account_is_what_lies_between_its_borders(monkeypatch):

@@ -12,7 +12,7 @@ from fakes.runs import make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.model.batches import MemoryFit
-from mmgpu_hooks.schema.predicted import NoPrediction
+from mmgpu_hooks.schema.judged import NoPrediction
 from mmgpu_hooks.schema.run import RunEvidence
 
 

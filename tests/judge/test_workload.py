@@ -24,7 +24,7 @@ from mmgpu_hooks.model.workload import (
     TRANSFER_TENSOR_S,
     Workload,
 )
-from mmgpu_hooks.schema.predicted import NoPrediction
+from mmgpu_hooks.schema.judged import NoPrediction
 from mmgpu_hooks.schema.recorded import HostLimits, IntervalRecord, LoaderSettings
 from mmgpu_hooks.schema.run import RunEvidence
 

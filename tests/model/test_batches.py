@@ -13,7 +13,7 @@ from mmgpu_hooks.model.batches import (
     predict_peak,
 )
 from mmgpu_hooks.model.workload import BatchLine, Cost
-from mmgpu_hooks.schema.predicted import NoPrediction
+from mmgpu_hooks.schema.judged import NoPrediction
 
 MIB, GIB = 2**20, 2**30
 

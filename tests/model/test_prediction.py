@@ -14,7 +14,7 @@ from mmgpu_hooks.model.prediction import (
     predict_setting,
 )
 from mmgpu_hooks.model.workload import BatchLine, Cost, Workload, at_batch_size
-from mmgpu_hooks.schema.predicted import NoPrediction
+from mmgpu_hooks.schema.judged import NoPrediction
 
 workloads = st.builds(
     lambda loading_s, share, spread, step_s, step_share, cores, others: make_workload(
