@@ -139,11 +139,6 @@ def sum_known(column: Column) -> float | None:
     return total(column) if len(known(column)) else None
 
 
-def count_known(column: Column) -> int | None:
-    """`sum_known` of a count."""
-    return count_all(column) if len(known(column)) else None
-
-
 def largest(column: Column) -> int | None:
     """Largest of the known counts or bytes."""
     return int(np.nanmax(column)) if len(known(column)) else None

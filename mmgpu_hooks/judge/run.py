@@ -25,7 +25,6 @@ from mmgpu_hooks.judge.columns import (
     Intervals,
     average,
     count_all,
-    count_known,
     filled,
     largest,
     median,
@@ -172,27 +171,6 @@ class LoaderFigures(Figures):
         )
 
 
-class HostFigures(Figures):
-    """What the host did to everybody on it; sums and extremes are of the whole run."""
-
-    throttled_s = of_every(sum_known, 'host.throttled_s')
-    """How long the CPU quota held tasks back, as far as that is known."""
-    ram_available_bytes = of_every(smallest, 'host.ram_available_bytes')
-    """Least at the end of an interval, as the next one."""
-    shm_free_bytes = of_every(smallest, 'host.shm_free_bytes')
-
-    @cached_property
-    def throttled_pct(self) -> float | None:
-        """`throttled_s` over the seconds that it was counted in.
-
-        A window of the host may span intervals that have none of their own.
-        """
-        known = np.flatnonzero(~np.isnan(self.every.column('host.throttled_s')))
-        whole_s = total(self.every.column('duration_s')[: known.max(initial=-1) + 1])
-        held_s = self.throttled_s
-        return 100 * held_s / whole_s if held_s is not None and whole_s else None
-
-
 class GpuFigures(Figures):
     """The card that this rank trains on.
 
@@ -205,42 +183,25 @@ class GpuFigures(Figures):
     mem_used_bytes = of_every(largest, 'gpu.mem_used_bytes')
     temperature_c = of_every(largest, 'gpu.temperature_c')
 
-    @cached_property
-    def _sampled_s(self) -> Column:
-        sampled_s = self.steady.column('gpu.sampled_s')
-        return np.where(
-            np.isnan(sampled_s), self.steady.column('duration_s'), sampled_s
-        )
+    util_pct = mean_of('gpu.util_pct', 'gpu.sampled_s')
+    """Time-weighted NVML utilisation."""
+    zero_pct = mean_of('gpu.zero_pct', 'gpu.sampled_s')
+    """Share of the sampled time at 0 %."""
 
-    @cached_property
-    def util_pct(self) -> float | None:
-        """Time-weighted NVML utilisation."""
-        return average(self.steady.column('gpu.util_pct'), self._sampled_s)
-
-    @cached_property
-    def zero_pct(self) -> float | None:
-        """Share of the sampled time at 0 %."""
-        return average(self.steady.column('gpu.zero_pct'), self._sampled_s)
-
-    def _mean(self, field: str, key: str | None = None) -> float | None:
-        return average(self.every.column(field, key), self.every.column('duration_s'))
+    def _mean(self, field: str) -> float | None:
+        return average(self.every.column(field), self.every.column('duration_s'))
 
     sm_clock_mhz = cached_property(lambda self: self._mean('gpu.sm_clock_mhz'))
     throttled_pct = cached_property(lambda self: self._mean('gpu.throttled_pct'))
     sm_active_pct = cached_property(lambda self: self._mean('gpu.sm_active_pct'))
 
     @cached_property
-    def throttle_reasons_pct(self) -> dict[str, float]:
-        """Mean share of each reason, largest first; what an interval lacks was 0."""
-        known = self.every.having('gpu.throttled_pct')
-        seconds: Counter[str] = Counter()
-        for reasons, duration_s in zip(
-            known.values('gpu.throttle_reasons_pct'), known.column('duration_s')
-        ):
-            for name, share in reasons.items():
-                seconds[name] += share * float(duration_s)
-        whole_s = total(known.column('duration_s'))
-        return {n: sum_s / whole_s for n, sum_s in seconds.most_common() if sum_s}
+    def throttle_reasons(self) -> list[str] | None:
+        """The most usual first; ``None`` without one."""
+        shares: Counter[str] = Counter()
+        for reasons in self.every.values('gpu.throttle_reasons_pct'):
+            shares.update(reasons)
+        return [name for name, share in shares.most_common() if share] or None
 
 
 def gpu_figures(intervals: Intervals, every: Intervals) -> GpuFigures | None:
@@ -256,14 +217,6 @@ def gpu_figures(intervals: Intervals, every: Intervals) -> GpuFigures | None:
     calm = sampled.calm()
     steady = sampled.where(calm) if calm.sum() >= MIN_CALM else sampled
     return GpuFigures(every.having('gpu'), steady)
-
-
-class CudaMemoryFigures(Figures):
-    """What the CUDA allocator went through in the whole run."""
-
-    retries = of_every(count_known, 'cuda_memory.retries')
-    inactive_bytes = of_every(largest, 'cuda_memory.inactive_bytes')
-    """Most at the end of an interval (fragmentation)."""
 
 
 class Run(Figures):
@@ -337,6 +290,15 @@ class Run(Figures):
     gpu_mem_reserved_bytes = of_every(largest, 'gpu_mem_reserved_bytes')
     largest_batch_pixels = of_every(largest, 'largest_batch_pixels')
     most_boxes = of_every(largest, 'most_boxes')
+    alloc_retries = of_every(count_all, 'cuda_memory.retries')
+    """Allocations on the card that failed at first, as far as they were counted."""
+    inactive_bytes = of_every(largest, 'cuda_memory.inactive_bytes')
+    """Most at the end of an interval (fragmentation)."""
+    throttled_s = of_every(sum_known, 'host.throttled_s')
+    """How long the CPU quota held tasks back, as far as that is known."""
+    ram_free_bytes = of_every(smallest, 'host.ram_available_bytes')
+    """Least at the end of an interval, as the next one."""
+    shm_free_bytes = of_every(smallest, 'host.shm_free_bytes')
     stored_pixel_ratio = of_steady(median, 'stored_pixel_ratio')
 
     main_cpu_s = part_of('_cpu', 'main_s')
@@ -457,11 +419,15 @@ class Run(Figures):
         return LoaderFigures(every, steady if is_timed else every)
 
     @cached_property
-    def host(self) -> HostFigures | None:
-        """What the host did to the run."""
-        if not len(self.every.having('host')):
-            return None
-        return HostFigures(self.every, self.steady.having('host'))
+    def throttled_pct(self) -> float | None:
+        """`throttled_s` over the seconds that it was counted in.
+
+        A window of the host may span intervals that have none of their own.
+        """
+        known = np.flatnonzero(~np.isnan(self.column('host.throttled_s')))
+        whole_s = total(self.column('duration_s')[: known.max(initial=-1) + 1])
+        held_s = self.throttled_s
+        return 100 * held_s / whole_s if held_s is not None and whole_s else None
 
     @cached_property
     def gpu(self) -> GpuFigures | None:
@@ -482,12 +448,6 @@ class Run(Figures):
         if off.isdisjoint(('GPU', 'GPU util_pct')) or not sampled:
             return None
         return int(sampled[-1])
-
-    @cached_property
-    def cuda_memory(self) -> CudaMemoryFigures | None:
-        """What the CUDA allocator went through."""
-        every = self.every.having('cuda_memory')
-        return CudaMemoryFigures(every, every) if len(every) else None
 
     @cached_property
     def gpu_idle_pct(self) -> float | None:

@@ -65,15 +65,15 @@ _HOST: Sequence[Column] = (
     ('cores of other programs', 'external_cpu_cores', '{:.1f}'.format),
     ('usable cores', 'run.host.usable_cores', '{:g}'.format),
     ('memory', 'run.host.ram_total_bytes', format_bytes),
-    ('memory free, least', 'host.ram_available_bytes', format_bytes),
+    ('memory free, least', 'ram_free_bytes', format_bytes),
     ('/dev/shm', 'run.host.shm_total_bytes', format_bytes),
-    ('/dev/shm free, least', 'host.shm_free_bytes', format_bytes),
+    ('/dev/shm free, least', 'shm_free_bytes', format_bytes),
     ('GPU idle in an iteration', 'gpu_idle_pct', format_pct),
     ('GPU clock', 'gpu.sm_clock_mhz', '{:.0f} MHz'.format),
     ('GPU temperature, most', 'gpu.temperature_c', '{:.0f} C'.format),
     ('SMs active', 'gpu.sm_active_pct', format_pct),
     ('clocks held down', 'gpu.throttled_pct', format_pct),
-    ('held down by', 'gpu.throttle_reasons_pct', ', '.join),
+    ('held down by', 'gpu.throttle_reasons', ', '.join),
 )
 _SETTINGS: Sequence[Column] = (
     ('start of workers', 'run.loader.start_method', str),

@@ -138,16 +138,14 @@ def test_gpu_means_are_weighted_by_seconds_and_extremes_are_the_largest():
     assert (gpu.util_pct, gpu.zero_pct) == pytest.approx((40.0, 30.0))
     # known in one interval only
     assert (gpu.temperature_c, gpu.sm_active_pct) == (70.0, pytest.approx(80.0))
-    # a reason that an interval lacks was not there in it
     assert gpu.throttled_pct == pytest.approx(50.0)
-    reasons = {'power_cap': 30.0, 'thermal': 30.0}
-    assert gpu.throttle_reasons_pct == pytest.approx(reasons)
+    assert gpu.throttle_reasons == ['power_cap', 'thermal']
 
 
 @pytest.mark.parametrize('part', ['validation', 'checkpoint_save'])
 @pytest.mark.parametrize(('calm', 'util_pct'), [(3, 90.0), (2, 60.0)])
 def test_utilisation_is_of_plain_training_where_there_is_enough(part, calm, util_pct):
-    window = GpuWindow(samples=5, util_pct=90.0, mem_used_bytes=1)
+    window = GpuWindow(samples=5, util_pct=90.0, mem_used_bytes=1, sampled_s=1.0)
     busy = make_interval(9, gpu=replace(window, util_pct=0.0, mem_used_bytes=9))
     busy = replace(busy, ledger_s={**busy.ledger_s, part: 1.0})
     gpu = run_of(*(make_interval(i, gpu=window) for i in range(1 + calm)), busy).gpu

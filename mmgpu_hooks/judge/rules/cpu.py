@@ -134,12 +134,12 @@ def judge_quota(run: Run) -> Finding | None:
     Containers have such quotas. Fewer workers and threads use it more evenly; a
     larger one removes it.
     """
-    host, quota = run.host, run.run.host.cgroup_cpu_cores
-    if host is None or (host.throttled_pct or 0.0) < thresholds.THROTTLED_NOTICE_PCT:
+    pct, quota = run.throttled_pct or 0.0, run.run.host.cgroup_cpu_cores
+    if pct < thresholds.THROTTLED_NOTICE_PCT:
         return None
-    of_quota, pct = f' of {quota:g} CPUs' if quota else '', host.throttled_pct or 0.0
+    of_quota = f' of {quota:g} CPUs' if quota else ''
     return problem(
-        f'The quota{of_quota} held tasks back for {format_sum(host.throttled_s)} '
+        f'The quota{of_quota} held tasks back for {format_sum(run.throttled_s)} '
         f'({pct:.0f} % of the time, summed over CPUs).',
         min(pct / 100.0, 1.0),
     )

@@ -134,7 +134,7 @@ def judge_shared_memory(run: Run) -> Finding | None:
     """
     host, loader, batch = run.run.host, run.run.loader, run.batch_bytes
     total = host.shm_total_bytes
-    least = run.host.shm_free_bytes if run.host else None
+    least = run.shm_free_bytes
     if not loader.num_workers or not total or not batch or least is None:
         return None
     ahead = loader.num_workers * (loader.prefetch_factor or 2)
@@ -187,11 +187,10 @@ def judge_fragments(run: Run) -> Finding | None:
     failed, all cached memory was given back, and it was tried again: slow, and the
     last step before "CUDA out of memory".
     """
-    memory, reserved = run.cuda_memory, run.gpu_mem_reserved_bytes
-    if memory is None or not reserved:
+    reserved, card = run.gpu_mem_reserved_bytes, find_card_room(run)
+    if not reserved:
         return None
-    inactive, retries = memory.inactive_bytes or 0, memory.retries or 0
-    card = find_card_room(run)
+    inactive, retries = run.inactive_bytes or 0, run.alloc_retries
     is_full = card is not None and reserved >= thresholds.FULL_SHARE * card.room_bytes
     if not retries and not (
         is_full and inactive >= thresholds.FRAGMENTS_NOTICE * reserved
