@@ -65,13 +65,13 @@ def estimate_memory(
     if run is not None and fit is None:
         raise click.UsageError('--run corrects --fit; say how large the card is.')
     measured = None if run is None else _read_peak(run)
-    say = warner('estimate-memory')
+    if sys.stderr.isatty():
+        warner('estimate-memory')('running the model on the CPU, up to some minutes')
     estimated = estimate.estimate_memory(
         config,
         tuple(dict.fromkeys(batch_size)),
         image_size=image_size,
         mixed_precision=amp,
-        on_step=lambda what: say(f'{what} ...') if sys.stderr.isatty() else None,
     )
     if fit is not None:
         estimated = estimate.fit_card(estimated, fit, measured)

@@ -21,9 +21,8 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from mmgpu_hooks.memory.config_model import ConfigModel, NoSampleError
+from mmgpu_hooks.memory.config_model import CannotRunError, ConfigModel, fold
 from mmgpu_hooks.memory.padded_size import Size
-from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.memory import ActivationPoint
 
 _PROBE_HEIGHTS = (256, 384, 512)
@@ -36,15 +35,8 @@ Gradients = list[tuple[int, int]]
 """Numbers, and bytes per number, of each gradient."""
 
 
-class CannotRunError(Exception):
-    """The model does not run here; the message says why."""
-
-
 def probe_model(
-    built: ConfigModel,
-    mixed: bool,
-    target: Size | None,
-    on_step: Callable[[str], None],
+    built: ConfigModel, mixed: bool, target: Size | None
 ) -> tuple[list[ActivationPoint], Gradients]:
     """Count at several small batches and sizes, and run one backward pass.
 
@@ -52,7 +44,6 @@ def probe_model(
         built: The model.
         mixed: Whether to run under autocast.
         target: Padded size that the training has; ``None`` when it is not known.
-        on_step: Called with what is being done.
 
     Returns:
         Points for a fit, and the gradients.
@@ -69,31 +60,26 @@ def probe_model(
     for plan in plans:
         try:
             with built.running():
-                return _run_plan(built, mixed, *plan, on_step)
+                return _run_plan(built, mixed, *plan)
+        except CannotRunError:
+            raise
         # a model is a program: whatever it raises is a reason
         except Exception as error:  # noqa: BLE001
             failure = failure or error
     assert failure is not None
-    text = ' '.join(str(failure).split())[:200]
-    if not isinstance(failure, NoSampleError):
-        name = type(failure).__name__
-        text = f'the model does not run on the CPU ({name}: {text})'
-    raise CannotRunError(text) from failure
+    raise CannotRunError(
+        f'the model does not run on the CPU ({fold(failure)})'
+    ) from failure
 
 
 def _run_plan(
-    built: ConfigModel,
-    mixed: bool,
-    sizes: list[Size],
-    batch: int,
-    on_step: Callable[[str], None],
+    built: ConfigModel, mixed: bool, sizes: list[Size], batch: int
 ) -> tuple[list[ActivationPoint], Gradients]:
     points: list[ActivationPoint] = []
     gradients: Gradients = []
     for number, (height, width) in enumerate(sizes):
         # growth with the batch shows at the smallest sizes
         for images in (batch + 1, batch) if number < 2 else (batch,):
-            on_step(f'{plural(images, "image")} of {height}x{width}')
             data = built.make_batch(images, height, width)
             saved, found = run_step(
                 built.model, data, mixed=mixed, is_backward=not points
@@ -243,10 +229,12 @@ def _replace_deformable_attention(module: Any, original: Callable[..., Any]) -> 
     def multi_scale_deformable_attn_pytorch(
         value: Any, shapes: Any, locations: Any, weights: Any
     ) -> Any:
-        def attend(value: Any, locations: Any, weights: Any) -> Any:
-            return original(value, shapes, locations, weights)
-
-        return _run_as_one(attend, value, locations, weights)
+        return _run_as_one(
+            lambda value, *rest: original(value, shapes, *rest),
+            value,
+            locations,
+            weights,
+        )
 
     return multi_scale_deformable_attn_pytorch
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +51,7 @@ class ConfigModel:
             Lists of inputs and of data samples.
 
         Raises:
-            NoSampleError: If the config's transforms want more than an image with
+            CannotRunError: If the config's transforms want more than an image with
                 boxes, or none of them packs.
         """
         from mmengine.registry import TRANSFORMS
@@ -58,7 +60,7 @@ class ConfigModel:
         load = [t for t in transforms if type_name(t).endswith('LoadAnnotations')]
         pack = [t for t in transforms if type_name(t).startswith('Pack')]
         if not pack:
-            raise NoSampleError('the train pipeline has no transform that packs')
+            raise CannotRunError('the train pipeline has no transform that packs')
         samples = []
         try:
             steps = [TRANSFORMS.build(part) for part in (*load[:1], pack[-1])]
@@ -68,41 +70,10 @@ class ConfigModel:
                     sample = step(sample)
                 samples.append(sample)
         except Exception as error:
-            raise NoSampleError(
-                f'its annotations cannot be made up ({_fold(error)})'
+            raise CannotRunError(
+                f'its annotations cannot be made up ({fold(error)})'
             ) from error
         return {name: [sample[name] for sample in samples] for name in samples[0]}
-
-    @property
-    def optimizer(self) -> Mapping[str, Any] | None:
-        """Class and arguments; ``None`` for several, or when there is none."""
-        return (self.config.get('optim_wrapper') or {}).get('optimizer') or None
-
-    @property
-    def is_mixed_precision(self) -> bool:
-        """Whether the config trains with autocast."""
-        wrapper = self.config.get('optim_wrapper') or {}
-        return type_name(wrapper) == 'AmpOptimWrapper'
-
-    @property
-    def averaged_copies(self) -> int:
-        """Hooks that keep an averaged copy of the model."""
-        hooks = [
-            *(self.config.get('custom_hooks') or ()),
-            *(self.config.get('default_hooks') or {}).values(),
-        ]
-        return sum(type_name(hook).endswith('EMAHook') for hook in hooks if hook)
-
-    @property
-    def tries_cudnn_algorithms(self) -> bool:
-        """Whether cuDNN may choose the fastest algorithm, whatever memory it takes."""
-        return bool((self.config.get('env_cfg') or {}).get('cudnn_benchmark'))
-
-    @property
-    def batch_size(self) -> int | None:
-        """Images per batch and rank."""
-        size = (self.config.get('train_dataloader') or {}).get('batch_size')
-        return int(size) if size else None
 
 
 def read_config_model(path: Path) -> ConfigModel:
@@ -126,35 +97,30 @@ def read_config_model(path: Path) -> ConfigModel:
         try:
             config = Config.fromfile(os.path.abspath(path))
         except (Exception, SystemExit) as error:
-            raise UserError(f'{path} cannot be loaded: {_fold(error)}.') from error
+            raise UserError(f'{path} cannot be loaded: {fold(error)}.') from error
     if not config.get('model'):
         raise UserError(f'expected a config with a model, found none in {path}.')
-    prepared = _without_pretrained(config.model)
-    preprocessor = prepared.get('data_preprocessor') or {}
-    if preprocessor.get('batch_augments'):
-        preprocessor['batch_augments'] = None
+    prepared = copy.deepcopy(config.model)
+    # as MMEngine's Runner does where a config has it apart from the model
+    preprocessor = copy.deepcopy(config.get('data_preprocessor'))
+    if preprocessor is not None:
+        prepared.setdefault('data_preprocessor', preprocessor)
+    _leave_out(prepared)
     with silence(), _scope(config):
-        model = _build(path, prepared, config.get('data_preprocessor'))
+        from mmengine.registry import MODELS
+
+        try:
+            model = MODELS.build(prepared)
+        except Exception as error:
+            raise UserError(
+                f'the model of {path} cannot be built: {fold(error)}.'
+            ) from error
         try:
             model.init_weights()
         except Exception as error:  # noqa: BLE001, any code of a model
-            notes.append(f'Its weights were not initialised: {_fold(error)}.')
+            notes.append(f'Its weights were not initialised: {fold(error)}.')
         model.train()
     return ConfigModel(config, model, tuple(notes))
-
-
-def _build(path: Path, prepared: Any, preprocessor: Any) -> Any:
-    from mmengine.registry import MODELS
-
-    if preprocessor is not None:
-        # as MMEngine's Runner does where a config has it apart from the model
-        prepared.setdefault('data_preprocessor', preprocessor)
-    try:
-        return MODELS.build(prepared)
-    except Exception as error:
-        raise UserError(
-            f'the model of {path} cannot be built: {_fold(error)}.'
-        ) from error
 
 
 @contextlib.contextmanager
@@ -166,28 +132,23 @@ def _scope(config: Any) -> Iterator[None]:
         yield
 
 
-def _without_pretrained(part: Any) -> Any:
-    """A copy that downloads nothing."""
-    if isinstance(part, Mapping):
-        copy: Any = type(part)()
-        for name, value in part.items():
-            if name == 'pretrained' or (
-                name == 'init_cfg'
-                and isinstance(value, Mapping)
-                and type_name(value) in ('Pretrained', 'PretrainedInit')
-            ):
-                copy[name] = None
-            else:
-                copy[name] = _without_pretrained(value)
-        return copy
+def _leave_out(part: Any) -> None:
+    """Take out what would be downloaded, and the resizing of whole batches."""
+    if isinstance(part, dict):
+        init = part.get('init_cfg')
+        if isinstance(init, dict) and type_name(init).startswith('Pretrained'):
+            part['init_cfg'] = None
+        for name in {'pretrained', 'batch_augments'} & part.keys():
+            part[name] = None
+        part = list(part.values())
     if isinstance(part, (list, tuple)):
-        return type(part)(_without_pretrained(value) for value in part)
-    return part
+        for one in part:
+            _leave_out(one)
 
 
-def _fold(error: BaseException) -> str:
-    text = ' '.join(str(error).split())
-    text = text if len(text) <= 200 else text[:197] + '...'
+def fold(error: BaseException) -> str:
+    """An error as a part of a sentence."""
+    text = textwrap.shorten(str(error), 200, placeholder=' ...')
     return f'{type(error).__name__}: {text}' if text else type(error).__name__
 
 
@@ -215,8 +176,8 @@ BOXES = 7
 """Per image, as in COCO, where an image has 7.3 on average."""
 
 
-class NoSampleError(Exception):
-    """The config's transforms make no sample of a made-up image; one sentence."""
+class CannotRunError(Exception):
+    """The model does not run here; the message says why."""
 
 
 def _raw(number: int, height: int, width: int) -> dict[str, Any]:

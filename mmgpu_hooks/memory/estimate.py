@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from mmgpu_hooks.judge.memory import CONTEXT_BYTES, CardRoom
 from mmgpu_hooks.measure.cuda import count_tensors
-from mmgpu_hooks.memory.activations import (
+from mmgpu_hooks.memory.activations import Gradients, count_state, probe_model
+from mmgpu_hooks.memory.config_model import (
     CannotRunError,
-    Gradients,
-    count_state,
-    probe_model,
+    ConfigModel,
+    read_config_model,
 )
-from mmgpu_hooks.memory.config_model import ConfigModel, read_config_model
 from mmgpu_hooks.memory.padded_size import Size, locate_padded_size, type_name
 from mmgpu_hooks.model.batches import MOST_BATCH
 from mmgpu_hooks.model.training_memory import fit_activations, predict_activations
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.figures import plural
+from mmgpu_hooks.schema.figures import format_bytes
 from mmgpu_hooks.schema.memory import (
     ActivationFit,
     CardFit,
@@ -31,9 +30,6 @@ PEAK_FACTORS = {False: (1.01, 1.5), True: (1.06, 6.7)}
 """Least and most that peaks published by MMDetection were of their estimates, without
 and with cudnn_benchmark: benchmarks/results/memory.md."""
 
-_FAR = 8
-"""Times the largest batch that was run, beyond which its growth is a guess."""
-
 _EMA_STEPS_BYTES = 8
 """MMEngine's averaged model counts its steps in one 64-bit number."""
 
@@ -44,7 +40,6 @@ def estimate_memory(
     *,
     image_size: Size | None = None,
     mixed_precision: bool = False,
-    on_step: Callable[[str], None] = lambda what: None,
 ) -> MemoryEstimate:
     """Build a config's model and estimate what training it needs.
 
@@ -56,34 +51,35 @@ def estimate_memory(
         batch_sizes: The config's own, when empty.
         image_size: Padded height and width; the config's, when ``None``.
         mixed_precision: Autocast, also where the config has none.
-        on_step: Called with what is being done.
 
     Raises:
         UserError: If the config gives no model.
     """
-    on_step('building the model')
     built = read_config_model(config)
-    mixed = mixed_precision or built.is_mixed_precision
+    loaded = built.config
+    wrapper = loaded.get('optim_wrapper') or {}
+    mixed = mixed_precision or type_name(wrapper) == 'AmpOptimWrapper'
     size, source = image_size, '--image-size'
     if size is None:
-        size, source = locate_padded_size(built.config)
+        size, source = locate_padded_size(loaded)
     notes = list(built.notes)
     trained = [p for p in built.model.parameters() if p.requires_grad]
     gradients = [(int(p.nelement()), int(p.element_size())) for p in trained]
     fit: ActivationFit | None = None
     try:
-        points, gradients = probe_model(built, mixed, size, on_step)
+        points, gradients = probe_model(built, mixed, size)
         fit = fit_activations(points)
     except CannotRunError as error:
         notes.append(f'Activations are unknown: {error}.')
-    if built.tries_cudnn_algorithms:
+    tries_algorithms = bool((loaded.get('env_cfg') or {}).get('cudnn_benchmark'))
+    if tries_algorithms:
         notes.append(
             'The config sets cudnn_benchmark=True: cuDNN then takes workspaces of up '
             'to gigabytes to try its algorithms, and nothing is known of them here.'
         )
     if size is None:
         notes.append(f'Totals are unknown: {source}; name one with --image-size.')
-    asked = batch_sizes or (built.batch_size or 1,)
+    own = (loaded.get('train_dataloader') or {}).get('batch_size') or 1
     return MemoryEstimate(
         model=type(built.model).__name__,
         static=count_static(built, gradients, notes),
@@ -91,8 +87,10 @@ def estimate_memory(
         image_size_source=source,
         mixed_precision=mixed,
         fit=fit,
-        peak_factors=PEAK_FACTORS[built.tries_cudnn_algorithms],
-        activation_bytes={batch: _activations(fit, size, batch) for batch in asked},
+        peak_factors=PEAK_FACTORS[tries_algorithms],
+        activation_bytes={
+            batch: _activations(fit, size, batch) for batch in batch_sizes or (own,)
+        },
         notes=tuple(notes),
     )
 
@@ -114,50 +112,38 @@ def fit_card(
         UserError: If a run's peak cannot be held against the estimate.
     """
     room = CardRoom(card_bytes, CONTEXT_BYTES).safe_bytes
-    batch = safe = None
-    factor, static = estimate.peak_factors[1], estimate.static.total_bytes
-    growth = None
+    factor = estimate.peak_factors[1]
+    safe = room / factor
     if measured is not None:
-        factor, growth = _correct(estimate, static, *measured)
-    if static is not None:
-        batch = _largest_batch(estimate, room - static)
-        left = room / factor - static
-        if growth is not None:
-            left = (room - static + estimate.static.gradient_bytes) / growth
-        safe = _largest_batch(estimate, left)
-    notes, probed = estimate.notes, estimate.fit.points if estimate.fit else ()
-    seen = max((one.batch_size for one in probed), default=0)
-    if probed and (batch or 0) > _FAR * seen:
-        notes += (
-            f'The batch size for the card is extrapolated: the model was run with 1 to '
-            f'{plural(seen, "image")} a batch.',
-        )
+        factor, safe = _correct(estimate, room, *measured)
     card = CardFit(
         card_bytes=card_bytes,
         room_bytes=room,
         factor=factor,
         run_batch_size=measured[0] if measured else None,
-        batch_size=batch,
-        safe_batch_size=safe,
+        batch_size=_largest_batch(estimate, room),
+        safe_batch_size=_largest_batch(estimate, safe),
     )
-    return replace(estimate, card=card, notes=notes)
+    return replace(estimate, card=card)
 
 
 def _correct(
-    estimate: MemoryEstimate, static: int | None, batch_size: int, peak_bytes: int
+    estimate: MemoryEstimate, room: int, batch_size: int, peak_bytes: int
 ) -> tuple[float, float]:
-    """A run's peak over its estimate, and its growth over that of the activations."""
+    """A run's peak over its estimate, and an estimate whose peak fills the room."""
+    static = estimate.static.total_bytes
     activations = _activations(estimate.fit, estimate.image_size, batch_size)
     if static is None or not activations:
         raise UserError('expected an estimate that --run can correct; it is unknown.')
     # gradients are dropped after a step, so they are gone while activations are most
-    growth = (peak_bytes - static + estimate.static.gradient_bytes) / activations
+    resident = static - estimate.static.gradient_bytes
+    growth = (peak_bytes - resident) / activations
     if growth <= 0:
         raise UserError(
-            f'the peak of --run ({peak_bytes / 2**20:.0f} MiB) is below what the model '
-            f'and its optimizer take ({static / 2**20:.0f} MiB); it trained another.'
+            f'the peak of --run ({format_bytes(peak_bytes)}) is below what the model '
+            f'and its optimizer take ({format_bytes(static)}); it trained another.'
         )
-    return peak_bytes / (static + activations), growth
+    return peak_bytes / (static + activations), static + (room - resident) / growth
 
 
 def _activations(
@@ -169,11 +155,12 @@ def _activations(
 
 
 def _largest_batch(estimate: MemoryEstimate, room_bytes: float) -> int | None:
-    """The largest batch whose activations fit, or 0; ``None`` if they are unknown."""
+    """The largest batch that fits, or 0; ``None`` where the estimate is unknown."""
+    static = estimate.static.total_bytes
     fixed, one = (_activations(estimate.fit, estimate.image_size, b) for b in (0, 1))
-    if fixed is None or one is None:
+    if static is None or fixed is None or one is None:
         return None
-    fitting = (room_bytes - fixed) // max(one - fixed, 1)
+    fitting = (room_bytes - static - fixed) // max(one - fixed, 1)
     return int(min(max(fitting, 0), MOST_BATCH))
 
 
@@ -190,11 +177,19 @@ def count_static(
     seen = set[tuple[Any, int]]()
     numbers, parameters = count_tensors(built.model.parameters(), seen)
     _, buffers = count_tensors(built.model.buffers(), seen)
-    found, label, state = built.optimizer, 'unknown', None
-    if found is not None:
-        label = type_name(found) + ' with momentum' * bool(found.get('momentum'))
+    wrapper, label, state = built.config.get('optim_wrapper') or {}, 'unknown', None
+    optimizer = wrapper.get('optimizer')
+    if optimizer:
+        label = type_name(optimizer) + ' with momentum' * bool(
+            optimizer.get('momentum')
+        )
         with built.running():
-            state = count_state(found, gradients)
+            state = count_state(optimizer, gradients)
+    hooks = [
+        *(built.config.get('custom_hooks') or ()),
+        *(built.config.get('default_hooks') or {}).values(),
+    ]
+    averaged_copies = sum(type_name(one).endswith('EMAHook') for one in hooks if one)
     if state is None:
         notes.append(f'The state of the optimizer ({label}) is not known beforehand.')
     return StaticBytes(
@@ -202,7 +197,7 @@ def count_static(
         parameter_bytes=parameters,
         gradient_bytes=sum(count * size for count, size in gradients),
         buffer_bytes=buffers,
-        ema_bytes=(parameters + buffers + _EMA_STEPS_BYTES) * built.averaged_copies,
+        ema_bytes=(parameters + buffers + _EMA_STEPS_BYTES) * averaged_copies,
         optimizer=label,
         optimizer_state_bytes=state,
     )

@@ -17,7 +17,6 @@ from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema.figures import (
     format_bytes,
     format_count,
-    format_pct,
     format_seconds,
     plural,
 )
@@ -91,112 +90,63 @@ def answer_memory(
     }
 
 
-def describe_forecast(forecast: Forecast) -> list[Section]:
-    """What was measured, then one line a setting."""
-    workload, memory = forecast.workload, forecast.memory
-    mean = format_seconds(workload.iter_time.mean_s)
-    measured = f'{mean} per iteration, mean of {workload.iterations} (*)'
-    facts = [
-        ('evidence', forecast.run_path),
-        *_describe_fitted(forecast.fitted),
-        ('measured', measured),
-    ]
-    sections = [Section(facts=facts), Section(table=_settings(forecast, workload))]
-    if memory is not None:
-        sections.append(Section(facts=list(_describe_memory(memory))))
-    return [*sections, *listing('Notes', (*workload.notes, *forecast.notes))]
-
-
-def _describe_fitted(fitted: Sequence[FittedRun]) -> list[Fact]:
-    """A row for each of the runs that were fitted together."""
-    return [
-        (
-            '' if number else 'fitted',
-            f'{format_seconds(run.iter_time_s)} per iteration over {run.iterations}, '
-            f'num_workers={run.num_workers}, batch_size={run.batch_size} ({run.path})',
-        )
-        for number, run in enumerate(fitted)
-    ]
-
-
 def format_interval(prediction: Prediction) -> str:
     """``0.227 s to 0.315 s``, of an iteration."""
     low, high = prediction.iter_time_low_s, prediction.iter_time_high_s
     return f'{format_seconds(low)} to {format_seconds(high)}'
 
 
-def _settings(forecast: Forecast, workload: Workload) -> Table:
-    """What is the same in all has no column."""
-    prefetch = workload.prefetch_factor if workload.num_workers else None
-    own = (workload.num_workers, prefetch, workload.batch_size)
-    batches = {workload.batch_size, *(one.batch_size for one in forecast.predictions)}
+def describe_forecast(forecast: Forecast) -> list[Section]:
+    """What was measured, then one line a setting."""
+    workload = forecast.workload
+    own = (workload.num_workers, workload.batch_size)
 
     def mark(one: Prediction) -> str:
-        is_own = (one.num_workers, one.prefetch_factor, one.batch_size) == own
+        is_own = (one.num_workers, one.batch_size) == own
         return f'{one.num_workers}{" *" if is_own else "  "}'
 
-    batch: Column = ('batch', 'batch_size', str)
     columns: Sequence[Column] = (
-        *([batch] * (len(batches) > 1)),
         ('workers', '', mark),
+        ('batch', 'batch_size', str),
         ('iteration', 'iter_time_s', format_seconds),
         ('9 in 10 within', '', format_interval),
         ('data wait', 'data_wait_s', format_seconds),
         ('images/s', 'images_per_s', '{:.1f}'.format),
         ('limited by', 'limit', 'the {}'.format),
     )
-    return tabulate(forecast.predictions, columns)
+    mean = format_seconds(workload.iter_time.mean_s)
+    runs = [f'{run.path} (batch {run.batch_size})' for run in forecast.fitted]
+    facts = [
+        ('evidence', forecast.run_path),
+        ('fitted', ', '.join(runs) or None),
+        ('measured', f'{mean} per iteration, mean of {workload.iterations} (*)'),
+    ]
+    return [
+        Section(facts=facts),
+        Section(table=tabulate(forecast.predictions, columns)),
+        *_describe_memory(forecast.memory),
+        *listing('Notes', (*workload.notes, *forecast.notes)),
+    ]
 
 
-def _describe_memory(memory: Mapping[str, Any]) -> Iterator[Fact]:
+def _describe_memory(memory: Mapping[str, Any] | None) -> Iterator[Section]:
     """Memory against batch size, the peaks that were asked for, the card."""
+    if memory is None:
+        return
     image = format_bytes(memory['image_bytes'])
-    yield 'memory', f'{format_bytes(memory["fixed_bytes"])} and {image} per image'
+    facts = [('memory', f'{format_bytes(memory["fixed_bytes"])} and {image} per image')]
     for asked in memory['peaks']:
         batch, *sizes = asked.values()
         peak, low, high = map(format_bytes, sizes)
-        yield f'batch {batch}', f'peak {peak} ({low} to {high}, 9 times in 10)'
+        facts.append(
+            (f'batch {batch}', f'peak {peak} ({low} to {high}, 9 times in 10)')
+        )
     if memory['card_bytes'] is not None:
         oom, fits = memory['oom_batch_size'], memory['safe_batch_size']
         full = f', out of memory is expected from {oom} on' if oom is not None else ''
         size = format_bytes(memory['card_bytes'])
-        yield 'GPU', f'{size}; a batch of {fits} fits safely{full}'
-
-
-_TOTALS: Sequence[Column] = (
-    ('batch', '', lambda row: str(row[0])),
-    ('activations', '', lambda row: format_bytes(row[1])),
-    ('total', '', lambda row: format_bytes(row[2])),
-)
-
-
-def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
-    """The parts of a training's memory, and the totals by batch size."""
-    rows = [
-        (batch, activations, estimate.total_bytes(batch))
-        for batch, activations in estimate.activation_bytes.items()
-    ]
-    least, most = estimate.peak_factors
-    beside = (
-        'On top of these totals a training needs the CUDA context (300 to 600 MiB), '
-        "cuDNN's workspaces, tensors that live briefly, and room for fragments: "
-        f'published peaks of the allocator were {least:g} to {most:g} times such '
-        'a total.'
-    )
-    return [
-        Section(facts=list(_describe_parts(estimate))),
-        Section(table=tabulate(rows, _TOTALS)),
-        Section(facts=_describe_card(estimate)),
-        Section(sentences=(*estimate.notes, beside)),
-    ]
-
-
-def render_estimate_json(estimate: MemoryEstimate) -> str:
-    """Every figure; unknown ones are null."""
-    body = asdict(estimate)
-    totals = {str(n): estimate.total_bytes(n) for n in estimate.activation_bytes}
-    body['total_bytes'] = totals
-    return to_json(**body)
+        facts.append(('GPU', f'{size}; a batch of {fits} fits safely{full}'))
+    yield Section(facts=facts)
 
 
 _PARTS: Sequence[Column] = (
@@ -211,18 +161,35 @@ _PARTS: Sequence[Column] = (
 )
 
 
-def _describe_parts(estimate: MemoryEstimate) -> Iterator[Fact]:
-    yield from list_facts(estimate, _PARTS)
-    state = format_bytes(estimate.static.optimizer_state_bytes)
-    yield 'optimizer', f'{state} ({estimate.static.optimizer})'
-    fit = estimate.fit
-    if fit is not None:
-        terms = fit.fixed_bytes, fit.image_bytes, fit.pixel_bytes
-        free = len(fit.points) - sum(map(bool, (*terms, fit.squared_pixel_bytes)))
-        within = f'within {format_pct(fit.residual_pct)}' if free > 0 else 'not checked'
-        runs = plural(len(fit.points), 'run')
+def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
+    """The parts of a training's memory, and the totals by batch size."""
+    static = estimate.static
+    state = format_bytes(static.optimizer_state_bytes)
+    facts = [
+        *list_facts(estimate, _PARTS),
+        ('optimizer', f'{state} ({static.optimizer})'),
+    ]
+    if estimate.fit is not None:
+        runs = plural(len(estimate.fit.points), 'run')
         runs += ' in mixed precision' * estimate.mixed_precision
-        yield 'activations', f'fitted to {runs} on the CPU; the fit is {within}'
+        facts.append(('activations', f'fitted to {runs} on the CPU'))
+    totals = [
+        (batch, format_bytes(size), format_bytes(estimate.total_bytes(batch)))
+        for batch, size in estimate.activation_bytes.items()
+    ]
+    least, most = estimate.peak_factors
+    beside = (
+        'On top of these totals a training needs the CUDA context (300 to 600 MiB), '
+        "cuDNN's workspaces, tensors that live briefly, and room for fragments: "
+        f'published peaks of the allocator were {least:g} to {most:g} times such '
+        'a total.'
+    )
+    return [
+        Section(facts=facts),
+        Section(table=Table(['batch', 'activations', 'total'], totals, texts=0)),
+        Section(facts=_describe_card(estimate)),
+        Section(sentences=(*estimate.notes, beside)),
+    ]
 
 
 def _describe_card(estimate: MemoryEstimate) -> list[Fact]:
@@ -239,3 +206,11 @@ def _describe_card(estimate: MemoryEstimate) -> list[Fact]:
         text = f'batch {card.batch_size or "none"} by the estimate; {safe} to be safe'
         text += f' ({why})'
     return [(f'{format_bytes(card.card_bytes)} card', text)]
+
+
+def render_estimate_json(estimate: MemoryEstimate) -> str:
+    """Every figure; unknown ones are null."""
+    body = asdict(estimate)
+    totals = {str(n): estimate.total_bytes(n) for n in estimate.activation_bytes}
+    body['total_bytes'] = totals
+    return to_json(**body)

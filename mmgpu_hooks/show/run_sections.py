@@ -17,14 +17,14 @@ from mmgpu_hooks.schema.figures import (
     format_seconds,
     plural,
 )
-from mmgpu_hooks.schema.judged import Prediction
-from mmgpu_hooks.schema.recorded import PART_NAMES, UNATTRIBUTED, SaveRecord
+from mmgpu_hooks.schema.recorded import PART_NAMES, UNATTRIBUTED
 from mmgpu_hooks.show import run_charts
 from mmgpu_hooks.show.comparison import images_per_second
 from mmgpu_hooks.show.document import (
     Column,
     Item,
     Section,
+    Table,
     list_facts,
     listing,
     tabulate,
@@ -47,7 +47,6 @@ _USUAL_WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 _LOADER: Sequence[Column] = (
     ('a batch takes', 'loader.occupancy_s', format_seconds),
-    ('95th percentile', 'loader.occupancy_p95_s', format_seconds),
     ('CPU of it', 'loader.batch_cpu_s', format_seconds),
     ('memory of all workers', 'loader.pss_bytes', format_bytes),
 )
@@ -103,16 +102,22 @@ def describe_run(answer: Answer) -> list[Section]:
     if found.validation is not None:
         advice.append(f"Validation's loader: {found.validation.sentence}")
     versions = ', '.join(f'{name} {one}' for name, one in run.run.versions.items())
-    facts = [*list_facts(run, _SETTINGS), ('versions', versions)]
+    settings = [*list_facts(run, _SETTINGS), ('versions', versions)]
     unknown = [f'{name} unknown: {why}' for name, why in run.unknown.items()]
+    growth = run_charts.chart_growth(run)
     return [
         describe_changes(answer, 'What to change'),
         _time_section(run),
         Section('Over time', 'over-time', chart=run_charts.chart_timeline(run)),
         _what_if_section(answer, run),
         _loader_section(run),
-        Section('Memory', 'memory', facts=list_facts(run, _MEMORY)),
-        *_growth_section(run),
+        Section(
+            'Memory',
+            'memory',
+            [growth.description] if growth else [],
+            facts=list_facts(run, _MEMORY),
+            chart=growth,
+        ),
         _saves_section(run),
         *_ranks_section(answer),
         Section('The host', 'host', facts=list_facts(run, _HOST)),
@@ -123,7 +128,7 @@ def describe_run(answer: Answer) -> list[Section]:
             'The run and its settings',
             'settings',
             [describe_settings(run)],
-            facts=facts,
+            facts=settings,
         ),
         *listing('Notes', [*answer.notes, *unknown], 'notes'),
     ]
@@ -157,47 +162,41 @@ def _time_section(run: Run) -> Section:
     # without an interval both are 0
     whole_s, count = run.duration_s, run.iterations
     parts = sorted(run.ledger_s.items(), key=lambda part: -part[1])
-    rows = [*(p for p in parts if p[1] >= _SHOWN_SHARE * run.duration_s)]
-    costs = [(name, s) for name, s in run.hooks.items() if name != UNATTRIBUTED]
-    named = ', '.join(f'{n} {format_seconds(s)}' for n, s in costs[:_HOOKS_NAMED])
-    columns: Sequence[Column] = (
-        ('part', '', lambda part: PART_NAMES.get(part[0], part[0])),
-        ('time', '', lambda part: format_seconds(part[1])),
+    hooks = [(name, s) for name, s in run.hooks.items() if name != UNATTRIBUTED]
+    most = ', '.join(f'{n} {format_seconds(s)}' for n, s in hooks[:_HOOKS_NAMED])
+    rows = [
         (
-            'share',
-            '',
-            lambda p: f'{100 * p[1] / whole_s:.1f} %' if whole_s else 'unknown',
-        ),
-        (
-            'per iteration',
-            '',
-            lambda p: format_seconds(p[1] / count if count else None),
-        ),
-        ('', '', lambda part: named if part[0] == 'hooks' else ''),
-    )
+            PART_NAMES.get(part, part),
+            format_seconds(seconds),
+            format_pct(100 * seconds / whole_s) if whole_s else 'unknown',
+            format_seconds(seconds / count if count else None),
+            most if part == 'hooks' else '',
+        )
+        for part, seconds in [*parts, ('all', whole_s)]
+        if seconds >= _SHOWN_SHARE * whole_s
+    ]
+    head = ['part', 'time', 'share', 'per iteration', '']
     caption = f'The whole training by part, {run.iterations} iterations'
-    return Section(
-        'Where the time went',
-        'time',
-        table=tabulate([*rows, ('all', run.duration_s)], columns, caption, 1),
-        chart=run_charts.chart_ledger(run),
-    )
+    chart, table = run_charts.chart_ledger(run), Table(head, rows, caption)
+    return Section('Where the time went', 'time', table=table, chart=chart)
 
 
 def _what_if_section(answer: Answer, run: Run) -> Section:
     """The prediction for each number of workers."""
-    points: list[Prediction] = []
-    marked = {run.run.loader.num_workers or 0: 'now'}
+    workload, loader = run.workload, run.run.loader
+    title = 'Other numbers of workers'
+    if workload is None:
+        return Section(title, 'what-if', [run.why_no_workload])
+    marked = {loader.num_workers or 0: 'now'}
     for change in answer.recommendation.changes:
         if change.key == WORKERS_KEY:
             marked[change.new] = 'recommended'
-    if run.workload is not None:
-        cores, prefetch = run.workload.usable_cores, run.run.loader.prefetch_factor
-        asked = {n for n in _USUAL_WORKERS if n < cores + 1} | set(marked)
-        points = [
-            predict_setting(run.workload, workers, prefetch or DEFAULT_PREFETCH)
-            for workers in sorted(asked)
-        ]
+    usual = {n for n in _USUAL_WORKERS if n < workload.usable_cores + 1}
+    prefetch = loader.prefetch_factor or DEFAULT_PREFETCH
+    points = [
+        predict_setting(workload, workers, prefetch)
+        for workers in sorted(usual | set(marked))
+    ]
     columns: Sequence[Column] = (
         ('num_workers', 'num_workers', str),
         ('which', 'num_workers', lambda workers: marked.get(workers, '')),
@@ -205,37 +204,23 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
         ('9 in 10 within', '', format_interval),
         ('images/s', 'images_per_s', '{:.1f}'.format),
     )
-    return Section(
-        'Other numbers of workers',
-        'what-if',
-        [] if points else [run.why_no_workload],
-        table=tabulate(points, columns, 'Predicted with other settings', 2),
-        chart=run_charts.chart_what_if(run, points),
-    )
+    table = tabulate(points, columns, 'Predicted with other settings', 2)
+    chart = run_charts.chart_what_if(run, points)
+    return Section(title, 'what-if', table=table, chart=chart)
 
 
 def _loader_section(run: Run) -> Section:
     """What making a batch costs, and by transform."""
     loader = run.loader
     costs = loader.transforms if loader is not None and loader.timed_samples else ()
-    columns: Sequence[Column] = (
-        ('transform', 'name', str),
-        ('per image', 'image_s', format_seconds),
-    )
-    shown = [cost for cost in costs if cost.image_s][:_SHOWN]
+    rows = [(cost.name, format_seconds(cost.image_s)) for cost in costs if cost.image_s]
+    head = ['transform', 'per image']
     return Section(
         'Inside the loader',
         'loader',
         facts=list_facts(run, _LOADER),
-        table=tabulate(shown, columns, 'Mean time per timed image', 1),
+        table=Table(head, rows[:_SHOWN], 'Mean time per timed image'),
     )
-
-
-def _growth_section(run: Run) -> list[Section]:
-    chart = run_charts.chart_growth(run)
-    if chart is None:
-        return []
-    return [Section(chart.title, 'memory-growth', [chart.description], chart=chart)]
 
 
 def _saves_section(run: Run) -> Section:
@@ -249,7 +234,7 @@ def _saves_section(run: Run) -> Section:
         said.append(f'{len(failed)} failed, the last with {failed[-1]}.')
     longest = sorted(run.save_records, key=lambda save: -save.wall_s)[:_SHOWN]
     columns: Sequence[Column] = (
-        ('save', '', _name_save),
+        ('save', '', lambda save: save.name or f'iteration {save.iteration}'),
         ('took', 'wall_s', format_seconds),
         ('on a core', 'cpu_s', format_seconds),
         ('waits for one', 'run_delay_s', format_seconds),
@@ -259,17 +244,13 @@ def _saves_section(run: Run) -> Section:
     return Section('Checkpoint saves', 'saves', said, table=table)
 
 
-def _name_save(save: SaveRecord) -> str:
-    return save.name or f'iteration {save.iteration}'
-
-
 def _ranks_section(answer: Answer) -> list[Section]:
     """An iteration of each rank by part, and which one the others wait for."""
     ranks = answer.ranks
     if ranks is None:
         return []
     columns: Sequence[Column] = (
-        ('rank', 'rank', lambda n: f'{n}{" (slowest)" if n == ranks.slowest else ""}'),
+        ('rank', 'rank', lambda n: f'{n}{" (slowest)" * (n == ranks.slowest)}'),
         ('data wait', 'data_wait_s', format_seconds),
         ('start-up', 'startup_s', format_seconds),
         ('hooks', 'hooks_s', format_seconds),

@@ -60,15 +60,6 @@ def test_the_text_has_the_totals_and_keeps_to_the_width():
     assert ['32', '19.5', 'GiB', '19.6', 'GiB'] in rows
 
 
-def test_a_fit_is_called_close_only_where_points_are_left_to_check_it():
-    fit = ESTIMATE.fit
-    assert fit is not None
-    for points, says in ((fit.points, 'not checked'), (fit.points * 3, 'within 0.1 %')):
-        estimate = replace(ESTIMATE, fit=replace(fit, points=points))
-        text = ' '.join(render(describe_estimate(estimate), width=100).split())
-        assert f'the fit is {says}' in text
-
-
 def test_json_has_every_figure_and_null_for_the_unknown():
     body = json.loads(render_estimate_json(ESTIMATE))
     static = 8 + 7 + 8 + 7
@@ -91,16 +82,6 @@ def card_of(card_bytes: int, measured: tuple[int, int] | None = None) -> CardFit
     card = fit_card(ESTIMATE, card_bytes, measured).card
     assert card is not None
     return card
-
-
-@pytest.mark.parametrize(('card_gib', 'is_far'), [(24, False), (80, True)])
-def test_a_batch_far_beyond_those_that_were_run_is_said_to_be_extrapolated(
-    card_gib, is_far
-):
-    notes = fit_card(ESTIMATE, card_gib * GIB).notes
-    assert notes[0] == 'One thing.'
-    assert [note for note in notes if 'is extrapolated' in note] == list(notes[1:])
-    assert (len(notes) == 2) == is_far
 
 
 def largest(room: float, peak: Callable[[int], float]) -> int:

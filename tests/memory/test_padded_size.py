@@ -30,7 +30,7 @@ def step(kind, **options):
 
 
 COCO = step('Resize', scale=(1333, 800), keep_ratio=True)
-SCALES = step('RandomChoiceResize', scales=[(480, 1333), (800, 1333)])
+SCALES = step('RandomChoiceResize', scales=[(480, 1333), (800, 1333)], keep_ratio=True)
 MULTI = step('RandomResize', scale=[(320, 320), (608, 608)])
 JITTER = step('RandomResize', scale=(640, 640), ratio_range=(0.1, 2))
 CUT = step('RandomCrop', crop_size=(640, 640))

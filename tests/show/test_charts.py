@@ -7,13 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from fakes.replaced import replace
-from fakes.runs import (
-    GIB,
-    make_evidence,
-    make_host_window,
-    make_interval,
-    make_run,
-)
+from fakes.runs import GIB, make_evidence, make_host_window, make_interval, make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.show.charts import Chart, Panel, Series, draw
 from mmgpu_hooks.show.run_charts import chart_growth, chart_timeline
