@@ -1,4 +1,4 @@
-"""Charts of the page: one declarative specification, drawn by matplotlib as SVG.
+"""The charts of a run's page, drawn by matplotlib as SVG.
 
 Colours follow the page's light or dark scheme. Where matplotlib is not installed there
 are no pictures: tables and sentences stand in.
@@ -10,12 +10,19 @@ import importlib
 import io
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
-from mmgpu_hooks.show.text import visible
+import numpy as np
+
+from mmgpu_hooks.judge.columns import filled
+from mmgpu_hooks.judge.memory import count_left, find_host_growth
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema.figures import format_bytes, format_seconds
+from mmgpu_hooks.schema.judged import Prediction
+from mmgpu_hooks.schema.recorded import PART_NAMES, PARTS
 
 COLORS: dict[str, tuple[str, str]] = {
     'paper': ('#ffffff', '#14171a'),
@@ -39,22 +46,21 @@ COLORS: dict[str, tuple[str, str]] = {
 }
 """Each role's colour on a light and on a dark ground."""
 
-_INK, _FAINT, _PAPER, _RULE = (
-    COLORS[role][0] for role in ('ink', 'faint', 'paper', 'rule')
-)
-_ROLES = {light: role for role, (light, _) in COLORS.items()}
+_LIGHT = {role: light for role, (light, _) in COLORS.items()}
+_ROLES = {light: role for role, light in _LIGHT.items()}
+_INK, _FAINT, _PAPER, _RULE = map(_LIGHT.get, ('ink', 'faint', 'paper', 'rule'))
 _WIDTH = 8.6
 _BAR, _PANEL, _EDGE = 0.29, 1.55, 0.45
 """Inches at 96 pixels: the page's column, a bar, a panel with its title, an axis."""
 _SMALL, _TINY = 9.5, 8.5
-EVENTS = ('save', 'validation', 'epoch')
-_MARKS = {'save': ('▼', 'checkpoint_save'), 'validation': ('◆', 'validation')}
 _STYLE: dict[str, Any] = {
     'svg.fonttype': 'none',
     'font.family': 'sans-serif',
     'font.size': _SMALL,
     'text.color': _INK,
     'text.parse_math': False,
+    'lines.linewidth': 1.3,
+    'axes.axisbelow': True,
     'axes.edgecolor': _FAINT,
     'xtick.color': _FAINT,
     'ytick.color': _FAINT,
@@ -65,51 +71,21 @@ _STYLE: dict[str, Any] = {
     'legend.fontsize': _TINY,
     'legend.labelcolor': _FAINT,
 }
-
-
-Part = tuple[str, str, float]
-"""Name, role of its colour, and length of one part of the bar."""
-
-
-@dataclass(frozen=True)
-class Series:
-    """One line of a panel; NaN is a gap."""
-
-    name: str
-    values: Sequence[float]
-    role: str = 'step'
-    """Of the palette."""
-    low: Sequence[float] = ()
-    """With ``high``: a band about the line."""
-    high: Sequence[float] = ()
-    style: str = 'line'
-    """``line``, ``steps`` or ``dashed``."""
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Lines over the common axis of a chart's panels."""
-
-    title: str
-    """The quantity with its unit."""
-    series: Sequence[Series]
-    top: float | None = None
-    """Where its axis ends; by default at the largest value."""
+_POINTS = 400
+"""Of a timeline; more than the page's width can show."""
+_CUT = 4.0
+"""Times the 99th percentile: a stall beyond is cut off and its height written."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn: a bar of parts, or panels of lines over ``x``."""
+    """A picture of a page."""
 
     title: str
     description: str
     """For a reader who cannot see it."""
-    parts: Sequence[Part] = ()
-    panels: Sequence[Panel] = ()
-    x: Sequence[float] = ()
-    x_title: str = ''
-    marks: Sequence[tuple[float, str]] = ()
-    """Events on the axis: where, and which of :data:`EVENTS`."""
+    paint: Callable[[Any], None]
+    """Draws it on a figure of matplotlib."""
 
 
 def can_draw() -> bool:
@@ -121,75 +97,227 @@ def can_draw() -> bool:
     return True
 
 
-def _draw_bar(figure: Any, chart: Chart) -> None:
-    figure.set_size_inches(_WIDTH, _BAR + _EDGE)
-    axes = figure.subplots()
-    whole, end = sum(length for _, _, length in chart.parts), 0.0
-    for name, role, length in chart.parts:
-        style = {'color': COLORS[role][0], 'lw': 0.8, 'edgecolor': _PAPER}
-        axes.barh(0, length, 0.68, end, label=visible(name), **style)
-        # a name is written where its part is long enough
-        if length > whole * 0.016 * len(name):
-            place = {'ha': 'center', 'va': 'center_baseline', 'fontsize': _TINY}
-            axes.text(end + length / 2, 0, visible(name), color=_PAPER, **place)
-        end += length
-    axes.set(xlim=(0, whole), xticks=[], yticks=[])
-    axes.spines['bottom'].set_visible(False)
-    place = {'loc': 'lower left', 'bbox_to_anchor': (0, 1), 'borderaxespad': 0.2}
-    marks = {'handlelength': 0.8, 'handleheight': 0.8, 'handletextpad': 0.4}
-    axes.legend(ncols=8, columnspacing=1.2, **place, **marks)
+def chart_ledger(run: Run) -> Chart | None:
+    """The seconds of a run by part of the time ledger; ``None`` without any."""
+    ledger_s = {part: run.ledger_s.get(part, 0.0) for part in PARTS}
+    parts = [part for part in PARTS if ledger_s[part] > 0]
+    whole_s = sum(ledger_s.values())
+
+    def paint(figure: Any) -> None:
+        figure.set_size_inches(_WIDTH, _BAR + _EDGE)
+        axes, end = figure.subplots(), 0.0
+        for part in parts:
+            name, length = PART_NAMES[part], ledger_s[part]
+            style = {'color': _LIGHT.get(part, _LIGHT['other']), 'edgecolor': _PAPER}
+            axes.barh(0, length, 0.68, end, label=name, lw=0.8, **style)
+            # a name is written where its part is long enough
+            if length > whole_s * 0.016 * len(name):
+                place = {'ha': 'center', 'va': 'center_baseline', 'fontsize': _TINY}
+                axes.text(end + length / 2, 0, name, color=_PAPER, **place)
+            end += length
+        axes.set(xlim=(0, whole_s), xticks=[], yticks=[])
+        axes.spines['bottom'].set_visible(False)
+        place = {'loc': 'lower left', 'bbox_to_anchor': (0, 1), 'borderaxespad': 0.2}
+        marks = {'handlelength': 0.8, 'handleheight': 0.8, 'handletextpad': 0.4}
+        axes.legend(ncols=8, columnspacing=1.2, **place, **marks)
+
+    title = 'Where the time went'
+    return Chart(title, f'{format_seconds(whole_s)}.', paint) if parts else None
 
 
-def _draw_lines(figure: Any, chart: Chart) -> None:
-    count = len(chart.panels)
-    figure.set_size_inches(_WIDTH, count * _PANEL + _EDGE)
-    axes = figure.subplots(count, sharex=True, squeeze=False)[:, 0]
-    for one, panel in zip(axes, chart.panels):
-        _draw_panel(one, chart, panel)
-    title = visible(chart.x_title)
-    axes[-1].set_xlabel(title, loc='right', fontsize=_TINY, color=_FAINT)
-    for x, kind in chart.marks:
-        if kind == 'epoch':
-            axes[0].axvline(x, color=_RULE, lw=0.8, zorder=0)
-            continue
-        sign, role = _MARKS[kind]
-        place = {'transform': axes[0].get_xaxis_transform(), 'ha': 'center'}
-        axes[0].text(x, 1.0, sign, color=COLORS[role][0], fontsize=7, **place)
+def _open_panels(figure: Any, titles: Sequence[str], x_title: str) -> list[Any]:
+    """Axes below each other, over a common one."""
+    figure.set_size_inches(_WIDTH, len(titles) * _PANEL + _EDGE)
+    panels = figure.subplots(len(titles), sharex=True, squeeze=False)[:, 0]
+    for axes, title in zip(panels, titles):
+        axes.set_title(title, loc='left', fontsize=_TINY, fontweight='bold', pad=9)
+        axes.locator_params(axis='y', nbins=4)
+        axes.grid(axis='y', color=_RULE, lw=0.7)
+        axes.tick_params(axis='y', length=0)
+    panels[-1].set_xlabel(x_title, loc='right', fontsize=_TINY, color=_FAINT)
+    return list(panels)
 
 
-def _draw_panel(axes: Any, chart: Chart, panel: Panel) -> None:
-    xs = chart.x
-    for one in panel.series:
-        color, is_steps = COLORS[one.role][0], one.style == 'steps'
-        if len(one.low):
-            step = 'pre' if is_steps else None
-            band = {'color': color, 'alpha': 0.2, 'lw': 0}
-            axes.fill_between(xs, one.low, one.high, step=step, **band)
-        axes.plot(
-            xs,
-            one.values,
-            color=color,
-            lw=1.3,
-            label=visible(one.name),
-            drawstyle='steps-pre' if is_steps else 'default',
-            linestyle='--' if one.style == 'dashed' else '-',
-            marker='o' if one.style == 'line' else '',
-            markersize=3,
-        )
-        if one.style == 'line':
-            axes.set_xticks(list(xs))
-    axes.set_ylim(0, panel.top)
-    if len(xs) > 1:
-        axes.set_xlim(min(xs), max(xs))
-    axes.locator_params(axis='y', nbins=4)
-    axes.grid(axis='y', color=_RULE, lw=0.7)
-    axes.set_axisbelow(True)
-    axes.tick_params(axis='y', length=0)
-    title = visible(panel.title)
-    axes.set_title(title, loc='left', fontsize=_TINY, fontweight='bold', pad=9)
-    if len(panel.series) > 1:
+def _end_panel(axes: Any, top: float | None = None) -> None:
+    axes.set(ylim=(0, top))
+    axes.margins(x=0)
+    if axes.get_legend_handles_labels()[0]:
         place = {'loc': 'lower right', 'bbox_to_anchor': (1.0, 0.98)}
         axes.legend(ncols=4, handlelength=1.4, borderaxespad=0.1, **place)
+
+
+def chart_growth(run: Run) -> Chart | None:
+    """Memory of the host over iterations, up to where it is full; ``None`` without
+    growth, or where what is free is unknown."""
+    growth = find_host_growth(run)
+    if growth is None or growth.room is None or growth.full_in is None:
+        return None
+    room, gib = growth.room, 2.0**-30
+    read = run.every.having('process_own_bytes')
+    read = read.take(np.linspace(0, len(read) - 1, min(len(read), _POINTS)).astype(int))
+    held = read.column('process_own_bytes') + filled(read.column('worker_own_bytes'))
+    x, left = read.column('iteration'), count_left(run)
+    ahead = min(growth.full_in, left if left is not None else growth.full_in)
+    each, ranks = growth.bytes_each, run.run.host.ranks
+    forecast = [held[-1], held[-1] + each * ahead / ranks]
+    said = f'full at iteration {growth.full_in + int(x[-1])}'
+
+    def paint(figure: Any) -> None:
+        title = 'Training process and workers, GiB'
+        (axes,) = _open_panels(figure, [title], 'iterations')
+        color = _LIGHT['validation']
+        axes.plot(x, gib * held, color=color, ds='steps-pre', label='as read')
+        ends, values = [x[-1], x[-1] + ahead], gib * np.array(forecast)
+        axes.plot(ends, values, color=_LIGHT['problem'], ls='--', label=said)
+        most = gib * (held[-1] + room.free_bytes / ranks)
+        axes.axhline(most, color=_INK, ls='--', label='what there is')
+        _end_panel(axes)
+
+    return Chart(
+        'Memory of the host',
+        f'It grows by {format_bytes(1000 * each)} per 1000 iterations, {said}; '
+        f'{format_bytes(room.free_bytes)} are free {room.bound}.',
+        paint,
+    )
+
+
+def chart_what_if(run: Run, points: Sequence[Prediction]) -> Chart:
+    """Iteration time over ``num_workers``, with its interval.
+
+    Args:
+        run: As it was measured.
+        points: One a number of workers.
+    """
+    factor, unit = _scale_seconds(max(p.iter_time_high_s for p in points))
+    seconds = [(p.iter_time_s, p.iter_time_low_s, p.iter_time_high_s) for p in points]
+    values, low, high = (factor * np.array(seconds)).T
+    workers = [point.num_workers for point in points]
+
+    def paint(figure: Any) -> None:
+        (axes,) = _open_panels(figure, [f'Iteration, {unit}'], 'num_workers')
+        color, name = _LIGHT['step'], 'predicted, 9 in 10 within the band'
+        axes.fill_between(workers, low, high, color=color, alpha=0.2, lw=0)
+        axes.plot(workers, values, color=color, marker='o', markersize=3, label=name)
+        axes.set_xticks(workers)
+        if run.iter_s is not None:
+            label = f'measured {format_seconds(run.iter_s)}'
+            axes.axhline(run.iter_s * factor, color=_INK, ls='--', label=label)
+        _end_panel(axes)
+
+    description = 'Predicted time of an iteration by num_workers.'
+    return Chart('Other numbers of workers', description, paint)
+
+
+def _scale_seconds(largest_s: float) -> tuple[float, str]:
+    """A unit that figures up to this size are read in."""
+    for factor, unit in ((1.0, 's'), (1e3, 'ms')):
+        if largest_s * factor >= 1:
+            return factor, unit
+    return 1e6, 'us'
+
+
+_TRACKS = (
+    ('Data wait', 'data_wait', 'data_wait.total_s'),
+    ('Step', 'step', 'step.total_s'),
+    ('GPU utilisation', 'gpu', 'gpu.util_pct'),
+    ('Memory of the GPU, peak', 'startup', 'gpu_mem_peak_bytes'),
+    ('Memory of the process', 'validation', 'process_rss_bytes'),
+)
+_SPANS = ((3 * 3600.0, 3600.0, 'hours'), (180.0, 60.0, 'minutes'), (0, 1.0, 'seconds'))
+_MARKS = {'checkpoint_save': '▼', 'validation': '◆'}
+
+
+class _Track(NamedTuple):
+    """One quantity over merged intervals: their mean, least and most."""
+
+    title: str
+    color: str
+    line: Any
+    low: Any
+    high: Any
+    top: float | None
+
+
+def chart_timeline(run: Run) -> Chart | None:
+    """Data wait, step, GPU utilisation and memory; saves and epochs marked.
+
+    Neighbouring intervals are merged where there are too many: the line is their
+    mean, the band reaches from the smallest to the largest.
+    """
+    count = len(run.intervals)
+    groups = np.array_split(np.arange(count), max(min(count, _POINTS), 1))
+    tracks = [track for one in _TRACKS if (track := _track(run, *one, groups))]
+    if not tracks:
+        return None
+    ends_s = run.column('elapsed_s')
+    xs = [ends_s[0] - run.column('duration_s')[0], *(ends_s[one[-1]] for one in groups)]
+    divide, unit = next(span[1:] for span in _SPANS if xs[-1] >= span[0])
+    x = np.array(xs) / divide
+    x_title = f'{unit} since training began    ▼ save  ◆ validation  │ epoch'
+    titles = [track.title for track in tracks]
+
+    def paint(figure: Any) -> None:
+        panels = _open_panels(figure, titles, x_title)
+        for axes, (_, color, line, low, high, top) in zip(panels, tracks):
+            axes.fill_between(x, low, high, step='pre', color=color, alpha=0.2, lw=0)
+            axes.plot(x, line, color=color, ds='steps-pre')
+            _end_panel(axes, top)
+        first = panels[0]
+        for at_s, kind in _find_events(run):
+            at = at_s / divide
+            if kind == 'epoch':
+                first.axvline(at, color=_RULE, lw=0.8, zorder=0)
+                continue
+            place = {'transform': first.get_xaxis_transform(), 'ha': 'center'}
+            first.text(at, 1, _MARKS[kind], color=_LIGHT[kind], fontsize=7, **place)
+
+    return Chart('Over time', f'{"; ".join(titles)}.', paint)
+
+
+def _track(run: Run, title: str, role: str, field: str, groups: Any) -> _Track | None:
+    values, is_sum = run.column(field), field.endswith('total_s')
+    if is_sum:
+        iterations = run.column('iterations')
+        values = values / np.where(iterations > 0, iterations, np.nan)
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return None
+    most, cut = float(known.max()), ''
+    top, factor, unit = 1.05 * most, 2.0**-30, 'GiB'
+    if is_sum:
+        usual = _CUT * float(np.percentile(known, 99))
+        if 0 < usual < most:
+            top, cut = usual, f' (cut off: highest {format_seconds(most)})'
+        factor, unit = _scale_seconds(min(top, most))
+        unit += ' per iteration'
+    elif field.endswith('_pct'):
+        top, factor, unit = 100.0, 1.0, '%'
+    parts = [factor * values[group] for group in groups]
+    with warnings.catch_warnings():
+        # of intervals in which it is unknown
+        warnings.simplefilter('ignore')
+        # the first point begins the first step
+        line, low, high = (
+            [one(part) for part in (parts[0], *parts)]
+            for one in (np.nanmean, np.nanmin, np.nanmax)
+        )
+    title = f'{title}, {unit}{cut}'
+    return _Track(title, _LIGHT[role], line, low, high, top * factor or None)
+
+
+def _find_events(run: Run) -> Iterator[tuple[float, str]]:
+    """When intervals with a save or a validation ended, and epochs began; in seconds
+    since training began, and at most one of a kind in a hundredth of the axis."""
+    ends_s, epochs = run.column('elapsed_s'), run.column('epoch')
+    masks = {
+        'checkpoint_save': filled(run.column('saves')) > 0,
+        'validation': filled(run.column('ledger_s', 'validation')) > 0,
+        'epoch': np.append(np.diff(epochs) > 0, [False]),
+    }
+    for kind, mask in masks.items():
+        places = (100 * ends_s[mask] / ends_s[-1]).astype(int)
+        for first in np.unique(places, return_index=True)[1]:
+            yield float(ends_s[mask][first]), kind
 
 
 _PROLOGUE = re.compile(r'^.*?(?=<svg)|<(metadata|style|title)\b.*?</\1>', re.DOTALL)
@@ -208,16 +336,14 @@ def draw(chart: Chart, prefix: str) -> str:
 
     buffer = io.StringIO()
     style: Any = {**_STYLE, 'svg.hashsalt': prefix}
-    with matplotlib.rc_context(style), warnings.catch_warnings():
-        # a name may hold letters that the font lacks
-        warnings.simplefilter('ignore')
+    with matplotlib.rc_context(style):
         figure = Figure(facecolor=_PAPER, layout='constrained')
-        (_draw_bar if chart.parts else _draw_lines)(figure, chart)
+        chart.paint(figure)
         figure.savefig(buffer, format='svg', metadata={'Date': None})
     source = _PROLOGUE.sub('', buffer.getvalue())
     source = re.sub('#[0-9a-f]{6}', _color, source)
     source = _IDS.sub(rf'\g<1>{prefix}-', source)
-    words = escape(visible(f'{chart.title}. {chart.description}'), quote=True)
+    words = escape(f'{chart.title}. {chart.description}')
     return source.replace('<svg ', f'<svg role="img" aria-label="{words}" ', 1)
 
 

@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.figures import (
     plural,
 )
 from mmgpu_hooks.schema.recorded import PART_NAMES, UNATTRIBUTED
-from mmgpu_hooks.show import run_charts
+from mmgpu_hooks.show import charts
 from mmgpu_hooks.show.comparison import images_per_second
 from mmgpu_hooks.show.document import (
     Column,
@@ -104,11 +104,11 @@ def describe_run(answer: Answer) -> list[Section]:
     versions = ', '.join(f'{name} {one}' for name, one in run.run.versions.items())
     settings = [*list_facts(run, _SETTINGS), ('versions', versions)]
     unknown = [f'{name} unknown: {why}' for name, why in run.unknown.items()]
-    growth = run_charts.chart_growth(run)
+    growth = charts.chart_growth(run)
     return [
         describe_changes(answer, 'What to change'),
         _time_section(run),
-        Section('Over time', 'over-time', chart=run_charts.chart_timeline(run)),
+        Section('Over time', 'over-time', chart=charts.chart_timeline(run)),
         _what_if_section(answer, run),
         _loader_section(run),
         Section(
@@ -177,7 +177,7 @@ def _time_section(run: Run) -> Section:
     ]
     head = ['part', 'time', 'share', 'per iteration', '']
     caption = f'The whole training by part, {run.iterations} iterations'
-    chart, table = run_charts.chart_ledger(run), Table(head, rows, caption)
+    chart, table = charts.chart_ledger(run), Table(head, rows, caption)
     return Section('Where the time went', 'time', table=table, chart=chart)
 
 
@@ -205,7 +205,7 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
         ('images/s', 'images_per_s', '{:.1f}'.format),
     )
     table = tabulate(points, columns, 'Predicted with other settings', 2)
-    chart = run_charts.chart_what_if(run, points)
+    chart = charts.chart_what_if(run, points)
     return Section(title, 'what-if', table=table, chart=chart)
 
 
