@@ -17,6 +17,7 @@ from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema.figures import (
     format_bytes,
     format_count,
+    format_pct,
     format_seconds,
     plural,
 )
@@ -172,7 +173,8 @@ def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
     if estimate.fit is not None:
         runs = plural(len(estimate.fit.points), 'run')
         runs += ' in mixed precision' * estimate.mixed_precision
-        facts.append(('activations', f'fitted to {runs} on the CPU'))
+        within = format_pct(estimate.fit.residual_pct)
+        facts.append(('activations', f'fitted to {runs} on the CPU, within {within}'))
     totals = [
         (batch, format_bytes(size), format_bytes(estimate.total_bytes(batch)))
         for batch, size in estimate.activation_bytes.items()
