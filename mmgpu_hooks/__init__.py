@@ -4,17 +4,14 @@ Importing the package registers ``GPUEfficiencyHook`` with MMEngine when MMEngin
 installed, and imports neither torch nor the hook before somebody builds it.
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
-
-from mmgpu_hooks.hooks.registration import register_lazily
 
 if TYPE_CHECKING:
     from mmgpu_hooks.hooks.gpu_efficiency_hook import GPUEfficiencyHook
     from mmgpu_hooks.version import __version__
 
 __all__ = ['GPUEfficiencyHook', '__version__']
-
-register_lazily()
 
 
 def __getattr__(name: str) -> Any:
@@ -27,3 +24,37 @@ def __getattr__(name: str) -> Any:
 
         return __version__
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def _build_hook(*args: Any, **kwargs: Any) -> Any:
+    return __getattr__('GPUEfficiencyHook')(*args, **kwargs)
+
+
+def _register() -> None:
+    """Put a stand-in under the hook's name into MMEngine's root ``HOOKS``.
+
+    The stand-in imports the real class, which takes its place, when it is first built.
+    """
+    from mmengine.registry import HOOKS
+
+    if HOOKS.module_dict.get('GPUEfficiencyHook') is None:
+        HOOKS.register_module(name='GPUEfficiencyHook', module=_build_hook)
+
+
+class _AtFirstUse:
+    """Registers the hook when MMEngine is about to import what builds hooks.
+
+    A finder of modules without their base class, whose import is slow.
+    """
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        if fullname in ('mmengine.hooks', 'mmengine.runner'):
+            sys.meta_path.remove(self)
+            _register()
+
+
+# analysis does without MMEngine, which takes longer to import than a short run to judge
+if 'mmengine.registry' in sys.modules:
+    _register()
+else:
+    sys.meta_path.insert(0, _AtFirstUse())

@@ -21,15 +21,11 @@ import json, torch
 torch.cuda.init()
 from mmgpu_hooks.measure.cuda import cuda_device
 from mmgpu_hooks.measure.gpu import Gpu, open_gpu
-device = cuda_device()
 found = {}
-for way, names in (
-    ('uuid', {'uuid': device.uuid}),
-    ('pci', {'pci_bus_id': device.pci_bus_id}),
-):
-    if None in names.values():
+for way, name in cuda_device().items():
+    if name is None:
         continue
-    gpu = open_gpu(**names)
+    gpu = open_gpu(**{way: name})
     found[way] = gpu.device()['uuid'] if isinstance(gpu, Gpu) else gpu.reason
     if isinstance(gpu, Gpu):
         gpu.close()
@@ -39,7 +35,7 @@ print(json.dumps(found))
 READ_MEMORY = """
 import json, sys
 from mmgpu_hooks.measure.gpu import open_gpu
-print(json.dumps({'used': open_gpu(uuid=sys.argv[1]).read_sample().mem_used_bytes}))
+print(json.dumps({'used': open_gpu(uuid=sys.argv[1]).read_sample()['mem_used_bytes']}))
 """
 NAMESPACE = ('unshare', '--pid', '--fork', '--mount-proc')
 HELD_GIB, OFF_MIB = 2, 64
@@ -82,7 +78,7 @@ def check_namespace() -> list[Row]:
         return [skipped(check, gpu.reason)]
     held = torch.ones(HELD_GIB * 2**30, dtype=torch.uint8, device='cuda')
     torch.cuda.synchronize()
-    uuid, here = gpu.device()['uuid'], gpu.read_sample().mem_used_bytes
+    uuid, here = gpu.device()['uuid'], gpu.read_sample()['mem_used_bytes']
     gpu.close()
     process = start_python(READ_MEMORY, str(uuid), before=NAMESPACE)
     there = read_answer(process)['used']

@@ -14,7 +14,7 @@ from benchmarks.gpu_check.smi import ask_smi, sampling_smi
 from benchmarks.gpu_check.table import Row, judged, skipped, within
 from mmgpu_hooks.measure.absent import Absent
 from mmgpu_hooks.measure.cuda import cuda_device
-from mmgpu_hooks.measure.gpu import Gpu, GpuSample, GpuSampler, open_gpu
+from mmgpu_hooks.measure.gpu import Gpu, GpuSampler, Sample, open_gpu
 
 UTIL_POINTS, MEMORY_MIB, THREAD_PCT = 5.0, 4, 0.5
 CONSTANT = ((2.0, 0.0, 3), (0.0, 2.0, 3))
@@ -37,7 +37,7 @@ def open_our_gpu() -> Gpu | Absent:
         return Absent(f'CUDA does not start: {error}')
     device = cuda_device()
     assert device is not None, 'CUDA was started just now'
-    return open_gpu(uuid=device.uuid, pci_bus_id=device.pci_bus_id)
+    return open_gpu(**device)
 
 
 def describe_gpu() -> tuple[str | None, float | None]:
@@ -48,8 +48,8 @@ def describe_gpu() -> tuple[str | None, float | None]:
     samples = []
     for _ in range(5):
         time.sleep(0.2)
-        samples.append(gpu.read_sample().util_pct)
-    driver = gpu.device()['driver_version']
+        samples.append(gpu.read_sample().get('util_pct'))
+    driver = gpu.device().get('driver_version')
     gpu.close()
     known = [util for util in samples if util is not None]
     return driver, statistics.fmean(known) if known else None
@@ -60,7 +60,7 @@ def sampling(gpu: Gpu, period_s: float = 0.2) -> Iterator[tuple[GpuSampler, Look
     """The hook's own sampler, at its own pace by default."""
     looks: Looks = []
 
-    def read_sample() -> GpuSample:
+    def read_sample() -> Sample:
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
         sample = gpu.read_sample()
         looks.append((time.perf_counter() - wall_s, time.thread_time() - cpu_s))
@@ -92,7 +92,7 @@ def _check_waves(
     gpu = open_our_gpu()
     if isinstance(gpu, Absent):
         return [judged('NVML opens', gpu.reason, 'opens', False)]
-    uuid, load = gpu.device()['uuid'], Matmuls()
+    uuid, load = gpu.device().get('uuid'), Matmuls()
     has_smi = shutil.which('nvidia-smi') is not None and uuid is not None
     windows, first = list[dict[str, Any]](), list[dict[str, Any]]()
     alongside = sampling_smi(str(uuid)) if has_smi else nullcontext([])
@@ -151,9 +151,7 @@ def compare(name: str, window: Mapping[str, Any], smi: Looks, why: str) -> list[
     # of so few samples the mean of a square wave scatters
     std = math.sqrt(truth * (100 - truth))
     points = max(points, 2 * std / math.sqrt(window['samples']))
-    note = (
-        f'{window["samples"]} samples of {window["sampled_s"]:.1f} of {lasted_s:.1f} '
-    )
+    note = f'{window["samples"]} samples in {lasted_s:.1f} '
     note += f's, {window["zero_pct"]:.0f} % at 0'
     rows = [within(f'{name}: planted', ours, truth, points, note=note)]
     since_s, until_s = window['since_s'], window['until_s']
@@ -184,7 +182,7 @@ def _check_memory(gpu: Gpu, uuid: str | None, has_smi: bool) -> Row:
     held = torch.empty(512 * unit, dtype=torch.uint8, device='cuda')
     torch.cuda.synchronize()
     total, free = ask_smi('memory.total', 'memory.free', gpu=uuid)[0]
-    ours = gpu.read_sample().mem_used_bytes
+    ours = gpu.read_sample().get('mem_used_bytes')
     del held
     if not (total.isdigit() and free.isdigit()):
         return skipped(check, 'nvidia-smi tells none')

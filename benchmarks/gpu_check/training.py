@@ -20,7 +20,7 @@ from mmengine.model import BaseModel
 from benchmarks import toy
 from benchmarks.gpu_check.models import SMALL, Images, ToyModel
 from benchmarks.gpu_check.table import Row, judged, skipped, within
-from mmgpu_hooks.hooks.guard import Guard
+from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.measure.cuda import CudaEvents
 from mmgpu_hooks.schema.run import read_evidence
 

@@ -68,21 +68,21 @@ def _read_card(index: int) -> Card:
         return Card(index, reason=f'cannot be read: {gpu.reason}')
     try:
         device, sample = gpu.device(), gpu.read_sample()
-        reasons = {**gpu.reasons(), **gpu.unsupported}
+        reasons = gpu.reasons()
     except SourceError as error:
         return Card(index, reason=f'cannot be read: {error}')
     finally:
         gpu.close()
-    uuid, total = device['uuid'] or '', device['memory_total_bytes'] or 0
-    known = Card(index, uuid, device['name'] or 'unknown', util_pct=sample.util_pct)
+    uuid, total = device.get('uuid', ''), device.get('memory_total_bytes', 0)
+    name, used = device.get('name', 'unknown'), sample.get('mem_used_bytes')
+    known = Card(index, uuid, name, util_pct=sample.get('util_pct'))
     if gpu.is_sliced:
         return replace(known, reason='is cut into slices (MIG): name one yourself')
-    if not uuid or not total or sample.mem_used_bytes is None:
+    if not uuid or not total or used is None:
         needed = 'uuid', 'memory_total_bytes', 'mem_used_bytes'
         why = (reasons[figure] for figure in needed if figure in reasons)
         return replace(known, reason=f'cannot be read: {next(why, "no UUID")}')
-    free = total - sample.mem_used_bytes
-    return replace(known, total_bytes=total, free_bytes=free)
+    return replace(known, total_bytes=total, free_bytes=total - used)
 
 
 def judge_cards(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,10 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 
-from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.recorder import Recorder
+from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from mmgpu_hooks.hooks.sources import open_train_probe
-from mmgpu_hooks.hooks.train_loader import expect_loop, expect_no_loop
 from mmgpu_hooks.judge.ranks import compare_ranks, find_slowest, with_saves_of
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
@@ -285,3 +286,49 @@ def _check_number(name: str, value: Any) -> None:
 
 def _expected(what: str, found: Any) -> str:
     return f'GPUEfficiencyHook: expected {what}, found {found!r}.'
+
+
+# Iteration-based loops of MMEngine start workers in their constructor, before any hook
+# point. The constructor of a hook runs before that. So from then on, until the train
+# loop is built, MMEngine's `BaseLoop` shows each loop once it has its loader.
+_patches = Patches()
+_waiting: dict[int, weakref.ref[Any]] = {}
+"""Hooks whose train loop was not built yet, by their ids."""
+
+
+def expect_loop(hook: Any) -> None:
+    """Call ``hook.see_loop(loop)`` when its Runner's train loop gets its loader."""
+    if not _waiting:
+        original = BaseLoop.__init__
+
+        @functools.wraps(original)
+        def __init__(loop: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            original(loop, *args, **kwargs)
+            given = args[1] if len(args) > 1 else kwargs.get('dataloader')
+            for find_hook in list(_waiting.values()):
+                one = find_hook()
+                if one is not None and _is_train_loop_of(one, loop, given):
+                    expect_no_loop(one)
+                    one.see_loop(loop)
+
+        _patches.set(BaseLoop, '__init__', __init__)
+    key = id(hook)
+    _waiting[key] = weakref.ref(hook, lambda _: _forget(key))
+
+
+def expect_no_loop(hook: Any) -> None:
+    """Wait no longer for its train loop."""
+    _forget(id(hook))
+
+
+def _forget(key: int) -> None:
+    _waiting.pop(key, None)
+    if not _waiting:
+        _patches.close()
+
+
+def _is_train_loop_of(hook: Any, loop: Any, given: Any) -> bool:
+    runner = getattr(loop, '_runner', None)
+    is_ours = any(one is hook for one in getattr(runner, '_hooks', ()))
+    # loops of validation get another one
+    return is_ours and given is getattr(runner, '_train_dataloader', None)

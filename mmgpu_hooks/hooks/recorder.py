@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import platform
+import sys
 from pathlib import Path
 from typing import Any, Callable
 
 from mmengine.hooks import Hook, LoggerHook
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
+from msgspec import structs
 
-from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.raised import describe_error
-from mmgpu_hooks.hooks.recording import Recording
-from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
+from mmgpu_hooks.hooks.recording import Guard, Recording
 from mmgpu_hooks.hooks.saves import SOURCE as SAVES
 from mmgpu_hooks.hooks.saves import SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarBoard
@@ -20,20 +24,25 @@ from mmgpu_hooks.hooks.sources import UNPROVEN, Sources, read_device
 from mmgpu_hooks.hooks.stuck_source import SOURCE as WATCHDOG
 from mmgpu_hooks.hooks.stuck_source import StuckSource
 from mmgpu_hooks.hooks.validation import ValidationSource
+from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
-from mmgpu_hooks.measure.now import read_oom_kills
+from mmgpu_hooks.measure.loader.settings import read_loader_settings
+from mmgpu_hooks.measure.memory import weigh_objects
+from mmgpu_hooks.measure.now import read_identity, read_oom_kills
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import (
     Ending,
     EndRecord,
     IntervalRecord,
+    LoaderSettings,
     RunRecord,
     SourceOffRecord,
     UnknownRecord,
 )
 from mmgpu_hooks.schema.run_folder import evidence_name, unused_path
 from mmgpu_hooks.schema.writer import open_evidence
+from mmgpu_hooks.version import __version__
 
 DEFAULT_INTERVAL = 10
 """LoggerHook's own default, for runs that have none."""
@@ -101,17 +110,13 @@ class LogSchedule:
             batch_idx: Of the iteration that :meth:`is_due` was called for.
             iterations: Iterations since the last interval ended.
         """
-        if not self._batches:
-            return batch_idx + 1
-        ends = [batch_idx + MOST_SKIPPED]
+        ahead = [MOST_SKIPPED, (self._batches or 0) - 1 - batch_idx]
         if self._logger is not None:
             line = self._logger.interval
-            ends.append(batch_idx + line - (batch_idx + 1) % line)
+            ahead.append(line - (batch_idx + 1) % line)
         if self._logger is None or self._own_interval is not None:
-            ends.append(batch_idx + self.interval - iterations)
-        if batch_idx < self._batches - 1:
-            ends.append(self._batches - 1)
-        return max(min(ends), batch_idx + 1)
+            ahead.append(self.interval - iterations)
+        return batch_idx + min(count for count in ahead if count > 0)
 
 
 class Recorder:
@@ -156,15 +161,7 @@ class Recorder:
     def begin(self) -> None:
         """Write the run record and time the loop."""
         runner, sources, run = self._runner, self._sources, self._guard.run
-        record = run(
-            'run record',
-            read_run_record,
-            self._recording,
-            sources,
-            build_s=self._build_s,
-            interval_iterations=self._schedule.interval,
-            unknown={**self._known, **self._guard.off},
-        )
+        record = run('run record', self._describe_run)
         if sources.gpu.is_used:
             runner.logger.info(f'GPUEfficiencyHook: {UNPROVEN}')
         if record is not None:
@@ -182,10 +179,39 @@ class Recorder:
             self._stuck = run(WATCHDOG, StuckSource, self._recording, sources)
         self._ledger.pop(self._hook)
 
+    def _describe_run(self) -> RunRecord:
+        """What analysis will need to know later, elsewhere."""
+        runner, sources = self._runner, self._sources
+        loop, path = runner.train_loop, runner.cfg.filename
+        wrapper = runner.optim_wrapper
+        return RunRecord(
+            started_unix_s=wall_unix_s(),
+            build_s=self._build_s,
+            rank=runner.rank,
+            world_size=runner.world_size,
+            work_dir=os.path.abspath(runner.work_dir),
+            config_path=path and os.path.abspath(path),
+            loop=_loop_kind(loop),
+            max_epochs=_whole(getattr(loop, 'max_epochs', None)),
+            max_iters=_whole(getattr(loop, 'max_iters', None)),
+            start_iteration=_whole(getattr(loop, 'iter', None)) or 0,
+            interval_iterations=self._schedule.interval,
+            accumulative_counts=_whole(getattr(wrapper, '_accumulative_counts', None)),
+            optim_wrapper=type(wrapper).__name__,
+            parameters=_count_parameters(runner.model),
+            device=sources.device,
+            worker_nice=self._hook.worker_nice,
+            loader=_describe_loader(runner.train_dataloader),
+            host=sources.host,
+            gpu=sources.gpu.device,
+            versions=_versions(),
+            unknown={**self._known, **self._guard.off},
+            **read_identity(),
+        )
+
     def _open_writer(self, run: RunRecord) -> None:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)
-        warn = self._runner.logger.warning
-        self._recording.writer = open_evidence(unused_path(path), run, warn)
+        self._recording.writer = open_evidence(unused_path(path), run)
 
     def _make_end(self) -> Callable[..., None]:
         """The function to set as ``hook.after_train_iter``."""
@@ -348,3 +374,49 @@ class Recorder:
             oom_kills=read_oom_kills(self._memory_cgroup),
             **described,
         )
+
+
+def _count_parameters(model: Any) -> int | None:
+    try:
+        return sum(int(one.numel()) for one in model.parameters())
+    except Exception:  # noqa: BLE001, a lazy module has none before its first batch
+        return None
+
+
+def _describe_loader(loader: Any) -> LoaderSettings:
+    """Its settings, and what its dataset weighs: once, for it takes some 20 ms."""
+    settings, objects = read_loader_settings(loader), None
+    with contextlib.suppress(Exception):  # a thread of the user's may change it now
+        objects = weigh_objects(getattr(loader, 'dataset', None))
+    size, count, name = objects or (None, None, None)
+    return structs.replace(
+        settings, object_bytes=size, object_count=count, object_name=name
+    )
+
+
+def vis_data_folder(runner: Any) -> Path:
+    """The folder MMEngine's local backend writes to, absolute."""
+    return Path(os.path.abspath(runner.log_dir)) / 'vis_data'
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _loop_kind(loop: Any) -> str:
+    if isinstance(loop, EpochBasedTrainLoop):
+        return 'epoch'
+    if isinstance(loop, IterBasedTrainLoop):
+        return 'iter'
+    return type(loop).__name__
+
+
+def _versions() -> dict[str, str]:
+    versions = {'mmgpu_hooks': __version__, 'python': platform.python_version()}
+    # only what this training imported anyway; a fork goes by the same module names
+    for name in ('torch', 'mmengine', 'mmcv', 'mmdet', 'mmpretrain', 'mmyolo'):
+        version = getattr(sys.modules.get(name), '__version__', None)
+        if version is not None:
+            versions[name] = str(version)
+    versions['platform'] = platform.platform()
+    return versions

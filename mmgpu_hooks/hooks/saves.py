@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Callable
 
 from mmengine.runner import Runner
@@ -28,9 +28,8 @@ from mmgpu_hooks.measure.loader.settings import read_loader_settings
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.save import (
     Surroundings,
-    ThreadClock,
     ThreadTimes,
-    read_size_bytes,
+    read_thread_times,
     split_phases,
 )
 from mmgpu_hooks.schema.recorded import LoaderSettings, SaveAftermathRecord, SaveRecord
@@ -39,42 +38,23 @@ SOURCE = 'checkpoint saves'
 """What the guard knows us by."""
 
 
-def read_save_path(
-    out_dir: Any = None, filename: Any = None, *_: Any, **__: Any
-) -> str | None:
-    """The file or folder of ``runner.save_checkpoint`` with these arguments."""
-    parts = (out_dir, filename)
-    if not all(isinstance(part, (str, os.PathLike)) for part in parts):
-        return None
-    return os.path.join(*map(os.fspath, parts))
-
-
 class _Save:
     """One save that is on, stamped by stand-ins until :meth:`end`.
 
     Args:
         recording: The run; a stamp that fails is not seen by the save.
         sources: Know the workers of the train loader.
-        args: Of ``runner.save_checkpoint``.
-        kwargs: Likewise.
     """
 
-    def __init__(
-        self,
-        recording: Recording,
-        sources: Sources,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, recording: Recording, sources: Sources) -> None:
         self.iteration = recording.count_iterations()
         self.workers = sources.mark_workers()
         self.around = Surroundings.read()
-        self.path = read_save_path(*args, **kwargs)
+        self.path: str | None = None
         self.bytes: int | None = None
-        """What the backend got to write."""
+        """What the backend got to write, and where."""
         self.backend: str | None = None
-        self.clock = ThreadClock()
-        self.stamps = [('rest', self.clock.read())]
+        self.stamps = [('rest', read_thread_times())]
         """Phases, and when each began."""
         self._guard = recording.guard
         self._thread = threading.get_ident()
@@ -92,7 +72,7 @@ class _Save:
         """Take every stand-in away; one that was replaced meanwhile is inert."""
         self._thread = -1
         self._patches.close()
-        return self.clock.read()
+        return read_thread_times()
 
     def _note(self, function: Callable[..., None], *args: Any) -> None:
         """Call it, if this is the thread that saves."""
@@ -100,7 +80,7 @@ class _Save:
             self._guard.run(SOURCE, function, *args)
 
     def _stamp(self, phase: str) -> None:
-        self.stamps.append((phase, self.clock.read()))
+        self.stamps.append((phase, read_thread_times()))
 
     def _begin_serialise(self, backend: Any) -> None:
         self.backend = type(backend).__name__
@@ -249,7 +229,6 @@ class SaveSource:
         """Watch every save from now on."""
         recording, original = self._recording, self._runner.save_checkpoint
         ledger, hooks = recording.ledger, recording.timer.hooks
-        known = recording, self._sources
         # of a Runner, the first rank alone saves; a FlexibleRunner's ranks all do
         counts = not self._runner.rank or not isinstance(self._runner, Runner)
 
@@ -258,7 +237,7 @@ class SaveSource:
             is_ours = hooks.is_open and threading.get_ident() == self._thread
             if not is_ours or ledger.running[-1] is SAVE:
                 return original(*args, **kwargs)
-            begun = self._guard.run(SOURCE, _Save, *known, args, kwargs)
+            begun = self._guard.run(SOURCE, _Save, recording, self._sources)
             ledger.push(SAVE)
             error: str | None = None
             try:
@@ -280,45 +259,23 @@ class SaveSource:
         total, phases = split_phases(begun.stamps, end)
         after, path = self._sources.mark_workers(), begun.path
         workers = sum_workers_meanwhile(begun.workers, after, total.wall_s)
-        around, lacking = Surroundings.read().since(begun.around, workers.cpu_s)
-        # of a Runner's ranks the first alone saves; else each writes into the folder
-        is_folder = path is not None and os.path.isdir(path)
-        if self._runner.rank and begun.backend is None and not is_folder:
+        around = Surroundings.read().since(begun.around, workers.cpu_s)
+        # of most runners' ranks the first alone saves
+        if self._runner.rank and begun.backend is None:
             return
-        size = None
-        if error is None and path is not None:
-            size = read_size_bytes(path) if begun.bytes is None else begun.bytes
         save = SaveRecord(
             iteration=begun.iteration,
-            epoch=self._recording.epoch,
-            wall_s=total.wall_s,
             name=os.path.basename(path.rstrip('/')) if path else None,
             phases=phases,
-            cpu_s=total.cpu_s,
-            run_delay_s=total.run_delay_s,
-            blocked_s=total.blocked_s,
-            bytes=size,
+            bytes=begun.bytes if error is None else None,
             backend=begun.backend,
             workers=workers.count,
             workers_busy=workers.busy,
             workers_cpu_s=workers.cpu_s,
             error=error,
+            **structs.asdict(total),
             **around,
         )
-        hidden = "the kernel hides a worker's schedstat, or it came or went meanwhile"
-        unwatched = 'the loader is not watched'
-        reasons = {
-            'bytes': f'it ended with {error}' if error else 'no write was seen',
-            **dict.fromkeys(('run_delay_s', 'blocked_s'), begun.clock.unknown or ''),
-            'workers': unwatched,
-            **dict.fromkeys(
-                ('workers_busy', 'workers_cpu_s'),
-                unwatched if workers.count is None else hidden,
-            ),
-            **lacking,
-        }
-        unknown = {n: why for n, why in reasons.items() if getattr(save, n) is None}
-        save = structs.replace(save, unknown=unknown)
         self._recording.write(save)
         self.waits.add(save.iteration, is_save=True)
         self._warn_of(save)

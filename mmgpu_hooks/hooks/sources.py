@@ -10,22 +10,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Callable, TypeVar
 
-from mmgpu_hooks.hooks.guard import Guard
-from mmgpu_hooks.hooks.recording import Recording
+from mmgpu_hooks.hooks.recording import Guard, Recording
 from mmgpu_hooks.measure.absent import Absent, SourceError
 from mmgpu_hooks.measure.clock import monotonic_s
-from mmgpu_hooks.measure.cuda import (
-    CudaDevice,
-    cuda_device,
-    open_cuda_events,
-    open_cuda_memory,
-)
+from mmgpu_hooks.measure.cuda import cuda_device, open_cuda_events, open_cuda_memory
 from mmgpu_hooks.measure.gpu import Gpu, GpuSampler, open_gpu
-from mmgpu_hooks.measure.host import (
-    HostMeter,
-    pause_s,
-    read_host_limits,
-)
+from mmgpu_hooks.measure.host import HostMeter, pause_s, read_host_limits
 from mmgpu_hooks.measure.loader.batches import (
     BatchWatch,
     count_tensors,
@@ -57,6 +47,10 @@ _LOCAL_WORLD = ('LOCAL_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE', 'MPI_LOCALNRAN
 _T = TypeVar('_T')
 
 
+def _of(source: str, reasons: Mapping[str, str]) -> dict[str, str]:
+    return {f'{source} {name}': why for name, why in reasons.items()}
+
+
 class GpuSource:
     """Everything measured of the card that this rank trains on.
 
@@ -68,7 +62,6 @@ class GpuSource:
 
     def __init__(self, guard: Guard, sample_period_s: float, device: str) -> None:
         self._guard, self._run = guard, guard.run
-        self._period_s = sample_period_s
         self.device: GpuDevice | None = None
         self.readers: Readers = {}
         self._absent: dict[str, str] = {}
@@ -78,7 +71,7 @@ class GpuSource:
         self.is_used = ours is not None
         """Whether this process uses CUDA."""
         if ours is not None:
-            self._run('GPU', self._open_driver, ours)
+            self._run('GPU', self._open_driver, ours, sample_period_s)
         else:
             self._absent['GPU'] = f'training runs on the {device.upper()}'
         self.events = self._open('GPU idle', open_cuda_events)
@@ -97,34 +90,26 @@ class GpuSource:
             return None
         return opened
 
-    def _open_driver(self, ours: CudaDevice) -> None:
+    def _open_driver(self, ours: dict[str, str | None], period_s: float) -> None:
         import torch
 
         if torch.version.hip:
             self._absent['GPU'] = 'NVML knows no AMD card, and this torch is for ROCm'
             return
         # kept first: it is to be closed, whatever fails
-        self._gpu = gpu = self._open(
-            'GPU', open_gpu, uuid=ours.uuid, pci_bus_id=ours.pci_bus_id
-        )
+        self._gpu = gpu = self._open('GPU', open_gpu, **ours)
         if gpu is not None:
             self.device = GpuDevice(**gpu.device())
-            self._sampler = GpuSampler(
-                gpu.read_sample, period_s=self._period_s, close=gpu.close
-            )
+            self._sampler = GpuSampler(gpu.read_sample, period_s, close=gpu.close)
             self._sampler.start()
             self.readers['GPU'] = self._read_driver
 
     @property
     def unknown(self) -> dict[str, str]:
         """Why a figure is missing, by source; what a card does not offer, too."""
-        found = dict(self._absent)
-        for source, reasons in (
-            ('GPU', self._gpu.reasons() if self._gpu is not None else {}),
-            ('GPU memory', self._memory.lacking if self._memory is not None else {}),
-        ):
-            found.update({f'{source} {name}': why for name, why in reasons.items()})
-        return found
+        card = {} if self._gpu is None else self._gpu.reasons()
+        memory = {} if self._memory is None else self._memory.lacking
+        return {**self._absent, **_of('GPU', card), **_of('GPU memory', memory)}
 
     def observe_memory(self) -> None:
         """Sample the allocator's peaks before somebody resets them."""
@@ -159,8 +144,8 @@ class GpuSource:
 
     def _read_idle(self) -> dict[str, Any]:
         assert self.events is not None
-        idle_pct, iterations = self.events.drain()
-        return {'gpu_idle_pct': idle_pct, 'gpu_idle_iterations': iterations}
+        fields = 'gpu_idle_pct', 'gpu_idle_iterations'
+        return dict(zip(fields, self.events.drain()))
 
     def _read_memory(self) -> dict[str, Any]:
         assert self._memory is not None
@@ -198,7 +183,9 @@ class Sources:
         self._worker_nice = recording.hook.worker_nice
         self._memory_thread: threading.Thread | None = None
         self._opened_s = self._batch_due_s = monotonic_s()
-        self.host = run('host limits', _read_host, runner) or HostLimits()
+        ranks = count_ranks_on_host(runner.world_size, os.environ)
+        limits = run('host limits', read_host_limits, ranks_on_host=ranks)
+        self.host = limits or HostLimits()
         # of a source that cannot be opened nothing is read: it is off
         host: Any = run('host', HostMeter)
         memory: Any = run('memory', MemoryMeter)
@@ -273,7 +260,6 @@ class Sources:
     @property
     def unknown(self) -> dict[str, str]:
         """Why a figure is missing, by source."""
-        found = {**self.gpu.unknown, **self.loader.unsupported}
         contents = dict(self._watch.unknown)
         if self._resizers:
             contents['largest_batch_pixels'] = (
@@ -281,9 +267,12 @@ class Sources:
                 f'{self._resizers}'
             )
         host = {} if self._host is None else self._host.unknown
-        for of, reasons in (('host', host), ('batch', contents)):
-            found.update({f'{of} {name}': why for name, why in reasons.items()})
-        return found
+        return {
+            **self.gpu.unknown,
+            **self.loader.unsupported,
+            **_of('host', host),
+            **_of('batch', contents),
+        }
 
     def complete(self, fields: dict[str, Any], batch: Any) -> IntervalRecord:
         """Make the record of an interval.
@@ -368,11 +357,6 @@ def count_ranks_on_host(world_size: int, environ: Mapping[str, str]) -> int:
         if count.isdigit() and int(count) > 0:
             return min(int(count), world_size)
     return world_size
-
-
-def _read_host(runner: Any) -> HostLimits:
-    ranks = count_ranks_on_host(runner.world_size, os.environ)
-    return read_host_limits(ranks_on_host=ranks)
 
 
 def read_device(runner: Any) -> str:

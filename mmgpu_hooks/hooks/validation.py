@@ -10,7 +10,7 @@ from typing import Any
 from mmgpu_hooks.hooks.loop_timer import loading_cpu_clock
 from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.sources import Sources
-from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s
+from mmgpu_hooks.measure.clock import grown, monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.host import read_run_delay_s
 from mmgpu_hooks.measure.ledger import summarize_durations
 from mmgpu_hooks.measure.loader.batches import count_tensors
@@ -199,9 +199,7 @@ class ValidationSource:
         if now is None:
             return
         after = Surroundings.read()
-        wall_s, delay_s = after.clock_s - now.around.clock_s, read_run_delay_s()
-        if delay_s is not None and now.delay_s is not None:
-            delay_s = max(delay_s - now.delay_s, 0.0)
+        wall_s = after.clock_s - now.around.clock_s
         loader, workers = read_loader_settings(self._loader), self._probe.read()
         until = self._sources.mark_workers()
         train_cpu_s = sum_workers_meanwhile(now.train_workers, until, wall_s).cpu_s
@@ -210,17 +208,16 @@ class ValidationSource:
             own_s = workers.cpu_s
         if own_s is not None and train_cpu_s is not None:
             used_s = own_s + train_cpu_s
-        around, _ = after.since(now.around, used_s)
         self._recording.write(
             ValidationRecord(
                 iteration=now.iteration,
                 wall_s=wall_s,
                 whole_cpu_s=after.own_cpu_s - now.around.own_cpu_s,
-                run_delay_s=delay_s,
+                run_delay_s=grown(now.delay_s, read_run_delay_s()),
                 loader=loader,
                 workers=workers,
                 train_workers_cpu_s=train_cpu_s,
-                other_cpu_s=around.get('other_cpu_s'),
+                other_cpu_s=after.since(now.around, used_s).get('other_cpu_s'),
                 **now.describe_batches(),
             )
         )

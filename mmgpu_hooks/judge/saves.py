@@ -154,9 +154,10 @@ def judge_save(
         sentence += f'it failed with {save.error}, so it is not judged.'
         return SaveJudgement(False, None, None, None, None, sentence)
     if save.cpu_s is None or save.run_delay_s is None:
-        default = 'the scheduler statistics of the saving thread could not be read'
-        why = save.unknown.get('run_delay_s') or save.unknown.get('cpu_s') or default
-        sentence += f'cannot tell what held it: {why.rstrip(".")}.'
+        sentence += (
+            'cannot tell what held it: the kernel shows no scheduler statistics '
+            '(schedstat) of the saving thread.'
+        )
         return SaveJudgement(False, None, None, None, None, sentence)
     usual_s, basis = _usual_s(save, earlier)
     gross_s = save.wall_s - usual_s

@@ -33,23 +33,6 @@ def find_memory_groups(proc: Path, sys: Path) -> list[tuple[int, Path]]:
     ]
 
 
-def count_cpuset_cpus(proc: Path, sys: Path) -> int | None:
-    """Count the CPUs of this process's cpuset; it takes the arguments of the above."""
-    for version, folder in read_cgroup_folders('cpuset', proc, sys):
-        name = 'cpuset.cpus.effective' if version == 2 else 'cpuset.effective_cpus'
-        try:
-            return _count_cpus(_read(folder / name))
-        except ValueError:
-            continue
-    return None
-
-
-def _count_cpus(text: str) -> int:
-    """Count those of a list such as ``0-3,8``."""
-    ends = [part.split('-') for part in text.split(',')]
-    return sum(int(one[-1]) - int(one[0]) + 1 for one in ends)
-
-
 def read_cgroup_folders(
     controller: str, proc: Path, sys: Path
 ) -> list[tuple[int, Path]]:
@@ -116,16 +99,10 @@ def _cpu_cores(folder: Path, version: int) -> float | None:
 
 
 def _memory_limits(folder: Path, version: int) -> list[int]:
-    """Limits that one group states, itself and for ancestors out of sight."""
-    if version == 2:
-        # past "high" the kernel stalls the group until it has given back enough
-        texts = [_read(folder / f'memory.{name}') for name in ('max', 'high')]
-    else:
-        texts = [_read(folder / 'memory.limit_in_bytes')]
-        for line in _read(folder / 'memory.stat').splitlines():
-            name, _, value = line.partition(' ')
-            if name == 'hierarchical_memory_limit':
-                texts.append(value)
+    """Limits that one group states."""
+    # past "high" the kernel stalls the group until it has given back enough
+    names = ('max', 'high') if version == 2 else ('limit_in_bytes',)
+    texts = [_read(folder / f'memory.{name}') for name in names]
     numbers = [int(text) for text in texts if text.strip().isdigit()]
     return [number for number in numbers if 0 < number < _NO_LIMIT_BYTES]
 

@@ -19,3 +19,8 @@ process_cpu_s: Clock = time.process_time
 
 wall_unix_s: Clock = time.time
 """Seconds since 1970; a label, never used for durations."""
+
+
+def grown(before: float | None, now: float | None) -> float | None:
+    """What a counter grew by, never below 0; ``None`` where either is unknown."""
+    return None if before is None or now is None else max(now - before, 0.0)

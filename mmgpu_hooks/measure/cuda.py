@@ -1,4 +1,4 @@
-"""Torch on CUDA: events, the allocator, tensors.
+"""Torch on CUDA: events, the allocator, names of the card.
 
 CUDA is never initialised by asking, its peak statistics are never reset, and nothing
 here synchronises.
@@ -10,9 +10,9 @@ import ctypes
 import os
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable
 
 from mmgpu_hooks.measure.absent import Absent, SourceError
 
@@ -41,27 +41,22 @@ def read_pci_bus_id(index: int) -> str | None:
     return None if failed else text.value.decode('ascii', 'replace')
 
 
-class CudaDevice(NamedTuple):
-    """The current device of this process, by each name it has."""
-
-    uuid: str | None
-    """Bare, without NVML's prefix; torch tells it from 2.4 on."""
-    pci_bus_id: str | None
-    """Such as ``0000:3B:00.0``."""
-
-
-def cuda_device() -> CudaDevice | None:
+def cuda_device() -> dict[str, str | None] | None:
     """Name the GPU of this rank.
 
     Returns:
-        Its names, or ``None`` when this process does not use CUDA (yet).
+        ``uuid``, without NVML's prefix (torch tells it from 2.4 on), and
+        ``pci_bus_id``; ``None`` when this process does not use CUDA (yet).
     """
     torch = _torch_with_cuda()
     if isinstance(torch, Absent):
         return None
     index = int(torch.cuda.current_device())
     uuid = getattr(torch.cuda.get_device_properties(index), 'uuid', None)
-    return CudaDevice(None if uuid is None else str(uuid), read_pci_bus_id(index))
+    return {
+        'uuid': None if uuid is None else str(uuid),
+        'pci_bus_id': read_pci_bus_id(index),
+    }
 
 
 def find_lacking(backend: str, settings: str) -> dict[str, str]:
@@ -376,26 +371,3 @@ def open_cuda_events() -> CudaEvents | Absent:
         torch.cuda.current_stream,
         torch.cuda.is_current_stream_capturing,
     )
-
-
-def count_tensors(
-    tensors: Iterable[Any], seen: set[tuple[Any, int]]
-) -> tuple[int, int]:
-    """Numbers and bytes of those tensors whose memory was not seen before.
-
-    Args:
-        tensors: Of any device; those on ``meta`` have no memory.
-        seen: Device and address of each piece of memory counted so far.
-    """
-    numbers = size = 0
-    for tensor in tensors:
-        to_local = getattr(tensor, 'to_local', None)  # of a DTensor
-        local = tensor if to_local is None else to_local()
-        if local.device.type == 'meta' or not local.nelement():  # without memory
-            continue
-        place = local.device, local.data_ptr()
-        if place not in seen:
-            seen.add(place)
-            numbers += local.nelement()
-            size += local.nelement() * local.element_size()
-    return numbers, size

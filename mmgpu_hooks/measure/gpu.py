@@ -8,11 +8,12 @@ goes wrong is sorted: a figure is missing for good, or for now, or the card is g
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
+import statistics
 import threading
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Callable
 
 import numpy as np
@@ -29,22 +30,30 @@ _START_HINTS = {
 
 # Return codes of nvml.h; pynvml names only those that its version knows.
 _NOT_FOUND = (2, 6, 28)  # invalid argument, not found, GPU not found
-_NEVER = (3, 4, 13, 25, 26)  # not supported, no permission, no such function, ...
 # timeout, IRQ, in use, host memory, no data, no resources, not ready
 _NOT_NOW = (10, 11, 19, 20, 21, 23, 27)
 # driver not started or unloaded, card off the bus or to be reset, driver replaced
 _LOST = (1, 9, 15, 16, 18)
 
 _PATIENCE = 3
-"""Odd answers in a row after which a figure is given up."""
+"""Refusals and odd answers in a row after which a figure is given up."""
 
-_VITAL = {'util_pct', 'mem_used_bytes'}
-"""Once both were given up, the last for an odd answer, it is the card."""
-_ESSENTIAL = _VITAL | {'name', 'uuid', 'memory_total_bytes', 'driver_version'}
+_ESSENTIAL = {
+    *('name', 'uuid', 'memory_total_bytes', 'driver_version'),
+    *('util_pct', 'mem_used_bytes'),
+}
 """Figures that every card gives, so that the user is told when one does not."""
+
+_SM = 'sm_active_pct'
+_HELD_BY = 'throttle_reasons'
 
 _SLOW_S = 1.0
 """Seconds between two samples of what changes slowly or costs more."""
+
+Sample = dict[str, Any]
+"""What one sample of the GPU gave, by the names of the record: the share of the last
+period of the driver (1/6 to 1 s) with a kernel running; memory in use by anyone, the
+driver's own reserve too; where it was time, others and what holds the clocks down."""
 
 
 def describe(error: Exception) -> str:
@@ -66,24 +75,11 @@ def _within(value: float, most: float, what: str) -> float:
     return float(value)
 
 
-@dataclass(frozen=True)
-class GpuSample:
-    """One sample of the GPU; a figure that the driver does not give is ``None``."""
-
-    util_pct: float | None = None
-    """Share of the driver's last period, 1/6 to 1 s, with a kernel running."""
-    mem_used_bytes: int | None = None
-    """Device memory in use by anyone, the driver's own reserve included."""
-    figures: Mapping[str, float] = field(default_factory=dict)
-    """Other figures, by the names of the record, where it was time."""
-    throttle_reasons: frozenset[str] = frozenset()
-    """What holds the clocks down."""
-
-
 class Gpu:
     """One GPU, its handle kept open. Made by :func:`open_gpu`.
 
-    One thread reads, and closes.
+    One thread reads, and closes. A figure that is refused ends alone; only a lost card
+    or driver ends them all.
 
     Args:
         nvml: The pynvml module, started; :meth:`close` ends it.
@@ -95,10 +91,10 @@ class Gpu:
         self._nvml: Any = nvml
         self._handle = handle
         self._clock = clock
-        self._refused: dict[str, str] = {}
-        """Why a figure is ``None`` for the whole run, by its name."""
         self._missing: dict[str, str] = {}
-        """Why a figure was not given at its newest sample; it is asked for again."""
+        """Why a figure was not given at its newest sample."""
+        self._refused: set[str] = set()
+        """Those that are asked for no more."""
         self._odd: Counter[str] = Counter()
         self.is_sliced = is_slice = False
         """Whether it is a whole card that is cut into MIG slices."""
@@ -107,13 +103,22 @@ class Gpu:
         with contextlib.suppress(Exception):
             is_slice = 'MIG-' in str(nvml.nvmlDeviceGetUUID(handle))
         self._is_mig = self.is_sliced or is_slice
-        if self.is_sliced:
-            reason = 'the driver tells it of the whole card, not of the MIG slice'
-            self._refused = dict.fromkeys(
-                ('memory_total_bytes', 'mem_used_bytes'), reason
-            )
-        if self._is_mig:
-            self._refused[_SM] = 'GPM counts the whole card, not a MIG slice'
+        whole = ['memory_total_bytes', 'mem_used_bytes'] * self.is_sliced
+        for figure in whole + [_SM] * self._is_mig:
+            self._give_up(figure, 'NVML tells it of the whole card, not of a MIG slice')
+        get = self._get
+        self._often: dict[str, Callable[[], Any]] = {
+            'util_pct': lambda: _within(get('UtilizationRates').gpu, 100, '% in use'),
+            'mem_used_bytes': self._read_memory,
+        }
+        # NVML_CLOCK_SM is 1, NVML_TEMPERATURE_GPU is 0; newer drivers have a newer name
+        # for the reasons, and this one
+        self._seldom: dict[str, Callable[[], Any]] = {
+            'sm_clock_mhz': lambda: _within(get('ClockInfo', 1), 10_000, 'MHz'),
+            'temperature_c': lambda: _within(get('Temperature', 0), 200, 'C'),
+            _HELD_BY: lambda: parse_reasons(get('CurrentClocksThrottleReasons')),
+            _SM: self._read_gpm,
+        }
         self._slow_due_s = clock()
         self._gpm: list[Any] = []
         """Two readings of the counters, the newer last."""
@@ -121,20 +126,27 @@ class Gpu:
 
     @property
     def unsupported(self) -> dict[str, str]:
-        """Why a figure that every card should give is ``None`` for the whole run."""
-        refused = self._refused.copy()
-        return {name: refused[name] for name in refused if name in _ESSENTIAL}
+        """Why a figure that every card should give was given up."""
+        return {figure: self._missing[figure] for figure in self._refused & _ESSENTIAL}
 
     def reasons(self) -> dict[str, str]:
-        """Why a figure is missing now, :attr:`unsupported` ones left out.
+        """Why a figure is missing now; may be called from another thread."""
+        return self._missing.copy()
 
-        May be called from another thread.
-        """
-        missing, refused = self._missing.copy(), self._refused.copy()
-        found = {name: why for name, why in refused.items() if name not in _ESSENTIAL}
-        return {**{n: why for n, why in missing.items() if n not in refused}, **found}
+    def _get(self, what: str, *which: int) -> Any:
+        return getattr(self._nvml, f'nvmlDeviceGet{what}')(self._handle, *which)
 
-    def _ask(self, figure: str, query: Callable[..., Any], *args: Any) -> Any:
+    def _give_up(self, figure: str, reason: str) -> None:
+        self._missing[figure] = reason
+        self._refused.add(figure)
+
+    def _ask_all(self, queries: Mapping[str, Callable[[], Any]]) -> Sample:
+        answers = {
+            figure: self._ask(figure, query) for figure, query in queries.items()
+        }
+        return {name: value for name, value in answers.items() if value is not None}
+
+    def _ask(self, figure: str, query: Callable[[], Any]) -> Any:
         """Return the query's answer, or ``None`` with the reason kept.
 
         Raises:
@@ -144,70 +156,51 @@ class Gpu:
             return None
         self._missing.pop(figure, None)
         try:
-            answer = query(*args)
+            answer = query()
             if isinstance(answer, bytes):  # the abandoned package pynvml gives them
                 answer = answer.decode()
-        except Exception as error:  # noqa: BLE001, drivers answer garbage too
-            self._sort(figure, error)
+        except Exception as error:  # drivers answer garbage too
+            text, code = describe(error), getattr(error, 'value', None)
+            if code in _LOST:
+                lost = f'NVML stopped answering for this GPU: {text}'
+                raise SourceError(lost) from error
+            under = ' under MIG' if self._is_mig else ''
+            self._missing[figure] = f'the driver does not give it{under}: {text}'
+            self._odd[figure] += code not in _NOT_NOW
+            if self._odd[figure] >= _PATIENCE:
+                self._refused.add(figure)
             return None
         self._odd.pop(figure, None)
         return answer
 
-    def _sort(self, figure: str, error: Exception) -> None:
-        text, code = describe(error), getattr(error, 'value', None)
-        under = ' under MIG' if self._is_mig else ''
-        lost = f'NVML stopped answering for this GPU: {text}'
-        if code in _LOST:
-            raise SourceError(lost) from error
-        reason = f'the driver does not give it{under}: {text}'
-        self._missing[figure] = reason
-        if code in _NOT_NOW:
-            return
-        self._odd[figure] += 1
-        if code in _NEVER or self._odd[figure] >= _PATIENCE:
-            self._refused[figure] = reason
-            is_vital = figure in _VITAL and code not in _NEVER
-            if is_vital and self._refused.keys() >= _VITAL:
-                raise SourceError(lost)
-
-    def device(self) -> dict[str, Any]:
+    def device(self) -> Sample:
         """Read what does not change while training, by the names of the record.
 
         Raises:
             SourceError: If the device or the driver was lost.
         """
-        nvml, handle, ask = self._nvml, self._handle, self._ask
-        memory = ask('memory_total_bytes', nvml.nvmlDeviceGetMemoryInfo, handle)
-        return {
-            'name': ask('name', nvml.nvmlDeviceGetName, handle),
-            'uuid': ask('uuid', nvml.nvmlDeviceGetUUID, handle),
-            'memory_total_bytes': None if memory is None else int(memory.total) or None,
-            'driver_version': ask('driver_version', nvml.nvmlSystemGetDriverVersion),
-        }
+        return self._ask_all(
+            {
+                'name': lambda: self._get('Name'),
+                'uuid': lambda: self._get('UUID'),
+                'memory_total_bytes': lambda: (
+                    int(self._get('MemoryInfo').total) or None
+                ),
+                'driver_version': self._nvml.nvmlSystemGetDriverVersion,
+            }
+        )
 
-    def read_sample(self) -> GpuSample:
+    def read_sample(self) -> Sample:
         """Sample the GPU now.
 
         Raises:
             SourceError: If the device or the driver was lost.
         """
-        ask = self._ask
-        util = ask('util_pct', self._read_util)
-        memory = ask('mem_used_bytes', self._read_memory)
-        now_s = self._clock()
+        sample, now_s = self._ask_all(self._often), self._clock()
         if now_s < self._slow_due_s:
-            return GpuSample(util, memory)
+            return sample
         self._slow_due_s = now_s + _SLOW_S
-        figures = {
-            figure: ask(figure, self._read_plain, *query)
-            for figure, query in _PLAIN.items()
-        }
-        figures[_SM] = ask(_SM, self._read_gpm)
-        reasons = ask('throttled_pct', self._read_throttle_reasons)
-        if reasons is not None:
-            figures['throttled_pct'] = 100.0 * bool(reasons)
-        known = {name: value for name, value in figures.items() if value is not None}
-        return GpuSample(util, memory, known, reasons or frozenset())
+        return {**sample, **self._ask_all(self._seldom)}
 
     def close(self) -> None:
         """Let the driver go. May be called twice; never raises."""
@@ -219,33 +212,16 @@ class Gpu:
                 nvml.nvmlGpmSampleFree(sample)
         stop_nvml(nvml)
 
-    def _read_util(self) -> float:
-        util = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu
-        return _within(util, 100, '% utilisation')
-
     def _read_memory(self) -> int:
-        memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
+        memory = self._get('MemoryInfo')
         return int(_within(int(memory.used), int(memory.total) or -1, 'bytes in use'))
-
-    def _read_plain(self, name: str, which: int, most: int) -> float:
-        return _within(getattr(self._nvml, name)(self._handle, which), most, name)
-
-    def _read_throttle_reasons(self) -> frozenset[str]:
-        nvml = self._nvml
-        try:
-            bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
-        except nvml.NVMLError as error:  # drivers before 535 know the old name only
-            if error.value != 13:
-                raise
-            bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
-        return parse_throttle_reasons(int(bits))
 
     def _read_gpm(self) -> float | None:
         """Since the counters were read last."""
         nvml = self._nvml
         if not self._gpm:
             if not nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
-                self._refused[_SM] = 'the GPU or its driver has no GPM counters'
+                self._give_up(_SM, 'the GPU or its driver has no GPM counters')
                 return None
             self._gpm = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
         earlier, now = self._gpm = self._gpm[::-1]
@@ -270,14 +246,6 @@ class Gpu:
         return min(_within(metric.value, 101.0, '% by GPM'), 100.0)
 
 
-_SM = 'sm_active_pct'
-
-# NVML_CLOCK_SM, NVML_TEMPERATURE_GPU: a query, which one, and the most it may give
-_PLAIN: Mapping[str, tuple[str, int, int]] = {
-    'sm_clock_mhz': ('nvmlDeviceGetClockInfo', 1, 10_000),
-    'temperature_c': ('nvmlDeviceGetTemperature', 0, 200),
-}
-
 # nvmlClocksEventReason*; idleness (1) and the user's own clock setting (2) hold
 # nothing down that anybody wants up
 _REASONS = {
@@ -294,14 +262,14 @@ _REASONS = {
 _HARMLESS = 0x003
 
 
-def parse_throttle_reasons(bits: int) -> frozenset[str]:
+def parse_reasons(bits: int) -> frozenset[str]:
     """Names of the reasons in NVML's bit mask; empty when nothing holds down.
 
     Raises:
         ValueError: If it cannot be such a mask: some drivers answer with all ones.
 
     Examples:
-        >>> sorted(parse_throttle_reasons(0x1 | 0x4 | 0x40))
+        >>> sorted(parse_reasons(0x1 | 0x4 | 0x40))
         ['hw_thermal', 'power_cap']
     """
     if not 0 <= bits < 1 << 32:
@@ -378,19 +346,13 @@ def _find_handle(
     """Handle of the card, or `Absent`."""
     # CUDA drops the prefix that separates a card from a MIG slice
     prefixes = [''] if (uuid or '')[:4] in ('GPU-', 'MIG-') else ['GPU-', 'MIG-']
-    names: list[tuple[Callable[[Any], Any], Any]] = [
-        (nvml.nvmlDeviceGetHandleByUUID, f'{prefix}{uuid}')
-        for prefix in prefixes
-        if uuid
-    ]
-    if pci_bus_id:
-        names.append((nvml.nvmlDeviceGetHandleByPciBusId, pci_bus_id))
-    if index is not None:
-        names.append((nvml.nvmlDeviceGetHandleByIndex, index))
+    names: list[tuple[str, Any]] = [('UUID', f'{p}{uuid}') for p in prefixes if uuid]
+    names += [('PciBusId', pci_bus_id)] if pci_bus_id else []
+    names += [('Index', index)] if index is not None else []
     failure: Exception | None = None
-    for look_up, name in names:
+    for kind, name in names:
         try:
-            return look_up(name)
+            return getattr(nvml, f'nvmlDeviceGetHandleBy{kind}')(name)
         except Exception as error:  # noqa: BLE001, drivers answer garbage too
             # another card that is lost may fail a look-up, too
             if getattr(error, 'value', None) not in _NOT_FOUND:
@@ -405,41 +367,41 @@ def _find_handle(
     )
 
 
-def summarize_samples(samples: Sequence[tuple[float, GpuSample]]) -> dict[str, Any]:
+_REDUCE: Mapping[str, Callable[[list[Any]], float]] = {
+    'mem_used_bytes': max,
+    'sm_clock_mhz': statistics.fmean,
+    'temperature_c': max,
+    _SM: statistics.fmean,
+}
+
+
+def summarize_samples(samples: Sequence[tuple[float, Sample]]) -> dict[str, Any]:
     """Fold samples into the fields of a record; what no sample gave is left out.
 
     Args:
         samples: Each with the seconds since the one before it, which its utilisation
             stands for: the driver's figure is of the time before.
     """
-    each = [one for _, one in samples]
-    memory = [one.mem_used_bytes for one in each if one.mem_used_bytes is not None]
-    known = [(s, one.util_pct) for s, one in samples if one.util_pct is not None]
+    values: dict[str, list[Any]] = defaultdict(list)
+    for _, sample in samples:
+        for figure, value in sample.items():
+            values[figure].append(value)
     found: dict[str, Any] = {
-        'samples': sum(
-            (one.util_pct, one.mem_used_bytes) != (None, None) for one in each
-        )
+        name: of(values[name]) for name, of in _REDUCE.items() if values[name]
     }
-    seconds, utils = np.array(known, dtype=float).reshape(-1, 2).T
+    vital = {'util_pct', 'mem_used_bytes'}
+    found['samples'] = sum(not vital.isdisjoint(one) for _, one in samples)
+    utils = np.array(values['util_pct'])
+    seconds = np.array([s for s, one in samples if 'util_pct' in one])
     if seconds.sum() > 0.0:
-        found.update(
-            util_pct=float(np.average(utils, weights=seconds)),
-            zero_pct=float(100.0 * np.average(utils == 0.0, weights=seconds)),
-            sampled_s=float(seconds.sum()),
-        )
-    if memory:
-        found['mem_used_bytes'] = max(memory)
-    for figure in (*_PLAIN, _SM, 'throttled_pct'):
-        values = [one.figures[figure] for one in each if figure in one.figures]
-        if values:
-            is_largest = figure == 'temperature_c'
-            found[figure] = max(values) if is_largest else sum(values) / len(values)
-            # the last: how often its reasons were asked for
-            asked = len(values)
-    counts = Counter(reason for one in each for reason in one.throttle_reasons)
-    if 'throttled_pct' in found:
+        found['util_pct'] = float(np.average(utils, weights=seconds))
+        found['zero_pct'] = float(100.0 * np.average(utils == 0.0, weights=seconds))
+    if reasons := values[_HELD_BY]:
+        found['throttled_pct'] = 100.0 * sum(map(bool, reasons)) / len(reasons)
+        counts = Counter(itertools.chain.from_iterable(reasons))
         found['throttle_reasons_pct'] = {
-            reason: 100.0 * count / asked for reason, count in sorted(counts.items())
+            reason: 100.0 * count / len(reasons)
+            for reason, count in sorted(counts.items())
         }
     return found
 
@@ -465,7 +427,7 @@ class GpuSampler:
 
     def __init__(
         self,
-        read_sample: Callable[[], GpuSample],
+        read_sample: Callable[[], Sample],
         period_s: float = 0.2,
         *,
         close: Callable[[], None] = lambda: None,
@@ -480,7 +442,7 @@ class GpuSampler:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         # two hours of the default period, for a drain that never comes
-        self._pending: deque[tuple[float, GpuSample]] = deque(maxlen=36_000)
+        self._pending: deque[tuple[float, Sample]] = deque(maxlen=36_000)
 
     def start(self) -> None:
         """Start sampling, once."""

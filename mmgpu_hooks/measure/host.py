@@ -8,50 +8,43 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable
 
 import psutil
+from msgspec import structs
 
 from mmgpu_hooks.measure.cgroup import (
-    count_cpuset_cpus,
     find_cpu_groups,
     find_memory_groups,
     read_cgroup_folders,
     read_throttled_s,
 )
-from mmgpu_hooks.measure.clock import Clock, monotonic_s, process_cpu_s
+from mmgpu_hooks.measure.clock import Clock, grown, monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.proc import read_affinity, read_begin, read_schedstat_s
 from mmgpu_hooks.schema.recorded import HostLimits, HostWindow
 
 VARIABLES = ('OMP_PROC_BIND', 'OMP_PLACES', 'GOMP_CPU_AFFINITY', 'KMP_AFFINITY')
 
 
-class Binding(NamedTuple):
-    """A mask that is narrower than the process was started with."""
-
-    cpus: int
-    """CPUs of the mask before."""
-    by: str | None
-    """The environment variables that asked for it; ``None`` if none is set."""
-
-
 def find_binding(
     own: int,
     environ: Mapping[str, str],
-    *,
-    library: int | None = None,
-    thread: int | None = None,
-    ancestor: int | None = None,
-) -> Binding | None:
+    library: int = 0,
+    thread: int = 0,
+    ancestor: int = 0,
+) -> dict[str, Any]:
     """Decide whether the process was bound after its start. Pure.
 
     Args:
         own: CPUs that the calling thread may run on.
         environ: The environment of the process.
-        library: CPUs that libgomp counted when it was loaded.
+        library: CPUs that libgomp counted when it was loaded; 0 is unknown, as below.
         thread: CPUs of the widest thread of the process.
         ancestor: CPUs of the process that started the launcher, where the launcher has
             no more than ``own``.
+
+    Returns:
+        Fields of `HostLimits`; none where nothing bound it.
     """
     asked = {name: environ.get(name, '').lower() for name in VARIABLES}
     if asked['OMP_PROC_BIND'] == 'false':  # libgomp heeds none of the others then
@@ -61,36 +54,32 @@ def find_binding(
         for name, value in asked.items()
         if value and not {'none', 'disabled'} & set(value.split(','))
     ]
-    by = ', '.join(names) or None
-    if by and library is not None and library > own:
-        return Binding(library, by)
-    if thread is not None and thread > own:
-        return Binding(thread, by)
-    # torchrun bound itself before it started us
-    is_launched = by and 'TORCHELASTIC_RUN_ID' in environ
-    if is_launched and ancestor is not None and ancestor > own:
-        return Binding(ancestor, by)
-    return None
+    # torchrun may have bound itself before it started us
+    is_launched = 'TORCHELASTIC_RUN_ID' in environ
+    counts = ((library, names), (thread, True), (ancestor, names and is_launched))
+    for cpus, is_proof in counts:
+        if is_proof and cpus > own:
+            return {'unbound_cpus': cpus, 'bound_by': ', '.join(names) or None}
+    return {}
 
 
 def read_binding(
     own: int, environ: Mapping[str, str], proc: Path = Path('/proc')
-) -> Binding | None:
+) -> dict[str, Any]:
     """Find out whether this process was bound after its start; 1 ms.
 
     Args:
         own: CPUs that the calling thread may run on.
         environ: The environment of the process.
         proc: Root of the proc file system.
+
+    Returns:
+        As :func:`find_binding`.
     """
     asked = any(name in environ for name in VARIABLES)
-    return find_binding(
-        own,
-        environ,
-        library=max(_count_by_libgomp(proc), default=None) if asked else None,
-        thread=max(_count_by_thread(proc), default=None),
-        ancestor=_count_before_launcher(own),
-    )
+    library = max(_count_by_libgomp(proc), default=0) if asked else 0
+    thread = max(_count_by_thread(proc), default=0)
+    return find_binding(own, environ, library, thread, _count_before_launcher(own))
 
 
 def _count_by_libgomp(proc: Path) -> Iterator[int]:
@@ -109,18 +98,14 @@ def _count_by_thread(proc: Path) -> Iterator[int]:
             yield len(read_affinity(int(thread)) or ())
 
 
-def _count_before_launcher(own: int) -> int | None:
+def _count_before_launcher(own: int) -> int:
     # one further up was narrowed by who started it: srun, or taskset of a script
     try:
         parents = psutil.Process().parents()[:2]
     except psutil.Error:  # a host may hide processes of others (hidepid=1)
-        return None
+        return 0
     masks = [read_affinity(one.pid) or () for one in parents]
-    return len(masks[1]) if len(masks) == 2 and len(masks[0]) <= own else None
-
-
-Memory = tuple[Optional[int], Optional[int]]
-"""Total and available bytes of RAM."""
+    return len(masks[1]) if len(masks) == 2 and len(masks[0]) <= own else 0
 
 
 def read_host_limits(
@@ -148,48 +133,30 @@ def read_host_limits(
         The limits. Never raises for anything that is missing.
     """
     affinity_cpus = len(affinity() or ()) or None
-    bound = affinity_cpus and read_binding(affinity_cpus, environ, proc)
     quotas = [quota for quota, _ in find_cpu_groups(proc, sys)]
     memory_limits = [limit for limit, _ in find_memory_groups(proc, sys)]
-    quota = min(quotas, default=None)
-    logical_cpus = cpu_count()
-    slurm_cpus = parse_slurm_cpus(environ)
-    total, available = read_memory()
+    memory = psutil.virtual_memory()
     shm_total, shm_free = read_file_system(shm)
-    return HostLimits(
-        logical_cpus=logical_cpus,
+    limits = HostLimits(
+        logical_cpus=cpu_count(),
         affinity_cpus=affinity_cpus,
-        unbound_cpus=bound.cpus if bound else None,
-        bound_by=bound.by if bound else None,
-        cpuset_cpus=count_cpuset_cpus(proc, sys),
-        cgroup_cpu_cores=quota,
-        slurm_cpus=slurm_cpus,
+        cgroup_cpu_cores=min(quotas, default=None),
+        slurm_cpus=parse_slurm_cpus(environ),
         ranks_on_host=ranks_on_host,
-        usable_cores=compute_usable_cores(
-            logical_cpus=logical_cpus,
-            affinity_cpus=bound.cpus if bound else affinity_cpus,
-            cgroup_cpu_cores=quota,
-            slurm_cpus=slurm_cpus,
-            ranks_on_host=ranks_on_host,
-            rank_is_slurm_task=parse_rank_is_slurm_task(environ),
-        ),
-        ram_total_bytes=total,
-        ram_available_bytes=available,
+        ram_total_bytes=memory.total,
+        ram_available_bytes=memory.available,
         cgroup_memory_bytes=min(memory_limits, default=None),
         shm_total_bytes=shm_total,
         shm_free_bytes=shm_free,
         open_files_soft=_read_open_files_soft(),
+        **(read_binding(affinity_cpus, environ, proc) if affinity_cpus else {}),
     )
+    usable = compute_usable_cores(limits, parse_rank_is_slurm_task(environ))
+    return structs.replace(limits, usable_cores=usable)
 
 
 def compute_usable_cores(
-    *,
-    logical_cpus: int | None,
-    affinity_cpus: int | None,
-    cgroup_cpu_cores: float | None,
-    slurm_cpus: int | None,
-    ranks_on_host: int,
-    rank_is_slurm_task: bool = True,
+    found: HostLimits, rank_is_slurm_task: bool = True
 ) -> float | None:
     """Cores that one rank may count on: the smallest limit, shared fairly.
 
@@ -199,25 +166,22 @@ def compute_usable_cores(
     together belongs to this task alone and is not divided either.
 
     Args:
-        logical_cpus: Logical CPUs of the host.
-        affinity_cpus: CPUs this process may run on, before anything bound it.
-        cgroup_cpu_cores: CPU quota of the control groups.
-        slurm_cpus: ``SLURM_CPUS_PER_TASK``.
-        ranks_on_host: Training processes that share this host.
+        found: All other limits; what counts is the affinity before anything bound it.
         rank_is_slurm_task: SLURM started this very process as one task.
 
     Returns:
         Cores, not rounded; ``None`` when no limit at all is known.
     """
-    own = slurm_cpus if rank_is_slurm_task else None
-    is_bound = own is not None and (affinity_cpus or 0) < own * ranks_on_host
+    ranks, affinity = found.ranks_on_host, found.unbound_cpus or found.affinity_cpus
+    own = found.slurm_cpus if rank_is_slurm_task else None
+    is_bound = own is not None and (affinity or 0) < own * ranks
     limits = [
-        (logical_cpus, ranks_on_host),
-        (cgroup_cpu_cores, ranks_on_host),
-        (slurm_cpus, ranks_on_host if own is None else 1),
-        (affinity_cpus, 1 if is_bound else ranks_on_host),
+        (found.logical_cpus, ranks),
+        (found.cgroup_cpu_cores, ranks),
+        (found.slurm_cpus, ranks if own is None else 1),
+        (affinity, 1 if is_bound else ranks),
     ]
-    shares = [limit / ranks for limit, ranks in limits if limit is not None]
+    shares = [limit / sharers for limit, sharers in limits if limit is not None]
     return float(min(shares)) if shares else None
 
 
@@ -242,13 +206,7 @@ def parse_rank_is_slurm_task(environ: Mapping[str, str]) -> bool:
     return ranks is None or tasks is None or ranks == tasks
 
 
-def read_memory() -> Memory:
-    """Total and available RAM: what new work can take without swapping."""
-    memory = psutil.virtual_memory()
-    return int(memory.total), int(memory.available)
-
-
-def read_file_system(folder: str | Path) -> Memory:
+def read_file_system(folder: str | Path) -> tuple[int | None, int | None]:
     """Total and free bytes of a file system, for 2 us."""
     try:
         usage = psutil.disk_usage(str(folder))
@@ -375,9 +333,10 @@ class HostMeter:
         Those of the host are left out where its last window is too new.
         """
         before, self._last = self._last, (process_cpu_s(), read_run_delay_s(self._proc))
-        figures: dict[str, Any] = {'process_cpu_s': self._last[0] - before[0]}
-        if before[1] is not None and self._last[1] is not None:
-            figures['process_run_delay_s'] = max(self._last[1] - before[1], 0.0)
+        figures: dict[str, Any] = {
+            'process_cpu_s': self._last[0] - before[0],
+            'process_run_delay_s': grown(before[1], self._last[1]),
+        }
         now_s = self._clock()
         if now_s >= self._due_s:
             self._due_s = now_s + pause_s(now_s - self._begun_s)
@@ -386,13 +345,9 @@ class HostMeter:
         return figures
 
     def _read_window(self) -> HostWindow:
-        before, after = self._throttled_s, self._read_throttled_s()
-        self._throttled_s = after
-        held_s = None
-        if before is not None and after is not None:
-            held_s = max(after - before, 0.0)
+        before, self._throttled_s = self._throttled_s, self._read_throttled_s()
         return HostWindow(
-            throttled_s=held_s,
-            ram_available_bytes=read_memory()[1],
+            throttled_s=grown(before, self._throttled_s),
+            ram_available_bytes=psutil.virtual_memory().available,
             shm_free_bytes=read_file_system(self._shm)[1],
         )

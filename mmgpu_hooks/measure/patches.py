@@ -54,12 +54,8 @@ class Patches:
         """
         REPLACED[name]
         before = vars(owner).get(name, _ABSENT)
-        try:
-            find_owner: Callable[[], Any] = weakref.ref(owner)
-        except TypeError:
-            find_owner = lambda: owner  # noqa: E731
         # noted first: a signal handler may raise right after it is set
-        self._set.append((find_owner, name, ours, before))
+        self._set.append((weakref.ref(owner), name, ours, before))
         try:
             _write(owner, name, ours)
         except BaseException:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmgpu_hooks.measure.clock import Clock, monotonic_s, process_cpu_s, thread_cpu_s
+from mmgpu_hooks.measure.clock import grown, monotonic_s, process_cpu_s, thread_cpu_s
 from mmgpu_hooks.measure.host import read_busy_s, read_pressure_s
 from mmgpu_hooks.measure.proc import read_major_faults, read_schedstat_s
 from mmgpu_hooks.schema.recorded import SAVE_PHASES, SavePhase
@@ -26,40 +26,20 @@ class ThreadTimes(NamedTuple):
     """``None`` where the scheduler does not count it."""
 
 
-class ThreadClock:
-    """Clocks of the thread that makes it: wall, CPU and waiting for a core.
+def read_thread_times(proc: Path = _PROC) -> ThreadTimes:
+    """Read all three clocks of the calling thread: 10 us.
 
-    A read costs 9 us. The CPU is the thread's own clock, because ``schedstat`` counts
-    what runs only at the next tick; it is right about waits that are over.
+    The CPU is the thread's own clock, because ``schedstat`` counts what runs only at
+    the next tick; it is right about waits that are over.
 
     Args:
         proc: Root of the proc file system.
-        clock: Monotonic seconds.
-        cpu_clock: CPU seconds of the calling thread.
     """
-
-    def __init__(
-        self,
-        proc: Path = _PROC,
-        clock: Clock = monotonic_s,
-        cpu_clock: Clock = thread_cpu_s,
-    ) -> None:
-        self.unknown: str | None = None
-        """Why the scheduler's figure is missing."""
-        self._clock = clock
-        self._cpu_clock = cpu_clock
-        thread = str(threading.get_native_id())
-        self._path = os.path.join(proc, 'self', 'task', thread, 'schedstat')
-
-    def read(self) -> ThreadTimes:
-        """Read all three together."""
-        times = None if self.unknown else read_schedstat_s(self._path)
-        delay_s = None
-        if times is not None and times[0]:
-            delay_s = times[1]
-        else:
-            self.unknown = 'the kernel shows no schedstat, or counts nothing in it'
-        return ThreadTimes(self._clock(), self._cpu_clock(), delay_s)
+    thread = str(threading.get_native_id())
+    times = read_schedstat_s(os.path.join(proc, 'self', 'task', thread, 'schedstat'))
+    # a kernel that counts nothing writes zeros
+    delay_s = times[1] if times is not None and times[0] else None
+    return ThreadTimes(monotonic_s(), thread_cpu_s(), delay_s)
 
 
 def split_phases(
@@ -100,20 +80,6 @@ def _add(parts: Sequence[SavePhase]) -> SavePhase:
     return SavePhase(**sums)
 
 
-def read_size_bytes(path: str) -> int | None:
-    """Bytes of a file, or of all files in a folder; ``None`` when there is neither."""
-    try:
-        if not os.path.isdir(path):
-            return os.stat(path).st_size
-        return sum(
-            os.stat(os.path.join(folder, name)).st_size
-            for folder, _, names in os.walk(path)
-            for name in names
-        )
-    except OSError:
-        return None
-
-
 class Surroundings(NamedTuple):
     """Counters beside a thread's own."""
 
@@ -128,42 +94,31 @@ class Surroundings(NamedTuple):
     @classmethod
     def read(cls, proc: Path = _PROC) -> Surroundings:
         """Read them all: 0.1 ms on 2 CPUs."""
-        waited_s: float | None = None
-        busy_s: float | None = None
+        waited_s = busy_s = None
         # where the kernel keeps no pressure the interval records say so
-        with contextlib.suppress(OSError, ValueError):
-            waited_s = read_pressure_s(proc / 'pressure' / 'memory')
         with contextlib.suppress(OSError, RuntimeError, ValueError):
             busy_s = read_busy_s()
+            waited_s = read_pressure_s(proc / 'pressure' / 'memory')
         faults = read_major_faults()
         return cls(monotonic_s(), process_cpu_s(), waited_s, busy_s, faults)
 
     def since(
         self, before: Surroundings, workers_cpu_s: float | None
-    ) -> tuple[dict[str, Any], dict[str, str]]:
-        """What happened meanwhile.
+    ) -> dict[str, Any]:
+        """Fields of a `SaveRecord`: what happened meanwhile, as far as it is known.
 
         Args:
             before: An earlier reading.
             workers_cpu_s: CPU of the loader's workers meanwhile, so that they are not
                 counted as others; ``None`` when it is not known.
-
-        Returns:
-            Fields of a `SaveRecord`, and why one of them is missing.
         """
+        wall_s, own_s, waited_s, busy_s, faults = map(grown, before, self)
         figures: dict[str, Any] = {}
-        wall_s, own_s, waited_s, busy_s, faults = (
-            None if now is None or then is None else max(now - then, 0.0)
-            for now, then in zip(self, before)
-        )
         if waited_s is not None and wall_s:
             figures['memory_pressure_pct'] = min(100.0 * waited_s / wall_s, 100.0)
         if faults is not None:
             figures['major_faults'] = int(faults)
-        if busy_s is None or own_s is None:
-            return figures, {'other_cpu_s': 'the host does not show its CPU times'}
-        if workers_cpu_s is None:
-            return figures, {'other_cpu_s': "the workers' CPU is not known"}
-        # the host counts in ticks of 10 ms, we in nanoseconds
-        other_s = max(busy_s - own_s - workers_cpu_s, 0.0)
-        return {**figures, 'other_cpu_s': other_s}, {}
+        if busy_s is not None and own_s is not None and workers_cpu_s is not None:
+            # the host counts in ticks of 10 ms, we in nanoseconds
+            figures['other_cpu_s'] = max(busy_s - own_s - workers_cpu_s, 0.0)
+        return figures

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mmgpu_hooks.judge.memory import CONTEXT_BYTES, CardRoom
-from mmgpu_hooks.measure.cuda import count_tensors
 from mmgpu_hooks.memory.activations import Gradients, count_state, probe_model
 from mmgpu_hooks.memory.config_model import (
     CannotRunError,
@@ -174,9 +172,9 @@ def count_static(
         gradients: Number and bytes of one number of each parameter with a gradient.
         notes: Gets a sentence where the state of the optimizer is not known.
     """
-    seen = set[tuple[Any, int]]()
-    numbers, parameters = count_tensors(built.model.parameters(), seen)
-    _, buffers = count_tensors(built.model.buffers(), seen)
+    model = built.model
+    parameters = sum(one.nbytes for one in model.parameters())
+    buffers = sum(one.nbytes for one in model.buffers())
     wrapper, label, state = built.config.get('optim_wrapper') or {}, 'unknown', None
     optimizer = wrapper.get('optimizer')
     if optimizer:
@@ -193,7 +191,7 @@ def count_static(
     if state is None:
         notes.append(f'The state of the optimizer ({label}) is not known beforehand.')
     return StaticBytes(
-        parameters=numbers,
+        parameters=sum(one.numel() for one in model.parameters()),
         parameter_bytes=parameters,
         gradient_bytes=sum(count * size for count, size in gradients),
         buffer_bytes=buffers,

@@ -94,8 +94,6 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     ``affinity_cpus``; ``None`` when nothing did."""
     bound_by: Optional[str] = None
     """Environment variables that asked for it; ``None`` when it has none of them."""
-    cpuset_cpus: Optional[Count] = None
-    """CPUs of the control group's cpuset; ``None`` when unknown."""
     cgroup_cpu_cores: Optional[Number] = None
     """Smallest CPU quota over all cgroup ancestors; ``None`` is no quota."""
     slurm_cpus: Optional[Count] = None
@@ -253,8 +251,6 @@ class GpuWindow(Recorded, frozen=True, kw_only=True):
     """That share by reason, such as ``power_cap`` or ``thermal``."""
     sm_active_pct: Optional[Number] = None
     """Share of multiprocessors with work (GPM, Hopper and later)."""
-    sampled_s: Optional[Number] = None
-    """Seconds that the utilisation stands for."""
 
 
 class CudaMemoryWindow(Recorded, frozen=True, kw_only=True):
@@ -397,11 +393,10 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
 
     iteration: Count
     """Iterations done when it began, counted over the whole training."""
-    epoch: Count
-    """1-based."""
     wall_s: Number
     name: Optional[str] = None
-    """Name of the file or folder, without its path."""
+    """Name of the file, without its path; ``None`` where the save took another way than
+    a file backend's."""
     backend: Optional[str] = None
     """Class of the file backend that wrote it, such as ``LocalBackend``."""
     phases: Mapping[str, SavePhase] = {}
@@ -410,24 +405,25 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
     """Of the saving thread, as are the next two."""
     run_delay_s: Optional[Number] = None
     blocked_s: Optional[Number] = None
+    """``None``, as ``run_delay_s``, where the kernel shows no schedstat."""
     bytes: Optional[Count] = None
-    """What this rank gave the backend to write; where that was not seen, the size of
-    the file, or of all files in the folder."""
+    """What this rank gave the backend to write; ``None`` where that was not seen, and
+    after an error."""
     workers: Optional[Count] = None
-    """Loader workers that were alive."""
+    """Loader workers that were alive; ``None`` where the loader is not watched."""
     workers_busy: Optional[Number] = None
-    """How many of them were on a core or waiting for one, mean over the save."""
+    """How many of them were on a core or waiting for one, mean over the save; ``None``
+    where the kernel hides that, or one came or went meanwhile, as is the next one."""
     workers_cpu_s: Optional[Number] = None
     other_cpu_s: Optional[Number] = None
-    """CPU of everybody but this process and its workers; of other ranks too."""
+    """CPU of everybody but this process and its workers; of other ranks too. ``None``
+    where that of the workers or of the host is unknown."""
     memory_pressure_pct: Optional[Number] = None
     """Share of the save in which some task waited for memory (PSI ``some``)."""
     major_faults: Optional[Count] = None
     """Of the training process, from storage or swap."""
     error: Optional[str] = None
     """Type of the exception that ended it."""
-    unknown: Mapping[str, str] = {}
-    """Why a figure is missing, by field."""
 
 
 class SaveAftermathRecord(Line, frozen=True, kw_only=True, tag='save_aftermath'):

@@ -107,10 +107,9 @@ def _loader(run: Run) -> Iterator[str]:
 
 def _machine(run: Run) -> Iterator[str]:
     host = run.run.host
-    process, before = host.affinity_cpus, host.unbound_cpus or host.cpuset_cpus
-    if process and process < (before or process):
-        words = 'bound to' if host.unbound_cpus else 'may use'
-        yield f'{words} {process} of {before} cores (mmgpu explain MG113)'
+    process, before = host.affinity_cpus, host.unbound_cpus
+    if process and before and process < before:
+        yield f'bound to {process} of {before} cores (mmgpu explain MG113)'
     if run.process_cpu_cores is not None:
         used = run.process_cpu_cores
         if run.worker_cpu_s is not None and run.iter_s:

@@ -190,7 +190,6 @@ def make_gpu_fields(util_pct: float = 62.0) -> dict[str, Any]:
             throttled_pct=12.0,
             throttle_reasons_pct={'power_cap': 12.0},
             sm_active_pct=41.0,
-            sampled_s=6.0,
         ),
         'gpu_idle_pct': 31.0,
         'gpu_idle_iterations': 20,

@@ -42,7 +42,6 @@ def make_save(
     )
     save = SaveRecord(
         iteration=iteration,
-        epoch=1 + iteration // 100,
         wall_s=cpu_s + run_delay_s + blocked_s,
         name=f'iter_{iteration}.pth',
         backend='LocalBackend',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmgpu_hooks.hooks.guard import Guard
+from mmgpu_hooks.hooks.recording import Guard
 
 
 def fail() -> None:

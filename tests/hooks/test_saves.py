@@ -1,4 +1,4 @@
-"""Where a save goes, and the waits after it."""
+"""The waits after a save."""
 
 from __future__ import annotations
 
@@ -6,14 +6,8 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.hooks.saves import WaitsAfterSaves, read_save_path
+from mmgpu_hooks.hooks.saves import WaitsAfterSaves
 from mmgpu_hooks.schema.recorded import SaveAftermathRecord
-
-
-def test_arguments_by_name_and_of_another_kind():
-    named = read_save_path(filename='epoch_4.pth', out_dir='/runs')
-    assert named == read_save_path('/runs', 'epoch_4.pth', None) == '/runs/epoch_4.pth'
-    assert read_save_path() is read_save_path(None, 'epoch_4.pth') is None
 
 
 def after(*figures: Any) -> SaveAftermathRecord:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,7 +131,7 @@ def trainings(
 
 
 @pytest.mark.parametrize('name', CARDS)
-def test_the_card_is_named(trainings: dict[str, Training], name: str) -> None:
+def test_the_card_is_named(trainings, name):
     *_, card, end = CARDS[name]
     run = trainings[name].run
     assert run.run.device == 'cuda'
@@ -151,9 +150,7 @@ def test_the_card_is_named(trainings: dict[str, Training], name: str) -> None:
 
 
 @pytest.mark.parametrize('name', ['lost', 'fallen', 'ecc', 'flaky'])
-def test_a_card_that_fails_ends_its_figures_alone(
-    trainings: dict[str, Training], name: str
-) -> None:
+def test_a_card_that_fails_ends_its_figures_alone(trainings, name):
     training = trainings[name]
     run = training.run
     assert training.losses == trainings['plain'].losses
@@ -169,10 +166,8 @@ def test_a_card_that_fails_ends_its_figures_alone(
 
 
 def test_every_page_says_until_when_a_lost_card_was_measured(
-    trainings: dict[str, Training],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    trainings, tmp_path, capsys
+):
     folder, run = str(trainings['lost'].work_dir), trainings['lost'].run
     page = tmp_path / 'page.html'
     assert main(['recommend', folder, '--dry-run', '--details']) == 0
@@ -185,9 +180,7 @@ def test_every_page_says_until_when_a_lost_card_was_measured(
     assert measured in page.read_text().replace('\xa0', ' ')
 
 
-def test_memory_peaks_are_those_of_the_interval(
-    trainings: dict[str, Training],
-) -> None:
+def test_memory_peaks_are_those_of_the_interval(trainings):
     run = trainings['fits'].run
     peaks = [record.gpu_mem_peak_bytes for record in run.intervals]
     assert all(peak is not None for peak in peaks)
@@ -207,9 +200,7 @@ def test_memory_peaks_are_those_of_the_interval(
     assert run.gpu.sm_active_pct is not None
 
 
-def test_why_names_a_card_that_is_full_and_its_batch(
-    trainings: dict[str, Training],
-) -> None:
+def test_why_names_a_card_that_is_full_and_its_batch(trainings):
     training = trainings['full']
     assert 'OutOfMemoryError' in training.printed
     run = training.run
@@ -231,9 +222,7 @@ def test_tensors_that_pile_up_are_told(trainings: dict[str, Training]) -> None:
 
 
 @pytest.mark.parametrize('name', WAVES)
-def test_a_wave_is_shown_as_it_was_planted(
-    trainings: dict[str, Training], squares: dict[str, SquareWave], name: str
-) -> None:
+def test_a_wave_is_shown_as_it_was_planted(trainings, squares, name):
     training, square = trainings[name], squares[name]
     run = training.run
     gpu, start_s = run.gpu, run.run.started_unix_s
@@ -241,10 +230,8 @@ def test_a_wave_is_shown_as_it_was_planted(
     mean_pct, zero_pct = square.planted(
         start_s + run.intervals[0].elapsed_s, start_s + run.intervals[-1].elapsed_s
     )
-    root = math.sqrt(gpu.samples)
-    # of a square wave
-    error = math.sqrt(mean_pct * (100 - mean_pct)) / root
-    zero_error = math.sqrt(zero_pct * (100 - zero_pct)) / root
+    zero_error = math.sqrt(zero_pct * (100 - zero_pct) / gpu.samples)
+    error = zero_error * WAVES[name][0] / 100
     # 0.2 s between two samples, and time for a busy machine
     assert gpu.samples >= 25
     assert gpu.util_pct == pytest.approx(mean_pct, abs=max(3.0, 2 * error))
@@ -262,9 +249,7 @@ custom_hooks = [dict(type='training.toy.LossTape', path='losses.json'), {hook}]
 
 
 @pytest.mark.slow
-def test_rtmdets_card_is_measured_and_its_losses_are_the_same(
-    mock_cards: MockCards, tmp_path: Path
-) -> None:
+def test_rtmdets_card_is_measured_and_its_losses_are_the_same(mock_cards, tmp_path):
     write_demo_dataset(tmp_path, images=12, width=128, height=96)
     options: dict[str, Any] = {'batch_size': 2, 'num_workers': 2, 'epochs': 2}
     with_hook, without = (

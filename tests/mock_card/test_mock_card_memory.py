@@ -8,12 +8,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
-from mock_card.trainings import MockCards
 from training.detection import environ
 
 MODELS = {
@@ -58,9 +56,7 @@ auto_scale_lr = dict(enable=False)
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_estimates_bound_the_modelled_peaks(
-    mock_cards: MockCards, tmp_path: Path
-) -> None:
+def test_estimates_bound_the_modelled_peaks(mock_cards, tmp_path):
     write_demo_dataset(tmp_path, images=12, width=128, height=128)
     planned = {
         name: mock_cards.plan_config(

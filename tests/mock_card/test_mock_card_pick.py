@@ -34,7 +34,7 @@ def environ(mock_source: Path, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_idle_cards_are_picked_first(environ: dict[str, str], tmp_path: Path) -> None:
+def test_idle_cards_are_picked_first(environ, tmp_path):
     ended = subprocess.run(
         [*PICK, '-n', '2'], env=environ, cwd=tmp_path, capture_output=True, text=True
     )
@@ -46,9 +46,7 @@ def test_idle_cards_are_picked_first(environ: dict[str, str], tmp_path: Path) ->
     assert '90 %' in rows[3]
 
 
-def test_of_ten_started_together_each_has_a_card_of_its_own(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_of_ten_started_together_each_has_a_card_of_its_own(environ, tmp_path):
     ten = [
         subprocess.Popen(
             [*PICK, '--', *HOLD],

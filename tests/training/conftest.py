@@ -11,7 +11,7 @@ import pytest
 from fakes.nvml.fixtures import fake_nvml, fake_nvml_library
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
-from mmgpu_hooks.hooks.guard import Guard
+from mmgpu_hooks.hooks.recording import Guard
 
 __all__ = ['fake_nvml', 'fake_nvml_library', 'images']
 

@@ -10,7 +10,7 @@ import pytest
 from fakes.nvml import FakeGpu
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
-from mmgpu_hooks.measure.cuda import CudaDevice, CudaEvents
+from mmgpu_hooks.measure.cuda import CudaEvents
 from training.toy import (
     HOOK,
     AfterIteration,
@@ -26,7 +26,7 @@ FAST = {**HOOK, 'gpu_sample_period_s': 0.01}
 
 @pytest.fixture(autouse=True)
 def trains_on_the_gpu(monkeypatch):
-    device = CudaDevice(uuid=None, pci_bus_id=FakeGpu().bus)
+    device = {'uuid': None, 'pci_bus_id': FakeGpu().bus}
     monkeypatch.setattr('mmgpu_hooks.hooks.sources.cuda_device', lambda: device)
 
 

@@ -158,8 +158,7 @@ def judge_binding(run: Run) -> Finding | None:
     and recommended settings count the CPUs as they are without the binding.
 
     CPUs that were taken before the start (``taskset``, SLURM, a container) are no
-    finding: they may be intended. The summary then says how
-    many of the cpuset's CPUs the process may use.
+    finding: they may be intended.
     """
     host, workers = run.run.host, run.run.loader.num_workers or 0
     own, before = host.affinity_cpus, host.unbound_cpus

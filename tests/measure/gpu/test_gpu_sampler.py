@@ -11,8 +11,8 @@ from fakes.clock import HandClock
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.gpu import (
     THREAD_NAME,
-    GpuSample,
     GpuSampler,
+    Sample,
     summarize_samples,
 )
 from mmgpu_hooks.schema.recorded import GpuWindow
@@ -31,10 +31,11 @@ def is_sampling() -> bool:
     return THREAD_NAME in [thread.name for thread in threading.enumerate()]
 
 
-def power_capped(clock: float, hot: float, *reasons: str) -> GpuSample:
-    figures = {'sm_clock_mhz': clock, 'temperature_c': hot}
-    figures['throttled_pct'] = 100.0 * bool(reasons)
-    return GpuSample(None, 5, figures, frozenset(reasons))
+UTIL, MEMORY, CLOCK, HOT = 'util_pct', 'mem_used_bytes', 'sm_clock_mhz', 'temperature_c'
+
+
+def capped(clock: float, hot: float, *reasons: str) -> Sample:
+    return {MEMORY: 5, CLOCK: clock, HOT: hot, 'throttle_reasons': frozenset(reasons)}
 
 
 @pytest.mark.parametrize(
@@ -42,51 +43,36 @@ def power_capped(clock: float, hot: float, *reasons: str) -> GpuSample:
     [
         # a sample weighs as much as its time: the plain mean would be 40
         (
-            [(3.0, GpuSample(0.0, 7)), (1.0, GpuSample(80.0, 9))],
-            GpuWindow(
-                samples=2,
-                util_pct=20.0,
-                zero_pct=75.0,
-                mem_used_bytes=9,
-                sampled_s=4.0,
-            ),
+            [(3.0, {UTIL: 0.0, MEMORY: 7}), (1.0, {UTIL: 80.0, MEMORY: 9})],
+            {'samples': 2, UTIL: 20.0, 'zero_pct': 75.0, MEMORY: 9},
         ),
         # nothing sampled is unknown, and not zero
-        ([], GpuWindow()),
-        ([(1.0, GpuSample())], GpuWindow()),
-        ([(0.0, GpuSample(50.0, 3))], GpuWindow(samples=1, mem_used_bytes=3)),
+        ([], {}),
+        ([(1.0, {})], {}),
+        ([(0.0, {UTIL: 50.0, MEMORY: 3})], {'samples': 1, MEMORY: 3}),
         (
-            [(1.0, GpuSample(40.0, 1)), (9.0, GpuSample(None, 8))],
-            GpuWindow(
-                samples=2,
-                util_pct=40.0,
-                zero_pct=0.0,
-                mem_used_bytes=8,
-                sampled_s=1.0,
-            ),
+            [(1.0, {UTIL: 40.0, MEMORY: 1}), (9.0, {MEMORY: 8})],
+            {'samples': 2, UTIL: 40.0, 'zero_pct': 0.0, MEMORY: 8},
         ),
         # the others come to means, shares and the largest
         (
             [
-                (1.0, power_capped(1000.0, 60.0, 'power_cap')),
-                (1.0, power_capped(1600.0, 75.0, 'power_cap', 'thermal')),
-                (1.0, power_capped(1900.0, 70.0)),
-                (1.0, power_capped(1500.0, 65.0)),
-                (1.0, GpuSample(None, 5)),
+                (1.0, capped(1000.0, 60.0, 'power_cap')),
+                (1.0, capped(1600.0, 75.0, 'power_cap', 'thermal')),
+                (1.0, capped(1900.0, 70.0)),
+                (1.0, capped(1500.0, 65.0)),
+                (1.0, {MEMORY: 5}),
             ],
-            GpuWindow(
-                samples=5,
-                mem_used_bytes=5,
-                sm_clock_mhz=1500.0,
-                temperature_c=75.0,
-                throttled_pct=50.0,
-                throttle_reasons_pct={'power_cap': 50.0, 'thermal': 25.0},
-            ),
+            {
+                **{'samples': 5, MEMORY: 5, CLOCK: 1500.0, HOT: 75.0},
+                'throttled_pct': 50.0,
+                'throttle_reasons_pct': {'power_cap': 50.0, 'thermal': 25.0},
+            },
         ),
     ],
 )
-def test_samples_come_to_a_window(samples, window: GpuWindow):
-    assert GpuWindow(**summarize_samples(samples)) == window
+def test_samples_come_to_a_window(samples, window):
+    assert GpuWindow(**summarize_samples(samples)) == GpuWindow(**window)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +81,10 @@ def test_samples_come_to_a_window(samples, window: GpuWindow):
 def test_the_thread_weighs_by_the_clock_until_the_source_fails(error, reason: str):
     clock = HandClock()
 
-    def script() -> Iterator[GpuSample]:
+    def script() -> Iterator[Sample]:
         for seconds, util in ((0.2, 100.0), (0.6, 0.0), (0.2, 50.0)):
             clock.turn(seconds)
-            yield GpuSample(util, 5)
+            yield {UTIL: util, MEMORY: 5}
         raise error
 
     closed = threading.Event()
@@ -115,7 +101,7 @@ def test_the_thread_weighs_by_the_clock_until_the_source_fails(error, reason: st
 
 
 def test_a_stop_waits_for_no_period():
-    sampler = GpuSampler(lambda: GpuSample(10.0, 1), period_s=600.0)
+    sampler = GpuSampler(lambda: {UTIL: 10.0}, period_s=600.0)
     sampler.start()
     start = time.perf_counter()
     sampler.stop()
@@ -128,12 +114,12 @@ def test_a_stop_waits_for_no_period():
 def test_stop_is_bounded_when_a_read_hangs(error: SourceError | None):
     reading, release = threading.Event(), threading.Event()
 
-    def hang() -> GpuSample:
+    def hang() -> Sample:
         reading.set()
         release.wait(30.0)
         if error is not None:
             raise error
-        return GpuSample(10.0, 1)
+        return {UTIL: 10.0}
 
     sampler = GpuSampler(hang, period_s=0.001)
     sampler.start()

@@ -8,7 +8,7 @@ import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
 from mmgpu_hooks.measure.absent import Absent
-from mmgpu_hooks.measure.gpu import Gpu, GpuSample, open_gpu
+from mmgpu_hooks.measure.gpu import Gpu, open_gpu
 
 FIRST = FakeGpu(name='First')
 SECOND = FakeGpu(
@@ -55,18 +55,14 @@ def name_of(**names: object) -> str | None:
         ({'uuid': 'MIG-7', 'pci_bus_id': SLICED.bus}, 'Sliced'),
     ],
 )
-def test_a_card_is_found_by_its_names_in_any_order(
-    fake_nvml: FakeNvml, names: dict[str, str], found: str
-):
+def test_a_card_is_found_by_its_names_in_any_order(fake_nvml, names, found):
     cards = [SLICE, FIRST, SECOND, SLICED]
     for gpus in (cards, cards[::-1]):
         fake_nvml.set(*gpus)
         assert name_of(**names) == found
 
 
-def test_texts_that_the_abandoned_package_pynvml_gives_as_bytes(
-    fake_nvml: FakeNvml, monkeypatch
-):
+def test_texts_that_the_abandoned_package_pynvml_gives_as_bytes(fake_nvml, monkeypatch):
     import pynvml
 
     for name in ('nvmlDeviceGetName', 'nvmlDeviceGetUUID'):
@@ -90,13 +86,13 @@ def test_another_card_is_never_guessed(fake_nvml: FakeNvml):
     assert 'lists other GPUs (1), not 1' in refused(index=1)
 
 
-def test_the_memory_of_a_card_in_slices_is_not_that_of_a_slice(fake_nvml: FakeNvml):
+def test_the_memory_of_a_card_in_slices_is_not_that_of_a_slice(fake_nvml):
     # an older CUDA names the slice by its card
     fake_nvml.set(SLICED, SLICE)
     gpu = open_gpu(uuid=SLICED.uuid)
     assert isinstance(gpu, Gpu) and gpu.is_sliced
-    assert gpu.device()['memory_total_bytes'] is None
-    assert gpu.read_sample() == GpuSample(None, None)
+    assert 'memory_total_bytes' not in gpu.device()
+    assert gpu.read_sample() == {}
     reasons = gpu.unsupported
     gpu.close()
     assert 'of the whole card' in reasons['memory_total_bytes']
@@ -107,7 +103,7 @@ def test_a_mig_slice_has_memory_but_no_utilisation(fake_nvml: FakeNvml):
     fake_nvml.set(FIRST, SLICE)
     gpu = open_gpu(uuid=SLICE.uuid[4:])
     assert isinstance(gpu, Gpu)
-    assert gpu.read_sample() == GpuSample(None, 50)
+    assert [gpu.read_sample() for _ in range(3)] == [{'mem_used_bytes': 50}] * 3
     assert 'under MIG' in gpu.unsupported['util_pct']
     assert 'MIG' in gpu.reasons()['sm_active_pct']
     gpu.close()

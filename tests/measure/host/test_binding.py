@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
-from mmgpu_hooks.measure.host import Binding, find_binding, read_binding
+from mmgpu_hooks.measure.host import find_binding, read_binding
 
 BIND = {'OMP_PROC_BIND': 'true'}
 OFF = {'OMP_PROC_BIND': 'FALSE', 'OMP_PLACES': 'cores'}
@@ -41,8 +41,9 @@ ELASTIC = {**BIND, 'TORCHELASTIC_RUN_ID': 'none'}
     ],
 )
 def test_who_bound_a_process_of_one_cpu(environ, library, thread, ancestor, found):
-    answer = find_binding(1, environ, library=library, thread=thread, ancestor=ancestor)
-    assert answer == (found and Binding(*found))
+    counts = (count or 0 for count in (library, thread, ancestor))
+    names = 'unbound_cpus', 'bound_by'
+    assert find_binding(1, environ, *counts) == dict(zip(names, found or ()))
 
 
 def test_no_runtime_is_loaded_to_ask_it():
@@ -53,14 +54,11 @@ def test_no_runtime_is_loaded_to_ask_it():
     """
     command = [sys.executable, '-c', code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ['None', 'False'], done.stderr
+    assert done.stdout.split() == ['{}', 'False'], done.stderr
 
 
-def test_nothing_is_known_without_proc(tmp_path):
-    assert read_binding(1, BIND, tmp_path) is None
-
-
-def test_a_host_that_hides_processes_of_others(tmp_path, monkeypatch):
+def test_without_proc_and_where_processes_of_others_are_hidden(tmp_path, monkeypatch):
+    assert read_binding(1, BIND, tmp_path) == {}
     hidden = Mock(side_effect=psutil.AccessDenied(1))
     monkeypatch.setattr(psutil.Process, 'parents', hidden)
-    assert read_binding(1, BIND, tmp_path) is None
+    assert read_binding(1, BIND, tmp_path) == {}

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from mmgpu_hooks.measure.cgroup import (
-    count_cpuset_cpus,
     find_cpu_groups,
     find_memory_groups,
     read_throttled_s,
@@ -61,13 +60,6 @@ def lay(folder: Path, groups: str, files: str) -> tuple[Path, Path]:
             )
             for cpu in ('cpu,cpuacct', 'cpu')
         ),
-        # an ancestor out of sight
-        (
-            '3:memory:/docker/box',
-            f'memory/memory.limit_in_bytes={NO_LIMIT}; '
-            'memory/memory.stat=cache 1\nhierarchical_memory_limit 5',
-            (None, 5),
-        ),
         # both versions
         (
             '4:cpu,cpuacct:/job 0::/job',
@@ -93,19 +85,6 @@ def test_the_smallest_limit_counts(tmp_path: Path, groups, files, limits):
     found = find_cpu_groups(*roots), find_memory_groups(*roots)
     assert tuple(min((one for one, _ in of), default=None) for of in found) == limits
     assert find_cpu_groups(tmp_path, tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ('files', 'cpus'),
-    [
-        ('job/cpuset.cpus.effective=0-3,6', 5),
-        ('cpuset.cpus.effective=4', 1),
-        ('cpuset/cpuset.effective_cpus=0-1', 2),
-        ('cpu.max=max 1', None),
-    ],
-)
-def test_the_cpus_of_the_cpuset_are_counted(tmp_path: Path, files: str, cpus):
-    assert count_cpuset_cpus(*lay(tmp_path, '3:cpuset:/job 0::/job', files)) == cpus
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ def host(tmp_path: Path) -> Path:
     group.mkdir(parents=True)
     (own / 'cgroup').write_text('0::/\n')
     (group / 'cpu.max').write_text('300000 100000\n')
-    (group / 'cpuset.cpus.effective').write_text('0-3,6\n')
     (group / 'memory.max').write_text(f'{6 << 30}\n')
     return tmp_path
 
@@ -40,7 +39,6 @@ def test_every_limit_is_recorded(host: Path):
     limits = read(host, SLURM_CPUS_PER_TASK='6')
     assert limits.logical_cpus == 8
     assert limits.affinity_cpus == 4
-    assert limits.cpuset_cpus == 5
     assert limits.cgroup_cpu_cores == 3.0
     assert limits.slurm_cpus == 6
     assert limits.usable_cores == 3.0
@@ -66,12 +64,14 @@ def test_every_limit_is_recorded(host: Path):
 )
 def test_usable_cores(cpus, affinity, quota, slurm, ranks, is_task, usable):
     assert usable == compute_usable_cores(
-        logical_cpus=cpus,
-        affinity_cpus=affinity,
-        cgroup_cpu_cores=quota,
-        slurm_cpus=slurm,
-        ranks_on_host=ranks,
-        rank_is_slurm_task=is_task,
+        HostLimits(
+            logical_cpus=cpus,
+            affinity_cpus=affinity,
+            cgroup_cpu_cores=quota,
+            slurm_cpus=slurm,
+            ranks_on_host=ranks,
+        ),
+        is_task,
     )
 
 
@@ -119,9 +119,7 @@ def test_open_files_is_the_soft_limit(host: Path, monkeypatch):
         ({'TORCHELASTIC_RUN_ID': 'none'}, 2.0),
     ],
 )
-def test_a_launcher_under_slurm_is_told_by_the_number_of_tasks(
-    host: Path, environ: dict[str, str], usable: float
-):
+def test_a_launcher_under_slurm_is_told_by_the_number_of_tasks(host, environ, usable):
     (host / 'sys' / 'fs' / 'cgroup' / 'cpu.max').write_text('max 100000')
     limits = read(host, ranks=2, cpus=8, SLURM_CPUS_PER_TASK='4', **environ)
     assert limits.usable_cores == usable

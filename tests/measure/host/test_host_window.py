@@ -84,7 +84,7 @@ def test_process_and_host_are_read_in_windows(host: Host, monkeypatch):
     assert read['system_cpu_pct'] == 75.0
     cpu.turn(0.25)
     schedstat.unlink()  # hidden
-    assert meter.read() == {'process_cpu_s': 0.25}
+    assert meter.read() == {'process_cpu_s': 0.25, 'process_run_delay_s': None}
 
 
 class Times(NamedTuple):
