@@ -33,23 +33,18 @@ def report(run_folder: Path, output: Path) -> None:
     RUN_FOLDER is the work_dir of a training; its newest run is read. The page has the
     verdict, the time ledger, the run over time, loader, memory, saves, ranks and host.
     """
-    _check_output(output)
+    # before any long step, so that no other file is lost
+    verify_output(output)
+    if output.exists():
+        with output.open('rb') as file:
+            beginning = file.read(_BEGINNING)
+        if beginning and not is_page(beginning):
+            raise UserError(
+                f'expected a new file or an older report, found another file at '
+                f'{output}; name another with --output.'
+            )
     answer, _ = judge_runs([run_folder])
     page = render_page(answer, run_folder.absolute().name).encode()
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(output, page)
     print(f'Written to {output} ({format_bytes(len(page))})')
-
-
-def _check_output(output: Path) -> None:
-    """Refuse what is no report, before any long step, so that no other file is lost."""
-    verify_output(output)
-    if not output.exists():
-        return
-    with output.open('rb') as file:
-        beginning = file.read(_BEGINNING)
-    if beginning and not is_page(beginning):
-        raise UserError(
-            f'expected a new file or an older report, found another file at {output}; '
-            'name another with --output.'
-        )

@@ -53,8 +53,6 @@ class Item:
     """What it rests on, in small print."""
     level: str = ''
     """A key of :data:`SIGNS`; empty without a judgement."""
-    more: Sequence[str] = ()
-    """Paragraphs that open on demand; the page alone shows them."""
 
 
 @dataclass(frozen=True)

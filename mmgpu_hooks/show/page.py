@@ -6,16 +6,13 @@ from importlib.resources import files
 from typing import Any
 
 from mmgpu_hooks.show.charts import COLORS, can_draw, draw
-from mmgpu_hooks.show.document import SIGNS, Section
+from mmgpu_hooks.show.document import SIGNS
 from mmgpu_hooks.show.recommendation import Answer
 from mmgpu_hooks.show.run_sections import describe_page
 from mmgpu_hooks.show.text import bind_units, visible
 from mmgpu_hooks.version import __version__
 
-GENERATOR = 'mmgpu_hooks'
-"""By which a page is known as one of ours."""
-
-_NO_BREAK = '\u00a0'
+_MARK = b'name="generator" content="mmgpu_hooks '
 
 
 def is_page(beginning: bytes) -> bool:
@@ -24,7 +21,7 @@ def is_page(beginning: bytes) -> bool:
     Args:
         beginning: Some kilobytes of it.
     """
-    return f'name="generator" content="{GENERATOR} '.encode() in beginning
+    return _MARK in beginning
 
 
 def render_page(answer: Answer, label: str) -> str:
@@ -37,23 +34,17 @@ def render_page(answer: Answer, label: str) -> str:
         """Text without control characters, not broken before a unit."""
         if hasattr(value, '__html__'):
             return value
-        return bind_units(visible(value), _NO_BREAK)
-
-    def picture(section: Section) -> Markup:
-        # what is drawn is escaped already
-        if section.chart is None or not can_draw():
-            return Markup('')
-        return Markup(draw(section.chart, section.name))
+        return bind_units(visible(value), '\u00a0')
 
     environment = Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=shown
     )
-    template = environment.from_string(_read_own('page.html'))
     verdict, *sections = describe_page(answer)
-    return template.render(
+    drawn = [(one.name, one.chart) for one in sections if can_draw() and one.chart]
+    return environment.from_string(_read_own('page.html')).render(
         can_draw=can_draw(),
-        generator=f'{GENERATOR} {__version__}',
-        picture=picture,
+        # what is drawn is escaped already
+        pictures={name: Markup(draw(chart, name)) for name, chart in drawn},
         sections=sections,
         signs=SIGNS,
         style=Markup(_style()),

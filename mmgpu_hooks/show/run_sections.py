@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
@@ -19,7 +18,6 @@ from mmgpu_hooks.schema.figures import (
 )
 from mmgpu_hooks.schema.recorded import PART_NAMES, UNATTRIBUTED
 from mmgpu_hooks.show import charts
-from mmgpu_hooks.show.comparison import images_per_second
 from mmgpu_hooks.show.document import (
     Column,
     Item,
@@ -76,9 +74,6 @@ _HOST: Sequence[Column] = (
 )
 _SETTINGS: Sequence[Column] = (
     ('start of workers', 'run.loader.start_method', str),
-    ('samples', 'run.loader.dataset_length', str),
-    ('epochs', 'run.max_epochs', str),
-    ('iterations', 'run.max_iters', str),
     ('device', 'run.device', str),
     ('GPU', 'run.gpu.name', str),
     ('ranks', 'run.world_size', str),
@@ -143,9 +138,6 @@ def _list_figures(run: Run) -> Iterator[tuple[str, str, str]]:
         share = f'{format_pct(100 * run.data_wait_s / run.iter_s)} of an iteration'
     yield 'Data wait', format_seconds(run.data_wait_s), share
     yield 'Step', format_seconds(run.step_s), steady
-    rate = images_per_second(run)
-    words = 'unknown' if rate is None else f'{rate:.1f} images/s'
-    yield 'Speed', words, 'whole training' + ', per rank' * (run.run.world_size > 1)
     gpu = run.gpu
     if gpu is None or gpu.util_pct is None:
         yield 'GPU', 'unknown', run.why_no_gpu_util
@@ -265,12 +257,10 @@ def _ranks_section(answer: Answer) -> list[Section]:
 
 
 def _findings_section(answer: Answer) -> Section:
-    """Each judgement with its numbers, and the text of its rule behind it."""
+    """Each judgement with its numbers; ``mmgpu explain`` has what its rule says."""
     items = []
     for one in answer.diagnosis.findings:
         share = one.share
         basis = '' if share is None else f' · {format_pct(100 * share)} of the time'
-        rule = RULES.get(one.code)
-        more = rule.explanation.replace('``', '').split('\n\n') if rule else ()
-        items.append(Item(one.detail, one.title, one.code + basis, one.severity, more))
+        items.append(Item(one.detail, one.title, one.code + basis, one.severity))
     return Section('Findings', 'findings', items=items)

@@ -10,7 +10,7 @@ from mmgpu_hooks.schema.figures import format_bytes, format_pct, format_seconds,
 from mmgpu_hooks.schema.judged import Diagnosis
 from mmgpu_hooks.schema.recorded import PART_NAMES
 from mmgpu_hooks.schema.run import RanksSummary
-from mmgpu_hooks.show.text import bind_units, shell_path, unbind_units, visible
+from mmgpu_hooks.show.text import BOUND, bind_units, shell_path, visible
 
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
@@ -62,7 +62,7 @@ def render_training_summary(
         if len(lines) <= _MOST_LINES - 2:
             break
     # paths of images may hold anything, and a log file or terminal may not take it
-    whole = '\n'.join([begin, *lines, last])
+    whole = '\n'.join([begin, *lines, last]).replace(BOUND, ' ')
     return visible(whole).encode('ascii', 'backslashreplace').decode('ascii')
 
 
@@ -73,10 +73,8 @@ def _shorten(text: str) -> str:
 
 def _wrap(label: str, text: str) -> list[str]:
     label = f'  {"" if label == "why" else label}'.ljust(_LABEL)
-    lines = textwrap.wrap(
-        bind_units(text), _WIDTH, initial_indent=label, subsequent_indent=' ' * _LABEL
-    )
-    return [unbind_units(line) for line in lines]
+    text, indent = bind_units(text), ' ' * _LABEL
+    return textwrap.wrap(text, _WIDTH, initial_indent=label, subsequent_indent=indent)
 
 
 def _iteration(run: Run) -> Iterator[str]:

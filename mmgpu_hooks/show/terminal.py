@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mmgpu_hooks.show.document import SIGNS, Item, Section, Table
-from mmgpu_hooks.show.text import bind_units, unbind_units, visible
+from mmgpu_hooks.show.text import BOUND, bind_units, visible
 
 if TYPE_CHECKING:
     # late: JSON needs none of it
@@ -67,7 +67,7 @@ def render(
             console.print(indented, width=room)
     # padding that fills a table's column is no content
     lines = (line.rstrip() for line in buffer.getvalue().splitlines())
-    return unbind_units('\n'.join(lines))
+    return '\n'.join(lines).replace(BOUND, ' ')
 
 
 def _lay_out(section: Section) -> Iterator[RenderableType]:
@@ -93,8 +93,7 @@ def _lay_out(section: Section) -> Iterator[RenderableType]:
 def _text(text: object, style: str = '', *, no_wrap: bool = False) -> Text:
     from rich.text import Text
 
-    shown = visible(text)
-    shown = shown if no_wrap else bind_units(shown)
+    shown = visible(text) if no_wrap else bind_units(visible(text))
     # a path without a space is folded, never cut
     return Text(shown, style=style, no_wrap=no_wrap, overflow='fold')
 

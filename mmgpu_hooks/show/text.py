@@ -98,19 +98,14 @@ def guarded_output() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-_BOUND_SPACE = '\ue000'
-"""A private character, because rich breaks lines at a no-break space too."""
+BOUND = '\ue000'
+"""A private character for a space: rich breaks lines at a no-break space, too."""
 _UNIT = re.compile(r'(\d) (%|s|us|ms|min|KiB|MiB|GiB|MHz|W|C)(?![A-Za-z])')
 
 
-def bind_units(text: str, space: str = _BOUND_SPACE) -> str:
+def bind_units(text: str, space: str = BOUND) -> str:
     """Text in which no line is broken between a figure and its unit."""
     return _UNIT.sub(rf'\1{space}\2', text)
-
-
-def unbind_units(text: str) -> str:
-    """The text as it is read, once its lines are broken."""
-    return text.replace(_BOUND_SPACE, ' ')
 
 
 def short_path(path: Path | str | None) -> str | None:
