@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.harness import (
     Benchmark,
@@ -42,11 +41,12 @@ AT = 27
 IN_LOG_S = 90.0
 """Within this time the log must name worker and sample, at the default."""
 REPEATS, TWIN_REPEATS, AT_ONCE = 3, 5, 6
+"""At the default a case is played once."""
 _PATIENCE_S = 240.0
 _JOINED_S = 4.0
 """After an alarm: rank 0 gives the others time to speak, and names who stands."""
 _ASKING = threading.Lock()
-_NO_ANSWER: dict[str, Any] = {'cause': 'no answer', 'sample': None, 'rank': None}
+"""One at a time, since what is printed is caught."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Case:
         stands: How many ranks stand still and say so, rather than end.
         sample: That must be named, and where it stands still the worker as well.
         rank: That must be named, of two.
-        needs: What not every machine has: ``mount`` or ``card``.
+        is_mounted: Whether it mounts a small file system, which needs root.
     """
 
     plant: str
@@ -69,7 +69,7 @@ class Case:
     worker: int = 1
     rank: int | None = None
     after_s: float = 5.0
-    needs: str = ''
+    is_mounted: bool = False
 
 
 DEFAULT = 'a sample that sleeps, at the default'
@@ -84,7 +84,7 @@ CASES = {
     'a lock held while workers fork': Case('lock', 'worker_deadlock', 1, 0, 0),
     'a worker stopped by SIGSTOP': Case('stop worker', 'worker_stuck', 1, AT),
     'a FIFO without a writer': Case('fifo', 'storage_stalled', 1, AT),
-    '/dev/shm full': Case('shm', 'shm_full', 1, needs='mount'),
+    '/dev/shm full': Case('shm', 'shm_full', 1, is_mounted=True),
     "C code that holds Python's lock": Case('backtrack', 'worker_stuck', 1),
     'a rank raises': Case('raise on rank 1', 'rank_lost', 1, rank=1),
     'a rank loads': Case('sleep on rank 1', 'worker_stuck', 2, AT, 0, rank=1),
@@ -92,26 +92,29 @@ CASES = {
     'a worker killed by SIGSEGV': Case('crash worker', 'worker_killed'),
     'an exception in a sample': Case('missing file', 'sample_raised', sample=AT),
     'too few open files': Case('few files', 'open_files'),
-    'the disk full': Case('disk', 'disk_full', needs='mount'),
+    'the disk full': Case('disk', 'disk_full', is_mounted=True),
     'a kill for memory in a group': Case('kill for memory', 'oom_cgroup'),
     'kill -9 of the run': Case('kill run', 'interrupted'),
     'kill -9 of one of two ranks': Case('kill rank 1', 'rank_lost', rank=1),
-    'a card lost': Case('lose card', 'gpu_lost', needs='card'),
     'NaN losses': Case('nan', 'nan_loss'),
     'a typo in the config': Case('typo', 'config_error'),
     'Ctrl-C': Case('ctrl-c', 'interrupted'),
 }
 """Those that wait longest first."""
-QUICK = 'sleep', 'kill worker', 'missing file', 'fifo', 'ctrl-c', 'slow save'
+MOUNTING = 'unshare', '-m'
+QUICK = (
+    *('a sample that sleeps', 'a worker killed by SIGKILL', 'a slow save'),
+    *('an exception in a sample', 'a FIFO without a writer', 'Ctrl-C'),
+)
 
 
 @contextlib.contextmanager
 def started(case: Case, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
     """The training's processes, which end with the block."""
-    words = case.plant, str(folder), str(case.after_s)
-    environ = {**os.environ, 'PYTHONUNBUFFERED': '1'}
-    if case.needs == 'card':
-        environ.update(write_card(folder))
+    module = [sys.executable, '-m', 'benchmarks.why_training']
+    words = [*module, case.plant, str(folder), str(case.after_s)]
+    if case.is_mounted:
+        words = [*MOUNTING, *words]
     ranks: list[dict[str, str]] = [{}]
     if case.rank is not None:
         with socket.socket() as listening:
@@ -122,12 +125,12 @@ def started(case: Case, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]
     with open(folder / 'console.txt', 'wb') as console:
         running = [
             subprocess.Popen(
-                [sys.executable, '-m', 'benchmarks.why_training', *words],
+                words,
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**environ, **rank},
+                env={**os.environ, 'PYTHONUNBUFFERED': '1', **rank},
             )
             for rank in ranks
         ]
@@ -140,28 +143,11 @@ def started(case: Case, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]
             process.wait()
 
 
-def write_card(folder: Path) -> dict[str, str]:
-    """Environment in which the mock driver loses its cards after a while."""
-    import yaml
-
-    driver = Path(os.environ['MMGPU_MOCK_CARD'], 'driver')
-    cards = yaml.safe_load((driver / 'mock-nvml-config-h100.yaml').read_text())
-    failure = {'mode': 'lost', 'after_calls': 25, 'xid': {'code': 79}}
-    cards['device_defaults']['failure'] = failure
-    path = folder / 'cards.yaml'
-    path.write_text(yaml.safe_dump(cards))
-    return {'LD_LIBRARY_PATH': str(driver), 'MOCK_NVML_CONFIG': str(path)}
-
-
-SOURCES = ('both', 'folder', 'console')
-
-
 @dataclass(frozen=True)
 class Played:
-    """What was said of one training."""
+    """What was said of one training, by its folder and its console together."""
 
-    answers: dict[str, str | None]
-    """Causes, by what was read: :data:`SOURCES`."""
+    cause: str | None
     is_named: bool | None
     """Whether log and answer name worker, sample and rank; ``None`` without."""
     in_log_s: float | None
@@ -170,7 +156,7 @@ class Played:
 
 def play_and_ask(case: Case, folder: Path) -> Played:
     """Train once, and ask when it stands still or has ended."""
-    run, console = folder / 'run', folder / 'console.txt'
+    run = folder / 'run'
     folder.mkdir()
     named = f'worker {case.worker} (pid', f'sample {case.sample}'
     in_log_s, alarms = None, 0
@@ -190,9 +176,9 @@ def play_and_ask(case: Case, folder: Path) -> Played:
             if 0 < case.stands <= alarms:
                 until = min(until, time.monotonic() + _JOINED_S)
             time.sleep(0.2)
-        words = ['--log', console]
-        found = [ask_why(*more) for more in ((run, *words), (run,), words)]
-    answer, is_named = found[0], None
+        with _ASKING:
+            answer = ask('why', str(run), '--log', str(folder / 'console.txt'))
+    is_named = None
     if case.sample is not None or case.rank is not None:
         is_named = case.rank in (None, answer['rank'])
     if case.sample is not None:
@@ -200,65 +186,42 @@ def play_and_ask(case: Case, folder: Path) -> Played:
         is_named &= in_log_s is not None or not case.stands
     if answer['cause'] != case.cause or is_named is False:
         say(f'{case.plant}: {json.dumps(answer)}')
-    causes = {source: one['cause'] for source, one in zip(SOURCES, found)}
-    return Played(causes, is_named, in_log_s, alarms)
+    return Played(answer['cause'], is_named, in_log_s, alarms)
 
 
-def ask_why(*words: object) -> dict[str, Any]:
-    """What ``mmgpu why`` says; one at a time, since its output is caught."""
-    with _ASKING, contextlib.suppress(SystemExit):
-        return ask('why', *map(str, words))
-    return _NO_ANSWER
-
-
-def find_lack(case: Case) -> str:
-    """Why this machine cannot play a case; nothing where it can."""
-    if case.needs == 'card' and 'MMGPU_MOCK_CARD' not in os.environ:
-        return 'MMGPU_MOCK_CARD names no mock driver'
-    mount = ['unshare', '-m', 'mount', '-t', 'tmpfs', 'tmpfs', '/mnt']
-    if case.needs == 'mount' and subprocess.run(mount, capture_output=True).returncode:
-        return 'mounting needs root'
-    return ''
+def may_mount() -> bool:
+    """Whether this machine can play the cases that do."""
+    mount = [*MOUNTING, 'mount', '-t', 'tmpfs', 'tmpfs', '/mnt']
+    return not subprocess.run(mount, capture_output=True).returncode
 
 
 def list_figures(played: dict[str, list[Played]]) -> Iterator[Figure]:
     """The targets over everything that was played."""
-    right, named, false, twins = [], [], 0, 0
-    for name, runs in played.items():
-        for one in runs:
-            is_right = one.answers['both'] == CASES[name].cause
-            if CASES[name].cause is None:
-                twins, false = twins + 1, false + one.alarms + (not is_right)
-            else:
-                right.append(is_right)
-            named += [] if one.is_named is None else [one.is_named]
+    every = [(CASES[name].cause, one) for name, runs in played.items() for one in runs]
+    right = [one.cause == cause for cause, one in every if cause]
+    named = [one.is_named for _, one in every if one.is_named is not None]
+    twins = [one.alarms + (one.cause is not None) for cause, one in every if not cause]
     for label, hits, least in (
         ('right cause', right, 95),
         ('right worker, sample and rank', named, 100),
     ):
         share_pct = 100 * sum(hits) / len(hits) if hits else None
         yield at_least(label, share_pct, least, '%', f'of {len(hits)} trainings')
-    yield exactly('false alarms', false, 0, note=f'in {twins} twins')
+    yield exactly('false alarms', sum(twins), 0, note=f'in {len(twins)} twins')
     if DEFAULT in played:
         in_log_s = played[DEFAULT][0].in_log_s
         yield at_most('named in the log, at 60 s', in_log_s, IN_LOG_S, 's')
 
 
-def render_cases(played: dict[str, list[Played]], lacking: dict[str, str]) -> str:
-    """A row per case."""
+def render_cases(played: dict[str, list[Played]]) -> str:
+    """A row per case; one that was not played lacked root."""
     rows = []
     for name, runs in played.items():
         cause, times = CASES[name].cause, [one.in_log_s or 0.0 for one in runs]
-        counts = [
-            f'{sum(one.answers[source] == cause for one in runs)} of {len(runs)}'
-            for source in SOURCES
-        ]
+        count = f'{sum(one.cause == cause for one in runs)} of {len(runs)}'
         in_log = f'{max(times):.1f}' if any(times) else ''
-        rows.append([name, str(cause), *counts, in_log])
-    for name, why in lacking.items():
-        rows.append([name, str(CASES[name].cause), f'not played: {why}', '', '', ''])
-    header = ['planted', 'cause', 'named', 'folder alone', 'console alone', 'in log, s']
-    return render_table(header, rows)
+        rows.append([name, str(cause), count, in_log])
+    return render_table(['planted', 'cause', 'named', 'in log, s'], rows)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -266,18 +229,16 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument('--only', default='', help='cases whose name holds this')
     bench = Benchmark('why', __doc__ or '', argv, parser=parser, is_timed=False)
-    turns, lacking = [], {}
-    for name, case in CASES.items():
-        if bench.options.only not in name or (
-            bench.is_quick and case.plant not in QUICK
-        ):
-            continue
+    turns, can_mount = list[str](), may_mount()
+    for name in QUICK if bench.is_quick else CASES:
+        case = CASES[name]
         repeats = REPEATS if case.cause else TWIN_REPEATS
         if bench.is_quick or name == DEFAULT:
-            repeats = int(name != DEFAULT or not bench.is_quick)
-        lack = find_lack(case)
-        lacking.update({name: lack} if lack else {})
-        turns += [name] * (0 if lack else repeats)
+            repeats = 1
+        if case.is_mounted and not can_mount:
+            say(f'{name} is not played: mounting needs root')
+        elif bench.options.only in name:
+            turns += [name] * repeats
     played: dict[str, list[Played]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix='mmgpu-why-') as root:
         folders = [Path(root, str(number)) for number in range(len(turns))]
@@ -285,9 +246,9 @@ def main(argv: list[str] | None = None) -> int:
             answers = pool.map(play_and_ask, [CASES[name] for name in turns], folders)
             for count, (name, answer) in enumerate(zip(turns, answers), 1):
                 played[name].append(answer)
-                say(f'{count} of {len(turns)}: {name}: {answer.answers}')
+                say(f'{count} of {len(turns)}: {name}: {answer.cause}')
     bench.add(*list_figures(played))
-    return bench.finish(render_cases(played, lacking))
+    return bench.finish(render_cases(played))
 
 
 if __name__ == '__main__':
