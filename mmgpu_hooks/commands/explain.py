@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 
 import click
 
 from mmgpu_hooks.commands.options import command
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.rules import RULES
+from mmgpu_hooks.judge.verdict import VERDICTS
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.terminal import DEFAULT_WIDTH
+
+_BY_NO_RULE = {
+    'compute_bound': 'Data is at hand when it is needed, so the step sets the speed; '
+    '``mmgpu profile CONFIG`` says what it consists of.',
+    'not_enough_evidence': 'Too few iterations were recorded to judge the run; the '
+    'verdict says how many more it needs.',
+}
 
 
 @command('explain', '0 explained')
@@ -21,28 +30,34 @@ def explain(code: str | None) -> None:
     Without a code, list all of them.
     """
     if code is None:
-        for entry in RULES.values():
-            verdict = f' ({entry.verdict})' if entry.verdict else ''
-            print(f'{entry.code}  {entry.title}{verdict}')
+        for rule in RULES.values():
+            verdict = f' ({rule.verdict})' if rule.verdict else ''
+            print(f'{rule.code}  {rule.title}{verdict}')
         for cause in CAUSES.values():
             print(f'{cause.name:<16} {cause.title}')
-    elif named := CAUSES.get(code.lower()):
-        do = '\n\n'.join(f'- {text}' for text in named.do)
-        _print_page(f'{named.name}: {named.title}\n\n{named.page}\n\n{do}')
-    elif asked := [
-        rule
-        for rule in RULES.values()
-        if code.upper() == rule.code
-        # data_bound_workers is data_bound, by MG101
-        or (rule.verdict and code.lower().startswith(rule.verdict))
-    ]:
-        for one in asked:
-            _print_page(f'{one.code}  {one.title}\n\n{one.explanation}')
-    else:
+        return
+    pages = list(_find_pages(code))
+    if not pages:
         raise UserError(
             f'expected a rule code, a verdict or a cause, found {code!r}; '
             '"mmgpu explain" lists them.'
         )
+    for page in pages:
+        _print_page(page)
+
+
+def _find_pages(code: str) -> Iterator[str]:
+    name = code.lower()
+    if cause := CAUSES.get(name):
+        do = '\n\n'.join(f'- {text}' for text in cause.do)
+        yield f'{cause.name}: {cause.title}\n\n{cause.page}\n\n{do}'
+    if name in _BY_NO_RULE:
+        yield f'{VERDICTS[name]}\n\n{_BY_NO_RULE[name]}'
+    for rule in RULES.values():
+        # data_bound_workers is data_bound, by MG101
+        is_of_rule = rule.verdict and name.startswith(rule.verdict)
+        if code.upper() == rule.code or is_of_rule:
+            yield f'{rule.code}  {rule.title}\n\n{rule.explanation}'
 
 
 def _print_page(text: str) -> None:

@@ -16,6 +16,7 @@ import pytest
 from mmgpu_hooks.commands import explain
 from mmgpu_hooks.commands.main import COMMANDS, GROUPS, main
 from mmgpu_hooks.judge.causes import CAUSES
+from mmgpu_hooks.judge.verdict import VERDICTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -145,7 +146,7 @@ def test_every_rule_and_cause_of_the_project_is_explained(capsys):
     assert main(['explain']) == 0
     listed = capsys.readouterr().out
     assert {line.split()[0] for line in listed.splitlines()} == codes
-    for code in (*codes, 'memory_bound', 'data_bound_workers'):
+    for code in (*codes, *VERDICTS):
         assert main(['explain', code.lower()]) == 0
         page = capsys.readouterr().out
         assert len(page) > 50
