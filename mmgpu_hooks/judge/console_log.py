@@ -11,7 +11,7 @@ import codecs
 import enum
 import io
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
@@ -30,7 +30,6 @@ _CONTEXT = 400
 _SURVIVED = 3
 """Iterations after which training evidently went on."""
 
-_MOST_RANKS = 256
 
 _NEAR = 5
 """Lines within which one belongs to the next, though ranks interleave."""
@@ -316,8 +315,8 @@ _PREFIX = _any(
 \[?\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?\]?[ ,:|-]*
 \d\d/\d\d \d\d:\d\d:\d\d - \w+ - (?!WARN)[A-Z]+ -[ ]
 std(?:out|err)(?: [FP]|:)[ ]
-\[?(?:default|[Rr]ank)[ _]?(?P<a>\d+)\]?: ?|(?P<b>\d{1,4}):[ ]|\[(?P<h>\d+)\]:\s
-\[\d+,(?P<c>\d+)\]<std(?:err|out)>: ?|\(\w+ pid=\d+[^)]*\)[ ]
+\[?(?:default|[Rr]ank)[ _]?(?P<a>\d{1,4})\]?: ?|(?P<b>\d{1,4}):[ ]|\[(?P<h>\d{1,4})\]:\s
+\[\d+,(?P<c>\d{1,4})\]<std(?:err|out)>: ?|\(\w+ pid=\d+[^)]*\)[ ]
 (?:[\w.-]+-\d+|worker\S*|node\S*|gpu\S*) +\|[ ]
 [\w.-]+-\d+:[ ](?=\S*(?:Error|Trace)|  File)
 (?:\w+ - )?(?:ERROR|CRITICAL|FATAL)(?: -|:)? (?=\S*(?:Error|Exception|Interrupt)\b)
@@ -366,16 +365,14 @@ _START = re.compile(r'^(?:System environment|Environment info):')
 _WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
 _OWN = re.compile(r'\s*Cause: (\w+) \((sure|likely)\); mmgpu explain \1$')
 """What the hook's own warning says of a run that stands still."""
-_FLAGS = (
-    ('data', re.compile(r'torch/utils/data/_utils/(?:fetch|worker)\.py')),
-    (
-        'loader',
-        re.compile(r'torch/utils/data/|multiprocessing/(?:conn|queue|reso|redu)'),
-    ),
-    ('shm', re.compile(r'multiprocessing/(?:synchronize|shared_memory)\.py')),
-    ('config', re.compile(_IN_CONFIG)),
-    ('spawn', re.compile(r'multiprocessing/spawn\.py')),
-)
+_FLAGS = {
+    'data': r'torch/utils/data/_utils/(?:fetch|worker)\.py',
+    'loader': r'torch/utils/data/|multiprocessing/(?:conn|queue|reso|redu)',
+    'shm': r'multiprocessing/(?:synchronize|shared_memory)\.py',
+    'config': _IN_CONFIG,
+    'spawn': r'multiprocessing/spawn\.py',
+}
+"""What a frame of such a file says of its traceback."""
 _LIBRARY = re.compile(
     r'site-packages|dist-packages|/lib/python\d|<frozen|lib/python3|mmgpu_hooks/hooks/'
 )
@@ -423,7 +420,7 @@ class _Traceback:
         path = path.replace('\\', '/')
         if not _STANDARD.search(path):
             self.innermost = path
-        self.flags |= {name for name, known in _FLAGS if known.search(path)}
+        self.flags |= {name for name, file in _FLAGS.items() if re.search(file, path)}
         if function in ('_worker_loop', '__getitem__'):
             self.flags.add('data')
         if not _LIBRARY.search(path):
@@ -445,7 +442,7 @@ class ConsoleLog:
         self._order = 0
         self._frame = -_NEAR
         self._recent: deque[str] = deque(maxlen=64)
-        self._tracebacks: dict[int | None, _Traceback] = {}
+        self._tracebacks: dict[int | None, _Traceback] = defaultdict(_Traceback)
         self._events: dict[Sign, list[Event]] = {}
         self._calm = 0
         self._nans: list[Event] = []
@@ -468,10 +465,7 @@ class ConsoleLog:
         label = next(filter(None, prefix.groups()), None)
         rank, text = None if label is None else int(label), text[prefix.end() :]
         if text and not self._note_progress(line, text):
-            if rank not in self._tracebacks and len(self._tracebacks) >= _MOST_RANKS:
-                self._tracebacks.clear()
-            traceback = self._tracebacks.setdefault(rank, _Traceback())
-            self._read(line, text, rank, traceback)
+            self._read(line, text, rank, self._tracebacks[rank])
 
     def _read(
         self, line: int, text: str, rank: int | None, traceback: _Traceback

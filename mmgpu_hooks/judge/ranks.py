@@ -60,7 +60,7 @@ def compare_ranks(
         ``None`` for a run of a single rank.
     """
     world = first.run.world_size
-    if world <= 1 and not others:
+    if world <= 1:
         return None
     said, ranks = [*notes], {first.run.rank: first}
     for other in others:
@@ -71,8 +71,6 @@ def compare_ranks(
             ranks[other.run.rank] = other
         else:
             said.append(f'{other.path} is of another run ({difference}).')
-    if world <= 1:
-        return RanksSummary(world, 'It is a run of one rank.', notes=tuple(said))
     missing = ', '.join(str(n) for n in range(world) if n not in ranks)
     if missing:
         found = f'{len(ranks)} of {world} ranks left evidence here'
@@ -85,7 +83,7 @@ def compare_ranks(
         said.append(f'Ranks are compared up to iteration {min(lasts)} of {max(lasts)}.')
     count = min((len(rank.steady) for rank in known.values()), default=0)
     shared = {n: one.steady.take(range(count)) for n, one in known.items() if count}
-    return _compare(shared, count, RanksSummary(world, '', notes=tuple(said)))
+    return _compare(shared, RanksSummary(world, '', notes=tuple(said)))
 
 
 def find_slowest(ranks: RanksSummary | None, runs: Sequence[Run]) -> Run | None:
@@ -125,35 +123,25 @@ def with_saves_of(judged: Run, first: Run) -> Run:
 
 def _difference(run: RunRecord, other: RunRecord) -> str | None:
     """Why two records are not of the same run; ``None`` when they are."""
-    for name in ('world_size', 'start_iteration', 'loop', 'max_epochs', 'max_iters'):
+    for name in ('world_size', 'start_iteration', 'max_iters'):
         mine, its = getattr(run, name), getattr(other, name)
         if mine != its:
             return f'{name} {its} instead of {mine}'
-    if other.rank >= other.world_size:
-        return f'rank {other.rank} of {other.world_size}'
     apart_s = abs(other.started_unix_s - run.started_unix_s)
     return f'it started {apart_s:.0f} s apart' if apart_s > START_TOLERANCE_S else None
 
 
-def _compare(
-    shared: Mapping[int, Intervals], count: int, summary: RanksSummary
-) -> RanksSummary:
-    """Fill the summary in.
-
-    Args:
-        shared: The intervals that all ranks recorded, by rank.
-        count: How many they are.
-        summary: With the number of ranks and notes.
-    """
+def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSummary:
+    """Fill the summary in by the intervals that all ranks recorded, by rank."""
     rows = [_row(number, one) for number, one in shared.items()]
-    first = next(iter(shared.values()), None)
-    iterations = 0 if first is None else count_all(first.column('iterations'))
+    counts = [one.column('iterations') for one in shared.values()] or [np.zeros(0)]
+    iterations = count_all(counts[0])
     summary = replace(summary, rows=tuple(rows), iterations=iterations)
-    if len(rows) < 2 or count < MIN_INTERVALS:
+    if len(rows) < 2 or len(counts[0]) < MIN_INTERVALS:
         why = (
             f'The slowest rank is unknown: {plural(len(rows), "rank")} with '
-            f'{plural(count, "interval")} in common beside the warm-up, needed '
-            f'{MIN_INTERVALS} of at least 2 ranks.'
+            f'{plural(len(counts[0]), "interval")} in common beside the warm-up, '
+            f'needed {MIN_INTERVALS} of at least 2 ranks.'
         )
         return replace(summary, why=why)
     slowest = max(rows, key=lambda row: row.own_s)

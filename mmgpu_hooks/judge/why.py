@@ -41,8 +41,6 @@ _PATH = re.compile(
 )
 _PID = re.compile(r'\(pid(?:\(s\))? [\d, ]+\)')
 _KILLED = re.compile(r'Killed process (\d+)')
-_UNCLEAR = 'oom_host', 'worker_killed', 'unknown'
-"""What figures of a run would confirm or refute."""
 _CARD_LOST = re.compile(r'GPU is lost|fallen off the bus', re.I)
 
 Found = Sequence[tuple[str, ConsoleLog]]
@@ -99,7 +97,7 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     state = 'running' if first and first.host.is_alive else 'ended'
     why = _name(source, event, log, state, standstill is not None and len(ranks) > 1)
     if first is None:
-        return _complete(why, first, None)
+        return _complete(why)
     said, why = why, _weigh(why, event, first)
     gone = next((rank for rank in ranks if rank.is_gone), None)
     if gone and why.cause == 'rank_lost' and event.sign.order != Order.RAISED:
@@ -108,7 +106,7 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     if lost:
         why = _with(why, 'sure', lost[0], 'gpu_lost')
     samples = [end.sample for rank, end in ended if event.rank in (None, rank.number)]
-    return _complete(why, first, next(filter(None, samples), None))
+    return _complete(why, next(filter(None, samples), None))
 
 
 def _judge_completed(logs: Found, ranks: Sequence[Rank]) -> Why:
@@ -238,15 +236,15 @@ def _judge_silence(logs: Found, rank: Rank | None) -> Why:
     if end is not None:
         text = end.traceback[-1] if end.traceback else end.error or ''
         why = Why('running' if is_alive else 'ended', 'unknown', 'unknown', '')
-        return _complete(_with(why, 'unknown', text), rank, end.sample)
+        return _complete(_with(why, 'unknown', text), end.sample)
     if is_alive:
         return Why('running', None, 'sure', 'It is running; no line says otherwise.')
     if is_alive is None:
         unknown = 'It has no end record: it still trains elsewhere, or was killed.'
-        return _complete(Why('unknown', 'unknown', 'unknown', unknown), rank, None)
+        return _complete(Why('unknown', 'unknown', 'unknown', unknown))
     gone = f'process {rank.evidence.run.pid} is gone and left no end record'
     why = Why('ended', 'unknown', 'unknown', '', (Proof('host', None, gone),))
-    return _complete(_weigh_kill(why, 'process', rank, ''), rank, None)
+    return _complete(_weigh_kill(why, 'process', rank, ''))
 
 
 def _weigh(why: Why, event: Event, rank: Rank) -> Why:
@@ -309,11 +307,9 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
     return _with(why, why.certainty, text)
 
 
-def _complete(why: Why, rank: Rank | None, sample: str | None) -> Why:
+def _complete(why: Why, sample: str | None = None) -> Why:
     """The answer with what to do, and the sample where a line names its file."""
-    do: tuple[str, ...] = CAUSES[why.cause].do if why.cause else ()
-    if rank is None and why.certainty != 'sure' and why.cause in _UNCLEAR:
-        do = (*do, 'With GPUEfficiencyHook on, the next run shows memory and workers.')
+    do = CAUSES[why.cause or 'unknown'].do
     proof = why.proof if why.cause == 'sample_raised' else ()
     found = filter(None, (_PATH.search(one.text) for one in proof))
     named = next((match[1] or match[2] for match in found), None)

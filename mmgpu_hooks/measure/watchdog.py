@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import math
 import os
 import re
 import sys
 import threading
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -26,8 +28,8 @@ USUAL_TIMES = 20
 """A part is late from so many times its usual duration on."""
 UNKNOWN_TIMES = 10
 """The patience with a part that has not ended once, over the least patience."""
-AGAIN_S = (0.0, 600.0, 3600.0)
-"""After the first alarm: when it is said."""
+AGAIN_S = (0.0, 600.0, 3600.0, math.inf)
+"""After the first alarm: when it is said, and then no more."""
 
 _MOST_GAP = 3.0
 """Times its period that the thread may be late; beyond, it did not run."""
@@ -66,6 +68,7 @@ class Running(NamedTuple):
     """What the part takes otherwise; ``None`` until it has ended once."""
 
 
+@dataclass
 class Watchdog:
     """Watches the training of the thread that makes it.
 
@@ -77,46 +80,36 @@ class Watchdog:
         on_freed: Called in the thread when that went on after all, with the same.
         is_proven: Asked once about what has not ended once and stands for the least
             time: whether it needs no more patience.
-        stack_file: Gets the stacks of all threads when C code holds Python's lock for
+        stack_path: Gets the stacks of all threads when C code holds Python's lock for
             too long, so that this thread cannot run; gone when it never did.
         clock: Monotonic seconds.
     """
 
-    def __init__(
-        self,
-        stuck_after_s: float,
-        read: Callable[[], Running],
-        on_stuck: Callable[[Running, float], Any],
-        on_freed: Callable[[Running, float], Any],
-        is_proven: Callable[[Running], bool] = lambda _: False,
-        stack_file: Path | None = None,
-        clock: Clock = monotonic_s,
-    ) -> None:
-        self._stuck_after_s = stuck_after_s
-        self._read = read
-        self._on_stuck = on_stuck
-        self._on_freed = on_freed
-        self._is_proven = is_proven
-        self._stack_path = stack_file
-        self._stack_file: Any = None
-        self._clock = clock
-        self._period_s = min(max(stuck_after_s / 20, 0.05), 1.0)
+    stuck_after_s: float
+    read: Callable[[], Running]
+    on_stuck: Callable[[Running, float], Any]
+    on_freed: Callable[[Running, float], Any]
+    is_proven: Callable[[Running], bool] = lambda _: False
+    stack_path: Path | None = None
+    clock: Clock = monotonic_s
+
+    def __post_init__(self) -> None:
+        self._period_s = min(max(self.stuck_after_s / 20, 0.05), 1.0)
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self._pid = os.getpid()
-        self._trainer = threading.get_ident()
+        self._stack_file: Any = None
+        self._pid, self._trainer = os.getpid(), threading.get_ident()
         self._running: Running | None = None
-        self._stands_s = 0.0
-        self._alarms = 0
-        self._proven: bool | None = None
+        self._stands_s, self._alarms = 0.0, 0
+        self._proof: bool | None = None
         """``None`` until it was asked for."""
-        self._checked_s = clock()
+        self._checked_s = self.clock()
 
     def start(self) -> None:
         """Begin."""
-        self._checked_s = self._clock()
-        if self._stack_path is not None:
-            self._stack_file = self._stack_path.open('ab', buffering=0)
+        self._checked_s = self.clock()
+        if self.stack_path is not None:
+            self._stack_file = self.stack_path.open('ab', buffering=0)
             _watch_forks()
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._thread.start()
@@ -131,43 +124,38 @@ class Watchdog:
 
     def check(self) -> None:
         """One check; the thread makes one per period."""
-        now_s = self._clock()
+        now_s = self.clock()
         passed_s, self._checked_s = now_s - self._checked_s, now_s
         if self._stack_file is not None:
-            if passed_s > self._stuck_after_s:
+            if passed_s > self.stuck_after_s:
                 self._stack_file.truncate(0)
-            after_s = self._stuck_after_s + self._period_s
+            after_s = self.stuck_after_s + self._period_s
             with _arming:
                 _armed[:] = [self]
                 faulthandler.dump_traceback_later(after_s, file=self._stack_file)
-        running = self._read()
+        running = self.read()
         before, self._running = self._running, running
         if before is None or running.beat != before.beat:
             if self._alarms and before is not None:
-                self._on_freed(before, self._stands_s)
-            self._stands_s, self._alarms, self._proven = 0.0, 0, None
+                self.on_freed(before, self._stands_s)
+            self._stands_s, self._alarms, self._proof = 0.0, 0, None
             return
         if passed_s > _MOST_GAP * self._period_s:
             return
         if any(_DEBUGGERS.search(call) for call in self.read_stack()):
             return
         self._stands_s += passed_s
-        is_late = self._stands_s >= self._stuck_after_s
-        if running.usual_s is None and is_late and self._proven is None:
-            self._proven = self._is_proven(running)
-        if self._alarms < len(AGAIN_S):
-            due_s = self.patience_s(running) + AGAIN_S[self._alarms]
-            if self._stands_s >= due_s:
-                self._alarms += 1
-                self._on_stuck(running, self._stands_s)
+        if self._stands_s >= self._patience_s(running) + AGAIN_S[self._alarms]:
+            self._alarms += 1
+            self.on_stuck(running, self._stands_s)
 
-    def patience_s(self, running: Running) -> float:
+    def _patience_s(self, running: Running) -> float:
         """How long a part may take."""
-        if running.usual_s is None and self._proven:
-            return self._stuck_after_s
-        if running.usual_s is None:
-            return UNKNOWN_TIMES * self._stuck_after_s
-        return max(self._stuck_after_s, USUAL_TIMES * running.usual_s)
+        if running.usual_s is not None:
+            return max(self.stuck_after_s, USUAL_TIMES * running.usual_s)
+        if self._proof is None and self._stands_s >= self.stuck_after_s:
+            self._proof = self.is_proven(running)
+        return self.stuck_after_s * (1 if self._proof else UNKNOWN_TIMES)
 
     def read_stack(self) -> tuple[str, ...]:
         """Where the thread that trains stands, the innermost call first."""
@@ -185,9 +173,9 @@ class Watchdog:
             return
         thread.join(1.0)
         file, self._stack_file = self._stack_file, None
-        if file is not None and self._stack_path is not None:
+        if file is not None and self.stack_path is not None:
             _disarm()
             _arming.release()
             file.close()
             with contextlib.suppress(OSError):
-                self._stack_path.unlink()
+                self.stack_path.unlink()

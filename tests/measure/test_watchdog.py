@@ -80,7 +80,7 @@ def test_time_in_which_it_did_not_run_itself_does_not_count():
 def test_proof_needs_no_patience(is_proven, patience_s):
     training, asked = Training(), []
     training.running = STEP._replace(usual_s=None)
-    training.watchdog._is_proven = lambda _: asked.append(1) or is_proven
+    training.watchdog.is_proven = lambda _: asked.append(1) or is_proven
     training.pass_s(patience_s + 2)
     assert training.alarms == [patience_s]
     assert len(asked) == 1
@@ -91,7 +91,7 @@ import os, re, sys, time
 from pathlib import Path
 from mmgpu_hooks.measure.watchdog import Running, Watchdog
 path = Path(sys.argv[1])
-dog = Watchdog(0.2, lambda: None, print, print, stack_file=path)
+dog = Watchdog(0.2, lambda: None, print, print, stack_path=path)
 dog.start()
 time.sleep(0.5)
 if os.fork() == 0:
