@@ -36,6 +36,7 @@ CALM_ITERATIONS = 20
 swings by more than what saves and validations leave of an error."""
 
 _NAN = float('nan')
+_UNKNOWN = 'CPU of the training process, or of its saves and validations, not recorded'
 
 
 class TrainingCpu(NamedTuple):
@@ -65,30 +66,21 @@ def find_cpu(run: Run) -> TrainingCpu:
     steady, aside_s, used = run.steady, 0.0, np.zeros(4)
     chosen = steady.where(steady.calm())
     if count_all(chosen.column('iterations')) < CALM_ITERATIONS:
-        if not len(steady):
-            return TrainingCpu(unknown='no interval was recorded')
         chosen = steady
         saves_s = total(steady.column('ledger_s', 'checkpoint_save'))
         validations_s = total(steady.column('ledger_s', 'validation'))
         used = _use(run.save_records, saves_s) + _use(run.validations, validations_s)
         aside_s = saves_s + validations_s
-        if np.isnan(used[0]):
-            return TrainingCpu(
-                unknown='too few intervals hold neither a save nor a validation, and '
-                'what CPU those used was not recorded'
-            )
     return _subtract(run, chosen, used, aside_s)
 
 
 def _subtract(run: Run, some: Intervals, used: Column, aside_s: float) -> TrainingCpu:
     """Figures of some intervals, less what was used aside in so many seconds."""
     column, logical = some.column, run.run.host.logical_cpus or _NAN
-    if np.isnan(column('process_cpu_s')).any():
-        return TrainingCpu(unknown='the CPU of the training process was not recorded')
     iterations = count_all(column('iterations')) or _NAN
     whole_s = total(column('duration_s'))
     seconds = max(whole_s - aside_s, 0.0) or _NAN
-    process_s = max(total(column('process_cpu_s')) - float(used[0]), 0.0)
+    process_s = max(float(column('process_cpu_s').sum() - used[0]), 0.0)
     # a wait for cores within saves and validations would pass for one of the step, and
     # starts of workers are no iterations: they have their part of it by their time
     share = max(1.0 - total(column('ledger_s', 'startup')) / seconds, 0.0)
@@ -110,6 +102,7 @@ def _subtract(run: Run, some: Intervals, used: Column, aside_s: float) -> Traini
         main_delay_s=_known(delay_s / iterations),
         process_cores=_known(cores),
         external_cores=_known(busy - cores - workers) if is_alone else None,
+        unknown=_UNKNOWN if np.isnan(main_s / iterations) else None,
     )
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.console_log import ConsoleLog, Event, Order
 from mmgpu_hooks.judge.standstill import Rank, judge_standstill
-from mmgpu_hooks.measure.loader.call_stack import parse_stack
 from mmgpu_hooks.measure.now import read_host_now
 from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.judged import HostNow, Proof, Why
@@ -27,7 +26,6 @@ _SCARCE = 0.03
 """Share of memory below which the kernel is about to kill."""
 _AMPLE = 0.15
 """Share of memory above which it was not short a moment later."""
-_CHUNK_BYTES = 2**18
 _MOST_PROOF = 4
 _GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
 """How somebody ends a run that stands still."""
@@ -50,14 +48,8 @@ Found = Sequence[tuple[str, ConsoleLog]]
 def read_host(evidence: RunEvidence) -> HostNow:
     """What this host shows of a run now."""
     run, stack = evidence.run, Path(evidence.path).with_suffix(STACK_SUFFIX)
-    now = read_host_now(run.hostname, run.pid, run.process_start, run.memory_cgroup)
-    if not stack.is_file():
-        return now
-    # the thread that trains is the last one
-    *_, text = (
-        stack.read_bytes()[:_CHUNK_BYTES].decode('utf-8', 'replace').split('\n\n')
-    )
-    return replace(now, stack=parse_stack(text))
+    start, group = run.process_start, run.memory_cgroup
+    return read_host_now(run.hostname, run.pid, start, group, stack)
 
 
 def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:

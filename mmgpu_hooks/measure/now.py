@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.measure.cgroup import read_cgroup_folders
+from mmgpu_hooks.measure.loader.call_stack import parse_stack
 from mmgpu_hooks.schema.judged import HostNow
 
 _PROC, _SYS, _KMSG = Path('/proc'), Path('/sys'), Path('/dev/kmsg')
 _TELLING = re.compile(r'Killed process \d+|\bXid\b|fallen off the bus')
-_MOST_LINES, _RECORD_BYTES = 64, 8192
+_MOST_LINES, _RECORD_BYTES, _MOST_LETTERS = 64, 8192, 2**18
 
 
 def parse_process_start(text: str) -> tuple[str, int]:
@@ -29,22 +30,13 @@ def parse_process_start(text: str) -> tuple[str, int]:
     return fields[0], int(fields[19])
 
 
-def parse_oom_kills(text: str) -> int | None:
-    """Parse ``oom_kill`` out of ``memory.events`` or version 1's ``oom_control``."""
-    for line in text.splitlines():
-        name, _, value = line.partition(' ')
-        if name == 'oom_kill' and value.isdigit():
-            return int(value)
-    return None
-
-
 def read_oom_kills(folder: str | None) -> int | None:
     """Processes killed for memory in a control group, its children included."""
     for name in ('memory.events', 'memory.oom_control') if folder else ():
-        try:
-            return parse_oom_kills(Path(folder or '', name).read_text())
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            text = Path(folder or '', name).read_text()
+            found = re.search(r'^oom_kill (\d+)$', text, re.MULTILINE)
+            return int(found[1]) if found else None
     return None
 
 
@@ -69,22 +61,33 @@ def _read_start(pid: int) -> tuple[str, int | None]:
 
 
 def read_host_now(
-    hostname: str | None, pid: int | None, start: int | None, memory_cgroup: str | None
+    hostname: str | None,
+    pid: int | None,
+    start: int | None,
+    memory_cgroup: str | None,
+    stack_file: Path,
 ) -> HostNow:
-    """What this host shows of a run; nothing where the run was on another one.
+    """What this host shows of a run; its stack alone where the run was on another.
 
     Args:
         hostname: Of the run, as are the others; see `RunRecord`.
         pid: Its process.
         start: Of that, in clock ticks after boot.
         memory_cgroup: Folder of its control group.
+        stack_file: Of its watchdog; empty unless C code holds Python's lock.
     """
+    stack: tuple[str, ...] = ()
+    with contextlib.suppress(OSError):
+        text = stack_file.read_text('utf-8', 'replace')[-_MOST_LETTERS:]
+        # the thread that trains is the last one
+        stack = parse_stack(text.split('\n\n')[-1])
     if pid is None or hostname != socket.gethostname() or not _PROC.is_dir():
-        return HostNow()
+        return HostNow(stack=stack)
     state, found = _read_start(pid)
     is_alive = found is not None and found == start and state not in 'ZX'
     since_s = (start or 0) / os.sysconf('SC_CLK_TCK')
-    return HostNow(is_alive, read_oom_kills(memory_cgroup), read_kernel_log(since_s))
+    kills, kernel = read_oom_kills(memory_cgroup), read_kernel_log(since_s)
+    return HostNow(is_alive, kills, kernel, stack)
 
 
 def read_kernel_log(since_s: float, kmsg: Path = _KMSG) -> tuple[str, ...]:

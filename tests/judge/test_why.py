@@ -15,9 +15,9 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end
 from mmgpu_hooks.measure.now import (
-    parse_oom_kills,
     parse_process_start,
     read_kernel_log,
+    read_oom_kills,
 )
 from mmgpu_hooks.schema.judged import HostNow
 from mmgpu_hooks.schema.recorded import (
@@ -251,8 +251,14 @@ def test_the_kernel_log(tmp_path):
     assert read_kernel_log(5.0, tmp_path / 'none') == ()
 
 
-def test_proc_and_cgroup():
+def test_proc_and_cgroup(tmp_path):
     stat = '41 (a) b) S ' + ' '.join(str(n) for n in range(4, 53))
     assert parse_process_start(stat) == ('S', 22)
-    assert parse_oom_kills('low 0\noom 3\noom_kill 2\noom_group_kill 0\n') == 2
-    assert parse_oom_kills('under_oom 0\n') is None
+    events = 'low 0\noom 3\noom_kill 2\noom_group_kill 0\n'
+    for name, text, kills in (
+        ('memory.oom_control', 'under_oom 0\n', None),
+        ('memory.events', events, 2),
+    ):
+        (tmp_path / name).write_text(text)
+        assert read_oom_kills(str(tmp_path)) == kills
+    assert read_oom_kills(None) is None
