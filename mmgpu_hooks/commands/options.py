@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -113,7 +114,7 @@ def work_dir(text: str) -> Decorator[Any]:
 
 
 def _several(
-    name: str, most: int, text: str, least: int, **more: Any
+    name: str, least: int, most: int, text: str, **more: Any
 ) -> Decorator[Any]:
     """An option that takes several whole numbers, one a word."""
     kind = click.IntRange(least, most)
@@ -122,11 +123,5 @@ def _several(
     )
 
 
-def num_workers(text: str, **more: Any) -> Decorator[Any]:
-    """``--num-workers N...``."""
-    return _several('--num-workers', MOST_WORKERS, text, 0, **more)
-
-
-def batch_size(text: str) -> Decorator[Any]:
-    """``--batch-size N...``."""
-    return _several('--batch-size', MOST_BATCH, text, 1)
+num_workers = functools.partial(_several, '--num-workers', 0, MOST_WORKERS)
+batch_size = functools.partial(_several, '--batch-size', 1, MOST_BATCH)

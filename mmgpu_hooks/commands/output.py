@@ -56,18 +56,11 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
         What to call with words and the share that is done, 0 to 1.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress
 
-    columns = (
-        BarColumn(bar_width=24),
-        TextColumn('{task.description}'),
-        TimeElapsedColumn(),
-    )
     console = Console(file=unguarded(sys.stderr), highlight=False)
     is_quiet = not sys.stderr.isatty()
-    with Progress(
-        *columns, console=console, transient=True, disable=is_quiet
-    ) as progress:
+    with Progress(console=console, transient=True, disable=is_quiet) as progress:
         task = progress.add_task('', total=1.0)
         yield lambda words, share: progress.update(
             task, description=visible(words), completed=share

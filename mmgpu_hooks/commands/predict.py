@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer
@@ -16,6 +17,7 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import NoPrediction
 from mmgpu_hooks.show import forecasts as show
+from mmgpu_hooks.show.document import to_json
 
 
 @options.command('predict', '0 predicted')
@@ -54,22 +56,21 @@ def predict(
         notes.append(f'More than {most} may be too many here: {carried.reason}.')
     if len(run_folders) > 1 and isinstance(pool.memory, NoPrediction):
         notes.append(pool.memory.reason)
-    memory = None
-    if not isinstance(pool.memory, NoPrediction):
-        card = find_card_room(pool.newest)
-        memory = show.answer_memory(pool.memory, asked, card)
-    forecast = show.Forecast(
-        run.path,
-        run.status,
-        pool.workload,
-        tuple(
+    answer: dict[str, Any] = {
+        'run': run.path,
+        'status': run.status,
+        'workload': pool.workload,
+        'predictions': [
             predict_setting(one, workers, max(one.prefetch_factor, DEFAULT_PREFETCH))
             for one in sized
             if isinstance(one, Workload)
             for workers in dict.fromkeys(num_workers)
-        ),
-        notes=tuple(notes),
-        fitted=pool.fitted if len(run_folders) > 1 else (),
-        memory=memory,
-    )
-    print_answer(forecast, form, show.describe_forecast, show.render_forecast_json)
+        ],
+        'notes': notes,
+    }
+    if len(run_folders) > 1:
+        answer |= {'fitted_runs': pool.fitted, 'memory': None}
+        if not isinstance(pool.memory, NoPrediction):
+            card = find_card_room(pool.newest)
+            answer['memory'] = show.answer_memory(pool.memory, asked, card)
+    print_answer(answer, form, show.describe_forecast, lambda one: to_json(**one))

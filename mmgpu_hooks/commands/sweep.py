@@ -14,6 +14,7 @@ from mmgpu_hooks.experiment import sweep as plans
 from mmgpu_hooks.experiment.store import open_store, read_identity
 from mmgpu_hooks.schema.tried import Sweep
 from mmgpu_hooks.show import experiments as show
+from mmgpu_hooks.show.document import to_json
 
 
 @options.command('sweep', '0 measured (after Ctrl-C the same command goes on)')
@@ -61,7 +62,7 @@ def sweep(
     )
 
     def render_json(answer: Sweep) -> str:
-        return show.render_sweep_json(answer, str(config), str(plan.folder))
+        return to_json(config=str(config), folder=str(plan.folder), **vars(answer))
 
     limits = {'--seconds': seconds, '--time-limit': time_limit}
     identity = read_identity(loaded, **limits)

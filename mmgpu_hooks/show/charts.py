@@ -21,7 +21,6 @@ from mmgpu_hooks.judge.columns import filled
 from mmgpu_hooks.judge.memory import count_left, find_host_growth
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.figures import format_bytes, format_seconds
-from mmgpu_hooks.schema.judged import Prediction
 from mmgpu_hooks.schema.recorded import PART_NAMES, PARTS
 
 COLORS: dict[str, tuple[str, str]] = {
@@ -179,33 +178,6 @@ def chart_growth(run: Run) -> Chart | None:
         f'{format_bytes(room.free_bytes)} are free {room.bound}.',
         paint,
     )
-
-
-def chart_what_if(run: Run, points: Sequence[Prediction]) -> Chart:
-    """Iteration time over ``num_workers``, with its interval.
-
-    Args:
-        run: As it was measured.
-        points: One a number of workers.
-    """
-    factor, unit = _scale_seconds(max(p.iter_time_high_s for p in points))
-    seconds = [(p.iter_time_s, p.iter_time_low_s, p.iter_time_high_s) for p in points]
-    values, low, high = (factor * np.array(seconds)).T
-    workers = [point.num_workers for point in points]
-
-    def paint(figure: Any) -> None:
-        (axes,) = _open_panels(figure, [f'Iteration, {unit}'], 'num_workers')
-        color, name = _LIGHT['step'], 'predicted, 9 in 10 within the band'
-        axes.fill_between(workers, low, high, color=color, alpha=0.2, lw=0)
-        axes.plot(workers, values, color=color, marker='o', markersize=3, label=name)
-        axes.set_xticks(workers)
-        if run.iter_s is not None:
-            label = f'measured {format_seconds(run.iter_s)}'
-            axes.axhline(run.iter_s * factor, color=_INK, ls='--', label=label)
-        _end_panel(axes)
-
-    description = 'Predicted time of an iteration by num_workers.'
-    return Chart('Other numbers of workers', description, paint)
 
 
 def _scale_seconds(largest_s: float) -> tuple[float, str]:

@@ -13,22 +13,8 @@ from mmgpu_hooks.schema.figures import (
     plural,
 )
 from mmgpu_hooks.schema.judged import Verification
-from mmgpu_hooks.schema.tried import (
-    Profile,
-    SaveBench,
-    SaveBenchRow,
-    Sweep,
-    SweepRow,
-)
-from mmgpu_hooks.show.document import (
-    Column,
-    Section,
-    Table,
-    compose,
-    listing,
-    tabulate,
-    to_json,
-)
+from mmgpu_hooks.schema.tried import Profile, SaveBench, SaveBenchRow, Sweep, SweepRow
+from mmgpu_hooks.show.document import Column, Section, Table, compose, listing, tabulate
 from mmgpu_hooks.show.text import short_path
 
 CAUSE_NAMES = {
@@ -125,15 +111,6 @@ def _others_cores(used: Sequence[float | None]) -> Iterator[str]:
         )
 
 
-def render_sweep_json(sweep: Sweep, config: str, folder: str) -> str:
-    """The answer as one JSON object; see ``docs/en/sweep.md``."""
-    rows = [
-        {**vars(row), 'name': row.setting.name, 'exceeds_host': exceeds_host(row)}
-        for row in sweep.rows
-    ]
-    return to_json(config=config, folder=folder, **{**vars(sweep), 'rows': rows})
-
-
 _SAVE_COLUMNS: Sequence[Column] = (
     ('workers', 'num_workers', str),
     ('saves', 'saves', lambda saves: str(len(saves))),
@@ -192,13 +169,10 @@ def _save_sentences(bench: SaveBench) -> Iterator[str]:
 
 def _save_notes(bench: SaveBench) -> Iterator[str]:
     for row in bench.rows:
-        name = row.name.capitalize()
-        if row.status != 'completed':
-            why = f' ({row.error})' if row.error else ''
-            done = plural(len(row.saves), 'save')
-            yield f'{name}: {_status(row)}{why}, {done} measured until then.'
+        if row.error is not None:
+            yield f'{row.name}: {_status(row)} ({row.error}).'
         elif row.remark is not None:
-            yield f'{name}: {row.remark}.'
+            yield f'{row.name}: {row.remark}.'
     yield from _others_cores([row.other_cores for row in bench.rows])
 
 
@@ -290,8 +264,7 @@ def describe_profile(profile: Profile) -> list[Section]:
         busy_s = whole_s - profile.parts['idle']
         each = format_seconds(busy_s / profile.kernels)
         took += f'; it has {profile.kernels:.0f} kernels of {each} on average'
-    notes = [_say_amp(profile)]
-    gap_pct = 100 * abs(whole_s / profile.step_s - 1)
+    notes, gap_pct = [_say_amp(profile)], 100 * abs(whole_s / profile.step_s - 1)
     if gap_pct > _CLOSES_WITHIN_PCT:
         notes.append(f'The parts are {format_pct(gap_pct)} off the step by the clock.')
     trace = f'{short_path(profile.folder)}/trace.json.gz (open it in ui.perfetto.dev)'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from mmgpu_hooks.judge.memory import CardRoom
@@ -21,7 +21,7 @@ from mmgpu_hooks.schema.figures import (
     format_seconds,
     plural,
 )
-from mmgpu_hooks.schema.judged import FittedRun, Prediction
+from mmgpu_hooks.schema.judged import Prediction
 from mmgpu_hooks.schema.memory import MemoryEstimate
 from mmgpu_hooks.show.document import (
     Column,
@@ -33,38 +33,6 @@ from mmgpu_hooks.show.document import (
     tabulate,
     to_json,
 )
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """Everything ``mmgpu predict`` has to say."""
-
-    run_path: str
-    status: str
-    """Of the run, as in its summary."""
-    workload: Workload
-    predictions: tuple[Prediction, ...]
-    notes: tuple[str, ...] = ()
-    fitted: tuple[FittedRun, ...] = ()
-    """The runs that were fitted; empty when one was asked for."""
-    memory: Mapping[str, Any] | None = None
-    """Of :func:`answer_memory`; ``None`` where several batch sizes of a card were not
-    measured."""
-
-
-def render_forecast_json(forecast: Forecast) -> str:
-    """The answer as one JSON object; the field names are stable."""
-    fitted: dict[str, Any] = {}
-    if forecast.fitted:
-        fitted = {'fitted_runs': forecast.fitted, 'memory': forecast.memory}
-    return to_json(
-        run=forecast.run_path,
-        status=forecast.status,
-        workload=forecast.workload,
-        predictions=forecast.predictions,
-        notes=forecast.notes,
-        **fitted,
-    )
 
 
 def answer_memory(
@@ -97,9 +65,13 @@ def format_interval(prediction: Prediction) -> str:
     return f'{format_seconds(low)} to {format_seconds(high)}'
 
 
-def describe_forecast(forecast: Forecast) -> list[Section]:
-    """What was measured, then one line a setting."""
-    workload = forecast.workload
+def describe_forecast(answer: Mapping[str, Any]) -> list[Section]:
+    """What was measured, then one line a setting.
+
+    Args:
+        answer: As its JSON; ``docs/en/predict.md`` documents the keys.
+    """
+    workload: Workload = answer['workload']
     own = (workload.num_workers, workload.batch_size)
 
     def mark(one: Prediction) -> str:
@@ -116,38 +88,37 @@ def describe_forecast(forecast: Forecast) -> list[Section]:
         ('limited by', 'limit', 'the {}'.format),
     )
     mean = format_seconds(workload.iter_time.mean_s)
-    runs = [f'{run.path} (batch {run.batch_size})' for run in forecast.fitted]
+    fitted = answer.get('fitted_runs', ())
+    runs = [f'{run.path} (batch {run.batch_size})' for run in fitted]
     facts = [
-        ('evidence', forecast.run_path),
+        ('evidence', answer['run']),
         ('fitted', ', '.join(runs) or None),
         ('measured', f'{mean} per iteration, mean of {workload.iterations} (*)'),
     ]
+    memory = list(_describe_memory(answer.get('memory')))
     return [
         Section(facts=facts),
-        Section(table=tabulate(forecast.predictions, columns)),
-        *_describe_memory(forecast.memory),
-        *listing('Notes', (*workload.notes, *forecast.notes)),
+        Section(table=tabulate(answer['predictions'], columns)),
+        *([Section(facts=memory)] if memory else []),
+        *listing('Notes', (*workload.notes, *answer['notes'])),
     ]
 
 
-def _describe_memory(memory: Mapping[str, Any] | None) -> Iterator[Section]:
+def _describe_memory(memory: Mapping[str, Any] | None) -> Iterator[Fact]:
     """Memory against batch size, the peaks that were asked for, the card."""
     if memory is None:
         return
     image = format_bytes(memory['image_bytes'])
-    facts = [('memory', f'{format_bytes(memory["fixed_bytes"])} and {image} per image')]
+    yield 'memory', f'{format_bytes(memory["fixed_bytes"])} and {image} per image'
     for asked in memory['peaks']:
         batch, *sizes = asked.values()
         peak, low, high = map(format_bytes, sizes)
-        facts.append(
-            (f'batch {batch}', f'peak {peak} ({low} to {high}, 9 times in 10)')
-        )
+        yield f'batch {batch}', f'peak {peak} ({low} to {high}, 9 times in 10)'
     if memory['card_bytes'] is not None:
         oom, fits = memory['oom_batch_size'], memory['safe_batch_size']
         full = f', out of memory is expected from {oom} on' if oom is not None else ''
         size = format_bytes(memory['card_bytes'])
-        facts.append(('GPU', f'{size}; a batch of {fits} fits safely{full}'))
-    yield Section(facts=facts)
+        yield 'GPU', f'{size}; a batch of {fits} fits safely{full}'
 
 
 _PARTS: Sequence[Column] = (

@@ -197,8 +197,7 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
         ('images/s', 'images_per_s', '{:.1f}'.format),
     )
     table = tabulate(points, columns, 'Predicted with other settings', 2)
-    chart = charts.chart_what_if(run, points)
-    return Section(title, 'what-if', table=table, chart=chart)
+    return Section(title, 'what-if', table=table)
 
 
 def _loader_section(run: Run) -> Section:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from fakes.replaced import replace
@@ -13,7 +11,6 @@ from mmgpu_hooks.show.experiments import (
     describe_save_bench,
     describe_sweep,
     describe_verify,
-    render_sweep_json,
 )
 from mmgpu_hooks.show.terminal import render
 
@@ -90,14 +87,6 @@ def test_a_sweep_answers_first_and_has_a_line_a_trial():
 )
 def test_what_else_a_sweep_says(sweep, words):
     assert words in words_of(describe_sweep(sweep))
-
-
-def test_the_json_answer_of_a_sweep_says_everything():
-    body = json.loads(render_sweep_json(SWEPT, 'a.py', '/runs/a'))
-    assert (body['version'], body['config'], body['folder']) == (1, 'a.py', '/runs/a')
-    assert body['best'] == [body['rows'][1]['setting']]
-    assert [row['exceeds_host'] for row in body['rows']] == [False, False, True, False]
-    assert body['rows'][3]['iter_s'] is None
 
 
 def test_a_bench_of_saves_answers_first_and_has_a_line_a_setting():
