@@ -16,6 +16,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from reprlib import repr as short
 from typing import IO, Any, NamedTuple, Union
 
 from mmgpu_hooks.schema.errors import UserError
@@ -197,7 +198,7 @@ def read_drift(config: Path, copy: Path) -> str | None:
         return is_plain and old != new and path[0] in LOADERS and path[-1][:1] != '_'
 
     odd = [
-        f'{".".join(path)} {_text(then.get(path))} -> {_text(now.get(path))}'
+        f'{".".join(path)} {short(then.get(path))} -> {short(now.get(path))}'
         for path in sorted({*now, *then} - {()})
         if differs(path)
     ]
@@ -208,11 +209,6 @@ def read_drift(config: Path, copy: Path) -> str | None:
         f'{config} is not what the run was started with ({", ".join(odd[:3])}{more}): '
         'it was edited since, or --cfg-options were given.'
     )
-
-
-def _text(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f'{text[:37]}...'
 
 
 def is_held(config: FlatConfig, dotted: str, value: Setting) -> bool:

@@ -297,7 +297,7 @@ class _Job:
         old, new = self.source.stem, self.target.stem
         for path, value in after.items():
             was = before.get(path)
-            if not (isinstance(value, str) and isinstance(was, str)) or value == was:
+            if not isinstance(value, str) or value == was:
                 continue
             if value.replace(new, old) != was:
                 continue

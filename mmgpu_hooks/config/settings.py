@@ -54,14 +54,8 @@ OF_LOADER: tuple[str, ...] = (
 )
 """The arguments of PyTorch's DataLoader, and what MMEngine takes out before."""
 OF_OUR_HOOK: tuple[str, ...] = (
-    'type',
-    'priority',
-    'interval',
-    'gpu_sample_period_s',
-    'summary',
-    'worker_nice',
-    'stuck_after_s',
-    'scalars',
+    *('type', 'priority', 'interval', 'gpu_sample_period_s', 'summary'),
+    *('worker_nice', 'stuck_after_s', 'scalars'),
 )
 
 

@@ -6,7 +6,6 @@ interruption as if there had been none.
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 from mmgpu_hooks.experiment.store import TrialStore
 from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S, Progress, RunningTrial
 from mmgpu_hooks.measure.clock import monotonic_s
+from mmgpu_hooks.measure.host import read_busy_s
 from mmgpu_hooks.schema.tried import Trial, TrialSpec
 
 _MUCH_LOAD = 0.25
@@ -62,11 +62,6 @@ class Plan:
     def __init__(self, turns: Sequence[Turn]) -> None:
         self.turns = turns
 
-    @property
-    def count(self) -> int | None:
-        """Turns in all, where that is known."""
-        return len(self.turns) or None
-
     def choose(self, trials: Sequence[Trial]) -> Turn | None:
         """The next turn; ``None`` when there is none.
 
@@ -112,13 +107,7 @@ class OtherLoad:
         self._begin = self._read()
 
     def _read(self) -> tuple[float, float]:
-        import psutil
-
-        times = psutil.cpu_times()._asdict()
-        # guests are in the user's account already
-        idle = ('idle', 'iowait', 'guest', 'guest_nice')
-        busy_s = math.fsum(value for name, value in times.items() if name not in idle)
-        return monotonic_s(), busy_s - self._read_own_s()
+        return monotonic_s(), read_busy_s() - self._read_own_s()
 
     def read_cores(self) -> float | None:
         """Mean since construction."""
@@ -275,9 +264,10 @@ class _Engine:
 
     def _show(self, turn: Turn, progress: Progress) -> None:
         words, done = turn.title or turn.name, len(self.trials)
-        count = self.plan.count
+        # a plan that chooses by what it has measured does not know how many
+        count = len(self.plan.turns)
         share = self.passed_s / self.max_seconds
-        if count is not None:
+        if count:
             at = f'iteration {progress.iterations}' if progress.iterations else ''
             words = f'{done + 1} of {count}: {words}, {at or "starting"}'
             share = done / count

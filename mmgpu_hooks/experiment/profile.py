@@ -19,9 +19,8 @@ TRACE_NAME, PROFILE_NAME = 'trace.json.gz', 'profile.json'
 LABEL = 'mmgpu '
 """Before the names of our ranges in a trace."""
 STEP, MODULE = f'{LABEL}step', f'{LABEL}module '
-LAUNCH_BOUND, KERNEL_BOUND = 0.25, 0.1
-"""Share of a step in which the card is idle: above the one launching decides, up to the
-other kernels do. Between them, neither alone."""
+LAUNCH_BOUND = 0.25
+"""Share of a step in which the card is idle: above it launching decides."""
 
 _PARTS = ('preprocessor', 'forward', 'backward', 'optimizer', 'copies', 'other')
 _MODULES, _LARGE = 5, 1 / 3
@@ -96,9 +95,7 @@ def summarize_steps(
     elif not kernels:
         reason = 'the profiler saw no kernels (CUPTI is missing or not allowed)'
     else:
-        idle = 1 - busy_s / plain_s
-        bound = 'launches' if idle > LAUNCH_BOUND else 'both'
-        bound = 'kernels' if idle <= KERNEL_BOUND else bound
+        bound = 'launches' if 1 - busy_s / plain_s > LAUNCH_BOUND else 'kernels'
     return {
         'plain_step_s': plain_s,
         'parts': {**parts, 'idle': max(step_s - busy_s, 0.0)},

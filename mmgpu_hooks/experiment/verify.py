@@ -83,7 +83,7 @@ class VerifyPlan(Plan):
         """
         trials = outcome.trials
         blocks = _sort(trials)
-        ending, gain = self._name_ending(outcome, blocks), blocks.gain
+        ending, gain = self._name_ending(outcome), blocks.gain
         if gain is None:
             raise UserError(
                 f'expected at least two pairs of blocks, found {len(blocks.of(1))} '
@@ -108,7 +108,6 @@ class VerifyPlan(Plan):
             after_s=after_s,
             before_start_s=before_start_s,
             after_start_s=after_start_s,
-            pairs=gain.count,
             iterations=gain.count * self._plan_block(blocks.warm_ups)[1],
             seconds=outcome.seconds,
             ending=ending,
@@ -116,7 +115,7 @@ class VerifyPlan(Plan):
             notes=tuple(notes),
         )
 
-    def _name_ending(self, outcome: Outcome, blocks: _Blocks) -> str:
+    def _name_ending(self, outcome: Outcome) -> str:
         last = outcome.trials[-1] if outcome.trials else None
         if outcome.is_late or last is None or last.status == 'timed_out':
             return 'the time budget is used up'

@@ -213,7 +213,6 @@ class Verification:
     """What the first iteration of an epoch takes longer; ``None`` when none was
     seen."""
     after_start_s: Optional[float] = None
-    pairs: int = 0
     iterations: int = 0
     """Measured iterations of each, warm-up left out."""
     seconds: float = 0.0

@@ -160,7 +160,7 @@ class TrialSpec:
     folder: str
     """Where everything it leaves goes, its log too; used by no other trial."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """By dotted key, as in ``--cfg-options``; ``None`` takes the key out."""
+    """By dotted key, as in ``--cfg-options``."""
     hook: Optional[Mapping[str, Any]] = field(default_factory=dict)
     """Arguments of GPUEfficiencyHook in this trial; the others stay as the config has
     them. ``None`` trains without the hook."""
@@ -224,7 +224,7 @@ class Profile:
     kernels: Optional[float]
     """Kernels and copies per step; ``None`` without CUDA."""
     bound: Optional[str]
-    """``launches``, ``kernels`` or ``both``: what a step on a card waits for."""
+    """``launches`` or ``kernels``: what a step on a card waits for."""
     bound_reason: Optional[str]
     """Why that is unknown."""
     amp: Optional[str]

@@ -189,8 +189,8 @@ def describe_verify(measured: Verification) -> list[Section]:
     added = ('unknown' if one is None else format_signed(one) for one in starts)
     rows.append(('an epoch start adds', *added))
     basis = (
-        f'{measured.pairs} pairs of blocks in turns, {measured.iterations} measured '
-        f'iterations of each, {format_seconds(measured.seconds)} in all; '
+        f'{measured.gain.count} pairs of blocks in turns, {measured.iterations} '
+        f'measured iterations of each, {format_seconds(measured.seconds)} in all; '
         f'{measured.ending}.'
     )
     notes = [*_others_cores([measured.external_cpu_cores]), *measured.notes]
@@ -225,12 +225,8 @@ _BOUNDS = {
         'Larger batches, or compile=True in the config, give it more work per launch.',
     ),
     'kernels': (
-        'Kernel-bound: the card computes nearly all the time.',
+        'Kernel-bound: the card computes most of the time.',
         'Cheaper arithmetic shortens such a step: AMP, TF32, smaller images.',
-    ),
-    'both': (
-        'Launches and kernels: the card computes, and waits for launches too.',
-        'Cheaper arithmetic shortens such a step until launches alone decide.',
     ),
 }
 _CLOSES_WITHIN_PCT, _FEW_PRODUCTS_PCT, _TENSOR_CORES = 5.0, 30.0, (7, 0)

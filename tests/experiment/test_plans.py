@@ -129,7 +129,7 @@ class TestVerify:
         found = plan.finish(outcome)
         assert found.gain.value == pytest.approx(1.0)
         assert (found.before_s, found.after_s) == pytest.approx((0.2, 0.1))
-        assert (found.pairs, found.ending) == (6, 'the gain is known well enough')
+        assert (found.gain.count, found.ending) == (6, 'the gain is known well enough')
         sides = [trial.figures['side'] for trial in outcome.trials]
         assert sides == [0, 1, *[0, 1, 1, 0] * 3]
         assert len(scripted.started) == 2
@@ -159,7 +159,7 @@ class TestVerify:
         plan = make_verify(tmp_path, budget_s=3000.0)
         found = plan.finish(run_plan(plan, max_seconds=3000.0))
         assert 'did not fit in memory together (no room)' in found.notes[0]
-        assert found.pairs == 6
+        assert found.gain.count == 6
 
     def test_too_few_pairs_are_said_to_be(self, scripted, tmp_path):
         scripted.iteration_s = staticmethod(lambda spec: 5.0)
@@ -176,7 +176,7 @@ class TestVerify:
         scripted.started.clear()
         with open_store(tmp_path / 'kept', {}) as store:
             found = plan.finish(run_plan(plan, store, max_seconds=300.0))
-        assert found.pairs == 6
+        assert found.gain.count == 6
         # of each, what remained to be trained, after a warm-up
         assert [one.trained for one in scripted.started] == [10 + 5 * 34] * 2
 

@@ -30,7 +30,6 @@ VERIFIED = Verification(
     gain=Estimate(0.5, 0.45, 0.55, 8),
     before_s=0.3,
     after_s=0.2,
-    pairs=8,
     iterations=120,
     seconds=75.0,
     ending='the gain is known well enough',

@@ -119,7 +119,7 @@ def test_a_gain_is_verified_beside_what_was_predicted(ask, tmp_path):
     assert answer['before_s'] >= 0.03
     assert answer['gain']['value'] > 0.2
     assert answer['after_s'] < answer['before_s']
-    assert answer['pairs'] >= 4
+    assert answer['gain']['count'] >= 4
     assert answer['before']['train_dataloader.num_workers'] == 0
     assert answer['after']['train_dataloader.num_workers'] > 0
     assert answer['predicted_gain'] > 0.5
