@@ -11,7 +11,7 @@ import click
 
 from mmgpu_hooks.commands import exit_codes, options, trials
 from mmgpu_hooks.commands.output import print_answer
-from mmgpu_hooks.experiment.save_bench import SaveBenchPlan, plan_saves
+from mmgpu_hooks.experiment.save_bench import SaveBenchPlan
 from mmgpu_hooks.experiment.store import open_store, read_identity
 from mmgpu_hooks.judge.thresholds import BENCH_SAVES
 from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
@@ -56,15 +56,12 @@ def save_bench(
     loaded = trials.read_trainable_config(config)
     folder = trials.choose_folder(work_dir, loaded, config, 'save-bench')
     prefetch = loaded.get(('train_dataloader', 'prefetch_factor'))
-    plans = plan_saves(
-        num_workers,
-        saves=saves,
-        prefetch_factor=prefetch if isinstance(prefetch, int) else DEFAULT_PREFETCH,
-    )
     plan = SaveBenchPlan(
         config=os.path.abspath(config),
         folder=folder,
-        plans=plans,
+        num_workers=num_workers,
+        saves=saves,
+        prefetch_factor=prefetch if isinstance(prefetch, int) else DEFAULT_PREFETCH,
         settings=trials.lengthen(loaded),
         time_limit_s=time_limit,
     )

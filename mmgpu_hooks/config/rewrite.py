@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from mmgpu_hooks.config.edits import INHERIT, REBIND
+from mmgpu_hooks.config.edits import INHERIT, REBIND, edit_settings
 from mmgpu_hooks.config.files import (
     locate_target,
     read_source,
@@ -37,7 +37,6 @@ from mmgpu_hooks.config.settings import (
     render_options,
     verify_changes,
 )
-from mmgpu_hooks.config.spellings import edit_settings
 from mmgpu_hooks.config.syntax import Module
 
 SUFFIX: Final = '_recommended'

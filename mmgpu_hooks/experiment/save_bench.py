@@ -23,7 +23,6 @@ from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.tried import (
     SaveBench,
     SaveBenchRow,
-    SavePlan,
     TrialSpec,
 )
 
@@ -32,10 +31,8 @@ SETTLING = 8
 many as there are workers where those are more, since their batches come in bursts."""
 
 
-def plan_saves(
-    num_workers: Sequence[int], *, saves: int, prefetch_factor: int
-) -> tuple[SavePlan, ...]:
-    """What each setting is to be trained for; each is there once.
+def plan_blocks(num_workers: int, *, saves: int, prefetch_factor: int) -> list[int]:
+    """Iterations from one save to the next, and after the last one.
 
     What workers make ahead during a save lasts for ``prefetch_factor x num_workers``
     iterations. A save in that time would meet workers that rest, so the next one comes
@@ -43,17 +40,13 @@ def plan_saves(
     last one as many are trained as that takes, so that it is known what was won back.
 
     Args:
-        num_workers: Numbers of workers.
-        saves: To be measured of each.
+        num_workers: Of the loader.
+        saves: To be measured; one more is made before.
         prefetch_factor: Of the loader.
     """
-    plans = []
-    for workers in sorted(set(num_workers)):
-        ahead = prefetch_factor * workers
-        between = ahead + max(SETTLING, workers)
-        iterations = (saves + 1) * between + ahead
-        plans.append(SavePlan(workers, saves, between, iterations))
-    return tuple(plans)
+    ahead = prefetch_factor * num_workers
+    between = ahead + max(SETTLING, num_workers)
+    return [between] * (saves + 1) + [ahead] * (ahead > 0)
 
 
 @dataclass
@@ -65,15 +58,19 @@ class SaveBenchPlan(Plan):
     """Absolute."""
     folder: Path
     """Where checkpoints go while it lasts."""
-    plans: Sequence[SavePlan]
+    num_workers: Sequence[int]
+    saves: int
+    """To be measured beside each number of workers."""
+    prefetch_factor: int
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of every training, by dotted key."""
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
     """Of each training, its start included."""
 
     def __post_init__(self) -> None:
-        order = random.sample(self.plans, len(self.plans))
-        self.turns = [self._make_turn(plan) for plan in order]
+        numbers = set(self.num_workers)
+        order = random.sample(sorted(numbers), len(numbers))
+        self.turns = [self._make_turn(workers) for workers in order]
 
     def finish(self, outcome: Outcome) -> SaveBench:
         """Every setting against the one with the fewest workers.
@@ -95,27 +92,29 @@ class SaveBenchPlan(Plan):
             )
         return judge_save_bench(
             measured,
-            asked=len(self.plans),
+            asked=len(self.turns),
             seconds=outcome.seconds,
             is_interrupted=outcome.is_interrupted,
         )
 
-    def _make_turn(self, plan: SavePlan) -> Turn:
-        workers = plan.num_workers
+    def _make_turn(self, workers: int) -> Turn:
         name = plural(workers, 'worker')
+        blocks = plan_blocks(
+            workers, saves=self.saves, prefetch_factor=self.prefetch_factor
+        )
         spec = TrialSpec(
             config=self.config,
             folder=str(self.folder / str(workers)),
             settings={**self.settings, 'train_dataloader.num_workers': workers},
             # a nice value that the config has must not make every row niced
-            hook={'interval': plan.interval, 'worker_nice': None},
-            save_interval=plan.interval,
+            hook={'interval': blocks[0], 'worker_nice': None},
+            save_interval=blocks[0],
         )
-        rounds, rest = divmod(plan.iterations, plan.interval)
 
         def summarize(progress: Progress) -> dict[str, Any]:
+            run = read_trial_run(progress.folder)
             trial = progress.end(name, self.time_limit_s, {})
-            row = summarize_saves(plan, trial, read_trial_run(progress.folder))
+            row = summarize_saves(workers, self.saves, trial, run)
             # the next one needs the space
             shutil.rmtree(progress.folder, ignore_errors=True)
             figures: dict[str, Any] = msgspec.to_builtins({'row': row})
@@ -124,7 +123,7 @@ class SaveBenchPlan(Plan):
         return Turn(
             name,
             spec,
-            blocks=(plan.interval,) * rounds + ((rest,) if rest else ()),
+            tuple(blocks),
             summarize=summarize,
             time_limit_s=self.time_limit_s,
         )

@@ -12,22 +12,25 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import is_delay, net_delay_s, won_back_s
 from mmgpu_hooks.model.stats import rank_sum_chance
 from mmgpu_hooks.schema.figures import plural
-from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, SavePlan, Trial
+from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial
 
 
-def summarize_saves(plan: SavePlan, result: Trial, run: Run | None) -> SaveBenchRow:
-    """The saves of one setting, by themselves.
+def summarize_saves(
+    num_workers: int, most: int, result: Trial, run: Run | None
+) -> SaveBenchRow:
+    """The saves beside one number of workers, by themselves.
 
     Args:
-        plan: What was to be trained.
+        num_workers: Of the training.
+        most: Saves to look at.
         result: What became of it.
         run: What it recorded; one that was cut short has the saves until then.
     """
-    row = SaveBenchRow(plan.num_workers, result.status, result.error)
+    row = SaveBenchRow(num_workers, result.status, result.error)
     if run is None:
         return row
     # the first save finds every cache cold
-    pairs = list(zip(run.save_records, run.judged_saves))[1:][: plan.saves]
+    pairs = list(zip(run.save_records, run.judged_saves))[1:][:most]
     saves = tuple(save for save, _ in pairs if save.error is None)
     slow = [judged for save, judged in pairs if not save.error and judged.is_slow]
     causes = Counter(judged.cause for judged in slow if judged.cause).most_common(1)

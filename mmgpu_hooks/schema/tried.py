@@ -80,19 +80,6 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class SavePlan:
-    """What one number of workers is to be trained for."""
-
-    num_workers: int
-    saves: int
-    """Measured ones; one more is made before them, and left out."""
-    interval: int
-    """Iterations from one save to the next."""
-    iterations: int
-    """In all, those after the last save included."""
-
-
-@dataclass(frozen=True)
 class SaveBenchRow:
     """The saves beside one number of workers; figures are medians, per save.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mmgpu_hooks.config import spellings
+from mmgpu_hooks.config import edits
 
 WORKERS = {'train_dataloader.num_workers': 8}
 TWO = {'train_dataloader.num_workers': 8, 'train_dataloader.prefetch_factor': 4}
 
 
 def edit_settings(text, settings):
-    return spellings.edit_settings(text, settings).text
+    return edits.edit_settings(text, settings).text
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from fakes.runs import make_evidence
 from mmgpu_hooks.experiment import sweep
 from mmgpu_hooks.experiment.engine import run_plan
-from mmgpu_hooks.experiment.save_bench import plan_saves
+from mmgpu_hooks.experiment.save_bench import plan_blocks
 from mmgpu_hooks.experiment.store import digest_config, open_store, read_identity
 from mmgpu_hooks.experiment.sweep import SweepPlan, list_settings, plan_intervals
 from mmgpu_hooks.experiment.verify import VerifyPlan, is_settled
@@ -212,8 +212,8 @@ class TestSaves:
     def test_saves_are_as_far_apart_as_the_queue_is_long(
         self, workers, prefetch, planned
     ):
-        (plan,) = plan_saves([workers], saves=6, prefetch_factor=prefetch)
-        assert (plan.interval, plan.iterations) == planned
+        blocks = plan_blocks(workers, saves=6, prefetch_factor=prefetch)
+        assert (blocks[0], sum(blocks)) == planned
 
 
 def make_function():

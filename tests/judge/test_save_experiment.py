@@ -10,7 +10,7 @@ from fakes.save_bench import make_bench, make_row
 from fakes.saves import LOADER, make_aftermath, make_contended, make_save
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.save_experiment import summarize_saves
-from mmgpu_hooks.schema.tried import SavePlan, Trial
+from mmgpu_hooks.schema.tried import Trial
 
 WIDE = (0.3, 0.4, 1.0, 1.0, 3.0, 4.0)
 
@@ -80,10 +80,8 @@ def fold(saves, aftermaths=()):
         save_records=tuple(saves),
         save_aftermaths=tuple(aftermaths),
     )
-    plan = SavePlan(8, 6, 24, 184)
-    return summarize_saves(
-        plan, Trial('trial', 'completed', None, 30.0, 200), Run(evidence)
-    )
+    result = Trial('trial', 'completed', None, 30.0, 200)
+    return summarize_saves(8, 6, result, Run(evidence))
 
 
 def test_the_first_save_is_left_out_and_the_rest_are_medians():
@@ -101,7 +99,7 @@ def test_the_first_save_is_left_out_and_the_rest_are_medians():
 
 def test_a_training_without_evidence_is_a_row_without_figures():
     result = Trial('trial', 'failed', 'TypeError: no', 3.0, 0)
-    row = summarize_saves(SavePlan(8, 6, 24, 184), result, None)
+    row = summarize_saves(8, 6, result, None)
     assert (row.save_s, row.saves, row.won_s) == (None, (), ())
     bench = make_bench(make_row(0, 0.4), row)
     assert bench.rows[1].remark == 'TypeError: no'
