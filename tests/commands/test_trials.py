@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from fakes.compared_runs import write_run
 from fakes.prepared import make_starved
 from fakes.runs import make_evidence
-from fakes.sweeps import make_sweep_row
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.experiment.store import STORE_NAME, open_store
 from mmgpu_hooks.schema.tried import Trial
 from training.trial_toys import write_config
-
-ROW = make_sweep_row(2)
-MEASURED = Trial(
-    ROW.setting.name,
-    'completed',
-    figures={'row': msgspec.to_builtins(ROW)},
-)
 
 
 @pytest.fixture
@@ -68,11 +59,13 @@ def test_a_sweep_that_is_refused_forgets_nothing(config, tmp_path, refusal):
     words = [config, '--fresh', '--work-dir', tmp_path / 'w']
     path = tmp_path / 'w' / 'sweep' / STORE_NAME
     with open_store(path.parent, {}) as store:
-        store.append(MEASURED)
+        store.append(Trial('2 workers', 'completed'))
         before = path.read_bytes()
         line = refusal('sweep', *words)
     assert 'found that another one is at work in it' in line
     assert path.read_bytes() == before
+    with open_store(path.parent, {}, fresh=True):
+        assert not path.exists()
 
 
 def test_runs_that_cannot_be_verified(tmp_path, refusal):

@@ -18,18 +18,11 @@ def edit_settings(text, settings):
     ('before', 'settings', 'after'),
     [
         # A literal is replaced where it stands.
-        ('dict(num_workers=2)', WORKERS, 'dict(num_workers=8)'),
         ('dict(num_workers=(2))', WORKERS, 'dict(num_workers=(8))'),
         (
             'dict(num_workers=(\n  2 * 2  # c\n))',
             WORKERS,
             'dict(num_workers=(\n  8  # c\n))',
-        ),
-        # The same name deeper down is another key.
-        (
-            'dict(num_workers=2, dataset=dict(num_workers=2))',
-            WORKERS,
-            'dict(num_workers=8, dataset=dict(num_workers=2))',
         ),
         # A missing key goes behind the short settings, in the file's style.
         ('dict()', WORKERS, 'dict(num_workers=8)'),
@@ -63,11 +56,6 @@ def edit_settings(text, settings):
             WORKERS,
             'dict(\n    batch_size=2, drop_last=True, num_workers=8, dataset=d)',
         ),
-        (
-            "{\n    'batch_size': 2,\n    'dataset': d,\n}",
-            WORKERS,
-            "{\n    'batch_size': 2,\n    'num_workers': 8,\n    'dataset': d,\n}",
-        ),
     ],
 )
 def test_edits_one_display(before, settings, after):
@@ -84,20 +72,6 @@ def test_edits_one_display(before, settings, after):
         ('a = 1\n', 'a = 1\n\ntrain_dataloader = dict(num_workers=8)\n'),
         ('a = 1', 'a = 1\n\ntrain_dataloader = dict(num_workers=8)'),
         ('a = 1\r\n', 'a = 1\r\n\r\ntrain_dataloader = dict(num_workers=8)\r\n'),
-        (
-            'with read_base():\n    from .a import *\n'
-            'train_dataloader.update(dataset=1)\n'
-            'train_dataloader.update(num_workers=2, a=1)\nb = 1\n',
-            'with read_base():\n    from .a import *\n'
-            'train_dataloader.update(dataset=1)\n'
-            'train_dataloader.update(num_workers=8, a=1)\nb = 1\n',
-        ),
-        # Changing another key of a loader is no obstacle.
-        (
-            '_base_.train_dataloader.dataset.pipeline = 1\n',
-            '_base_.train_dataloader.dataset.pipeline = 1\n\n'
-            'train_dataloader = dict(num_workers=8)\n',
-        ),
     ],
 )
 def test_overrides_an_inherited_loader_at_the_end(before, after):
@@ -120,8 +94,6 @@ OVER = f'\n{T} = dict({T}, num_workers=8)\n'
         f'{T} = dict()\n{T}.setdefault("num_workers", 2)\n',
         f'{T} = dict()\ndel {T}["num_workers"]\n',
         f'{T} = {{"num_workers": 2, **common}}\n',
-        f'x = 1\nif x:\n    {T} = dict(num_workers=2)\n',
-        f'{T} = x = dict(num_workers=2)\n',
     ],
 )
 def test_overrides_what_it_cannot_edit(before):

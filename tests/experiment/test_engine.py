@@ -10,7 +10,6 @@ import pytest
 from mmgpu_hooks.experiment import engine
 from mmgpu_hooks.experiment.engine import Plan, Turn, run_plan
 from mmgpu_hooks.experiment.store import STORE_NAME, open_store
-from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.tried import Trial, TrialSpec
 
 
@@ -128,19 +127,3 @@ def test_what_is_no_store_is_written_anew(tmp_path, text):
         assert store.read(keep) == ([], ())
         store.append(Trial('2', 'completed'))
         assert '2' in [one.name for one in store.read(keep)[0]]
-
-
-def test_one_process_at_a_time_is_at_work_in_a_folder(tmp_path):
-    folder = tmp_path / 'a' / 'b'
-    with open_store(folder, {}) as store:
-        store.append(Trial('1', 'completed'))
-    before = (folder / STORE_NAME).read_bytes()
-    with (
-        open_store(folder, {}),
-        pytest.raises(UserError, match='another one is at work in it'),
-        open_store(folder, {}, fresh=True),
-    ):
-        pass
-    assert (folder / STORE_NAME).read_bytes() == before
-    with open_store(folder, {}, fresh=True):
-        assert not (folder / STORE_NAME).exists()

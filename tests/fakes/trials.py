@@ -23,8 +23,6 @@ class ScriptedTrial:
         lambda spec: None
     )
     """How it ends before its first block, if it does."""
-    batch_size = 2
-    left: int | None = None
     clock_s = 0.0
     started: list[ScriptedTrial]
 
@@ -33,8 +31,7 @@ class ScriptedTrial:
     ) -> None:
         self.spec, self.environ = spec, environ
         self.words, self.trained = list[int](), 0
-        self.is_finishing = self.is_closed = False
-        self.is_held = False
+        self.is_finishing = self.is_closed = self.is_held = False
         type(self).started.append(self)
 
     def hold(self) -> None:
@@ -71,8 +68,7 @@ class ScriptedTrial:
                 'event': 'block',
                 'seconds': [seconds] * count,
                 'starts': [],
-                'batch_size': self.batch_size,
-                'left': self.left,
+                'batch_size': 2,
             }
         ]
 
