@@ -24,7 +24,7 @@ from mmgpu_hooks.experiment.engine import OnProgress, Plan, Turn, run_plan
 from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.tried import TrialSpec
-from mmgpu_hooks.show.comparison import describe_demo, images_per_second
+from mmgpu_hooks.show.comparison import describe_demo
 from mmgpu_hooks.show.recommendation import describe_answer
 
 _DATA_ROOT = Path('data/demo')
@@ -70,7 +70,7 @@ def demo(config: Path, work_dir: Path) -> int:
     runs = [read_run(folder).run for folder in (before, after)]
     print_sections(describe_demo(*runs))
     print(f'\nOpen it:  tensorboard --logdir {work_dir}')
-    old, new = (images_per_second(run) or 0.0 for run in runs)
+    old, new = (run.overall_images_per_s or 0.0 for run in runs)
     return exit_codes.OK if new > old else exit_codes.NO
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -111,14 +111,6 @@ def part_of(group: str, name: str) -> cached_property[float | None]:
     return cached_property(lambda run: getattr(getattr(run, group), name))
 
 
-class TransformFigures(NamedTuple):
-    """One transform of the pipeline, over the samples that were timed."""
-
-    name: str
-    image_s: float | None
-    """Over the samples timed, those that skipped it included."""
-
-
 class LoaderFigures(Figures):
     """The loader's workers.
 
@@ -130,7 +122,6 @@ class LoaderFigures(Figures):
     """Batches the occupancy is taken over."""
     occupancy_s = mean_of('workers.occupancy.mean_s', 'workers.occupancy.count')
     """How long a worker was busy with one batch, mean; ``None`` from outside."""
-    occupancy_p95_s = of_steady(median, 'workers.occupancy.p95_s')
     batch_cpu_s = mean_of('workers.batch_cpu.mean_s', 'workers.batch_cpu.count')
     """CPU of the worker for one batch, mean; ``None`` from outside."""
     fetch_cpu_s = mean_of('workers.fetch_cpu_s', 'workers.batch_cpu.count')
@@ -159,16 +150,21 @@ class LoaderFigures(Figures):
         return pooled_std(*(self.steady.column(f'workers.{field}') for field in fields))
 
     @cached_property
-    def transforms(self) -> tuple[TransformFigures, ...]:
-        """Most expensive first."""
+    def transforms(self) -> list[tuple[str, float]]:
+        """Seconds per image by name, most expensive first.
+
+        They are over all samples timed, those that skipped it included.
+        """
         seconds: Counter[str] = Counter()
         for costs_s in self.steady.values('workers.transforms_s'):
             seconds.update(costs_s or {})
-        samples = self.timed_samples
-        return tuple(
-            TransformFigures(name, sum_s / samples if samples else None)
+        if not self.timed_samples:
+            return []
+        return [
+            (name, sum_s / self.timed_samples)
             for name, sum_s in seconds.most_common()
-        )
+            if sum_s
+        ]
 
 
 class GpuFigures(Figures):
@@ -251,9 +247,9 @@ class Run(Figures):
         """
         return cls(read_evidence(path))
 
-    def newest(self, count: int) -> Run:
-        """The last intervals, as a run of their own that did not end."""
-        intervals = self.intervals[-count:]
+    def since(self, number: int) -> Run:
+        """From one of its intervals on, as a run of its own that did not end."""
+        intervals = self.intervals[number:]
         return Run(replace(self.evidence, intervals=intervals, end=None))
 
     def altered(self, **figures: Any) -> Run:
@@ -282,7 +278,6 @@ class Run(Figures):
     step_s = per_iteration('step.total_s')
     hooks_s = per_iteration('ledger_s', 'hooks')
     loop_s = per_iteration('ledger_s', 'loop')
-    """What the training loop does between two hook points."""
     process_rss_bytes = of_every(largest, 'process_rss_bytes')
     batch_bytes = of_every(largest, 'batch_bytes')
     batch_tensors = of_every(largest, 'batch_tensors')
@@ -372,11 +367,19 @@ class Run(Figures):
 
     @cached_property
     def images_per_s(self) -> float | None:
-        """Of this rank."""
+        """Of this rank, in steady iterations."""
         images = sum_all(self.steady.column('images'))
         if not images or not self.iter_s:
             return None
         return images / (self.iter_s * self.steady_iterations)
+
+    @property
+    def overall_images_per_s(self) -> float | None:
+        """Over the whole training, everything between iterations included."""
+        batch = self.run.loader.batch_size
+        if batch is None or self.duration_s <= 0:
+            return None
+        return self.iterations * batch / self.duration_s
 
     @cached_property
     def hooks(self) -> Mapping[str, float]:

@@ -59,10 +59,6 @@ _USED = {
     'CPU of a worker per batch': ('loader.batch_cpu_s', _LONGEST_S),
 }
 
-NEWEST = 1000
-"""Intervals that are used: of 10,000 iterations and more, further ones would not make
-a prediction surer."""
-
 
 def fit_workload(run: Run) -> Workload | NoPrediction:
     """Make a workload of one rank's run, or say why there is none.
@@ -88,25 +84,23 @@ def fit_workload(run: Run) -> Workload | NoPrediction:
 
 
 def _cut_segment(run: Run) -> tuple[Run, list[str]]:
-    """The last long part of a run that changed midway, or that is very long.
+    """The last long part of a run that changed midway.
 
     Returns:
         The run itself when nothing changed, or the part after the change is too short;
         what is to be said of it.
     """
-    newest = run.every.after(max(len(run.every) - NEWEST, 0))
-    counts, cut = newest.column('iterations'), 0
+    counts, cut = run.column('iterations'), 0
     for field in ('workers.occupancy.mean_s', 'step.p50_s'):
-        found = _find_cut(newest.column(field))
+        found = _find_cut(run.column(field))
         # the first interval of a part counts as its warm-up
         if counts[found + 1 :].sum() >= thresholds.MIN_ITERATIONS:
             cut = max(cut, found)
-    if not cut and len(newest) == len(run.every):
+    if not cut:
         return run, []
-    part = run.newest(len(newest) - cut)
-    used = f'nly what was measured from iteration {part.intervals[0].iteration} on'
-    why = 'The pipeline or the step changed during the run: o' if cut else 'O'
-    return part, [f'{why}{used} is used.']
+    part = run.since(cut)
+    why = 'The pipeline or the step changed during the run: only what was measured from'
+    return part, [f'{why} iteration {part.intervals[0].iteration} on is used.']
 
 
 def _find_cut(values: Column) -> int:

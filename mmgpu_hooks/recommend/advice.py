@@ -76,15 +76,15 @@ def advise(run: Run) -> Iterator[str]:
 def _advise_loading(run: Run) -> Iterator[str]:
     """What makes a batch cheaper: the costliest transform, waiting less."""
     loader = run.loader
-    whole_s = sum(one.image_s or 0.0 for one in loader.transforms) if loader else 0.0
-    if loader is not None and whole_s > 0.0:
+    if loader is not None and loader.transforms:
         name, image_s = loader.transforms[0]
+        share = image_s / sum(seconds for _, seconds in loader.transforms)
         cheaper = _CHEAPER.get(name)
         if name == 'LoadImageFromFile':
             cheaper = _name_cheaper_decoding(run)
         hint = f'; cheaper: {cheaper}' if cheaper else ''
         yield (
-            f'{name} takes {100 * (image_s or 0.0) / whole_s:.0f} % of the pipeline '
+            f'{name} takes {100 * share:.0f} % of the pipeline '
             f'({loader.timed_samples} samples timed){hint}.'
         )
     if run.waiting_share and run.workload is not None:

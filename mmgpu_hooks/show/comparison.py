@@ -78,14 +78,6 @@ def _sentences(comparison: RunComparison) -> Iterator[str]:
         yield f'Per iteration: {changes}.'
 
 
-def images_per_second(run: Run) -> float | None:
-    """Over the whole training, everything between iterations included."""
-    batch = run.run.loader.batch_size
-    if batch is None or run.duration_s <= 0:
-        return None
-    return run.iterations * batch / run.duration_s
-
-
 _DEMO_COLUMNS: Sequence[Column] = (
     ('num_workers', 'run.loader.num_workers', str),
     ('persistent', 'run.loader.persistent_workers', str),
@@ -99,7 +91,7 @@ _DEMO_COLUMNS: Sequence[Column] = (
 def describe_demo(before: Run, after: Run) -> list[Section]:
     """The gain, then a line for each run of the demo."""
     runs = (before, after)
-    rates = [images_per_second(run) or 0.0 for run in runs]
+    rates = [run.overall_images_per_s or 0.0 for run in runs]
     title = 'The gain is unknown: one of the runs could not be measured.'
     if all(rates):
         title = (

@@ -202,15 +202,14 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
 
 def _loader_section(run: Run) -> Section:
     """What making a batch costs, and by transform."""
-    loader = run.loader
-    costs = loader.transforms if loader is not None and loader.timed_samples else ()
-    rows = [(cost.name, format_seconds(cost.image_s)) for cost in costs if cost.image_s]
+    costs = run.loader.transforms[:_SHOWN] if run.loader else ()
+    rows = [(name, format_seconds(image_s)) for name, image_s in costs]
     head = ['transform', 'per image']
     return Section(
         'Inside the loader',
         'loader',
         facts=list_facts(run, _LOADER),
-        table=Table(head, rows[:_SHOWN], 'Mean time per timed image'),
+        table=Table(head, rows, 'Mean time per timed image'),
     )
 
 

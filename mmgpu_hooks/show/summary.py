@@ -96,11 +96,10 @@ def _loader(run: Run) -> Iterator[str]:
     if loader is None or loader.occupancy_s is None:
         return
     yield f'{format_seconds(loader.occupancy_s)} per batch'
-    costs = [cost for cost in loader.transforms if cost.image_s]
-    if costs and loader.timed_samples:
-        whole_s = sum(cost.image_s or 0.0 for cost in costs)
-        share = 100 * (costs[0].image_s or 0.0) / whole_s
-        yield f'{share:.0f} % of it {costs[0].name}'
+    if loader.transforms:
+        name, image_s = loader.transforms[0]
+        share = image_s / sum(seconds for _, seconds in loader.transforms)
+        yield f'{100 * share:.0f} % of it {name}'
 
 
 def _machine(run: Run) -> Iterator[str]:

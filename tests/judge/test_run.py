@@ -91,8 +91,6 @@ def test_a_batch_is_weighted_by_batches():
     assert loader.batches == 40
     assert loader.occupancy_s == pytest.approx(0.3)
     assert loader.batch_cpu_s == pytest.approx(0.27)
-    # that of the usual interval: the median of 0.3 and 0.7
-    assert loader.occupancy_p95_s == pytest.approx(0.5)
 
 
 def test_spread_is_of_all_batches_and_not_the_mean_of_spreads():

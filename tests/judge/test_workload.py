@@ -16,7 +16,7 @@ from fakes.runs import (
     make_run,
 )
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.workload import NEWEST, fit_workload
+from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.model.workload import (
     GAP_S,
@@ -205,10 +205,3 @@ def test_whatever_was_edited_no_exception_and_no_nonsense_comes_out(field):
         one = predict_setting(found, 4, 2)
         assert 0.0 < one.iter_time_low_s <= one.iter_time_s < 1e4
         assert one.iter_time_s <= one.iter_time_high_s < 1e5
-
-
-def test_of_a_very_long_run_only_the_newest_intervals_are_used():
-    found = fitted(**STARVED, intervals=NEWEST + 5)
-    # the first of them counts as warm-up
-    assert found.iterations == 20 * (NEWEST - 1)
-    assert f'from iteration {20 * 6} on' in found.notes[0]
