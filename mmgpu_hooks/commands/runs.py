@@ -15,7 +15,12 @@ from mmgpu_hooks.recommend.policy import recommend_settings, with_save_cures
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.run import RanksSummary, read_other_ranks
-from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
+from mmgpu_hooks.schema.run_folder import (
+    EVIDENCE_NAME,
+    EvidenceError,
+    RunFiles,
+    read_run_folder,
+)
 from mmgpu_hooks.show.recommendation import Answer
 from mmgpu_hooks.show.text import short_path
 
@@ -36,8 +41,7 @@ class ReadRun:
         yield from self.run.notes
         if self.ranks is not None:
             yield from self.ranks.notes
-        if self.files.older_runs:
-            older = self.files.older_runs
+        if older := len(self.files.older_runs):
             yield f'The newest run was read, and not {plural(older, "older one")}.'
         evidence = self.run.evidence
         for off in evidence.sources_off:
@@ -61,10 +65,11 @@ def find_run(folder: Path) -> tuple[RunFiles, Run]:
     """
     files = read_run_folder(folder)
     if files.evidence is None:
-        older = files.older_evidence
-        hint = f'; an older run has it: {older}' if older else ''
+        older = [run / EVIDENCE_NAME for run in files.older_runs]
+        hints = (f'; an older run has it: {one}' for one in older if one.is_file())
+        hint = next(hints, '')
         raise EvidenceError(
-            f'{files.plain}: expected evidence of GPUEfficiencyHook, found only '
+            f'{files.folder}: expected evidence of GPUEfficiencyHook, found only '
             f"MMEngine's log; train with the hook: mmgpu enable CONFIG{hint}."
         )
     return files, Run.read(files.evidence)

@@ -57,10 +57,9 @@ def _explain(work_dir: Path | None, log: str | None) -> Why:
     try:
         files = read_run_folder(work_dir)
     except EvidenceError:
-        files = RunFiles(None, None, None)
-    found = files.evidence or files.plain
-    is_run = found is not None and found.parent.name == 'vis_data'
-    folder = found.parent.parent if found is not None and is_run else work_dir
+        files = RunFiles(work_dir)
+    is_run = files.folder.name == 'vis_data'
+    folder = files.folder.parent if is_run else work_dir
     # MMEngine names its log as the folder of the run, by its start
     for path in sorted([*folder.glob('*.log'), *folder.glob('*/*.log')])[-1:]:
         with contextlib.suppress(OSError):

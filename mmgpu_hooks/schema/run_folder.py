@@ -12,7 +12,7 @@ from mmgpu_hooks.schema.errors import UserError
 EVIDENCE_NAME = 'gpu_efficiency.jsonl'
 OTHER_RANKS = 'gpu_efficiency_rank*.jsonl'
 PLAIN_NAME = 'scalars.json'
-_RANK = re.compile(r'^(?P<stem>.+)_rank(?P<rank>\d+)(?P<rest>(\.\d+)?\.jsonl)$')
+_RANK = re.compile(r'_rank(\d+)(?=(?:\.\d+)?\.jsonl$)')
 _TIMESTAMP = re.compile(r'^\d{8}_\d{6}')
 
 
@@ -22,20 +22,18 @@ class EvidenceError(UserError):
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The files of one run; at least one of the first two is there."""
+    """The files of one run."""
 
-    evidence: Path | None
-    """Rank 0's evidence of our hook."""
-    plain: Path | None
-    """MMEngine's own ``scalars.json``."""
-    config_copy: Path | None
+    folder: Path
+    """Where they are: a run's ``vis_data``, as a rule."""
+    evidence: Path | None = None
+    """Rank 0's of our hook; without it, MMEngine's own ``scalars.json`` is there."""
+    config_copy: Path | None = None
     """The flattened copy of the config that MMEngine left."""
     other_ranks: tuple[Path, ...] = ()
     """Evidence of the same run's other ranks, by rank."""
-    older_runs: int = 0
-    """Other runs of the same folder that were passed over."""
-    older_evidence: Path | None = None
-    """Evidence of an older run, when the newest has none."""
+    older_runs: tuple[Path, ...] = ()
+    """Other runs of the same folder that were passed over, the newest first."""
 
 
 STACK_SUFFIX = '.stack'
@@ -72,7 +70,7 @@ def read_run_folder(path: Path) -> RunFiles:
         EvidenceError: If the folder is missing, empty or holds no run.
     """
     if path.is_file():
-        return RunFiles(path, None, _config_copy(path.parent))
+        return RunFiles(path.parent, path, _config_copy(path.parent))
     try:
         runs = _find_runs(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -94,16 +92,13 @@ def read_run_folder(path: Path) -> RunFiles:
             'that holds a run.'
         )
     *older, newest = runs
-    evidence, plain = newest / EVIDENCE_NAME, newest / PLAIN_NAME
-    is_ours = evidence.is_file()
-    before = (run / EVIDENCE_NAME for run in reversed(older) if not is_ours)
+    evidence, is_ours = newest / EVIDENCE_NAME, (newest / EVIDENCE_NAME).is_file()
     return RunFiles(
+        newest,
         evidence if is_ours else None,
-        plain if plain.is_file() else None,
         _config_copy(newest),
         find_other_ranks(evidence) if is_ours else (),
-        older_runs=len(older),
-        older_evidence=next((path for path in before if path.is_file()), None),
+        tuple(reversed(older)),
     )
 
 
@@ -116,11 +111,10 @@ def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
     """
     found = []
     for path in evidence.parent.glob(OTHER_RANKS):
-        match = _RANK.match(path.name)
-        is_ours = match and match['stem'] + match['rest'] == evidence.name
+        rank = _RANK.search(path.name)
         # to open a pipe would take for ever
-        if match and is_ours and path.is_file():
-            found.append((int(match['rank']), path))
+        if rank and _RANK.sub('', path.name) == evidence.name and path.is_file():
+            found.append((int(rank[1]), path))
     return tuple(path for _, path in sorted(found))
 
 

@@ -25,8 +25,7 @@ def test_the_newest_run_is_found_by_its_time_stamp(tmp_path: Path):
     make_run_folder(tmp_path, '20261119_235959', 'gpu_efficiency.jsonl')
     files = read_run_folder(tmp_path)
     assert files.evidence == newest / 'gpu_efficiency.jsonl'
-    assert files.older_runs == 1
-    assert files.older_evidence is None
+    assert len(files.older_runs) == 1
 
 
 STAMP = '20261120_101500'
@@ -49,8 +48,8 @@ def test_a_newest_run_without_evidence_is_plain_and_names_the_older_one(tmp_path
     old = make_run_folder(tmp_path, '20261119_101500', 'gpu_efficiency.jsonl')
     new = make_run_folder(tmp_path, '20261120_101500', 'scalars.json')
     files = read_run_folder(tmp_path)
-    assert (files.evidence, files.plain) == (None, new / 'scalars.json')
-    assert files.older_evidence == old / 'gpu_efficiency.jsonl'
+    assert (files.evidence, files.folder) == (None, new)
+    assert files.older_runs == (old,)
 
 
 @pytest.mark.parametrize(
