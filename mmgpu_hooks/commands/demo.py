@@ -22,9 +22,10 @@ from mmgpu_hooks.experiment.demo_dataset import (
 )
 from mmgpu_hooks.experiment.engine import OnProgress, Plan, Turn, run_plan
 from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
+from mmgpu_hooks.judge.run_comparison import compare_runs
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.tried import TrialSpec
-from mmgpu_hooks.show.comparison import describe_demo
+from mmgpu_hooks.show.comparison import describe_compare
 from mmgpu_hooks.show.recommendation import describe_answer
 
 _DATA_ROOT = Path('data/demo')
@@ -68,9 +69,14 @@ def demo(config: Path, work_dir: Path) -> int:
     _train(Path(answer.output), after)
     _say('5/5  Before and after')
     runs = [read_run(folder).run for folder in (before, after)]
-    print_sections(describe_demo(*runs))
-    print(f'\nOpen it:  tensorboard --logdir {work_dir}')
+    print_sections(describe_compare(compare_runs(*runs)))
     old, new = (run.overall_images_per_s or 0.0 for run in runs)
+    if old and new:
+        print(
+            f'\nMeasured: {old:.2f} -> {new:.2f} images/s, {new / old:.2f} times as '
+            'fast over the whole training.'
+        )
+    print(f'\nOpen it:  tensorboard --logdir {work_dir}')
     return exit_codes.OK if new > old else exit_codes.NO
 
 

@@ -15,12 +15,7 @@ from mmgpu_hooks.recommend.policy import recommend_settings, with_save_cures
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.run import RanksSummary, read_other_ranks
-from mmgpu_hooks.schema.run_folder import (
-    EVIDENCE_NAME,
-    EvidenceError,
-    RunFiles,
-    read_run_folder,
-)
+from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.show.recommendation import Answer
 from mmgpu_hooks.show.text import short_path
 
@@ -65,9 +60,8 @@ def find_run(folder: Path) -> tuple[RunFiles, Run]:
     """
     files = read_run_folder(folder)
     if files.evidence is None:
-        older = [run / EVIDENCE_NAME for run in files.older_runs]
-        hints = (f'; an older run has it: {one}' for one in older if one.is_file())
-        hint = next(hints, '')
+        older = next((one for one in files.older_runs if one.is_file()), None)
+        hint = f'; an older run has it: {older}' if older else ''
         raise EvidenceError(
             f'{files.folder}: expected evidence of GPUEfficiencyHook, found only '
             f"MMEngine's log; train with the hook: mmgpu enable CONFIG{hint}."
@@ -146,7 +140,7 @@ def judge_runs(
         summary=run,
         ranks=newest.ranks,
         notes=notes,
-        fitted=pool.fitted if len(folders) > 1 else (),
+        fitted=pool.fitted if len(folders) > 1 else {},
     )
     return answer, newest.files
 

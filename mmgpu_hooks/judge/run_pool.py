@@ -5,15 +5,15 @@ Everything else is that of the newest run alone, which is the one that is judged
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mmgpu_hooks.judge.columns import median, read_field
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.batches import MemoryFit, fit_batch_memory, fit_step_line
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.schema.judged import FittedRun, NoPrediction
+from mmgpu_hooks.schema.judged import NoPrediction
 
 NATURE = {
     'number of ranks': 'run.world_size',
@@ -47,8 +47,8 @@ class RunPool:
     """Of the newest, with the line that all runs make; ``None`` when none tells
     enough."""
     memory: MemoryFit | NoPrediction
-    fitted: tuple[FittedRun, ...] = ()
-    """The newest first."""
+    fitted: Mapping[str, int | None] = field(default_factory=dict)
+    """Evidence and batch size of each, the newest first."""
     notes: tuple[str, ...] = ()
     """Which runs were left out, and why."""
 
@@ -63,24 +63,24 @@ def pool_runs(runs: Sequence[Run]) -> RunPool:
     newest = next((run for run in runs if run.workload), runs[0])
     if newest.workload is None:
         return RunPool(newest, None, NoPrediction(newest.why_no_workload))
-    fitted, notes = [(newest, newest.workload)], list[str]()
+    fitted, notes = [newest], list[str]()
     for run in runs:
         why = _why_left_out(newest, run)
         if why is not None:
             notes.append(f'{run.path} is left out. {why}')
-        elif run is not newest and run.workload is not None:
-            fitted.append((run, run.workload))
-    memory, workload = _fit_memory([run for run, _ in fitted]), newest.workload
+        elif run is not newest:
+            fitted.append(run)
+    memory, workload = _fit_memory(fitted), newest.workload
     if len(fitted) > 1:
-        steps = [(one.batch_size, one.step) for _, one in fitted]
-        line = fit_step_line([(size, step) for size, step in steps if size])
+        costs = [run.workload for run in fitted if run.workload]
+        line = fit_step_line([(w.batch_size, w.step) for w in costs if w.batch_size])
         if isinstance(line, NoPrediction):
             notes.append(f'{line.reason} The newest run is judged by itself.')
             fitted = fitted[:1]
         else:
             workload = replace(workload, step_line=line)
-    described = tuple(_describe(*one) for one in fitted)
-    return RunPool(newest, workload, memory, described, tuple(notes))
+    sizes = {run.path: run.run.loader.batch_size for run in fitted}
+    return RunPool(newest, workload, memory, sizes, tuple(notes))
 
 
 def _why_left_out(newest: Run, run: Run) -> str | None:
@@ -109,8 +109,8 @@ def find_unequal(
     old: Run, new: Run, fields: dict[str, str]
 ) -> Iterator[tuple[str, Any, Any]]:
     """What is known of both runs and not the same: its name, and both."""
-    for what, field in fields.items():
-        before, after = read_field(old, field), read_field(new, field)
+    for what, name in fields.items():
+        before, after = read_field(old, name), read_field(new, name)
         if before is not None and after is not None and before != after:
             yield what, before, after
 
@@ -128,16 +128,4 @@ def _fit_memory(runs: Sequence[Run]) -> MemoryFit | NoPrediction:
     return NoPrediction(
         'The memory of the card is unknown: its peak was not recorded, as in a '
         'training on the CPU.'
-    )
-
-
-def _describe(run: Run, workload: Workload) -> FittedRun:
-    return FittedRun(
-        path=run.path,
-        num_workers=workload.num_workers,
-        prefetch_factor=workload.prefetch_factor if workload.num_workers else None,
-        batch_size=workload.batch_size,
-        iterations=workload.iterations,
-        iter_time_s=workload.iter_time.mean_s,
-        gpu_mem_peak_bytes=run.gpu_mem_peak_bytes,
     )

@@ -286,21 +286,6 @@ class NoPrediction:
 
 
 @dataclass(frozen=True)
-class FittedRun:
-    """One of several runs that the line over the batch size was fitted to."""
-
-    path: str
-    num_workers: int
-    prefetch_factor: Optional[int]
-    batch_size: Optional[int]
-    iterations: int
-    """Iterations the figures are taken over."""
-    iter_time_s: float
-    gpu_mem_peak_bytes: Optional[int]
-    """``None`` when unknown, as on the CPU."""
-
-
-@dataclass(frozen=True)
 class Prediction:
     """What one setting of the loader would give on the same host."""
 

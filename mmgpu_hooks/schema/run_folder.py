@@ -33,7 +33,7 @@ class RunFiles:
     other_ranks: tuple[Path, ...] = ()
     """Evidence of the same run's other ranks, by rank."""
     older_runs: tuple[Path, ...] = ()
-    """Other runs of the same folder that were passed over, the newest first."""
+    """Where evidence of other runs of the same folder would be, the newest first."""
 
 
 STACK_SUFFIX = '.stack'
@@ -98,7 +98,7 @@ def read_run_folder(path: Path) -> RunFiles:
         evidence if is_ours else None,
         _config_copy(newest),
         find_other_ranks(evidence) if is_ours else (),
-        tuple(reversed(older)),
+        tuple(run / EVIDENCE_NAME for run in reversed(older)),
     )
 
 

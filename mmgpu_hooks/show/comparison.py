@@ -1,10 +1,9 @@
-"""Two runs side by side: ``mmgpu compare`` and the end of the demo."""
+"""Two runs side by side: ``mmgpu compare``, and the end of the demo."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.figures import format_seconds, format_signed
 from mmgpu_hooks.schema.judged import FigureComparison, RunComparison
 from mmgpu_hooks.schema.recorded import PART_NAMES
@@ -76,26 +75,3 @@ def _sentences(comparison: RunComparison) -> Iterator[str]:
     if known:
         changes = ', '.join(text for _, text in sorted(known, reverse=True))
         yield f'Per iteration: {changes}.'
-
-
-_DEMO_COLUMNS: Sequence[Column] = (
-    ('num_workers', 'run.loader.num_workers', str),
-    ('persistent', 'run.loader.persistent_workers', str),
-    ('iteration', 'iter_s', format_seconds),
-    ('data wait', 'data_wait_s', format_seconds),
-    ('step', 'step_s', format_seconds),
-    ('training', 'duration_s', format_seconds),
-)
-
-
-def describe_demo(before: Run, after: Run) -> list[Section]:
-    """The gain, then a line for each run of the demo."""
-    runs = (before, after)
-    rates = [run.overall_images_per_s or 0.0 for run in runs]
-    title = 'The gain is unknown: one of the runs could not be measured.'
-    if all(rates):
-        title = (
-            f'Measured: {rates[0]:.2f} -> {rates[1]:.2f} images/s, '
-            f'{rates[1] / rates[0]:.2f} times as fast over the whole training.'
-        )
-    return [Section(title, table=tabulate(runs, _DEMO_COLUMNS))]

@@ -88,8 +88,8 @@ def describe_forecast(answer: Mapping[str, Any]) -> list[Section]:
         ('limited by', 'limit', 'the {}'.format),
     )
     mean = format_seconds(workload.iter_time.mean_s)
-    fitted = answer.get('fitted_runs', ())
-    runs = [f'{run.path} (batch {run.batch_size})' for run in fitted]
+    fitted = answer.get('fitted_runs', {})
+    runs = [f'{path} (batch {size})' for path, size in fitted.items()]
     facts = [
         ('evidence', answer['run']),
         ('fitted', ', '.join(runs) or None),

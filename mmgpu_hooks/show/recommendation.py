@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from msgspec import structs
@@ -10,7 +10,7 @@ from msgspec import structs
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.policy import VALIDATION_KEY, pair_settings
 from mmgpu_hooks.schema.figures import format_seconds
-from mmgpu_hooks.schema.judged import Change, Diagnosis, FittedRun, Recommendation
+from mmgpu_hooks.schema.judged import Change, Diagnosis, Recommendation
 from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.show.document import Section, Table, to_json
 from mmgpu_hooks.show.terminal import render
@@ -44,8 +44,8 @@ class Answer:
     error: str | None = None
     """Why the rewrite was refused."""
     notes: tuple[str, ...] = field(default=())
-    fitted: tuple[FittedRun, ...] = ()
-    """The runs that were fitted together; empty when one was asked for."""
+    fitted: Mapping[str, int | None] = field(default_factory=dict)
+    """Batch sizes of the runs that were fitted; empty when one was asked for."""
 
 
 def render_json(answer: Answer) -> str:

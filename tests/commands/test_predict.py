@@ -88,7 +88,7 @@ def test_several_batch_sizes_predict_others(write_pair, ask):
     assert [one['batch_size'] for one in answer['predictions']] == [2, 4, 8]
     times = [one['iter_time_s'] for one in answer['predictions']]
     assert times == pytest.approx([0.081, 0.101, 0.141], rel=0.03)
-    assert [run['batch_size'] for run in answer['fitted_runs']] == [2, 4]
+    assert [*answer['fitted_runs'].values()] == [2, 4]
     assert answer['run'].startswith(runs[0])
     memory = answer['memory']
     assert memory['peaks'][2]['peak_bytes'] == pytest.approx(17 * GIB, rel=1e-3)
@@ -108,7 +108,7 @@ def test_one_run_predicts_no_other_batch_size(write_pair, ask, capsys):
 def test_a_run_of_another_training_is_left_out_by_name(write_pair, ask, capsys):
     runs = write_pair(device='cpu')
     answer = ask('predict', *runs)
-    assert [run['batch_size'] for run in answer['fitted_runs']] == [2]
+    assert [*answer['fitted_runs'].values()] == [2]
     (note,) = [one for one in answer['notes'] if 'left out' in one]
     assert 'device is cpu there' in note
     assert runs[1] in note

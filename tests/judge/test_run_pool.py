@@ -25,7 +25,7 @@ def test_runs_of_one_batch_size_leave_the_newest_as_it_is():
     for older in ([], [make_pooled(4, 2, day=20), make_pooled(4, 1)]):
         found = pool(*older, newest)
         assert found.newest.run.loader.num_workers == 4
-        assert [run.num_workers for run in found.fitted] == [4]
+        assert found.fitted == {newest.path: 4}
         assert found.workload == Run(newest).workload
         assert len(found.notes) == bool(older)
         assert isinstance(found.memory, NoPrediction)

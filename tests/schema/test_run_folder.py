@@ -49,7 +49,7 @@ def test_a_newest_run_without_evidence_is_plain_and_names_the_older_one(tmp_path
     new = make_run_folder(tmp_path, '20261120_101500', 'scalars.json')
     files = read_run_folder(tmp_path)
     assert (files.evidence, files.folder) == (None, new)
-    assert files.older_runs == (old,)
+    assert files.older_runs == (old / 'gpu_efficiency.jsonl',)
 
 
 @pytest.mark.parametrize(
