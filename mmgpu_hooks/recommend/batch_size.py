@@ -11,11 +11,7 @@ from msgspec import structs
 
 from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.judge.thresholds import WORTHWHILE_GAIN
-from mmgpu_hooks.model.batches import (
-    MemoryFit,
-    find_largest_batch,
-    predict_peak,
-)
+from mmgpu_hooks.model.batches import MemoryFit, find_largest_batch, predict_peak
 from mmgpu_hooks.model.workload import Workload, at_batch_size
 from mmgpu_hooks.recommend.choice import Decision, Job, predict_gain, propose
 from mmgpu_hooks.schema.judged import NoPrediction

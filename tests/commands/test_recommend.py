@@ -12,11 +12,7 @@ import pytest
 
 from fakes.compared_runs import write_run
 from fakes.replaced import replace
-from fakes.runs import (
-    add_to_end,
-    make_evidence,
-    make_run,
-)
+from fakes.runs import add_to_end, make_evidence, make_run
 from fakes.saves import HOST, LOADER, make_aftermath, make_contended, walls_of
 from fakes.validations import make_validation
 from mmgpu_hooks.commands.main import main

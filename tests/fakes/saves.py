@@ -64,10 +64,7 @@ def make_contended(iteration: int = 100, **fields: Any) -> SaveRecord:
     """The same beside eight busy workers on two cores."""
     delay_s = fields.pop('run_delay_s', 1.6)
     wall_s = 0.4 + delay_s
-    shared = {
-        'workers_busy': 8.0,
-        'workers_cpu_s': 2 * wall_s - 0.4,
-    }
+    shared = {'workers_busy': 8.0, 'workers_cpu_s': 2 * wall_s - 0.4}
     return make_save(iteration, run_delay_s=delay_s, **{**shared, **fields})
 
 

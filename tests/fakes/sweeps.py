@@ -13,11 +13,7 @@ MIB = 2**20
 
 
 def make_sweep_row(
-    workers: int,
-    iter_s: float | None = 0.5,
-    *,
-    batch: int | None = 4,
-    **fields: Any,
+    workers: int, iter_s: float | None = 0.5, *, batch: int | None = 4, **fields: Any
 ) -> SweepRow:
     """One measured trial; without ``iter_s`` one that failed.
 

@@ -10,12 +10,7 @@ from fakes.workloads import make_workload
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.prediction import JobPlan, Setting
 from mmgpu_hooks.model.workload import Cost
-from mmgpu_hooks.recommend.choice import (
-    Job,
-    count_starts,
-    most_gain,
-    plan_job,
-)
+from mmgpu_hooks.recommend.choice import Job, count_starts, most_gain, plan_job
 
 OLD = Setting(2, 2, True)
 ALONE = Setting(0, 2, False)
@@ -66,8 +61,7 @@ def test_a_job_is_what_was_configured(run, plan):
 
 
 @pytest.mark.parametrize(
-    ('run', 'starts'),
-    [({}, 12), ({'loop': 'iter'}, 3), ({'max_epochs': None}, 3)],
+    ('run', 'starts'), [({}, 12), ({'loop': 'iter'}, 3), ({'max_epochs': None}, 3)]
 )
 def test_starts_are_what_is_configured_or_was_seen(run, starts):
     assert count_starts(read(**run).altered(epoch_starts=3)) == starts

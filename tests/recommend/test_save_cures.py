@@ -5,20 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from fakes.replaced import replace
-from fakes.runs import (
-    add_to_end,
-    make_evidence,
-    make_inside_workers,
-    make_run,
-    steady,
-)
-from fakes.saves import (
-    HOST,
-    LOADER,
-    make_aftermath,
-    make_contended,
-    walls_of,
-)
+from fakes.runs import add_to_end, make_evidence, make_inside_workers, make_run, steady
+from fakes.saves import HOST, LOADER, make_aftermath, make_contended, walls_of
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.policy import with_save_cures
 from mmgpu_hooks.schema.judged import Change, Recommendation, SaveCure

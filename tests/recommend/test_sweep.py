@@ -3,11 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fakes.replaced import replace
-from fakes.runs import (
-    make_evidence,
-    make_inside_workers,
-    make_interval,
-)
+from fakes.runs import make_evidence, make_inside_workers, make_interval
 from fakes.sweeps import make_sweep_row as row
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.sweep import (
@@ -94,12 +90,5 @@ def test_the_best_is_the_fastest_that_may_be_recommended(rows, best):
 
 
 def test_batch_size_is_never_traded_for_speed():
-    rows = [
-        row(0, 0.2, batch=1),
-        row(1, 0.1, batch=1),
-        row(0, 0.3, batch=8),
-    ]
-    assert choose_best(rows) == (
-        SweepSetting(0, 8),
-        SweepSetting(1, 1),
-    )
+    rows = [row(0, 0.2, batch=1), row(1, 0.1, batch=1), row(0, 0.3, batch=8)]
+    assert choose_best(rows) == (SweepSetting(0, 8), SweepSetting(1, 1))

@@ -80,10 +80,7 @@ def test_a_loop_that_shows_no_iterations_is_left_alone():
 def test_workers_that_training_will_have_leave_less_memory_too():
     # training waits as long as it computes, without workers
     none = replace(
-        make_run().loader,
-        num_workers=0,
-        persistent_workers=False,
-        prefetch_factor=None,
+        make_run().loader, num_workers=0, persistent_workers=False, prefetch_factor=None
     )
     host = replace(make_run().host, ram_available_bytes=4 * GIB)
     summary = summarise(
