@@ -11,14 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.cpu import WorkerThreads
 from mmgpu_hooks.judge.memory import find_worker_growth
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.thresholds import (
-    RUN_DELAY_PROBLEM,
-    STARTUP_MEASURABLE,
-    WORTHWHILE_GAIN,
-)
 from mmgpu_hooks.model.prediction import (
     COVERAGE,
     MOST_WORKERS,
@@ -149,7 +145,7 @@ class Gain:
     @property
     def is_worthwhile(self) -> bool:
         """Whether it is worth a change, and the evidence bears it out."""
-        return self.share >= max(WORTHWHILE_GAIN, self.noise)
+        return self.share >= max(thresholds.WORTHWHILE_GAIN, self.noise)
 
 
 @dataclass(frozen=True)
@@ -172,8 +168,19 @@ class Job:
 
     @cached_property
     def plan(self) -> JobPlan:
-        """Iterations, epochs and saves."""
-        return plan_job(self.run)
+        """The training as it was configured, not only what of it was recorded.
+
+        A loop that counts iterations says nothing of its epochs (a sampler may have no
+        end): it is one long epoch.
+        """
+        run, record = self.run, self.run.run
+        done, epochs = max(run.iterations, 1), 1
+        iterations = record.max_iters or done
+        if record.loop == 'epoch' and record.loader.batches_per_epoch:
+            iterations = record.loader.batches_per_epoch
+            epochs = record.max_epochs or max(run.epoch_starts, 1)
+        saves_s = run.ledger_s.get('checkpoint_save', 0.0) * iterations * epochs / done
+        return JobPlan(iterations, epochs, saves_s)
 
     @cached_property
     def cap(self) -> WorkerCap:
@@ -265,7 +272,7 @@ def _confirm(job: Job, proposed: Decision) -> Decision:
     if min(gain.low, alone.low) > 0.0:
         return proposed
     doubt = ''
-    if gain.share >= WORTHWHILE_GAIN:
+    if gain.share >= thresholds.WORTHWHILE_GAIN:
         beside = ''
         if alone != gain:
             beside = f', {_phrase_gain(alone)} without the other programs on this host'
@@ -275,9 +282,7 @@ def _confirm(job: Job, proposed: Decision) -> Decision:
 
 def propose(job: Job) -> Decision:
     """The setting that is best by all that is known, however sure that is."""
-    new = _choose_workers(job)
-    new = replace(new, persistent_workers=_persists(job, new))
-    new = _choose_prefetch(job, new)
+    new = _choose_prefetch(job, _with_persistence(job, _choose_workers(job)))
     gain = None if new == job.old else predict_gain((job, job.old), (job, new))
     return Decision(job, new, gain)
 
@@ -341,23 +346,6 @@ def read_setting(run: Run) -> Setting:
     return Setting(workers, loader.prefetch_factor or DEFAULT_PREFETCH, persistent)
 
 
-def plan_job(run: Run) -> JobPlan:
-    """The training as it was configured, not only what of it was recorded.
-
-    A loop that counts iterations says nothing of its epochs (a sampler may have no
-    end): it is one long epoch.
-    """
-    record = run.run
-    iterations, epochs = max(run.iterations, 1), 1
-    if record.loop == 'epoch' and record.loader.batches_per_epoch:
-        iterations = record.loader.batches_per_epoch
-        epochs = record.max_epochs or max(run.epoch_starts, 1)
-    elif record.max_iters:
-        iterations = record.max_iters
-    share = iterations * epochs / max(run.iterations, 1)
-    return JobPlan(iterations, epochs, share * run.ledger_s.get('checkpoint_save', 0.0))
-
-
 def count_starts(run: Run) -> int:
     """How often the loader starts over, as far as known.
 
@@ -375,20 +363,20 @@ def starts_cost(run: Run) -> bool:
 
     Workers that grow give their memory back when an epoch ends them: they stay so.
     """
-    if count_starts(run) < 2 or run.run_share(run.startup_s) < STARTUP_MEASURABLE:
+    if (
+        count_starts(run) < 2
+        or run.run_share(run.startup_s) < thresholds.STARTUP_MEASURABLE
+    ):
         return False
     return find_worker_growth(run) is None
 
 
 def _choose_workers(job: Job) -> Setting:
     old = job.old
-    is_worth = most_gain(job, old) >= WORTHWHILE_GAIN
+    is_worth = most_gain(job, old) >= thresholds.WORTHWHILE_GAIN
     if not is_worth and old.num_workers <= job.cores:
         return old
-    fewest = _find_fewest(job)
-    persists = old.persistent_workers and fewest > 0
-    new = replace(old, num_workers=fewest, persistent_workers=persists)
-    new = replace(new, persistent_workers=_persists(job, new))
+    new = _with_persistence(job, replace(old, num_workers=_find_fewest(job)))
     if not (_is_worthwhile(job, old, new) or _is_crowd(job, new)):
         return old
     deeper = replace(new, prefetch_factor=max(old.prefetch_factor, DEFAULT_PREFETCH))
@@ -457,26 +445,25 @@ def _is_crowd(job: Job, new: Setting) -> bool:
         return False
     if not cpu_s or not delay_s or not job.workload.is_batch_time_known:
         return False
-    if run.waiting_share or delay_s / (cpu_s + delay_s) < RUN_DELAY_PROBLEM:
+    if run.waiting_share or delay_s / (cpu_s + delay_s) < thresholds.RUN_DELAY_PROBLEM:
         return False
     return job.total_s(new) <= job.total_s(old) * (1 + SAME_SPEED)
 
 
-def _persists(job: Job, new: Setting) -> bool:
-    """Whether workers should live through all epochs."""
-    loader = job.run.run.loader
-    if new.num_workers == 0 or loader.persistent_workers is not False:
-        return new.persistent_workers
-    if new.num_workers > job.cap.workers:
-        return False
-    if not loader.num_workers:
-        return count_starts(job.run) >= 2
-    return starts_cost(job.run)
+def _with_persistence(job: Job, new: Setting) -> Setting:
+    """With workers that live through all epochs, where they should."""
+    loader, persists = job.run.run.loader, False
+    if new.num_workers and loader.persistent_workers is not False:
+        persists = new.persistent_workers
+    elif 0 < new.num_workers <= job.cap.workers:
+        is_new = not loader.num_workers
+        persists = count_starts(job.run) >= 2 if is_new else starts_cost(job.run)
+    return replace(new, persistent_workers=persists)
 
 
 def _choose_prefetch(job: Job, new: Setting) -> Setting:
     """More batches ahead, where they help by themselves."""
-    if new.num_workers == 0 or most_gain(job, new) < WORTHWHILE_GAIN:
+    if new.num_workers == 0 or most_gain(job, new) < thresholds.WORTHWHILE_GAIN:
         return new
     times = {new.prefetch_factor: job.total_s(new)}
     for factor in PREFETCHES:

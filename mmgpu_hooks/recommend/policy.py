@@ -11,12 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.thresholds import (
-    SAVE_CURE_WORTH,
-    VALIDATION_WORTH,
-    WORTHWHILE_GAIN,
-)
 from mmgpu_hooks.judge.validation import find_alike, make_validation_run
 from mmgpu_hooks.judge.verdict import count_missing, judge_confidence
 from mmgpu_hooks.model.batches import MemoryFit
@@ -235,8 +231,9 @@ def _why_nothing(decision: Decision) -> str:
             f'{format_seconds(run.cpu_floor_s)} per iteration on this host.'
         )
     return (
-        f'No other safe setting is predicted to be {100 * WORTHWHILE_GAIN:.0f} % '
-        f'faster (at most {plural(cap.workers, "worker")}: {cap.reason}).'
+        'No other safe setting is predicted to be '
+        f'{100 * thresholds.WORTHWHILE_GAIN:.0f} % faster (at most '
+        f'{plural(cap.workers, "worker")}: {cap.reason}).'
     )
 
 
@@ -277,7 +274,7 @@ def advise_validation(run: Run, train: Setting | None = None) -> Recommendation:
     if gain is None:
         return _stay(now, decision.doubt or _why_nothing(decision))
     share = run.run_share(gain.share * loop_s * count)
-    if share < VALIDATION_WORTH:
+    if share < thresholds.VALIDATION_WORTH:
         why = f'Other settings are predicted to save {100 * share:.1f} % of the run, '
         return _stay(now, f'{why}which is too little.')
     low, high = 100 * gain.low, 100 * gain.high
@@ -351,7 +348,7 @@ def with_save_cures(recommendation: Recommendation, run: Run) -> Recommendation:
     settings = {WORKERS_KEY: run.run.loader.num_workers or 0}
     settings.update((change.key, change.new) for change in changes)
     is_full = settings[WORKERS_KEY] + 1 > cores
-    if is_full and run.run_share(cure.run_net_s or 0.0) >= SAVE_CURE_WORTH:
+    if is_full and run.run_share(cure.run_net_s or 0.0) >= thresholds.SAVE_CURE_WORTH:
         why = 'loader workers had the cores while checkpoints were saved'
         why, old = f'{why}; {cure.sentence}', run.run.worker_nice
         change = Change(NICE_KEY, old, NICE, why, 'medium', ('MG304',))
@@ -374,7 +371,7 @@ def _cure_by_nice(run: Run) -> SaveCure | None:
         if judged.held_s.get('workers', 0.0) > 0.0
     ]
     gross_s, count = sum(judged.held_s['workers'] for _, judged in held), len(held)
-    is_much = run.run_share(gross_s) >= SAVE_CURE_WORTH
+    is_much = run.run_share(gross_s) >= thresholds.SAVE_CURE_WORTH
     if not held or not (is_much or run.saves_held_by('workers')):
         return None
     nets = [

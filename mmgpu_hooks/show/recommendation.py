@@ -18,8 +18,6 @@ from mmgpu_hooks.show.text import shell_path
 
 MOST_LINES = 25
 """Of an answer without details."""
-_LEVELS = ((1, 3, True), (0, 1, True), (0, 1, False))
-"""Advice, notes and the reason that are shown, until the answer is short enough."""
 
 
 @dataclass(frozen=True)
@@ -102,22 +100,23 @@ def describe_answer(answer: Answer, *, details: bool = False) -> list[Section]:
         told = [one for one in sections if _has_words(one)]
         return [describe_verdict(answer), *told]
     found, notes = answer.recommendation, answer.notes
-    more = f'findings: {len(answer.diagnosis.findings)}, advice: {len(found.advice)}'
-    more += f', notes: {len(notes)}'
+    counts = {'findings': len(answer.diagnosis.findings), 'advice': len(found.advice)}
+    counts['notes'] = len(notes)
+    more = ', '.join(f'{name}: {count}' for name, count in counts.items() if count)
     ranks = answer.ranks
     slow = ranks.why if ranks is not None and ranks.slowest is not None else ''
     settings = '' if found.changes else describe_settings(answer.summary)
     verdict = describe_verdict(answer)
     said = *verdict.sentences, slow, settings
     verdict = replace(verdict, sentences=list(filter(None, said)))
-    for advised, noted, has_reason in _LEVELS:
-        also = [('Also    ', one) for one in found.advice[:advised]]
-        facts = [*also, *(('Note    ', one) for one in notes[:noted])]
+    facts = [('Note    ', one) for one in notes[:3]]
+    facts += [('Also    ', one) for one in found.advice[:1]]
+    while True:
         last = Section(facts=facts, code=_commands(answer, details, more))
-        sections = [verdict, describe_changes(answer, has_reason=has_reason), last]
-        if len(render(sections).splitlines()) <= MOST_LINES:
-            break
-    return sections
+        sections = [verdict, describe_changes(answer), last]
+        if not facts or len(render(sections).splitlines()) <= MOST_LINES:
+            return sections
+        facts.pop()
 
 
 def _has_words(one: Section) -> bool:
@@ -133,9 +132,7 @@ def describe_verdict(answer: Answer) -> Section:
     return Section(title, 'verdict', [sentence_of(why)] if why else [])
 
 
-def describe_changes(
-    answer: Answer, title: str = '', *, has_reason: bool = True
-) -> Section:
+def describe_changes(answer: Answer, title: str = '') -> Section:
     """Both settings side by side, what the change gives, the diff."""
     found = answer.recommendation
     changes = found.changes
@@ -148,11 +145,10 @@ def describe_changes(
     ]
     rows += _gains(answer, answer.summary)
     table = Table(['', 'now', 'recommended', '9 times in 10'], rows, 'Both settings')
-    why = found.batch_size or [sentence_of(changes[0].reason)] * has_reason
+    why = found.batch_size or [sentence_of(changes[0].reason)]
     facts = [('' if number else 'Why', one) for number, one in enumerate(why)]
-    changed = [line for line in answer.diff.splitlines() if line[:1] in '+-@']
-    code = '\n'.join(changed)
-    return Section(title, 'changes', facts=facts, table=table, code=code)
+    code = [line for line in answer.diff.splitlines() if line[:1] in '+-@']
+    return Section(title, 'changes', facts=facts, table=table, code='\n'.join(code))
 
 
 def _name(change: Change) -> str:
@@ -168,27 +164,25 @@ def _value_of(value: object) -> str:
 
 def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
     """What all changes together are predicted to give, validation's on its own."""
-    found = answer.recommendation
-    has_validation = any(c.key.startswith(VALIDATION_KEY) for c in found.changes)
+    found, validation = answer.recommendation, answer.recommendation.validation
     # each predicted change has the figures of all together
-    iters_s = [c.predicted_iter_s for c in found.changes if c.predicted_iter_s]
-    if iters_s:
-        now, then = format_seconds(run.iter_s), format_seconds(iters_s[0])
-        yield 'iteration', now, then, ''
     change = next((c for c in found.changes if c.predicted_gain_pct is not None), None)
+    gain_s = validation.gain_s if validation else None
     if change is not None:
+        if change.predicted_iter_s:
+            then = format_seconds(change.predicted_iter_s)
+            yield 'iteration', format_seconds(run.iter_s), then, ''
         gain, now, then = change.predicted_gain_pct or 0.0, '', ''
         low, high = change.predicted_gain_low_pct, change.predicted_gain_high_pct
         if run.status == 'completed':
             now = format_seconds(run.duration_s)
             then = format_seconds(run.duration_s * (1 - gain / 100))
-        name = 'training (train loader)' if has_validation else 'whole training'
+        name = 'training (train loader)' if gain_s else 'whole training'
         yield name, now, then, f'{gain:.1f} % less ({low:.1f} to {high:.1f} %)'
-    validation = found.validation
-    if has_validation and validation and validation.loop_s and validation.gain_s:
-        then = format_seconds(validation.loop_s - validation.gain_s)
+    if validation and validation.loop_s and gain_s:
         less = f'{validation.run_gain_pct or 0.0:.1f} % of the run less'
-        yield 'a validation', format_seconds(validation.loop_s), then, less
+        now, then = map(format_seconds, (validation.loop_s, validation.loop_s - gain_s))
+        yield 'a validation', now, then, less
 
 
 def _train_command(answer: Answer) -> str | None:

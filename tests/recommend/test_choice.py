@@ -10,7 +10,7 @@ from fakes.workloads import make_workload
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.prediction import JobPlan, Setting
 from mmgpu_hooks.model.workload import Cost
-from mmgpu_hooks.recommend.choice import Job, count_starts, most_gain, plan_job
+from mmgpu_hooks.recommend.choice import Job, count_starts, most_gain
 
 OLD = Setting(2, 2, True)
 ALONE = Setting(0, 2, False)
@@ -57,7 +57,7 @@ def read(saves: int = 0, **run) -> Run:
     ],
 )
 def test_a_job_is_what_was_configured(run, plan):
-    assert plan_job(read(**run)) == plan
+    assert Job(read(**run), LIGHT).plan == plan
 
 
 @pytest.mark.parametrize(

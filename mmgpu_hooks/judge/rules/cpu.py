@@ -92,10 +92,7 @@ def judge_main_delay(run: Run) -> Finding | None:
     if not run.is_enough:
         return None
     if run.main_run_delay_s is None:
-        return cannot_tell(
-            "the training thread's wait for cores, apart from that in saves and "
-            'validations, was not recorded'
-        )
+        return cannot_tell("the training thread's wait for cores was not recorded")
     share = run.main_run_delay_s / (run.iter_s or 1.0)
     detail = (
         f'The training thread waited {format_seconds(run.main_run_delay_s)} per '
@@ -190,8 +187,7 @@ def judge_threads(run: Run) -> Finding | None:
         return cannot_tell('what the workers use to send batches was not measured')
     if not found.is_thrash:
         return None
-    opencv = found.opencv or 0
-    allowed = f'; OpenCV uses {opencv} in each' if opencv > 1 else ''
+    allowed = f'; OpenCV uses {found.opencv} in each' if found.opencv else ''
     detail = (
         f'{found.workers} workers run up to {found.threads} threads each on '
         f'{found.cores:g} cores{allowed}: {100 * found.share:.0f} % of their CPU is '
@@ -214,18 +210,13 @@ def judge_idle_cores(run: Run) -> Finding | None:
     found, external = run.threads, run.external_cpu_cores
     if found is None or found.share is None or not run.is_starved or external is None:
         return None
-    if (
-        found.share >= thresholds.THREADS_NOTICE
-        or run.waiting_share
-        or run.confined_cpus
-    ):
+    has_threads = found.share >= thresholds.THREADS_NOTICE
+    if has_threads or run.waiting_share or run.confined_cpus:
         return None
     busy = found.cpu_s / (run.iter_s or 1.0)
     idle = found.cores - busy - (run.process_cpu_cores or 0.0) - external
-    if (
-        busy < thresholds.BUSY_WORKERS * found.workers
-        or idle < thresholds.IDLE_CORES * found.cores
-    ):
+    is_busy = busy >= thresholds.BUSY_WORKERS * found.workers
+    if not is_busy or idle < thresholds.IDLE_CORES * found.cores:
         return None
     return notice(
         f'Workers run one thread each ({found.workers} in all) and use {busy:.1f} of '

@@ -38,10 +38,8 @@ def judge_host_growth(run: Run) -> Finding | None:
     growth = find_host_growth(run)
     if growth is None:
         return _judge_short_growth(run)
-    who = ('training process grows', growth.process), ('workers grow', growth.workers)
-    grows = [_phrase_growth(f'the {name}', one) for name, one in who if one]
-    detail = f'{", and ".join(grows)}.'
-    detail = detail[0].upper() + detail[1:]
+    who = {'The training process grows': growth.process, 'Workers grow': growth.workers}
+    detail = ' '.join(_phrase_growth(name, one) for name, one in who.items() if one)
     room, count, ranks = growth.room, growth.full_in, run.run.host.ranks
     if room is None or count is None:
         return notice(f'{detail} How much is free is unknown.')
@@ -64,9 +62,9 @@ def judge_host_growth(run: Run) -> Finding | None:
 def _judge_short_growth(run: Run) -> Finding | None:
     read = run.every.having('process_own_bytes')
     missing = count_missing_readings(read.column('iteration'))
-    sizes = read.column('process_own_bytes')
-    if not missing or not len(sizes):
+    if not missing or not len(read):
         return None
+    sizes = read.column('process_own_bytes')
     rise = sizes[-1] - sizes[0]
     if rise < max(thresholds.RISE_BYTES, thresholds.RISE_SHARE * sizes[0]):
         return None
@@ -81,7 +79,7 @@ def _phrase_growth(who: str, each: Estimate) -> str:
     return (
         f'{who} by {format_bytes(each.value)} per 1000 iterations '
         f'({format_bytes(max(each.low, 0))} to {format_bytes(each.high)}, '
-        f'{each.count} readings)'
+        f'{each.count} readings).'
     )
 
 
@@ -112,11 +110,8 @@ def judge_copies(run: Run) -> Finding | None:
         f'about {format_bytes(loader.object_bytes)}; {copies} workers on this host '
         f'copy them as they read, up to {format_bytes(whole)}'
     )
-    host = run.run.host
-    free = min(
-        filter(None, (host.ram_available_bytes, host.cgroup_memory_bytes)),
-        default=whole,
-    )
+    sizes = run.run.host.ram_available_bytes, run.run.host.cgroup_memory_bytes
+    free = min(filter(None, sizes), default=whole)
     if whole > free and run.status != 'completed':
         began = f'of {format_bytes(free)} that there were when it began'
         return problem(f'{detail}, {began}.', _FATAL)
@@ -137,14 +132,10 @@ def judge_shared_memory(run: Run) -> Finding | None:
     least = run.shm_free_bytes
     if not loader.num_workers or not total or not batch or least is None:
         return None
-    ahead = loader.num_workers * (loader.prefetch_factor or 2)
-    ranks = host.ranks
-    if (
-        least > (1 - thresholds.FULL_SHARE) * total
-        and ranks * ahead * batch < thresholds.FULL_SHARE * total
-    ):
+    ahead, safe = _count_ahead(run), thresholds.FULL_SHARE * total
+    if total - least < safe and host.ranks * ahead * batch < safe:
         return None
-    fits = int(thresholds.FULL_SHARE * total / batch / ranks)
+    fits = int(safe / batch / host.ranks)
     return notice(
         f'At least {format_bytes(least)} of {format_bytes(total)} were free in '
         f'/dev/shm; a batch takes {format_bytes(batch)}, {ahead} are in flight on each '
@@ -169,12 +160,12 @@ def judge_card_growth(run: Run) -> Finding | None:
     card, left = find_card_room(run), count_left(run)
     peak = run.gpu_mem_peak_bytes
     if card is None or peak is None:
-        return notice(f'{detail}.')
-    free = max(card.room_bytes - peak, 0)
-    count = int(1000 * free / growth.value)
-    detail += f'; the card is full in {count} iterations{_phrase_epoch(run, count)}'
+        return notice(detail)
+    count = int(1000 * max(card.room_bytes - peak, 0) / growth.value)
     is_soon = left is not None and count < left
-    return weigh(is_soon, f'{detail}{", before training ends" * is_soon}.', _FATAL)
+    soon = ', before training ends' * is_soon
+    full = f'The card is full in {count} iterations{_phrase_epoch(run, count)}{soon}.'
+    return weigh(is_soon, f'{full} {detail}', _FATAL)
 
 
 @rule('MG405', "The card's memory is in fragments")
@@ -191,10 +182,9 @@ def judge_fragments(run: Run) -> Finding | None:
     if not reserved:
         return None
     inactive, retries = run.inactive_bytes or 0, run.alloc_retries
+    is_split = inactive >= thresholds.FRAGMENTS_NOTICE * reserved
     is_full = card is not None and reserved >= thresholds.FULL_SHARE * card.room_bytes
-    if not retries and not (
-        is_full and inactive >= thresholds.FRAGMENTS_NOTICE * reserved
-    ):
+    if not retries and not (is_full and is_split):
         return None
     return notice(
         f'{format_bytes(inactive)} of {format_bytes(reserved)} reserved are in split '
@@ -214,12 +204,9 @@ def judge_burst(run: Run) -> Finding | None:
     peaks = run.steady.having('gpu_mem_peak_bytes')
     usual, card = median(peaks.column('gpu_mem_peak_bytes')), find_card_room(run)
     peak = largest(peaks.column('gpu_mem_peak_bytes'))
-    if not usual or peak is None or card is None:
+    if not usual or not peak or not card or peak < thresholds.BURST_RATIO * usual:
         return None
-    if (
-        peak < thresholds.BURST_RATIO * usual
-        or peak < thresholds.FULL_SHARE * card.room_bytes
-    ):
+    if peak < thresholds.FULL_SHARE * card.room_bytes:
         return None
     row = peaks.where(peaks.column('gpu_mem_peak_bytes') == peak).take([0])
     what = [
@@ -230,15 +217,13 @@ def judge_burst(run: Run) -> Finding | None:
     ]
     if not what:  # a first iteration, or a library's workspace
         return None
-    seen = ''
     batches = run.run.loader.batches_per_epoch
     share = 100 * run.iterations / batches if batches else 100
-    if share < 100:
-        seen = f'; {share:.0f} % of an epoch was seen, a larger one may come'
+    more = f'; {share:.0f} % of an epoch was seen, a larger one may come'
     return notice(
         f'{format_bytes(peak)} at iteration {largest(row.column("iteration"))}, '
         f'usually {format_bytes(usual)}, of {format_bytes(card.room_bytes)} there is '
-        f'room for: {", ".join(what)}{seen}.'
+        f'room for: {", ".join(what)}{more * (share < 100)}.'
     )
 
 
@@ -278,9 +263,13 @@ def judge_open_files(run: Run) -> Finding | None:
     most, limit = largest(run.column('open_files')), run.run.host.open_files_soft
     if not most or not limit or most < thresholds.FULL_SHARE * limit:
         return None
-    loader = run.run.loader
-    ahead = (loader.num_workers or 0) * (loader.prefetch_factor or 2)
-    tensors = f'; a batch has {run.batch_tensors} tensors' if run.batch_tensors else ''
+    tensors = run.batch_tensors or 'an unknown number of'
     return notice(
-        f'{most} of {limit} files were open{tensors}, {ahead} batches are in flight.'
+        f'{most} of {limit} files were open; a batch has {tensors} tensors, '
+        f'{_count_ahead(run)} batches are in flight.'
     )
+
+
+def _count_ahead(run: Run) -> int:
+    """Batches in flight."""
+    return (run.run.loader.num_workers or 0) * (run.run.loader.prefetch_factor or 2)

@@ -21,8 +21,7 @@ def judge_gpu(run: Run) -> Finding | None:
         return None
     gpu = run.gpu
     if gpu is None or gpu.util_pct is None:
-        reason = run.why_no_gpu_util
-        return cannot_tell(f'GPU utilisation is unknown ({reason.rstrip(".")})')
+        return cannot_tell(f'GPU utilisation is unknown: {run.why_no_gpu_util}')
     idle_pct = run.gpu_idle_pct
     if gpu.util_pct == 0.0 and idle_pct is not None and idle_pct < 50.0:
         return cannot_tell(
@@ -35,12 +34,9 @@ def judge_gpu(run: Run) -> Finding | None:
         f'GPU utilisation{until} {gpu.util_pct:.0f} %, at 0 % for '
         f'{gpu.zero_pct or 0.0:.0f} % of the time ({gpu.samples} samples).'
     )
+    is_low = gpu.util_pct < thresholds.GPU_UTIL_LOW_PCT
     swings = (gpu.zero_pct or 0.0) >= thresholds.GPU_ZERO_NOTICE_PCT
-    return (
-        notice(detail)
-        if swings or gpu.util_pct < thresholds.GPU_UTIL_LOW_PCT
-        else fine(detail)
-    )
+    return notice(detail) if is_low or swings else fine(detail)
 
 
 @rule('MG203', 'Training stood still')
