@@ -22,7 +22,7 @@ from mmgpu_hooks.show.document import to_json
 
 @options.command('predict', '0 predicted')
 @options.run_folders_argument
-@options.num_workers('Numbers of workers.', default=(0, 1, 2, 4, 8))
+@options.num_workers("Numbers of workers, beside the run's.", default=(0, 1, 2, 4, 8))
 @options.batch_size(
     "Images per batch; by default the run's. Another one needs runs with several."
 )
@@ -64,7 +64,7 @@ def predict(
             predict_setting(one, workers, max(one.prefetch_factor, DEFAULT_PREFETCH))
             for one in sized
             if isinstance(one, Workload)
-            for workers in dict.fromkeys(num_workers)
+            for workers in sorted({*num_workers, one.num_workers})
         ],
         'notes': notes,
     }

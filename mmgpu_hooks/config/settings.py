@@ -113,8 +113,8 @@ def _refuse_impossible(dotted: str, value: Setting) -> None:
     if value is None and _LEAST.get(key) != 0:
         return
     wanted = None
-    if key in _LEAST and (type(value) is not int or value < _LEAST[key]):
-        wanted = f'a whole number of at least {_LEAST[key]}'
+    if key in _LEAST and (type(value) is not int or not _LEAST[key] <= value < 2**31):
+        wanted = f'a whole number from {_LEAST[key]} to 2147483647'
     elif key in _FLAGS and type(value) is not bool:
         wanted = 'True or False'
     if wanted is not None:

@@ -71,12 +71,8 @@ def find_host_room(run: Run) -> HostRoom | None:
     return min(rooms, default=None)
 
 
-def find_growth_of(run: Run, field: str, **least: float) -> Estimate | None:
-    """Steady growth of one figure over the whole run."""
-    return _find_growth(run.every, field, **least)
-
-
-def _find_growth(some: Intervals, field: str, **least: float) -> Estimate | None:
+def find_growth_of(some: Intervals, field: str, **least: float) -> Estimate | None:
+    """Steady growth of one figure over some intervals."""
     read = some.having(field)
     return find_growth(read.column('iteration'), read.column(field), **least)
 
@@ -96,7 +92,7 @@ def find_worker_growth(run: Run) -> Estimate | None:
         epochs = some.column('epoch')
         some = some.where(epochs == statistics.mode(epochs.tolist()))
     sent = SENT_TENSORS * (run.run.loader.num_workers or 0) / (run.batch_tensors or 1)
-    return _find_growth(some, 'worker_own_bytes', warm_up=sent)
+    return find_growth_of(some, 'worker_own_bytes', warm_up=sent)
 
 
 class HostGrowth(NamedTuple):
@@ -118,7 +114,8 @@ class HostGrowth(NamedTuple):
 
 def find_host_growth(run: Run) -> HostGrowth | None:
     """``None`` where nothing grows, as far as that can be told."""
-    process, workers = find_growth_of(run, 'process_own_bytes'), find_worker_growth(run)
+    process = find_growth_of(run.every, 'process_own_bytes')
+    workers = find_worker_growth(run)
     lasts = bool(process or (workers and are_workers_kept(run)))
     growing = [process] if lasts and not are_workers_kept(run) else [process, workers]
     each = sum(one.value for one in growing if one) * run.run.host.ranks / 1000

@@ -85,12 +85,12 @@ def judge_save_bench(
 
 def _compare(row: SaveBenchRow, reference: SaveBenchRow | None) -> SaveBenchRow:
     if len(row.saves) < thresholds.BENCH_SAVES:
-        why = f'too few to tell by: {plural(len(row.saves), "save")}'
-        why = why if row.saves else row.error or 'no save was measured'
-        return replace(row, remark=why)
+        few = f'too few to tell by: {plural(len(row.saves), "save")}'
+        few = few if row.saves else row.error or 'no save was measured'
+        return replace(row, remark=few)
     if reference is None or reference.save_s is None or row.save_s is None:
         return row
-    remark, is_harmful = None, None
+    remark, is_harmful = row.remark, None
     if row.cause == 'other_load':
         remark = 'other programs held these saves up'
     if row is reference:

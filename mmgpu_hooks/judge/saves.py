@@ -17,12 +17,8 @@ from typing import NamedTuple
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.schema.figures import format_bytes, format_seconds
 from mmgpu_hooks.schema.judged import SaveJudgement
-from mmgpu_hooks.schema.recorded import (
-    HostLimits,
-    LoaderSettings,
-    SaveAftermathRecord,
-    SaveRecord,
-)
+from mmgpu_hooks.schema.recorded import HostLimits, LoaderSettings, SaveRecord
+from mmgpu_hooks.schema.recorded import SaveAftermathRecord as Aftermath
 
 KEPT_REFERENCES = 32
 """Newest saves that one is measured by: enough for a median, and cheap for a run of
@@ -95,7 +91,7 @@ CAUSES = {
 
 def judge_saves(
     saves: Sequence[SaveRecord],
-    aftermaths: Iterable[SaveAftermathRecord],
+    aftermaths: Iterable[Aftermath],
     host: HostLimits,
     loader: LoaderSettings,
 ) -> tuple[SaveJudgement, ...]:
@@ -108,7 +104,7 @@ def judge_saves(
         host: Limits of the host.
         loader: Live settings of the loader.
     """
-    after: dict[int, list[SaveAftermathRecord]] = defaultdict(list)
+    after: dict[int, list[Aftermath]] = defaultdict(list)
     for record in aftermaths:
         after[record.iteration].append(record)
     followed = [
@@ -127,7 +123,7 @@ def judge_saves(
 def judge_save(
     save: SaveRecord,
     earlier: Iterable[SaveRecord],
-    aftermath: SaveAftermathRecord | None,
+    aftermath: Aftermath | None,
     host: HostLimits,
     loader: LoaderSettings,
 ) -> SaveJudgement:
@@ -150,15 +146,11 @@ def judge_save(
         f'Saving {save.name or "a checkpoint"}{size} at iteration {save.iteration} '
         f'took {format_seconds(save.wall_s)}; '
     )
-    if save.error is not None:
-        sentence += f'it failed with {save.error}, so it is not judged.'
-        return SaveJudgement(False, None, None, None, None, sentence)
-    if save.cpu_s is None or save.run_delay_s is None:
-        sentence += (
-            'cannot tell what held it: the kernel shows no scheduler statistics '
-            '(schedstat) of the saving thread.'
-        )
-        return SaveJudgement(False, None, None, None, None, sentence)
+    if save.error is not None or save.cpu_s is None or save.run_delay_s is None:
+        why = 'cannot tell what held it: the kernel shows no schedstat of its thread.'
+        if save.error is not None:
+            why = f'it failed with {save.error}, so it is not judged.'
+        return SaveJudgement(False, None, None, None, None, sentence + why)
     usual_s, basis = _usual_s(save, earlier)
     gross_s = save.wall_s - usual_s
     net_s = net_delay_s(gross_s, won_back_s(aftermath, loader))
@@ -191,18 +183,14 @@ def is_reference(save: SaveRecord) -> bool:
     return is_calm and (save.blocked_s or 0.0) <= USUAL_BLOCKING * save.cpu_s
 
 
-def won_back_s(
-    aftermath: SaveAftermathRecord | None, loader: LoaderSettings
-) -> float | None:
+def won_back_s(aftermath: Aftermath | None, loader: LoaderSettings) -> float | None:
     """Waits for data that the job was spared after a save; ``None`` while unknown."""
     if loader.num_workers == 0:
         # the training process loads every batch itself: none is made ahead
         return 0.0
     if aftermath is None:
         return None
-    if not aftermath.iterations:
-        return 0.0
-    usual_s = aftermath.usual_wait_s
+    usual_s = aftermath.usual_wait_s if aftermath.iterations else 0.0
     if usual_s is None:
         return None
     spared_s = usual_s * aftermath.iterations - aftermath.waits_s
@@ -240,9 +228,8 @@ def _usual_s(save: SaveRecord, earlier: Iterable[SaveRecord]) -> tuple[float, st
     for one in earlier:
         if one.backend != save.backend or not is_reference(one):
             continue
-        scale = 1.0 if bool(save.bytes) == bool(one.bytes) else 0.0
-        if save.bytes and one.bytes:
-            scale = save.bytes / one.bytes
+        # where neither says how large it was, they count as alike
+        scale = (save.bytes or 1) / (one.bytes or 1)
         if 1 / LIKE_SIZE <= scale <= LIKE_SIZE:
             alike.append(one.wall_s * scale)
     if len(alike) >= LEAST_REFERENCES:
@@ -320,16 +307,14 @@ def _find_cause(
 
     A delay by the CPU counts early, because it is measured best.
     """
-    causes = {
-        cause: seconds
-        for cause, seconds in held_s.items()
-        if is_delay(seconds, usual_s, thresholds.BLOCKED_SAVE)
+    bar = thresholds.BLOCKED_SAVE
+    causes = {name: s for name, s in held_s.items() if is_delay(s, usual_s, bar)}
+    rivals = {
+        name: s for name, s in held_s.items() if name in ('workers', 'other_load')
     }
-    rivals = [cause for cause in ('workers', 'other_load') if cause in held_s]
     if rivals and is_delay(contention_s, usual_s, thresholds.SLOW_SAVE):
-        most = max(rivals, key=lambda cause: held_s[cause])
-        causes[most] = sum(held_s[cause] for cause in rivals)
-    return max(causes, key=lambda cause: causes[cause], default=None)
+        causes[max(rivals, key=rivals.__getitem__)] = sum(rivals.values())
+    return max(causes, key=causes.__getitem__, default=None)
 
 
 def is_delay(delay_s: float, usual_s: float, least: tuple[float, float]) -> bool:

@@ -96,6 +96,7 @@ BAD = {
     'no value': (['train_dataloader.num_workers'], 'expected KEY=VALUE'),
     'twice': ([WORKERS, WORKERS], 'expected train_dataloader.num_workers once'),
     'misspelt': (['train_dataloader.num_wrkers=3'], 'did you mean num_workers?'),
+    'a slip': ([WORKERS + '8' * 23], 'expected a whole number from 0 to'),
     'hook': (['default_hooks.timer.type=Evil'], 'makes another hook of it'),
     'no loader': (['val_dataloader.num_workers=4'], 'expected val_dataloader to be'),
     'excluded': (

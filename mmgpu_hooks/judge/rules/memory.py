@@ -152,7 +152,7 @@ def judge_card_growth(run: Run) -> Finding | None:
     grows is in use.
     """
     growth = find_growth_of(
-        run, 'cuda_memory.allocated_bytes', least_bytes=2**20, least_share=0.0
+        run.every, 'cuda_memory.allocated_bytes', least_bytes=2**20, least_share=0.0
     )
     if growth is None:
         return None
