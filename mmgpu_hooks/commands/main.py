@@ -7,7 +7,6 @@ import importlib
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 
 import click
@@ -155,14 +154,13 @@ def _stopped_by_kill() -> Iterator[None]:
     """``kill`` and a lost connection end trainings and remove temporary folders, as
     Ctrl-C does.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
-        # nohup has it ignored
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
+    before = {}
+    # only the main thread may
+    with contextlib.suppress(ValueError):
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # nohup has it ignored
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:

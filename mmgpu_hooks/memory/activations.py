@@ -199,28 +199,23 @@ def as_on_cuda() -> Iterator[None]:
 
 def _replace_focal_loss(module: Any, original: Callable[..., Any]) -> Any:
     def py_sigmoid_focal_loss(
-        pred: Any,
-        target: Any,
-        weight: Any = None,
-        gamma: float = 2.0,
-        alpha: float = 0.25,
-        reduction: str = 'mean',
-        avg_factor: Any = None,
+        pred: Any, target: Any, weight: Any = None, **options: Any
     ) -> Any:
         if target.is_floating_point():  # soft labels have no kernel
-            return original(pred, target, weight, gamma, alpha, reduction, avg_factor)
+            return original(pred, target, weight, **options)
+        reduction = options.pop('reduction', 'mean'), options.pop('avg_factor', None)
         classes = target.shape[1]
         # the kernel takes numbers, of which the last is the background
         labels = target.argmax(1).where(target.any(1), target.new_tensor(classes))
 
         def elementwise(pred: Any, labels: Any) -> Any:
             one_hot = labels[:, None] == labels.new_tensor(range(classes))
-            return original(pred, one_hot.long(), None, gamma, alpha, 'none', None)
+            return original(pred, one_hot.long(), reduction='none', **options)
 
         loss = _run_as_one(elementwise, pred, labels)
         if weight is not None and weight.shape != loss.shape:
             weight = weight.view(loss.shape[0], -1)
-        return module.weight_reduce_loss(loss, weight, reduction, avg_factor)
+        return module.weight_reduce_loss(loss, weight, *reduction)
 
     return py_sigmoid_focal_loss
 

@@ -28,7 +28,6 @@ from mmgpu_hooks.show.document import (
     Fact,
     Section,
     Table,
-    list_facts,
     listing,
     tabulate,
     to_json,
@@ -121,25 +120,18 @@ def _describe_memory(memory: Mapping[str, Any] | None) -> Iterator[Fact]:
         yield 'GPU', f'{size}; a batch of {fits} fits safely{full}'
 
 
-_PARTS: Sequence[Column] = (
-    ('model', 'model', str),
-    ('parameters', 'static.parameters', format_count),
-    ('their bytes', 'static.parameter_bytes', format_bytes),
-    ('gradients', 'static.gradient_bytes', format_bytes),
-    ('buffers', 'static.buffer_bytes', format_bytes),
-    ('EMAHook', 'static.ema_bytes', format_bytes),
-    ('image, padded', 'image_size', lambda size: f'{size[0]}x{size[1]}'),
-    ('by', 'image_size_source', str),
-)
-
-
 def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
     """The parts of a training's memory, and the totals by batch size."""
-    static = estimate.static
-    state = format_bytes(static.optimizer_state_bytes)
-    facts = [
-        *list_facts(estimate, _PARTS),
-        ('optimizer', f'{state} ({static.optimizer})'),
+    static, size = estimate.static, estimate.image_size
+    facts: list[Fact] = [
+        ('model', f'{estimate.model}, {format_count(static.parameters)} parameters'),
+        ('optimizer', static.optimizer),
+        *(
+            (name.replace('_', ' '), format_bytes(part))
+            for name, part in vars(static).items()
+            if name.endswith('_bytes')
+        ),
+        ('image', size and f'{size[0]}x{size[1]} ({estimate.image_size_source})'),
     ]
     if estimate.fit is not None:
         runs = plural(len(estimate.fit.points), 'run')
@@ -183,7 +175,5 @@ def _describe_card(estimate: MemoryEstimate) -> list[Fact]:
 
 def render_estimate_json(estimate: MemoryEstimate) -> str:
     """Every figure; unknown ones are null."""
-    body = asdict(estimate)
     totals = {str(n): estimate.total_bytes(n) for n in estimate.activation_bytes}
-    body['total_bytes'] = totals
-    return to_json(**body)
+    return to_json(**asdict(estimate), total_bytes=totals)
