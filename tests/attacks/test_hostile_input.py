@@ -67,8 +67,7 @@ def test_nothing_commands_the_terminal(show, tmp_path):
     assert not [mark for mark in MARKS if mark in out + err]
 
 
-def test_no_card_commands_the_terminal(fake_nvml, tmp_path, monkeypatch):
-    monkeypatch.setattr('mmgpu_hooks.experiment.cards.LOCKS', tmp_path / 'locks')
+def test_no_card_commands_the_terminal(fake_nvml):
     fake_nvml.set(FakeGpu(name='H100 \x1b]0;OWNED\x07', util=(0,)))
     code, out, err = run_forked(['pick-gpu', '--', 'true'])
     assert (code, out) == (0, '')

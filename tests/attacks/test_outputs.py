@@ -61,11 +61,7 @@ def test_only_a_file_of_ours_is_replaced(
     output = folder / name
     output.parent.mkdir(parents=True, exist_ok=True)
     monkeypatch.chdir(folder)
-    places = {
-        'RUN': run_folder,
-        'CONFIG': config,
-        'OUT': output,
-    }
+    places = {'RUN': run_folder, 'CONFIG': config, 'OUT': output}
     command = [str(places.get(word, word)) for word in words]
     block(output, kind)
     before = identify(folder)

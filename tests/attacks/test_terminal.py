@@ -38,8 +38,6 @@ WITHOUT_ARGUMENTS = {'explain': 0, 'pick-gpu': 0}
 def command_of(config, run_folder, fake_nvml, tmp_path, monkeypatch):
     """The words of a command that prints."""
     fake_nvml.set(FakeGpu(util=(0,)))
-    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-    monkeypatch.setattr('mmgpu_hooks.experiment.cards.LOCKS', tmp_path / 'locks')
     monkeypatch.chdir(tmp_path)
     places = {'RUN': str(run_folder), 'CONFIG': str(config)}
     return lambda name: [name, *(places.get(word, word) for word in PRINTING[name])]
@@ -50,9 +48,7 @@ def test_every_command_is_tried():
 
 
 @pytest.mark.parametrize('name', COMMANDS)
-def test_every_command_says_what_it_lacks(name, fake_nvml, tmp_path, monkeypatch):
-    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-    monkeypatch.setattr('mmgpu_hooks.experiment.cards.LOCKS', tmp_path / 'locks')
+def test_every_command_says_what_it_lacks(name, fake_nvml):
     code, out, err = run_forked([name])
     assert code == WITHOUT_ARGUMENTS.get(name, 2)
     assert 'Traceback' not in err

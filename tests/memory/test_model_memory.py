@@ -162,11 +162,8 @@ def test_what_stands_in_for_a_kernel_changes_no_number(folder, monkeypatch):
     def grads() -> tuple[float, list[Any], int]:
         with loss_of(folder / 'full.py', 1, 64, 64) as (model, loss, saved):
             loss.backward()
-            return (
-                loss.item(),
-                [p.grad for p in model.parameters() if p.grad is not None],
-                saved,
-            )
+            found = [p.grad for p in model.parameters() if p.grad is not None]
+            return loss.item(), found, saved
 
     (folder / 'full.py').write_text(RETINANET.replace('AmpOptim', 'Optim'))
     torch.manual_seed(1)
@@ -222,10 +219,7 @@ def test_a_model_that_does_not_run_here_has_its_static_part(folder):
     answer = estimate_memory(folder / 'CudaOnly.py')
     assert answer.static.gradient_bytes == answer.static.parameter_bytes == 4 * 22
     assert (answer.fit, dict(answer.activation_bytes)) == (None, {3: None})
-    assert answer.notes[0] == (
-        'Activations are unknown: the model does not run on the CPU (RuntimeError: '
-        'needs CUDA).'
-    )
+    assert 'does not run on the CPU (RuntimeError: needs CUDA).' in answer.notes[0]
     assert answer.static.optimizer_state_bytes is None
     assert 'Lion' in answer.notes[1]
 
@@ -279,14 +273,11 @@ def test_a_model_is_run_as_in_its_last_epoch(folder):
 
 
 def test_small_images_of_the_same_shape_are_run():
-    assert activations.choose_probe_sizes((1344, 800)) == [
-        (384, 256),
-        (640, 384),
-        (896, 512),
-    ]
-    assert activations.choose_probe_sizes((608, 608))[-1] == (608, 608)
-    assert activations.choose_probe_sizes((128, 128)) == [(128, 128)]
-    assert activations.choose_probe_sizes(None)[0] == (256, 256)
+    choose = activations.choose_probe_sizes
+    assert choose((1344, 800)) == [(384, 256), (640, 384), (896, 512)]
+    assert choose((608, 608))[-1] == (608, 608)
+    assert choose((128, 128)) == [(128, 128)]
+    assert choose(None)[0] == (256, 256)
 
 
 @pytest.mark.parametrize(

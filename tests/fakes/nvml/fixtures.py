@@ -51,6 +51,8 @@ def _installed(
 ) -> Iterator[FakeNvml]:
     fake = FakeNvml(library, folder / 'nvml.txt')
     fake.install(monkeypatch)
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+    monkeypatch.setattr('mmgpu_hooks.experiment.cards.LOCKS', folder / 'locks')
     yield fake
     left = {}
     for name in ('users', 'gpm_samples'):  # and the next test begins anew
