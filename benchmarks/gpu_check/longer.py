@@ -46,7 +46,7 @@ def check_profile() -> list[Row]:
         words = [str(config), '--work-dir', folder]
         found = read_answer(start_python(PROFILE, *words))
     sum_pct = 100 * sum(found['parts'].values()) / found['step_s']
-    names = ', '.join(one['name'] for one in found['modules'])
+    names = ', '.join(found['modules'])
     copies_s = found['parts']['copies']
     told = f'{found["kernels"]} a step, bound by {found["bound"]}'
     passed = bool(found['kernels'] and copies_s and 'layers' in names)

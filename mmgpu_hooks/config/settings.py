@@ -27,7 +27,7 @@ HOOK_KEY = 'gpu_efficiency'
 _PLACE = ('default_hooks', HOOK_KEY)
 
 _KEY = re.compile(
-    r'((train|val|test)_dataloader|default_hooks\.[^\W\d]\w*|custom_hooks\.\d+)'
+    r'((train|val|test)_dataloader|default_hooks\.[^\W\d]\w*)'
     rf'\.[^\W\d]\w*|{re.escape(THREADS_KEY)}',
     re.ASCII,
 )

@@ -14,8 +14,8 @@ from typing import Any, Literal, Union
 
 from mmgpu_hooks.config.loading import KeyPath, RefusedError
 
-Display = Union[ast.Call, ast.Dict, ast.List]
-"""A ``dict(...)`` call, ``x.update(...)``, a ``{...}`` literal or a list."""
+Display = Union[ast.Call, ast.Dict]
+"""A ``dict(...)`` call, ``x.update(...)`` or a ``{...}`` literal."""
 
 UNKNOWN = '?'
 """Stands for a subscript that is neither a string nor an integer literal."""
@@ -161,8 +161,6 @@ class Entry:
 
 def parse_entries(display: Display) -> list[Entry]:
     """Lists keys and values of a display in the order of the text."""
-    if isinstance(display, ast.List):
-        return [Entry(None, value) for value in display.elts]
     if isinstance(display, ast.Dict):
         pairs = zip(display.keys, display.values)
         return [Entry(parse_string(key), value) for key, value in pairs]
@@ -251,18 +249,15 @@ def _descend(place: Place) -> Place:
     node, rest = place.node, place.rest
     if not rest:
         return place
-    is_list = isinstance(node, ast.List)
     statement = place.statement
     is_update = isinstance(statement, ast.Expr) and statement.value is node
-    if not is_list and not is_display(node) and (not is_update or node.args):
+    if not is_display(node) and (not is_update or node.args):
         return _NOWHERE
     entries = parse_entries(node)
     keys, values = [one.key for one in entries], [one.value for one in entries]
-    if is_list:
-        keys = [str(index) for index in range(len(values))]
     found = [index for index, key in enumerate(keys) if key == rest[0]]
     if not found:
-        return _NOWHERE if is_list else replace(place, kind='missing')
+        return replace(place, kind='missing')
     # the last one has the last word, unless **x comes after it
     index = found[-1]
     if isinstance(node, ast.Dict) and None in keys[index:]:

@@ -180,7 +180,7 @@ class _Engine:
     on_progress: OnProgress
 
     def __post_init__(self) -> None:
-        self._begin_s, self._reused = monotonic_s(), len(self.trials)
+        self._begin_s = monotonic_s()
         self._live: dict[str, RunningTrial] = {}
         """By folder: the one that trains, and those that are held."""
         self._ended_cpu_s = 0.0
@@ -271,11 +271,6 @@ class _Engine:
             at = f'iteration {progress.iterations}' if progress.iterations else ''
             words = f'{done + 1} of {count}: {words}, {at or "starting"}'
             share = done / count
-            trained_s = [trial.seconds for trial in self.trials[self._reused :]]
-            if trained_s:
-                each_s = sum(trained_s) / len(trained_s)
-                left_s = (count - done) * each_s - min(progress.seconds, each_s)
-                words += f'; about {max(left_s / 60, 0.1):.1f} min left'
         if self._others_cores is not None and self._others_cores >= _MUCH_LOAD:
             words += f'; other programs use {self._others_cores:.1f} cores'
         self.on_progress(words, min(share, 1.0))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.tried import ModuleTime, Profile, Trial
+from mmgpu_hooks.schema.tried import Profile, Trial
 
 WARM_UP, PLAIN = 3, 5
 """Iterations that are not measured, and that are without the profiler."""
@@ -70,7 +70,7 @@ def summarize_steps(
     places: dict[int, Place] = {}
     forward: dict[int, str] = {}
     parts = dict.fromkeys(_PARTS, 0.0)
-    modules: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    modules: dict[str, float] = defaultdict(float)
     step_s, products_s, kernels, unit = 0.0, 0.0, 0, 1e-6 / iterations
     for event in events:
         outer = places.get(id(event.cpu_parent))
@@ -87,7 +87,7 @@ def summarize_steps(
             kernels += on_card
             products_s += unit * took_us * bool(_PRODUCT.search(event.name))
             if part in _PARTS[:3]:
-                modules[module][part == 'backward'] += unit * took_us
+                modules[module] += unit * took_us
     busy_s = sum(parts.values())
     bound = reason = None
     if not on_card:
@@ -150,16 +150,16 @@ def _list_work(event: Any, on_card: bool) -> Iterator[tuple[str, float]]:
         yield kernel.name, kernel.duration
 
 
-def list_modules(spent: Mapping[str, Sequence[float]]) -> list[ModuleTime]:
+def list_modules(spent: Mapping[str, float]) -> dict[str, float]:
     """The modules that take most, none of which contains another.
 
     The largest is divided into what it contains, unless most of its time is its own,
     until there are five, and no large one that could be divided is left.
 
     Args:
-        spent: Seconds of the forward and of the backward pass in each module itself.
+        spent: Seconds in each module itself.
     """
-    whole: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    whole: dict[str, float] = defaultdict(float)
     inside: dict[str, set[str]] = defaultdict(set)
     for name, seconds in spent.items():
         names = name.split('.') if name else []
@@ -167,19 +167,17 @@ def list_modules(spent: Mapping[str, Sequence[float]]) -> list[ModuleTime]:
         for outer, inner in zip(paths, paths[1:]):
             inside[outer].add(inner)
         for path in paths:
-            whole[path] = [a + b for a, b in zip(whole[path], seconds)]
-
-    def weigh(name: str) -> float:
-        return sum(whole[name])
+            whole[path] += seconds
 
     def is_dividable(name: str) -> bool:
-        return 2 * sum(map(weigh, inside[name])) > (weigh(name) if name else 0.0)
+        parts_s = sum(whole[one] for one in inside[name])
+        return 2 * parts_s > (whole[name] if name else 0.0)
 
     found = ['']
     while dividable := list(filter(is_dividable, found)):
-        largest = max(dividable, key=weigh)
-        if len(found) >= _MODULES and weigh(largest) <= _LARGE * weigh(''):
+        largest = max(dividable, key=whole.__getitem__)
+        if len(found) >= _MODULES and whole[largest] <= _LARGE * whole['']:
             break
         found = [name for name in found if name != largest] + sorted(inside[largest])
-    found.sort(key=weigh, reverse=True)
-    return [ModuleTime(name, *whole[name]) for name in found[:_MODULES]]
+    found.sort(key=whole.__getitem__, reverse=True)
+    return {name: whole[name] for name in found[:_MODULES]}

@@ -25,11 +25,6 @@ STORE_NAME = 'trials.json'
 _VERSION = 4
 """Raised when a key of it changes its meaning or goes away."""
 
-_LIMITS = (
-    *('logical_cpus', 'affinity_cpus', 'cgroup_cpu_cores', 'slurm_cpus'),
-    *('ram_total_bytes', 'cgroup_memory_bytes', 'shm_total_bytes'),
-)
-"""Those that do not change from one minute to the next."""
 _PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet')
 _VARIABLES = (
     *('CUDA_VISIBLE_DEVICES', 'PYTORCH_CUDA_ALLOC_CONF'),
@@ -128,15 +123,19 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
         config: As loaded; comments and the spelling of it are no matter.
         **facts: More of it, by what a sentence calls it.
     """
-    limits = read_host_limits(ranks_on_host=1)
+    host = read_host_limits(ranks_on_host=1)
     versions = {'python': platform.python_version(), 'mmgpu_hooks': __version__}
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    host = {name: getattr(limits, name) for name in _LIMITS}
     return {
         'config': digest_config(config),
-        'host': {'name': platform.node(), **host},
+        'host': [
+            platform.node(),
+            host.affinity_cpus,
+            host.cgroup_cpu_cores,
+            host.slurm_cpus,
+        ],
         'environment': {name: os.environ.get(name) for name in _VARIABLES},
         'versions': versions,
         **facts,

@@ -34,7 +34,7 @@ class ProfileHook(Hook):
 
     def before_train(self, runner: Any) -> None:
         """Label what is called in a step; copies of the model are made by now."""
-        from torch.profiler import ProfilerActivity, profile, schedule
+        from torch.profiler import profile, schedule
 
         model, optim = runner.model, runner.optim_wrapper
         self._has_cuda = next(model.parameters()).is_cuda
@@ -49,10 +49,8 @@ class ProfileHook(Hook):
             if 'Amp' in type(wrapper).__name__:
                 dtype = getattr(wrapper, 'cast_dtype', None)
                 self._amp = str(dtype or "the device's type").removeprefix('torch.')
-        cuda = [ProfilerActivity.CUDA] * self._has_cuda
         wait = names.WARM_UP + names.PLAIN
         self._profiler = profile(
-            activities=[ProfilerActivity.CPU, *cuda],
             schedule=schedule(wait=wait, warmup=1, active=self._iterations, repeat=1),
             on_trace_ready=self._keep,
         )

@@ -181,16 +181,6 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class ModuleTime:
-    """One module of a model in a step, with all that it contains."""
-
-    name: str
-    """Dotted, as in ``model.named_modules()``; empty for the model itself."""
-    forward_s: float
-    backward_s: float
-
-
-@dataclass(frozen=True)
 class Profile:
     """What the steps of a training were spent on, by torch.profiler."""
 
@@ -204,8 +194,9 @@ class Profile:
     parts: Mapping[str, float]
     """Seconds in which kernels of each ran, without CUDA operators of torch; ``idle``
     is when none did. Together they are the step."""
-    modules: Tuple[ModuleTime, ...]
-    """The five that take most; none contains another."""
+    modules: Mapping[str, float]
+    """Seconds of the five that take most, forward and backward, by dotted name, empty
+    for the model itself; none contains another."""
     products_pct: Optional[float]
     """Share of the busy time in convolutions and matrix products."""
     kernels: Optional[float]

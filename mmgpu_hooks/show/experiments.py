@@ -236,17 +236,19 @@ def describe_profile(profile: Profile) -> list[Section]:
     """What decides, the parts of a step, the modules, the settings of torch."""
     whole_s = sum(profile.parts.values())
 
-    def share(seconds: float) -> str:
-        return format_pct(100 * seconds / profile.step_s)
-
-    parts = [(name, format_seconds(s), share(s)) for name, s in profile.parts.items()]
-    modules = [
-        (
-            one.name or '(the model itself)',
-            *map(format_seconds, (one.forward_s, one.backward_s)),
-            share(one.forward_s + one.backward_s),
+    tables = [
+        Table(
+            [head, 'time', 'of the step'],
+            [
+                (
+                    name or '(the model itself)',
+                    format_seconds(seconds),
+                    format_pct(100 * seconds / profile.step_s),
+                )
+                for name, seconds in spent.items()
+            ],
         )
-        for one in profile.modules
+        for head, spent in (('part', profile.parts), ('module', profile.modules))
     ]
     title, more = _BOUNDS.get(profile.bound or '') or (
         f'Launch-bound or kernel-bound: unknown, as {profile.bound_reason}.',
@@ -268,8 +270,7 @@ def describe_profile(profile: Profile) -> list[Section]:
     facts = [('device', profile.device), ('torch', flags), ('trace', trace)]
     return [
         Section(title, sentences=[more, f'{took}.']),
-        Section(table=Table(['part', 'time', 'of the step'], parts)),
-        Section(table=Table(['module', 'forward', 'backward', 'of the step'], modules)),
+        *(Section(table=table) for table in tables),
         Section(facts=facts),
         *listing('Notes', notes),
     ]

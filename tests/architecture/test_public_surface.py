@@ -27,8 +27,7 @@ FROZEN = Path(__file__).with_name('public_surface.txt')
 RECORDS = (
     *('Why', 'Proof', 'ValidationOutlook', 'Estimate', 'FigureComparison'),
     *('RunComparison', 'Verification'),
-    *('SaveBenchRow', 'SaveBench', 'SweepSetting', 'SweepRow', 'Sweep'),
-    *('ModuleTime', 'Profile'),
+    *('SaveBenchRow', 'SaveBench', 'SweepSetting', 'SweepRow', 'Sweep', 'Profile'),
 )
 """Of which users read the fields, in JSON answers."""
 

@@ -137,9 +137,8 @@ def test_a_step_is_profiled_by_part_and_by_module(ask, tmp_path):
     assert body['parts'].pop('idle') >= 0.02
     busy = {name for name, seconds in body['parts'].items() if seconds > 0}
     assert busy >= {'preprocessor', 'forward', 'backward', 'optimizer'}
-    modules = {one['name']: one for one in body['modules']}
-    assert set(modules) == {'convolution', 'data_preprocessor'}
-    assert 0 < modules['convolution']['backward_s'] < 0.02
+    assert set(body['modules']) == {'convolution', 'data_preprocessor'}
+    assert 0 < body['modules']['convolution'] < 0.02
     assert (body['device'], body['bound'], body['kernels']) == ('CPU', None, None)
     assert 'CPU' in body['bound_reason']
     assert body['amp'] is None
@@ -155,13 +154,11 @@ def test_mmdetection_is_profiled(ask, images, tmp_path):
     assert sum(body['parts'].values()) == pytest.approx(body['step_s'], rel=0.05)
     # MMEngine's schedulers have put a function in the place of the optimizer's step
     assert body['parts']['optimizer'] > 10 * body['parts']['other']
-    names = [one['name'] for one in body['modules']]
-    assert len(names) == 5
-    assert {name.split('.')[0] for name in names} <= {'backbone', 'neck', 'bbox_head'}
+    assert len(body['modules']) == 5
+    roots = {name.split('.')[0] for name in body['modules']}
+    assert roots <= {'backbone', 'neck', 'bbox_head'}
     # the losses of the head are its own
-    head = next(one for one in body['modules'] if one['name'] == 'bbox_head')
-    assert head['forward_s'] > 0
-    assert head['backward_s'] > 0
+    assert 'bbox_head' in body['modules']
     assert body['products_pct'] > 10
 
 
