@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,7 +16,6 @@ from mmgpu_hooks.config.rewrite import Options, rewrite_config
 from mmgpu_hooks.recommend.policy import NICE_KEY, VALIDATION_KEY, leave_out
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import RunFiles
-from mmgpu_hooks.show.document import Section
 from mmgpu_hooks.show.recommendation import Answer, describe_answer, render_json
 from mmgpu_hooks.show.text import short_path
 
@@ -60,10 +60,7 @@ def recommend(
     judged, files = judge_runs(run_folders, allow_batch_size=allow_batch_size)
     answer = rewrite_judged(judged, files, target, config)
 
-    def describe(answer: Answer) -> list[Section]:
-        return describe_answer(answer, details=details)
-
-    print_answer(answer, form, describe, render_json)
+    print_answer(answer, form, partial(describe_answer, details=details), render_json)
     if answer.error is not None:
         raise UserError(answer.error)
     return exit_codes.NO if check and answer.recommendation.changes else exit_codes.OK

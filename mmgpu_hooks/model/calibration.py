@@ -69,8 +69,7 @@ def calibrate(
         batch_bytes: Of the tensors in a batch; ``None`` when unknown.
     """
     measured = replace(workload, other_tasks=other_cores)
-    workload = _take_out_delays(measured, main_delay_s)
-    workload = replace(workload, step_cpu_s=_bound_step_cpu(workload, measured))
+    workload = _with_step_cpu(_take_out_delays(measured, main_delay_s), measured)
     if workload.num_workers == 0:
         return _calibrate_alone(workload, main_delay_s, batch_bytes)
     least_loading_s = measured.batch_cpu.mean_s
@@ -117,7 +116,7 @@ def _correct_step(
             return replace(workload, step_power=fitted, is_step_power_known=is_known)
     step_s = max(alone_s + measured_s - simulated_s, _least_step_s(workload))
     workload = replace(workload, step=replace(workload.step, mean_s=step_s))
-    return replace(workload, step_cpu_s=_bound_step_cpu(workload, measured))
+    return _with_step_cpu(workload, measured)
 
 
 def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Workload:
@@ -136,17 +135,13 @@ def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Wo
     return replace(workload, batch_time=replace(workload.batch_time, mean_s=mean_s))
 
 
-def _is_starved(trace: Trace) -> bool:
-    return trace.wait_s > 0.02 * trace.seconds
-
-
 def _fetch_correction(measured: Workload, trace: Trace) -> float:
     """By how much the fetching has to grow for the iteration to come out right.
 
     A loop that waits for its workers anyway does not show it.
     """
     fetch_s = trace.fetch_s / trace.iterations
-    if fetch_s <= 0.0 or _is_starved(trace):
+    if fetch_s <= 0.0 or trace.wait_s > 0.02 * trace.seconds:
         return 1.0
     late_s = measured.iter_time.mean_s - trace.seconds / trace.iterations
     step_late_s = measured.step.mean_s - trace.step_s / trace.iterations
@@ -231,10 +226,10 @@ def _take_out_delays(workload: Workload, main_delay_s: float) -> Workload:
     )
 
 
-def _bound_step_cpu(workload: Workload, measured: Workload) -> float:
-    """CPU of the step: what threads spun while they waited for others is not work."""
-    threads = measured.step_threads
-    if measured.spin_s > 0.0:
-        return measured.step_cpu_s
-    step_s = workload.step.mean_s if threads > 1 else measured.step.mean_s
-    return min(measured.step_cpu_s, threads * step_s)
+def _with_step_cpu(workload: Workload, measured: Workload) -> Workload:
+    """With the step's CPU, less what its threads spun while they waited for others."""
+    threads, cpu_s = measured.step_threads, measured.step_cpu_s
+    if measured.spin_s <= 0.0:
+        step_s = workload.step.mean_s if threads > 1 else measured.step.mean_s
+        cpu_s = min(cpu_s, threads * step_s)
+    return replace(workload, step_cpu_s=cpu_s)

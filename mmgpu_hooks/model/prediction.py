@@ -70,18 +70,13 @@ def _rate_alone(workload: Workload) -> Rate:
 def _rate_fed(workload: Workload, num_workers: int, prefetch: int, draws: int) -> Rate:
     loop = make_loop(workload, num_workers, prefetch, draws)
     trace = simulate_loop(loop, draws, settle(num_workers, prefetch, draws))
-    ours_s = draws * (
-        workload.batch_cpu.mean_s + workload.step_cpu_s + workload.fetch_s
+    cpu_s = workload.batch_cpu.mean_s + workload.step_cpu_s + workload.fetch_s
+    ours_s, seconds = draws * cpu_s, trace.seconds
+    cpu_share = max(
+        ours_s / (seconds * workload.usable_cores),
+        (ours_s + trace.others_cpu_s) / (seconds * workload.host_cores),
     )
-    shares = [
-        ours_s / (trace.seconds * workload.usable_cores),
-        (ours_s + trace.others_cpu_s) / (trace.seconds * workload.host_cores),
-    ]
-    return Rate(
-        iter_s=trace.seconds / draws,
-        wait_s=(trace.wait_s + trace.fetch_s) / draws,
-        cpu_share=max(shares),
-    )
+    return Rate(seconds / draws, (trace.wait_s + trace.fetch_s) / draws, cpu_share)
 
 
 def predict_setting(

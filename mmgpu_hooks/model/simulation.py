@@ -105,8 +105,8 @@ def _draw_factors(count: int, stream: int, variation: float) -> tuple[float, ...
 
 
 _MAIN = -1
-_PARTS = ('start_s', 'wait_s', 'fetch_s', 'step_s')
-"""What the training process is in; the last three are sums of a `Trace`."""
+_SUMS = ('start_s', 'wait_s', 'fetch_s', 'step_s', 'busy_s', 'others_cpu_s')
+"""Of a `Trace`, but for the first; the first four are parts of the training process."""
 
 
 def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
@@ -149,8 +149,7 @@ class _Simulation:
         self._busy = 0
         self._part = 'start_s'
         self._is_computing = self._is_starving = False
-        self._spent_s = dict.fromkeys(_PARTS, 0.0)
-        self._busy_s = self._others_cpu_s = 0.0
+        self._sums_s = dict.fromkeys(_SUMS, 0.0)
         self.ends_s: list[float] = []
         self._tasks = {worker: self._make(worker) for worker in range(loop.workers)}
         for task in self._tasks.values():
@@ -164,12 +163,7 @@ class _Simulation:
             next(self._tasks[self._advance()])
             if self._is_starving and len(self.ends_s) in self._made:
                 next(self._tasks[_MAIN])
-        return {
-            **self._spent_s,
-            'seconds': self._now_s,
-            'busy_s': self._busy_s,
-            'others_cpu_s': self._others_cpu_s,
-        }
+        return {**self._sums_s, 'seconds': self._now_s}
 
     def _advance(self) -> int:
         """Go to the next time at which a task is done with something."""
@@ -185,9 +179,9 @@ class _Simulation:
         else:
             self._served_s, task = heapq.heappop(running)
             self._now_s += seconds
-        self._spent_s[self._part] += seconds
-        self._busy_s += self._busy * seconds
-        self._others_cpu_s += self._loop.other_tasks * rate * seconds
+        self._sums_s[self._part] += seconds
+        self._sums_s['busy_s'] += self._busy * seconds
+        self._sums_s['others_cpu_s'] += self._loop.other_tasks * rate * seconds
         return task
 
     def _compute(self, task: int, seconds: float) -> Iterator[None]:
@@ -227,12 +221,11 @@ class _Simulation:
 
     def _is_crowded(self) -> bool:
         """Whether a task that wakes up now finds every core taken."""
-        loop, wanting = self._loop, self._wanting
         # half a task more or less is within what is known of other processes
-        return (
-            wanting > loop.cores - 0.5
-            or wanting + loop.other_tasks > loop.host_cores - 0.5
-        )
+        loop, wanting = self._loop, self._wanting
+        if wanting > loop.cores - 0.5:
+            return True
+        return wanting + loop.other_tasks > loop.host_cores - 0.5
 
     def _send(self) -> None:
         batch = self._sent

@@ -88,8 +88,7 @@ def recommend_settings(
             sentence, larger = choose_batch_size(decision, memory)
             said = (sentence,)
             if larger is not None:
-                decision = larger
-                changes = [_change_batch_size(larger, sentence), *_list_changes(larger)]
+                decision, changes = larger, list(_list_changes(larger, sentence))
         train = decision.new
     validation = advise_validation(run, train)
     together = (*changes, *validation.changes)
@@ -125,11 +124,14 @@ def _why_unpredicted(run: Run) -> str:
     return run.why_no_workload
 
 
-def _list_changes(decision: Decision) -> Iterator[Change]:
+def _list_changes(decision: Decision, why_batch: str = '') -> Iterator[Change]:
     """Every setting that changes, each with the gain of all of them together."""
     job, old, new = decision.job, decision.job.old, decision.new
     run, found = job.run, job.freed
     change = partial(_make_change, run, decision.gain, job.iter_s(new))
+    if why_batch:
+        sizes = job.workload.measured_batch_size, job.workload.batch_size
+        yield change(BATCH_KEY, *sizes, why_batch)
     if found is not None:
         reason = (
             f'{found.workers} workers run up to {found.threads} threads each on '
@@ -155,17 +157,6 @@ def _list_changes(decision: Decision) -> Iterator[Change]:
         yield change(PERSISTENT_KEY, False, True, reason, 'MG104')
 
 
-def _change_batch_size(decision: Decision, reason: str) -> Change:
-    job, workload = decision.job, decision.job.workload
-    sizes = workload.measured_batch_size, workload.batch_size
-    iter_s = job.iter_s(decision.new)
-    change = _make_change(job.run, decision.gain, iter_s, BATCH_KEY, *sizes, reason)
-    # another recipe is never sure
-    return (
-        replace(change, confidence='medium') if change.confidence == 'high' else change
-    )
-
-
 def _make_change(
     run: Run,
     gain: Gain | None,
@@ -178,8 +169,9 @@ def _make_change(
 ) -> Change:
     """One setting, with the gain of all together."""
     confidence = judge_confidence(run)
-    # never high where the interval of the gain holds a loss
-    if confidence == 'high' and gain is not None and gain.low < 0.0:
+    # never high where the gain may be a loss, nor for another recipe
+    is_sure = key != BATCH_KEY and (gain is None or gain.low >= 0.0)
+    if confidence == 'high' and not is_sure:
         confidence = 'medium'
     gains = [100 * g for g in (gain.share, gain.low, gain.high)] if gain else []
     return Change(key, old, new, reason, confidence, rules, iter_s, *gains)

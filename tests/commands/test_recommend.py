@@ -12,8 +12,8 @@ import pytest
 
 from fakes.compared_runs import write_run
 from fakes.replaced import replace
-from fakes.runs import add_to_end, make_evidence, make_run
-from fakes.saves import HOST, LOADER, make_aftermath, make_contended, walls_of
+from fakes.runs import make_evidence, make_run
+from fakes.saves import HOST, LOADER, make_contended_ones, with_saves
 from fakes.validations import make_validation
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema.recorded import LoaderSettings
@@ -196,12 +196,9 @@ HOOKS = f'default_hooks = dict(gpu_efficiency={OURS}))\n'
 @pytest.fixture
 def contended(tmp_path: Path, config: Path) -> Path:
     """A run that needs nothing of its loader, but whose saves workers hold up."""
-    saves = tuple(make_contended(10 * index) for index in range(1, 5))
     run = make_run(config_path=str(config), host=HOST, loader=LOADER)
     evidence = make_evidence(run=run, data_wait_s=0.0)
-    evidence = add_to_end(evidence, checkpoint_save=walls_of(saves))
-    after = tuple(make_aftermath(save.iteration) for save in saves)
-    evidence = replace(evidence, save_records=saves, save_aftermaths=after)
+    evidence = with_saves(evidence, make_contended_ones(4))
     return write_run(tmp_path / 'run', evidence)
 
 

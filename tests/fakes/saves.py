@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from fakes.replaced import replace
-from fakes.runs import make_loader
+from fakes.runs import add_to_end, make_loader
 from mmgpu_hooks.schema.recorded import (
     HostLimits,
     SaveAftermathRecord,
     SavePhase,
     SaveRecord,
 )
+from mmgpu_hooks.schema.run import RunEvidence
 
 MIB = 2**20
 HOST = HostLimits(logical_cpus=2, affinity_cpus=2, usable_cores=2.0)
@@ -81,6 +82,18 @@ def make_calm(count: int = 5, **fields: Any) -> list[SaveRecord]:
     return [make_save(10 * index, **fields) for index in range(1, count + 1)]
 
 
-def walls_of(saves: Iterable[SaveRecord]) -> float:
-    """What they took in all."""
-    return sum(save.wall_s for save in saves)
+def make_contended_ones(count: int, **fields: Any) -> list[SaveRecord]:
+    """So many, ten iterations apart."""
+    return [make_contended(10 * n, **fields) for n in range(1, count + 1)]
+
+
+def with_saves(evidence: RunEvidence, saves: Sequence[SaveRecord]) -> RunEvidence:
+    """The run with those saves, each followed by usual waits."""
+    walls_s = sum(save.wall_s for save in saves)
+    evidence = add_to_end(evidence, checkpoint_save=walls_s)
+    return replace(
+        evidence,
+        end=replace(evidence.end, saves=len(saves)),
+        save_records=tuple(saves),
+        save_aftermaths=tuple(make_aftermath(save.iteration) for save in saves),
+    )

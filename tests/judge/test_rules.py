@@ -22,10 +22,11 @@ from fakes.runs import (
 from fakes.saves import (
     HOST,
     LOADER,
-    make_aftermath,
     make_calm,
-    make_contended,
-    walls_of,
+    with_saves,
+)
+from fakes.saves import (
+    make_contended_ones as contended,
 )
 from mmgpu_hooks.judge.ranks import with_saves_of
 from mmgpu_hooks.judge.run import Run
@@ -217,15 +218,7 @@ def saving(saves: Sequence[SaveRecord], **fields: Any) -> Run:
     """A compute-bound run of 40 s beside its saves, each followed by usual waits."""
     run = make_run(host=HOST, loader=LOADER, **fields)
     evidence = make_evidence(run=run, data_wait_s=0.0, step_s=0.25)
-    evidence = add_to_end(evidence, checkpoint_save=walls_of(saves))
-    end = replace(evidence.end, saves=len(saves))
-    after = tuple(make_aftermath(save.iteration) for save in saves)
-    saved = {'save_records': tuple(saves), 'save_aftermaths': after}
-    return Run(replace(evidence, end=end, **saved))
-
-
-def contended(count: int, **fields: Any) -> list[SaveRecord]:
-    return [make_contended(10 * i, **fields) for i in range(1, count + 1)]
+    return Run(with_saves(evidence, saves))
 
 
 @pytest.mark.parametrize(('count', 'expected'), [(2, 'problem'), (1, 'notice')])

@@ -7,6 +7,7 @@ from fakes.changed import changed
 from fakes.replaced import replace
 from fakes.runs import (
     GIB,
+    add_to_end,
     make_evidence,
     make_inside_workers,
     make_interval,
@@ -14,7 +15,11 @@ from fakes.runs import (
     make_run,
     make_workers,
 )
+from fakes.workloads import make_workload
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.model.prediction import JobPlan, Setting
+from mmgpu_hooks.model.workload import Cost
+from mmgpu_hooks.recommend.choice import Job, count_starts, most_gain
 from mmgpu_hooks.recommend.policy import (
     KEY,
     pair_settings,
@@ -333,3 +338,56 @@ def test_the_predicted_gain_is_in_images_per_second():
     assert sum_predicted_gain(run, Recommendation((twice,))) == pytest.approx(0.5)
     silent = Recommendation((Change(KEY + 'pin_memory', False, True, 'x', 'low'),))
     assert sum_predicted_gain(run, silent) is None
+
+
+# What a job is, and what settings can save of it at most.
+
+OLD = Setting(2, 2, True)
+RUN = Run(make_evidence(run=make_run(max_epochs=2)))
+
+
+LIGHT = make_workload(
+    step=Cost(0.02),
+    step_cpu_s=0.02,
+    batch_time=Cost(0.004),
+    batch_cpu=Cost(0.004),
+    usable_cores=2.0,
+    host_cores=2.0,
+)
+"""A worker does little for a batch."""
+
+
+@pytest.mark.parametrize('workload', [LIGHT, make_workload()])
+def test_no_setting_saves_more_than_the_most(workload):
+    job = Job(RUN, workload)
+    most, now_s = most_gain(job, OLD), job.total_s(OLD)
+    for workers in (0, 1, 3, 4, 8):
+        new = Setting(workers, 2, workers > 0)
+        assert 1.0 - job.total_s(new) / now_s <= most + 0.005
+
+
+def read(saves: int = 0, **run) -> Run:
+    evidence = make_evidence(run=make_run(**run))
+    return Run(add_to_end(evidence, checkpoint_save=2.0 * saves))
+
+
+@pytest.mark.parametrize(
+    ('run', 'plan'),
+    [
+        # 160 iterations were recorded, of 12 epochs of 100
+        ({}, JobPlan(100, 12)),
+        ({'loop': 'iter', 'max_iters': 5000}, JobPlan(5000, 1)),
+        ({'loop': 'MyLoop', 'max_iters': None}, JobPlan(160, 1)),
+        # 8 s in 160 iterations, so 60 s in 1200
+        ({'saves': 4}, JobPlan(100, 12, 60.0)),
+    ],
+)
+def test_a_job_is_what_was_configured(run, plan):
+    assert Job(read(**run), LIGHT).plan == plan
+
+
+@pytest.mark.parametrize(
+    ('run', 'starts'), [({}, 12), ({'loop': 'iter'}, 3), ({'max_epochs': None}, 3)]
+)
+def test_starts_are_what_is_configured_or_was_seen(run, starts):
+    assert count_starts(read(**run).altered(epoch_starts=3)) == starts

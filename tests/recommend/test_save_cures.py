@@ -5,35 +5,28 @@ from collections.abc import Sequence
 import pytest
 
 from fakes.replaced import replace
-from fakes.runs import add_to_end, make_evidence, make_inside_workers, make_run, steady
-from fakes.saves import HOST, LOADER, make_aftermath, make_contended, walls_of
+from fakes.runs import make_evidence, make_inside_workers, make_run, steady
+from fakes.saves import HOST, LOADER, make_contended_ones, with_saves
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.policy import with_save_cures
 from mmgpu_hooks.schema.judged import Change, Recommendation, SaveCure
 from mmgpu_hooks.schema.recorded import SaveRecord
 
 NOTHING = Recommendation(reason='In steady iterations data is at hand.')
-CONTENDED = [make_contended(10 * i) for i in range(1, 5)]
+CONTENDED = make_contended_ones(4)
 NICED = ('default_hooks.gpu_efficiency.worker_nice', None, 10)
 
 
-def fold(saves: Sequence[SaveRecord], occupancy_s: float = 0.2, **run) -> Run:
+def fold(saves: Sequence[SaveRecord]) -> Run:
     """A run of 40 s and its saves, whose eight workers need one to keep up."""
-    inside = make_inside_workers(
-        occupancy_s, std_s=0.0, count=8, batch_cpu=steady(0.15, 20)
-    )
-    run = {'host': HOST, 'loader': LOADER, **run}
+    inside = make_inside_workers(0.2, std_s=0.0, count=8, batch_cpu=steady(0.15, 20))
     evidence = make_evidence(
-        run=make_run(**run),
+        run=make_run(host=HOST, loader=LOADER),
         data_wait_s=0.0,
         step_s=0.25,
         workers=replace(inside, cpu_s=0.15 * 20, run_delay_s=0.4 * 20),
     )
-    evidence = add_to_end(evidence, checkpoint_save=walls_of(saves))
-    end = replace(evidence.end, saves=len(saves))
-    after = tuple(make_aftermath(save.iteration) for save in saves)
-    evidence = replace(evidence, end=end, save_records=tuple(saves))
-    return Run(replace(evidence, save_aftermaths=after))
+    return Run(with_saves(evidence, saves))
 
 
 def cures_of(summary: Run, settings=NOTHING) -> dict[str, SaveCure]:
@@ -65,8 +58,7 @@ def test_what_no_job_is_known_to_lose_changes_nothing_but_is_said():
 @pytest.mark.parametrize(('count', 'changes'), [(3, [NICED]), (2, [])])
 def test_small_delays_count_when_they_add_up(count, changes):
     # 0.15 s each, of which none is slow
-    saves = [make_contended(10 * i, run_delay_s=0.15) for i in range(1, count + 1)]
-    summary = fold(saves)
+    summary = fold(make_contended_ones(count, run_delay_s=0.15))
     assert changes_of(summary) == changes
     assert ('polite_workers' in cures_of(summary)) is bool(changes)
 

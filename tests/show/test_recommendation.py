@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from fakes.replaced import replace
 from fakes.reported import make_full_run
 from fakes.runs import make_evidence
-from fakes.saves import make_aftermath, make_calm, make_contended, make_save
+from fakes.saves import make_calm, make_contended, make_save, with_saves
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import with_save_cures
@@ -23,14 +22,8 @@ from mmgpu_hooks.show.terminal import render
 HOG = {'workers': 0, 'workers_cpu_s': 0.0, 'other_cpu_s': 8.0}
 
 
-def fold(*saves) -> Run:
-    after = tuple(make_aftermath(save.iteration) for save in saves)
-    evidence = replace(make_evidence(), save_records=saves, save_aftermaths=after)
-    return Run(evidence)
-
-
 def answer(*saves) -> Answer:
-    run = fold(*saves)
+    run = Run(with_saves(make_evidence(), saves))
     found = with_save_cures(Recommendation(reason='Nothing.'), run)
     return Answer('run.jsonl', diagnose_run(run), found, run)
 
