@@ -134,8 +134,8 @@ def test_a_short_run_that_rises_says_what_it_lacks():
 )
 def test_copies_of_the_dataset(loader, free, severity):
     settings = {'num_workers': 4, 'object_count': 9, 'object_name': 'D.data', **loader}
-    run = replace(LONG, loader=make_loader(**settings))
-    run = replace(run, host=replace(run.host, ram_available_bytes=free))
+    host = replace(LONG.host, ram_available_bytes=free)
+    run = replace(LONG, loader=make_loader(**settings), host=host)
     _, found = judge(process(0.0), run)
     assert found.get('MG402', (None,))[0] == severity
     _, found = judge(process(0.0), run, has_ended=False)
@@ -205,52 +205,38 @@ def test_memory_of_the_card(fields, run, expected):
     assert not {'MG404', 'MG405', 'MG406'} - expected.keys() & found.keys()
 
 
+def on_cores(cores: float, workers: int) -> Any:
+    host = replace(LONG.host, logical_cpus=int(cores), usable_cores=cores)
+    return replace(LONG, loader=make_loader(workers), host=host)
+
+
 @pytest.mark.parametrize(
-    ('threads', 'beside', 'delay_s', 'severity'),
+    ('threads', 'beside', 'delay_s', 'sent_s', 'severity'),
     [
-        (10, 0.4, 0.3, 'problem'),
-        (10, 0.15, 0.3, 'notice'),
-        (10, 0.05, 0.3, None),
-        (10, 0.4, 0.0, None),
-        (3, 0.4, 0.3, None),
+        (10, 0.4, 0.3, 0.0, 'problem'),
+        (10, 0.15, 0.3, 0.0, 'notice'),
+        (10, 0.05, 0.3, 0.0, None),
+        (10, 0.4, 0.0, 0.0, None),
+        (10, 0.4, 0.3, 0.078, None),
+        (3, 0.4, 0.3, 0.0, None),
     ],
-    ids=['thrash', 'a little', 'idle threads', 'cores enough', "PyTorch's own"],
+    ids=['thrash', 'a little', 'idle', 'cores enough', 'sending', "PyTorch's own"],
 )
-def test_threads_of_workers(threads, beside, delay_s, severity):
+def test_threads_of_workers(threads, beside, delay_s, sent_s, severity):
     cpu_s = 0.2
     window = replace(
         make_workers(cpu_s, count=4, run_delay_s=delay_s),
         thread_cpu_s=beside * cpu_s * 20,
         batch_cpu=steady(cpu_s, 20),
-        fetch_cpu_s=cpu_s,
+        fetch_cpu_s=cpu_s - sent_s,
         opencv_threads=8,
     )
-    host = replace(LONG.host, logical_cpus=2, usable_cores=2.0)
-    run = replace(LONG, loader=make_loader(4), host=host)
-    verdict, found = judge(
-        lambda n: {'workers': window, 'worker_threads': threads}, run
-    )
+    fields = {'workers': window, 'worker_threads': threads}
+    verdict, found = judge(lambda n: fields, on_cores(2.0, 4))
     assert found.get('MG115', (None,))[0] == severity
     if severity == 'problem':
         assert verdict == 'thread_thrash'
         assert 'OpenCV uses 8 in each' in found['MG115'][1]
-
-
-@pytest.mark.parametrize(('fetch_cpu_s', 'code'), [(0.2, 'MG115'), (0.12, None)])
-def test_threads_that_send_batches_do_not_thrash(fetch_cpu_s, code):
-    window = make_inside_workers(0.22, count=4)
-    cpu_s = window.batch_cpu.mean_s
-    window = replace(
-        window,
-        cpu_s=20 * cpu_s,
-        run_delay_s=20 * 0.3,
-        thread_cpu_s=20 * 0.08,
-        fetch_cpu_s=fetch_cpu_s,
-    )
-    host = replace(LONG.host, logical_cpus=2, usable_cores=2.0)
-    run = replace(LONG, loader=make_loader(4), host=host)
-    _, found = judge(lambda n: {'workers': window, 'worker_threads': 10}, run)
-    assert ('MG115' in found) == (code is not None)
 
 
 @pytest.mark.parametrize(
@@ -264,14 +250,10 @@ def test_threads_that_send_batches_do_not_thrash(fetch_cpu_s, code):
     ],
 )
 def test_cores_that_are_idle_while_the_loop_waits(count, cores, fields, is_found):
-    window = replace(
-        make_inside_workers(0.6, count=count), thread_cpu_s=0.0, fetch_cpu_s=0.54
-    )
-    host = replace(LONG.host, logical_cpus=int(cores), usable_cores=cores)
-    run = replace(LONG, loader=make_loader(count), host=host)
-    _, found = judge(
-        lambda n: {'workers': replace(window, **fields), 'worker_threads': 2}, run
-    )
+    window = make_inside_workers(0.6, count=count)
+    window = replace(window, thread_cpu_s=0.0, fetch_cpu_s=0.54)
+    fields = {'workers': replace(window, **fields), 'worker_threads': 2}
+    _, found = judge(lambda n: fields, on_cores(cores, count))
     assert ('MG116' in found) == is_found
 
 

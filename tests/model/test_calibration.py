@@ -159,18 +159,10 @@ def test_no_more_waiting_is_taken_out_of_loading_than_was_measured():
 
 def make_threads(**fields) -> Workload:
     """A step of two threads on two cores, 20 ms, and 15 ms of loading."""
-    usual = {
-        'num_workers': 2,
-        'usable_cores': 2.0,
-        'host_cores': 2.0,
-        'step': Cost(0.02),
-        'step_cpu_s': 0.04,
-        'step_power': 3.0,
-        'batch_time': Cost(0.015),
-        'batch_cpu': Cost(0.015),
-        'fetch_s': 0.0,
-        'fetch_busy_s': 0.0,
-    }
+    step = {'step': Cost(0.02), 'step_cpu_s': 0.04, 'step_power': 3.0}
+    loading = {'batch_time': Cost(0.015), 'batch_cpu': Cost(0.015)}
+    fetching = {'fetch_s': 0.0, 'fetch_busy_s': 0.0}
+    usual = {'num_workers': 2, **TWO_CORES, **step, **loading, **fetching}
     return make_workload(**{**usual, **fields})
 
 
@@ -216,16 +208,10 @@ def test_the_step_and_its_power_come_back(workers):
 
 @pytest.mark.parametrize('delay_s', [0.0, 0.01, 0.04])
 def test_delays_on_free_cores_show_nothing_of_the_power(delay_s):
-    measured = make_threads(
-        step=Cost(0.05),
-        step_cpu_s=0.1,
-        step_power=1.0,
-        usable_cores=8.0,
-        host_cores=8.0,
-        batch_time=Cost(0.03),
-        batch_cpu=Cost(0.03),
-        iter_time=Cost(0.05),
-    )
+    step = {'step': Cost(0.05), 'step_cpu_s': 0.1, 'step_power': 1.0}
+    loading = {'batch_time': Cost(0.03), 'batch_cpu': Cost(0.03)}
+    free = {'usable_cores': 8.0, 'host_cores': 8.0, 'iter_time': Cost(0.05)}
+    measured = make_threads(**step, **loading, **free)
     found = calibrate(measured, 0.0, main_delay_s=delay_s)
     assert found.step.mean_s == pytest.approx(0.05, rel=0.01)
     assert not found.is_step_power_known

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mmgpu_hooks.model.simulation import Loop, simulate_loop
 
 MANY = 1000.0
+BESIDE = {'workers': 1, 'other_tasks': 1.0, 'batch_cpu_s': [0.01]}
 
 
 def make_loop(**fields) -> Loop:
@@ -45,26 +46,9 @@ def rate(loop: Loop, iterations: int = 64) -> float:
         ({'cores': 2.0, 'batch_cpu_s': [0.04]}, 0.02),
         ({'cores': 0.5, 'batch_cpu_s': [0.04]}, 0.08),
         # one worker beside one other task on one core
-        (
-            {
-                'workers': 1,
-                'host_cores': 1.0,
-                'other_tasks': 1.0,
-                'batch_cpu_s': [0.01],
-            },
-            0.02,
-        ),
+        ({**BESIDE, 'host_cores': 1.0}, 0.02),
         # other tasks on cores that this loop may not use anyway
-        (
-            {
-                'workers': 1,
-                'cores': 1.0,
-                'host_cores': 2.0,
-                'other_tasks': 1.0,
-                'batch_cpu_s': [0.01],
-            },
-            0.01,
-        ),
+        ({**BESIDE, 'cores': 1.0, 'host_cores': 2.0}, 0.01),
         # a step of two threads on two cores
         ({'cores': 2.0, 'step_cpu_s': 0.04, 'step_threads': 2}, 0.02),
     ],
@@ -113,16 +97,11 @@ def recur(waits, steps, workers, prefetch, fetch_s, iterations):
 
 
 durations = st.lists(st.floats(0.001, 0.1), min_size=1, max_size=20)
+fetches = st.sampled_from([0.0, 0.002])
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    durations,
-    durations,
-    st.integers(1, 6),
-    st.integers(1, 4),
-    st.sampled_from([0.0, 0.002]),
-)
+@given(durations, durations, st.integers(1, 6), st.integers(1, 4), fetches)
 def test_uneven_costs_follow_the_recurrence(waits, steps, workers, prefetch, fetch_s):
     """In-order delivery: the late batch holds up those behind it, no other does."""
     loop = make_loop(

@@ -8,17 +8,12 @@ from fakes.replaced import replace
 from fakes.runs import GIB, make_run
 from fakes.validations import make_validation, summarise
 from mmgpu_hooks.recommend.policy import advise_validation, recommend_settings
-from mmgpu_hooks.schema.judged import Recommendation, ValidationOutlook
+from mmgpu_hooks.schema.judged import Recommendation
 from mmgpu_hooks.schema.recorded import ValidationRecord
 
 
 def advise(*validations: ValidationRecord, **fields: Any) -> Recommendation:
     return advise_validation(summarise(*validations, **fields))
-
-
-def outlook_of(advice: Recommendation) -> ValidationOutlook:
-    assert advice.validation is not None
-    return advice.validation
 
 
 def changed(advice: Recommendation) -> dict[str, Any]:
@@ -29,7 +24,7 @@ def test_workers_as_few_as_keep_up_with_validation():
     # 80 ms of loading, 20 ms of step: 4 workers are within 2 % of any more
     advice = advise(make_validation(), make_validation(1))
     assert changed(advice) == {'val_dataloader.num_workers': 4}
-    told = outlook_of(advice)
+    told = advice.validation
     assert told.validations == 2
     # (199 x 60 + 200 + 200 x 20) ms, of which the steps and the start remain
     assert told.loop_s == pytest.approx(16.14)
@@ -65,16 +60,16 @@ def test_short_evidence_says_so(iterations, validations):
         *(make_validation(n, iterations=iterations) for n in range(validations))
     )
     assert advice.changes == ()
-    sentence = outlook_of(advice).sentence
+    sentence = advice.validation.sentence
     assert 'val_dataloader stays as it is. Not enough evidence: ' in sentence
-    assert outlook_of(advice).gain_s is None
+    assert advice.validation.gain_s is None
 
 
 def test_a_loop_that_shows_no_iterations_is_left_alone():
     unseen = ValidationRecord(iteration=100, wall_s=8.0)
     advice = advise(unseen)
     assert advice.changes == ()
-    assert (outlook_of(advice).validations, outlook_of(advice).loop_s) == (1, None)
+    assert (advice.validation.validations, advice.validation.loop_s) == (1, None)
 
 
 def test_workers_that_training_will_have_leave_less_memory_too():
@@ -113,8 +108,8 @@ def test_workers_that_training_will_have_leave_less_memory_too():
 def test_validations_that_cannot_have_been_are_not_judged_by(edited):
     none = advise(*(make_validation(number, **edited) for number in range(2)))
     assert none.changes == ()
-    assert outlook_of(none).loop_s is None
+    assert none.validation.loop_s is None
     # and take nothing from the others
     some = advise(make_validation(), make_validation(1, **edited), make_validation(2))
-    assert outlook_of(some).loop_s == pytest.approx(16.14)
+    assert some.validation.loop_s == pytest.approx(16.14)
     assert changed(some) == {'val_dataloader.num_workers': 4}
