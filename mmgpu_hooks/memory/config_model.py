@@ -24,7 +24,6 @@ class ConfigModel:
     """As MMEngine loaded it, with the changes that were made for the CPU."""
     model: Any
     """On the CPU, in training mode."""
-    notes: tuple[str, ...]
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -85,7 +84,6 @@ def read_config_model(path: Path) -> ConfigModel:
         UserError: If there is no such config, or no model in it.
     """
     expect_file(path)
-    notes: list[str] = []
     with silence():
         try:
             from mmengine.config import Config
@@ -115,12 +113,11 @@ def read_config_model(path: Path) -> ConfigModel:
             raise UserError(
                 f'the model of {path} cannot be built: {fold(error)}.'
             ) from error
-        try:
+        # any code of a model; what its weights are does not matter
+        with contextlib.suppress(Exception):
             model.init_weights()
-        except Exception as error:  # noqa: BLE001, any code of a model
-            notes.append(f'Its weights were not initialised: {fold(error)}.')
         model.train()
-    return ConfigModel(config, model, tuple(notes))
+    return ConfigModel(config, model)
 
 
 @contextlib.contextmanager

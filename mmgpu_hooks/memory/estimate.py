@@ -60,7 +60,7 @@ def estimate_memory(
     size, source = image_size, '--image-size'
     if size is None:
         size, source = locate_padded_size(loaded)
-    notes = list(built.notes)
+    notes: list[str] = []
     trained = [p for p in built.model.parameters() if p.requires_grad]
     gradients = [(int(p.nelement()), int(p.element_size())) for p in trained]
     fit: ActivationFit | None = None

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any, Optional
 
 import numpy as np
 
@@ -80,7 +80,6 @@ _CUT = 4.0
 class Chart:
     """A picture of a page."""
 
-    title: str
     description: str
     """For a reader who cannot see it."""
     paint: Callable[[Any], None]
@@ -120,8 +119,7 @@ def chart_ledger(run: Run) -> Chart | None:
         marks = {'handlelength': 0.8, 'handleheight': 0.8, 'handletextpad': 0.4}
         axes.legend(ncols=8, columnspacing=1.2, **place, **marks)
 
-    title = 'Where the time went'
-    return Chart(title, f'{format_seconds(whole_s)}.', paint) if parts else None
+    return Chart(f'Parts of {format_seconds(whole_s)}.', paint) if parts else None
 
 
 def _open_panels(figure: Any, titles: Sequence[str], x_title: str) -> list[Any]:
@@ -173,8 +171,7 @@ def chart_growth(run: Run) -> Chart | None:
         _end_panel(axes)
 
     return Chart(
-        'Memory of the host',
-        f'It grows by {format_bytes(1000 * each)} per 1000 iterations, {said}; '
+        f'Memory grows by {format_bytes(1000 * each)} per 1000 iterations, {said}; '
         f'{format_bytes(room.free_bytes)} are free {room.bound}.',
         paint,
     )
@@ -199,15 +196,8 @@ _SPANS = ((3 * 3600.0, 3600.0, 'hours'), (180.0, 60.0, 'minutes'), (0, 1.0, 'sec
 _MARKS = {'checkpoint_save': '▼', 'validation': '◆'}
 
 
-class _Track(NamedTuple):
-    """One quantity over merged intervals: their mean, least and most."""
-
-    title: str
-    color: str
-    line: Any
-    low: Any
-    high: Any
-    top: float | None
+_Track = tuple[str, str, Any, Any, Any, Optional[float]]
+"""Title, colour, mean, least and most of merged intervals, and where its axis ends."""
 
 
 def chart_timeline(run: Run) -> Chart | None:
@@ -226,7 +216,7 @@ def chart_timeline(run: Run) -> Chart | None:
     divide, unit = next(span[1:] for span in _SPANS if xs[-1] >= span[0])
     x = np.array(xs) / divide
     x_title = f'{unit} since training began    ▼ save  ◆ validation  │ epoch'
-    titles = [track.title for track in tracks]
+    titles = [title for title, *_ in tracks]
 
     def paint(figure: Any) -> None:
         panels = _open_panels(figure, titles, x_title)
@@ -243,7 +233,7 @@ def chart_timeline(run: Run) -> Chart | None:
             place = {'transform': first.get_xaxis_transform(), 'ha': 'center'}
             first.text(at, 1, _MARKS[kind], color=_LIGHT[kind], fontsize=7, **place)
 
-    return Chart('Over time', f'{"; ".join(titles)}.', paint)
+    return Chart(f'Over time: {"; ".join(titles)}.', paint)
 
 
 def _track(run: Run, title: str, role: str, field: str, groups: Any) -> _Track | None:
@@ -274,7 +264,7 @@ def _track(run: Run, title: str, role: str, field: str, groups: Any) -> _Track |
             for one in (np.nanmean, np.nanmin, np.nanmax)
         )
     title = f'{title}, {unit}{cut}'
-    return _Track(title, _LIGHT[role], line, low, high, top * factor or None)
+    return title, _LIGHT[role], line, low, high, top * factor or None
 
 
 def _find_events(run: Run) -> Iterator[tuple[float, str]]:
@@ -315,7 +305,7 @@ def draw(chart: Chart, prefix: str) -> str:
     source = _PROLOGUE.sub('', buffer.getvalue())
     source = re.sub('#[0-9a-f]{6}', _color, source)
     source = _IDS.sub(rf'\g<1>{prefix}-', source)
-    words = escape(f'{chart.title}. {chart.description}')
+    words = escape(chart.description)
     return source.replace('<svg ', f'<svg role="img" aria-label="{words}" ', 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from mmgpu_hooks.judge.saves import CAUSES
 from mmgpu_hooks.recommend.sweep import exceeds_host
 from mmgpu_hooks.schema.figures import (
     format_bytes,
@@ -16,15 +17,6 @@ from mmgpu_hooks.schema.judged import Verification
 from mmgpu_hooks.schema.tried import Profile, SaveBench, SaveBenchRow, Sweep, SweepRow
 from mmgpu_hooks.show.document import Column, Section, Table, compose, listing, tabulate
 from mmgpu_hooks.show.text import short_path
-
-CAUSE_NAMES = {
-    'workers': 'loader workers',
-    'other_load': 'other programs',
-    'storage': 'storage',
-    'memory': 'memory',
-    None: 'not proven',
-}
-"""What held a save."""
 
 _OTHERS_CORES = 0.25
 """Cores that other programs used, from which a note says so."""
@@ -159,11 +151,12 @@ def _save_sentences(bench: SaveBench) -> Iterator[str]:
         return
     row = found[bench.harmful_workers]
     took = format_seconds(row.save_s)
+    why = f', {CAUSES[row.cause].why}' if row.cause else ''
     yield f'From {row.name} on, saves are harmed: {took}, not {usual}.'
     yield (
         f'Training stood still {format_seconds(row.gross_s)} longer for each (gross), '
         f'and the job lost {format_seconds(row.net_s)} (net). {row.slow} of '
-        f'{len(row.saves)} were slow; cause: {CAUSE_NAMES[row.cause]}.'
+        f'{len(row.saves)} were slow{why}.'
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -58,10 +58,25 @@ def answer_memory(
     }
 
 
-def format_interval(prediction: Prediction) -> str:
-    """``0.227 s to 0.315 s``, of an iteration."""
-    low, high = prediction.iter_time_low_s, prediction.iter_time_high_s
-    return f'{format_seconds(low)} to {format_seconds(high)}'
+def tabulate_predictions(
+    predictions: Sequence[Prediction], mark: Callable[[Prediction], str]
+) -> Table:
+    """A row a setting; the mark stands behind its number of workers."""
+
+    def interval(one: Prediction) -> str:
+        low, high = one.iter_time_low_s, one.iter_time_high_s
+        return f'{format_seconds(low)} to {format_seconds(high)}'
+
+    columns: Sequence[Column] = (
+        ('workers', '', lambda one: f'{one.num_workers} {mark(one)}'),
+        ('batch', 'batch_size', str),
+        ('iteration', 'iter_time_s', format_seconds),
+        ('9 in 10 within', '', interval),
+        ('data wait', 'data_wait_s', format_seconds),
+        ('images/s', 'images_per_s', '{:.1f}'.format),
+        ('limited by', 'limit', 'the {}'.format),
+    )
+    return tabulate(predictions, columns, 'Predicted with other settings', 1)
 
 
 def describe_forecast(answer: Mapping[str, Any]) -> list[Section]:
@@ -74,18 +89,8 @@ def describe_forecast(answer: Mapping[str, Any]) -> list[Section]:
     own = (workload.num_workers, workload.batch_size)
 
     def mark(one: Prediction) -> str:
-        is_own = (one.num_workers, one.batch_size) == own
-        return f'{one.num_workers}{" *" if is_own else "  "}'
+        return '*' if (one.num_workers, one.batch_size) == own else ''
 
-    columns: Sequence[Column] = (
-        ('workers', '', mark),
-        ('batch', 'batch_size', str),
-        ('iteration', 'iter_time_s', format_seconds),
-        ('9 in 10 within', '', format_interval),
-        ('data wait', 'data_wait_s', format_seconds),
-        ('images/s', 'images_per_s', '{:.1f}'.format),
-        ('limited by', 'limit', 'the {}'.format),
-    )
     mean = format_seconds(workload.iter_time.mean_s)
     fitted = answer.get('fitted_runs', {})
     runs = [f'{path} (batch {size})' for path, size in fitted.items()]
@@ -97,7 +102,7 @@ def describe_forecast(answer: Mapping[str, Any]) -> list[Section]:
     memory = list(_describe_memory(answer.get('memory')))
     return [
         Section(facts=facts),
-        Section(table=tabulate(answer['predictions'], columns)),
+        Section(table=tabulate_predictions(answer['predictions'], mark)),
         *([Section(facts=memory)] if memory else []),
         *listing('Notes', (*workload.notes, *answer['notes'])),
     ]

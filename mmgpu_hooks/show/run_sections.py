@@ -27,7 +27,7 @@ from mmgpu_hooks.show.document import (
     listing,
     tabulate,
 )
-from mmgpu_hooks.show.forecasts import format_interval
+from mmgpu_hooks.show.forecasts import tabulate_predictions
 from mmgpu_hooks.show.recommendation import (
     Answer,
     describe_changes,
@@ -189,14 +189,7 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
         predict_setting(workload, workers, prefetch)
         for workers in sorted(usual | set(marked))
     ]
-    columns: Sequence[Column] = (
-        ('num_workers', 'num_workers', str),
-        ('which', 'num_workers', lambda workers: marked.get(workers, '')),
-        ('iteration', 'iter_time_s', format_seconds),
-        ('9 in 10 within', '', format_interval),
-        ('images/s', 'images_per_s', '{:.1f}'.format),
-    )
-    table = tabulate(points, columns, 'Predicted with other settings', 2)
+    table = tabulate_predictions(points, lambda one: marked.get(one.num_workers, ''))
     return Section(title, 'what-if', table=table)
 
 

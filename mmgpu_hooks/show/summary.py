@@ -38,6 +38,12 @@ def render_training_summary(
         rank = f'Rank {ranks.slowest}: '
     has_ended = run.status in ('completed', 'interrupted')
     folder = shell_path(run.run.work_dir) or '<work_dir>'
+    # what takes more than there may be of it, worst first
+    full = [
+        f'{one.code}: {one.detail}'
+        for one in diagnosis.findings
+        if one.code.startswith('MG4') and one.severity in ('problem', 'notice')
+    ]
     rows = {
         'verdict': f'{rank}{name} ({verdict.confidence} confidence)',
         'why': why,
@@ -45,7 +51,7 @@ def render_training_summary(
         'loader': ', '.join(_loader(run)),
         'machine': ', '.join(_machine(run)),
         'GPU': ', '.join(_gpu(run)),
-        'memory': _shorten(next(_memory(diagnosis), '')),
+        'memory': _shorten(''.join(full[:1])),
         'rest': ', '.join(_outside(run)),
         'ranks': _shorten(ranks.why if ranks and ranks.world_size > 1 else ''),
     }
@@ -118,13 +124,6 @@ def _machine(run: Run) -> Iterator[str]:
     if run.process_rss_bytes is not None:
         of = f' of {format_bytes(host.ram_total_bytes)}' if host.ram_total_bytes else ''
         yield f'memory {format_bytes(run.process_rss_bytes)}{of}'
-
-
-def _memory(diagnosis: Diagnosis) -> Iterator[str]:
-    """What takes more than there may be of it, worst first."""
-    for finding in diagnosis.findings:
-        if finding.code.startswith('MG4') and finding.severity in ('problem', 'notice'):
-            yield f'{finding.code}: {finding.detail}'
 
 
 def _gpu(run: Run) -> Iterator[str]:

@@ -12,11 +12,11 @@ from mmgpu_hooks.show.charts import Chart, chart_growth, chart_timeline, draw
 def test_on_a_page_a_chart_has_its_own_ids_and_the_colours_of_the_page():
     chart = chart_timeline(Run(make_evidence()))
     assert chart is not None
-    source = draw(Chart('"<b>', chart.description, chart.paint), 'c1')
+    source = draw(Chart('"<b>', chart.paint), 'c1')
     root = ET.fromstring(source)
     assert not [one for one in root.iter() if one.tag.endswith('script')]
     assert root.attrib['role'] == 'img'
-    assert root.attrib['aria-label'].startswith('"<b>. Data wait')
+    assert root.attrib['aria-label'] == '"<b>'
     ids = [one.attrib['id'] for one in root.iter() if 'id' in one.attrib]
     assert len(set(ids)) == len(ids)
     assert all(name.startswith('c1-') for name in ids)
