@@ -12,9 +12,11 @@ import argparse
 import contextlib
 import ctypes
 import datetime
+import importlib.util
 import io
 import json
 import math
+import operator
 import os
 import platform
 import re
@@ -22,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -72,27 +74,19 @@ class Figure:
         return 'met' if self.is_met and self.value is not None else 'missed'
 
 
-def at_most(
-    name: str, value: float | None, most: float, unit: str = '', note: str = ''
-) -> Figure:
-    """A figure with an upper limit."""
-    is_met = value is not None and value <= most
-    return Figure(name, value, unit, f'<= {most:g}', is_met, note)
+def _limited(sign: str, meets: Callable[[float, float], bool]) -> Any:
+    def make(
+        name: str, value: float | None, limit: float, unit: str = '', note: str = ''
+    ) -> Figure:
+        is_met = value is not None and meets(value, limit)
+        return Figure(name, value, unit, f'{sign} {limit:g}', is_met, note)
+
+    return make
 
 
-def at_least(
-    name: str, value: float | None, least: float, unit: str = '', note: str = ''
-) -> Figure:
-    """A figure with a lower limit."""
-    is_met = value is not None and value >= least
-    return Figure(name, value, unit, f'>= {least:g}', is_met, note)
-
-
-def exactly(
-    name: str, value: float | None, wanted: float, unit: str = '', note: str = ''
-) -> Figure:
-    """A count that must be this one."""
-    return Figure(name, value, unit, f'= {wanted:g}', value == wanted, note)
+at_most, at_least = _limited('<=', operator.le), _limited('>=', operator.ge)
+exactly = _limited('=', operator.eq)
+"""Figures with a limit, the last a count: name, value, limit, unit and note."""
 
 
 def near(
@@ -283,35 +277,6 @@ def quantile(values: Sequence[float], share: float) -> float:
     return float(np.quantile(values, share))
 
 
-@dataclass(frozen=True)
-class Effect:
-    """A mean with its confidence interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def half_width(self) -> float:
-        """Of the interval."""
-        return (self.high - self.low) / 2
-
-
-def mean_effect(observations: Sequence[float], confidence: float = 0.9) -> Effect:
-    """Mean of independent observations, such as paired differences or ratios.
-
-    The two-sided interval is Student's.
-
-    Args:
-        observations: At least 2.
-        confidence: Of the interval.
-    """
-    from scipy.stats import ttest_1samp
-
-    interval = ttest_1samp(observations, 0).confidence_interval(confidence)
-    return Effect(statistics.fmean(observations), *map(float, interval))
-
-
 @contextmanager
 def busy_programs(count: int) -> Iterator[None]:
     """Run programs that always want a core, as long as the block lasts."""
@@ -334,6 +299,14 @@ def end_workers(iterator: Any) -> None:
     """
     if hasattr(iterator, '_shutdown_workers'):
         iterator._shutdown_workers()
+
+
+def find_mmdet() -> Path:
+    """Folder of the configs and tools that MMDetection's wheel brings."""
+    spec = importlib.util.find_spec('mmdet')
+    if spec is None or spec.origin is None:
+        raise SystemExit('expected MMDetection to be installed, found none')
+    return Path(spec.origin).parent / '.mim'
 
 
 def find_evidence(work_dir: Path) -> Path:

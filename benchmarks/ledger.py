@@ -48,7 +48,7 @@ from benchmarks.harness import (
     read_records,
     say,
 )
-from benchmarks.toy import build_runner
+from benchmarks.toy import SAVES, build_runner
 from mmgpu_hooks import GPUEfficiencyHook
 
 CLOSES_WITHIN_PCT, OTHER_AT_MOST_PCT = 1.0, 1.0
@@ -418,15 +418,11 @@ def build_planted(
         val_cfg={'type': StampedValLoop},
         val_evaluator={'type': PlantedMetric},
         hooks={
-            'logger': {'type': 'LoggerHook', 'interval': log_interval},
-            'checkpoint': {
-                'type': 'CheckpointHook',
-                'by_epoch': False,
-                'interval': save_interval,
-            },
+            'checkpoint': {**SAVES, 'interval': save_interval},
             # a class: MMEngine would import it while the Runner is being built
             'gpu_efficiency': {'type': GPUEfficiencyHook},
         },
+        interval=log_interval,
         custom_hooks=[PlantedBefore(), PlantedAfter(), *custom_hooks],
         log_processor={'by_epoch': loop == 'epoch'},
         visualizer={

@@ -1,6 +1,6 @@
 """How exact are the estimates of training memory, for models of MMDetection?
 
-    python -m benchmarks.memory [--models retinanet detr ...] [--quick] [--output]
+    python -m benchmarks.memory [--quick] [--output]
 
 ``mmgpu estimate-memory`` is asked for its JSON. Static bytes are held against torch's
 own optimizers after a real step, activations against a count of saved tensors at a
@@ -13,8 +13,6 @@ V100s with the torch of the day: with cuDNN's workspaces. About 10 minutes.
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +23,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from benchmarks.harness import Benchmark, Figure, ask, exactly, say
+from benchmarks.harness import Benchmark, Figure, ask, exactly, find_mmdet, say
 from mmgpu_hooks.memory.activations import as_on_cuda
 from mmgpu_hooks.memory.config_model import read_config_model
 
@@ -186,18 +184,11 @@ def measure_model(name: str, config: Path) -> list[Figure]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Estimate and judge them all, and print the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--models', nargs='+', choices=MODELS)
-    benchmark = Benchmark('memory', __doc__ or '', argv, parser=parser, is_timed=False)
-    spec = importlib.util.find_spec('mmdet')
-    if spec is None or spec.origin is None:
-        print('memory: expected MMDetection to be installed, found none')
-        return 2
-    configs = Path(spec.origin).parent / '.mim' / 'configs'
-    names = benchmark.options.models or (QUICK if benchmark.is_quick else MODELS)
+    benchmark = Benchmark('memory', __doc__ or '', argv, is_timed=False)
+    configs = find_mmdet() / 'configs'
     # a process each: gigabytes of one model must be gone before the next
     with get_context('spawn').Pool(1, maxtasksperchild=1) as pool:
-        for name in names:
+        for name in QUICK if benchmark.is_quick else MODELS:
             task = name, configs / MODELS[name]
             benchmark.add(*pool.apply(measure_model, task))
     return benchmark.finish()

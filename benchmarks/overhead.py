@@ -30,18 +30,18 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 import warnings
 from array import array
 from collections.abc import Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
+from unittest import mock
 
 import psutil
 import torch
-from mmengine.dataset import BaseDataset, pseudo_collate
+from mmengine.dataset import BaseDataset
 from mmengine.hooks import Hook, LoggerHook
 from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseModel
@@ -55,14 +55,13 @@ from torch.utils.data.dataloader import (
 
 from benchmarks.harness import (
     Benchmark,
-    Effect,
     Figure,
     HoldMemory,
     at_most,
     end_workers,
-    mean_effect,
     say,
 )
+from benchmarks.toy import build_runner
 from mmgpu_hooks import GPUEfficiencyHook
 
 PEER = 'TraceML'
@@ -258,9 +257,9 @@ def build(
     iterations: int,
     hooks: Sequence[Any],
     *,
-    train_cfg: dict[str, Any] | None = None,
     worker_gib: float = 0.0,
-) -> Runner:
+    **more: Any,
+) -> Any:
     """A Runner with MMEngine's default hooks, an EMAHook and those of ``hooks``.
 
     Args:
@@ -268,33 +267,19 @@ def build(
         model: What to train.
         iterations: Of the one epoch.
         hooks: Further hooks.
-        train_cfg: Of another loop than MMEngine's epochs.
         worker_gib: Memory that each worker holds.
+        more: Arguments of the Runner.
     """
-    return Runner(
-        model=model,
-        work_dir=str(work_dir),
-        train_dataloader=torch.utils.data.DataLoader(
-            Images(iterations * BATCH_SIZE),
-            batch_size=BATCH_SIZE,
-            num_workers=WORKERS,
-            persistent_workers=True,
-            collate_fn=pseudo_collate,
-            worker_init_fn=HoldMemory(1024 * worker_gib) if worker_gib else None,
-        ),
-        train_cfg=train_cfg or {'by_epoch': True, 'max_epochs': 1},
+    loader = dict(batch_size=BATCH_SIZE, num_workers=WORKERS, persistent_workers=True)
+    return build_runner(
+        model,
+        Images(iterations * BATCH_SIZE),
+        work_dir,
+        loader={**loader, 'worker_init_fn': {'type': HoldMemory(1024 * worker_gib)}},
         optim_wrapper={'optimizer': {'type': 'SGD', 'lr': 1e-4, 'momentum': 0.9}},
-        default_hooks={
-            'logger': {'type': 'LoggerHook', 'interval': INTERVAL},
-            'checkpoint': {
-                'type': 'CheckpointHook',
-                'interval': -1,
-                'save_last': False,
-            },
-        },
         custom_hooks=[{'type': 'EMAHook'}, *hooks],
-        log_level='ERROR',
-        experiment_name=f'overhead_{uuid.uuid4().hex}',
+        interval=INTERVAL,
+        **more,
     )
 
 
@@ -348,25 +333,12 @@ class Account:
 
 
 @contextmanager
-def replaced(*attributes: tuple[Any, str, Any]) -> Iterator[None]:
-    """Replace attributes, each ``(owner, name, value)``, as long as the block lasts."""
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in attributes]
-    for owner, name, value in attributes:
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for owner, name, value in before:
-            setattr(owner, name, value)
-
-
-@contextmanager
 def border_loader(account: Account) -> Iterator[None]:
     """Lay borders around what is set in the place of an iterator's ``_next_data``."""
     base, workers = _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
-    with replaced(
-        (workers, '_next_data', account.beneath(workers._next_data)),
-        (base, '__next__', account.above(base.__next__)),
+    with (
+        mock.patch.object(workers, '_next_data', account.beneath(workers._next_data)),
+        mock.patch.object(base, '__next__', account.above(base.__next__)),
     ):
         yield
 
@@ -578,8 +550,8 @@ def account_in_turns(
             Network(),
             FIRST + turns * (WARM + KEPT),
             [(ours, EmptyHook)[index]()],
-            train_cfg={'type': TurnLoop},
             worker_gib=0.0 if index else worker_gib,
+            train_cfg={'type': TurnLoop},
         )
         border_hooks(runner, account)
         return runner
@@ -674,6 +646,21 @@ def read_threads_s() -> float:
     return total_s
 
 
+class Effect(NamedTuple):
+    """A mean, and half of its 90 % confidence interval."""
+
+    value: float
+    half_width: float
+
+
+def mean_effect(observations: Sequence[float]) -> Effect:
+    """Mean of independent observations, with Student's interval."""
+    from scipy.stats import ttest_1samp
+
+    low, high = ttest_1samp(observations, 0).confidence_interval(0.9)
+    return Effect(statistics.fmean(observations), (high - low) / 2)
+
+
 def judge_pairs(pairs: Pairs) -> list[Figure]:
     """What the hook adds to an iteration, out of noisy pairs.
 
@@ -690,7 +677,7 @@ def judge_pairs(pairs: Pairs) -> list[Figure]:
     hooks = mean_effect([percent * s for s in pairs.hooks_s])
     ends = mstats.trimmed_mean_ci([percent * s for s in pairs.rest_s], alpha=0.1)
     low, high = map(float, ends)
-    rest = Effect((low + high) / 2, low, high)
+    rest = Effect((low + high) / 2, (high - low) / 2)
     threads = 100 * statistics.fmean(pairs.threads)
     value = hooks.value + rest.value + threads
     half = math.hypot(hooks.half_width, rest.half_width)
@@ -768,9 +755,8 @@ def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
 
     def make(index: int, folder: Path) -> Runner:
         cfg = {'type': TurnLoop, 'is_bare': True}
-        runner = build(
-            folder, NoWork(0), 8, [(hook, FixedHook())[index]], train_cfg=cfg
-        )
+        hooks = [(hook, FixedHook())[index]]
+        runner = build(folder, NoWork(0), 8, hooks, train_cfg=cfg)
         for name in ('lr', 'loss', 'time', 'data_time'):
             bounded = HistoryBuffer(max_length=1000)
             runner.message_hub.log_scalars[f'train/{name}'] = bounded

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -24,7 +25,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from benchmarks.overhead import Account, Network, build, replaced, split_ends, train
+from benchmarks.overhead import Account, Network, build, split_ends, train
 
 PATCHED = (
     (nn.Module, '__call__'),
@@ -89,7 +90,9 @@ def train_once(
 
         runner.model.train_step = train_step
         timed = (DataLoader, '__iter__', lambda one: TimedIterator(make(one), account))
-        with replaced(*above, timed):
+        with contextlib.ExitStack() as stack:
+            for attribute in (*above, timed):
+                stack.enter_context(mock.patch.object(*attribute))
             train(runner)
     return [after - before for before, after in zip(spent_s[1:], spent_s[2:])]
 

@@ -22,25 +22,20 @@ import random
 import sys
 import tempfile
 import time
-import uuid
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.dataset import DefaultSampler, pseudo_collate
-from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.registry import DATASETS
-from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from benchmarks.harness import (
     BUSY_LIMIT_PCT,
@@ -51,9 +46,11 @@ from benchmarks.harness import (
     at_most,
     busy_programs,
     find_evidence,
+    find_mmdet,
     quantile,
     say,
 )
+from benchmarks.toy import HOOK, build_runner
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.workload import fit_workload
@@ -265,8 +262,7 @@ class RecipeImages(Dataset[dict]):
         annotations = demo.annotation_file.with_name('annotations_with_masks.json')
         annotations.write_text(json.dumps(content))
         import_modules_from_strings('mmdet.datasets')
-        package = Path(import_module('mmdet').__file__ or '').parent
-        config = Config.fromfile(str(package / '.mim' / 'configs' / recipe))
+        config = Config.fromfile(find_mmdet() / 'configs' / recipe)
         dataset = config.train_dataloader.dataset
         _point_to(dataset, demo.image_folder, annotations)
         dataset['_scope_'] = 'mmdet'
@@ -325,55 +321,6 @@ class StampedModel(BaseModel):
         return {'loss': self.weight.detach()}
 
 
-def build_runner(
-    folder: Path,
-    model: BaseModel,
-    dataset: Any,
-    loader: dict[str, Any],
-    *,
-    epochs: int,
-    interval: int,
-    checkpoint: dict[str, Any] | None = None,
-    custom_hooks: Sequence[Hook] = (),
-) -> Any:
-    """A run with MMEngine's default hooks and ours, in a folder of its own.
-
-    Args:
-        folder: Where the run's folder is made.
-        model: What is trained.
-        dataset: Its images, in order.
-        loader: Further arguments of the DataLoader.
-        epochs: Passes over the images.
-        interval: Iterations of an interval.
-        checkpoint: The config of CheckpointHook; without one nothing is saved.
-        custom_hooks: Others to run.
-    """
-    name = f'job_{uuid.uuid4().hex}'
-    return Runner(
-        model=model,
-        work_dir=str(folder / name),
-        train_dataloader=DataLoader(
-            dataset,
-            sampler=DefaultSampler(dataset, shuffle=False),
-            collate_fn=pseudo_collate,
-            **loader,
-        ),
-        train_cfg={'by_epoch': True, 'max_epochs': epochs},
-        optim_wrapper={'optimizer': {'type': 'SGD', 'lr': 0.01}},
-        custom_hooks=list(custom_hooks),
-        default_hooks={
-            'logger': {'type': 'LoggerHook', 'interval': interval},
-            'checkpoint': checkpoint,
-            'gpu_efficiency': {
-                'type': 'mmgpu_hooks.GPUEfficiencyHook',
-                'summary': False,
-            },
-        },
-        log_level='ERROR',
-        experiment_name=name,
-    )
-
-
 def count_batches(
     pipeline: Pipeline, workers: int, prefetch: int, seconds: float
 ) -> tuple[int, int]:
@@ -409,9 +356,13 @@ def train_once(
         loader: dict[str, Any] = {'batch_size': pipeline.batch, 'num_workers': workers}
         if workers:
             loader['prefetch_factor'] = prefetch
-        interval = max(first, 10)
         runner = build_runner(
-            folder, model, dataset, loader, epochs=1, interval=interval
+            model,
+            dataset,
+            folder / 'run',
+            loader=loader,
+            hooks={'gpu_efficiency': HOOK},
+            interval=max(first, 10),
         )
         runner.train()
         evidence = find_evidence(folder).read_text().splitlines()

@@ -1,6 +1,6 @@
 """What a recommended setting loses of a whole job, compared with rules of thumb.
 
-    python -m benchmarks.regret [--trials FILE] [--nulls N] [--quick] [--output]
+    python -m benchmarks.regret [--trials FILE] [--quick] [--output]
 
 Planted jobs train with every setting of a grid; epoch starts and saves count. A setting
 is recommended from each training with 2 workers, MMDetection's default, and what it
@@ -12,7 +12,7 @@ those fresh trainings alone are judged. Some jobs are drawn from a random genera
 the policy was not tuned to them. Then evidence of loops with nothing to gain is
 simulated: any change there is a false alarm. About 25 minutes.
 
-With ``--trials`` the grid is read from a file; fresh trainings that it lacks are added.
+With ``--trials`` the grid is read from a file.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from benchmarks.predict import (
     StampedModel,
     Work,
     append_trial,
-    build_runner,
     make_dataset,
     make_works,
 )
+from benchmarks.toy import HOOK, SAVES, build_runner
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.ledger import summarize_durations
 from mmgpu_hooks.recommend.policy import recommend_settings
@@ -81,6 +81,8 @@ REPEATS, FRESH = 2, 4
 SECONDS, SECONDS_OF_RECIPES, LEAST_ITERATIONS = 1.8, 6.0, 40
 """Of a job, about; fewer iterations make no evidence."""
 
+NULLS = 1000
+"""Simulated runs with nothing to gain."""
 UNSEEN_SEED, UNSEEN_COUNT = 70_913, 5
 MIB, GIB = 2**20, 2**30
 
@@ -187,25 +189,23 @@ def train_job(job: Job, setting: Setting, works: dict[str, Work]) -> Trial:
     loader: dict[str, Any] = {'batch_size': pipeline.batch, 'num_workers': workers}
     if workers:
         loader |= {'prefetch_factor': 2, 'persistent_workers': persistent}
-        if job.worker_mib:
-            loader['worker_init_fn'] = HoldMemory(job.worker_mib)
-    checkpoint: dict[str, Any] | None = None
+        loader['worker_init_fn'] = {'type': HoldMemory(job.worker_mib)}
+    hooks: dict[str, Any] = {'gpu_efficiency': HOOK}
     if job.saves_per_epoch:
         often = {'interval': iterations // job.saves_per_epoch, 'max_keep_ckpts': 1}
-        checkpoint = {'type': 'CheckpointHook', 'by_epoch': False, **often}
+        hooks['checkpoint'] = {**SAVES, **often}
     model = StampedModel(pipeline, works[pipeline.step])
     span, load = Span(), OtherLoad()
     model.register_buffer('ballast', torch.zeros(job.save_mib * MIB // 4))
     with tempfile.TemporaryDirectory() as name:
         folder, length = Path(name), iterations * pipeline.batch
         runner = build_runner(
-            folder,
             model,
             make_dataset(folder, pipeline, works['burn'], length),
-            loader,
-            epochs=job.epochs,
-            interval=10,
-            checkpoint=checkpoint,
+            folder / 'run',
+            loader=loader,
+            hooks=hooks,
+            train_cfg={'by_epoch': True, 'max_epochs': job.epochs},
             custom_hooks=[span],
         )
         runner.train()
@@ -307,58 +307,47 @@ def choose_settings(
 def compare_fresh(
     chosen: Setting,
     best: Setting,
-    kept: Sequence[Trial],
     train: Callable[[Setting], Trial],
     count: int = FRESH,
-) -> float:
-    """What a setting loses by trainings that neither was chosen for, in percent.
+) -> tuple[float, list[Trial]]:
+    """What a setting loses by trainings that neither was chosen for.
 
     Args:
         chosen: The recommended setting.
         best: The fastest of the grid.
-        kept: Fresh trainings of a job, those of other pairs among them.
         train: Trains with a setting.
         count: Trainings of each of the two.
+
+    Returns:
+        Per cent, and those trainings.
     """
-    pair = [list(chosen), list(best)]
-    fresh = [trial for trial in kept if [list(one) for one in trial['pair']] == pair]
-    for turn in range(len(fresh) // 2, count):
+    fresh: list[Trial] = []
+    for turn in range(count):
         fresh += [train(one) for one in (chosen, best)[:: 1 - 2 * (turn % 2)]]
-    return lost_pct(gather_times(fresh), chosen)
-
-
-def train_fresh(
-    job: Job,
-    pair: tuple[Setting, Setting],
-    works: dict[str, Work],
-    path: Path,
-    setting: Setting,
-) -> Trial:
-    """Train one of a pair again, and keep the training."""
-    trial = {**train_job(job, setting, works), 'pair': pair}
-    append_trial(path, trial)
-    return trial
+    return lost_pct(gather_times(fresh), chosen), fresh
 
 
 def judge_jobs(
-    trials: Sequence[Trial], path: Path, count: int
+    trials: list[Trial], count: int
 ) -> tuple[list[Outcome], dict[int, dict[str, float]]]:
-    """Outcomes of recommendations, and what rules of thumb lose by the grid alone."""
+    """Outcomes of recommendations, and what rules of thumb lose by the grid alone.
+
+    Fresh trainings are added to those of the grid.
+    """
     judged = []
     rules: dict[int, dict[str, float]] = {workers: {} for workers in RULES}
     works: dict[str, Work] = {}
     for name in dict.fromkeys(trial['job'] for trial in trials):
-        of_job = [trial for trial in trials if trial['job'] == name]
-        grid = [trial for trial in of_job if 'pair' not in trial]
-        fresh = [trial for trial in of_job if 'pair' in trial]
+        grid = [trial for trial in trials if trial['job'] == name]
         times, job = gather_times(grid), JOBS[name]
         best, losses = find_best(times), dict[Setting, float]()
         for setting in choose_settings(grid, times):
             grid_pct = lost_pct(times, setting)
             if grid_pct and setting not in losses:
                 works = works or make_works()
-                train = partial(train_fresh, job, (setting, best), works, path)
-                losses[setting] = compare_fresh(setting, best, fresh, train, count)
+                train = partial(train_job, job, works=works)
+                losses[setting], fresh = compare_fresh(setting, best, train, count)
+                trials += fresh
             judged.append(Outcome(job, setting, losses.get(setting, 0.0), grid_pct))
         for workers in RULES:
             if (usual := (workers, job.persistent_workers)) in times:
@@ -555,9 +544,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, unless that was done, and judge."""
     parser = argparse.ArgumentParser()
     parser.add_argument('--trials', type=Path, help='judge the grid of this file')
-    parser.add_argument(
-        '--nulls', type=int, default=1000, help='runs with nothing to gain'
-    )
     benchmark = Benchmark('regret', __doc__ or '', argv, parser=parser)
     warnings.filterwarnings('ignore')
     path, is_quick = benchmark.options.trials, benchmark.is_quick
@@ -567,13 +553,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         path.unlink(missing_ok=True)
         jobs = [SEEN[0], SEEN[7], draw_unseen()[0]] if is_quick else [*JOBS.values()]
         measure_grid(jobs, 1 if is_quick else REPEATS, path, is_quick)
-    judged, rules = judge_jobs(read_trials(path), path, 1 if is_quick else FRESH)
-    benchmark.shares_pct = [one['other_load_pct'] for one in read_trials(path)]
+    trials = read_trials(path)
+    judged, rules = judge_jobs(trials, 1 if is_quick else FRESH)
+    benchmark.shares_pct = [one['other_load_pct'] for one in trials]
     benchmark.add(*judge_lost(judged), *compare_rules(judged, rules))
     benchmark.add(*show_jobs(judged))
-    if benchmark.options.nulls:
-        say('loops with nothing to gain')
-        benchmark.add(judge_nulls(50 if is_quick else benchmark.options.nulls))
+    say('loops with nothing to gain')
+    benchmark.add(judge_nulls(50 if is_quick else NULLS))
     return benchmark.finish()
 
 

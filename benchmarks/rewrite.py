@@ -1,6 +1,6 @@
 """Are all configs of MMDetection rewritten, and nothing but what was asked?
 
-    python -m benchmarks.rewrite [--limit N] [--quick] [--output]
+    python -m benchmarks.rewrite [--quick] [--output]
 
 The checks share no code with the product: MMEngine loads the original and the
 result, MMDetection's own ``tools/train.py`` reads the command line, and the bytes
@@ -9,7 +9,6 @@ are compared here. About 7 minutes.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import difflib
 import importlib.util
@@ -30,7 +29,15 @@ from unittest import mock
 
 from mmengine.config import Config
 
-from benchmarks.harness import Benchmark, Figure, at_most, exactly, quantile, say
+from benchmarks.harness import (
+    Benchmark,
+    Figure,
+    at_most,
+    exactly,
+    find_mmdet,
+    quantile,
+    say,
+)
 from mmgpu_hooks.config.rewrite import rewrite_config
 
 MAX_REFUSED_PCT, MAX_SECONDS = 1.0, 0.1
@@ -254,16 +261,10 @@ def list_figures(tally: Tally) -> Iterator[Figure]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Rewrite them all and print the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--limit', type=int, help='only the first so many files')
-    benchmark = Benchmark('rewrite', __doc__ or '', argv, parser=parser)
-    spec = importlib.util.find_spec('mmdet')
-    if spec is None or spec.origin is None:
-        print('rewrite: expected MMDetection to be installed, found none')
-        return 2
+    benchmark = Benchmark('rewrite', __doc__ or '', argv)
     logging.disable(logging.CRITICAL)
     warnings.simplefilter('ignore')
-    mim = Path(spec.origin).parent / '.mim'
+    mim = find_mmdet()
     train = importlib.util.spec_from_file_location('train', mim / 'tools' / 'train.py')
     assert train is not None and train.loader is not None
     script = importlib.util.module_from_spec(train)
@@ -271,7 +272,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix='mmgpu-bench-') as folder:
         root = Path(folder, 'configs')
         shutil.copytree(mim / 'configs', root)
-        paths = sorted(root.rglob('*.py'))[: benchmark.options.limit]
+        paths = sorted(root.rglob('*.py'))
         step = QUICK_STEP if benchmark.is_quick else 1
         tally = rewrite_all(paths[::step], root, script)
     benchmark.add(*list_figures(tally))

@@ -1,6 +1,6 @@
 """Why was that save slow? Planted causes against those that are named.
 
-    python -m benchmarks.saves [--only WORKLOAD ...] [--quick] [--output]
+    python -m benchmarks.saves [--quick] [--output]
 
 On MMEngine's own Runner, in a folder in memory, each cause holds twelve saves: busy
 workers, other programs on the cores, a backend that writes elsewhere, storage that
@@ -11,7 +11,6 @@ workers, and a real MMDetection training. About 7 minutes.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import re
@@ -46,7 +45,7 @@ from benchmarks.harness import (
     recommend,
     say,
 )
-from benchmarks.toy import HOOK, build_runner
+from benchmarks.toy import HOOK, SAVES, build_runner
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.experiment.engine import Plan, Turn, run_plan
 from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
@@ -202,12 +201,7 @@ def train_planted(
         pause_s: In each iteration, so that saves are as far apart as in another run.
     """
     planted = Planted(pause_s)
-    checkpoint: dict[str, Any] = {
-        'type': 'CheckpointHook',
-        'by_epoch': False,
-        'interval': interval,
-        'max_keep_ckpts': 1,
-    }
+    checkpoint: dict[str, Any] = {**SAVES, 'interval': interval, 'max_keep_ckpts': 1}
     with tempfile.TemporaryDirectory(dir=parent) as name:
         folder = Path(name)
         if backend is not None:
@@ -311,7 +305,6 @@ class Workloads:
         self._saves = 4 if benchmark.is_quick else 12
         self._healthy = 10 if benchmark.is_quick else 50
         self._judged: list[dict[str, Any]] = []
-        self._busy: Trained | None = None
 
     def _train(self, **arguments: Any) -> Trained:
         trained = train_planted(self._folder, **{'saves': self._saves, **arguments})
@@ -365,7 +358,7 @@ class Workloads:
 
     def counterfactual(self) -> None:
         """The same saves, as far apart, beside workers that have nothing to do."""
-        busy = self._busy or self._train_busy()
+        busy = self._busy
         pause_s = busy.gap_s / 2
         idle = self._train(interval=2, num_workers=BUSY_WORKERS, pause_s=pause_s)
         errors = [
@@ -379,7 +372,7 @@ class Workloads:
 
     def niced(self) -> None:
         """Busy workers that give way."""
-        busy = self._busy or self._train_busy()
+        busy = self._busy
         niced = self._train_busy(worker_nice=NICE)
         name = f'save beside busy workers, over that with worker_nice={NICE}'
         note = f'{busy.wall_s:.3f} s and {niced.wall_s:.3f} s, medians'
@@ -414,22 +407,20 @@ WORKLOADS = (
     *('workers', 'other_programs', 'remote', 'storage', 'healthy'),
     *('counterfactual', 'niced', 'mmdet', 'close'),
 )
-QUICK = ('workers', 'other_programs', 'remote', 'storage', 'healthy', 'close')
+LONG = ('counterfactual', 'niced', 'mmdet')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the workloads and print the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--only', nargs='+', choices=WORKLOADS, metavar='WORKLOAD')
-    benchmark = Benchmark('saves', __doc__ or '', argv, parser=parser)
+    benchmark = Benchmark('saves', __doc__ or '', argv)
     torch.set_num_threads(1)
     shm = Path('/dev/shm')
     with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as folder:
         workloads = Workloads(benchmark, Path(folder))
-        names = benchmark.options.only or (QUICK if benchmark.is_quick else WORKLOADS)
-        for name in names:
-            say(name)
-            getattr(workloads, name)()
+        for name in WORKLOADS:
+            if not (benchmark.is_quick and name in LONG):
+                say(name)
+                getattr(workloads, name)()
     return benchmark.finish()
 
 

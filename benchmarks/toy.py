@@ -10,6 +10,7 @@ from typing import Any
 from mmengine.dataset import pseudo_collate
 from mmengine.runner import Runner
 
+SAVES = {'type': 'CheckpointHook', 'by_epoch': False}
 HOOK = {'type': 'mmgpu_hooks.GPUEfficiencyHook', 'summary': False}
 
 
@@ -21,9 +22,12 @@ def build_runner(
     kind: Any = Runner,
     loader: Mapping[str, Any] | None = None,
     hooks: Mapping[str, Any] | None = None,
+    interval: int = 10,
     **more: Any,
 ) -> Any:
-    """A Runner that loads one sample an iteration in order, and saves nothing.
+    """A Runner that loads one sample an iteration in order, for one epoch.
+
+    It saves nothing.
 
     Args:
         model: What to train.
@@ -32,6 +36,7 @@ def build_runner(
         kind: Class of the Runner.
         loader: More settings of the train loader.
         hooks: Default hooks by name, ours among them.
+        interval: Iterations per line of LoggerHook.
         more: Further arguments of the Runner, or others than those here.
     """
     arguments = {
@@ -45,14 +50,11 @@ def build_runner(
             'collate_fn': {'type': pseudo_collate},
             **(loader or {}),
         },
+        'train_cfg': {'by_epoch': True, 'max_epochs': 1},
         'optim_wrapper': {'optimizer': {'type': 'SGD', 'lr': 0.01}},
         'default_hooks': {
-            'logger': {'type': 'LoggerHook', 'interval': 10},
-            'checkpoint': {
-                'type': 'CheckpointHook',
-                'interval': -1,
-                'save_last': False,
-            },
+            'logger': {'type': 'LoggerHook', 'interval': interval},
+            'checkpoint': {**SAVES, 'interval': -1, 'save_last': False},
             **(hooks or {}),
         },
         'log_level': 'ERROR',

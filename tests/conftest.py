@@ -17,6 +17,8 @@ from fakes.calm import find_disturbance
 # anything imports torch, and for what the tests start too
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 
+pytest_plugins = ['fakes.nvml.fixtures', 'fakes.trials']
+
 # a shell that starts us in the background has Ctrl-C ignored, here and in what the
 # tests start to send it to
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -5,10 +5,7 @@ from pathlib import Path
 import pytest
 
 from fakes.compared_runs import write_run
-from fakes.nvml.fixtures import fake_nvml, fake_nvml_library
 from fakes.prepared import make_starved, prepare_config
-
-__all__ = ['fake_nvml', 'fake_nvml_library']
 
 
 @pytest.fixture

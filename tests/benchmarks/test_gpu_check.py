@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
-from fakes.nvml.fixtures import fake_nvml, fake_nvml_library
 
 pytest.importorskip('mmengine', exc_type=ImportError)
 pytest.importorskip('torch', exc_type=ImportError)
@@ -25,8 +24,6 @@ from benchmarks.gpu_check import check, load, longer, mapping, nvml, training
 from benchmarks.gpu_check.table import BUSY, MISSED, OK, SKIPPED, Row, judged
 from benchmarks.gpu_check.training import Trained
 from mmgpu_hooks.measure.gpu import open_gpu
-
-__all__ = ['fake_nvml', 'fake_nvml_library']
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = judged('memory', '712 MiB', 'within 4 MiB', True, 'total | free')

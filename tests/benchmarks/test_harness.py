@@ -123,10 +123,3 @@ def test_descendants_are_ours_while_they_live_and_afterwards(is_waited_for: bool
     code = ORPHAN.format(is_waited_for)
     subprocess.run([sys.executable, '-c', code], check=is_waited_for)
     assert 0.45 < harness.read_tree_cpu_s() - before_s < 5.0
-
-
-def test_an_interval_of_a_mean_is_students():
-    effect = harness.mean_effect([1.0, 2.0, 3.0], confidence=0.95)
-    assert effect.value == 2.0
-    # t(0.975, 2) = 4.303
-    assert effect.half_width == pytest.approx(4.303 / 3**0.5, rel=1e-3)

@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from fakes.nvml.fixtures import fake_nvml, fake_nvml_library
-from fakes.trials import scripted
 from mmgpu_hooks.commands.main import main
-
-__all__ = ['fake_nvml', 'fake_nvml_library', 'scripted']
 
 
 @pytest.fixture

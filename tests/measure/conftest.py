@@ -5,21 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fakes.nvml.fixtures import (
-    fake_nvml,
-    fake_nvml_library,
-    old_nvml,
-    old_nvml_library,
-)
 from mmgpu_hooks.measure.gpu import THREAD_NAME
-
-__all__ = [
-    'fake_nvml',
-    'fake_nvml_library',
-    'no_thread_left',
-    'old_nvml',
-    'old_nvml_library',
-]
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,9 @@ from typing import Any, Callable
 
 import pytest
 
-from fakes.nvml.fixtures import fake_nvml, fake_nvml_library
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.hooks.recording import Guard
-
-__all__ = ['fake_nvml', 'fake_nvml_library', 'images']
 
 
 @pytest.fixture(scope='session')

@@ -1,4 +1,4 @@
-"""Fixtures of the fake NVML; a ``conftest.py`` imports them by name."""
+"""Fixtures of the fake NVML, for all tests."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from mmdet.registry import DATASETS
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DefaultScope
 
-from fakes.loader_loop import open_loops
+from fakes.loaders import open_loops
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.measure.loader import worker as fetch
 from mmgpu_hooks.measure.loader.pipeline import PipelineTimer

@@ -16,8 +16,8 @@ import pytest
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
-from fakes import loader_datasets as planted
-from fakes.loader_loop import Loop, open_loops
+from fakes import loaders as planted
+from fakes.loaders import Loop, open_loops
 from mmgpu_hooks.measure.loader.worker import FetchProbe
 
 
@@ -54,12 +54,8 @@ def test_time_and_cpu_per_batch_are_what_was_planted(loop, workers: int):
 @pytest.mark.skipif(not sys.platform.startswith('linux'), reason='clocks of threads')
 @pytest.mark.parametrize('shape', [(1,), (5_000_000,)])
 def test_sending_a_batch_is_no_part_of_the_fetch(loop, shape):
-    one = loop(
-        planted.Costly(24, burn_s=0.005, shape=shape),
-        batch_size=4,
-        num_workers=1,
-        collate_fn=list,
-    )
+    dataset = planted.Costly(24, burn_s=0.005, shape=shape)
+    one = loop(dataset, batch_size=4, num_workers=1, collate_fn=list)
     one.run_epoch()
     window = one.read()
     sent_s = window.batch_cpu.mean_s - window.fetch_cpu_s
@@ -74,12 +70,8 @@ def test_sending_a_batch_is_no_part_of_the_fetch(loop, shape):
 
 @pytest.mark.parametrize('persistent', [False, True])
 def test_workers_that_restart_are_followed(loop, persistent: bool):
-    one = loop(
-        planted.Costly(12, burn_s=0.005),
-        batch_size=2,
-        num_workers=2,
-        persistent_workers=persistent,
-    )
+    workers = dict(num_workers=2, persistent_workers=persistent)
+    one = loop(planted.Costly(12, burn_s=0.005), batch_size=2, **workers)
     for _ in range(2):
         one.run_epoch()
         window = one.read()
@@ -168,13 +160,6 @@ def test_memory_is_read_every_five_minutes_and_no_more_where_it_takes_long(
     assert one.read().pss_bytes == 1024
     now_s[0] += 1e6
     assert not probe.is_memory_due
-
-
-@pytest.mark.parametrize('workers', [0, 1])
-def test_the_datasets_own_error_surfaces(loop, workers: int):
-    one = loop(planted.Raising(8), batch_size=2, num_workers=workers)
-    with pytest.raises(KeyError, match='no image'):
-        one.run_epoch()
 
 
 def kill_and_wait(worker: int) -> None:

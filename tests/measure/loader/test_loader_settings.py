@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from fakes.loader_datasets import Counting, Texts
+from fakes.loaders import Counting, Texts
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
 from mmgpu_hooks.schema.recorded import LoaderSettings
 
@@ -34,11 +34,8 @@ def test_the_settings_are_those_of_the_live_loader():
 
 def test_a_loader_without_length_and_workers():
     settings = read_loader_settings(DataLoader(Counting(), batch_size=None))
-    assert settings.num_workers == 0
-    assert settings.prefetch_factor is None
-    assert settings.batch_size is None
-    assert settings.batches_per_epoch is None
-    assert settings.dataset_length is None
+    none = dict(num_workers=0, persistent_workers=False, pin_memory=False)
+    assert settings == LoaderSettings(**none, start_method=settings.start_method)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ WAIT_S = 0.01
 class Batches:
     """An iterator whose waits burn their CPU in turns, as those for two workers do."""
 
-    def __init__(self, threads: int = 1) -> None:
+    def __init__(self, threads: int) -> None:
         self.now_s = self.cpu_s = 0.0
         self.threads = threads
         self.reads = self._num_yielded = 0
@@ -31,25 +31,17 @@ class Batches:
 
 @pytest.mark.parametrize('every', [1, CPU_EVERY])
 def test_the_cpu_of_all_waits_is_estimated_from_those_that_are_read(every: int) -> None:
-    batches = Batches()
-    ledger = TimeLedger(lambda: batches.now_s)
-    WaitTimer(ledger, batches.read_cpu_s, every).follow(batches)
-    for _ in range(2001):
-        batches._next_data()
-        ledger.note(LAP)
-    window = ledger.take()
-    assert window.wait_cpu_s == pytest.approx(0.5 * 2000 * WAIT_S, rel=0.1)
-    assert batches.reads == pytest.approx(2 * 2000 / every, rel=0.1)
-
-
-@pytest.mark.parametrize('every', [1, CPU_EVERY])
-def test_cpu_is_known_from_the_first_waits_on_and_may_be_of_many_threads(
-    every: int,
-) -> None:
     batches = Batches(threads=4)
     ledger = TimeLedger(lambda: batches.now_s)
     WaitTimer(ledger, batches.read_cpu_s, every).follow(batches)
-    for _ in range(2):
-        batches._next_data()
-        ledger.note(LAP)
-    assert ledger.take().wait_cpu_s == pytest.approx(4 * 0.9 * WAIT_S)
+
+    def wait(times: int) -> float | None:
+        for _ in range(times):
+            batches._next_data()
+            ledger.note(LAP)
+        return ledger.take().wait_cpu_s
+
+    # known from the first waits on, and it may be of many threads
+    assert wait(2) == pytest.approx(4 * 0.9 * WAIT_S)
+    assert wait(2000) == pytest.approx(4 * 0.5 * 2000 * WAIT_S, rel=0.1)
+    assert batches.reads == pytest.approx(2 * 2000 / every, rel=0.1)
