@@ -89,19 +89,6 @@ exactly = _limited('=', operator.eq)
 """Figures with a limit, the last a count: name, value, limit, unit and note."""
 
 
-def near(
-    name: str,
-    value: float | None,
-    truth: float,
-    most_off: float,
-    unit: str = '',
-    note: str = '',
-) -> Figure:
-    """A figure that must be within ``most_off`` of the truth."""
-    is_met = value is not None and abs(value - truth) <= most_off
-    return Figure(name, value, unit, f'{truth:.4g} +- {most_off:.3g}', is_met, note)
-
-
 class OtherLoad(engine.OtherLoad):
     """How much of the machine other programs use from now on.
 
@@ -126,6 +113,7 @@ class Benchmark:
         description: What it measures; the first sentence is the title.
         argv: Arguments. Defaults to those of the command line.
         parser: With options of its own. Its values are in :attr:`options`.
+        keeps_trials: Whether its trainings can be judged again from a file.
         is_timed: Whether other programs can change the figures; bytes they cannot.
     """
 
@@ -136,6 +124,7 @@ class Benchmark:
         argv: Sequence[str] | None = None,
         *,
         parser: argparse.ArgumentParser | None = None,
+        keeps_trials: bool = False,
         is_timed: bool = True,
     ) -> None:
         self.name = name
@@ -155,6 +144,10 @@ class Benchmark:
         parser.add_argument(
             '--quick', action='store_true', help='fewer cases, within 2 minutes'
         )
+        if keeps_trials:
+            parser.add_argument(
+                '--trials', type=Path, help='judge these trainings again'
+            )
         self.options = parser.parse_args(argv)
         self.is_quick: bool = self.options.quick
         if self.is_quick and self.options.output is not None:
@@ -170,6 +163,21 @@ class Benchmark:
     def add(self, *figures: Figure) -> None:
         """Add lines to the table."""
         self.figures += figures
+
+    def read_trials(self, measured: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Trainings as a file of work_dirs has them.
+
+        Args:
+            measured: Trains, unless the file is one that the user named.
+        """
+        path: Path | None = self.options.trials
+        if path is None:
+            which = 'quick' if self.is_quick else 'trials'
+            path = Path(f'work_dirs/bench_{self.name}/{which}.jsonl')
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open('w', buffering=1) as file:
+                file.writelines(f'{json.dumps(trial)}\n' for trial in measured)
+        return [json.loads(line) for line in path.read_text().splitlines()]
 
     def finish(self, appendix: str = '') -> int:
         """Print everything, write it when asked to, and judge.

@@ -29,10 +29,8 @@ import torch
 from mmengine.dataset import DefaultSampler, pseudo_collate
 from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
-from mmengine.model import BaseModel
 from mmengine.runner import BaseLoop, FlexibleRunner, Runner, ValLoop
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import (
     _MultiProcessingDataLoaderIter,
     _SingleProcessDataLoaderIter,
@@ -44,11 +42,10 @@ from benchmarks.harness import (
     at_most,
     exactly,
     find_evidence,
-    near,
     read_records,
     say,
 )
-from benchmarks.toy import SAVES, build_runner
+from benchmarks.toy import SAVES, OneWeight, Sized, build_runner
 from mmgpu_hooks import GPUEfficiencyHook
 
 CLOSES_WITHIN_PCT, OTHER_AT_MOST_PCT = 1.0, 1.0
@@ -56,14 +53,10 @@ REL, PART_ABS_MS, CALL_ABS_S = 0.02, 1.0, 0.0001
 
 WORKLOADS: dict[str, dict[str, Any]] = {
     'epoch': {'loop': 'epoch'},
-    'epoch, 2 workers': {'loop': 'epoch', 'num_workers': 2},
-    'epoch, 2 persistent workers': {
-        'loop': 'epoch',
-        'num_workers': 2,
-        'persistent_workers': True,
-    },
+    'epoch, 2 workers': {'loop': 'epoch', 'workers': 2},
+    'epoch, 2 persistent workers': {'loop': 'epoch', 'workers': 2, 'persistent': True},
     'iter': {'loop': 'iter'},
-    'iter, 2 workers': {'loop': 'iter', 'num_workers': 2},
+    'iter, 2 workers': {'loop': 'iter', 'workers': 2},
     'custom loop without run_iter': {'loop': 'custom'},
     'FlexibleRunner': {'loop': 'epoch', 'flexible': True},
     'iter, resumed': {'loop': 'iter', 'iterations': 60, 'epochs': 3, 'resume': 20},
@@ -72,6 +65,7 @@ CALLS = 320
 """Iterations in which each call of each hook is compared."""
 QUICK = ('epoch', 'iter, 2 workers')
 
+LOCAL = {'type': 'LocalVisBackend'}
 ITEM_S, STEP_S, WORKER_START_S = 0.004, 0.03, 0.25
 SAVE_S, VALIDATION_S, EPOCH_HOOK_S = 0.12, 0.2, 0.05
 HOOK_S = {'PlantedBefore': 0.003, 'PlantedAfter': 0.006}
@@ -99,16 +93,8 @@ TAPE = Tape()
 """Of the run that is on; one run at a time."""
 
 
-class PlantedDataset(Dataset[dict]):
+class PlantedDataset(Sized):
     """Images that take ``ITEM_S`` each."""
-
-    metainfo: dict[str, Any] = {}  # noqa: RUF012  # MMEngine asks the instance for it
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         time.sleep(ITEM_S)
@@ -175,20 +161,14 @@ class StampedLoader(DataLoader[Any]):
         return iterator
 
 
-class PlantedModel(BaseModel):
+class PlantedModel(OneWeight):
     """A step that sleeps."""
 
-    step_s = STEP_S
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
-
-    def forward(self, inputs: Any, data_samples: Any = None, mode: str = '') -> Any:
-        if mode == 'loss':
-            time.sleep(self.step_s)
-            return {'loss': self.weight.sum()}
-        return [0.0]
+    def forward(self, *args: Any, mode: str = '', **more: Any) -> Any:
+        if mode != 'loss':
+            return [0.0]
+        time.sleep(STEP_S)
+        return super().forward()
 
     def train_step(self, data: Any, optim_wrapper: Any) -> Any:
         with TAPE.stamp('step'):
@@ -367,13 +347,12 @@ def build_planted(
     loop: str = 'epoch',
     iterations: int = 40,
     epochs: int = 2,
-    num_workers: int = 0,
-    persistent_workers: bool = False,
+    workers: int = 0,
+    persistent: bool = False,
     flexible: bool = False,
     save_interval: int = 15,
-    log_interval: int = 10,
     custom_hooks: Sequence[Hook] = (),
-    resume_from: str | None = None,
+    **more: Any,
 ) -> Any:
     """A Runner in which everything takes a planted time.
 
@@ -382,13 +361,12 @@ def build_planted(
         loop: ``epoch``, ``iter`` or ``custom``.
         iterations: Of the whole run.
         epochs: Epochs that they make.
-        num_workers: Of the train loader.
-        persistent_workers: Whether those live on.
+        workers: Of the train loader.
+        persistent: Whether those live on.
         flexible: Whether to build a FlexibleRunner.
         save_interval: Iterations between saves; they are in the middle of epochs.
-        log_interval: Iterations of an interval.
         custom_hooks: Further hooks.
-        resume_from: Checkpoint to resume from.
+        more: Further arguments of the Runner.
     """
     TAPE.seconds.clear()
     dataset = PlantedDataset(iterations // epochs)
@@ -396,9 +374,9 @@ def build_planted(
         dataset,
         batch_size=1,
         sampler=DefaultSampler(dataset, shuffle=False),
-        num_workers=num_workers,
-        persistent_workers=persistent_workers,
-        worker_init_fn=start_worker_slowly if num_workers else None,
+        num_workers=workers,
+        persistent_workers=persistent,
+        worker_init_fn=start_worker_slowly if workers else None,
         collate_fn=pseudo_collate,
     )
     train_cfg: dict[str, Any] = {
@@ -422,15 +400,10 @@ def build_planted(
             # a class: MMEngine would import it while the Runner is being built
             'gpu_efficiency': {'type': GPUEfficiencyHook},
         },
-        interval=log_interval,
         custom_hooks=[PlantedBefore(), PlantedAfter(), *custom_hooks],
         log_processor={'by_epoch': loop == 'epoch'},
-        visualizer={
-            'type': 'Visualizer',
-            'vis_backends': [{'type': 'LocalVisBackend'}],
-        },
-        resume=resume_from is not None,
-        load_from=resume_from,
+        visualizer={'type': 'Visualizer', 'vis_backends': [LOCAL]},
+        **more,
     )
     runner.call_edges()
     return runner
@@ -449,10 +422,19 @@ def run_workload(
     if resume:
         first = {'iterations': resume, 'epochs': 1, 'save_interval': resume}
         build_planted(folder / 'first', loop=loop, **first).train()
-        arguments['resume_from'] = str(folder / 'first' / f'iter_{resume}.pth')
+        checkpoint = folder / 'first' / f'iter_{resume}.pth'
+        arguments |= {'resume': True, 'load_from': str(checkpoint)}
     runner = build_planted(folder / 'run', loop=loop, **arguments)
     runner.train()
     return runner, find_evidence(folder / 'run')
+
+
+def near(
+    name: str, value: float, truth: float, most_off: float, unit: str, note: str = ''
+) -> Figure:
+    """A figure that must be within ``most_off`` of the truth."""
+    target, is_met = f'{truth:.4g} +- {most_off:.3g}', abs(value - truth) <= most_off
+    return Figure(name, value, unit, target, is_met, note)
 
 
 def judge_workload(name: str, arguments: dict[str, Any]) -> Iterator[Figure]:
@@ -478,10 +460,9 @@ def judge_workload(name: str, arguments: dict[str, Any]) -> Iterator[Figure]:
             data_time_ms = 1000 * statistics.fmean(history[-steps:])
             note += f'; data_time of MMEngine: {data_time_ms:.1f} ms'
         if count:
-            planted_ms = 1000 * seconds / count
-            most_ms, taken_ms = max(REL * planted_ms, PART_ABS_MS), 1000 * ledger[part]
-            figure = f'{name} | {part}', taken_ms / count, planted_ms, most_ms
-            yield near(*figure, 'ms', note)
+            planted_ms, taken_ms = 1000 * seconds / count, 1000 * ledger[part] / count
+            most_ms = max(REL * planted_ms, PART_ABS_MS)
+            yield near(f'{name} | {part}', taken_ms, planted_ms, most_ms, 'ms', note)
     (wall_s,) = stamps['wall']
     closing_pct = 100 * math.fsum(ledger.values()) / wall_s
     label = f'{name} | parts over wall clock'
@@ -540,7 +521,7 @@ def _compare_calls(iterations: int) -> dict[str, list[tuple[float, float]]]:
     """How far off each call is by hook, and the most that it may be, in seconds."""
     # with a record of each iteration, so that each holds one call of each hook
     workload = {'iterations': iterations, 'epochs': 1, 'save_interval': 160}
-    workload |= {'log_interval': 1, 'custom_hooks': RARE_HOOKS}
+    workload |= {'interval': 1, 'custom_hooks': RARE_HOOKS}
     with tempfile.TemporaryDirectory() as folder:
         _, evidence = run_workload(Path(folder), 'epoch', **workload)
         intervals = read_records(evidence, 'interval')

@@ -105,10 +105,9 @@ def judge_model(name: str, config: Path) -> Iterator[Figure]:
     """The lines of one model."""
     found = ask('estimate-memory', str(config), '--fit', CARD)
     static, fit = found['static'], found['fit']
-    activations = f'{name}: activations off'
+    activations, target = f'{name}: activations off', f'within {TARGET_PCT:g}'
     if fit is None:
-        target, note = f'within {TARGET_PCT:g}', '; '.join(found['notes'])
-        yield Figure(activations, None, '%', target, note=note)
+        yield Figure(activations, None, '%', target, note='; '.join(found['notes']))
         return
     height, width = choose_judged_size(fit)
     saved_bytes, gradient_bytes, state_bytes = count_step(config, (height, width))
@@ -118,18 +117,12 @@ def judge_model(name: str, config: Path) -> Iterator[Figure]:
     pixels = height * width
     image_bytes = fit['image_bytes'] + pixels * fit['pixel_bytes']
     image_bytes += pixels**2 * fit['squared_pixel_bytes']
-    error_pct = 100 * (
-        (fit['fixed_bytes'] + LARGER_BATCH * image_bytes) / saved_bytes - 1
-    )
-    yield Figure(
-        activations,
-        error_pct,
-        '%',
-        f'within {TARGET_PCT:g}',
-        abs(error_pct) <= TARGET_PCT,
-        f'batch {LARGER_BATCH} of {height}x{width}, {saved_bytes / 2**20:.0f} MiB; '
-        f'fit within {fit["residual_pct"]:.2f} %',
-    )
+    estimated_bytes = fit['fixed_bytes'] + LARGER_BATCH * image_bytes
+    off_pct = 100 * (estimated_bytes / saved_bytes - 1)
+    note = f'batch {LARGER_BATCH} of {height}x{width}, {saved_bytes / 2**20:.0f} MiB; '
+    note += f'fit within {fit["residual_pct"]:.2f} %'
+    is_met = abs(off_pct) <= TARGET_PCT
+    yield Figure(activations, off_pct, '%', target, is_met, note)
     published = read_published(config)
     if published is not None:
         yield from judge_published(name, found, published)

@@ -10,7 +10,6 @@ is found in a healthy one is a false alarm. About 5 minutes.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -130,10 +129,9 @@ class Group:
 
     def __init__(self, root: Path, version: int, growth_bytes: float) -> None:
         self.proc, self.sys = root / 'proc', root / 'sys'
-        controller, name, limit = {
-            1: ('memory', 'usage_in_bytes', 'limit_in_bytes'),
-            2: ('', 'current', 'max'),
-        }[version]
+        controller, name, limit = '', 'current', 'max'
+        if version == 1:
+            controller, name, limit = 'memory', 'usage_in_bytes', 'limit_in_bytes'
         folder = self.sys / 'fs/cgroup' / controller / 'job'
         folder.mkdir(parents=True)
         own = self.proc / 'self'
@@ -229,10 +227,8 @@ def train(case: Case, folder: str) -> None:
             if time.monotonic() > self.until_s and runner.iter >= self.least:
                 runner.train_loop._max_iters = runner.iter + 1
 
-    loader = {
-        'batch_size': 4,
-        'collate_fn': lambda batch: {'inputs': torch.stack(batch)},
-    }
+    collate = lambda batch: {'inputs': torch.stack(batch)}  # noqa: E731
+    loader = {'batch_size': 4, 'collate_fn': collate}
     validation: dict[str, Any] = {}
     if plant in ('results', 'validates'):
         sampler = {'type': 'DefaultSampler', 'shuffle': False}
@@ -253,11 +249,7 @@ def train(case: Case, folder: str) -> None:
             'sampler': {'type': 'InfiniteSampler'},
         },
         hooks={'gpu_efficiency': HOOK},
-        train_cfg={
-            'type': 'IterBasedTrainLoop',
-            'max_iters': 100_000,
-            'val_interval': 200,
-        },
+        train_cfg=dict(type='IterBasedTrainLoop', max_iters=100_000, val_interval=200),
         custom_hooks=[Stop()],
         env_cfg={'mp_cfg': {'opencv_num_threads': case.threads}},
         **validation,
@@ -272,12 +264,11 @@ def play(name: str, folder: Path) -> None:
     Raises:
         subprocess.SubprocessError: If it does not train, or does not end.
     """
-    words = [sys.executable, '-m', 'benchmarks.memory_causes', '--train', name]
+    words = [sys.executable, '-m', 'benchmarks.memory_causes', name, str(folder)]
     if CASES[name].plant == 'shm':
         mount = f'mount -t tmpfs -o size={SHM_BYTES} tmpfs /dev/shm && exec "$@"'
         words = ['unshare', '-m', 'sh', '-c', mount, 'sh', *words]
     folder.mkdir()
-    words += ['--folder', str(folder)]
     subprocess.run(words, check=True, timeout=LONGEST_S, stdout=subprocess.DEVNULL)
 
 
@@ -388,13 +379,7 @@ def judge_series() -> Iterator[Figure]:
 
 def main(argv: list[str] | None = None) -> int:
     """Play, ask, judge."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--train', choices=CASES, help=argparse.SUPPRESS)
-    parser.add_argument('--folder', help=argparse.SUPPRESS)
-    bench = Benchmark('memory_causes', __doc__ or '', argv, parser=parser)
-    if bench.options.train:
-        train(CASES[bench.options.train], bench.options.folder)
-        return 0
+    bench = Benchmark('memory_causes', __doc__ or '', argv)
     mount = ['unshare', '-m', 'mount', '-t', 'tmpfs', 'tmpfs', '/mnt']
     can_mount = not subprocess.run(mount, capture_output=True, check=False).returncode
     names = [name for name in CASES if can_mount or CASES[name].plant != 'shm']
@@ -428,4 +413,6 @@ def main(argv: list[str] | None = None) -> int:
 
 if __name__ == '__main__':
     os.environ.setdefault('OMP_NUM_THREADS', '1')
+    if sys.argv[1:] and sys.argv[1] in CASES:  # started by `play`
+        sys.exit(train(CASES[sys.argv[1]], sys.argv[2]))
     sys.exit(main())

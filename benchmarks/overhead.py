@@ -61,8 +61,9 @@ from benchmarks.harness import (
     end_workers,
     say,
 )
-from benchmarks.toy import build_runner
+from benchmarks.toy import OneWeight, build_runner
 from mmgpu_hooks import GPUEfficiencyHook
+from mmgpu_hooks.measure.proc import read_thread_cpu_s
 
 PEER = 'TraceML'
 PEER_SHARE, PEER_INTERVAL = 0.0667, 3.0
@@ -132,12 +133,9 @@ class Network(BaseModel):
     def __init__(self) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for index in range(_LAYERS):
-            layers += [
-                nn.Conv2d(_CHANNELS if index else 3, _CHANNELS, 3, padding=1),
-                nn.BatchNorm2d(_CHANNELS),
-                nn.ReLU(),
-            ]
+        for channels in (3, *[_CHANNELS] * (_LAYERS - 1)):
+            layers.append(nn.Conv2d(channels, _CHANNELS, 3, padding=1))
+            layers += [nn.BatchNorm2d(_CHANNELS), nn.ReLU()]
         self.layers = nn.Sequential(*layers)
 
     def forward(
@@ -147,21 +145,18 @@ class Network(BaseModel):
         return {'loss': features.mean()} if mode == 'loss' else features
 
 
-class FixedWork(BaseModel):
+class FixedWork(OneWeight):
     """A step that is always the same number of matrix products, and is timed."""
 
     step_s = 0.0
 
     def __init__(self, products: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
         self._products = products
 
-    def forward(
-        self, inputs: Any, data_samples: Any = None, mode: str = 'tensor'
-    ) -> Any:
+    def forward(self, *args: Any, **more: Any) -> Any:
         multiply(self._products)
-        return {'loss': self.weight.sum()}
+        return super().forward()
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         begin_s = time.perf_counter()
@@ -417,7 +412,7 @@ def judge_cost(cost: Cost, peer: Cost | str, where: str = '') -> list[Figure]:
         where: Begins each name.
     """
     over = interval_over = None
-    note = str(peer)
+    note, ends = str(peer), f"{where}interval, over {PEER}'s iteration"
     if isinstance(peer, Cost):
         over = cost.iteration_s / peer.iteration_s
         interval_over = cost.interval_s / peer.iteration_s
@@ -426,12 +421,7 @@ def judge_cost(cost: Cost, peer: Cost | str, where: str = '') -> list[Figure]:
         Figure(f'{where}iteration, mean', 1e6 * cost.iteration_s, 'us', note=cost.note),
         at_most(f"{where}iteration, mean, over {PEER}'s", over, PEER_SHARE, note=note),
         Figure(f'{where}interval, beyond an iteration', 1e3 * cost.interval_s, 'ms'),
-        at_most(
-            f"{where}interval, over {PEER}'s iteration",
-            interval_over,
-            PEER_INTERVAL,
-            note=note,
-        ),
+        at_most(ends, interval_over, PEER_INTERVAL, note=note),
     ]
 
 
@@ -637,13 +627,8 @@ def train_pairs(rounds: int, seed: int = 0) -> Pairs:
 
 def read_threads_s() -> float:
     """CPU seconds of the hook's own threads."""
-    total_s = 0.0
-    for thread in threading.enumerate():
-        if thread.name.startswith('mmgpu'):
-            with contextlib.suppress(OSError):
-                path = Path(f'/proc/self/task/{thread.native_id}/schedstat')
-                total_s += int(path.read_text().split()[0]) / 1e9
-    return total_s
+    threads = [one for one in threading.enumerate() if one.name.startswith('mmgpu')]
+    return sum(map(read_thread_cpu_s, threads))
 
 
 class Effect(NamedTuple):

@@ -11,7 +11,6 @@ own. About 13 minutes.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import hashlib
 import itertools
@@ -26,16 +25,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.model import BaseModel
 from mmengine.registry import DATASETS
 from mmengine.utils import import_modules_from_strings
-from torch import nn
-from torch.utils.data import Dataset
+from scipy.stats import norm
 
 from benchmarks.harness import (
     BUSY_LIMIT_PCT,
@@ -50,7 +47,7 @@ from benchmarks.harness import (
     quantile,
     say,
 )
-from benchmarks.toy import HOOK, build_runner
+from benchmarks.toy import HOOK, OneWeight, Sized, build_runner
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.workload import fit_workload
@@ -58,7 +55,6 @@ from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.schema.judged import Prediction
 
 MEDIAN_LIMIT, P90_LIMIT, COVERAGE_LIMIT = 5.0, 12.0, 90.0
-TRIALS = Path('work_dirs/bench_predict/trials.jsonl')
 
 GRID = ((0, 2), (1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (8, 2), (8, 4))
 """``num_workers`` and ``prefetch_factor``; the latter says nothing without workers."""
@@ -177,15 +173,11 @@ def draw_factors(spread: float, seed: int) -> Iterator[float]:
     """
     rng = random.Random(seed)
     sigma = math.sqrt(math.log1p(spread * spread))
-    normal = NormalDist()
-    block = [
-        math.exp(sigma * normal.inv_cdf((index + 0.5) / BLOCK))
-        for index in range(BLOCK)
-    ]
-    mean = sum(block) / BLOCK
+    quantiles = np.exp(sigma * norm.ppf((np.arange(BLOCK) + 0.5) / BLOCK))
+    block = (quantiles / quantiles.mean()).tolist()
     while True:
         rng.shuffle(block)
-        yield from (factor / mean for factor in block)
+        yield from block
 
 
 class Work:
@@ -219,18 +211,14 @@ def make_works() -> dict[str, Work]:
     return {'sleep': burning, 'burn': burning, 'threads': threads}
 
 
-class PlantedImages(Dataset[dict]):
+class PlantedImages(Sized):
     """Images that cost CPU and waiting."""
 
-    metainfo: dict[str, Any] = {}  # noqa: RUF012  # MMEngine asks the instance for it
-
     def __init__(self, pipeline: Pipeline, work: Work, length: int) -> None:
-        self._pipeline, self._work, self._length = pipeline, work, length
+        super().__init__(length)
+        self._pipeline, self._work = pipeline, work
         factors = draw_factors(pipeline.spread, seed=1)
         self._factors = list(itertools.islice(factors, min(length, _MOST_IMAGES)))
-
-    def __len__(self) -> int:
-        return self._length
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         factor = self._factors[index % len(self._factors)]
@@ -242,7 +230,7 @@ class PlantedImages(Dataset[dict]):
         return {'inputs': torch.zeros(3, side, side), 'data_samples': index}
 
 
-class RecipeImages(Dataset[dict]):
+class RecipeImages(Sized):
     """The data set of a config of MMDetection, as long as is wanted.
 
     Args:
@@ -252,6 +240,7 @@ class RecipeImages(Dataset[dict]):
     """
 
     def __init__(self, recipe: str, folder: Path, length: int) -> None:
+        super().__init__(length)
         demo = write_demo_dataset(folder, images=64, width=800, height=600)
         # every box is a polygon too, for pipelines with masks
         content = json.loads(demo.annotation_file.read_text())
@@ -268,10 +257,6 @@ class RecipeImages(Dataset[dict]):
         dataset['_scope_'] = 'mmdet'
         self._dataset = DATASETS.build(dataset)
         self.metainfo = self._dataset.metainfo
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
 
     def __getitem__(self, index: int) -> Any:
         return self._dataset[index % len(self._dataset)]
@@ -299,18 +284,14 @@ def make_dataset(folder: Path, pipeline: Pipeline, work: Work, length: int) -> A
     return RecipeImages(pipeline.recipe, folder / 'demo', length)
 
 
-class StampedModel(BaseModel):
+class StampedModel(OneWeight):
     """A step that sleeps or burns, and stamps when it begins."""
 
     def __init__(self, pipeline: Pipeline, work: Work) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
         self._seconds, self._kind = pipeline.step_ms / 1000, pipeline.step
         self._work = work
         self.begins: list[float] = []
-
-    def forward(self, inputs: Any, data_samples: Any = None, mode: str = '') -> Any:
-        return {'loss': self.weight.sum()}
 
     def train_step(self, data: Any, optim_wrapper: Any) -> Any:
         self.begins.append(time.perf_counter())
@@ -374,10 +355,9 @@ def measure(
     pipelines: Sequence[Pipeline],
     grid: Sequence[tuple[int, int]],
     seconds: float,
-    output: Path,
     attempts: int = ATTEMPTS,
-) -> None:
-    """Train every pipeline with every setting, in random order; a line each."""
+) -> Iterator[dict[str, Any]]:
+    """Train every pipeline with every setting, in random order."""
     works = make_works()
     for pipeline in pipelines:
         with busy_programs(pipeline.hogs):
@@ -390,21 +370,14 @@ def measure(
                     other_load_pct = load.read_pct()
                     if other_load_pct <= BUSY_LIMIT_PCT:
                         break
-                line = {
+                say(f'{pipeline.name}: {workers} workers: {1000 * iter_s:.2f} ms')
+                yield {
                     'pipeline': dataclasses.asdict(pipeline),
                     'setting': (workers, prefetch),
                     'iter_s': iter_s,
                     'other_load_pct': other_load_pct,
                     'evidence': evidence,
                 }
-                append_trial(output, line)
-                say(f'{pipeline.name}: {workers} workers: {1000 * iter_s:.2f} ms')
-
-
-def append_trial(output: Path, line: dict[str, Any]) -> None:
-    """Keep one training."""
-    with output.open('a') as file:
-        file.write(json.dumps(line) + '\n')
 
 
 class Case:
@@ -460,26 +433,15 @@ def judge_cases(name: str, cases: Sequence[Case]) -> Iterator[Figure]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, unless that was done, and judge."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument(
-        '--trials', type=Path, help='judge these trainings and measure nothing'
-    )
-    benchmark = Benchmark('predict', __doc__ or '', argv, parser=parser)
+    benchmark = Benchmark('predict', __doc__ or '', argv, keeps_trials=True)
     warnings.filterwarnings('ignore')
-    path = benchmark.options.trials
-    if path is None:
-        path = TRIALS.with_name('quick.jsonl') if benchmark.is_quick else TRIALS
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        if benchmark.is_quick:
-            some = [SEEN[0], SEEN[4], draw_unseen()[0], MMDET[0]]
-            measure(some, QUICK_GRID, QUICK_SECONDS, path, attempts=1)
-        else:
-            measure([*SEEN, *draw_unseen(), *MMDET], GRID, SECONDS, path)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    trials = [one for one in lines if one['other_load_pct'] <= BUSY_LIMIT_PCT]
+    measured = measure([*SEEN, *draw_unseen(), *MMDET], GRID, SECONDS)
     if benchmark.is_quick:
-        trials = lines
+        some = [SEEN[0], SEEN[4], draw_unseen()[0], MMDET[0]]
+        measured = measure(some, QUICK_GRID, QUICK_SECONDS, attempts=1)
+    trials = lines = benchmark.read_trials(measured)
+    if not benchmark.is_quick:
+        trials = [one for one in lines if one['other_load_pct'] <= BUSY_LIMIT_PCT]
     benchmark.shares_pct = [one['other_load_pct'] for one in trials]
     cases = judge_trials(trials)
     planted = [case for case in cases if case.pipeline.recipe is None]

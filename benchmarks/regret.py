@@ -17,8 +17,6 @@ With ``--trials`` the grid is read from a file.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import os
 import random
@@ -52,7 +50,6 @@ from benchmarks.predict import (
     Pipeline,
     StampedModel,
     Work,
-    append_trial,
     make_dataset,
     make_works,
 )
@@ -70,7 +67,6 @@ from mmgpu_hooks.schema.recorded import (
 from mmgpu_hooks.schema.run import RunEvidence
 
 MEDIAN_LIMIT, WORST_LIMIT, ALARM_LIMIT = 1.0, 5.0, 1.0
-TRIALS = Path('work_dirs/bench_regret/trials.jsonl')
 
 DEFAULT = 2
 """Workers; MMDetection's own."""
@@ -221,22 +217,14 @@ def train_job(job: Job, setting: Setting, works: dict[str, Work]) -> Trial:
     }
 
 
-def measure_grid(
-    jobs: Sequence[Job], repeats: int, output: Path, is_quick: bool
-) -> None:
+def measure_grid(jobs: Sequence[Job], repeats: int, is_quick: bool) -> Iterator[Trial]:
     """Train every job with every setting, job by job, in random order."""
     works = make_works()
     for job in jobs:
         grid = [one for one in job.list_grid() if not is_quick or one[0] in (0, 2, 4)]
         for repeat in range(repeats):
             for setting in random.Random(repeat).sample(grid, len(grid)):
-                append_trial(output, train_job(job, setting, works))
-
-
-def read_trials(path: Path) -> list[Trial]:
-    """The trainings that were kept."""
-    trials = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{**one, 'setting': tuple(one['setting'])} for one in trials]
+                yield train_job(job, setting, works)
 
 
 @dataclass(frozen=True)
@@ -259,7 +247,7 @@ def gather_times(trials: Sequence[Trial]) -> Times:
     """Those of some trainings."""
     times: Times = {}
     for trial in trials:
-        times.setdefault(trial['setting'], []).append(trial['job_s'])
+        times.setdefault(tuple(trial['setting']), []).append(trial['job_s'])
     return times
 
 
@@ -294,7 +282,7 @@ def choose_settings(
     persistent = all(trial['setting'][1] for trial in trials)
     chosen = []
     for trial in trials:
-        if trial['setting'] == (DEFAULT, persistent):
+        if tuple(trial['setting']) == (DEFAULT, persistent):
             new = ask(trial['evidence'])
             workers = new.get('num_workers', DEFAULT)
             keeps = new.get('persistent_workers', persistent)
@@ -397,10 +385,8 @@ def show_jobs(judged: Sequence[Outcome]) -> Iterator[Figure]:
     """What was chosen for each job, and what it lost."""
     for job in dict.fromkeys(one.job for one in judged):
         some = [one for one in judged if one.job == job]
-        chosen = ', '.join(
-            f'{workers}{"" if persistent else " (they end)"}'
-            for workers, persistent in (one.setting for one in some)
-        )
+        each = [(one.setting[0], ' (they end)' * (not one.setting[1])) for one in some]
+        chosen = ', '.join(f'{workers}{kind}' for workers, kind in each)
         grid_pct = statistics.fmean(one.grid_pct for one in some)
         note = f'workers: {chosen}; by the grid alone {grid_pct:.1f} %'
         lost_pct = statistics.fmean(one.lost_pct for one in some)
@@ -542,18 +528,12 @@ def judge_nulls(count: int) -> Figure:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, unless that was done, and judge."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--trials', type=Path, help='judge the grid of this file')
-    benchmark = Benchmark('regret', __doc__ or '', argv, parser=parser)
+    benchmark = Benchmark('regret', __doc__ or '', argv, keeps_trials=True)
     warnings.filterwarnings('ignore')
-    path, is_quick = benchmark.options.trials, benchmark.is_quick
-    if path is None:
-        path = TRIALS.with_name('quick.jsonl') if is_quick else TRIALS
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        jobs = [SEEN[0], SEEN[7], draw_unseen()[0]] if is_quick else [*JOBS.values()]
-        measure_grid(jobs, 1 if is_quick else REPEATS, path, is_quick)
-    trials = read_trials(path)
+    is_quick = benchmark.is_quick
+    jobs = [SEEN[0], SEEN[7], draw_unseen()[0]] if is_quick else [*JOBS.values()]
+    measured = measure_grid(jobs, 1 if is_quick else REPEATS, is_quick)
+    trials = benchmark.read_trials(measured)
     judged, rules = judge_jobs(trials, 1 if is_quick else FRESH)
     benchmark.shares_pct = [one['other_load_pct'] for one in trials]
     benchmark.add(*judge_lost(judged), *compare_rules(judged, rules))

@@ -47,11 +47,8 @@ QUICK_STEP = 20
 LOADER = 'train_dataloader'
 THREADS = ('env_cfg', 'mp_cfg', 'opencv_num_threads')
 KEYS = (
-    'num_workers',
-    'persistent_workers',
-    'prefetch_factor',
-    'pin_memory',
-    'batch_size',
+    *('num_workers', 'persistent_workers', 'prefetch_factor'),
+    *('pin_memory', 'batch_size'),
 )
 PAIR = rf"['\"]?(?:{'|'.join([*KEYS, THREADS[-1]])})['\"]?\s*[=:]\s*[\w.*+{{}} ]+"
 _FORMS = (

@@ -11,6 +11,7 @@ workers, and a real MMDetection training. About 7 minutes.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,11 @@ from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from benchmarks.harness import (
     RESULTS,
     Benchmark,
+    Figure,
     at_least,
     at_most,
     busy_programs,
@@ -45,7 +46,7 @@ from benchmarks.harness import (
     recommend,
     say,
 )
-from benchmarks.toy import HOOK, SAVES, build_runner
+from benchmarks.toy import HOOK, SAVES, Sized, build_runner
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.experiment.engine import Plan, Turn, run_plan
 from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
@@ -53,16 +54,21 @@ from mmgpu_hooks.schema.tried import TrialSpec
 
 HEALTHY = ((5.0, 0, 0.0), (50.0, 2, 0.001), (100.0, 1, 0.0), (200.0, 0, 0.002))
 """Megabytes, workers and CPU per item of healthy trainings, 50 saves each."""
-BUSY_WORKERS, BUSY_CPU_S, BUSY_INTERVAL = 16, 0.25, 12
+BUSY: dict[str, Any] = {'num_workers': 16, 'cpu_s': 0.25, 'interval': 12}
 """Workers that never get ahead of the loop, so that they are busy in every save."""
+CAUSES: dict[str, dict[str, Any]] = {
+    'workers': BUSY,
+    'other_load': {'megabytes': 300.0},
+    'remote': {'megabytes': 20.0, 'backend': 'far'},
+    'storage': {'megabytes': 20.0, 'backend': 'slow'},
+}
+"""What is planted for each, other programs beside it."""
 PUT_S = 1.0
 NICE = 10
-OTHER_PROGRAMS = 'other_load'
-"""The cause's code in the answer."""
 WARNING = 'GPUEfficiencyHook: Saving'
 
 
-class PlantedDataset(Dataset[dict]):
+class PlantedDataset(Sized):
     """Items that each take so much CPU of a worker.
 
     Args:
@@ -70,10 +76,8 @@ class PlantedDataset(Dataset[dict]):
     """
 
     def __init__(self, cpu_s: float) -> None:
+        super().__init__(100_000)
         self.cpu_s = cpu_s
-
-    def __len__(self) -> int:
-        return 100_000
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         until = time.thread_time() + self.cpu_s
@@ -292,135 +296,106 @@ def train_detector(folder: Path, num_workers: int) -> Trained:
     return Trained(judged, len(warnings), [])
 
 
-class Workloads:
-    """Runs the workloads and keeps what they gave.
-
-    Args:
-        benchmark: Takes the figures.
-        folder: Of all trainings.
-    """
-
-    def __init__(self, benchmark: Benchmark, folder: Path) -> None:
-        self._add, self._folder = benchmark.add, folder
-        self._saves = 4 if benchmark.is_quick else 12
-        self._healthy = 10 if benchmark.is_quick else 50
-        self._judged: list[dict[str, Any]] = []
-
-    def _train(self, **arguments: Any) -> Trained:
-        trained = train_planted(self._folder, **{'saves': self._saves, **arguments})
-        self._judged += trained.saves
-        return trained
-
-    def _train_busy(self, **more: Any) -> Trained:
-        busy = {'num_workers': BUSY_WORKERS, 'cpu_s': BUSY_CPU_S}
-        return self._train(interval=BUSY_INTERVAL, **busy, **more)
-
-    def _plant(self, cause: str, trained: Trained, planted: str = '') -> None:
-        """One row of the confusion matrix."""
-        named, saves = trained.causes.count(cause), max(len(trained.saves), self._saves)
-        unit = f'of {saves} named {cause}'
-        self._add(
-            exactly(f'planted: {planted or cause}', named, saves, unit, trained.note)
-        )
-
-    def workers(self) -> None:
-        self._busy = self._train_busy()
-        self._plant('workers', self._busy)
-
-    def other_programs(self) -> None:
-        with busy_programs(2 * (os.cpu_count() or 1)):
-            trained = self._train(megabytes=300.0)
-        self._plant(OTHER_PROGRAMS, trained)
-
-    def remote(self) -> None:
-        trained = self._train(megabytes=20.0, backend='far')
-        self._plant('storage', trained, 'storage elsewhere')
-
-    def storage(self) -> None:
-        trained = self._train(megabytes=20.0, backend='slow')
-        self._plant('storage', trained)
+def judge_cause(cause: str, run: Trained, saves: int) -> Iterator[Figure]:
+    """One row of the confusion matrix."""
+    named, saves = run.causes.count(cause), max(len(run.saves), saves)
+    unit = f'of {saves} named {cause}'
+    yield exactly(f'planted: {cause}', named, saves, unit, run.note)
+    if cause == 'storage':
         blocked = [
             (save['phases']['write']['blocked_s'] or math.inf) / PUT_S
-            for save in trained.saves
+            for save in run.saves
         ]
         off_pct = 100 * abs(statistics.median(blocked) - 1)
         name = 'blocked in the write against the planted wait'
-        self._add(at_most(name, off_pct, 3, '% off', f'median of {len(blocked)}'))
-
-    def healthy(self) -> None:
-        for megabytes, num_workers, cpu_s in HEALTHY:
-            loading = {'num_workers': num_workers, 'cpu_s': cpu_s}
-            run = self._train(saves=self._healthy, megabytes=megabytes, **loading)
-            blamed = sum(save['cause'] is not None for save in run.saves)
-            name = f'healthy: saves of {megabytes:g} MB that were warned of'
-            wrong, unit = max(run.warnings, blamed), f'of {len(run.saves)}'
-            self._add(exactly(name, wrong, 0, unit, run.note))
-
-    def counterfactual(self) -> None:
-        """The same saves, as far apart, beside workers that have nothing to do."""
-        busy = self._busy
-        pause_s = busy.gap_s / 2
-        idle = self._train(interval=2, num_workers=BUSY_WORKERS, pause_s=pause_s)
-        errors = [
-            abs((save['uncontended_s'] or math.inf) / idle.wall_s - 1)
-            for save in busy.saves
-        ]
-        name, off_pct = 'uncontended save, predicted', 100 * statistics.median(errors)
-        note = f'median of {len(errors)}; {idle.wall_s:.3f} s beside idle workers, '
-        note += f'{busy.wall_s:.3f} s beside {BUSY_WORKERS} busy ones'
-        self._add(at_most(name, off_pct, 15, '% off', note))
-
-    def niced(self) -> None:
-        """Busy workers that give way."""
-        busy = self._busy
-        niced = self._train_busy(worker_nice=NICE)
-        name = f'save beside busy workers, over that with worker_nice={NICE}'
-        note = f'{busy.wall_s:.3f} s and {niced.wall_s:.3f} s, medians'
-        self._add(at_least(name, busy.wall_s / niced.wall_s, 2, 'times', note))
-        differ = sum(a != b for a, b in zip(busy.losses, niced.losses))
-        differ += abs(len(busy.losses) - len(niced.losses))
-        unit = f'of {len(busy.losses)}'
-        self._add(exactly('losses that niced workers changed', differ, 0, unit))
-
-    def mmdet(self) -> None:
-        """MMDetection on two cores, saving every few iterations."""
-        for num_workers, judge in ((16, at_least), (1, at_most)):
-            run = train_detector(self._folder, num_workers)
-            name = f'MMDetection, num_workers={num_workers}: warnings'
-            note = f'{run.note}; median save {run.wall_s:.2f} s'
-            limit = int(judge is at_least)
-            self._add(judge(name, run.warnings, limit, f'in {len(run.saves)}', note))
-
-    def close(self) -> None:
-        """What concerns the saves of all workloads."""
-        errors = []
-        for save in self._judged:
-            parts = [save['cpu_s'], save['run_delay_s'], save['blocked_s']]
-            known = None not in parts
-            errors.append(abs(sum(parts) / save['wall_s'] - 1) if known else 1.0)
-        name = 'cpu + run delay + blocked against the wall clock'
-        note = f'median of {len(errors)} saves; {100 * max(errors):.2f} % at most'
-        self._add(at_most(name, 100 * statistics.median(errors), 3, '% off', note))
+        yield at_most(name, off_pct, 3, '% off', f'median of {len(blocked)}')
 
 
-WORKLOADS = (
-    *('workers', 'other_programs', 'remote', 'storage', 'healthy'),
-    *('counterfactual', 'niced', 'mmdet', 'close'),
-)
-LONG = ('counterfactual', 'niced', 'mmdet')
+def judge_healthy(megabytes: float, run: Trained) -> Figure:
+    """Saves of which nobody is to be warned."""
+    blamed = sum(save['cause'] is not None for save in run.saves)
+    name = f'healthy: saves of {megabytes:g} MB that were warned of'
+    wrong, unit = max(run.warnings, blamed), f'of {len(run.saves)}'
+    return exactly(name, wrong, 0, unit, run.note)
+
+
+def judge_counterfactual(busy: Trained, idle: Trained) -> Figure:
+    """The same saves, as far apart, beside workers that have nothing to do."""
+    errors = [
+        abs((save['uncontended_s'] or math.inf) / idle.wall_s - 1)
+        for save in busy.saves
+    ]
+    name, off_pct = 'uncontended save, predicted', 100 * statistics.median(errors)
+    note = f'median of {len(errors)}; {idle.wall_s:.3f} s beside idle workers, '
+    note += f'{busy.wall_s:.3f} s beside busy ones'
+    return at_most(name, off_pct, 15, '% off', note)
+
+
+def judge_niced(busy: Trained, niced: Trained) -> Iterator[Figure]:
+    """Busy workers that give way."""
+    name = f'save beside busy workers, over that with worker_nice={NICE}'
+    note = f'{busy.wall_s:.3f} s and {niced.wall_s:.3f} s, medians'
+    yield at_least(name, busy.wall_s / niced.wall_s, 2, 'times', note)
+    differ = sum(a != b for a, b in itertools.zip_longest(busy.losses, niced.losses))
+    unit = f'of {len(busy.losses)}'
+    yield exactly('losses that niced workers changed', differ, 0, unit)
+
+
+def judge_detector(folder: Path) -> Iterator[Figure]:
+    """MMDetection on two cores, saving every few iterations."""
+    for num_workers, judge in ((16, at_least), (1, at_most)):
+        run = train_detector(folder, num_workers)
+        name = f'MMDetection, num_workers={num_workers}: warnings'
+        note = f'{run.note}; median save {run.wall_s:.2f} s'
+        limit = int(judge is at_least)
+        yield judge(name, run.warnings, limit, f'in {len(run.saves)}', note)
+
+
+def judge_parts(saves: Sequence[dict[str, Any]]) -> Figure:
+    """What is to add up in each save."""
+    errors = []
+    for save in saves:
+        parts = [save['cpu_s'], save['run_delay_s'], save['blocked_s']]
+        known = None not in parts
+        errors.append(abs(sum(parts) / save['wall_s'] - 1) if known else 1.0)
+    name = 'cpu + run delay + blocked against the wall clock'
+    note = f'median of {len(errors)} saves; {100 * max(errors):.2f} % at most'
+    return at_most(name, 100 * statistics.median(errors), 3, '% off', note)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the workloads and print the table."""
+    """Train with each cause, and print the table."""
     benchmark = Benchmark('saves', __doc__ or '', argv)
     torch.set_num_threads(1)
-    shm = Path('/dev/shm')
-    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as folder:
-        workloads = Workloads(benchmark, Path(folder))
-        for name in WORKLOADS:
-            if not (benchmark.is_quick and name in LONG):
-                say(name)
-                getattr(workloads, name)()
+    shm, judged = Path('/dev/shm'), list[dict[str, Any]]()
+    count, healthy = (4, 10) if benchmark.is_quick else (12, 50)
+    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as name:
+        folder, runs = Path(name), dict[str, Trained]()
+
+        def train(what: str, saves: int = count, **arguments: Any) -> Trained:
+            say(what)
+            run = train_planted(folder, saves=saves, **arguments)
+            judged.extend(run.saves)
+            return run
+
+        for cause, planted in CAUSES.items():
+            others = 2 * (os.cpu_count() or 1) if cause == 'other_load' else 0
+            with busy_programs(others):
+                runs[cause] = train(cause, **planted)
+            benchmark.add(*judge_cause(cause, runs[cause], count))
+        for megabytes, num_workers, cpu_s in HEALTHY:
+            loading = {'num_workers': num_workers, 'cpu_s': cpu_s}
+            run = train('healthy', healthy, megabytes=megabytes, **loading)
+            benchmark.add(judge_healthy(megabytes, run))
+        if not benchmark.is_quick:
+            busy = runs['workers']
+            beside = {'interval': 2, 'num_workers': BUSY['num_workers']}
+            idle = train('counterfactual', **beside, pause_s=busy.gap_s / 2)
+            benchmark.add(judge_counterfactual(busy, idle))
+            niced = train('niced', **BUSY, worker_nice=NICE)
+            benchmark.add(*judge_niced(busy, niced))
+            benchmark.add(*judge_detector(folder))
+        benchmark.add(judge_parts(judged))
     return benchmark.finish()
 
 

@@ -7,11 +7,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from mmengine.dataset import pseudo_collate
+from mmengine.model import BaseModel
 from mmengine.runner import Runner
+from torch import nn
+from torch.utils.data import Dataset
 
 SAVES = {'type': 'CheckpointHook', 'by_epoch': False}
 HOOK = {'type': 'mmgpu_hooks.GPUEfficiencyHook', 'summary': False}
+
+
+class Sized(Dataset[dict]):
+    """A dataset of so many samples."""
+
+    metainfo: dict[str, Any] = {}  # noqa: RUF012  # MMEngine asks the instance for it
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+
+class OneWeight(BaseModel):
+    """A model that needs next to no time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, *args: Any, **more: Any) -> Any:
+        return {'loss': self.weight.sum()}
 
 
 def build_runner(
