@@ -13,11 +13,11 @@ import numpy as np
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.ledger import summarize_some
 from mmgpu_hooks.measure.loader import counters as at
-from mmgpu_hooks.measure.loader.batches import Contents
+from mmgpu_hooks.measure.loader.batches import BatchWatch, Contents
 from mmgpu_hooks.measure.loader.counters import Counters, Figures
 from mmgpu_hooks.measure.loader.owed import find_owed
 from mmgpu_hooks.measure.loader.processes import WorkerProcesses, WorkersUse
-from mmgpu_hooks.measure.loader.worker import LocalProbe, enter_workers
+from mmgpu_hooks.measure.loader.worker import FetchProbe, enter_workers
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import WorkersWindow
 
@@ -113,14 +113,17 @@ class _Followed:
     ) -> None:
         self.iterator: Callable[[], Any] = weakref.ref(iterator)
         self.counters = counters
-        self.local: LocalProbe | None = None
+        self.local: FetchProbe | None = None
+        """What measures an iterator that loads in this process."""
         self.processes: WorkerProcesses | None = None
         workers = getattr(iterator, '_workers', None) or ()
         if workers:
             self.processes = WorkerProcesses([worker.pid for worker in workers])
         elif may_probe and hasattr(iterator, '_dataset_fetcher'):
-            self.local = LocalProbe(iterator, pad_size_divisor)
-            self.counters = self.local.counters
+            self.counters = Counters(1)
+            watch = BatchWatch(pad_size_divisor)
+            self.local = FetchProbe(self.counters, None, watch)
+            self.local.follow(iterator._dataset_fetcher)
         self._taken = self._made = 0
         self._epoch: Any = None
         """What the iterator makes anew whenever its numbers begin anew."""

@@ -6,6 +6,7 @@ import math
 import operator
 import sys
 import weakref
+from dataclasses import dataclass, field
 from functools import wraps
 from multiprocessing import resource_sharer
 from types import FrameType
@@ -90,9 +91,15 @@ class FetchProbe:
         self._queue: Any = None
         self._is_busy = False
         self._fetcher: Callable[[], Any] = lambda: None
-        self._patches = Patches()
+        self._fetch, self._patches = Patches(), Patches()
         self.is_off = False
         """Whether the probe failed, or was closed."""
+
+    def follow(self, fetcher: Any) -> None:
+        """Measure a fetcher of this process, until :meth:`close`."""
+        fetch = self.wrap(type(fetcher).fetch)
+        find_fetcher = weakref.ref(fetcher)  # a plain reference would be a cycle
+        self._fetch.set(fetcher, 'fetch', lambda index: fetch(find_fetcher(), index))
 
     def wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Make a measured ``fetch`` of a fetcher's own.
@@ -222,6 +229,7 @@ class FetchProbe:
         self.is_off = True
         self._stop_timing()
         self._release()
+        self._fetch.close()
 
     def _release(self) -> None:
         self._patches.close()
@@ -246,27 +254,20 @@ def _bare(dataset: Any) -> Any:
     return dataset
 
 
+@dataclass(eq=False)
 class WorkerInit:
     """A ``worker_init_fn`` that calls the user's and then sets a probe.
 
     It can be pickled while workers are being started, as far as the user's can.
-
-    Args:
-        user_init: The loader's own ``worker_init_fn``, or ``None``.
-        counters: Where the workers write.
-        pad_size_divisor: Of the model's data preprocessor.
     """
 
-    def __init__(
-        self,
-        user_init: Callable[[int], Any] | None,
-        counters: Counters,
-        pad_size_divisor: int,
-    ) -> None:
-        self.user_init = user_init
-        self.counters = counters
-        self.pad_size_divisor = pad_size_divisor
-        self.patches = Patches()
+    user_init: Callable[[int], Any] | None
+    """The loader's own."""
+    counters: Counters
+    """Where the workers write."""
+    pad_size_divisor: int
+    """Of the model's data preprocessor."""
+    patches: Patches = field(default_factory=Patches)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return WorkerInit, (self.user_init, self.counters, self.pad_size_divisor)
@@ -319,30 +320,3 @@ def _probe_worker(counters: Counters, worker: int, pad_size_divisor: int) -> Non
     # the fetcher is made after us; the classes are this worker's own
     for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
         kind.fetch = probe.wrap(kind.fetch)
-
-
-class LocalProbe:
-    """The same probe for an iterator that loads in this process.
-
-    Args:
-        iterator: An iterator of a loader without workers.
-        pad_size_divisor: Of the model's data preprocessor.
-
-    Raises:
-        AttributeError: If it has no fetcher that can be measured.
-    """
-
-    def __init__(self, iterator: Any, pad_size_divisor: int = 1) -> None:
-        fetcher = iterator._dataset_fetcher
-        self.counters = Counters(1)
-        """Where the figures are."""
-        self._probe = FetchProbe(self.counters, None, BatchWatch(pad_size_divisor))
-        fetch = self._probe.wrap(type(fetcher).fetch)
-        find_fetcher = weakref.ref(fetcher)  # a plain reference would be a cycle
-        self._patches = Patches()
-        self._patches.set(fetcher, 'fetch', lambda index: fetch(find_fetcher(), index))
-
-    def close(self) -> None:
-        """Give the iterator its own fetcher's method back."""
-        self._probe.close()
-        self._patches.close()
