@@ -88,7 +88,7 @@ def count_step(config: Path, size: tuple[int, int]) -> tuple[int, int, int]:
         saved = {one.data_ptr(): one.nbytes() for one in storages}
         saved_bytes = sum(bytes_ for place, bytes_ in saved.items() if place not in own)
         loss.backward()
-    kind = {**(built.optimizer or {}), 'lr': 0.0}
+    kind = {**built.config.optim_wrapper.optimizer, 'lr': 0.0}
     optimizer = getattr(torch.optim, kind.pop('type'))(model.parameters(), **kind)
     optimizer.step()
     state_bytes = sum(

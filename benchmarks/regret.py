@@ -471,7 +471,6 @@ def draw_null(seed: int) -> RunEvidence:
         pin_memory=False,
         batch_size=4,
         batches_per_epoch=max(count, 200),
-        start_method='fork',
     )
     host = HostLimits(
         logical_cpus=cores,

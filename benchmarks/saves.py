@@ -56,13 +56,13 @@ HEALTHY = ((5.0, 0, 0.0), (50.0, 2, 0.001), (100.0, 1, 0.0), (200.0, 0, 0.002))
 """Megabytes, workers and CPU per item of healthy trainings, 50 saves each."""
 BUSY: dict[str, Any] = {'num_workers': 16, 'cpu_s': 0.25, 'interval': 12}
 """Workers that never get ahead of the loop, so that they are busy in every save."""
-CAUSES: dict[str, dict[str, Any]] = {
-    'workers': BUSY,
-    'other_load': {'megabytes': 300.0},
-    'remote': {'megabytes': 20.0, 'backend': 'far'},
-    'storage': {'megabytes': 20.0, 'backend': 'slow'},
+PLANTED: dict[str, tuple[str, dict[str, Any]]] = {
+    'workers': ('workers', BUSY),
+    'other programs': ('other_load', {'megabytes': 300.0}),
+    'storage elsewhere': ('storage', {'megabytes': 20.0, 'backend': 'far'}),
+    'storage': ('storage', {'megabytes': 20.0, 'backend': 'slow'}),
 }
-"""What is planted for each, other programs beside it."""
+"""What is planted: its cause, and the training."""
 PUT_S = 1.0
 NICE = 10
 WARNING = 'GPUEfficiencyHook: Saving'
@@ -296,12 +296,13 @@ def train_detector(folder: Path, num_workers: int) -> Trained:
     return Trained(judged, len(warnings), [])
 
 
-def judge_cause(cause: str, run: Trained, saves: int) -> Iterator[Figure]:
+def judge_cause(planted: str, run: Trained, saves: int) -> Iterator[Figure]:
     """One row of the confusion matrix."""
+    cause, _ = PLANTED[planted]
     named, saves = run.causes.count(cause), max(len(run.saves), saves)
     unit = f'of {saves} named {cause}'
-    yield exactly(f'planted: {cause}', named, saves, unit, run.note)
-    if cause == 'storage':
+    yield exactly(f'planted: {planted}', named, saves, unit, run.note)
+    if planted == 'storage':
         blocked = [
             (save['phases']['write']['blocked_s'] or math.inf) / PUT_S
             for save in run.saves
@@ -378,11 +379,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             judged.extend(run.saves)
             return run
 
-        for cause, planted in CAUSES.items():
+        for planted, (cause, plant) in PLANTED.items():
             others = 2 * (os.cpu_count() or 1) if cause == 'other_load' else 0
             with busy_programs(others):
-                runs[cause] = train(cause, **planted)
-            benchmark.add(*judge_cause(cause, runs[cause], count))
+                runs[planted] = train(planted, **plant)
+            benchmark.add(*judge_cause(planted, runs[planted], count))
         for megabytes, num_workers, cpu_s in HEALTHY:
             loading = {'num_workers': num_workers, 'cpu_s': cpu_s}
             run = train('healthy', healthy, megabytes=megabytes, **loading)

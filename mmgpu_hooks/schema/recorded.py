@@ -69,8 +69,6 @@ class LoaderSettings(Recorded, frozen=True, kw_only=True):
     """Per rank, read from the batch sampler."""
     batches_per_epoch: Optional[Count] = None
     dataset_length: Optional[Count] = None
-    start_method: Optional[str] = None
-    """How workers start (``fork``, ``spawn``, ``forkserver``)."""
     image_decoder: Optional[str] = None
     """``imdecode_backend`` of the pipeline (``cv2``, ``turbojpeg``, ``pillow``);
     ``None`` where no transform has one."""

@@ -73,7 +73,6 @@ _HOST: Sequence[Column] = (
     ('held down by', 'gpu.throttle_reasons', ', '.join),
 )
 _SETTINGS: Sequence[Column] = (
-    ('start of workers', 'run.loader.start_method', str),
     ('device', 'run.device', str),
     ('GPU', 'run.gpu.name', str),
     ('ranks', 'run.world_size', str),

@@ -42,7 +42,6 @@ def make_loader(num_workers: int = 2, **fields: Any) -> LoaderSettings:
         batch_size=4,
         batches_per_epoch=100,
         dataset_length=400,
-        start_method='fork',
     )
     return replace(loader, **fields)
 

@@ -73,7 +73,7 @@ def test_workers_are_measured_inside_and_losses_are_the_same_bit_for_bit(
     assert BaseLoop.__init__ is INIT
     evidence = evidence_of(tmp_path)
     assert evidence.sources_off == ()
-    assert evidence.run.loader.start_method == method
+    assert multiprocessing.get_start_method() == method
     windows = [record.workers for record in evidence.intervals]
     made = [one.occupancy.count for one in windows if one and one.occupancy]
     # the last batches of an epoch are made before its last interval

@@ -60,7 +60,7 @@ class BatchWatch:
         if isinstance(batch, Mapping):
             inputs, samples = batch.get('inputs'), batch.get('data_samples')
         else:
-            inputs, samples = _open_bare(batch)
+            inputs, samples = _find_images(batch), None
         pixels = self._count('largest_batch_pixels', self._count_pixels, inputs)
         boxes = self._count('most_boxes', _count_boxes, samples)
         return Contents(_count_images(inputs), pixels, boxes)
@@ -124,16 +124,11 @@ def _present(branch: Any) -> Any:
     return branch
 
 
-def _open_bare(batch: Any) -> tuple[Any, Any]:
-    """Inputs and data samples of a batch that is no mapping.
-
-    It may be ``(images, targets)``, or the images themselves.
-    """
-    if not isinstance(batch, (list, tuple)) or not batch:
-        return batch, None
-    first = batch[0]
+def _find_images(batch: Any) -> Any:
+    """Images of a batch that is no mapping: ``(images, targets)``, or the images."""
+    first = batch[0] if isinstance(batch, (list, tuple)) and batch else None
     is_stack = isinstance(first, (list, tuple)) or len(getattr(first, 'shape', ())) == 4
-    return (first, None) if is_stack else (batch, None)
+    return first if is_stack else batch
 
 
 def find_stored_ratio(batch: Any) -> float | None:

@@ -56,12 +56,10 @@ class Counters:
         if memory is None:
             size = 8 * (RING * _ROW + workers * _HEAD)
             size += workers * (_FILE_BYTES + _NOTES_BYTES)
-            is_forked = start_method == 'fork'
-            memory = (
-                mmap.mmap(-1, size)
-                if is_forked
-                else multiprocessing.RawArray('b', size)
-            )
+            if start_method == 'fork':
+                memory = mmap.mmap(-1, size)
+            else:
+                memory = multiprocessing.RawArray('b', size)
         self._memory = memory
         figures = np.frombuffer(memory, np.float64, RING * _ROW + workers * _HEAD)
         self.ring: Figures = figures[: RING * _ROW].reshape(RING, _ROW)

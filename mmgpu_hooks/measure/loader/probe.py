@@ -309,11 +309,11 @@ class LoaderProbe:
     def processes(self) -> WorkerProcesses | None:
         """The workers of the newest iterator, unless it has ended them."""
         one = self._newest()
-        return None if one is None else one.processes
+        return one.processes if one else None
 
     def _newest(self) -> _Followed | None:
-        newest = (one for one in self._followed[-1:] if one.living() is not None)
-        return next(newest, None)
+        newest = self._followed[-1] if self._followed else None
+        return newest if newest and newest.living() is not None else None
 
     def find_owed(self) -> dict[str, Any]:
         """Who owes the loop its next batch; nothing where that is not known."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import Any
 
 from mmgpu_hooks.measure.loader.pipeline import find_transforms
@@ -31,19 +30,8 @@ def read_loader_settings(loader: Any) -> LoaderSettings:
         batch_size=batch_size,
         batches_per_epoch=_length(loader),
         dataset_length=_length(dataset),
-        start_method=read_start_method(loader),
         image_decoder=_read_decoder(dataset),
     )
-
-
-def read_start_method(loader: Any) -> str:
-    """How a loader starts its workers: ``fork``, ``spawn``, ``forkserver``.
-
-    Args:
-        loader: A ``torch.utils.data.DataLoader`` or anything like it.
-    """
-    context = getattr(loader, 'multiprocessing_context', None) or multiprocessing
-    return str(context.get_start_method())
 
 
 def _read_decoder(dataset: Any) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import operator
 import sys
 import weakref
@@ -18,7 +19,6 @@ from mmgpu_hooks.measure.loader.batches import BatchWatch
 from mmgpu_hooks.measure.loader.call_stack import offer_stack
 from mmgpu_hooks.measure.loader.counters import Counters
 from mmgpu_hooks.measure.loader.pipeline import Costs, PipelineTimer
-from mmgpu_hooks.measure.loader.settings import read_start_method
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.proc import read_thread_cpu_s
 
@@ -156,12 +156,10 @@ class FetchProbe:
 
     def _read_sending_s(self) -> float:
         """CPU of the threads that send this worker's batches, beside its fetches."""
-        sharer = getattr(resource_sharer, '_resource_sharer', None)
-        threads = (
-            getattr(self._queue, '_thread', None),
-            getattr(sharer, '_thread', None),
-        )
-        return sum(map(read_thread_cpu_s, threads)) if self._is_worker else 0.0
+        if not self._is_worker:
+            return 0.0
+        senders = self._queue, getattr(resource_sharer, '_resource_sharer', None)
+        return sum(read_thread_cpu_s(getattr(s, '_thread', None)) for s in senders)
 
     def _end(self, fetcher: Any, index: Any, batch: Any, loop: FrameType) -> None:
         now, cpu_s, head = self._clock(), self._cpu_clock(), self._head
@@ -306,7 +304,8 @@ def enter_workers(loader: Any, pad_size_divisor: int = 1) -> WorkerInit | None:
     workers = getattr(loader, 'num_workers', 0)
     if not workers:
         return None
-    counters = Counters(workers, read_start_method(loader))
+    context = getattr(loader, 'multiprocessing_context', None) or multiprocessing
+    counters = Counters(workers, context.get_start_method())
     init = WorkerInit(loader.worker_init_fn, counters, pad_size_divisor)
     init.patches.set(loader, 'worker_init_fn', init)
     return init
