@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -98,8 +98,7 @@ class Intervals:
 def read_field(record: Any, name: str) -> Any:
     """A field of a field, dotted; ``None`` where one of them is unknown."""
     for part in name.split('.'):
-        is_mapping = isinstance(record, Mapping)
-        record = record.get(part) if is_mapping else getattr(record, part, None)
+        record = getattr(record, part, None)
     return record
 
 

@@ -9,7 +9,6 @@ iterations. A percentile of a run is the median of its intervals' percentiles.
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -406,12 +405,6 @@ class Run(Figures):
         return find_cpu(self)
 
     @cached_property
-    def worker_count(self) -> int | None:
-        """In most intervals."""
-        counts = [count for count in self.every.values('workers.count') if count]
-        return statistics.mode(counts) if counts else None
-
-    @cached_property
     def loader(self) -> LoaderFigures | None:
         """``None`` without workers that could be read."""
         every, steady = self.every.having('workers'), self.steady.having('workers')
@@ -587,9 +580,7 @@ class Run(Figures):
         """CPUs that the workers are confined to; ``None`` when they are not."""
         confined = self.loader.affinity_cpus if self.loader else None
         own = self.run.host.affinity_cpus
-        if confined is None or own is None:
-            return None
-        return confined if confined < own else None
+        return confined if confined and own and confined < own else None
 
     @property
     def unbinding(self) -> str | None:

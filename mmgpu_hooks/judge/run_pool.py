@@ -29,7 +29,6 @@ _CONDITIONS = {
     'optimizer wrapper': 'run.optim_wrapper',
     'number of steps whose gradients are added up': 'run.accumulative_counts',
     'number of images in the data set': 'run.loader.dataset_length',
-    'version of torch': 'run.versions.torch',
 }
 """What else costs depend on."""
 

@@ -72,8 +72,7 @@ def fit_workload(run: Run) -> Workload | NoPrediction:
     workload = _make_workload(segment, notes)
     if isinstance(workload, NoPrediction):
         return workload
-    external = segment.external_cpu_cores or 0.0
-    external = external if 0.0 <= external <= workload.host_cores else 0.0
+    external = min(segment.external_cpu_cores or 0.0, workload.host_cores)
     waits_s = _run_delay_s(segment), segment.main_run_delay_s or 0.0
     workload = calibrate(workload, external, *waits_s, segment.batch_bytes)
     return replace(

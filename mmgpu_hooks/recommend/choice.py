@@ -117,8 +117,8 @@ def _list_needs(run: Run, prefetch: int) -> Iterator[tuple[str, float, float, st
     pss = run.loader.pss_bytes if run.loader else None
     # a forked worker starts as large as the training process, at worst
     each, how = float(run.process_rss_bytes or 0), 'at most'
-    if pss and run.worker_count:
-        each, how = pss / run.worker_count, 'measured'
+    if pss and run.run.loader.num_workers:
+        each, how = pss / run.run.loader.num_workers, 'measured'
     if sizes and each:
         text = f'{{:.1f}} GiB of memory for this rank, {how} {{:.1f}} GiB each'
         yield 'memory', min(sizes), each / _GIB, text

@@ -53,7 +53,8 @@ def complete_row(row: SweepRow, run: Run | None, warm_up: int) -> SweepRow:
     """
     if run is None or len(run.intervals) <= warm_up:
         return row
-    steady = _without_warm_up(run, warm_up)
+    # steady figures leave out the first interval themselves
+    steady = run.since(max(warm_up - 1, 0))
     cores, iter_s = steady.process_cpu_cores, steady.iter_s
     if cores is not None and steady.run.loader.num_workers:
         worker_s = steady.worker_cpu_s
@@ -75,12 +76,6 @@ def complete_row(row: SweepRow, run: Run | None, warm_up: int) -> SweepRow:
         most_workers=cap.workers if cap else None,
         most_workers_reason=cap.reason if cap else None,
     )
-
-
-def _without_warm_up(run: Run, warm_up: int) -> Run:
-    """With one interval of it left, which steady figures leave out themselves."""
-    intervals = run.intervals[max(warm_up - 1, 0) :]
-    return Run(replace(run.evidence, intervals=intervals))
 
 
 def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:

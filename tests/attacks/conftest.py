@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes.compared_runs import write_run
 from fakes.prepared import make_starved, prepare_config
+from fakes.runs import write_run
 
 
 @pytest.fixture

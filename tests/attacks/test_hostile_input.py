@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fakes.compared_runs import write_run
 from fakes.forked import run_forked
 from fakes.nvml import FakeGpu
 from fakes.prepared import make_starved, prepare_config
 from fakes.replaced import replace
+from fakes.runs import write_run
 from mmgpu_hooks.schema.run_folder import evidence_name
 
 WORKERS = 'train_dataloader.num_workers=7'

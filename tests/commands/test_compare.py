@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fakes.compared_runs import make_noisy_run, write_run
-from fakes.runs import make_run
+from fakes.compared_runs import make_noisy_run
+from fakes.runs import make_run, write_run
 from mmgpu_hooks.commands.main import main
 
 

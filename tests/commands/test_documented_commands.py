@@ -14,11 +14,10 @@ from pathlib import Path
 import click
 import pytest
 
-from fakes.compared_runs import write_run
 from fakes.forked import run_forked
 from fakes.nvml import FakeGpu
 from fakes.prepared import make_starved, prepare_folder
-from fakes.runs import GIB
+from fakes.runs import GIB, write_run
 from mmgpu_hooks.commands.main import COMMANDS as NAMES
 from mmgpu_hooks.commands.main import mmgpu
 

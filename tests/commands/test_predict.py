@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fakes.compared_runs import write_run
-from fakes.pooled import make_pooled, write_pooled
+from fakes.pooled import make_pooled
 from fakes.prepared import make_starved
-from fakes.runs import GIB, make_evidence, make_run
+from fakes.runs import GIB, make_evidence, make_run, write_run
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema.recorded import LoaderSettings
 
@@ -35,7 +34,7 @@ def write_pair(tmp_path):
         run = {'config_path': str(config)}
         pair = make_pooled(2, day=28, run=run), make_pooled(4, day=26, run=run, **other)
         return [
-            str(write_pooled(tmp_path / f'run{number}', evidence, CONFIG))
+            str(write_run(tmp_path / f'run{number}', evidence, CONFIG))
             for number, evidence in enumerate(pair)
         ]
 

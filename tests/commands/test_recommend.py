@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from fakes.compared_runs import write_run
 from fakes.replaced import replace
-from fakes.runs import make_evidence, make_run
+from fakes.runs import make_evidence, make_run, write_run
 from fakes.saves import HOST, LOADER, make_contended_ones, with_saves
 from fakes.validations import make_validation
 from mmgpu_hooks.commands.main import main

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.compared_runs import write_run
-from fakes.runs import make_evidence, make_run
+from fakes.runs import make_evidence, make_run, write_run
 from mmgpu_hooks.commands.main import main
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes.compared_runs import write_run
 from fakes.prepared import make_starved
-from fakes.runs import make_evidence
+from fakes.runs import make_evidence, write_run
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.experiment.store import STORE_NAME, open_store
 from mmgpu_hooks.schema.tried import Trial

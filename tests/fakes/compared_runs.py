@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-from pathlib import Path
 from typing import Any
 
 from fakes.replaced import replace
-from fakes.runs import make_evidence, make_interval, make_run, render_evidence
+from fakes.runs import make_evidence, make_interval, make_run
 from mmgpu_hooks.schema.run import RunEvidence
-from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
 
 
 def make_noisy_run(
@@ -44,10 +42,3 @@ def make_noisy_run(
         state = alike * state + math.sqrt(1 - alike**2) * lots.gauss(0, 1)
     evidence = make_evidence(run=make_run(**run))
     return replace(evidence, intervals=tuple(records), end=None)
-
-
-def write_run(folder: Path, evidence: RunEvidence) -> Path:
-    """Leave it in a folder as the hook would."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / EVIDENCE_NAME).write_text(render_evidence(evidence))
-    return folder

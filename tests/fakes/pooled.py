@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from fakes.replaced import replace
@@ -14,7 +13,6 @@ from fakes.runs import (
     make_inside_workers,
     make_loader,
     make_run,
-    render_evidence,
 )
 from mmgpu_hooks.schema.recorded import RunRecord
 from mmgpu_hooks.schema.run import RunEvidence
@@ -30,9 +28,7 @@ def make_pooled(
     *,
     day: int = 20,
     device: str = 'cuda',
-    image_s: float = 0.01,
     constant_s: float = 0.06,
-    loading_s: float = 0.02,
     run: dict[str, Any] | None = None,
     **fields: Any,
 ) -> RunEvidence:
@@ -43,9 +39,7 @@ def make_pooled(
         num_workers: Of the train loader.
         day: It started on; a later one is newer.
         device: ``cuda`` or ``cpu``.
-        image_s: What the step takes per image.
-        constant_s: And besides.
-        loading_s: What an image takes to load.
+        constant_s: What the step takes besides 10 ms per image.
         run: Fields of the run's record.
         **fields: Of the intervals.
     """
@@ -73,10 +67,8 @@ def make_pooled(
         }
         used = gpu['gpu_mem_reserved_bytes'] + GIB
         gpu['gpu'] = replace(gpu['gpu'], mem_used_bytes=used)
-    workers = make_inside_workers(
-        loading_s * batch_size, std_s=0.0001, count=num_workers
-    )
-    step_s = constant_s + image_s * batch_size
+    workers = make_inside_workers(0.02 * batch_size, std_s=0.0001, count=num_workers)
+    step_s = constant_s + 0.01 * batch_size
     defaults = {
         'data_wait_s': 0.001,
         'step_s': step_s,
@@ -87,13 +79,3 @@ def make_pooled(
     }
     evidence = make_evidence(run=record, **{**defaults, **gpu, **fields})
     return replace(evidence, path=f'/runs/{day}-{batch_size}-{num_workers}.jsonl')
-
-
-def write_pooled(folder: Path, evidence: RunEvidence, config: str = '') -> Path:
-    """The work_dir of such a run, with MMEngine's copy of its config."""
-    path = folder / '20261120_101500' / 'vis_data' / 'gpu_efficiency.jsonl'
-    path.parent.mkdir(parents=True)
-    path.write_text(render_evidence(evidence))
-    if config:
-        path.with_name('config.py').write_text(config)
-    return folder

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fakes.compared_runs import write_run
 from fakes.pooled import make_pooled
-from fakes.runs import make_evidence, make_inside_workers, make_run
+from fakes.runs import make_evidence, make_inside_workers, make_run, write_run
 from mmgpu_hooks.schema.run import RunEvidence
 from training.trial_toys import write_config
 

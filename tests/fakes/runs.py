@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fakes.replaced import replace
@@ -22,6 +23,7 @@ from mmgpu_hooks.schema.recorded import (
     WorkersWindow,
 )
 from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
 
 GIB = 2**30
 
@@ -295,3 +297,12 @@ def render_evidence(evidence: RunEvidence) -> str:
         *([evidence.end] if evidence.end else []),
     ]
     return b''.join(encode_line(record) for record in lines).decode()
+
+
+def write_run(folder: Path, evidence: RunEvidence, config: str = '') -> Path:
+    """Leave it in a folder as the hook would, with MMEngine's copy of its config."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / EVIDENCE_NAME).write_text(render_evidence(evidence))
+    if config:
+        (folder / 'config.py').write_text(config)
+    return folder

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from fakes.pooled import make_pooled, write_pooled
+from fakes.pooled import make_pooled
+from fakes.runs import write_run
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.config.loading import silence
 from mmgpu_hooks.memory import activations, config_model
@@ -241,7 +242,7 @@ def test_storage_is_counted_once_and_parameters_never(folder):
     ],
 )
 def test_the_command_fills_a_card(folder, tmp_path, capsys, words, batches):
-    run = str(write_pooled(tmp_path, make_pooled(4)))
+    run = str(write_run(tmp_path, make_pooled(4)))
     config = tmp_path / 'own.py'
     config.write_text((folder / 'Own.py').read_text().replace('Lion', 'SGD'))
     command = ['estimate-memory', str(config)]
@@ -253,7 +254,7 @@ def test_the_command_fills_a_card(folder, tmp_path, capsys, words, batches):
 
 
 def test_a_run_that_cannot_correct_is_one_sentence(tmp_path, capsys):
-    on_cpu = str(write_pooled(tmp_path, make_pooled(4, device='cpu')))
+    on_cpu = str(write_run(tmp_path, make_pooled(4, device='cpu')))
     for words, sentence in (
         (['--run', on_cpu, '--fit', '24g'], 'on the CPU there is no such peak'),
         (['--run', on_cpu], 'say how large the card is'),
