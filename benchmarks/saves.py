@@ -283,10 +283,11 @@ def train_detector(folder: Path, num_workers: int) -> Trained:
     config.write_text(CONFIG.format(**content))
     spec = TrialSpec(str(config), str(work_dir), is_whole=True)
     turn = Turn(work_dir.name, spec, blocks=(ENDLESS,))
+    os.environ['OMP_NUM_THREADS'] = '1'
     usable = os.sched_getaffinity(0)
     os.sched_setaffinity(0, set(sorted(usable)[:2]))
     try:
-        (trial,) = run_plan(Plan([turn]), environ={'OMP_NUM_THREADS': '1'}).trials
+        (trial,) = run_plan(Plan([turn])).trials
     finally:
         os.sched_setaffinity(0, usable)
     if trial.error is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from pathlib import Path
@@ -53,6 +54,7 @@ def demo(config: Path, work_dir: Path) -> int:
     size, is_reused = write_demo_dataset(_DATA_ROOT)
     done = 'reused' if is_reused else 'written'
     print(f'     {done}: {_DATA_ROOT}, {size / 1e6:.0f} MB')
+    os.environ.update(_ONE_THREAD)
     before, after = work_dir / 'before', work_dir / 'after'
     _say(f'2/5  Train {config}')
     print('     The step gets one CPU thread, as a GPU would leave the CPU free.')
@@ -90,7 +92,7 @@ def _train(config: Path, folder: Path) -> None:
     spec = TrialSpec(str(config), str(folder), is_whole=True)
     turn = Turn(folder.name, spec, blocks=(ENDLESS,), time_limit_s=float('inf'))
     tail = _follow(folder / LOG_NAME)
-    outcome = run_plan(Plan([turn]), environ=_ONE_THREAD, on_progress=tail)
+    outcome = run_plan(Plan([turn]), on_progress=tail)
     if outcome.is_interrupted:
         raise KeyboardInterrupt
     error = outcome.trials[0].error

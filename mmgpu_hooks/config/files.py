@@ -12,7 +12,6 @@ import os
 import re
 import stat
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from mmgpu_hooks.config.loading import RefusedError
@@ -22,24 +21,11 @@ _LIMIT_BYTES = 200_000
 """The longest config of MMDetection has 40 000 bytes; reading takes long beyond."""
 
 
-@dataclass(frozen=True)
-class SourceText:
-    """A config as it is on disk."""
+def read_source(path: Path) -> tuple[bytes, os.stat_result]:
+    """Reads a Python config, whatever encoding it declares, as UTF-8 as MMEngine does.
 
-    raw: bytes
-    """The bytes of the file."""
-
-    status: os.stat_result
-    """Mode and owner, of the file a symbolic link points to."""
-
-    @property
-    def text(self) -> str:
-        """Its text, newlines untouched; MMEngine reads UTF-8 whatever it declares."""
-        return self.raw.decode()
-
-
-def read_source(path: Path) -> SourceText:
-    """Reads a Python config.
+    Returns:
+        Its bytes, and the status of the file a symbolic link points to.
 
     Raises:
         RefusedError: If it is missing, no regular ``.py`` file, unreadable, empty,
@@ -70,7 +56,7 @@ def read_source(path: Path) -> SourceText:
             'expected a Python config (.py) in UTF-8 of at most '
             f'{_LIMIT_BYTES // 1000} KB, found {found}'
         )
-    return SourceText(raw, status)
+    return raw, status
 
 
 def render_diff(before: str, after: str, source: Path, target: Path) -> str:
@@ -149,13 +135,13 @@ def locate_backup(real: Path, raw: bytes) -> Path:
 
 
 def write_config(
-    path: Path, original: SourceText, target: Path, content: bytes
+    path: Path, original: tuple[bytes, os.stat_result], target: Path, content: bytes
 ) -> Path | None:
     """Writes the new content of a config.
 
     Args:
         path: The config that was edited.
-        original: What it held when the edit was made.
+        original: Of :func:`read_source`, when the edit was made.
         target: The file to write; ``path`` itself for an edit in place.
         content: The new bytes.
 
@@ -166,7 +152,8 @@ def write_config(
         RefusedError: If the config is not what it was.
         OSError: If something cannot be written; then nothing has changed.
     """
-    if path.read_bytes() != original.raw:
+    raw, status = original
+    if path.read_bytes() != raw:
         raise RefusedError(
             'expected the config to stay as it was, it changed meanwhile; run again'
         )
@@ -179,7 +166,7 @@ def write_config(
     if backup is not None:
         write_atomic(backup, old, real.stat())
     try:
-        write_atomic(real, content, original.status)
+        write_atomic(real, content, status)
     except BaseException:
         if backup is not None and fresh:
             backup.unlink()

@@ -166,10 +166,11 @@ def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
 
 def _prove_and_write(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
     original = read_source(source)
+    text = original[0].decode()
     target = locate_target(source, options.output, options.in_place, options.suffix)
-    job = _Job(source, target, Module(original.text), original.text)
+    job = _Job(source, target, Module(text), text)
     job.prove(choose)
-    if job.text == original.text:
+    if job.text == text:
         return RewriteOutcome('unchanged', source, proven=True)
     backup = None
     if not options.dry_run:
@@ -179,7 +180,7 @@ def _prove_and_write(source: Path, choose: _Choose, options: Options) -> Rewrite
         source,
         target,
         job.text,
-        render_diff(original.text, job.text, source, target),
+        render_diff(text, job.text, source, target),
         backup=backup,
         changes=job.changes,
         notes=tuple(dict.fromkeys(job.notes)),

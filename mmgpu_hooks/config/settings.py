@@ -291,11 +291,6 @@ def describe_recipe(
             f'to {rate * times:g}, {times:g} times as high, and a longer warm-up may '
             'be needed.'
         )
-    if ('train_cfg', 'max_iters') in config:
-        yield (
-            'The training is counted in iterations: with another batch size, as many '
-            'of them see more images or fewer; max_iters and the milestones stay.'
-        )
 
 
 def enabling_settings(before: FlatConfig) -> dict[str, Setting]:

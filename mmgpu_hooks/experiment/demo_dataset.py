@@ -52,17 +52,12 @@ def write_demo_dataset(
         and nothing was written.
 
     Raises:
-        UserError: The folder holds something else, or cannot be written.
+        UserError: The folder holds something else.
+        OSError: It cannot be written.
     """
     asked = {'images': images, 'width': width, 'height': height}
-    try:
-        found = _read_complete(root, asked)
-        written = _write(root, asked) if found is None else found
-    except OSError as error:
-        raise UserError(
-            f'expected to write the demo data set in {root}, found {error}; name '
-            'another folder'
-        ) from error
+    found = _read_complete(root, asked)
+    written = _write(root, asked) if found is None else found
     return written, found is not None
 
 

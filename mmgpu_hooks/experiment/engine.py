@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,8 @@ class Turn:
     """Iterations, with a report after each block; without a pause in between."""
     more: Callable[[Progress], int] | None = None
     """Asked after each block but the first: iterations to add, 0 for the end."""
-    summarize: Callable[[Progress], Mapping[str, Any]] = lambda progress: {}
-    """Figures of the trial, as JSON."""
+    summarize: Callable[[Progress, Trial], Mapping[str, Any]] = lambda *_: {}
+    """Figures of the trial, which is known but for them, as JSON."""
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
     """Its start included; then it is killed."""
     stays: bool = False
@@ -122,7 +122,6 @@ def run_plan(
     store: TrialStore | None = None,
     *,
     max_seconds: float = float('inf'),
-    environ: Mapping[str, str] | None = None,
     on_progress: OnProgress = lambda words, share: None,
 ) -> Outcome:
     """Train what a plan asks for; nothing is left running, however it ends.
@@ -135,7 +134,6 @@ def run_plan(
         store: Gets each trial as soon as it has ended, and gives those of earlier
             starts; ``None`` keeps nothing.
         max_seconds: Time for all of it.
-        environ: Environment variables to add.
         on_progress: Called with what is going on.
 
     Raises:
@@ -143,7 +141,7 @@ def run_plan(
         OSError: If a folder, a process or a line of the store cannot be made.
     """
     trials, notes = store.read(plan.keep) if store is not None else ([], ())
-    engine = _Engine(plan, trials, max_seconds, environ or {}, on_progress)
+    engine = _Engine(plan, trials, max_seconds, on_progress)
     is_interrupted = False
     try:
         while engine.left_s > 0 and (turn := plan.choose(trials)) is not None:
@@ -176,7 +174,6 @@ class _Engine:
     plan: Plan
     trials: Sequence[Trial]
     max_seconds: float
-    environ: Mapping[str, str]
     on_progress: OnProgress
 
     def __post_init__(self) -> None:
@@ -212,7 +209,7 @@ class _Engine:
             # an older trial's evidence must not be taken for this one's
             shutil.rmtree(folder, ignore_errors=True)
             blocks = [turn.warm_up, *blocks] if turn.warm_up else blocks
-            trial = RunningTrial(turn.spec, self.environ)
+            trial = RunningTrial(turn.spec)
             self._live[turn.spec.folder] = trial
         for iterations in blocks:
             trial.send(iterations)
@@ -232,7 +229,8 @@ class _Engine:
         if not turn.stays or progress.status != 'completed' or progress.is_over:
             self._end(turn.spec.folder)
         limit_s = min(turn.time_limit_s, self.max_seconds)
-        return progress.end(turn.name, limit_s, turn.summarize(progress))
+        ended = progress.end(turn.name, limit_s)
+        return replace(ended, figures=turn.summarize(progress, ended))
 
     def _take_in(self, turn: Turn, trial: RunningTrial, progress: Progress) -> None:
         """What it has reported; asks for more before the last block ends."""

@@ -23,6 +23,7 @@ from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.tried import (
     SaveBench,
     SaveBenchRow,
+    Trial,
     TrialSpec,
 )
 
@@ -111,9 +112,8 @@ class SaveBenchPlan(Plan):
             save_interval=blocks[0],
         )
 
-        def summarize(progress: Progress) -> dict[str, Any]:
+        def summarize(progress: Progress, trial: Trial) -> dict[str, Any]:
             run = read_trial_run(progress.folder)
-            trial = progress.end(name, self.time_limit_s, {})
             row = summarize_saves(workers, self.saves, trial, run)
             # the next one needs the space
             shutil.rmtree(progress.folder, ignore_errors=True)

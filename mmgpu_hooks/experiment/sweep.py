@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ class SweepPlan(Plan):
         self._refuse_failing(outcome.trials)
         found = {trial.name: trial for trial in outcome.trials}
         names = [one.name for one in self.settings if one.name in found]
-        rows = [read_row(found[name]) for name in names]
+        rows = [msgspec.convert(found[name].figures['row'], SweepRow) for name in names]
         return Sweep(
             rows=tuple(rows),
             asked=len(self.settings),
@@ -142,7 +142,7 @@ class SweepPlan(Plan):
             # the block that is judged is never the last one that it knows of
             blocks=(warm_up * interval, interval, interval),
             more=lambda progress: self._add(interval, warm_up, progress),
-            summarize=lambda progress: self._summarize(setting, warm_up, progress),
+            summarize=lambda _, trial: _summarize(setting, warm_up, trial),
             time_limit_s=self.whole_s,
         )
 
@@ -158,26 +158,10 @@ class SweepPlan(Plan):
         intervals = max(math.ceil(_BLOCK_S / max(interval_s, 1e-6)), 1)
         return min(intervals, 1000) * interval
 
-    def _summarize(
-        self, setting: SweepSetting, warm_up: int, progress: Progress
-    ) -> dict[str, Any]:
-        row = SweepRow(setting, progress.status)
-        row = complete_row(row, read_trial_run(progress.folder), warm_up)
-        body: dict[str, Any] = msgspec.to_builtins({'row': row})
-        return body
 
-
-def read_row(trial: Trial) -> SweepRow:
-    """The row of a trial.
-
-    Raises:
-        KeyError: If it has none.
-        ValueError: If it is none that a trial gives.
-    """
-    return replace(
-        msgspec.convert(trial.figures['row'], SweepRow),
-        status=trial.status,
-        error=trial.error,
-        seconds=trial.seconds,
-        folder=trial.folder,
-    )
+def _summarize(setting: SweepSetting, warm_up: int, trial: Trial) -> dict[str, Any]:
+    known = {name: getattr(trial, name) for name in ('error', 'seconds', 'folder')}
+    row = SweepRow(setting, trial.status, **known)
+    row = complete_row(row, read_trial_run(Path(trial.folder)), warm_up)
+    body: dict[str, Any] = msgspec.to_builtins({'row': row})
+    return body

@@ -29,7 +29,6 @@ EVENTS_NAME = 'events.jsonl'
 
 _POLL_S = 0.05
 _GONE_WITHIN_S = 5.0
-_TAIL_BYTES = 4096
 _LONGEST_REASON = 300
 
 
@@ -40,15 +39,12 @@ class RunningTrial:
 
     Args:
         spec: What to train; nothing before it is sent a block.
-        environ: Environment variables to add.
 
     Raises:
         OSError: If its folder or its process cannot be made.
     """
 
-    def __init__(
-        self, spec: TrialSpec, environ: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, spec: TrialSpec) -> None:
         folder = Path(spec.folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._log, self._events = folder / LOG_NAME, folder / EVENTS_NAME
@@ -68,7 +64,6 @@ class RunningTrial:
                     'PYTHONPATH': os.pathsep.join(filter(None, sys.path)),
                     # what was printed before a kill is in the log
                     'PYTHONUNBUFFERED': '1',
-                    **(environ or {}),
                 },
                 # Ctrl-C is for us alone
                 start_new_session=True,
@@ -145,9 +140,7 @@ class RunningTrial:
             os.killpg(self._process.pid, number)
 
     def _read_last_line(self) -> str:
-        with self._log.open('rb') as file:
-            file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
-            lines = file.read().decode('utf-8', 'replace').splitlines()
+        lines = self._log.read_text('utf-8', 'replace').splitlines()
         return next((line.strip() for line in reversed(lines) if line.strip()), '')
 
 
@@ -246,8 +239,8 @@ class Progress:
         if self.first_block_s is None:
             self.first_block_s = self.seconds
 
-    def end(self, name: str, time_limit_s: float, figures: Mapping[str, Any]) -> Trial:
-        """The record of the trial."""
+    def end(self, name: str, time_limit_s: float) -> Trial:
+        """The record of the trial, but for its figures."""
         error = self.error
         if self.status == 'timed_out':
             done = self.iterations
@@ -259,7 +252,6 @@ class Progress:
             seconds=self.seconds,
             iterations=self.iterations,
             folder=str(self.folder),
-            figures=figures,
         )
 
 

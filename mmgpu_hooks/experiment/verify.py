@@ -60,7 +60,7 @@ class VerifyPlan(Plan):
             f'{"held" if blocks.is_held else "fresh"} {len(blocks.warm_ups) + turn}',
             replace(self.specs[side], hook=None),
             blocks=(iterations,),
-            summarize=lambda progress: _summarize_block(
+            summarize=lambda progress, _: _summarize_block(
                 progress, side, skipped, iterations
             ),
             time_limit_s=float('inf'),

@@ -59,7 +59,6 @@ def test_writes_beside_the_original(folder):
     [
         ('optim_wrapper = dict(optimizer=dict(lr=0.02))', 'goes to 0.04, 2 times'),
         ('auto_scale_lr = dict(enable=True, base_batch_size=16)', 'x ranks / 16'),
-        ('train_cfg = dict(max_iters=9)', 'max_iters and the milestones stay'),
     ],
 )
 def test_what_another_batch_size_means_is_said(folder, recipe, said):

@@ -21,7 +21,7 @@ def make_plan(folder: Path, seeds: Sequence[int] = (1, 2, 3)) -> Plan:
                 str(seed),
                 TrialSpec('a.py', str(folder / str(seed))),
                 blocks=(10, 20),
-                summarize=lambda progress: {'blocks': len(progress.blocks)},
+                summarize=lambda progress, _: {'blocks': len(progress.blocks)},
                 time_limit_s=100.0,
             )
             for seed in seeds

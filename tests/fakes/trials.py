@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,10 +26,8 @@ class ScriptedTrial:
     clock_s = 0.0
     started: list[ScriptedTrial]
 
-    def __init__(
-        self, spec: TrialSpec, environ: Mapping[str, str] | None = None
-    ) -> None:
-        self.spec, self.environ = spec, environ
+    def __init__(self, spec: TrialSpec) -> None:
+        self.spec = spec
         self.words, self.trained = list[int](), 0
         self.is_finishing = self.is_closed = self.is_held = False
         type(self).started.append(self)

@@ -178,7 +178,7 @@ def test_a_trial_that_hangs_or_lacks_memory_is_a_record(tmp_path):
         )
         for trouble, limit_s in (('hang', 7), ('memory', 100))
     ]
-    hung, greedy = run_plan(Plan(turns), environ=environ()).trials
+    hung, greedy = run_plan(Plan(turns)).trials
     assert (hung.status, hung.error) == (
         'timed_out',
         'killed after 7 s, 0 iterations done',
