@@ -11,7 +11,6 @@ from benchmarks.gpu_check.child import read_answer, start_python
 from benchmarks.gpu_check.nvml import open_our_gpu
 from benchmarks.gpu_check.smi import ask_smi
 from benchmarks.gpu_check.table import Row, judged, skipped, within
-from mmgpu_hooks.measure.absent import Absent
 
 VARIABLE = 'CUDA_VISIBLE_DEVICES'
 
@@ -19,16 +18,20 @@ VARIABLE = 'CUDA_VISIBLE_DEVICES'
 LOOK_UP = """
 import json, torch
 torch.cuda.init()
+from mmgpu_hooks.measure.absent import AbsentError
 from mmgpu_hooks.measure.cuda import cuda_device
-from mmgpu_hooks.measure.gpu import Gpu, open_gpu
+from mmgpu_hooks.measure.gpu import open_gpu
 found = {}
 for way, name in cuda_device().items():
     if name is None:
         continue
-    gpu = open_gpu(**{way: name})
-    found[way] = gpu.device()['uuid'] if isinstance(gpu, Gpu) else gpu.reason
-    if isinstance(gpu, Gpu):
-        gpu.close()
+    try:
+        gpu = open_gpu(**{way: name})
+    except AbsentError as error:
+        found[way] = str(error)
+        continue
+    found[way] = gpu.device()['uuid']
+    gpu.close()
 print(json.dumps(found))
 """
 
@@ -74,8 +77,8 @@ def check_namespace() -> list[Row]:
     if shutil.which(NAMESPACE[0]) is None or os.geteuid():
         return [skipped(check, 'needs root and unshare')]
     gpu = open_our_gpu()
-    if isinstance(gpu, Absent):
-        return [skipped(check, gpu.reason)]
+    if isinstance(gpu, str):
+        return [skipped(check, gpu)]
     held = torch.ones(HELD_GIB * 2**30, dtype=torch.uint8, device='cuda')
     torch.cuda.synchronize()
     uuid, here = gpu.device()['uuid'], gpu.read_sample()['mem_used_bytes']

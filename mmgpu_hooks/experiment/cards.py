@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.absent import AbsentError, SourceError
 from mmgpu_hooks.measure.gpu import open_gpu, start_nvml, stop_nvml
 from mmgpu_hooks.schema.errors import UserError
 
@@ -48,9 +49,10 @@ def read_cards() -> tuple[Card, ...]:
     Raises:
         UserError: If there is no NVML, no driver or no card.
     """
-    nvml = start_nvml()
-    if isinstance(nvml, Absent):
-        raise UserError(f'expected an NVIDIA GPU, found none: {nvml.reason}.')
+    try:
+        nvml = start_nvml()
+    except AbsentError as error:
+        raise UserError(f'expected an NVIDIA GPU, found none: {error}.') from error
     try:
         cards = tuple(map(_read_card, range(nvml.nvmlDeviceGetCount())))
     except nvml.NVMLError as error:
@@ -63,16 +65,12 @@ def read_cards() -> tuple[Card, ...]:
 
 
 def _read_card(index: int) -> Card:
-    gpu = open_gpu(index=index)
-    if isinstance(gpu, Absent):
-        return Card(index, reason=f'cannot be read: {gpu.reason}')
     try:
-        device, sample = gpu.device(), gpu.read_sample()
-        reasons = gpu.reasons()
-    except SourceError as error:
+        with closing(open_gpu(index=index)) as gpu:
+            device, sample = gpu.device(), gpu.read_sample()
+            reasons = gpu.reasons()
+    except (AbsentError, SourceError) as error:
         return Card(index, reason=f'cannot be read: {error}')
-    finally:
-        gpu.close()
     uuid, total = device.get('uuid', ''), device.get('memory_total_bytes', 0)
     name, used = device.get('name', 'unknown'), sample.get('mem_used_bytes')
     known = Card(index, uuid, name, util_pct=sample.get('util_pct'))

@@ -9,7 +9,7 @@ import contextlib
 from typing import Any, Callable, TypeVar
 
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
-from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.measure.absent import AbsentError, SourceError
 from mmgpu_hooks.schema.recorded import Line, SourceOffRecord, UnknownRecord
 from mmgpu_hooks.schema.writer import EvidenceWriter
 
@@ -26,6 +26,8 @@ class Guard:
     def __init__(self, on_off: Callable[[str, str], None]) -> None:
         self._on_off = on_off
         self.off: dict[str, str] = {}
+        self.absent: dict[str, str] = {}
+        """Why there is no such source."""
 
     def run(
         self, source: str, function: Callable[..., _T], *args: Any, **kwargs: Any
@@ -45,6 +47,9 @@ class Guard:
         """Call ``function`` even when ``source`` is off: it lets go what was opened."""
         try:
             return function(*args, **kwargs)
+        except AbsentError as error:
+            self.absent[source] = str(error)
+            return None
         except Exception as error:  # noqa: BLE001  # training must not see it
             self.switch_off(source, error)
             return None

@@ -8,10 +8,10 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable
 
 from mmgpu_hooks.hooks.recording import Guard, Recording
-from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.absent import AbsentError, SourceError
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.cuda import cuda_device, open_cuda_events, open_cuda_memory
 from mmgpu_hooks.measure.gpu import Gpu, GpuSampler, open_gpu
@@ -44,8 +44,6 @@ Readers = dict[str, Callable[[], dict[str, Any]]]
 
 _LOCAL_WORLD = ('LOCAL_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE', 'MPI_LOCALNRANKS')
 
-_T = TypeVar('_T')
-
 
 def _of(source: str, reasons: Mapping[str, str]) -> dict[str, str]:
     return {f'{source} {name}': why for name, why in reasons.items()}
@@ -64,7 +62,6 @@ class GpuSource:
         self._guard, self._run = guard, guard.run
         self.device: GpuDevice | None = None
         self.readers: Readers = {}
-        self._absent: dict[str, str] = {}
         self._gpu: Gpu | None = None
         self._sampler: GpuSampler | None = None
         ours = self._run('GPU', cuda_device)
@@ -73,43 +70,32 @@ class GpuSource:
         if ours is not None:
             self._run('GPU', self._open_driver, ours, sample_period_s)
         else:
-            self._absent['GPU'] = f'training runs on the {device.upper()}'
-        self.events = self._open('GPU idle', open_cuda_events)
-        self._memory = self._open('GPU memory', open_cuda_memory)
+            guard.absent['GPU'] = f'training runs on the {device.upper()}'
+        self.events = self._run('GPU idle', open_cuda_events)
+        self._memory = self._run('GPU memory', open_cuda_memory)
         if self.events is not None:
             self.readers['GPU idle'] = self._read_idle
         if self._memory is not None:
             self.readers['GPU memory'] = self._read_memory
 
-    def _open(
-        self, source: str, open_it: Callable[..., _T | Absent], **which: Any
-    ) -> _T | None:
-        opened = self._run(source, open_it, **which)
-        if isinstance(opened, Absent):
-            self._absent[source] = opened.reason
-            return None
-        return opened
-
-    def _open_driver(self, ours: dict[str, str | None], period_s: float) -> None:
+    def _open_driver(self, ours: dict[str, Any], period_s: float) -> None:
         import torch
 
         if torch.version.hip:
-            self._absent['GPU'] = 'NVML knows no AMD card, and this torch is for ROCm'
-            return
+            raise AbsentError('NVML knows no AMD card, and this torch is for ROCm')
         # kept first: it is to be closed, whatever fails
-        self._gpu = gpu = self._open('GPU', open_gpu, **ours)
-        if gpu is not None:
-            self.device = GpuDevice(**gpu.device())
-            self._sampler = GpuSampler(gpu.read_sample, period_s, close=gpu.close)
-            self._sampler.start()
-            self.readers['GPU'] = self._read_driver
+        self._gpu = gpu = open_gpu(**ours)
+        self.device = GpuDevice(**gpu.device())
+        self._sampler = GpuSampler(gpu.read_sample, period_s, close=gpu.close)
+        self._sampler.start()
+        self.readers['GPU'] = self._read_driver
 
     @property
     def unknown(self) -> dict[str, str]:
         """Why a figure is missing, by source; what a card does not offer, too."""
         card = {} if self._gpu is None else self._gpu.reasons()
         memory = {} if self._memory is None else self._memory.lacking
-        return {**self._absent, **_of('GPU', card), **_of('GPU memory', memory)}
+        return {**self._guard.absent, **_of('GPU', card), **_of('GPU memory', memory)}
 
     def observe_memory(self) -> None:
         """Sample the allocator's peaks before somebody resets them."""

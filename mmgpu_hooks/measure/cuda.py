@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.absent import AbsentError, SourceError
 
 
 def read_pci_bus_id(index: int) -> str | None:
@@ -41,16 +41,17 @@ def read_pci_bus_id(index: int) -> str | None:
     return None if failed else text.value.decode('ascii', 'replace')
 
 
-def cuda_device() -> dict[str, str | None] | None:
+def cuda_device() -> dict[str, str | None]:
     """Name the GPU of this rank.
 
     Returns:
         ``uuid``, without NVML's prefix (torch tells it from 2.4 on), and
-        ``pci_bus_id``; ``None`` when this process does not use CUDA (yet).
+        ``pci_bus_id``.
+
+    Raises:
+        AbsentError: If this process does not use CUDA (yet).
     """
     torch = _torch_with_cuda()
-    if isinstance(torch, Absent):
-        return None
     index = int(torch.cuda.current_device())
     uuid = getattr(torch.cuda.get_device_properties(index), 'uuid', None)
     return {
@@ -214,18 +215,17 @@ def _current(stats: Mapping[str, Any], name: str) -> int | None:
     return current
 
 
-def open_cuda_memory() -> CudaMemory | Absent:
+def open_cuda_memory() -> CudaMemory:
     """Open the allocator statistics of this process's current device.
 
     Returns:
-        The source, begun, or why there is none.
+        The source, begun.
 
     Raises:
+        AbsentError: If this process uses no CUDA.
         SourceError: If its allocator does not keep these statistics.
     """
     torch = _torch_with_cuda()
-    if isinstance(torch, Absent):
-        return torch
     index = int(torch.cuda.current_device())
     names = ('PYTORCH_CUDA_ALLOC_CONF', 'PYTORCH_ALLOC_CONF')
     settings = ','.join(os.environ.get(name, '') for name in names)
@@ -240,15 +240,23 @@ def open_cuda_memory() -> CudaMemory | Absent:
 
 
 def _torch_with_cuda() -> Any:
-    """Torch if this process uses CUDA, else `Absent`."""
+    """Torch.
+
+    Raises:
+        AbsentError: If this process uses no CUDA.
+    """
     # a process that trains has imported it: never pull in 3 s to say no
     torch: Any = sys.modules.get('torch')
     if torch is None:
-        return Absent('torch is not in use in this process')
+        raise AbsentError('torch is not in use in this process')
     if not torch.cuda.is_initialized():
         if not torch.backends.cuda.is_built():
-            return Absent('this build of torch has no CUDA: training runs on the CPU')
-        return Absent('CUDA is not in use in this process: training runs on the CPU')
+            raise AbsentError(
+                'this build of torch has no CUDA: training runs on the CPU'
+            )
+        raise AbsentError(
+            'CUDA is not in use in this process: training runs on the CPU'
+        )
     return torch
 
 
@@ -356,16 +364,13 @@ class CudaEvents:
             self._steps.popleft()
 
 
-def open_cuda_events() -> CudaEvents | Absent:
+def open_cuda_events() -> CudaEvents:
     """Open events on the current stream of this process's current device.
 
-    Returns:
-        The source, or why there is none.
+    Raises:
+        AbsentError: If this process uses no CUDA.
     """
-    if cuda_device() is None:
-        return Absent("training does not run on CUDA: a GPU's idle time is not known")
-    import torch
-
+    torch = _torch_with_cuda()
     return CudaEvents(
         lambda: torch.cuda.Event(enable_timing=True),
         torch.cuda.current_stream,

@@ -18,7 +18,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.absent import AbsentError, SourceError
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 
 _START_HINTS = {
@@ -284,20 +284,23 @@ def start_nvml() -> Any:
     """Start the driver's library; each start needs a :func:`stop_nvml`.
 
     Returns:
-        The pynvml module, or `Absent`.
+        The pynvml module.
+
+    Raises:
+        AbsentError: If there is none, or no driver.
     """
     try:
         import pynvml  # type: ignore[import-untyped, unused-ignore]
-    except ImportError:
-        return Absent(
+    except ImportError as error:
+        raise AbsentError(
             'GPU figures need the package nvidia-ml-py, which is not installed: '
             'pip install nvidia-ml-py'
-        )
+        ) from error
     try:
         pynvml.nvmlInit()
-    except Exception as error:  # noqa: BLE001, a broken driver library
+    except Exception as error:  # a broken driver library
         hint = _START_HINTS.get(getattr(error, 'value', -1))
-        return Absent(hint or f'NVML could not start: {describe(error)}')
+        raise AbsentError(hint or f'NVML could not start: {describe(error)}') from error
     return pynvml
 
 
@@ -313,7 +316,7 @@ def open_gpu(
     pci_bus_id: str | None = None,
     index: int | None = None,
     clock: Clock = monotonic_s,
-) -> Gpu | Absent:
+) -> Gpu:
     """Open one GPU by the first of its names that the driver knows.
 
     Args:
@@ -323,27 +326,27 @@ def open_gpu(
         clock: Monotonic clock.
 
     Returns:
-        The open GPU, to be closed by the caller, or why there is none.
+        The open GPU, to be closed by the caller.
+
+    Raises:
+        AbsentError: If there is none.
     """
     nvml = start_nvml()
-    if isinstance(nvml, Absent):
-        return nvml
     try:
-        found = _find_handle(nvml, uuid, pci_bus_id, index)
-        if not isinstance(found, Absent):
-            return Gpu(nvml, found, clock)
-    except SourceError as error:
-        found = Absent(str(error))
-    except Exception as error:  # noqa: BLE001, drivers answer garbage too
-        found = Absent(f'NVML could not look up the GPU: {describe(error)}')
-    stop_nvml(nvml)
-    return found
+        return Gpu(nvml, _find_handle(nvml, uuid, pci_bus_id, index), clock)
+    except AbsentError:
+        stop_nvml(nvml)
+        raise
+    except Exception as error:  # drivers answer garbage too
+        stop_nvml(nvml)
+        text = f'NVML could not look up the GPU: {describe(error)}'
+        raise AbsentError(text) from error
 
 
 def _find_handle(
     nvml: Any, uuid: str | None, pci_bus_id: str | None, index: int | None
 ) -> Any:
-    """Handle of the card, or `Absent`."""
+    """Handle of the card."""
     # CUDA drops the prefix that separates a card from a MIG slice
     prefixes = [''] if (uuid or '')[:4] in ('GPU-', 'MIG-') else ['GPU-', 'MIG-']
     names: list[tuple[str, Any]] = [('UUID', f'{p}{uuid}') for p in prefixes if uuid]
@@ -360,9 +363,9 @@ def _find_handle(
     if failure is not None:
         raise failure
     if not names:
-        return Absent('nothing is known that names the GPU that the training uses')
+        raise AbsentError('nothing is known that names the GPU that the training uses')
     named = ' or '.join(str(name) for name in (uuid, pci_bus_id, index) if name)
-    return Absent(
+    raise AbsentError(
         f'the driver lists other GPUs ({nvml.nvmlDeviceGetCount()}), not {named}'
     )
 
