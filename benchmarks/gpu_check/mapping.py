@@ -18,20 +18,16 @@ VARIABLE = 'CUDA_VISIBLE_DEVICES'
 LOOK_UP = """
 import json, torch
 torch.cuda.init()
-from mmgpu_hooks.measure.absent import AbsentError
+from benchmarks.gpu_check.nvml import open_named
 from mmgpu_hooks.measure.cuda import cuda_device
-from mmgpu_hooks.measure.gpu import open_gpu
 found = {}
 for way, name in cuda_device().items():
     if name is None:
         continue
-    try:
-        gpu = open_gpu(**{way: name})
-    except AbsentError as error:
-        found[way] = str(error)
-        continue
-    found[way] = gpu.device()['uuid']
-    gpu.close()
+    gpu = open_named(**{way: name})
+    found[way] = gpu if isinstance(gpu, str) else gpu.device()['uuid']
+    if not isinstance(gpu, str):
+        gpu.close()
 print(json.dumps(found))
 """
 

@@ -35,8 +35,13 @@ def open_our_gpu() -> Gpu | str:
         torch.cuda.init()
     except Exception as error:  # noqa: BLE001, the checks are to say it
         return f'CUDA does not start: {error}'
+    return open_named(**cuda_device())
+
+
+def open_named(**names: Any) -> Gpu | str:
+    """The card with these names, or why there is none."""
     try:
-        return open_gpu(**cuda_device())
+        return open_gpu(**names)
     except AbsentError as error:
         return str(error)
 

@@ -22,12 +22,8 @@ LIBRARY = 'libnvidia-ml.so.1'
 SCRIPT_VARIABLE = 'MMGPU_FAKE_NVML'
 
 
-def build_fake_nvml(folder: Path, without: Sequence[str] = ()) -> Path:
+def build_fake_nvml(folder: Path) -> Path:
     """Compile the fake into a folder, under the name that pynvml looks for.
-
-    Args:
-        folder: Where to.
-        without: Functions that it is to lack, as an older driver does.
 
     The test is skipped where there is no ``cc``.
     """
@@ -36,8 +32,7 @@ def build_fake_nvml(folder: Path, without: Sequence[str] = ()) -> Path:
         pytest.skip('the fake NVML needs a C compiler, and there is no cc')
     library = folder / LIBRARY
     flags = ['-shared', '-fPIC', '-O1', '-Wall', '-Werror', f'-Wl,-soname,{LIBRARY}']
-    renamed = [f'-D{name}=lacking_{name}' for name in without]
-    command = [compiler, *flags, *renamed, '-o', str(library), str(SOURCE)]
+    command = [compiler, *flags, '-o', str(library), str(SOURCE)]
     subprocess.run(command, check=True, timeout=60)
     return library
 

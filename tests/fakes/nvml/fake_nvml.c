@@ -297,10 +297,6 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, u64 *out) {
     return code;
 }
 
-int nvmlDeviceGetCurrentClocksEventReasons(void *handle, u64 *out) {
-    return nvmlDeviceGetCurrentClocksThrottleReasons(handle, out);
-}
-
 /* A GPM sample is a counter of the card: how many were taken before it. */
 typedef struct { Device of; int taken; } GpmSample;
 typedef struct { unsigned id; int code; double value; const char *names[3]; } GpmMetric;

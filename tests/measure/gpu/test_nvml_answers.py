@@ -182,15 +182,6 @@ def test_a_name_that_is_no_text_is_unknown(fake_nvml: FakeNvml):
     gpu.close()
 
 
-def test_an_older_driver_gives_what_it_has(old_nvml: FakeNvml):
-    watch = Watch(old_nvml)
-    old_nvml.set(FakeGpu(more=FULL, util=(40,)))
-    found = {*FIGURES.values()} - {'sm_active_pct'}
-    assert set(watch.sample()) == found
-    assert 'Function Not Found' in watch.gpu.reasons()['sm_active_pct']
-    watch.gpu.close()
-
-
 def test_a_card_is_let_go_by_the_thread_that_reads_it(watch: Watch, monkeypatch):
     import pynvml
 
