@@ -45,7 +45,8 @@ _ESSENTIAL = {
 """Figures that every card gives, so that the user is told when one does not."""
 
 _SM = 'sm_active_pct'
-_HELD_BY = 'throttle_reasons'
+_HELD_BY = 'throttled_pct'
+"""In a sample it is all that held the clocks down."""
 
 _SLOW_S = 1.0
 """Seconds between two samples of what changes slowly or costs more."""

@@ -245,7 +245,9 @@ def box(
     clocks = {'time': time.time, 'perf_counter': time.perf_counter}
     clocks |= {'thread_time': time.thread_time, 'sleep': lambda s: be(0, None, s)}
     monkeypatch.setattr(nvml, 'time', SimpleNamespace(**clocks))
-    monkeypatch.setattr(nvml, 'open_our_gpu', lambda: open_gpu(uuid=FakeGpu.uuid))
+    monkeypatch.setattr(
+        nvml, 'open_our_gpu', lambda: nvml.open_named(uuid=FakeGpu.uuid)
+    )
     monkeypatch.setattr(nvml, 'CONSTANT', ((0.3, 0.0, 2), (0.0, 0.3, 2)))
     monkeypatch.setattr(torch, 'empty', lambda *_, **__: None)
     monkeypatch.setattr(torch.cuda, 'synchronize', lambda: None)

@@ -35,7 +35,7 @@ UTIL, MEMORY, CLOCK, HOT = 'util_pct', 'mem_used_bytes', 'sm_clock_mhz', 'temper
 
 
 def capped(clock: float, hot: float, *reasons: str) -> Sample:
-    return {MEMORY: 5, CLOCK: clock, HOT: hot, 'throttle_reasons': frozenset(reasons)}
+    return {MEMORY: 5, CLOCK: clock, HOT: hot, 'throttled_pct': frozenset(reasons)}
 
 
 @pytest.mark.parametrize(

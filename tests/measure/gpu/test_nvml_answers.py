@@ -22,7 +22,7 @@ FULL = ('clocks 1980 2619', 'temperature 61', 'reasons 0x4', 'gpm 50')
 FIGURES = {
     'clocks': 'sm_clock_mhz',
     'temperature': 'temperature_c',
-    'reasons': 'throttle_reasons',
+    'reasons': 'throttled_pct',
     'gpm': 'sm_active_pct',
     'util': 'util_pct',
     'memory': 'mem_used_bytes',
@@ -57,7 +57,7 @@ def test_what_changes_slowly_is_read_once_a_second(watch: Watch):
     watch.script(*FULL)
     often = {'util_pct': 50.0, 'mem_used_bytes': 400}
     seldom = {'sm_clock_mhz': 1980.0, 'temperature_c': 61.0}
-    seldom |= {**often, 'throttle_reasons': frozenset({'power_cap'})}
+    seldom |= {**often, 'throttled_pct': frozenset({'power_cap'})}
     assert watch.sample() == seldom
     # a short run has a share of two readings, or the reason
     assert 'needs two' in watch.gpu.reasons()['sm_active_pct']
@@ -93,7 +93,7 @@ def test_throttle_reasons_have_names(bits: int, names: set[str]):
         ({'memory': (0, 0)}, 'mem_used_bytes'),
         ('clocks 4294967295 2619', 'sm_clock_mhz'),
         ('temperature 4294967286', 'temperature_c'),
-        ('reasons 0x7fffffffffffffff', 'throttle_reasons'),
+        ('reasons 0x7fffffffffffffff', 'throttled_pct'),
         ('gpm nan', 'sm_active_pct'),
         ('gpm 250', 'sm_active_pct'),
     ],
