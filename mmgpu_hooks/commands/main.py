@@ -98,6 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     name = ' '.join(['mmgpu', *(word for word in words[:1] if word in COMMANDS)])
+    code = exit_codes.BAD_INPUT
     with guarded_output():
         try:
             with _stopped_by_kill():
@@ -111,9 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except click.UsageError as error:
             text = ' '.join(error.format_message().split())
             sentence = f'{_end(text)} See "{name} --help".'
-            code = exit_codes.BAD_INPUT
         except UserError as error:
-            sentence, code = _end(str(error)), exit_codes.BAD_INPUT
+            sentence = _end(str(error))
         except OSError as error:
             if error.filename == STANDARD_OUTPUT:
                 _drop_output()
@@ -121,7 +121,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             place = error.filename or 'the folder for output'
             found = error.strerror or error
             sentence = f'expected to use {place}, found "{found}"; name another place.'
-            code = exit_codes.BAD_INPUT
         with contextlib.suppress(OSError):
             print(f'{name}: {sentence}', file=sys.stderr, flush=True)
         return code

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from mmgpu_hooks.show.document import Section
 from mmgpu_hooks.show.terminal import DEFAULT_WIDTH, render
-from mmgpu_hooks.show.text import unguarded, visible
+from mmgpu_hooks.show.text import visible
 
 Answer = TypeVar('Answer')
 
@@ -58,7 +58,8 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
     from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(file=unguarded(sys.stderr), highlight=False)
+    # the stream itself: a bar moves the cursor
+    console = Console(file=sys.__stderr__, highlight=False)
     is_quiet = not sys.stderr.isatty()
     with Progress(console=console, transient=True, disable=is_quiet) as progress:
         task = progress.add_task('', total=1.0)

@@ -262,11 +262,10 @@ def choose_probe_sizes(target: Size | None) -> list[Size]:
         [(256, 256), (320, 320)]
     """
     height, width = target or (1, 1)
-    sizes = []
-    for probe in _PROBE_HEIGHTS:
-        other = max(1, round(probe * max(width, height) / min(width, height) / _STRIDE))
-        short_long = probe, other * _STRIDE
-        sizes.append(short_long if height <= width else short_long[::-1])
+    ratio = max(width, height) / min(width, height) / _STRIDE
+    sizes = [(one, max(1, round(one * ratio)) * _STRIDE) for one in _PROBE_HEIGHTS]
+    if height > width:
+        sizes = [(high, wide) for wide, high in sizes]
     if target is None:
         return sizes
     pixels = height * width

@@ -118,7 +118,6 @@ def fit_card(
         card_bytes=card_bytes,
         room_bytes=room,
         factor=factor,
-        run_batch_size=measured[0] if measured else None,
         batch_size=_largest_batch(estimate, room),
         safe_batch_size=_largest_batch(estimate, safe),
     )
@@ -178,9 +177,7 @@ def count_static(
     wrapper, label, state = built.config.get('optim_wrapper') or {}, 'unknown', None
     optimizer = wrapper.get('optimizer')
     if optimizer:
-        label = type_name(optimizer) + ' with momentum' * bool(
-            optimizer.get('momentum')
-        )
+        label = type_name(optimizer)
         with built.running():
             state = count_state(optimizer, gradients)
     hooks = [

@@ -70,8 +70,6 @@ class CardFit:
     """Of it for a training: less CUDA's context, and less a tenth of the rest."""
     factor: float
     """Peak over estimate that the safe batch size allows for."""
-    run_batch_size: Optional[int]
-    """Of the run whose peak gave the factor; ``None`` where published peaks did."""
     batch_size: Optional[int]
     """If training takes what is estimated; ``None`` when unknown."""
     safe_batch_size: Optional[int]

@@ -60,10 +60,7 @@ def _status(row: SweepRow | SaveBenchRow) -> str:
 def _sweep_sentences(sweep: Sweep) -> Iterator[str]:
     """The answer, then what belongs to it."""
     if sweep.is_interrupted:
-        yield (
-            f'Stopped when {len(sweep.rows)} of {sweep.asked} settings were trained; '
-            'the same command goes on from here.'
-        )
+        yield f'Stopped when {len(sweep.rows)} of {sweep.asked} settings were trained.'
     elif not sweep.best:
         yield 'No setting can be recommended: none was measured that may be.'
     rows = {row.setting: row for row in sweep.rows}
@@ -73,11 +70,6 @@ def _sweep_sentences(sweep: Sweep) -> Iterator[str]:
         value, half = map(format_seconds, (row.iter_s.value, row.iter_s.half_width))
         speed = f'{row.images_per_s:.1f} images/s, ' if row.images_per_s else ''
         yield f'{word}: {setting.name}: {speed}{value} +- {half} per iteration.'
-    if len(sweep.best) > 1:
-        yield (
-            'The batch size belongs to the recipe (learning rate, schedule): choose it '
-            'first, then its fastest setting.'
-        )
 
 
 def _sweep_notes(sweep: Sweep) -> Iterator[str]:

@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.figures import (
     plural,
 )
 from mmgpu_hooks.schema.judged import Prediction
-from mmgpu_hooks.schema.memory import MemoryEstimate
+from mmgpu_hooks.schema.memory import CardFit, MemoryEstimate
 from mmgpu_hooks.show.document import (
     Column,
     Fact,
@@ -157,24 +157,22 @@ def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
     return [
         Section(facts=facts),
         Section(table=Table(['batch', 'activations', 'total'], totals, texts=0)),
-        Section(facts=_describe_card(estimate)),
+        Section(facts=_describe_card(estimate.card)),
         Section(sentences=(*estimate.notes, beside)),
     ]
 
 
-def _describe_card(estimate: MemoryEstimate) -> list[Fact]:
+def _describe_card(card: CardFit | None) -> list[Fact]:
     """What fits by the estimate, and what is safe."""
-    card, (least, most) = estimate.card, estimate.peak_factors
     if card is None:
         return []
-    why = f'published peaks were {least:g} to {most:g} times the estimate'
-    if card.run_batch_size is not None:
-        why = f"the run's peak was {card.factor:.2f} times the estimate"
     text = 'unknown, see below'
     if card.batch_size is not None:
-        safe = card.safe_batch_size or 'none'
-        text = f'batch {card.batch_size or "none"} by the estimate; {safe} to be safe'
-        text += f' ({why})'
+        text = (
+            f'batch {card.batch_size or "none"} by the estimate; '
+            f'{card.safe_batch_size or "none"} to be safe, with a peak of '
+            f'{card.factor:.3g} times the estimate'
+        )
     return [(f'{format_bytes(card.card_bytes)} card', text)]
 
 

@@ -76,11 +76,6 @@ class _Guarded:
         return getattr(self._stream, name)
 
 
-def unguarded(stream: TextIO) -> TextIO:
-    """The stream itself, for what moves the cursor on purpose: a progress bar."""
-    return stream._stream if isinstance(stream, _Guarded) else stream
-
-
 @contextlib.contextmanager
 def guarded_output() -> Iterator[None]:
     """All that a command prints, errors included, passes :func:`visible`."""
