@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import subprocess
 from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.harness import OtherLoad
 from fakes.calm import find_disturbance
+from mmgpu_hooks.commands.main import main
 
 # threads that wait for each other on few cores would be most of a toy's step; before
 # anything imports torch, and for what the tests start too
@@ -23,6 +27,17 @@ pytest_plugins = ['fakes.nvml.fixtures', 'fakes.trials']
 # tests start to send it to
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def ask(capsys):
+    """Runs a command that answers; the JSON of its answer."""
+
+    def run(*words: str | Path, code: int = 0) -> dict[str, Any]:
+        assert main([*map(str, words), '--format', 'json']) == code
+        return json.loads(capsys.readouterr().out)
+
+    return run
 
 
 @pytest.fixture(autouse=True)

@@ -14,23 +14,18 @@ from mmgpu_hooks.judge.rules.training import judge_standstills
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end
-from mmgpu_hooks.measure.now import (
-    parse_process_start,
-    read_kernel_log,
-    read_oom_kills,
-)
+from mmgpu_hooks.measure import now
+from mmgpu_hooks.schema import recorded
 from mmgpu_hooks.schema.judged import HostNow
-from mmgpu_hooks.schema.recorded import (
-    EndRecord,
-    HostWindow,
-    SourceOffRecord,
-    StuckRecord,
-)
 
 WORKER = 'RuntimeError: DataLoader worker (pid 4) is killed by signal: Killed.'
 RANK = 'failed (exitcode: -9) local_rank: 3 (pid: 8) of binary: python'
-RUNNING = replace(make_evidence(), end=None)
+FETCH = '/x/torch/utils/data/_utils/fetch.py'
 GONE, ALIVE = HostNow(is_alive=False), HostNow(is_alive=True)
+
+
+def stands_in(*calls):
+    return HostNow(is_alive=True, stack=calls)
 
 
 def make_end(said=None, **fields):
@@ -40,7 +35,7 @@ def make_end(said=None, **fields):
         error = lines[-1].partition(':')[0].rpartition('.')[2]
         fields = {'status': 'failed', 'error': error, 'traceback': lines, **fields}
     fields = {'status': 'completed', **fields}
-    return EndRecord(iterations=0, duration_s=0.0, ledger_s={}, **fields)
+    return recorded.EndRecord(iterations=0, duration_s=0.0, ledger_s={}, **fields)
 
 
 def judge(text, *, free=None, limit=None, kills=None, end=None, host=GONE):
@@ -48,7 +43,9 @@ def judge(text, *, free=None, limit=None, kills=None, end=None, host=GONE):
     run = make_run(pid=7, oom_kills=None if kills is None else 2)
     limits = replace(run.host, ram_total_bytes=64 * GIB, cgroup_memory_bytes=limit)
     evidence = replace(make_evidence(run=replace(run, host=limits)), end=end)
-    window = HostWindow(ram_available_bytes=None if free is None else free * GIB)
+    window = recorded.HostWindow(
+        ram_available_bytes=None if free is None else free * GIB
+    )
     last = replace(evidence.intervals[-1], host=window)
     evidence = replace(evidence, intervals=(*evidence.intervals[:-1], last))
     if kills is not None:
@@ -78,6 +75,9 @@ def judge(text, *, free=None, limit=None, kills=None, end=None, host=GONE):
         ('', {'host': HostNow()}, 'unknown', 'unknown'),
         ('', {'host': HostNow(is_alive=True)}, None, 'sure'),
         (WORKER, {'end': make_end()}, None, 'sure'),
+        # C code that holds Python's lock
+        ('', {'host': stands_in('re.py:1 in match', FETCH)}, 'worker_stuck', 'likely'),
+        ('', {'host': stands_in('numpy/core.py:1 in dot')}, 'unknown', 'unknown'),
     ],
 )
 def test_figures_confirm_or_refute(text, figures, cause, certainty):
@@ -87,7 +87,6 @@ def test_figures_confirm_or_refute(text, figures, cause, certainty):
 
 LOST_WORKER = 'RuntimeError: DataLoader worker (pid(s) 4) exited unexpectedly'
 FULL = 'RuntimeError: [enforce fail at inline_container.cc:1] . unexpected pos 1'
-FETCH = '  File "/x/torch/utils/data/_utils/fetch.py", line 5, in fetch'
 CTRL_C = {'status': 'interrupted'}
 CLOSED = 'RuntimeError: gloo/transport/tcp/pair.cc:5] Connection closed by peer [x]:1'
 
@@ -102,7 +101,12 @@ CLOSED = 'RuntimeError: gloo/transport/tcp/pair.cc:5] Connection closed by peer 
         (FULL, {}, 'disk_full', 'likely'),
         ('ValueError: x', {}, 'unknown', 'unknown'),
         ('SystemExit: x', {'sample': 'index 37'}, 'unknown', 'unknown'),
-        (f'{FETCH}\nBadImage: x', {'sample': 'index 7'}, 'sample_raised', 'sure'),
+        (
+            f'  File "{FETCH}", line 5, in fetch\nBadImage: x',
+            {'sample': 'index 7'},
+            'sample_raised',
+            'sure',
+        ),
     ],
 )
 def test_the_end_record_alone(said, fields, cause, certainty):
@@ -113,23 +117,11 @@ def test_the_end_record_alone(said, fields, cause, certainty):
     assert why.sample == fields.get('sample')
 
 
-def test_another_rank_tells_the_reason():
-    first = make_end(CLOSED)
-    second = make_end('torch.OutOfMemoryError: CUDA out of memory. Tried')
-    ranks = [
-        replace(make_evidence(run=make_run(rank=rank, world_size=2)), end=end)
-        for rank, end in enumerate((first, second))
-    ]
-    assert judge_end([], [Rank(ranks[0], GONE)]).cause == 'rank_lost'
-    why = judge_end([], [Rank(one, GONE) for one in ranks])
-    assert (why.cause, why.rank) == ('oom_gpu', 1)
-
-
 IN_ALLREDUCE = ('torch/autograd/graph.py:9 in _engine_run_backward',)
 
 
 def make_stuck(part, **fields):
-    return StuckRecord(iteration=40, part=part, waited_s=70.0, **fields)
+    return recorded.StuckRecord(iteration=40, part=part, waited_s=70.0, **fields)
 
 
 def make_rank(number, *, stuck=None, end=None, host=ALIVE):
@@ -186,29 +178,29 @@ def test_a_batch_that_was_lost_is_no_stuck_worker():
     assert judge_end([], [make_rank(0, stuck=lost)]).cause == 'unknown'
 
 
-def test_a_rank_that_vanished_is_named_by_what_its_peer_saw():
-    first = make_end(CLOSED)
-    kernel = HostNow(is_alive=False, kernel=('Out of memory: Killed process 8 (py)',))
-    for host, cause in ((GONE, 'rank_lost'), (kernel, 'oom_host')):
-        why = judge_end([], [make_rank(0, end=first), make_rank(1, host=host)])
-        assert (why.cause, why.rank) == (cause, 1)
+OOM_KILLED = HostNow(is_alive=False, kernel=('Out of memory: Killed process 8 (py)',))
 
 
 @pytest.mark.parametrize(
-    ('calls', 'cause'),
+    ('first', 'second', 'cause'),
     [
-        (('re.py:1 in match', 'torch/utils/data/_utils/fetch.py:5'), 'worker_stuck'),
-        (('numpy/core.py:1 in dot',), 'unknown'),
+        (CLOSED, {'end': make_end('RuntimeError: CUDA out of memory')}, 'oom_gpu'),
+        (None, {'end': make_end('OddError: boom')}, 'unknown'),
+        # by what its peer saw
+        (CLOSED, {'host': GONE}, 'rank_lost'),
+        (CLOSED, {'host': OOM_KILLED}, 'oom_host'),
     ],
 )
-def test_c_code_that_holds_the_lock(calls, cause):
-    why = judge_end([], [Rank(RUNNING, replace(ALIVE, stack=calls))])
-    assert (why.state, why.cause) == ('running', cause)
-    assert why.proof[0].text == calls[0]
+def test_the_rank_that_ended_the_others_is_named(first, second, cause):
+    ranks = [make_rank(0, end=make_end(first), host=GONE), make_rank(1, **second)]
+    why = judge_end([], ranks)
+    assert (why.state, why.cause, why.rank) == ('ended', cause, 1)
 
 
 def test_a_launch_failure_of_a_card_that_is_lost():
-    off = SourceOffRecord(source='GPU', reason='NVML: GPU is lost', iteration=3)
+    off = recorded.SourceOffRecord(
+        source='GPU', reason='NVML: GPU is lost', iteration=3
+    )
     end = make_end('RuntimeError: CUDA error: x')
     evidence = replace(make_evidence(), sources_off=(off,), end=end)
     assert judge_end([], [Rank(evidence, GONE)]).cause == 'gpu_lost'
@@ -216,17 +208,6 @@ def test_a_launch_failure_of_a_card_that_is_lost():
     why = judge_end([], [Rank(evidence, GONE)])
     assert (why.state, why.cause) == ('completed', 'gpu_lost')
     assert why.sentence == 'It came to its end, but: The GPU is lost.'
-
-
-def test_another_rank_that_fails_when_rank_0_is_done():
-    failed = make_end('ValueError: boom')
-    ranks = [
-        Rank(replace(make_evidence(run=make_run(rank=n, world_size=2)), end=end), GONE)
-        for n, end in enumerate((make_end(), failed))
-    ]
-    why = judge_end([], ranks)
-    assert (why.state, why.rank) == ('ended', 1)
-    assert why.proof[0].text == 'ValueError: boom'
 
 
 def test_a_loss_that_is_none_until_the_end():
@@ -246,19 +227,19 @@ def test_the_kernel_log(tmp_path):
         ' SUBSYSTEM=x\n6,3,9000001,-;eth0: link is up\n'
     )
     (tmp_path / 'kmsg').write_text(log)
-    (line,) = read_kernel_log(5.0, tmp_path / 'kmsg')
+    (line,) = now.read_kernel_log(5.0, tmp_path / 'kmsg')
     assert judge('', host=HostNow(is_alive=False, kernel=(line,))).cause == 'oom_cgroup'
-    assert read_kernel_log(5.0, tmp_path / 'none') == ()
+    assert now.read_kernel_log(5.0, tmp_path / 'none') == ()
 
 
 def test_proc_and_cgroup(tmp_path):
     stat = '41 (a) b) S ' + ' '.join(str(n) for n in range(4, 53))
-    assert parse_process_start(stat) == ('S', 22)
+    assert now.parse_process_start(stat) == ('S', 22)
     events = 'low 0\noom 3\noom_kill 2\noom_group_kill 0\n'
     for name, text, kills in (
         ('memory.oom_control', 'under_oom 0\n', None),
         ('memory.events', events, 2),
     ):
         (tmp_path / name).write_text(text)
-        assert read_oom_kills(str(tmp_path)) == kills
-    assert read_oom_kills(None) is None
+        assert now.read_oom_kills(str(tmp_path)) == kills
+    assert now.read_oom_kills(None) is None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Callable
 
 import pytest
 
-from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.hooks.recording import Guard
 
@@ -22,18 +20,6 @@ def images(tmp_path_factory):
 
 
 RUN = Guard.run
-
-
-@pytest.fixture
-def ask(capsys):
-    """Runs a command and returns its JSON answer."""
-
-    def run(*words: Any) -> dict[str, Any]:
-        assert main([*map(str, words), '--format', 'json']) == 0
-        answer: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return answer
-
-    return run
 
 
 @dataclass
