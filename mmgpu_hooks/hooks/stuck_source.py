@@ -39,7 +39,6 @@ class StuckSource:
     def __init__(self, recording: Recording, sources: Sources) -> None:
         self._recording, self._sources = recording, sources
         self._run, self._ledger = recording.guard.run, recording.ledger
-        self._warn = recording.runner.logger.warning
         writer = recording.writer
         self._evidence = None if writer is None else writer.path
         self._usual_s: dict[str, float] = {}
@@ -56,19 +55,17 @@ class StuckSource:
 
     def note(self, record: IntervalRecord) -> None:
         """Learn from an interval what is usual."""
-        usual_s = self._usual_s
-        usual_s['data_wait'] = record.data_wait.p50_s
-        usual_s['step'] = record.step.p50_s
-        usual_s['hooks'] = usual_s['loop'] = record.iter.p50_s
+        usual_s, iter_s = self._usual_s, record.iter.p50_s
+        usual_s.update(data_wait=record.data_wait.p50_s, step=record.step.p50_s)
+        usual_s.update(hooks=iter_s, loop=iter_s)
         for part in ('checkpoint_save', 'validation', 'teardown'):
             if record.ledger_s.get(part):
                 usual_s[part] = record.ledger_s[part]
 
     def _read(self) -> Running:
         running = self._ledger.running[-1]
-        is_hook = not is_part(running)
         name = running if isinstance(running, str) else type(running).__name__
-        usual_s = self._usual_s.get('hooks' if is_hook else running)
+        usual_s = self._usual_s.get(running if is_part(running) else 'hooks')
         if usual_s is None and name in _OF_ITERATION:
             # until an interval ends: it takes no longer than an iteration
             usual_s = self._ledger.mean_lap_s
@@ -102,7 +99,7 @@ class StuckSource:
         lines += describe_stuck(record)
         work_dir = shlex.quote(str(self._recording.runner.work_dir))
         lines.append(f'Training is left alone. More: mmgpu why {work_dir}')
-        self._warn_in_lines(lines)
+        self._warn(*lines)
         # only now: the work folder may be on a mount that never answers
         self._recording.write(record)
         if self._evidence is None:
@@ -113,16 +110,14 @@ class StuckSource:
         others, _ = read_other_ranks(paths)
         causes = list_causes(read_evidence(self._evidence), others)
         if causes:
-            self._warn_in_lines(['GPUEfficiencyHook: why nothing goes on', *causes])
+            self._warn('GPUEfficiencyHook: why nothing goes on', *causes)
 
-    def _warn_in_lines(self, lines: Sequence[str]) -> None:
-        self._warn(visible('\n  '.join(lines)))
+    def _warn(self, *lines: str) -> None:
+        self._recording.runner.logger.warning(visible('\n  '.join(lines)))
 
     def _record(self, running: Running, waited_s: float, **fields: Any) -> StuckRecord:
-        iteration = self._recording.iteration
-        return StuckRecord(
-            iteration=iteration, part=running.part, waited_s=waited_s, **fields
-        )
+        fields.update(iteration=self._recording.iteration, part=running.part)
+        return StuckRecord(waited_s=waited_s, **fields)
 
     def _report_freed(self, running: Running, waited_s: float) -> None:
         record = self._record(running, waited_s, is_over=True)

@@ -103,7 +103,7 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
 
 def _judge_completed(logs: Found, ranks: Sequence[Rank]) -> Why:
     spoiled = [
-        ('nan_loss', Proof(source, event.line, event.text))
+        (event.sign.cause, Proof(source, event.line, event.text))
         for source, log in logs
         for event in log.events()
         if event.sign.cause == 'nan_loss'
@@ -119,14 +119,11 @@ def _judge_completed(logs: Found, ranks: Sequence[Rank]) -> Why:
 
 def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
     """What the driver, and the kernel's log, say of a card that was lost."""
-    said = [
-        text
-        for rank in ranks
-        for text in (
-            *(off.reason for off in rank.evidence.sources_off if off.source == 'GPU'),
-            *(rank.host.kernel if by_kernel else ()),
-        )
-    ]
+    said = list[str]()
+    for rank in ranks:
+        off = rank.evidence.sources_off
+        said += [one.reason for one in off if one.source == 'GPU']
+        said += rank.host.kernel if by_kernel else ()
     return [text for text in said if _CARD_LOST.search(text)]
 
 
