@@ -101,27 +101,21 @@ def test_a_resumed_run_counts_on_where_it_left(tmp_path, loop, monkeypatch):
     options: dict[str, Any] = {'loop': loop, 'checkpoint': checkpoint}
     build_runner(tmp_path / 'first', iterations=8, **options).train()
     # of an iteration-based run one epoch: it would sleep two seconds between two
-    more = {'iterations': 8, 'epochs': 2} if by_epoch else {'iterations': 16}
-    runner = build_runner(
-        tmp_path / 'second',
-        length=16 if by_epoch else 32,
-        resume=True,
-        load_from=str(tmp_path / 'first' / f'{loop}_{1 if by_epoch else 8}.pth'),
-        **options,
-        **more,
-    )
+    more = {'epochs': 2} if by_epoch else {'iterations': 16, 'length': 32}
+    saved = tmp_path / 'first' / f'{loop}_{1 if by_epoch else 8}.pth'
+    options = {'iterations': 8, **options, **more, 'load_from': str(saved)}
+    runner = build_runner(tmp_path / 'second', resume=True, **options)
     runner.train()
     assert evidence_of(tmp_path / 'first').run.start_iteration == 0
     evidence = evidence_of(tmp_path / 'second')
     assert evidence.run.start_iteration == 8
     assert evidence.end.iterations == 8
     # nothing of the first run is shown as if it were of the second
-    lines = [
-        (one['step'], one['data_wait_s']) for one in scalar_lines(tmp_path / 'second')
-    ]
-    intervals = [(one.iteration, one.data_wait.mean_s) for one in evidence.intervals]
-    assert [iteration for iteration, _ in intervals] == [12, 16]
-    assert lines == [pytest.approx(one, rel=1e-6, abs=1e-9) for one in intervals]
+    lines, intervals = scalar_lines(tmp_path / 'second'), evidence.intervals
+    assert [one['step'] for one in lines] == [one.iteration for one in intervals]
+    assert [one.iteration for one in intervals] == [12, 16]
+    waits = [one.data_wait.mean_s for one in intervals]
+    assert [one['data_wait_s'] for one in lines] == pytest.approx(waits)
 
 
 def test_validating_between_and_training_twice_leave_two_readable_runs(tmp_path):
@@ -198,8 +192,7 @@ class EndingDataset(ToyDataset):
 
 def train_to_the_end(kind: str, folder: Path) -> None:
     """A training in a process of its own; what it prints is in ``console.txt``."""
-    console = (folder / 'console.txt').open('w', buffering=1)
-    sys.stdout = sys.stderr = console
+    sys.stdout = sys.stderr = console = (folder / 'console.txt').open('w', buffering=1)
     for stream in (1, 2):
         os.dup2(console.fileno(), stream)
     workers = 0 if kind in ('raise_without_workers', 'wait') else 2
