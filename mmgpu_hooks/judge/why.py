@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.console_log import ConsoleLog, Event, Order
 from mmgpu_hooks.judge.standstill import Rank, judge_standstill
-from mmgpu_hooks.measure.now import read_host_now
+from mmgpu_hooks.measure import now
 from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.judged import HostNow, Proof, Why
 from mmgpu_hooks.schema.recorded import EndRecord
@@ -46,10 +47,16 @@ Found = Sequence[tuple[str, ConsoleLog]]
 
 
 def read_host(evidence: RunEvidence) -> HostNow:
-    """What this host shows of a run now."""
-    run, stack = evidence.run, Path(evidence.path).with_suffix(STACK_SUFFIX)
-    start, group = run.process_start, run.memory_cgroup
-    return read_host_now(run.hostname, run.pid, start, group, stack)
+    """What this host shows of a run now; its stack alone where it ran on another."""
+    run = evidence.run
+    stack = now.read_own_stack(Path(evidence.path).with_suffix(STACK_SUFFIX))
+    began = run.process_start
+    if run.pid is None or began is None or run.hostname != socket.gethostname():
+        return HostNow(stack=stack)
+    state, start = now.read_start(run.pid)
+    is_alive = start == began and state not in 'ZX'
+    kills = now.read_oom_kills(run.memory_cgroup)
+    return HostNow(is_alive, kills, now.read_kernel_log(began), stack)
 
 
 def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:

@@ -12,7 +12,6 @@ from typing import Any
 
 from mmgpu_hooks.measure.cgroup import read_cgroup_folders
 from mmgpu_hooks.measure.loader.call_stack import parse_stack
-from mmgpu_hooks.schema.judged import HostNow
 
 _PROC, _SYS, _KMSG = Path('/proc'), Path('/sys'), Path('/dev/kmsg')
 _TELLING = re.compile(r'Killed process \d+|\bXid\b|fallen off the bus')
@@ -47,50 +46,30 @@ def read_identity() -> dict[str, Any]:
     return {
         'hostname': socket.gethostname(),
         'pid': os.getpid(),
-        'process_start': _read_start(os.getpid())[1],
+        'process_start': read_start(os.getpid())[1],
         'memory_cgroup': folder,
         'oom_kills': read_oom_kills(folder),
     }
 
 
-def _read_start(pid: int) -> tuple[str, int | None]:
+def read_start(pid: int) -> tuple[str, int | None]:
+    """State of a process, and when it started: clock ticks after boot."""
     try:
         return parse_process_start((_PROC / str(pid) / 'stat').read_text())
     except (OSError, ValueError, IndexError):
         return '', None
 
 
-def read_host_now(
-    hostname: str | None,
-    pid: int | None,
-    start: int | None,
-    memory_cgroup: str | None,
-    stack_file: Path,
-) -> HostNow:
-    """What this host shows of a run; its stack alone where the run was on another.
-
-    Args:
-        hostname: Of the run, as are the others; see `RunRecord`.
-        pid: Its process.
-        start: Of that, in clock ticks after boot.
-        memory_cgroup: Folder of its control group.
-        stack_file: Of its watchdog; empty unless C code holds Python's lock.
-    """
-    stack: tuple[str, ...] = ()
+def read_own_stack(stack_file: Path) -> tuple[str, ...]:
+    """Calls of the thread that trains, where C code holds Python's lock."""
     with contextlib.suppress(OSError):
         text = stack_file.read_text('utf-8', 'replace')[-_MOST_LETTERS:]
-        # the thread that trains is the last one
-        stack = parse_stack(text.split('\n\n')[-1])
-    if pid is None or hostname != socket.gethostname() or not _PROC.is_dir():
-        return HostNow(stack=stack)
-    state, found = _read_start(pid)
-    is_alive = found is not None and found == start and state not in 'ZX'
-    since_s = (start or 0) / os.sysconf('SC_CLK_TCK')
-    kills, kernel = read_oom_kills(memory_cgroup), read_kernel_log(since_s)
-    return HostNow(is_alive, kills, kernel, stack)
+        # it is the last one
+        return parse_stack(text.split('\n\n')[-1])
+    return ()
 
 
-def read_kernel_log(since_s: float, kmsg: Path = _KMSG) -> tuple[str, ...]:
+def read_kernel_log(since_ticks: int, kmsg: Path = _KMSG) -> tuple[str, ...]:
     """Lines about processes killed for memory and about lost cards, if it may be read.
 
     A record has the time in microseconds after boot::
@@ -98,10 +77,11 @@ def read_kernel_log(since_s: float, kmsg: Path = _KMSG) -> tuple[str, ...]:
         6,1234,81234567890,-;Out of memory: Killed process 991 (python)
 
     Args:
-        since_s: Seconds after boot, from which on lines count.
+        since_ticks: Clock ticks after boot, from which on lines count.
         kmsg: The kernel's log.
     """
     found: deque[str] = deque(maxlen=_MOST_LINES)
+    since_us = 1e6 * since_ticks / os.sysconf('SC_CLK_TCK')
     try:
         log = os.open(kmsg, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -113,6 +93,6 @@ def read_kernel_log(since_s: float, kmsg: Path = _KMSG) -> tuple[str, ...]:
                 head, _, text = line.partition(';')
                 fields = head.split(',')
                 is_known = _TELLING.search(text) and len(fields) > 2
-                if is_known and fields[2].isdigit() and int(fields[2]) >= since_s * 1e6:
+                if is_known and fields[2].isdigit() and int(fields[2]) >= since_us:
                     found.append(text)
     return tuple(found)
