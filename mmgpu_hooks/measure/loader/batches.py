@@ -65,13 +65,11 @@ class BatchWatch:
         boxes = self._count('most_boxes', _count_boxes, samples)
         return Contents(_count_images(inputs), pixels, boxes)
 
-    def _count(
-        self, figure: str, count: Callable[[Any], int], found: Any
-    ) -> int | None:
+    def _count(self, figure: str, count: Callable[[Any], int], of: Any) -> int | None:
         if figure in self.unknown:
             return None
         try:
-            return count(found)
+            return count(of)
         except _ODD as error:
             part = 'gt_instances' if figure == 'most_boxes' else 'images'
             self.unknown[figure] = f'no {part} were found in the batch ({error!r})'

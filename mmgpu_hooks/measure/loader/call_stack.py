@@ -20,9 +20,6 @@ _PATIENCE_S, _STEP_S = 0.5, 0.01
 _SIGNAL = getattr(signal, 'SIGRTMAX', 64) - 4
 """The highest real-time signals are others' first; workers offer it if it is free."""
 
-_held: list[int] = []
-"""Descriptors that faulthandler writes to: they must stay open."""
-
 
 def offer_stack() -> int:
     """Have this process print its stack when it is asked.
@@ -33,9 +30,9 @@ def offer_stack() -> int:
     """
     if _read_masks('SigCgt|SigIgn|SigBlk') != [False] * 3:
         return 0
+    # stays open: faulthandler writes to it as long as the process lives
     descriptor = os.memfd_create('mmgpu_hooks-stack')
     faulthandler.register(_SIGNAL, file=descriptor, all_threads=False)
-    _held.append(descriptor)
     return descriptor
 
 

@@ -10,7 +10,8 @@ from typing import Any, Callable
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.patches import Patches
 
-_DATASETS = ('dataset', 'datasets')
+_DATASETS = ('dataset', 'datasets', '_mmgpu_dataset')
+"""The last is that of our own, which stands before a loader's."""
 _TRANSFORMS = (
     *('pipeline', 'transforms', 'transform', 'pre_transform', 'branch_pipelines'),
 )
@@ -89,9 +90,8 @@ class PipelineTimer:
             dataset: Its transforms are searched anew: hooks may have changed them.
         """
         transforms = find_transforms(dataset)
-        self._names = {id(one): type(one).__name__ for one in transforms}
-        self._thread = get_ident()
-        self._running, self._costs = [], {}
+        self._names = {id(one): type(one).__name__[:48] for one in transforms}
+        self._thread, self._running = get_ident(), []
         # all originals first: a class must not inherit another's timing
         kinds: dict[type, Any] = {type(one): type(one).__call__ for one in transforms}
         for kind, original in kinds.items():
@@ -103,7 +103,7 @@ class PipelineTimer:
         """Give the classes their own ``__call__`` back.
 
         Returns:
-            Empty when nothing was started.
+            What all that was timed so far took.
         """
         self._patches.close()
         self._names = {}

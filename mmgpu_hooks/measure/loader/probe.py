@@ -35,11 +35,9 @@ class _IteratorMaker:
         self._loader = loader
         self._make = partial(type(loader)._get_iterator, loader)
         self._watch = watch
-        self.is_open = True
 
     def __call__(self) -> Any:
-        # when closed, a wrapper around us may go on calling us
-        return self._watch(self._make) if self.is_open else self._make()
+        return self._watch(self._make)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (self._loader, '_get_iterator')
@@ -99,17 +97,12 @@ class _Followed:
     Args:
         iterator: The iterator; it is not kept alive.
         counters: What its workers write to, if they were reached.
-        pad_size_divisor: Of the model's data preprocessor.
+        divisor: Of the sides of padded images.
         may_probe: Whether an iterator without workers may be measured from inside.
     """
 
     def __init__(
-        self,
-        iterator: Any,
-        counters: Counters | None,
-        pad_size_divisor: int,
-        *,
-        may_probe: bool,
+        self, iterator: Any, counters: Counters | None, divisor: int, may_probe: bool
     ) -> None:
         self.iterator: Callable[[], Any] = weakref.ref(iterator)
         self.counters = counters
@@ -121,8 +114,7 @@ class _Followed:
             self.processes = WorkerProcesses([worker.pid for worker in workers])
         elif may_probe and hasattr(iterator, '_dataset_fetcher'):
             self.counters = Counters(1)
-            watch = BatchWatch(pad_size_divisor)
-            self.local = FetchProbe(self.counters, None, watch)
+            self.local = FetchProbe(self.counters, None, BatchWatch(divisor))
             self.local.follow(iterator._dataset_fetcher)
         self._taken = self._made = 0
         self._epoch: Any = None
@@ -208,7 +200,7 @@ class LoaderProbe:
         self._memory_due_s = clock()
         self._pss_bytes: int | None = None
         self._patches = Patches()
-        self._maker: _IteratorMaker | None = None
+        self._is_open = True
         if not callable(getattr(type(loader), '_get_iterator', None)):
             self.unsupported['loader workers'] = (
                 f'batches come from a {type(loader).__name__}, which is no DataLoader '
@@ -219,8 +211,8 @@ class LoaderProbe:
                 'something else stands where the loader makes its iterators'
             )
         else:
-            self._maker = _IteratorMaker(loader, self._watch_creation)
-            self._patches.set(loader, '_get_iterator', self._maker)
+            maker = _IteratorMaker(loader, self._watch_creation)
+            self._patches.set(loader, '_get_iterator', maker)
 
     def watch_running(self, iterator: Any) -> None:
         """Follow an iterator, which may have been made before we came."""
@@ -228,6 +220,8 @@ class LoaderProbe:
             self._follow(iterator, None)
 
     def _watch_creation(self, make: Callable[[], Any]) -> Any:
+        if not self._is_open:  # a wrapper around ours may go on calling it
+            return make()
         self.on_create_begin()
         iterator = init = None
         if self.inside_failure is None:
@@ -250,7 +244,7 @@ class LoaderProbe:
         self._collect()
         self._followed = [one for one in self._followed if one.living() is not None]
         may_probe = self.inside_failure is None
-        one = _Followed(iterator, counters, self._divisor, may_probe=may_probe)
+        one = _Followed(iterator, counters, self._divisor, may_probe)
         self._followed.append(one)
         if one.processes is not None and one.processes.is_hidden:
             self.unsupported['loader processes'] = (
@@ -340,8 +334,7 @@ class LoaderProbe:
 
     def close(self) -> None:
         """Leave the loader as it was; a second call does nothing."""
-        if self._maker is not None:
-            self._maker.is_open = False
+        self._is_open = False
         self._patches.close()
         for one in self._followed:
             if one.local is not None:

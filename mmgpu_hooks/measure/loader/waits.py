@@ -58,9 +58,6 @@ class WaitTimer:
         Raises:
             AttributeError: If it is no iterator of a PyTorch ``DataLoader``.
         """
-        self._patches.set(iterator, '_next_data', self._time(iterator))
-
-    def _time(self, iterator: Any) -> Callable[[], Any]:
         next_data = type(iterator)._next_data
         has_workers = hasattr(iterator, '_task_info')
         # a cycle would keep workers alive until the garbage collector comes by
@@ -98,7 +95,7 @@ class WaitTimer:
                 stamp((clock(), part))
                 del running[depth:]
 
-        return timed
+        self._patches.set(iterator, '_next_data', timed)
 
     def close(self) -> None:
         """Leave every iterator as it was; a second call does nothing."""

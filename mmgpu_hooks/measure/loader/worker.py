@@ -83,7 +83,6 @@ class FetchProbe:
         self._timer = PipelineTimer(clock)
         self._is_timing = False
         self._timing_due_s = -math.inf
-        self._costs: Costs = {}
         self._timed_samples = 0
         self._since_s = 0.0
         self._since_cpu_s: float | None = None
@@ -147,7 +146,7 @@ class FetchProbe:
         if self._head[at.MADE] and self._clock() >= self._timing_due_s:
             self._timing_due_s = self._clock() + _TIMING_PERIOD_S
             self._is_timing = True
-            self._timer.start(_bare(fetcher.dataset))
+            self._timer.start(fetcher.dataset)
         self._begin_cpu_s = self._cpu_clock()
         self._begin_sending_s = self._read_sending_s()
         if self._since_cpu_s is None or not self._is_worker:
@@ -212,11 +211,9 @@ class FetchProbe:
         self._patches.set(kind, 'get_data_info', get_data_info)
 
     def _write_notes(self, samples: int) -> None:
-        for name, seconds in self._stop_timing().items():
-            self._costs[name[:48]] = self._costs.get(name[:48], 0.0) + seconds
         self._timed_samples += samples
         notes = {
-            'transforms': self._costs,
+            'transforms': self._stop_timing(),
             'timed_samples': self._timed_samples,
             'opencv_threads': _count_opencv_threads(),
         }
@@ -232,8 +229,8 @@ class FetchProbe:
     def _release(self) -> None:
         self._patches.close()
         fetcher = self._fetcher()
-        if fetcher is not None:
-            fetcher.dataset = _bare(fetcher.dataset)
+        if isinstance(getattr(fetcher, 'dataset', None), WatchedDataset):
+            fetcher.dataset = fetcher.dataset._mmgpu_dataset
 
     def _stop_timing(self) -> Costs:
         self._is_timing = False
@@ -244,12 +241,6 @@ def _count_opencv_threads() -> int | None:
     """Here, where the dataset or a ``worker_init_fn`` may have set another number."""
     count = getattr(sys.modules.get('cv2'), 'getNumThreads', None)
     return None if count is None else max(int(count()), 0)
-
-
-def _bare(dataset: Any) -> Any:
-    while isinstance(dataset, WatchedDataset):
-        dataset = dataset._mmgpu_dataset
-    return dataset
 
 
 @dataclass(eq=False)
