@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.memory.estimate import fit_card
-from mmgpu_hooks.model.training_memory import predict_activations
+from mmgpu_hooks.memory.estimate import fit_card, predict_activations
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.memory import (
     ActivationFit,

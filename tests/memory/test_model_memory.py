@@ -16,8 +16,7 @@ from fakes.runs import write_run
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.config.loading import silence
 from mmgpu_hooks.memory import activations, config_model
-from mmgpu_hooks.memory.estimate import estimate_memory
-from mmgpu_hooks.model.training_memory import predict_activations
+from mmgpu_hooks.memory.estimate import estimate_memory, predict_activations
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.memory import MemoryEstimate
 

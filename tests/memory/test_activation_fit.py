@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmgpu_hooks.model.training_memory import fit_activations, predict_activations
+from mmgpu_hooks.memory.estimate import fit_activations, predict_activations
 from mmgpu_hooks.schema.memory import ActivationPoint
 
 
