@@ -8,9 +8,8 @@ import click
 
 from mmgpu_hooks.commands.options import command, config_argument
 from mmgpu_hooks.commands.rewriting import CODES, print_outcome, target_options
-from mmgpu_hooks.config.rewrite import rewrite_config
+from mmgpu_hooks.config.rewrite import Options, rewrite_config
 from mmgpu_hooks.config.settings import parse_assignments
-from mmgpu_hooks.schema.errors import UserError
 
 SUFFIX = '_set'
 """What the name of the copy ends in."""
@@ -18,7 +17,7 @@ SUFFIX = '_set'
 
 @command('set', CODES)
 @config_argument
-@click.argument('settings', nargs=-1, metavar='KEY=VALUE...')
+@click.argument('settings', nargs=-1, required=True, metavar='KEY=VALUE...')
 @target_options(in_place=True)
 def set_values(
     config: Path,
@@ -35,17 +34,6 @@ def set_values(
     _base_ stay, and MMEngine loads the result as proof. Writes a copy beside the
     config, NAME_set.py.
     """
-    asked = parse_assignments(settings)
-    if not asked:
-        raise UserError(
-            'expected settings, found none; write train_dataloader.num_workers=8'
-        )
-    outcome = rewrite_config(
-        config,
-        asked,
-        output=output,
-        in_place=in_place,
-        dry_run=dry_run or check,
-        suffix=SUFFIX,
-    )
+    target = Options(output, in_place, dry_run or check, SUFFIX)
+    outcome = rewrite_config(config, parse_assignments(settings), **vars(target))
     return print_outcome(outcome, form, dry=dry_run, check=check)

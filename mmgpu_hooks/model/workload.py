@@ -327,12 +327,10 @@ def estimate_transfer(
         batch_cpu: The CPU of that.
         sent_cpu_s: CPU of sending a batch, as the workers measured it.
     """
-    count = _USUAL_TENSORS
-    if tensors is not None and tensors >= 0:
-        count = min(tensors, _MOST_TENSORS)
+    count = _USUAL_TENSORS if tensors is None else min(tensors, _MOST_TENSORS)
     cpu_s, error, share = sent_cpu_s or 0.0, _MEASURED_ERROR, 0.0
     if sent_cpu_s is None:
-        bytes_s = _TRANSFER_BYTE_S * min(max(size or 0, 0), _MOST_BYTES)
+        bytes_s = _TRANSFER_BYTE_S * min(size or 0, _MOST_BYTES)
         cpu_s = TRANSFER_CPU_S + TRANSFER_TENSOR_S * count + bytes_s
         error = _ASSUMED_ERROR
     if batch_time.mean_s > 0.0:

@@ -25,8 +25,6 @@ _CHEAPER = {
     'Resize': 'images stored at the size they are trained at',
     'RandomResize': 'images stored at the largest size they are trained at',
     'RandomChoiceResize': 'images stored at the largest size they are trained at',
-    'RandomAffine': 'RandomCrop and RandomFlip in its place',
-    'PhotoMetricDistortion': 'YOLOXHSVRandomAug in its place',
 }
 """By class name; a change of augmentation changes what is trained."""
 

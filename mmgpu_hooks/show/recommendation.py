@@ -221,8 +221,5 @@ def describe_settings(run: Run) -> str:
 
 
 def sentence_of(reason: str) -> str:
-    """A clause as a sentence; names of settings keep their spelling."""
-    first = reason.split(' ')[0]
-    is_name = '=' in first or '_' in first
-    begin = reason[:1] if is_name else reason[:1].upper()
-    return f'{begin}{reason[1:]}{"" if reason.endswith(".") else "."}'
+    """A clause as a sentence."""
+    return f'{reason[:1].upper()}{reason[1:]}{"" if reason.endswith(".") else "."}'

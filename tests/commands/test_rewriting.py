@@ -92,7 +92,7 @@ def test_in_place(config, capsys):
 
 
 BAD = {
-    'no setting': ([], 'expected settings, found none'),
+    'no setting': ([], 'KEY=VALUE'),
     'no value': (['train_dataloader.num_workers'], 'expected KEY=VALUE'),
     'twice': ([WORKERS, WORKERS], 'expected train_dataloader.num_workers once'),
     'misspelt': (['train_dataloader.num_wrkers=3'], 'did you mean num_workers?'),

@@ -15,7 +15,6 @@ from mmgpu_hooks.show.recommendation import (
     Answer,
     describe_answer,
     render_json,
-    sentence_of,
 )
 from mmgpu_hooks.show.terminal import render
 
@@ -73,15 +72,3 @@ def test_the_json_answer_lists_every_save():
     assert {cure['name'] for cure in body['save_cures']} >= {'polite_workers'}
     assert json.loads(render_json(answer()))['checkpoint_saves'] == []
     assert 'Nothing to change. Nothing.' in render_text(answer())
-
-
-@pytest.mark.parametrize(
-    ('clause', 'sentence'),
-    [
-        ('the step needs 1 s', 'The step needs 1 s.'),
-        ('num_workers=0 waits.', 'num_workers=0 waits.'),
-        ('', '.'),
-    ],
-)
-def test_a_clause_becomes_a_sentence(clause, sentence):
-    assert sentence_of(clause) == sentence

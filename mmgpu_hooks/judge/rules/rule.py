@@ -41,8 +41,6 @@ def rule(code: str, title: str, verdict: str | None = None) -> Callable[[Judge],
     """Register a judgement under a stable code."""
 
     def register(judge: Judge) -> Judge:
-        if code in RULES:
-            raise ValueError(f'rule {code} is defined twice')
         RULES[code] = Rule(code, title, verdict, judge)
         return judge
 
