@@ -23,6 +23,7 @@ from mmgpu_hooks.experiment.demo_dataset import (
 )
 from mmgpu_hooks.experiment.engine import OnProgress, Plan, Turn, run_plan
 from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import compare_runs
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.tried import TrialSpec
@@ -72,7 +73,7 @@ def demo(config: Path, work_dir: Path) -> int:
     _say('5/5  Before and after')
     runs = [read_run(folder).run for folder in (before, after)]
     print_sections(describe_compare(compare_runs(*runs)))
-    old, new = (run.overall_images_per_s or 0.0 for run in runs)
+    old, new = map(_images_per_s, runs)
     if old and new:
         print(
             f'\nMeasured: {old:.2f} -> {new:.2f} images/s, {new / old:.2f} times as '
@@ -80,6 +81,12 @@ def demo(config: Path, work_dir: Path) -> int:
         )
     print(f'\nOpen it:  tensorboard --logdir {work_dir}')
     return exit_codes.OK if new > old else exit_codes.NO
+
+
+def _images_per_s(run: Run) -> float:
+    """Over the whole training, everything between iterations included."""
+    batch, whole_s = run.run.loader.batch_size or 0, run.duration_s
+    return run.iterations * batch / whole_s if whole_s else 0.0
 
 
 def _train(config: Path, folder: Path) -> None:

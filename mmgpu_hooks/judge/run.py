@@ -372,14 +372,6 @@ class Run(Figures):
             return None
         return images / (self.iter_s * self.steady_iterations)
 
-    @property
-    def overall_images_per_s(self) -> float | None:
-        """Over the whole training, everything between iterations included."""
-        batch = self.run.loader.batch_size
-        if batch is None or self.duration_s <= 0:
-            return None
-        return self.iterations * batch / self.duration_s
-
     @cached_property
     def hooks(self) -> Mapping[str, float]:
         """Seconds of the whole run by class, most expensive first; what is left of

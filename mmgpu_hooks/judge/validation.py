@@ -52,10 +52,10 @@ def make_validation_run(run: Run) -> Run | None:
     intervals = tuple(_as_interval(one, n, run) for n, one in enumerate(alike))
     made = Run(RunEvidence(path='', run=record, intervals=intervals))
     # the other ranks' part cannot be distinguished from another program's
-    if record.host.ranks_on_host > 1:
-        return made
-    known = [(s, one.wall_s) for one in alike if (s := one.other_cpu_s) is not None]
-    used_s, wall_s = map(sum, zip(*known)) if known else (0.0, 0.0)
+    is_alone = record.host.ranks_on_host <= 1
+    known = [one for one in alike if is_alone and one.other_cpu_s is not None]
+    used_s = sum(one.other_cpu_s or 0.0 for one in known)
+    wall_s = sum(one.wall_s for one in known)
     return made.altered(external_cpu_cores=used_s / wall_s if wall_s else None)
 
 
