@@ -27,7 +27,7 @@ from mmgpu_hooks.hooks.validation import ValidationSource
 from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
-from mmgpu_hooks.measure.loader.settings import read_loader_settings
+from mmgpu_hooks.measure.loader.settings import read_length, read_loader_settings
 from mmgpu_hooks.measure.memory import weigh_objects
 from mmgpu_hooks.measure.now import read_identity, read_oom_kills
 from mmgpu_hooks.measure.patches import Patches
@@ -77,10 +77,7 @@ class LogSchedule:
 
     def begin_epoch(self) -> None:
         """Read the length of the epoch; asking for it each time costs more."""
-        try:
-            self._batches = len(self._runner.train_dataloader)
-        except (TypeError, NotImplementedError):
-            self._batches = None
+        self._batches = read_length(self._runner.train_dataloader)
 
     def is_due(self, batch_idx: int, iterations: int) -> tuple[bool, bool]:
         """What ends with an iteration.
@@ -377,10 +374,11 @@ class Recorder:
 
 
 def _count_parameters(model: Any) -> int | None:
-    try:
+    with contextlib.suppress(
+        Exception
+    ):  # a lazy module has none before its first batch
         return sum(int(one.numel()) for one in model.parameters())
-    except Exception:  # noqa: BLE001, a lazy module has none before its first batch
-        return None
+    return None
 
 
 def _describe_loader(loader: Any) -> LoaderSettings:

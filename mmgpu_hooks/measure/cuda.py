@@ -31,9 +31,8 @@ def read_pci_bus_id(index: int) -> str | None:
         Such as ``0000:3B:00.0``, or ``None`` when the driver does not tell.
     """
     text, device = ctypes.create_string_buffer(32), ctypes.c_int()
-    is_windows = sys.platform.startswith('win')
     try:
-        driver = ctypes.CDLL('nvcuda.dll' if is_windows else 'libcuda.so.1')
+        driver = ctypes.CDLL('libcuda.so.1')
         failed = driver.cuDeviceGet(ctypes.byref(device), ctypes.c_int(index))
         failed = failed or driver.cuDeviceGetPCIBusId(text, len(text), device)
     except (OSError, AttributeError):

@@ -14,7 +14,7 @@ from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.judge.why import judge_end
 from mmgpu_hooks.schema.judged import HostNow
-from mock_card.trainings import MockCards, SquareWave, Training
+from mock_card.trainings import SquareWave, Training
 from training.detection import render_config
 from training.toy import scalar_lines
 
@@ -83,9 +83,7 @@ def squares() -> dict[str, SquareWave]:
 
 
 @pytest.fixture(scope='module')
-def trainings(
-    mock_cards: MockCards, squares: dict[str, SquareWave]
-) -> dict[str, Training]:
+def trainings(mock_cards, squares) -> dict[str, Training]:
     """All of them, four at a time."""
     found = {
         name: mock_cards.plan(

@@ -28,8 +28,8 @@ def read_loader_settings(loader: Any) -> LoaderSettings:
         prefetch_factor=_read(loader, 'prefetch_factor', int),
         pin_memory=_read(loader, 'pin_memory', bool),
         batch_size=batch_size,
-        batches_per_epoch=_length(loader),
-        dataset_length=_length(dataset),
+        batches_per_epoch=read_length(loader),
+        dataset_length=read_length(dataset),
         image_decoder=_read_decoder(dataset),
     )
 
@@ -46,7 +46,8 @@ def _read(owner: Any, name: str, kind: type) -> Any:
     return value if type(value) is kind else None
 
 
-def _length(sized: Any) -> int | None:
+def read_length(sized: Any) -> int | None:
+    """How many there are; ``None`` where that is not known beforehand."""
     try:
         return len(sized)
     except (TypeError, NotImplementedError):
