@@ -90,15 +90,12 @@ class VerifyPlan(Plan):
                 f'when {ending}; give it more time with --max-minutes, or a longer '
                 'training.'
             )
-        notes = [
-            *outcome.notes,
-            *(
-                f'Both trainings did not fit in memory together ({one.error}), so each '
-                'block was a training of its own.'
-                for one in trials
-                if _is_short_of_memory(one)
-            ),
-        ]
+        notes = list(outcome.notes)
+        for lacking in filter(_is_short_of_memory, trials):
+            notes.append(
+                f'Both trainings did not fit in memory together ({lacking.error}), so '
+                'each block was a training of its own.'
+            )
         (before_s, before_start_s), (after_s, after_start_s) = (
             blocks.summarize(side, gain.count) for side in (0, 1)
         )
