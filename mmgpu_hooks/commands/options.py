@@ -67,11 +67,8 @@ def parsed(
 
 def above_0(unit: str) -> Callable[[Any], Any]:
     """A number above 0 of this unit."""
-    return parsed(
-        r'\d{1,9}(?:\.\d{1,9})?',
-        lambda match: float(match[0]) or None,
-        f'{unit} above 0',
-    )
+    number = r'\d{1,9}(?:\.\d{1,9})?'
+    return parsed(number, lambda match: float(match[0]) or None, f'{unit} above 0')
 
 
 def _parse_size(match: re.Match[str]) -> int | None:

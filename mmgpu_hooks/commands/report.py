@@ -13,9 +13,6 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import format_bytes
 from mmgpu_hooks.show.page import is_page, render_page
 
-_BEGINNING = 4096
-"""Bytes of a file that say whether it is a report."""
-
 
 @options.command('report', '0 written')
 @click.argument('run_folder', type=options.PATH)
@@ -37,7 +34,7 @@ def report(run_folder: Path, output: Path) -> None:
     verify_output(output)
     if output.exists():
         with output.open('rb') as file:
-            beginning = file.read(_BEGINNING)
+            beginning = file.read(4096)
         if beginning and not is_page(beginning):
             raise UserError(
                 f'expected a new file or an older report, found another file at '

@@ -54,12 +54,11 @@ _BAR, _PANEL, _EDGE = 0.29, 1.55, 0.45
 _SMALL, _TINY = 9.5, 8.5
 _STYLE: dict[str, Any] = {
     'svg.fonttype': 'none',
-    'font.family': 'sans-serif',
     'font.size': _SMALL,
     'text.color': _INK,
     'text.parse_math': False,
     'lines.linewidth': 1.3,
-    'axes.axisbelow': True,
+    'axes.xmargin': 0,
     'axes.edgecolor': _FAINT,
     'xtick.color': _FAINT,
     'ytick.color': _FAINT,
@@ -135,14 +134,6 @@ def _open_panels(figure: Any, titles: Sequence[str], x_title: str) -> list[Any]:
     return list(panels)
 
 
-def _end_panel(axes: Any, top: float | None = None) -> None:
-    axes.set(ylim=(0, top))
-    axes.margins(x=0)
-    if axes.get_legend_handles_labels()[0]:
-        place = {'loc': 'lower right', 'bbox_to_anchor': (1.0, 0.98)}
-        axes.legend(ncols=4, handlelength=1.4, borderaxespad=0.1, **place)
-
-
 def chart_growth(run: Run) -> Chart | None:
     """Memory of the host over iterations, up to where it is full; ``None`` without
     growth, or where what is free is unknown."""
@@ -168,7 +159,9 @@ def chart_growth(run: Run) -> Chart | None:
         axes.plot(ends, values, color=_LIGHT['problem'], ls='--', label=said)
         most = gib * (held[-1] + room.free_bytes / ranks)
         axes.axhline(most, color=_INK, ls='--', label='what there is')
-        _end_panel(axes)
+        axes.set_ylim(0)
+        place = {'loc': 'lower right', 'bbox_to_anchor': (1.0, 0.98)}
+        axes.legend(ncols=4, handlelength=1.4, borderaxespad=0.1, **place)
 
     return Chart(
         f'Memory grows by {format_bytes(1000 * each)} per 1000 iterations, {said}; '
@@ -223,7 +216,7 @@ def chart_timeline(run: Run) -> Chart | None:
         for axes, (_, color, line, low, high, top) in zip(panels, tracks):
             axes.fill_between(x, low, high, step='pre', color=color, alpha=0.2, lw=0)
             axes.plot(x, line, color=color, ds='steps-pre')
-            _end_panel(axes, top)
+            axes.set_ylim(0, top)
         first = panels[0]
         for at_s, kind in _find_events(run):
             at = at_s / divide

@@ -21,7 +21,7 @@ Fact = tuple[str, object]
 """A label and what stands behind it; ``None`` leaves it out."""
 SIGNS = {'problem': '!', 'notice': '-', 'ok': '+', 'unknown': '?'}
 """Of the levels of an item."""
-_WORDS = ('', 'limited by', '9 times in 10', 'held up')
+_WORDS = ('', 'limited by', '9 times in 10')
 """Headings of a last column with words."""
 
 

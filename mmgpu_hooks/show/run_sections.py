@@ -250,7 +250,8 @@ def _findings_section(answer: Answer) -> Section:
     """Each judgement with its numbers; ``mmgpu explain`` has what its rule says."""
     items = []
     for one in answer.diagnosis.findings:
-        share = one.share
-        basis = '' if share is None else f' · {format_pct(100 * share)} of the time'
-        items.append(Item(one.detail, one.title, one.code + basis, one.severity))
+        basis = one.code
+        if one.share is not None:
+            basis += f' · {format_pct(100 * one.share)} of the time'
+        items.append(Item(one.detail, one.title, basis, one.severity))
     return Section('Findings', 'findings', items=items)
