@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from mmgpu_hooks.commands import options
-from mmgpu_hooks.commands.output import print_answer
+from mmgpu_hooks.commands.output import print_answer, warner
 from mmgpu_hooks.judge.console_log import MOST_BYTES, ConsoleLog, read_log
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end, read_host
@@ -81,8 +81,8 @@ def _read_log(name: str) -> ConsoleLog:
     with open(name, 'rb') as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_BYTES:
-            what = f'the last {format_bytes(MOST_BYTES)} of {name}'
-            print(f'mmgpu why: reading {what}, which has more.', file=sys.stderr)
+            end = f'the last {format_bytes(MOST_BYTES)}'
+            warner('why')(f'reading {end} of {name}, which has more.')
         return read_log(file, size)
 
 

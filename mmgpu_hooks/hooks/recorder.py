@@ -6,7 +6,9 @@ import contextlib
 import math
 import os
 import platform
+import re
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, Callable
 
@@ -15,7 +17,6 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 from msgspec import structs
 
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
-from mmgpu_hooks.hooks.raised import describe_error
 from mmgpu_hooks.hooks.recording import Guard, Recording
 from mmgpu_hooks.hooks.saves import SOURCE as SAVES
 from mmgpu_hooks.hooks.saves import SaveSource
@@ -53,6 +54,10 @@ MOST_ITERATIONS = 10_000
 
 MOST_SKIPPED = 64
 """Iterations; what is kept of them until the next sum stays small."""
+
+_LETTERS, _MOST_LINES = 300, 60
+"""Of a traceback."""
+_FETCH = re.compile(r'torch[/\\]utils[/\\]data[/\\]_utils[/\\]fetch\.py$')
 
 
 class LogSchedule:
@@ -358,7 +363,7 @@ class Recorder:
             is_stop = isinstance(error, (KeyboardInterrupt, SystemExit))
             status = 'interrupted' if is_stop else 'failed'
             # a user's exception may raise when it is read
-            described = self._guard.run('exception', describe_error, error) or {
+            described = self._guard.run('exception', _describe_error, error) or {
                 'error': type(error).__name__
             }
         return EndRecord(
@@ -378,6 +383,40 @@ def _count_parameters(model: Any) -> int | None:
         Exception
     ):  # a lazy module has none before its first batch
         return sum(int(one.numel()) for one in model.parameters())
+    return None
+
+
+def _describe_error(error: BaseException) -> dict[str, Any]:
+    """Fields of an end record.
+
+    Args:
+        error: What passed through the train loop, and was caught nowhere.
+
+    Returns:
+        Its type, its traceback without lines of code (PyTorch puts a worker's into the
+        message), and the sample that raised in this process.
+    """
+    printed = traceback.format_exception(type(error), error, error.__traceback__)
+    lines = [
+        line[:_LETTERS]
+        for line in ''.join(printed).splitlines()
+        if not line.startswith('    ')
+    ]
+    return {
+        'error': type(error).__name__,
+        'traceback': tuple(lines[-_MOST_LINES:]),
+        'sample': _find_sample(error),
+    }
+
+
+def _find_sample(error: BaseException) -> str | None:
+    """The index that the data set was asked for."""
+    is_loading = False
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        is_loading |= bool(_FETCH.search(frame.f_code.co_filename))
+        asked = frame.f_locals.get('idx', frame.f_locals.get('index'))
+        if is_loading and isinstance(asked, int):
+            return f'index {asked}'
     return None
 
 
