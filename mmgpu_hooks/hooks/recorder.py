@@ -379,9 +379,8 @@ class Recorder:
 
 
 def _count_parameters(model: Any) -> int | None:
-    with contextlib.suppress(
-        Exception
-    ):  # a lazy module has none before its first batch
+    # a lazy module has none before its first batch
+    with contextlib.suppress(Exception):
         return sum(int(one.numel()) for one in model.parameters())
     return None
 
