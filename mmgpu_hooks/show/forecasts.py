@@ -74,7 +74,7 @@ def tabulate_predictions(
         ('9 in 10 within', '', interval),
         ('data wait', 'data_wait_s', format_seconds),
         ('images/s', 'images_per_s', '{:.1f}'.format),
-        ('limited by', 'limit', 'the {}'.format),
+        ('limited by', 'limit', str),
     )
     return tabulate(predictions, columns, 'Predicted with other settings', 1)
 

@@ -181,7 +181,7 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
     marked = {loader.num_workers or 0: 'now'}
     for change in answer.recommendation.changes:
         if change.key == WORKERS_KEY:
-            marked[change.new] = 'recommended'
+            marked[change.new] = 'new'
     usual = {n for n in _USUAL_WORKERS if n < workload.usable_cores + 1}
     prefetch = loader.prefetch_factor or DEFAULT_PREFETCH
     points = [

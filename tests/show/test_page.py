@@ -58,7 +58,7 @@ SAID = {
     'changes': 'num_workers',
     'time': 'EMAHook',
     'over-time': '',
-    'what-if': 'recommended',
+    'what-if': '3 new',
     'loader': 'LoadImageFromFile',
     'memory': 'allocated, peak',
     'saves': 'waits for one',
