@@ -99,7 +99,7 @@ def test_each_part_is_what_was_planted(tmp_path, loop):
 
 @pytest.mark.timing
 def test_starting_and_ending_workers_is_no_wait(tmp_path):
-    runner = build_planted(tmp_path, iterations=12, save_interval=5, num_workers=2)
+    runner = build_planted(tmp_path, iterations=12, save_interval=5, workers=2)
     runner.train()
     evidence, loader = evidence_of(tmp_path), runner.train_dataloader
     assert evidence.end is not None
