@@ -24,7 +24,7 @@ from mmgpu_hooks.show.document import to_json
 @click.argument('after', type=PATH)
 @as_format
 def compare(before: Path, after: Path, form: str) -> int:
-    """Set two runs against each other, each named by its work_dir.
+    """Compare two runs, each named by its work_dir.
 
     Iteration time and each part of the time ledger, with intervals; and which settings,
     limits of the host and versions are not the same.

@@ -150,8 +150,8 @@ def _drop_output() -> None:
 
 @contextlib.contextmanager
 def _stopped_by_kill() -> Iterator[None]:
-    """``kill`` and a lost connection end trainings and remove temporary folders, as
-    Ctrl-C does.
+    """Have ``kill`` and a lost connection end a command as Ctrl-C does: no training
+    runs on, no temporary folder stays.
     """
     before = {}
     # only the main thread may

@@ -18,7 +18,7 @@ Decorator = Callable[[Function], Function]
 
 
 class Command(click.Command):
-    """A command whose options of several values take several words each."""
+    """A command in which one option may be followed by several values."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse ``--num-workers 0 2`` as ``--num-workers 0 --num-workers 2``."""
@@ -101,7 +101,7 @@ time_limit = click.option(
     type=SECONDS,
     default=600.0,
     metavar='SECONDS',
-    help='Of each training, its start included.',
+    help='Limit of each training, its start included.',
 )
 
 

@@ -44,7 +44,7 @@ _warn = warner('pick-gpu')
     '--wait',
     type=options.SECONDS,
     metavar='SECONDS',
-    help='Wait so long for GPUs to become free; by default not at all.',
+    help='Wait this long for GPUs to become free; by default not at all.',
 )
 @click.argument('program', nargs=-1, type=click.UNPROCESSED, metavar='[-- COMMAND...]')
 def pick_gpu(

@@ -24,7 +24,7 @@ from mmgpu_hooks.show.text import short_path
 @options.run_folders_argument
 @options.flag(
     '--allow-batch-size',
-    'Recommend another batch size, too, where runs with several tell its memory '
+    'Recommend another batch size, too, where runs with several show its memory '
     'and its speed.',
 )
 @click.option(

@@ -59,7 +59,7 @@ def print_outcome(outcome: RewriteOutcome, form: str, *, dry: bool, check: bool)
 def _render_text(outcome: RewriteOutcome, *, written: bool) -> str:
     """The outcome for a terminal."""
     if outcome.status == 'unchanged':
-        return f'{outcome.source} says so already. Nothing to change.'
+        return f'{outcome.source} has that already. Nothing to change.'
     lines = [outcome.diff.rstrip('\n'), '', *(f'- {note}' for note in outcome.notes)]
     if written:
         lines.append(f'Written to {short_path(outcome.target)}')

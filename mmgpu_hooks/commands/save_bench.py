@@ -30,7 +30,7 @@ from mmgpu_hooks.show.document import to_json
     '--saves',
     type=click.IntRange(min=BENCH_SAVES),
     default=6,
-    help='To measure of each; one more is made before.',
+    help='To measure beside each number; one more is made before.',
 )
 @options.time_limit
 @options.fresh

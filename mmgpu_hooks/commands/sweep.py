@@ -26,7 +26,7 @@ from mmgpu_hooks.show.document import to_json
     type=options.SECONDS,
     default=60.0,
     metavar='SECONDS',
-    help='To measure each for after its warm-up; it ends earlier when its interval is '
+    help='Time to measure each after its warm-up; it ends earlier when its interval is '
     'within 3 %.',
 )
 @options.time_limit

@@ -32,8 +32,8 @@ def read_trainable_config(path: Path) -> FlatConfig:
     missing = [key for key in keys if not config.get((key,))]
     if missing:
         raise UserError(
-            f'{path}: expected a config that trains, found none of '
-            f'{" and ".join(missing)} in it; name the one that you train.'
+            f'{path}: expected a config that trains, found no '
+            f'{" and no ".join(missing)} in it; name the one that you train.'
         )
     return config
 

@@ -83,7 +83,7 @@ def verify(
             warner('verify')('stopped; the same command goes on from there.')
             return exit_codes.INTERRUPTED
         measured = plan.finish(outcome)
-        # what is whole is printed, and not gone on with
+        # a finished measurement is printed; the same command starts anew
         store.clear()
     gain, notes, ranks = sum_predicted_gain(run, recommendation), [], run.run.world_size
     if ranks > 1:

@@ -9,6 +9,7 @@ from mmgpu_hooks.judge.columns import Column, Intervals, filled, read_field
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import NATURE, find_unequal
 from mmgpu_hooks.model import stats
+from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import FigureComparison, RunComparison
 from mmgpu_hooks.schema.recorded import PARTS, RunRecord
 
@@ -30,10 +31,10 @@ _CHANGING = 'host.ram_available_bytes', 'host.shm_free_bytes'
 def compare_runs(before: Run, after: Run) -> RunComparison:
     """Compare one rank's run with another run.
 
-    The first interval of each is warm-up and left out. What an interval tells is
-    averaged over intervals; their spread, with what neighbours have in common, gives
-    the intervals of confidence. What differs from one start of the same training to
-    the next is not in them.
+    The first interval of each is warm-up and left out. The figures of intervals
+    are averaged; their spread, with the correlation of neighbours, gives the
+    confidence intervals. What differs from one start of the same training to the next
+    is not in them.
 
     Args:
         before: The run compared with.
@@ -54,8 +55,9 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
         if iteration is None or iteration.is_drift or iteration.value <= 0.0:
             more = max(stats.LEAST_VALUES - count, 1) * run.run.interval_iterations
             obstacles.append(
-                f'The {name} run is too short for how much it drifts: {count} '
-                f'intervals after the warm-up; train {more} iterations more at least.'
+                f'The {name} run is too short for how much it drifts: '
+                f'{plural(count, "interval")} after the warm-up; train at least {more} '
+                'more iterations.'
             )
     notes = [*before.notes, *after.notes]
     old, new = before.external_cpu_cores, after.external_cpu_cores

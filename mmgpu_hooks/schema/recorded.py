@@ -105,7 +105,7 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     cgroup_memory_bytes: Optional[Count] = None
     """Smallest memory limit over all cgroup ancestors."""
     shm_total_bytes: Optional[Count] = None
-    """Size of ``/dev/shm``, through which workers hand over batches."""
+    """Size of ``/dev/shm``, through which workers send batches."""
     shm_free_bytes: Optional[Count] = None
     open_files_soft: Optional[Count] = None
     """Soft limit on open files of this process."""
@@ -170,7 +170,7 @@ class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False)
     hostname: Optional[str] = None
     pid: Optional[Count] = None
     process_start: Optional[Count] = None
-    """Clock ticks after boot when it began: numbers of processes are used again."""
+    """Clock ticks after boot when it began: process ids are reused."""
     memory_cgroup: Optional[str] = None
     """Folder of the control group that limits its memory."""
     oom_kills: Optional[Count] = None
@@ -180,7 +180,7 @@ class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False)
 
 
 class HostWindow(Recorded, frozen=True, kw_only=True):
-    """What the host did to everybody on it during one interval."""
+    """What the whole host went through during one interval."""
 
     throttled_s: Optional[Number] = None
     """Time that CPU quotas of its control groups held their tasks back, added up over
@@ -202,8 +202,9 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     thread_cpu_s: Optional[Number] = None
     """Of ``cpu_s``, what all their other threads used."""
     occupancy: Optional[DurationStats] = None
-    """How long a worker was busy with one batch, of those that the loop took; counted
-    are those that were made. ``None`` where workers were not reached."""
+    """Batch time: how long a worker was busy with one batch, of those that the loop
+    took; ``count`` is of those that were made. ``None`` where workers were not
+    reached."""
     occupancy_std_s: Optional[Number] = None
     batch_cpu: Optional[DurationStats] = None
     """CPU of the worker for one batch, all its threads; likewise."""
@@ -307,7 +308,7 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     first_waits: Count = 0
     """How many of the waits were the first of an epoch."""
     first_wait_s: Number = 0.0
-    """Their sum, with what of it is booked as ``startup``."""
+    """Their sum, with the part of it that is booked as ``startup``."""
     images: Optional[Count] = None
     """Images trained on by this rank."""
     process_own_bytes: Optional[Count] = None
@@ -369,7 +370,7 @@ host memory, hooks of ``before_save_checkpoint``, a strategy's own way)."""
 class SavePhase(Recorded, frozen=True, kw_only=True):
     """One phase of a save, as the saving thread went through it.
 
-    ``wall_s = cpu_s + run_delay_s + blocked_s`` where the scheduler tells.
+    ``wall_s = cpu_s + run_delay_s + blocked_s`` where the kernel shows it.
     """
 
     wall_s: Number
@@ -411,11 +412,12 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
     """Loader workers that were alive; ``None`` where the loader is not watched."""
     workers_busy: Optional[Number] = None
     """How many of them were on a core or waiting for one, mean over the save; ``None``
-    where the kernel hides that, or one came or went meanwhile, as is the next one."""
+    where the kernel hides that, or one came or went meanwhile; so is
+    ``workers_cpu_s``."""
     workers_cpu_s: Optional[Number] = None
     other_cpu_s: Optional[Number] = None
-    """CPU of everybody but this process and its workers; of other ranks too. ``None``
-    where that of the workers or of the host is unknown."""
+    """CPU of all processes but this one and its workers; other ranks count, too.
+    ``None`` where that of the workers or of the host is unknown."""
     memory_pressure_pct: Optional[Number] = None
     """Share of the save in which some task waited for memory (PSI ``some``)."""
     major_faults: Optional[Count] = None
@@ -434,7 +436,7 @@ class SaveAftermathRecord(Line, frozen=True, kw_only=True, tag='save_aftermath')
     iteration: Count
     """That of the save."""
     iterations: Count
-    """Looked at after it: as many as batches can be made ahead, or fewer when another
+    """Counted after it: as many as batches can be made ahead, or fewer when another
     save, a validation, the end of an epoch or of the run came first; 0 when one came at
     once, so that nothing was won back."""
     waits_s: Number
@@ -445,7 +447,7 @@ class SaveAftermathRecord(Line, frozen=True, kw_only=True, tag='save_aftermath')
 
 
 class ValidationRecord(Line, frozen=True, kw_only=True, tag='validation'):
-    """One validation in the midst of training, with what its own loader did.
+    """One validation during training, with what its own loader did.
 
     A validation that an error ended has no record.
     """
@@ -496,7 +498,7 @@ class ValidationRecord(Line, frozen=True, kw_only=True, tag='validation'):
 
 
 class UnknownRecord(Line, frozen=True, kw_only=True, tag='unknown'):
-    """A figure that this run does not tell, which showed only while it was on."""
+    """A figure that is unknown in this run, which showed only while it was on."""
 
     source: str
     reason: str

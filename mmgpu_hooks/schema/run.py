@@ -146,7 +146,7 @@ def _read_records(path: Path) -> tuple[dict[Any, list[Any]], list[str]]:
 
 def _check_one_run(path: Path, starts: list[str], bad: list[str]) -> None:
     if not starts:
-        seen = f'{len(bad)} unreadable lines' if bad else 'none'
+        seen = plural(len(bad), 'unreadable line') if bad else 'none'
         raise EvidenceError(
             f'{path}: expected a run record of GPUEfficiencyHook, found {seen}; '
             'the file is damaged or not ours, so train again with the hook.'

@@ -36,7 +36,7 @@ def refusal(capsys):
 BAD_CONFIGS = {
     None: 'expected a config file, found nothing there',
     '1 / 0\n': 'expected a config that MMEngine loads, found ZeroDivisionError',
-    "model = dict(type='A')\n": 'found none of train_dataloader and train_cfg',
+    "model = dict(type='A')\n": 'found no train_dataloader and no train_cfg',
 }
 
 

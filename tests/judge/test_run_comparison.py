@@ -79,7 +79,7 @@ def test_a_run_too_short_says_how_much_is_missing():
     comparison = compare(make_noisy_run(1), make_evidence(intervals=4))
     (obstacle,) = comparison.obstacles
     assert 'The second run is too short' in obstacle
-    assert '60 iterations more' in obstacle
+    assert '60 more iterations' in obstacle
     assert comparison.figures[0].difference is None
 
 
