@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ def locate_padded_size(config: Mapping[str, Any]) -> tuple[Size | None, str]:
             size, sources = _larger(size, augment['size']), [*sources, name]
     divisor = int(preprocessor.get('pad_size_divisor') or 1)
     if size is None:
-        return None, 'no transform of the train pipeline fixes the size'
+        return None, 'no known transform of the train pipeline fixes the size'
     if divisor > 1:
         sources.append(f'pad_size_divisor={divisor}')
     return _round_up(size, divisor), ', '.join(dict.fromkeys(sources))
@@ -76,32 +77,41 @@ def _mixes_ratios(transforms: Iterable[_Transform], mixes: bool) -> bool:
     """Whether a batch may hold portrait and landscape images."""
     for transform in transforms:
         name = type_name(transform)
-        if name == 'RandomChoice':
+        if name in ('RandomChoice', 'RandomApply'):
             mixes = any(_mixes_ratios(one, mixes) for one in _branches(transform))
         elif name == 'RandomCrop':
-            mixes = transform.get('crop_type', 'absolute').endswith('_range')
-        elif name == 'MinIoURandomCrop':
-            mixes = True
-        elif name in ('Resize', 'RandomResize') or 'Mosaic' in name:
+            kind = transform.get('crop_type', 'absolute')
+            mixes = kind.endswith('_range') or (mixes and kind == 'relative')
+        elif name in ('MinIoURandomCrop', 'FixShapeResize'):
+            mixes = name == 'MinIoURandomCrop'
+        elif name in ('Resize', 'FixScaleResize', 'RandomResize') or 'Mosaic' in name:
             mixes = mixes and bool(transform.get('keep_ratio'))
     return mixes
 
 
 def _branches(transform: _Transform) -> Iterator[Sequence[_Transform]]:
-    for branch in transform.get('transforms') or ():
+    """What may be done: one of several pipelines; or nothing, or all."""
+    inner = transform.get('transforms') or ()
+    if type_name(transform) == 'RandomApply':
+        inner = [(), inner]
+    for branch in inner:
         yield branch if isinstance(branch, Sequence) else [branch]
 
 
 def _apply_all(transforms: Iterable[_Transform], size: Size | None) -> Size | None:
     for transform in transforms:
-        rule = _RULES.get(type_name(transform))
-        size = rule(transform, size) if rule else size
+        name = type_name(transform)
+        if rule := _RULES.get(name):
+            size = rule(transform, size)
+        elif _RESIZES.search(name):
+            size = None
     return size
 
 
 def _choose(transform: _Transform, size: Size | None) -> Size | None:
     ends = [_apply_all(branch, size) for branch in _branches(transform)]
-    return max((end for end in ends if end), key=math.prod, default=None)
+    known = [end for end in ends if end]
+    return max(known, key=math.prod) if known and known == ends else None
 
 
 def _join(transform: _Transform, size: Size | None) -> Size | None:
@@ -116,21 +126,32 @@ def _transform_affine(transform: _Transform, size: Size | None) -> Size | None:
 
 
 def _resize(transform: _Transform, size: Size | None) -> Size | None:
+    # whatever draws a scale leaves the rest to another transform
+    kind = type_name({'type': transform.get('resize_type', transform['type'])})
     scale = transform.get('scales') or transform.get('scale')
-    if not scale:
-        return size
-    several = isinstance(scale, Sequence) and isinstance(scale[0], Sequence)
+    if not scale or kind not in _RULES:
+        return None
+    is_short = 'max_size' in transform or kind == 'ResizeShortestEdge'
+    several = isinstance(scale, list) and (is_short or isinstance(scale[0], Sequence))
+    each = scale if several else [scale]
+    if is_short:
+        limit = int(transform.get('max_size') or 0)
+        short = max(min(_scale(one)) for one in each)
+        return (min(short, limit), limit) if limit else None
     ratio = max(transform.get('ratio_range') or (1.0,))
-    sizes = [_scale(one, transform) for one in (scale if several else [scale])]
+    sizes = [_scale(one, transform) for one in each]
     height, width = max(sizes, key=math.prod)
     return round(height * ratio), round(width * ratio)
 
 
 def _crop(transform: _Transform, size: Size | None) -> Size | None:
-    kind = transform.get('crop_type', 'absolute')
+    kind, crop = transform.get('crop_type', 'absolute'), transform['crop_size']
+    if kind == 'relative' and size is not None:
+        across, down = crop if isinstance(crop, Sequence) else (crop, crop)
+        return round(size[0] * down), round(size[1] * across)
     if not kind.startswith('absolute'):
         return size
-    height, width = _scale(transform['crop_size'])
+    height, width = _scale(crop)
     if kind == 'absolute_range':
         height = width = max(width, height)
     return (min(size[0], height), min(size[1], width)) if size else (height, width)
@@ -147,16 +168,22 @@ def _pad(transform: _Transform, size: Size | None) -> Size | None:
 
 _RULES: dict[str, Callable[[_Transform, Size | None], Size | None]] = {
     'RandomChoice': _choose,
+    'RandomApply': _choose,
     'Mosaic': _join,
     'CachedMosaic': _join,
     'RandomAffine': _transform_affine,
     'Resize': _resize,
+    'FixScaleResize': _resize,
     'RandomResize': _resize,
     'RandomChoiceResize': _resize,
+    'ResizeShortestEdge': _resize,
+    'FixShapeResize': lambda fixed, _: (fixed['height'], fixed['width']),
     'RandomCrop': _crop,
     'Pad': _pad,
 }
 """The size after a transform that has a say, by its name."""
+_RESIZES = re.compile('Resize|Crop|Pad|Mosaic|Scale|Expand')
+"""In the name of another transform: the size after it is unknown."""
 
 
 def _scale(scale: Any, transform: _Transform | None = None) -> Size:

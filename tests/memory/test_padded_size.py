@@ -40,6 +40,15 @@ AFFINE = step('RandomAffine', border=(-320, -320))
 DETR = step('RandomChoice', transforms=[[SCALES], [SCALES, ANY_CUT, SCALES]])
 SYNC = step('BatchSyncRandomResize', random_size_range=(480, 800))
 FIXED = step('BatchFixedSizePad', size=(1024, 900))
+SHORT = {'resize_type': 'ResizeShortestEdge', 'max_size': 2048}
+SHORTS = step('RandomChoiceResize', scales=[256, 307, 1024], **SHORT)
+SHORTEST = step('ResizeShortestEdge', scale=(640, 800), max_size=1333)
+SQUARE = step('Resize', scale=(640, 640))
+HALF = step('RandomCrop', crop_size=(0.5, 0.25), crop_type='relative')
+MAYBE = step('RandomApply', transforms=[step('Resize', scale=1024)])
+FIX_SCALE = step('FixScaleResize', scale=(640, 480))
+FIX_SHAPE = step('FixShapeResize', width=640, height=480)
+ODD = [step('OwnResize', size=5), step('CenterCrop', crop_size=5)]
 MIXED = 'portrait beside landscape'
 
 
@@ -60,6 +69,13 @@ MIXED = 'portrait beside landscape'
             'Resize, BatchSyncRandomResize',
         ),
         (config(COCO, augments=[FIXED]), (1024, 1333), 'Resize, BatchFixedSizePad'),
+        (config(SHORTS), (1024, 2048), 'RandomChoiceResize'),
+        (config(SHORTS, CUT), (640, 640), 'RandomChoiceResize, RandomCrop'),
+        (config(SHORTEST), (640, 1333), 'ResizeShortestEdge'),
+        (config(SQUARE, HALF), (160, 320), 'Resize, RandomCrop'),
+        (config(SQUARE, MAYBE), (1024, 1024), 'Resize, RandomApply'),
+        (config(FIX_SCALE), (480, 640), 'FixScaleResize'),
+        (config(FIX_SHAPE, sampler=None), (480, 640), 'FixShapeResize'),
         # a crop of any shape makes portraits of landscapes
         (config(DETR), (1333, 1333), f'RandomChoice, {MIXED}'),
         (config(step('MinIoURandomCrop'), COCO), (1333, 1333), f'Resize, {MIXED}'),
@@ -90,11 +106,14 @@ def test_wrapped_data_sets_come_first():
     'case',
     [
         {},
-        config({'type': 'OwnResize', 'size': 5}),
-        config({'type': 'Pad', 'size_divisor': 32}),
+        *(config(SQUARE, one) for one in ODD),
+        config(step('RandomChoice', transforms=[[SQUARE], ODD])),
+        config(SQUARE, step('Resize', scale_factor=2.0)),
+        config(step('RandomChoiceResize', scales=[480], resize_type='OwnResize')),
+        config(step('Pad', size_divisor=32)),
     ],
 )
 def test_a_size_that_nothing_fixes_is_unknown(case):
     size, why = locate_padded_size(case)
     assert size is None
-    assert why == 'no transform of the train pipeline fixes the size'
+    assert why == 'no known transform of the train pipeline fixes the size'
