@@ -10,6 +10,7 @@ import importlib
 import io
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -96,17 +97,18 @@ def can_draw() -> bool:
 
 def chart_ledger(run: Run) -> Chart | None:
     """The seconds of a run by part of the time ledger; ``None`` without any."""
-    ledger_s = {part: run.ledger_s.get(part, 0.0) for part in PARTS}
-    parts = [part for part in PARTS if ledger_s[part] > 0]
+    ledger_s = defaultdict[str, float](float)
+    for part in PARTS:
+        if seconds := run.ledger_s.get(part):
+            ledger_s[part if part in _LIGHT else 'other'] += seconds
     whole_s = sum(ledger_s.values())
 
     def paint(figure: Any) -> None:
         figure.set_size_inches(_WIDTH, _BAR + _EDGE)
         axes, end = figure.subplots(), 0.0
-        for part in parts:
-            name, length = PART_NAMES[part], ledger_s[part]
-            style = {'color': _LIGHT.get(part, _LIGHT['other']), 'edgecolor': _PAPER}
-            axes.barh(0, length, 0.68, end, label=name, lw=0.8, **style)
+        for role, length in ledger_s.items():
+            name, style = PART_NAMES[role], {'color': _LIGHT[role], 'lw': 0.8}
+            axes.barh(0, length, 0.68, end, label=name, edgecolor=_PAPER, **style)
             # a name is written where its part is long enough
             if length > whole_s * 0.016 * len(name):
                 place = {'ha': 'center', 'va': 'center_baseline', 'fontsize': _TINY}
@@ -118,7 +120,7 @@ def chart_ledger(run: Run) -> Chart | None:
         marks = {'handlelength': 0.8, 'handleheight': 0.8, 'handletextpad': 0.4}
         axes.legend(ncols=8, columnspacing=1.2, **place, **marks)
 
-    return Chart(f'Parts of {format_seconds(whole_s)}.', paint) if parts else None
+    return Chart(f'Parts of {format_seconds(whole_s)}.', paint) if ledger_s else None
 
 
 def _open_panels(figure: Any, titles: Sequence[str], x_title: str) -> list[Any]:

@@ -22,7 +22,7 @@ Fact = tuple[str, object]
 SIGNS = {'problem': '!', 'notice': '-', 'ok': '+', 'unknown': '?'}
 """Of the levels of an item."""
 _WORDS = ('', 'limited by', '9 times in 10')
-"""Headings of a last column with words."""
+"""Headings of columns with words."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,8 @@ class Table:
     """Rows that stand out."""
 
     def is_words(self, column: int) -> bool:
-        """Whether a column holds words; a last one that is named so does."""
-        is_last = column == len(self.head) - 1
-        return column < self.texts or (is_last and self.head[column] in _WORDS)
+        """Whether a column holds words: one of the first, or by its heading."""
+        return column < self.texts or self.head[column] in _WORDS
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -59,16 +59,26 @@ def answer_memory(
 
 
 def tabulate_predictions(
-    predictions: Sequence[Prediction], mark: Callable[[Prediction], str]
+    predictions: Sequence[Prediction], own_batch: int | None, marks: Mapping[int, str]
 ) -> Table:
-    """A row a setting; the mark stands behind its number of workers."""
+    """A row a setting; batch sizes where they are not all the run's own.
+
+    Args:
+        predictions: In the order of the rows.
+        own_batch: Batch size of the run.
+        marks: What stands beside some numbers of workers, at this batch size.
+    """
+
+    def mark(one: Prediction) -> str:
+        return marks.get(one.num_workers, '') if one.batch_size == own_batch else ''
 
     def interval(one: Prediction) -> str:
         low, high = one.iter_time_low_s, one.iter_time_high_s
         return f'{format_seconds(low)} to {format_seconds(high)}'
 
     columns: Sequence[Column] = (
-        ('workers', '', lambda one: f'{one.num_workers} {mark(one)}'),
+        ('workers', 'num_workers', str),
+        ('', '', mark),
         ('batch', 'batch_size', str),
         ('iteration', 'iter_time_s', format_seconds),
         ('9 in 10 within', '', interval),
@@ -76,7 +86,9 @@ def tabulate_predictions(
         ('images/s', 'images_per_s', '{:.1f}'.format),
         ('limited by', 'limit', str),
     )
-    return tabulate(predictions, columns, 'Predicted with other settings', 1)
+    if all(one.batch_size == own_batch for one in predictions):
+        columns = [one for one in columns if one[0] != 'batch']
+    return tabulate(predictions, columns, 'Predicted with other settings')
 
 
 def describe_forecast(answer: Mapping[str, Any]) -> list[Section]:
@@ -86,11 +98,8 @@ def describe_forecast(answer: Mapping[str, Any]) -> list[Section]:
         answer: As its JSON; ``docs/en/predict.md`` documents the keys.
     """
     workload: Workload = answer['workload']
-    own = (workload.num_workers, workload.batch_size)
-
-    def mark(one: Prediction) -> str:
-        return '*' if (one.num_workers, one.batch_size) == own else ''
-
+    marks = {workload.num_workers: '*'}
+    table = tabulate_predictions(answer['predictions'], workload.batch_size, marks)
     mean = format_seconds(workload.iter_time.mean_s)
     fitted = answer.get('fitted_runs', {})
     runs = [f'{path} (batch {size})' for path, size in fitted.items()]
@@ -102,7 +111,7 @@ def describe_forecast(answer: Mapping[str, Any]) -> list[Section]:
     memory = list(_describe_memory(answer.get('memory')))
     return [
         Section(facts=facts),
-        Section(table=tabulate_predictions(answer['predictions'], mark)),
+        Section(table=table),
         *([Section(facts=memory)] if memory else []),
         *listing('Notes', (*workload.notes, *answer['notes'])),
     ]

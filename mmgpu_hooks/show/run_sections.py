@@ -159,7 +159,7 @@ def _time_section(run: Run) -> Section:
         (
             PART_NAMES.get(part, part),
             format_seconds(seconds),
-            format_pct(100 * seconds / whole_s) if whole_s else 'unknown',
+            f'{100 * seconds / whole_s:.1f} %' if whole_s else 'unknown',
             format_seconds(seconds / count if count else None),
             most if part == 'hooks' else '',
         )
@@ -188,7 +188,7 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
         predict_setting(workload, workers, prefetch)
         for workers in sorted(usual | set(marked))
     ]
-    table = tabulate_predictions(points, lambda one: marked.get(one.num_workers, ''))
+    table = tabulate_predictions(points, workload.batch_size, marked)
     return Section(title, 'what-if', table=table)
 
 
@@ -254,4 +254,7 @@ def _findings_section(answer: Answer) -> Section:
         if one.share is not None:
             basis += f' · {format_pct(100 * one.share)} of the time'
         items.append(Item(one.detail, one.title, basis, one.severity))
-    return Section('Findings', 'findings', items=items)
+    more = (
+        ['What a rule looks for and what helps: mmgpu explain CODE.'] if items else []
+    )
+    return Section('Findings', 'findings', more, items=items)

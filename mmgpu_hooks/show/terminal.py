@@ -20,7 +20,7 @@ MOST_WIDTH = 100
 """Longer lines of words are hard to read."""
 _UNLIMITED = 1000
 _MANY = 8
-"""Columns of a table that stand closer."""
+"""From so many columns on they stand closer."""
 _STYLES = {'problem': 'red', 'notice': 'yellow', 'ok': 'green', 'unknown': 'dim'}
 _DIFF_STYLES = {'+': 'green', '-': 'red', '@': 'cyan'}
 
@@ -120,7 +120,7 @@ def _pairs(rows: Sequence[tuple[Text, Text]]) -> RenderableType:
 def _table(table: Table) -> RenderableType:
     from rich.table import Table as Grid
 
-    gap = 1 if len(table.head) > _MANY else 2
+    gap = 1 if len(table.head) >= _MANY else 2
     grid = Grid(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style='bold')
     for index, title in enumerate(table.head):
         is_words = table.is_words(index)

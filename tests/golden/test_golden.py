@@ -15,9 +15,11 @@ import pytest
 from golden.facts import (
     CASES,
     EXPECTED,
+    SHARED_CONFIG,
     TOLERANCES,
     ask_in_process,
     gather_facts,
+    lay_out,
     list_cases,
     near,
 )
@@ -38,3 +40,20 @@ def test_the_front_door_says_the_same_of_it(case: str, tmp_path: Path) -> None:
     for kind in TOLERANCES:
         assert found.pop(kind) == near(kind, expected.pop(kind))
     assert found == expected
+
+
+@pytest.mark.parametrize('words', ['recommend --dry-run --details', 'predict'])
+@pytest.mark.parametrize('case', ['rtmdet_before', 'batch_size', 'too_few_workers'])
+def test_tables_of_predictions_fit_80_columns(case, words, tmp_path):
+    lay_out(CASES / case, tmp_path)
+    runs = sorted(map(str, tmp_path.glob('run*')))
+    options = ['--config', str(SHARED_CONFIG)] if 'recommend' in words else []
+    options += ['--batch-size', '2', '8'] if words == 'predict' and runs[1:] else []
+    _, out = ask_in_process([*words.split(), *runs, *options])
+    # a command is never wrapped
+    lines = [line for line in out.splitlines() if not line.startswith('Or once')]
+    assert max(map(len, lines)) <= 80
+    table = out.partition('limited by\n')[2].partition('\n\n')[0].splitlines()
+    cells = [row.split() for row in table]
+    assert len(cells) > 2 and all(number.isdigit() for number, *_ in cells)
+    assert {row[-1] for row in cells} <= {'step', 'cores', 'workers'}

@@ -58,7 +58,7 @@ SAID = {
     'changes': 'num_workers',
     'time': 'EMAHook',
     'over-time': '',
-    'what-if': '3 new',
+    'what-if': '3new',
     'loader': 'LoadImageFromFile',
     'memory': 'allocated, peak',
     'saves': 'waits for one',
