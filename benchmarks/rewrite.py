@@ -153,7 +153,7 @@ def residue(text: str) -> str:
 
 
 def choose_settings(before: Flat) -> dict[str, Any]:
-    """Values that differ from what the config has, for what of these it has."""
+    """Values other than the config's, for its train loader and OpenCV's threads."""
     threads = int(before.get(THREADS, 0)) + 1
     own = {'.'.join(THREADS): threads} if THREADS in before else {}
     if (LOADER, 'num_workers') not in before and before.get((LOADER,)) != 'dict':

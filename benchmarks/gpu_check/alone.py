@@ -34,10 +34,10 @@ def check_copies() -> list[Row]:
             rates.append(256 * MIB / 1e6 / begin.elapsed_time(end))
             how = f'{name}{", non_blocking" * is_async}: {rates[-1]:.1f} GB/s'
             notes.append(f'{how}, the host waited {waits_ms[-1]:.2f} ms')
-    told = f'{rates[3]:.1f} GB/s pinned beside {rates[0]:.1f} pageable'
+    shown = f'{rates[3]:.1f} GB/s pinned beside {rates[0]:.1f} pageable'
     target_text = 'pinned is faster, and non_blocking returns at once'
     passed = rates[3] >= rates[0] and waits_ms[3] < waits_ms[2] / 2
-    return [judged('copies to the card', told, target_text, passed, '; '.join(notes))]
+    return [judged('copies to the card', shown, target_text, passed, '; '.join(notes))]
 
 
 # In a process of its own: the allocator is chosen when CUDA starts.
@@ -67,12 +67,12 @@ def check_allocators() -> list[Row]:
         ours, theirs, retries = (
             found[name] for name in ('peak_bytes', 'theirs', 'retries')
         )
-        told = f'peak {ours} of {theirs} bytes, {retries} retries'
+        shown = f'peak {ours} of {theirs} bytes, {retries} retries'
         passed = ours == theirs >= 256 * MIB
         passed = passed and (retries == 1 or 'retries' in found['lacking'])
         note = '; '.join(f'{name}: {why}' for name, why in found['lacking'].items())
         check = f'allocator {setting or "by default"}'
-        rows.append(judged(check, told, target, passed, note))
+        rows.append(judged(check, shown, target, passed, note))
     return rows
 
 
@@ -106,11 +106,11 @@ def check_locks() -> list[Row]:
     gpu.close()
     rows = []
     for name, (off, on, never) in found.items():
-        told = f'99th percentile {on[1]:.0f} us, {off[1]:.0f} us without'
+        shown = f'99th percentile {on[1]:.0f} us, {off[1]:.0f} us without'
         note = f'median {on[0]:.1f} us, {off[0]:.1f} us without; where it never rests '
         note += f'{never[0]:.1f} us, 99th percentile {never[1]:.0f} us'
         passed, target = on[1] <= 2 * off[1] + 100, 'at most twice, and 100 us'
-        rows.append(judged(f'{name} beside NVML', told, target, passed, note))
+        rows.append(judged(f'{name} beside NVML', shown, target, passed, note))
     return rows
 
 

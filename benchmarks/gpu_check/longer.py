@@ -48,11 +48,11 @@ def check_profile() -> list[Row]:
     sum_pct = 100 * sum(found['parts'].values()) / found['step_s']
     names = ', '.join(found['modules'])
     copies_s = found['parts']['copies']
-    told = f'{found["kernels"]} a step, bound by {found["bound"]}'
+    shown = f'{found["kernels"]} a step, bound by {found["bound"]}'
     passed = bool(found['kernels'] and copies_s and 'layers' in names)
     return [
         within('mmgpu profile: parts of the step', sum_pct, 100, CLOSE_PCT),
-        judged('mmgpu profile: kernels', told, 'kernels, copies', passed, names),
+        judged('mmgpu profile: kernels', shown, 'kernels, copies', passed, names),
     ]
 
 
@@ -70,11 +70,11 @@ def check_compile() -> list[Row]:
             breaks = sum(counters['graph_break'].values())
             found.append((breaks, counters['stats']['unique_graphs']))
         last = trained.evidence.intervals[-1]
-        told = '{} graph breaks, {} graphs'.format(*found[1])
+        shown = '{} graph breaks, {} graphs'.format(*found[1])
         target = '{} and {}, as without the hook'.format(*found[0])
         note = f'peak {last.gpu_mem_peak_bytes} of {last.gpu_mem_reserved_bytes} bytes'
         passed = found[0] == found[1]
-        rows.append(judged(f'compile={mode}', told, target, passed, note))
+        rows.append(judged(f'compile={mode}', shown, target, passed, note))
     return rows
 
 
@@ -89,10 +89,10 @@ def check_ranks() -> list[Row]:
         for rank in '01'
     ]
     first, second = map(read_answer, ranks)
-    told, target = f'{first}, {second}', 'one card, each with peaks of its own'
+    shown, target = f'{first}, {second}', 'one card, each with peaks of its own'
     passed = first['card'] == second['card'] is not None
     passed = passed and first['rank'] != second['rank'] and all(first['peaks'])
-    return [judged('two ranks on one card', told, target, passed)]
+    return [judged('two ranks on one card', shown, target, passed)]
 
 
 def train_rank() -> None:
@@ -119,7 +119,7 @@ def check_memory() -> list[Row]:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         peak = max(train(kind(), [LARGE] * 8, None).tape.peaks) - before
-        told = f'{peak / 2**20:.0f} MiB, {peak / estimate:.2f} times the estimate'
+        shown = f'{peak / 2**20:.0f} MiB, {peak / estimate:.2f} times the estimate'
         passed = 1 <= peak / estimate <= 2
-        rows.append(judged(f'memory, {kind.__name__}', told, '1 to 2 times', passed))
+        rows.append(judged(f'memory, {kind.__name__}', shown, '1 to 2 times', passed))
     return rows

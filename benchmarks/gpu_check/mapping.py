@@ -63,8 +63,8 @@ def _check_one_mapping(spelling: str, expected: str, cards: int) -> Row:
     ways = ', '.join(f'{way} {uuid}' for way, uuid in found.items()) or 'not named'
     passed = bool(found) and set(found.values()) == {expected}
     note = 'one card only: there was no wrong one to find' if cards == 1 else ''
-    told = f'the right card by {" and ".join(found)}' if passed else ways
-    return judged(check, told, f'...{expected[-12:]}', passed, note)
+    shown = f'the right card by {" and ".join(found)}' if passed else ways
+    return judged(check, shown, f'...{expected[-12:]}', passed, note)
 
 
 def check_namespace() -> list[Row]:

@@ -20,10 +20,10 @@ UTIL_POINTS, MEMORY_MIB, THREAD_PCT = 5.0, 4, 0.5
 CONSTANT = ((2.0, 0.0, 3), (0.0, 2.0, 3))
 WAVES = ((1.0, 3.0, 3), (3.0, 1.0, 3), (0.5, 1.5, 6), (0.2, 0.2, 30))
 """Seconds of work and of rest in turns, and rounds, after one that is not judged: the
-driver's figure looks back by up to a second, and our looks by another."""
+driver's figure looks back by up to a second, and our samples by another."""
 EXTRAS = ('sm_clock_mhz', 'throttled_pct', 'sm_active_pct', 'temperature_c')
 
-Looks = list[tuple[float, float]]
+Readings = list[tuple[float, float]]
 """Seconds that each look took, and that it took of a core; or when, and what it saw."""
 
 
@@ -62,20 +62,20 @@ def describe_gpu() -> tuple[str | None, float | None]:
 
 
 @contextmanager
-def sampling(gpu: Gpu, period_s: float = 0.2) -> Iterator[tuple[GpuSampler, Looks]]:
+def sampling(gpu: Gpu, period_s: float = 0.2) -> Iterator[tuple[GpuSampler, Readings]]:
     """The hook's own sampler, at its own pace by default."""
-    looks: Looks = []
+    readings: Readings = []
 
     def read_sample() -> Sample:
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
         sample = gpu.read_sample()
-        looks.append((time.perf_counter() - wall_s, time.thread_time() - cpu_s))
+        readings.append((time.perf_counter() - wall_s, time.thread_time() - cpu_s))
         return sample
 
     sampler = GpuSampler(read_sample, period_s)
     sampler.start()
     try:
-        yield sampler, looks
+        yield sampler, readings
     finally:
         sampler.stop(5.0)
 
@@ -103,7 +103,7 @@ def _check_waves(
     windows, first = list[dict[str, Any]](), list[dict[str, Any]]()
     alongside = sampling_smi(str(uuid)) if has_smi else nullcontext([])
     try:
-        with alongside as smi, sampling(gpu) as (sampler, looks):
+        with alongside as smi, sampling(gpu) as (sampler, readings):
             begin_s = time.perf_counter()
             for work_s, rest_s, rounds in waves:
                 plant(load, work_s, rest_s, 1)
@@ -119,7 +119,7 @@ def _check_waves(
             name = f'utilisation, {work_s:g} s of work and {rest_s:g} s of rest'
             rows += compare(name, window, smi, why)
         if has_more:
-            rows.append(_check_cost(looks, lasted_s, sampler.failure))
+            rows.append(_check_cost(readings, lasted_s, sampler.failure))
             rows.append(_check_memory(gpu, uuid, has_smi))
             # what is read every few seconds may be in none of the short ones
             rows += _check_extras(gpu, [*first, *windows])
@@ -141,7 +141,7 @@ def plant(load: Any, work_s: float, rest_s: float, rounds: int) -> float:
     return 100 * worked_s / (time.perf_counter() - begin_s)
 
 
-def compare(name: str, window: Mapping[str, Any], smi: Looks, why: str) -> list[Row]:
+def compare(name: str, window: Mapping[str, Any], smi: Readings, why: str) -> list[Row]:
     """Ours beside what was planted, and beside nvidia-smi's.
 
     Args:
@@ -168,13 +168,13 @@ def compare(name: str, window: Mapping[str, Any], smi: Looks, why: str) -> list[
     return [*rows, within(check, ours, statistics.fmean(theirs), points)]
 
 
-def _check_cost(looks: Looks, lasted_s: float, failure: str | None) -> Row:
+def _check_cost(readings: Readings, lasted_s: float, failure: str | None) -> Row:
     check, target = 'NVML thread: CPU', f'<= {THREAD_PCT} % of a core'
-    if not looks or failure is not None:
+    if not readings or failure is not None:
         return judged(check, 'unknown', target, False, failure or 'no sample')
-    cpu_pct = 100 * sum(cpu_s for _, cpu_s in looks) / lasted_s
-    walls_us = [1e6 * wall_s for wall_s, _ in looks]
-    note = f'{len(looks)} looks of {statistics.median(walls_us):.0f} us median, '
+    cpu_pct = 100 * sum(cpu_s for _, cpu_s in readings) / lasted_s
+    walls_us = [1e6 * wall_s for wall_s, _ in readings]
+    note = f'{len(readings)} readings of {statistics.median(walls_us):.0f} us median, '
     note += f'{max(walls_us):.0f} us worst'
     return judged(check, f'{cpu_pct:.3f} %', target, cpu_pct <= THREAD_PCT, note)
 
@@ -203,7 +203,7 @@ def _check_extras(gpu: Gpu, windows: Sequence[Mapping[str, Any]]) -> list[Row]:
     rows, reasons = [], gpu.reasons()
     for figure in EXTRAS:
         values = [f'{window[figure]:.6g}' for window in windows if figure in window]
-        told, why = (values or ['unknown'])[0], reasons.get(figure, '')
+        shown, why = (values or ['unknown'])[0], reasons.get(figure, '')
         passed, note = bool(values or why), '' if values else why
-        rows.append(judged(figure, told, 'a value, or why not', passed, note))
+        rows.append(judged(figure, shown, 'a value, or why not', passed, note))
     return rows

@@ -29,11 +29,11 @@ def parse_smi_line(line: str) -> list[str]:
     return [cell.strip() for cell in line.split(',')]
 
 
-def parse_smi_look(line: str) -> tuple[float, float] | None:
-    """Wall-clock seconds and per cent; ``None`` where it tells none.
+def parse_smi_sample(line: str) -> tuple[float, float] | None:
+    """Wall-clock seconds and per cent; ``None`` where it has none.
 
     Examples:
-        >>> parse_smi_look('2026/01/02 03:04:05.678, [N/A]') is None
+        >>> parse_smi_sample('2026/01/02 03:04:05.678, [N/A]') is None
         True
     """
     cells = parse_smi_line(line)
@@ -46,20 +46,20 @@ def parse_smi_look(line: str) -> tuple[float, float] | None:
 
 @contextmanager
 def sampling_smi(gpu: str) -> Iterator[list[tuple[float, float]]]:
-    """nvidia-smi's utilisation alongside: its looks, by its own stamps, afterwards.
+    """nvidia-smi's utilisation alongside: its samples, with its own stamps, afterwards.
 
     Args:
         gpu: UUID of the card.
     """
-    looks: list[tuple[float, float]] = []
+    samples: list[tuple[float, float]] = []
     fields = ('--query-gpu=timestamp,utilization.gpu', *_FORMAT)
-    with tempfile.TemporaryFile('w+') as told:
+    with tempfile.TemporaryFile('w+') as output:
         command = ['nvidia-smi', *fields, '-i', gpu, '-lms', '200']
-        process = subprocess.Popen(command, stdout=told, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
         try:
-            yield looks
+            yield samples
         finally:
             process.terminate()
             process.wait(10)
-        told.seek(0)
-        looks += filter(None, map(parse_smi_look, told))
+        output.seek(0)
+        samples += filter(None, map(parse_smi_sample, output))

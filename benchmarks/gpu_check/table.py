@@ -42,10 +42,10 @@ def within(
     note: str = '',
 ) -> Row:
     """A figure of ours beside the truth; one that is unknown is missed."""
-    told = 'unknown' if ours is None else f'{ours:.1f} {unit}'
+    shown = 'unknown' if ours is None else f'{ours:.1f} {unit}'
     passed = ours is not None and abs(ours - truth) <= most
-    told += f' beside {truth:.1f} {unit}'
-    return judged(check, told, f'within {most:.3g} {unit}', passed, note)
+    shown += f' beside {truth:.1f} {unit}'
+    return judged(check, shown, f'within {most:.3g} {unit}', passed, note)
 
 
 def exit_code(rows: Sequence[Row]) -> int:

@@ -126,9 +126,9 @@ def check_losses() -> list[Row]:
             rows.append(skipped(check, why))
             continue
         different = sum(a != b for a, b in zip_longest(first, hooked))
-        told, target = f'{different} of {len(first)} differ', '0 differ, bit by bit'
+        shown, target = f'{different} of {len(first)} differ', '0 differ, bit by bit'
         note = 'beside a control of two trainings without it, which do not differ'
-        rows.append(judged(check, told, target, different == 0, note))
+        rows.append(judged(check, shown, target, different == 0, note))
     return rows
 
 
@@ -188,9 +188,9 @@ def check_cost() -> list[Row]:
         ('interval', drains_us, INTERVAL_US),
     ):
         value_us, check = statistics.median(spent_us), f'cost of events, {name}'
-        told, target = f'{value_us:.2f} us median', f'<= {most_us:.0f} us'
+        shown, target = f'{value_us:.2f} us median', f'<= {most_us:.0f} us'
         note = f'of {len(spent_us)}'
-        rows.append(judged(check, told, target, value_us <= most_us, note))
+        rows.append(judged(check, shown, target, value_us <= most_us, note))
     more_us = []
     for pair in range(PAIRS):
         order = (None, hook) if pair % 2 else (hook, None)
@@ -242,11 +242,11 @@ def check_stalls() -> list[Row]:
         most_ms = 0.1 * planted_ms + 10
         rows.append(within(f'{check}: wait', wait_ms, planted_ms, most_ms, 'ms'))
         idle, share = read_idle(evidence), 100 * wait_ms / whole_ms
-        told = 'unknown' if idle is None else f'{idle:.0f} %'
+        shown = 'unknown' if idle is None else f'{idle:.0f} %'
         passed = idle is not None and idle >= share - IDLE_POINTS
         target = f'at least the wait, {share:.0f} %'
         note = f'{count} iterations of {whole_ms:.1f} ms'
-        rows.append(judged(f'{check}: idle share', told, target, passed, note))
+        rows.append(judged(f'{check}: idle share', shown, target, passed, note))
     return rows
 
 

@@ -83,7 +83,7 @@ def read_config(path: Path, contents: Mapping[Path, bytes] | None = None) -> Fla
         Its values by path.
 
     Raises:
-        LoadError: With MMEngine's reason folded into one line.
+        LoadError: With MMEngine's reason in one line.
     """
     # What silences, and what supplies, is the same for all threads.
     with _LOCK, silence():
@@ -97,7 +97,7 @@ def read_config(path: Path, contents: Mapping[Path, bytes] | None = None) -> Fla
             loaded = config.to_dict(keep_imported=True)
         # A config is a program: whatever it raises, an exit included, is a reason.
         except (Exception, SystemExit) as error:
-            raise LoadError(_fold(error)) from error
+            raise LoadError(_phrase(error)) from error
     return parse_flat(loaded)
 
 
@@ -169,7 +169,7 @@ def silence() -> Iterator[None]:
             logging.disable(disabled)
 
 
-def _fold(error: BaseException) -> str:
+def _phrase(error: BaseException) -> str:
     text = ' '.join(str(error).split())
     text = text if len(text) <= 300 else text[:297] + '...'
     name = type(error).__name__
@@ -217,7 +217,7 @@ def is_held(config: FlatConfig, dotted: str, value: Setting) -> bool:
     return path in config and is_same(config[path], value)
 
 
-def verify_config(
+def check_edit(
     before: FlatConfig,
     after: FlatConfig,
     settings: Mapping[str, Setting],
@@ -243,7 +243,7 @@ def verify_config(
     asked = [
         tuple(dotted.split('.')) for dotted in {**settings, **dict.fromkeys(others)}
     ]
-    # The first setting of a dict brings the dict, the last one takes it along.
+    # The first setting of a dict brings the dict.
     parents = {path[:count] for path in asked for count in range(1, len(path))}
     fresh = {path for path in parents if (path in before) != (path in after)}
     changed = [

@@ -25,9 +25,9 @@ from mmgpu_hooks.config.loading import (
     LoadError,
     RefusedError,
     Setting,
+    check_edit,
     is_held,
     read_config,
-    verify_config,
 )
 from mmgpu_hooks.config.settings import (
     complete_settings,
@@ -268,7 +268,7 @@ class _Job:
         after = self._load(draft.text)
         self._allow_own_name(before, after)
         done = {**self.done, **group, **draft.variables}
-        reason = verify_config(before, after, done, self.changes)
+        reason = check_edit(before, after, done, self.changes)
         if reason is not None:
             raise _NotOnlyError(reason)
         self.text, self.done = draft.text, done

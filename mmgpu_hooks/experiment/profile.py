@@ -56,7 +56,7 @@ def read_profile(trial: Trial, iterations: int) -> Profile:
 def summarize_steps(
     events: Iterable[Any], iterations: int, plain_s: float, *, on_card: bool
 ) -> dict[str, Any]:
-    """Those fields of a Profile that events tell: means over the steps.
+    """Those fields of a Profile that events give: means over the steps.
 
     A kernel belongs where it was launched. On a CPU operators stand for kernels.
 

@@ -20,9 +20,9 @@ LEAST_PAIRS = 6
 """Below these a narrow interval is too often narrow by chance: stopping at +-2 % from
 6 pairs on, an interval of 95 % covers the truth 92 to 96 times in 100."""
 SETTLED = 0.02
-"""The gain is known well enough when its interval is +- so much,"""
+"""The gain is known well enough when its interval is +- this,"""
 SETTLED_SHARE = 0.1
-"""or so much of the gain itself."""
+"""or this share of the gain itself."""
 
 _LEAST_WARM_UP = 10
 _BLOCK_S = 3.0

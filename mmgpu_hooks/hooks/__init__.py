@@ -1,1 +1,1 @@
-"""Thin adapters between an MMEngine runner and the rest of the house."""
+"""Thin adapters between an MMEngine runner and the rest of the package."""

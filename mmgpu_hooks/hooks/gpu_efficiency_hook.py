@@ -84,8 +84,8 @@ class GPUEfficiencyHook(Hook):
     with one warning.
 
     Args:
-        interval: Iterations per record. Defaults to LoggerHook's interval, and
-            then to its very iterations. The scalars appear on LoggerHook's lines.
+        interval: Iterations per record. By default records end exactly where LoggerHook
+            logs. The scalars appear on LoggerHook's lines.
         gpu_sample_period_s: Seconds between two samples of the GPU, on average.
             Defaults to 0.2.
         summary: Whether the main process logs a summary when training ends.
@@ -214,7 +214,7 @@ class GPUEfficiencyHook(Hook):
         self.built_s = monotonic_s()
 
     def _let_go(self) -> None:
-        """Of a loader that nobody is going to read."""
+        """Close the probe of a loader that is not going to be measured."""
         probe, self._probe = self._probe, None
         if probe is not None:
             self._guard.clean_up('loader workers', probe.close)

@@ -1,4 +1,4 @@
-"""Drives the time ledger from one Runner: hooks told apart exactly, saves, waits.
+"""Drives the time ledger from one Runner: each hook by itself, saves, waits.
 
 MMEngine's ``call_hook`` is a loop of a few lines over the Runner's hooks, the same in
 0.7 to 0.10, in `FlexibleRunner` and in the maintained forks. Where a Runner's is
@@ -84,9 +84,9 @@ class HookTimer:
         """The function to set as ``runner.call_hook``."""
         runner, ledger, original = self._runner, self._ledger, self._runner.call_hook
         running, clock, stamp = ledger.running, ledger.clock, ledger.stamps.extend
-        is_ours, keeps_cause = is_plain(runner), isinstance(runner, FlexibleRunner)
+        is_known, keeps_cause = is_plain(runner), isinstance(runner, FlexibleRunner)
         points, whole = self._points, UNATTRIBUTED
-        if is_ours:
+        if is_known:
             self._idle, whole = find_idle_hooks(runner), 'hooks'
         else:
             ledger.lap_of = UNATTRIBUTED
@@ -108,7 +108,7 @@ class HookTimer:
             depth, around, floor = len(running), floor, len(running) + 1
             running.append(whole)
             try:
-                if is_ours:
+                if is_known:
                     # hooks insert, append and remove themselves in mid-call
                     for hook in runner._hooks:
                         if type(hook) in idle and fn_name not in hook.__dict__:
@@ -123,7 +123,7 @@ class HookTimer:
                     stamp((clock(), whole))
             except BaseException as error:
                 stamp((clock(), running[-1]))
-                if is_ours and isinstance(error, TypeError):
+                if is_known and isinstance(error, TypeError):
                     cause = error if keeps_cause else None
                     raise TypeError(f'{error} in {hook}') from cause
                 raise

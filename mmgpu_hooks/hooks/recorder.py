@@ -238,7 +238,7 @@ class Recorder:
     def _do_what_is_due(self, batch_idx: int, batch: Any) -> None:
         """At the end of an interval, record and publish it."""
         run, schedule, ledger = self._guard.run, self._schedule, self._ledger
-        ledger.fold()
+        ledger.sum_up()
         is_logged, is_end = schedule.is_due(batch_idx, ledger.iterations)
         if is_logged:
             # before LoggerHook resets the allocator's peak

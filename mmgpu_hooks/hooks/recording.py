@@ -92,7 +92,7 @@ class Recording:
 
     def count_iterations(self) -> int:
         """Iterations done."""
-        self.guard.run('interval', self.ledger.fold)
+        self.guard.run('interval', self.ledger.sum_up)
         return self.iteration
 
     def write(self, record: Line) -> None:

@@ -179,7 +179,7 @@ class Sources:
         self.gpu = GpuSource(guard, recording.hook.gpu_sample_period_s, device)
         self.device = 'cuda' if self.gpu.is_used else device
         self._watch = BatchWatch(_pad_size_divisor(runner))
-        """Looks at a batch where workers told nothing of theirs."""
+        """Examines a batch where no worker has counted its own."""
         self._resizers = run('batch contents', _name_resizers, runner)
         if probe is not None and probe.loader is not runner.train_dataloader:
             # a hook may have put another one there since

@@ -23,7 +23,7 @@ from mmgpu_hooks.measure.save import Surroundings
 from mmgpu_hooks.schema.recorded import ValidationRecord
 
 SOURCE = 'validation'
-"""What the guard knows us by."""
+"""The name of this source for the guard."""
 
 _MEMORY_AT = 20
 """Batch at which the workers' memory is sampled: up to 20 ms, in a long loop only."""
@@ -111,7 +111,7 @@ class ValidationSource:
         self._batches = 0
         """Of all validations."""
         self._started_s = 0.0
-        """Of the iterator's making, which belongs to the first wait."""
+        """Seconds of making the iterator, which belong to the first wait."""
         self._now: _Validation | None = None
         guarded = partial(self._run, SOURCE)
         probe = guarded(LoaderProbe, self._loader, guarded)

@@ -35,7 +35,7 @@ def _cause(page: Callable[[], None]) -> None:
 def oom_host() -> None:
     """The host ran out of memory.
 
-    The kernel kills a process when no memory is left, without a word in Python.
+    The kernel kills a process when no memory is left; Python prints nothing.
 
     The console shows ``Killed``, ``DataLoader worker (pid N) is killed by signal:
     Killed`` or exit code -9 or 137. Those lines alone do not prove it: somebody may
@@ -197,7 +197,7 @@ def rank_waits() -> None:
 
     A collective timed out: at least one rank never came to it.
 
-    ``Watchdog caught collective operation timeout`` tells who waited, not whom for. The
+    ``Watchdog caught collective operation timeout`` names who waited, not for whom. The
     rank that is missing is stuck in its loader, in a save or validation that others
     skip, or has taken another branch (a loss or parameter that not every rank has).
 

@@ -111,11 +111,11 @@ def _known(figure: float) -> float | None:
 
 
 def _use(events: Sequence[SaveRecord | ValidationRecord], seconds: float) -> Column:
-    """What so many seconds used, at the mean rate of the events that tell it.
+    """What so many seconds used, at the mean rate of the events that show it.
 
     Returns:
         CPU of the training process, its main thread's wait for cores, CPU of the train
-        loader's workers, CPU of anybody on the host; NaN where it is unknown.
+        loader's workers, CPU of all on the host; NaN where it is unknown.
     """
     if seconds <= 0.0:
         return np.zeros(4)

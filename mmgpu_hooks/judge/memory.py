@@ -113,7 +113,7 @@ class HostGrowth(NamedTuple):
 
 
 def find_host_growth(run: Run) -> HostGrowth | None:
-    """``None`` where nothing grows, as far as that can be told."""
+    """``None`` where nothing is known to grow."""
     process = find_growth_of(run.every, 'process_own_bytes')
     workers = find_worker_growth(run)
     lasts = bool(process or (workers and are_workers_kept(run)))

@@ -26,13 +26,13 @@ MIN_INTERVALS = 3
 """Fewer do not show how much a rank varies by itself."""
 
 NOISE_SHARE = 0.01
-"""Of an iteration: what ranks differ by below is none, however steadily they do."""
+"""Of an iteration: a smaller difference between ranks is noise, however steady."""
 
 IN_STEP_SHARE = 0.05
 """By how much the wall clock per iteration may differ between ranks in step."""
 
 START_TOLERANCE_S = 300.0
-"""Ranks start together up to building their datasets and their hosts' clocks."""
+"""Ranks of one run start within this: datasets take time, hosts' clocks differ."""
 
 _WAITING_HOOK = 'SyncBuffersHook'
 """It talks to all ranks: the others wait for the slowest in there."""
@@ -43,7 +43,7 @@ _OWN_PARTS = {
     'hooks': ('hooks_s', 'is in hooks'),
     'checkpoint_save': ('save_s', 'saves checkpoints'),
 }
-"""What no other rank holds up: its field in a row, and what a rank does in it."""
+"""Parts that no other rank makes longer: the field in a row, and what a rank does."""
 
 
 def compare_ranks(
@@ -140,7 +140,7 @@ def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSum
     if len(rows) < 2 or len(counts[0]) < MIN_INTERVALS:
         why = (
             f'The slowest rank is unknown: {plural(len(rows), "rank")} with '
-            f'{plural(len(counts[0]), "interval")} in common beside the warm-up, '
+            f'{plural(len(counts[0]), "interval")} in common after the warm-up, '
             f'needed {MIN_INTERVALS} of at least 2 ranks.'
         )
         return replace(summary, why=why)

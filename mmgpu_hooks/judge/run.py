@@ -124,11 +124,11 @@ class LoaderFigures(Figures):
     batch_cpu_s = mean_of('workers.batch_cpu.mean_s', 'workers.batch_cpu.count')
     """CPU of the worker for one batch, mean; ``None`` from outside."""
     fetch_cpu_s = mean_of('workers.fetch_cpu_s', 'workers.batch_cpu.count')
-    """What of it is not spent on sending the batch."""
+    """The part of it that is not spent on sending the batch."""
 
     @cached_property
     def sent_cpu_s(self) -> float | None:
-        """What of it is: copies to shared memory, descriptors of the tensors."""
+        """The part that is: copies to shared memory, descriptors of the tensors."""
         if self.batch_cpu_s is None or self.fetch_cpu_s is None:
             return None
         return max(self.batch_cpu_s - self.fetch_cpu_s, 0.0)
@@ -623,7 +623,7 @@ class Run(Figures):
 
     @property
     def is_busy_host(self) -> bool:
-        """Whether others took so much of the host that the figures are theirs too."""
+        """Whether others took enough of the host to change the figures."""
         external, logical = self.external_cpu_cores, self.run.host.logical_cpus
         return bool(
             external and logical and external >= thresholds.EXTERNAL_LOAD * logical

@@ -41,10 +41,10 @@ class RunPool:
     """What belongs together, and what follows from all of it."""
 
     newest: Run
-    """The newest that tells enough: it is the one that is judged."""
+    """The newest with enough evidence: it is the one that is judged."""
     workload: Workload | None
-    """Of the newest, with the line that all runs make; ``None`` when none tells
-    enough."""
+    """Of the newest, with the line that all runs make; ``None`` when none has
+    enough evidence."""
     memory: MemoryFit | NoPrediction
     fitted: Mapping[str, int | None] = field(default_factory=dict)
     """Evidence and batch size of each, the newest first."""

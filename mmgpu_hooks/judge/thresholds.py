@@ -121,8 +121,8 @@ BUSY_WORKERS = 0.7
 """Cores that each worker keeps busy at least, where loading is what it does."""
 
 RISE_BYTES = 2**28
-"""More memory than at the start, from which a short run is told what is not known yet:
-256 MiB."""
+"""More memory than at the start, from which a finding says that a short run does not
+show yet whether it grows: 256 MiB."""
 
 RISE_SHARE = 0.1
 """And this share of what it had."""

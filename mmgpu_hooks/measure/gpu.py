@@ -465,7 +465,7 @@ class GpuSampler:
         self._thread.join(timeout_s)
 
     def drain(self) -> dict[str, Any]:
-        """Return the samples since the last drain, folded, and forget them.
+        """Return the samples since the last drain, summed up, and forget them.
 
         Time between the last sample and now belongs to the next window.
         """

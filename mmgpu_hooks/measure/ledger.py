@@ -56,7 +56,7 @@ class LedgerWindow:
     parts_s: dict[str, float] = field(default_factory=dict)
     """By part; they add up to the wall clock."""
     hooks_s: dict[str, float] = field(default_factory=dict)
-    """What of ``hooks`` each class of hook took."""
+    """Of ``hooks``, by class of hook."""
     waits_s: Seconds = field(default_factory=_no_seconds)
     """Wait for data of each iteration, first waits of epochs included."""
     steps_s: Seconds = field(default_factory=_no_seconds)
@@ -94,7 +94,7 @@ class TimeLedger:
         self.totals = LedgerWindow()
         """Sums over all windows taken."""
         self.elapsed_s = 0.0
-        """Seconds from the start to the last :meth:`fold` or :meth:`take`."""
+        """Seconds from the start to the last :meth:`sum_up` or :meth:`take`."""
         self._until = clock()
         self._step_hooks = step_hooks
         self._codes: dict[int, int] = {id(one): n for n, one in enumerate(_LABELS)}
@@ -126,7 +126,7 @@ class TimeLedger:
 
     @property
     def mean_lap_s(self) -> float | None:
-        """Mean iteration since the last :meth:`fold`; from any thread."""
+        """Mean iteration since the last :meth:`sum_up`; from any thread."""
         stamps = self.stamps[:]
         laps = sum(one is LAP for one in stamps[1::2])
         return (stamps[-2] - stamps[0]) / laps if laps else None
@@ -160,10 +160,10 @@ class TimeLedger:
 
     @property
     def iterations(self) -> int:
-        """Iterations that ended since the last :meth:`take`, as of :meth:`fold`."""
+        """Iterations that ended since the last :meth:`take`, as of :meth:`sum_up`."""
         return sum(map(len, self._laps))
 
-    def fold(self) -> None:
+    def sum_up(self) -> None:
         """Sum up the stamps, some 15 an iteration."""
         times, ended = np.array(self.stamps[::2]), self.stamps[1::2]
         self.stamps.clear()
@@ -213,7 +213,7 @@ class TimeLedger:
 
     def take(self) -> LedgerWindow:
         """What happened from the last call to the last stamp."""
-        self.fold()
+        self.sum_up()
         sums, self._sums = self._sums.tolist(), np.zeros(len(self._sums))
         laps, self._laps = np.concatenate([np.zeros((0, 5)), *self._laps]), []
         parts = dict(zip(_LABELS, sums))

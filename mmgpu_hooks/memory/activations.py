@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from mmgpu_hooks.memory.config_model import CannotRunError, ConfigModel, fold
+from mmgpu_hooks.memory.config_model import CannotRunError, ConfigModel, phrase
 from mmgpu_hooks.memory.padded_size import Size
 from mmgpu_hooks.schema.memory import ActivationPoint
 
@@ -68,7 +68,7 @@ def probe_model(
             failure = failure or error
     assert failure is not None
     raise CannotRunError(
-        f'the model does not run on the CPU ({fold(failure)})'
+        f'the model does not run on the CPU ({phrase(failure)})'
     ) from failure
 
 

@@ -70,7 +70,7 @@ class ConfigModel:
                 samples.append(sample)
         except Exception as error:
             raise CannotRunError(
-                f'its annotations cannot be made up ({fold(error)})'
+                f'its annotations cannot be made up ({phrase(error)})'
             ) from error
         return {name: [sample[name] for sample in samples] for name in samples[0]}
 
@@ -95,7 +95,7 @@ def read_config_model(path: Path) -> ConfigModel:
         try:
             config = Config.fromfile(os.path.abspath(path))
         except (Exception, SystemExit) as error:
-            raise UserError(f'{path} cannot be loaded: {fold(error)}.') from error
+            raise UserError(f'{path} cannot be loaded: {phrase(error)}.') from error
     if not config.get('model'):
         raise UserError(f'expected a config with a model, found none in {path}.')
     prepared = copy.deepcopy(config.model)
@@ -111,7 +111,7 @@ def read_config_model(path: Path) -> ConfigModel:
             model = MODELS.build(prepared)
         except Exception as error:
             raise UserError(
-                f'the model of {path} cannot be built: {fold(error)}.'
+                f'the model of {path} cannot be built: {phrase(error)}.'
             ) from error
         # any code of a model; what its weights are does not matter
         with contextlib.suppress(Exception):
@@ -143,7 +143,7 @@ def _leave_out(part: Any) -> None:
             _leave_out(one)
 
 
-def fold(error: BaseException) -> str:
+def phrase(error: BaseException) -> str:
     """An error as a part of a sentence."""
     text = textwrap.shorten(str(error), 200, placeholder=' ...')
     return f'{type(error).__name__}: {text}' if text else type(error).__name__

@@ -21,9 +21,9 @@ from mmgpu_hooks.model.simulation import WAKE_S, Trace, make_loop, settle, simul
 from mmgpu_hooks.model.workload import Workload
 
 USUAL_POWER = 2.7
-"""`Workload.step_power` where no run shows it: two threads that share two cores with
-one worker, each of the three having two thirds of a core, were together on theirs a
-third of the time (three tasks on two cores: one of three ways)."""
+"""`Workload.step_power` where no run shows it. Two threads and a worker that share two
+cores have two thirds of a core each, and one of the three pairs that may run is both
+threads: a third of the time, and 2/3 to this power is a third."""
 
 _POWERS = 1.0, 4.0
 _SEEN_FROM = 0.02
@@ -31,7 +31,7 @@ _SEEN_FROM = 0.02
 _LEAST_SHARE = 0.25
 """Of a step that was measured, however much its threads were delayed."""
 _DELAY_ERROR = 0.1
-"""Standard error of what is taken out of the step, over it."""
+"""Relative standard error of what is taken out of the step."""
 
 _ROUNDS, _DRAWS = 12, 512
 
@@ -39,7 +39,7 @@ _FETCH_RANGE = 0.25, 4.0
 """How far from the usual the fetching of a ready batch may be."""
 
 _TURNS_ERROR = 0.4
-"""Standard error of `Workload.turns_s` over it, where it was measured."""
+"""Relative standard error of `Workload.turns_s`, where it was measured."""
 _SPIN_S = 0.005
 """For so long a thread of OpenMP (libgomp) spins once it has nothing to do: after the
 step, while the training process loads."""
@@ -47,8 +47,9 @@ _THREAD_BYTES = 4 * 32768
 """Of 32-bit numbers from which PyTorch uses one thread more (``at::GRAIN_SIZE``)."""
 
 _BUSY_FROM, _BUSY_ALL = 0.6, 0.9
-"""Share of the cores in use from which, and at which, a worker's waiting for cores
-makes its loading longer; else it is in between two batches, or there on free cores."""
+"""Shares of the cores in use: from the first on, a worker's waits for cores make its
+loading longer, from the second on all of them do. Other waits are between two batches,
+or the scheduler's although a core is free."""
 
 
 def calibrate(
@@ -149,7 +150,7 @@ def _fetch_correction(measured: Workload, trace: Trace) -> float:
 
 
 def _correct_other_tasks(workload: Workload, other_cores: float, trace: Trace) -> float:
-    """Tasks of other processes that come to use what they used."""
+    """As many tasks of other processes as use, simulated, what the real ones did."""
     used = trace.others_cpu_s / trace.seconds
     if used <= 0.0:
         return other_cores
@@ -163,8 +164,8 @@ def _least_step_s(workload: Workload) -> float:
 def _estimate_turns(workload: Workload, batch_bytes: int | None) -> float:
     """What a run with workers does not show: see `Workload.turns_s`.
 
-    The training process has the work of an image's tensor done by several threads once,
-    to copy it. It waits for a turn of the one without a core, and for its own then.
+    The training process copies an image's tensor on several threads. Where one of them
+    has no core, the copy waits for the turn of that thread, and then for its own.
     """
     images, host_cores = workload.batch_size or 1, workload.host_cores
     threads = math.ceil((batch_bytes or 0) / images / _THREAD_BYTES)

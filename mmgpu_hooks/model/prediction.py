@@ -244,7 +244,7 @@ come first makes 0.4 % at most, with costs that vary by twice their mean."""
 
 @dataclass(frozen=True)
 class Setting:
-    """What of the loader is chosen together."""
+    """The settings of the loader that are chosen together."""
 
     num_workers: int
     """0 loads in the loop."""

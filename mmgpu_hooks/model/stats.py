@@ -216,7 +216,7 @@ WARM_UP = 1 / 3
 
 BLOCKS = 8
 READINGS = 2 * BLOCKS
-"""Readings behind the warm-up below which growth cannot be told from it."""
+"""Readings behind the warm-up below which growth is not distinguished from it."""
 
 _LEAST_BYTES = 2**24
 _LEAST_SHARE = 0.01
@@ -252,7 +252,7 @@ def find_growth(
 
     Returns:
         With the count of readings; ``None`` without steady growth, or with too few
-        of them to tell.
+        readings to know.
     """
     done, held = _behind_warm_up(iterations, sizes, warm_up)
     if len(done) < READINGS:
@@ -282,7 +282,7 @@ def find_growth(
 
 
 def count_missing_readings(iterations: npt.ArrayLike) -> int:
-    """How many more readings are needed before growth can be told from warm-up."""
+    """How many more readings are needed before growth is distinguished from warm-up."""
     behind = len(_behind_warm_up(iterations, iterations)[0])
     return max(READINGS - behind, 0)
 

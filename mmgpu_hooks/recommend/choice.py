@@ -168,7 +168,7 @@ class Job:
 
     @cached_property
     def plan(self) -> JobPlan:
-        """The training as it was configured, not only what of it was recorded.
+        """The training as it was configured, also where not all of it was recorded.
 
         A loop that counts iterations says nothing of its epochs (a sampler may have no
         end): it is one long epoch.

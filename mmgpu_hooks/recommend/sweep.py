@@ -17,7 +17,7 @@ from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.tried import SweepRow, SweepSetting
 
 SETTLED = 0.03
-"""The iteration time is known well enough when its interval is +- so much of it."""
+"""The iteration time is known well enough when its interval is within this share."""
 
 LEAST_INTERVALS = 3
 """Of a trial whose time is up; its interval of confidence is then a wide one."""

@@ -22,7 +22,7 @@ class SaveJudgement:
     """Out of :data:`SAVE_CAUSES`, where one is proven; ``None`` of a save that is not
     slow, or whose cause is unknown (then the sentence says why)."""
     uncontended_s: Optional[float]
-    """What it would have taken; ``None`` when nothing tells."""
+    """What it would have taken; ``None`` when it is unknown."""
     gross_delay_s: Optional[float]
     """Beyond that: how much longer training stood still."""
     net_delay_s: Optional[float]
@@ -120,7 +120,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class ValidationOutlook:
-    """What a run's validations tell of their own loader."""
+    """What a run's validations show of their own loader."""
 
     sentence: str
     """How long they take, and what is changed or why nothing is."""
@@ -193,7 +193,7 @@ class RunComparison:
     figures: Tuple[FigureComparison, ...]
     """The iteration first, images per second, then the parts of the ledger."""
     settings: Mapping[str, Tuple[Optional[str], Optional[str]]]
-    """What of the runs themselves is not the same, by dotted name such as
+    """Settings, limits and versions that differ, by dotted name such as
     ``loader.num_workers``: text of both; ``None`` is unknown or absent."""
     obstacles: Tuple[str, ...]
     """Why the speeds cannot be compared: sentences. Empty when they can."""

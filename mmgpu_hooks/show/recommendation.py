@@ -97,8 +97,8 @@ def describe_answer(answer: Answer, *, details: bool = False) -> list[Section]:
 
         sections = [*describe_run(answer), Section(code=_commands(answer, details))]
         # a chart alone, and that nothing is known of a part, is for the page
-        told = [one for one in sections if _has_words(one)]
-        return [describe_verdict(answer), *told]
+        shown = [one for one in sections if _has_words(one)]
+        return [describe_verdict(answer), *shown]
     found, notes = answer.recommendation, answer.notes
     counts = {'findings': len(answer.diagnosis.findings), 'advice': len(found.advice)}
     counts['notes'] = len(notes)

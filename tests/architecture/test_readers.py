@@ -43,8 +43,8 @@ def find_reads() -> set[str]:
     """Names of all attributes that are read, and of columns in quotes."""
     reads: set[str] = set()
     for path in PACKAGE.rglob('*.py'):
-        room = path.relative_to(PACKAGE).parts[0]
-        if room in WRITERS and path != SCALARS:
+        package = path.relative_to(PACKAGE).parts[0]
+        if package in WRITERS and path != SCALARS:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):

@@ -225,7 +225,7 @@ esac
 def box(
     fake_nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> SimpleNamespace:
-    """A GPU that works when told to, and an nvidia-smi that sees the same."""
+    """A GPU that works when a test says so, and an nvidia-smi that sees the same."""
     util, smi = tmp_path / 'util', tmp_path / 'bin' / 'nvidia-smi'
     smi.parent.mkdir()
     smi.write_text(SMI.format(util=util, first=FakeGpu.uuid))
@@ -338,7 +338,7 @@ def test_losses_are_compared_beside_a_control(monkeypatch, losses, verdict, word
 
 @pytest.fixture
 def no_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trainings here have no card that could tell any."""
+    """Trainings here have no card that could show any."""
     monkeypatch.setattr(torch.cuda, 'max_memory_allocated', lambda: 0)
 
 

@@ -44,5 +44,5 @@ def test_runs_that_cannot_be_compared(tmp_path, runs, capsys):
         assert main(['compare', runs[0], str(after)]) == 3
         out = capsys.readouterr().out
         assert out.startswith('The speeds cannot be compared.')
-        # what each of them is, is told all the same
+        # what each of them is, is said all the same
         assert 'data wait' in out

@@ -134,9 +134,9 @@ def test_a_card_is_answered_in_a_line(estimate, run, line):
 def test_what_is_missing_is_one_sentence(tmp_path: Path, capsys):
     missing = str(tmp_path / 'config.py')
     assert main(['estimate-memory', missing]) == 2
-    told = capsys.readouterr()
-    assert told.err == (
+    printed = capsys.readouterr()
+    assert printed.err == (
         f'mmgpu estimate-memory: {missing}: expected a config file, found nothing '
         'there.\n'
     )
-    assert told.out == ''
+    assert printed.out == ''

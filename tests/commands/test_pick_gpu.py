@@ -99,9 +99,9 @@ def test_a_command_that_is_not_there_is_one_sentence(environ):
 def test_a_driver_that_does_not_start_is_one_sentence(fake_nvml, capsys):
     fake_nvml.set(init=9)
     assert main(['pick-gpu']) == 2
-    told = capsys.readouterr()
-    assert 'the NVIDIA driver is not loaded' in told.err
-    assert (told.out, told.err.count('\n')) == ('', 1)
+    printed = capsys.readouterr()
+    assert 'the NVIDIA driver is not loaded' in printed.err
+    assert (printed.out, printed.err.count('\n')) == ('', 1)
 
 
 def test_the_command_takes_our_place_and_ignores_no_signal(environ):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 
 from mmgpu_hooks.config.loading import (
+    check_edit,
     is_held,
     is_same,
     parse_flat,
     read_drift,
-    verify_config,
 )
 
 
@@ -20,14 +20,14 @@ def flat(**loader):
 def test_config_proof_names_an_unintended_change():
     settings = {'train_dataloader.num_workers': 8}
     before, after = flat(num_workers=2), flat(num_workers=8)
-    assert verify_config(before, after, settings) is None
-    assert 'overrides' in str(verify_config(before, before, settings))
+    assert check_edit(before, after, settings) is None
+    assert 'overrides' in str(check_edit(before, before, settings))
     worse = {**after, ('other', 'x', '0'): 5}
-    assert 'other.x.0 would change' in str(verify_config(before, worse, settings))
+    assert 'other.x.0 would change' in str(check_edit(before, worse, settings))
     more = {**worse, ('new',): 1}
-    assert '1 more' in str(verify_config(before, more, settings))
+    assert '1 more' in str(check_edit(before, more, settings))
     fewer = {key: value for key, value in after.items() if key[:1] != ('other',)}
-    assert verify_config(before, fewer, settings) is not None
+    assert check_edit(before, fewer, settings) is not None
     assert parse_flat({'a': [1]}) != parse_flat({'a': (1,)})
 
 

@@ -1,4 +1,4 @@
-"""Tells whether the machine was calm enough for a test that measures times."""
+"""Says whether the machine was calm enough for a test that measures times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training's process that is none: it does as it is told, by a clock of its own."""
+"""A fake process of a training: it does what a test says, by a clock of its own."""
 
 from __future__ import annotations
 

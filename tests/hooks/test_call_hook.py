@@ -1,4 +1,4 @@
-"""Hooks told apart: each by its own stamps, in every kind of Runner."""
+"""Each hook timed: by its own stamps, in every kind of Runner."""
 
 from __future__ import annotations
 

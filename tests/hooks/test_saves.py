@@ -69,39 +69,41 @@ CASES = {
 
 
 @pytest.fixture
-def known():
+def records():
     return []
 
 
-def waits_after(known: list[SaveAftermathRecord], **arguments: Any) -> WaitsAfterSaves:
+def waits_after(
+    records: list[SaveAftermathRecord], **arguments: Any
+) -> WaitsAfterSaves:
     given: dict[str, Any] = {'round_of': 1, **arguments}
-    return WaitsAfterSaves(start=0, write=known.append, **given)
+    return WaitsAfterSaves(start=0, write=records.append, **given)
 
 
 @pytest.mark.parametrize('case', list(CASES))
-def test_waits_after_a_save(case, known):
+def test_waits_after_a_save(case, records):
     arguments, events, waits, expected = CASES[case]
-    found = waits_after(known, **arguments)
+    found = waits_after(records, **arguments)
     for iteration, is_save in events:
         found.add(iteration, is_save)
     found.add_waits(waits)
-    assert known == expected
+    assert records == expected
     found.finish()
-    assert known == expected
+    assert records == expected
 
 
-def test_waits_come_in_parts_and_workers_that_start_anew_end_them(known):
-    found = waits_after(known, horizon=4)
+def test_waits_come_in_parts_and_workers_that_start_anew_end_them(records):
+    found = waits_after(records, horizon=4)
     found.add(1, SAVE)
     found.add_waits([1.0, 30.0, 1.0], firsts=[1])
     expected = [after(1, 0, 0.0, 1.0)]
-    assert known == expected
+    assert records == expected
     found.add(3, SAVE)
     found.add_waits([0.0, 0.5])
-    assert known == expected
+    assert records == expected
     found.add_waits([0.0, 0.0])
     expected.append(after(3, 4, 0.5, 1.0))
-    assert known == expected
+    assert records == expected
     found.add(7, SAVE)
     found.finish()
-    assert known == [*expected, after(7, 0, 0.0, 1.0)]
+    assert records == [*expected, after(7, 0, 0.0, 1.0)]

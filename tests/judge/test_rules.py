@@ -68,7 +68,7 @@ def crowded(busy_pct: float) -> dict[str, Any]:
 
 
 def nine_workers(cpu_share: float) -> dict[str, Any]:
-    """Nine workers on eight cores, for so much of the time."""
+    """Nine workers on eight cores, for this share of the time."""
     batch_cpu = steady(cpu_share * 0.9, 18)
     workers = make_inside_workers(0.9, batch_cpu=batch_cpu, count=9, iterations=18)
     return {

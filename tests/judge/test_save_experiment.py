@@ -74,7 +74,7 @@ def test_too_few_saves_are_no_reference_and_no_judgement():
     assert bench.harmful_workers == 8
 
 
-def fold(saves, aftermaths=()):
+def row_of(saves, aftermaths=()):
     evidence = replace(
         make_evidence(run=make_run(loader=LOADER)),
         save_records=tuple(saves),
@@ -88,7 +88,7 @@ def test_the_first_save_is_left_out_and_the_rest_are_medians():
     cold = make_save(24, cpu_s=5.0)
     saves = [make_contended(24 * n, run_delay_s=0.15 * n) for n in range(2, 7)]
     after = [make_aftermath(48, waits_s=0.3), make_aftermath(72)]
-    row = fold([cold, *saves], after)
+    row = row_of([cold, *saves], after)
     assert [save.iteration for save in row.saves] == [48, 72, 96, 120, 144]
     assert (row.save_s, row.run_delay_s) == pytest.approx((1.0, 0.6))
     assert (row.cpu_s, row.blocked_s) == (0.4, 0.0)

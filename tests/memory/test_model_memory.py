@@ -258,9 +258,9 @@ def test_a_run_that_cannot_correct_is_one_sentence(tmp_path, capsys):
         (['--run', on_cpu], 'say how large the card is'),
     ):
         assert main(['estimate-memory', 'config.py', *words]) == 2
-        told = capsys.readouterr()
-        assert (told.out, told.err.count('\n')) == ('', 1)
-        assert sentence in told.err
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err.count('\n')) == ('', 1)
+        assert sentence in printed.err
 
 
 @pytest.mark.usefixtures('own_models')

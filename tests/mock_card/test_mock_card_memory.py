@@ -77,13 +77,13 @@ def test_estimates_bound_the_modelled_peaks(mock_cards, tmp_path):
         config = tmp_path / f'{name}.py'
         config.write_text(CONFIG.format(base=base, data=tmp_path, imports='', hook=''))
         words = ['--image-size', '128x128', '--format', 'json']
-        told = subprocess.run(
+        answered = subprocess.run(
             [sys.executable, '-m', 'mmgpu_hooks', 'estimate-memory', config, *words],
             env=environ(),
             stdout=subprocess.PIPE,
             check=True,
         )
-        estimate = json.loads(told.stdout)
+        estimate = json.loads(answered.stdout)
         total = estimate['total_bytes']['4']
         peak = planned[name].run.gpu_mem_peak_bytes
         # activations go while gradients come, and there are no workspaces here

@@ -41,7 +41,7 @@ def rate(loop: Loop, iterations: int = 64) -> float:
 @pytest.mark.parametrize(
     ('fields', 'expected_s'),
     [
-        # (P + m) / C, whoever has a core at the moment
+        # (P + m) / C, whichever has a core then
         ({'cores': 1.0, 'batch_cpu_s': [0.03], 'step_cpu_s': 0.01}, 0.04),
         ({'cores': 2.0, 'batch_cpu_s': [0.04]}, 0.02),
         ({'cores': 0.5, 'batch_cpu_s': [0.04]}, 0.08),

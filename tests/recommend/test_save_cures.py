@@ -17,7 +17,7 @@ CONTENDED = make_contended_ones(4)
 NICED = ('default_hooks.gpu_efficiency.worker_nice', None, 10)
 
 
-def fold(saves: Sequence[SaveRecord]) -> Run:
+def run_of(saves: Sequence[SaveRecord]) -> Run:
     """A run of 40 s and its saves, whose eight workers need one to keep up."""
     inside = make_inside_workers(0.2, std_s=0.0, count=8, batch_cpu=steady(0.15, 20))
     evidence = make_evidence(
@@ -40,7 +40,7 @@ def changes_of(summary: Run, settings=NOTHING) -> list[tuple]:
 
 
 def test_what_no_job_is_known_to_lose_changes_nothing_but_is_said():
-    summary = fold(CONTENDED)
+    summary = run_of(CONTENDED)
     unknown = summary.altered(save_aftermaths=())
     assert changes_of(unknown) == []
     assert cures_of(unknown)['polite_workers'].run_net_s is None
@@ -58,13 +58,13 @@ def test_what_no_job_is_known_to_lose_changes_nothing_but_is_said():
 @pytest.mark.parametrize(('count', 'changes'), [(3, [NICED]), (2, [])])
 def test_small_delays_count_when_they_add_up(count, changes):
     # 0.15 s each, of which none is slow
-    summary = fold(make_contended_ones(count, run_delay_s=0.15))
+    summary = run_of(make_contended_ones(count, run_delay_s=0.15))
     assert changes_of(summary) == changes
     assert ('polite_workers' in cures_of(summary)) is bool(changes)
 
 
 def test_niced_workers_must_gain_beyond_fewer_ones():
     fewer = Change('train_dataloader.num_workers', 8, 1, 'why not', 'high')
-    summary = fold(CONTENDED)
+    summary = run_of(CONTENDED)
     settings = Recommendation((fewer,))
     assert changes_of(summary, settings) == [('train_dataloader.num_workers', 8, 1)]

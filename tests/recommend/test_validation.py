@@ -24,13 +24,13 @@ def test_workers_as_few_as_keep_up_with_validation():
     # 80 ms of loading, 20 ms of step: 4 workers are within 2 % of any more
     advice = advise(make_validation(), make_validation(1))
     assert changed(advice) == {'val_dataloader.num_workers': 4}
-    told = advice.validation
-    assert told.validations == 2
+    outlook = advice.validation
+    assert outlook.validations == 2
     # (199 x 60 + 200 + 200 x 20) ms, of which the steps and the start remain
-    assert told.loop_s == pytest.approx(16.14)
-    assert told.gain_s == pytest.approx(11.9, rel=0.05)
+    assert outlook.loop_s == pytest.approx(16.14)
+    assert outlook.gain_s == pytest.approx(11.9, rel=0.05)
     # 8 intervals of 6 s, and two validations of 19.14 s
-    assert told.run_gain_pct == pytest.approx(200 * told.gain_s / 86.28)
+    assert outlook.run_gain_pct == pytest.approx(200 * outlook.gain_s / 86.28)
 
 
 def test_what_suits_training_is_not_copied_and_training_is_left_as_it_is():

@@ -250,15 +250,15 @@ def test_what_a_subclass_does_at_our_points_is_done(tmp_path):
 
 def test_a_ledger_that_failed_keeps_no_stamps(tmp_path, monkeypatch):
     tapes: list[list[Any]] = []
-    fold = TimeLedger.fold
+    sum_up = TimeLedger.sum_up
 
     def fail(ledger: TimeLedger) -> None:
         if not tapes and ledger.totals.parts_s:
             tapes.append(ledger.stamps)
             raise ValueError('planted')
-        fold(ledger)
+        sum_up(ledger)
 
-    monkeypatch.setattr(TimeLedger, 'fold', fail)
+    monkeypatch.setattr(TimeLedger, 'sum_up', fail)
     runner = build_runner(tmp_path, iterations=80)
     lengths: list[int] = []
     step = runner.model.train_step

@@ -19,7 +19,7 @@ _MOST_OBJECTS = 512
 _MOST_ENTRIES = 64
 
 Costs = dict[str, float]
-"""Seconds by class; transforms that one calls itself are left out."""
+"""Seconds by class, without the transforms that a transform itself calls."""
 
 
 def find_transforms(dataset: Any) -> list[Any]:
@@ -103,7 +103,7 @@ class PipelineTimer:
         """Give the classes their own ``__call__`` back.
 
         Returns:
-            What all that was timed so far took.
+            Seconds of all that was timed so far, by class.
         """
         self._patches.close()
         self._names = {}

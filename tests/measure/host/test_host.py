@@ -57,7 +57,7 @@ def test_every_limit_is_recorded(host: Path):
         (64, 8, None, 8, 4, True, 8.0),  # CPUs bound per task: ours alone
         (64, 4, None, 8, 4, True, 4.0),
         (64, 32, None, 32, 4, False, 8.0),  # torchrun: one task holds all ranks
-        (8, None, None, None, 2, True, 4.0),  # macOS tells no affinity
+        (8, None, None, None, 2, True, 4.0),  # macOS has no affinity
         (None, None, None, None, 1, True, None),
         (None, None, 0.5, None, 1, True, 0.5),
     ],

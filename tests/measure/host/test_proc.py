@@ -34,7 +34,7 @@ def test_schedstat_is_cpu_and_run_delay_or_unknown(tmp_path: Path, text: str, ti
     assert read_schedstat_s(str(tmp_path / 'gone')) is None
 
 
-@pytest.mark.skipif(not hasattr(os, 'sched_getaffinity'), reason='platform tells none')
+@pytest.mark.skipif(not hasattr(os, 'sched_getaffinity'), reason='no affinity here')
 def test_affinity_of_this_process_and_of_none(monkeypatch):
     assert read_affinity() == frozenset(os.sched_getaffinity(0))
     child = subprocess.Popen([sys.executable, '-c', ''])
