@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +54,12 @@ def read_profile(trial: Trial, iterations: int) -> Profile:
 
 
 def summarize_steps(
-    events: Iterable[Any], iterations: int, plain_s: float, *, on_card: bool
+    events: Sequence[Any], iterations: int, plain_s: float, *, on_card: bool
 ) -> dict[str, Any]:
     """Those fields of a Profile that events give: means over the steps.
 
-    A kernel belongs where it was launched. On a CPU operators stand for kernels.
+    A kernel belongs where it was launched. On a CPU operators stand for kernels. Where
+    streams overlap, the kernel that began first has the time.
 
     Args:
         events: ``profiler.events()``: parents come first, and operators of the forward
@@ -72,6 +73,7 @@ def summarize_steps(
     parts = dict.fromkeys(_PARTS, 0.0)
     modules: dict[str, float] = defaultdict(float)
     step_s, products_s, kernels, unit = 0.0, 0.0, 0, 1e-6 / iterations
+    beside_us = _find_overlaps(events)
     for event in events:
         outer = places.get(id(event.cpu_parent))
         place = _find_place(event, outer, forward)
@@ -80,7 +82,8 @@ def summarize_steps(
             continue
         places[id(event)] = place
         step_s += unit * event.cpu_time_total * (event.name == STEP)
-        for kernel, took_us in _list_work(event, on_card):
+        for kernel, whole_us in _list_work(event, on_card):
+            took_us = whole_us - beside_us.pop((kernel, whole_us), 0.0)
             is_copy = 'HtoD' in kernel or 'DtoH' in kernel
             part, module = ('copies', '') if is_copy else place
             parts[part] += unit * took_us
@@ -140,6 +143,21 @@ def _find_place(
     return outer
 
 
+def _find_overlaps(events: Sequence[Any]) -> dict[tuple[str, float], float]:
+    """Microseconds of kernels, by name and duration, in which earlier ones ran too."""
+    beside_us: dict[tuple[str, float], float] = defaultdict(float)
+    # ranges of the host are listed on the card once more, and are no kernels
+    ranges = {one.name for one in events if one.device_type.name == 'CPU'}
+    spans = [(one.time_range, one.name) for one in events if one.name not in ranges]
+    until_us = 0.0
+    for span, name in sorted(spans, key=lambda one: one[0].start):
+        took_us = span.end - span.start
+        if span.start < until_us:
+            beside_us[name, took_us] += min(until_us - span.start, took_us)
+        until_us = max(until_us, span.end)
+    return beside_us
+
+
 def _list_work(event: Any, on_card: bool) -> Iterator[tuple[str, float]]:
     """Kernels that an operator launched, each with its time in us; itself on a CPU."""
     if event.name.startswith(LABEL):
@@ -147,7 +165,8 @@ def _list_work(event: Any, on_card: bool) -> Iterator[tuple[str, float]]:
     if not on_card:
         yield '', event.self_cpu_time_total
     for kernel in event.kernels:
-        yield kernel.name, kernel.duration
+        if kernel.name != event.name:  # a range, listed on the card once more
+            yield kernel.name, kernel.duration
 
 
 def list_modules(spent: Mapping[str, float]) -> dict[str, float]:

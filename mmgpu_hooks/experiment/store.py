@@ -15,6 +15,7 @@ import msgspec
 
 from mmgpu_hooks.config.files import verify_output, write_atomic
 from mmgpu_hooks.config.loading import FlatConfig
+from mmgpu_hooks.experiment.cards import read_cards
 from mmgpu_hooks.measure.host import read_host_limits
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
@@ -124,6 +125,9 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
         **facts: More of it, by what a sentence calls it.
     """
     host = read_host_limits(ranks_on_host=1)
+    cards: list[str] = []
+    with contextlib.suppress(UserError):
+        cards = [card.uuid for card in read_cards()]
     versions = {'python': platform.python_version(), 'mmgpu_hooks': __version__}
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -132,6 +136,7 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
         'config': digest_config(config),
         'host': [
             platform.node(),
+            cards,
             host.affinity_cpus,
             host.cgroup_cpu_cores,
             host.slurm_cpus,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +142,7 @@ class SweepPlan(Plan):
             # the block that is judged is never the last one that it knows of
             blocks=(warm_up * interval, interval, interval),
             more=lambda progress: self._add(interval, warm_up, progress),
-            summarize=lambda _, trial: _summarize(setting, warm_up, trial),
+            summarize=lambda *ended: _summarize(setting, warm_up, *ended),
             time_limit_s=self.whole_s,
         )
 
@@ -159,9 +159,13 @@ class SweepPlan(Plan):
         return min(intervals, 1000) * interval
 
 
-def _summarize(setting: SweepSetting, warm_up: int, trial: Trial) -> dict[str, Any]:
+def _summarize(
+    setting: SweepSetting, warm_up: int, progress: Progress, trial: Trial
+) -> dict[str, Any]:
     known = {name: getattr(trial, name) for name in ('error', 'seconds', 'folder')}
     row = SweepRow(setting, trial.status, **known)
+    if row.error is None and not all(one.is_loss_finite for one in progress.blocks):
+        row = replace(row, status='loss_not_finite')
     row = complete_row(row, read_trial_run(Path(trial.folder)), warm_up)
     body: dict[str, Any] = msgspec.to_builtins({'row': row})
     return body

@@ -208,6 +208,8 @@ class Block:
     batch_size: int | None = None
     left: int | None = None
     """Iterations that the training still has."""
+    is_loss_finite: bool = True
+    """Whether every loss up to its end was a number, as far as it is logged."""
 
 
 @dataclass

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from mmengine.hooks import Hook
 
 from mmgpu_hooks.config.loading import parse_flat
@@ -113,6 +114,8 @@ class TrialHook(Hook):
         if self._left > 0:
             return
         sampler = runner.train_dataloader.batch_sampler
+        # MMEngine has read them for its log: no tensor is waited for
+        history = runner.message_hub.log_scalars.get('train/loss')
         report(
             self._events,
             'block',
@@ -121,6 +124,7 @@ class TrialHook(Hook):
             batch_size=getattr(sampler, 'batch_size', None),
             # this hook is called before the loop counts the iteration
             left=runner.max_iters - runner.iter - 1,
+            is_loss_finite=history is None or bool(np.isfinite(history.data[0]).all()),
         )
         block = next(self._blocks, None)
         if block is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from mmgpu_hooks.schema.recorded import IntervalRecord
+from mmgpu_hooks.schema.recorded import GpuWindow, IntervalRecord
 
 MAIN = (
     'data_wait_s',
@@ -36,9 +36,10 @@ _PEAKS = {
 
 def _parts(record: IntervalRecord) -> dict[str, tuple[float | None, float]]:
     """By scalar, what it is the share of, and of what; both add up over intervals."""
-    wait, step, iteration, gpu = record.data_wait, record.step, record.iter, record.gpu
+    wait, step, iteration = record.data_wait, record.step, record.iter
     duration_s = record.duration_s
-    util_pct, zero_pct = (gpu.util_pct, gpu.zero_pct) if gpu else (None, None)
+    gpu = record.gpu or GpuWindow()
+    sampled_s = gpu.sampled_s or 0.0
     timed_s = (record.gpu_idle_iterations or iteration.count) * iteration.mean_s
     return {
         'data_wait_s': (wait.total_s, wait.count),
@@ -46,8 +47,8 @@ def _parts(record: IntervalRecord) -> dict[str, tuple[float | None, float]]:
         'iter_s': (iteration.total_s, iteration.count),
         'data_wait_pct': (100 * wait.total_s, iteration.total_s),
         'images_per_s': (record.images, iteration.total_s),
-        'gpu_util_pct': (_times(util_pct, duration_s), duration_s),
-        'gpu_zero_pct': (_times(zero_pct, duration_s), duration_s),
+        'gpu_util_pct': (_times(gpu.util_pct, sampled_s), sampled_s),
+        'gpu_zero_pct': (_times(gpu.zero_pct, sampled_s), sampled_s),
         'gpu_idle_pct': (_times(record.gpu_idle_pct, timed_s), timed_s),
         'process_cpu_cores': (record.process_cpu_s, duration_s),
         'system_cpu_pct': (_times(record.system_cpu_pct, duration_s), duration_s),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import threading
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -13,7 +14,7 @@ from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.judge.standstill import Rank, describe_stuck, phrase_part
 from mmgpu_hooks.judge.why import judge_end, read_host
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, is_part
-from mmgpu_hooks.measure.watchdog import Running, Watchdog
+from mmgpu_hooks.measure.watchdog import THREAD_NAME, Running, Watchdog
 from mmgpu_hooks.schema.recorded import IntervalRecord, StuckRecord
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import STACK_SUFFIX, find_other_ranks
@@ -26,6 +27,8 @@ _OF_ITERATION = 'data_wait', 'step'
 _AT_A_LOCK = 'S', 'futex'
 _RANKS_S = 2.0
 """What the others are given to say where they stand."""
+_FILES_S = 10.0
+"""What the work folder is given."""
 
 
 class StuckSource:
@@ -100,7 +103,15 @@ class StuckSource:
         work_dir = shlex.quote(str(self._recording.runner.work_dir))
         lines.append(f'Training is left alone. More: mmgpu why {work_dir}')
         self._warn(*lines)
-        # only now: the work folder may be on a mount that never answers
+        # the work folder may be on a mount that never answers; later alarms must come
+        filing = partial(self._run, SOURCE, self._file, record)
+        name = f'{THREAD_NAME}-files'
+        thread = threading.Thread(target=filing, name=name, daemon=True)
+        thread.start()
+        thread.join(_FILES_S)
+
+    def _file(self, record: StuckRecord) -> None:
+        """Write a record, and say the cause that it and other ranks' show."""
         self._recording.write(record)
         if self._evidence is None:
             return

@@ -178,9 +178,9 @@ class GpuFigures(Figures):
     mem_used_bytes = of_every(largest, 'gpu.mem_used_bytes')
     temperature_c = of_every(largest, 'gpu.temperature_c')
 
-    util_pct = mean_of('gpu.util_pct')
+    util_pct = mean_of('gpu.util_pct', 'gpu.sampled_s')
     """Time-weighted NVML utilisation."""
-    zero_pct = mean_of('gpu.zero_pct')
+    zero_pct = mean_of('gpu.zero_pct', 'gpu.sampled_s')
     """Share of the sampled time at 0 %."""
 
     def _mean(self, field: str) -> float | None:

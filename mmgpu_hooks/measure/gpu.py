@@ -400,6 +400,7 @@ def summarize_samples(samples: Sequence[tuple[float, Sample]]) -> dict[str, Any]
     if seconds.sum() > 0.0:
         found['util_pct'] = float(np.average(utils, weights=seconds))
         found['zero_pct'] = float(100.0 * np.average(utils == 0.0, weights=seconds))
+        found['sampled_s'] = float(seconds.sum())
     if reasons := values[_HELD_BY]:
         found['throttled_pct'] = 100.0 * sum(map(bool, reasons)) / len(reasons)
         counts = Counter(itertools.chain.from_iterable(reasons))

@@ -95,7 +95,7 @@ class Surroundings(NamedTuple):
     def read(cls, proc: Path = _PROC) -> Surroundings:
         """Read them all: 0.1 ms on 2 CPUs."""
         waited_s = busy_s = None
-        # where the kernel keeps no pressure the interval records say so
+        # a kernel may keep no pressure: page faults alone then prove a lack of memory
         with contextlib.suppress(OSError, RuntimeError, ValueError):
             busy_s = read_busy_s()
             waited_s = read_pressure_s(proc / 'pressure' / 'memory')

@@ -237,6 +237,8 @@ class GpuWindow(Recorded, frozen=True, kw_only=True):
     """Time-weighted NVML utilisation."""
     zero_pct: Optional[Number] = None
     """Share of the sampled time at 0 %."""
+    sampled_s: Optional[Number] = None
+    """That time: less than the interval when sampling began late or ended in it."""
     mem_used_bytes: Optional[Count] = None
     """Largest device memory in use, by anyone, as the driver sees it."""
     sm_clock_mhz: Optional[Number] = None
@@ -419,7 +421,8 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
     """CPU of all processes but this one and its workers; other ranks count, too.
     ``None`` where that of the workers or of the host is unknown."""
     memory_pressure_pct: Optional[Number] = None
-    """Share of the save in which some task waited for memory (PSI ``some``)."""
+    """Share of the save in which some task waited for memory (PSI ``some``); ``None``
+    where the kernel keeps none."""
     major_faults: Optional[Count] = None
     """Of the training process, from storage or swap."""
     error: Optional[str] = None

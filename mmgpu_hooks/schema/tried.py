@@ -31,7 +31,7 @@ class SweepRow:
 
     setting: SweepSetting
     status: str
-    """Of the :class:`Trial`."""
+    """Of the :class:`Trial`; ``loss_not_finite`` where the training diverged."""
     error: Optional[str] = None
     """The decisive line; ``None`` when it completed."""
     seconds: float = 0.0

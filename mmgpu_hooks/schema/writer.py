@@ -42,7 +42,10 @@ class EvidenceWriter:
         data, written = encode_line(record), 0
         try:
             while written < len(data):
-                written += os.write(self._fd, data[written:])
+                taken = os.write(self._fd, data[written:])
+                if not taken:
+                    raise OSError(f'{self.path}: the file system takes no more')
+                written += taken
         except OSError:
             if written:
                 with contextlib.suppress(OSError):

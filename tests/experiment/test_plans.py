@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.nvml import FakeGpu
 from fakes.runs import make_evidence
 from mmgpu_hooks.experiment import sweep
 from mmgpu_hooks.experiment.engine import run_plan
@@ -62,29 +63,33 @@ class TestSweep:
         assert spec.settings == {'train_cfg.max_epochs': 9, **workers, **settings}
 
     @pytest.mark.parametrize(
-        ('measure_s', 'trained'),
+        ('measure_s', 'trained', 'status'),
         [
             # its time was up long before it had three
-            (1.0, 50),
-            (250.0, 50),
-            (350.0, 60),
+            (1.0, 50, 'completed'),
+            (250.0, 50, 'completed'),
+            (350.0, 60, 'completed'),
             # it settles with the sixth
-            (9000.0, 80),
+            (9000.0, 80, 'completed'),
+            (9000.0, 80, 'loss_not_finite'),
         ],
     )
     def test_a_slow_trial_ends_when_its_time_is_up(
-        self, scripted, monkeypatch, tmp_path, measure_s, trained
+        self, scripted, monkeypatch, tmp_path, measure_s, trained, status
     ):
         def read(folder: Path) -> Run:
             return Run(make_evidence(scripted.started[0].trained // 10, step_s=5.0))
 
         monkeypatch.setattr(sweep, 'read_trial_run', read)
         scripted.iteration_s = staticmethod(lambda spec: 10.0)
+        scripted.is_loss_finite = status == 'completed'
         setting = SweepSetting(0)
         limits = {'measure_s': measure_s, 'whole_s': 1e6}
         plan = make_plan(setting, folder=tmp_path, **limits)
-        (found,) = plan.finish(run_plan(plan)).rows
-        assert (found.status, scripted.started[0].trained) == ('completed', trained)
+        result = plan.finish(run_plan(plan))
+        (found,) = result.rows
+        assert (found.status, scripted.started[0].trained) == (status, trained)
+        assert result.best == (setting,) * scripted.is_loss_finite
 
     def test_a_config_that_does_not_train_is_given_up_early(self, scripted, tmp_path):
         scripted.ending = staticmethod(lambda spec: ('failed', 'E: no'))
@@ -231,3 +236,9 @@ def test_what_a_measurement_depends_on_is_named(monkeypatch):
     assert json.loads(json.dumps(first)) == first == again
     differing = [name for name in first if first[name] != other[name]]
     assert differing == ['config', 'environment', 'saves']
+
+
+def test_trials_of_another_card_are_others(fake_nvml):
+    first = read_identity({})
+    fake_nvml.set(FakeGpu(uuid='GPU-another'))
+    assert [n for n, one in read_identity({}).items() if one != first[n]] == ['host']

@@ -185,6 +185,7 @@ def make_gpu_fields(util_pct: float = 62.0) -> dict[str, Any]:
             samples=60,
             util_pct=util_pct,
             zero_pct=25.0,
+            sampled_s=12.0,
             mem_used_bytes=9 * GIB,
             sm_clock_mhz=1755.0,
             temperature_c=61.0,

@@ -24,6 +24,7 @@ class ScriptedTrial:
     )
     """How it ends before its first block, if it does."""
     clock_s = 0.0
+    is_loss_finite = True
     started: list[ScriptedTrial]
 
     def __init__(self, spec: TrialSpec) -> None:
@@ -67,6 +68,7 @@ class ScriptedTrial:
                 'seconds': [seconds] * count,
                 'starts': [],
                 'batch_size': 2,
+                'is_loss_finite': self.is_loss_finite,
             }
         ]
 

@@ -101,7 +101,7 @@ def test_data_wait_is_judged_by_its_share(wait_s, step_s, expected):
 
 
 CONFINED = make_inside_workers(1.1, count=4, affinity_cpus=4)
-IDLE_GPU = GpuWindow(samples=50, util_pct=69.0, zero_pct=0.0)
+IDLE_GPU = GpuWindow(samples=50, util_pct=69.0, zero_pct=0.0, sampled_s=10.0)
 NEVER_BUSY = replace(IDLE_GPU, util_pct=0.0, zero_pct=100.0)
 STARTS = {
     # each interval began with a start of 6 s beside 19 waits of a millisecond

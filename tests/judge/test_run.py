@@ -118,10 +118,10 @@ def test_transforms_are_added_up_and_given_per_image():
 
 
 def test_gpu_means_are_weighted_by_seconds_and_extremes_are_the_largest():
-    first = GpuWindow(samples=5, util_pct=100.0, zero_pct=0.0)
+    first = GpuWindow(samples=5, util_pct=100.0, zero_pct=0.0, sampled_s=1.0)
     reasons = {'power_cap': 40.0}
     held = {'temperature_c': 70.0, 'throttled_pct': 40.0, 'sm_active_pct': 80.0}
-    second = {'util_pct': 20.0, 'zero_pct': 40.0}
+    second = {'util_pct': 20.0, 'zero_pct': 40.0, 'sampled_s': 3.0}
     second |= {'temperature_c': 60.0, 'throttled_pct': 60.0}
     windows = [
         replace(first, **held, throttle_reasons_pct=reasons),
@@ -131,7 +131,7 @@ def test_gpu_means_are_weighted_by_seconds_and_extremes_are_the_largest():
     ]
     gpu = after_warm_up(*({'iterations': 10, 'gpu': one} for one in windows)).gpu
     assert gpu is not None
-    assert (gpu.util_pct, gpu.zero_pct) == pytest.approx((60.0, 20.0))
+    assert (gpu.util_pct, gpu.zero_pct) == pytest.approx((40.0, 30.0))
     # known in one interval only
     assert (gpu.temperature_c, gpu.sm_active_pct) == (70.0, pytest.approx(80.0))
     assert gpu.throttled_pct == pytest.approx(50.0)
@@ -141,7 +141,7 @@ def test_gpu_means_are_weighted_by_seconds_and_extremes_are_the_largest():
 @pytest.mark.parametrize('part', ['validation', 'checkpoint_save'])
 @pytest.mark.parametrize(('calm', 'util_pct'), [(3, 90.0), (2, 60.0)])
 def test_utilisation_is_of_plain_training_where_there_is_enough(part, calm, util_pct):
-    window = GpuWindow(samples=5, util_pct=90.0, mem_used_bytes=1)
+    window = GpuWindow(samples=5, util_pct=90.0, sampled_s=1.0, mem_used_bytes=1)
     busy = make_interval(9, gpu=replace(window, util_pct=0.0, mem_used_bytes=9))
     busy = replace(busy, ledger_s={**busy.ledger_s, part: 1.0})
     gpu = run_of(*(make_interval(i, gpu=window) for i in range(1 + calm)), busy).gpu

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,18 @@ def test_records_are_appended_and_readable_at_once(tmp_path: Path):
     writer.close()
     with pytest.raises(OSError, match='already closed'):
         writer.write(make_interval())
+
+
+def test_a_file_system_that_takes_nothing_is_an_error(tmp_path: Path, monkeypatch):
+    path = tmp_path / 'gpu_efficiency.jsonl'
+    writer, write = EvidenceWriter(path), os.write
+    taken = iter([20, 0])
+    monkeypatch.setattr(os, 'write', lambda fd, data: write(fd, data[: next(taken)]))
+    with pytest.raises(OSError, match='takes no more'):
+        writer.write(make_run())
+    monkeypatch.undo()
+    writer.close()
+    assert path.read_bytes() == b''
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path):

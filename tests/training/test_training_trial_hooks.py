@@ -23,10 +23,12 @@ def read_blocks(events: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in events.read_text().splitlines()]
 
 
-def make_runner(**loop):
+def make_runner(*losses, **loop):
+    scalars = {'train/loss': SimpleNamespace(data=(losses, ()))} if losses else {}
     return SimpleNamespace(
         train_loop=SimpleNamespace(**loop),
         train_dataloader=SimpleNamespace(batch_sampler=SimpleNamespace(batch_size=4)),
+        message_hub=SimpleNamespace(log_scalars=scalars),
         max_iters=100,
         iter=0,
     )
@@ -37,6 +39,17 @@ def train(hook, runner, iterations: int) -> None:
         hook.before_train_iter(runner, 0)
         hook.after_train_iter(runner, 0)
         runner.iter += 1
+
+
+@pytest.mark.parametrize(
+    ('losses', 'is_finite'),
+    [((0.5, 0.4), True), ((0.5, float('nan'), 0.4), False), ((), True)],
+)
+def test_a_block_says_whether_every_loss_was_a_number(events, losses, is_finite):
+    with pytest.raises(TrialOver):
+        train(TrialHook(events, iter([1])), make_runner(*losses), 1)
+    (block,) = read_blocks(events)
+    assert block['is_loss_finite'] is is_finite
 
 
 def test_a_loader_that_begins_again_is_a_start(events):

@@ -28,7 +28,9 @@ def offer_stack() -> int:
         The descriptor that it prints into; 0 where the signal is handled, ignored or
         blocked already, or the platform has none of this.
     """
-    if _read_masks('SigCgt|SigIgn|SigBlk') != [False] * 3:
+    masks = _read_masks('SigCgt|SigIgn|SigBlk')
+    # a Python built against an old C library has no memfd_create
+    if masks != [False] * 3 or not hasattr(os, 'memfd_create'):
         return 0
     # stays open: faulthandler writes to it as long as the process lives
     descriptor = os.memfd_create('mmgpu_hooks-stack')

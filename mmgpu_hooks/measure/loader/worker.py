@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import multiprocessing
 import operator
@@ -305,8 +306,10 @@ def enter_workers(loader: Any, pad_size_divisor: int = 1) -> WorkerInit | None:
 def _probe_worker(counters: Counters, worker: int, pad_size_divisor: int) -> None:
     from torch.utils.data._utils import fetch
 
-    counters.heads[worker, at.STACK_FILE] = offer_stack()
     probe = FetchProbe(counters, worker, BatchWatch(pad_size_divisor))
     # the fetcher is made after us; the classes are this worker's own
     for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
         kind.fetch = probe.wrap(kind.fetch)
+    # last: what fails here costs no figure
+    with contextlib.suppress(Exception):
+        counters.heads[worker, at.STACK_FILE] = offer_stack()

@@ -32,6 +32,7 @@ def is_sampling() -> bool:
 
 
 UTIL, MEMORY, CLOCK, HOT = 'util_pct', 'mem_used_bytes', 'sm_clock_mhz', 'temperature_c'
+SAMPLED = 'sampled_s'
 
 
 def capped(clock: float, hot: float, *reasons: str) -> Sample:
@@ -44,7 +45,7 @@ def capped(clock: float, hot: float, *reasons: str) -> Sample:
         # a sample weighs as much as its time: the plain mean would be 40
         (
             [(3.0, {UTIL: 0.0, MEMORY: 7}), (1.0, {UTIL: 80.0, MEMORY: 9})],
-            {'samples': 2, UTIL: 20.0, 'zero_pct': 75.0, MEMORY: 9},
+            {'samples': 2, UTIL: 20.0, 'zero_pct': 75.0, MEMORY: 9, SAMPLED: 4.0},
         ),
         # nothing sampled is unknown, and not zero
         ([], {}),
@@ -52,7 +53,7 @@ def capped(clock: float, hot: float, *reasons: str) -> Sample:
         ([(0.0, {UTIL: 50.0, MEMORY: 3})], {'samples': 1, MEMORY: 3}),
         (
             [(1.0, {UTIL: 40.0, MEMORY: 1}), (9.0, {MEMORY: 8})],
-            {'samples': 2, UTIL: 40.0, 'zero_pct': 0.0, MEMORY: 8},
+            {'samples': 2, UTIL: 40.0, 'zero_pct': 0.0, MEMORY: 8, SAMPLED: 1.0},
         ),
         # the others come to means, shares and the largest
         (

@@ -216,7 +216,6 @@ def _fail(*_: Any) -> None:
     [
         ('mmgpu_hooks.measure.loader.worker.Counters', _no_memory),
         ('mmgpu_hooks.measure.loader.worker.FetchProbe._end', _fail),
-        ('mmgpu_hooks.measure.loader.worker.offer_stack', _fail),
     ],
 )
 def test_after_a_failure_inside_workers_are_seen_from_outside(
@@ -231,6 +230,18 @@ def test_after_a_failure_inside_workers_are_seen_from_outside(
     reason = one.probe.inside_failure or ''
     assert 'a bug of ours' in reason or 'no memory' in reason
     assert one.probe.unsupported == {}
+
+
+@pytest.mark.parametrize('has_call', [False, True])
+def test_a_stack_that_cannot_be_offered_costs_no_figure(loop, monkeypatch, has_call):
+    # a Python built against an old C library does not have it
+    monkeypatch.delattr('os.memfd_create')
+    if has_call:
+        monkeypatch.setattr('os.memfd_create', _fail, raising=False)
+    one = loop(planted.Costly(8), num_workers=1)
+    assert len(one.run_epoch()) == 8
+    assert one.read().occupancy.count == 8
+    assert one.probe.inside_failure is None
 
 
 @pytest.mark.parametrize('workers', [0, 1])
