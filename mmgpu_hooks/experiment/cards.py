@@ -84,9 +84,7 @@ def _read_card(index: int) -> Card:
 
 
 def judge_cards(
-    cards: Sequence[Card],
-    environ: Mapping[str, str],
-    least_bytes: int | None = None,
+    cards: Sequence[Card], environ: Mapping[str, str], least_bytes: int | None = None
 ) -> list[Card]:
     """Give each card that may not be picked the reason; best first.
 

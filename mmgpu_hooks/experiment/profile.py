@@ -152,8 +152,7 @@ def _find_overlaps(events: Sequence[Any]) -> dict[tuple[str, float], float]:
     until_us = 0.0
     for span, name in sorted(spans, key=lambda one: one[0].start):
         took_us = span.end - span.start
-        if span.start < until_us:
-            beside_us[name, took_us] += min(until_us - span.start, took_us)
+        beside_us[name, took_us] += min(max(until_us - span.start, 0.0), took_us)
         until_us = max(until_us, span.end)
     return beside_us
 

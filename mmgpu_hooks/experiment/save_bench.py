@@ -12,20 +12,11 @@ from typing import Any
 import msgspec
 
 from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
-from mmgpu_hooks.experiment.trial import (
-    DEFAULT_TIME_LIMIT_S,
-    Progress,
-    read_trial_run,
-)
+from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S, Progress, read_trial_run
 from mmgpu_hooks.judge.save_experiment import judge_save_bench, summarize_saves
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
-from mmgpu_hooks.schema.tried import (
-    SaveBench,
-    SaveBenchRow,
-    Trial,
-    TrialSpec,
-)
+from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial, TrialSpec
 
 SETTLING = 8
 """Least iterations between saves in which the workers' queue is what it usually is; as
@@ -79,10 +70,8 @@ class SaveBenchPlan(Plan):
         Raises:
             UserError: If nothing was measured without an interruption.
         """
-        measured = [
-            msgspec.convert(trial.figures['row'], SaveBenchRow)
-            for trial in outcome.trials
-        ]
+        rows = [trial.figures['row'] for trial in outcome.trials]
+        measured = msgspec.convert(rows, list[SaveBenchRow])
         if not outcome.is_interrupted and not any(row.saves for row in measured):
             row = measured[0]
             raise UserError(

@@ -30,10 +30,7 @@ FOLLOWING: Mapping[str, str] = {
     'after_train': 'other',
 }
 
-IDLE_POINTS = {
-    'before_train_iter': '_before_iter',
-    'after_train_iter': '_after_iter',
-}
+IDLE_POINTS = {'before_train_iter': '_before_iter', 'after_train_iter': '_after_iter'}
 """Points of an iteration, and what MMEngine's `Hook` calls at each."""
 
 _Point = tuple[Collection[type], Optional[str], tuple[Callable[[], Any], ...]]

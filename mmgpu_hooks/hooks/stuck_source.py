@@ -23,7 +23,6 @@ from mmgpu_hooks.show.text import visible
 SOURCE = 'watchdog'
 """What the guard knows us by."""
 
-_OF_ITERATION = 'data_wait', 'step'
 _AT_A_LOCK = 'S', 'futex'
 _RANKS_S = 2.0
 """What the others are given to say where they stand."""
@@ -69,7 +68,7 @@ class StuckSource:
         running = self._ledger.running[-1]
         name = running if isinstance(running, str) else type(running).__name__
         usual_s = self._usual_s.get(running if is_part(running) else 'hooks')
-        if usual_s is None and name in _OF_ITERATION:
+        if usual_s is None and name in ('data_wait', 'step'):
             # until an interval ends: it takes no longer than an iteration
             usual_s = self._ledger.mean_lap_s
         part = 'data_wait' if running is FIRST_WAIT else name

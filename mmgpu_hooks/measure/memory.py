@@ -41,10 +41,7 @@ class MemoryMeter:
     """
 
     def __init__(
-        self,
-        proc: Path = _PROC,
-        sys: Path = Path('/sys'),
-        clock: Clock = monotonic_s,
+        self, proc: Path = _PROC, sys: Path = Path('/sys'), clock: Clock = monotonic_s
     ) -> None:
         self._proc = proc
         self._groups = find_memory_groups(proc, sys)

@@ -81,10 +81,7 @@ def test_an_index_is_no_name_where_cuda_counts_in_another_order():
     ('gpu', 'reason'),
     [
         (FakeGpu(fail={'memory': (15, 0)}), 'cannot be read: .*GPU is lost'),
-        (
-            FakeGpu(fail={'uuid': (4, 0)}),
-            'cannot be read: .*Insufficient Perm',
-        ),
+        (FakeGpu(fail={'uuid': (4, 0)}), 'cannot be read: .*Insufficient Perm'),
         (FakeGpu(memory=None), 'cannot be read: .*Not Supported'),
         (FakeGpu(memory=(100, 200)), 'cannot be read: .*200 of 100 bytes in use'),
         (FakeGpu(mig=1), r'is cut into slices \(MIG\): name one yourself'),

@@ -97,12 +97,7 @@ BUS = "Bus error. It is possible that dataloader's workers are out of shared mem
             'out_of_memory',
             f'RuntimeError: {KILLED}Killed.',
         ),
-        (
-            'RuntimeError',
-            KILLED + BUS,
-            'out_of_memory',
-            f'RuntimeError: {KILLED}{BUS}',
-        ),
+        ('RuntimeError', KILLED + BUS, 'out_of_memory', f'RuntimeError: {KILLED}{BUS}'),
         ('ValueError', 'x' * 1000, 'failed', f'ValueError: {"x" * 285}...'),
     ],
 )

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fakes.replaced import replace
-from fakes.runs import (
-    make_host_window,
-    make_inside_workers,
-    make_ranks,
-)
+from fakes.runs import make_host_window, make_inside_workers, make_ranks
 from fakes.saves import make_contended, make_save
 from mmgpu_hooks.judge.ranks import compare_ranks
 from mmgpu_hooks.judge.run import Run

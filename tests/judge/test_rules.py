@@ -19,15 +19,8 @@ from fakes.runs import (
     make_workers,
     steady,
 )
-from fakes.saves import (
-    HOST,
-    LOADER,
-    make_calm,
-    with_saves,
-)
-from fakes.saves import (
-    make_contended_ones as contended,
-)
+from fakes.saves import HOST, LOADER, make_calm, with_saves
+from fakes.saves import make_contended_ones as contended
 from mmgpu_hooks.judge.ranks import with_saves_of
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run

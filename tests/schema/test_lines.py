@@ -16,10 +16,7 @@ RECORDS = [
     make_run(gpu=GpuDevice(name='H200', uuid='GPU-1'), device='cuda'),
     make_interval(
         by_hook={'EMAHook': 0.5, '50 % "quoted"': 0.25, 'é\n': 1.0},
-        workers=replace(
-            make_workers(0.3),
-            transforms_s={'Mosaic': 0.25},
-        ),
+        workers=replace(make_workers(0.3), transforms_s={'Mosaic': 0.25}),
         gpu=GpuWindow(samples=12, util_pct=63.5, zero_pct=20.0, mem_used_bytes=2**33),
         gpu_mem_peak_bytes=2**32,
     ),

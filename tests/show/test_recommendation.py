@@ -11,11 +11,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import with_save_cures
 from mmgpu_hooks.schema.judged import Recommendation
-from mmgpu_hooks.show.recommendation import (
-    Answer,
-    describe_answer,
-    render_json,
-)
+from mmgpu_hooks.show.recommendation import Answer, describe_answer, render_json
 from mmgpu_hooks.show.terminal import render
 
 HOG = {'workers': 0, 'workers_cpu_s': 0.0, 'other_cpu_s': 8.0}

@@ -9,12 +9,7 @@ import pytest
 
 from fakes.clock import HandClock
 from mmgpu_hooks.measure.absent import SourceError
-from mmgpu_hooks.measure.gpu import (
-    THREAD_NAME,
-    GpuSampler,
-    Sample,
-    summarize_samples,
-)
+from mmgpu_hooks.measure.gpu import THREAD_NAME, GpuSampler, Sample, summarize_samples
 from mmgpu_hooks.schema.recorded import GpuWindow
 
 END = SourceError('NVML stopped answering')

@@ -10,12 +10,7 @@ import pytest
 from fakes.clock import HandClock
 from fakes.nvml import FakeGpu, FakeNvml
 from mmgpu_hooks.measure.absent import SourceError
-from mmgpu_hooks.measure.gpu import (
-    GpuSampler,
-    Sample,
-    open_gpu,
-    parse_reasons,
-)
+from mmgpu_hooks.measure.gpu import GpuSampler, Sample, open_gpu, parse_reasons
 
 GARBAGE = '\xff\xfe\xfa'
 FULL = ('clocks 1980 2619', 'temperature 61', 'reasons 0x4', 'gpm 50')

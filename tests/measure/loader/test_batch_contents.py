@@ -45,10 +45,7 @@ BRANCHES = dict(
     ('batch', 'held'),
     [
         # padded to the largest height and width of the batch; ignored boxes left out
-        (
-            dict(inputs=[HIGH, WIDE], data_samples=[sample(2), sample(3)]),
-            (2, 18000, 5),
-        ),
+        (dict(inputs=[HIGH, WIDE], data_samples=[sample(2), sample(3)]), (2, 18000, 5)),
         (dict(inputs=Array(2, 3, 100, 90), data_samples=[]), (2, 18000, 0)),
         # instances without labels, and labels in a list
         (

@@ -146,10 +146,7 @@ def test_the_sample_that_is_being_made_is_known_while_it_is():
     worker = Worker(dataset)
     dataset.counters = worker.counters
     worker.fetch(7, 8)
-    assert dataset.seen == [
-        (7, began, None, '7.jpg'),
-        (8, began + 1.0, None, '8.jpg'),
-    ]
+    assert dataset.seen == [(7, began, None, '7.jpg'), (8, began + 1.0, None, '8.jpg')]
     assert worker.counters.heads[0, at.LOADING_SINCE] == 0.0
 
 

@@ -68,10 +68,7 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             ),
             {*ONCE, 'Mosaic'},
         ),
-        (
-            lambda coco: dict(coco, pipeline=[*LOAD, BRANCHES]),
-            {*ONCE, 'MultiBranch'},
-        ),
+        (lambda coco: dict(coco, pipeline=[*LOAD, BRANCHES]), {*ONCE, 'MultiBranch'}),
         (
             lambda coco: dict(
                 type='ConcatDataset', datasets=[dict(coco, pipeline=[*LOAD, PACK])]
