@@ -20,7 +20,7 @@ from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.recording import Guard, Recording
 from mmgpu_hooks.hooks.saves import SOURCE as SAVES
 from mmgpu_hooks.hooks.saves import SaveSource
-from mmgpu_hooks.hooks.scalars import ScalarBoard
+from mmgpu_hooks.hooks.scalars import ScalarPublisher
 from mmgpu_hooks.hooks.sources import UNPROVEN, Sources, read_device
 from mmgpu_hooks.hooks.stuck_source import SOURCE as WATCHDOG
 from mmgpu_hooks.hooks.stuck_source import StuckSource
@@ -137,7 +137,7 @@ class Recorder:
         run = guard.run
         self._runner, self._hook, self._guard = runner, hook, guard
         self._schedule = LogSchedule(runner, hook.interval)
-        self._board = ScalarBoard(runner.message_hub, hook.scalar_names)
+        self._publisher = ScalarPublisher(runner.message_hub, hook.scalar_names)
         self._patches = Patches()
         self._due_at = 0
         """Iteration of the epoch before which nothing is due."""
@@ -246,9 +246,9 @@ class Recorder:
         if is_end:
             record = self._record_interval(batch, ledger.take())
             if record is not None:
-                run('scalars', self._board.add, record)
+                run('scalars', self._publisher.add, record)
         if is_logged:
-            run('scalars', self._board.publish)
+            run('scalars', self._publisher.publish)
         self._due_at = schedule.find_next(batch_idx, ledger.iterations)
 
     def begin_epoch(self) -> None:
@@ -311,7 +311,7 @@ class Recorder:
             self._guard.clean_up(source, self._validation.close)
         if source in ('ledger', 'interval', 'scalars'):
             # nothing else takes the last values off LoggerHook's lines
-            self._board.clear()
+            self._publisher.clear()
         self._recording.write_reason(SourceOffRecord, source, reason)
 
     def finish(self, error: BaseException | None) -> Path | None:

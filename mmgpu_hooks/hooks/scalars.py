@@ -90,7 +90,7 @@ class LineFigures:
         return {**shares, **peaks}
 
 
-class ScalarBoard(LineFigures):
+class ScalarPublisher(LineFigures):
     """Keeps our scalars in MMEngine's message hub, at most one value each.
 
     A key left in the hub is printed again on every later line, and a history that

@@ -87,7 +87,7 @@ def oom_gpu() -> None:
 def shm_full() -> None:
     """Shared memory (/dev/shm) is full.
 
-    Loader workers hand batches over through ``/dev/shm``; Docker gives it 64 MiB.
+    Loader workers send batches through ``/dev/shm``; Docker gives it 64 MiB.
 
     The messages are ``Bus error. It is possible that dataloader's workers are out of
     shared memory``, ``unable to allocate shared memory(shm)``, ``No space left on
@@ -258,7 +258,7 @@ def interrupted() -> None:
     Ctrl-C, ``kill``, ``scancel`` or a closed terminal.
 
     A run that was killed while memory was plentiful is taken for this, too, as
-    "likely": SIGKILL leaves no word in Python.
+    "likely": Python prints nothing on SIGKILL.
 
     - Resume from the last checkpoint: tools/train.py CONFIG --resume.
     - After a lost connection (SIGHUP): start it in tmux, or with nohup.

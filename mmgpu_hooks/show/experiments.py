@@ -62,7 +62,7 @@ def _sweep_sentences(sweep: Sweep) -> Iterator[str]:
     if sweep.is_interrupted:
         yield f'Stopped when {len(sweep.rows)} of {sweep.asked} settings were trained.'
     elif not sweep.best:
-        yield 'No setting can be recommended: none was measured that may be.'
+        yield 'No setting can be recommended: none that this host carries was measured.'
     rows = {row.setting: row for row in sweep.rows}
     for word, setting in zip(('Fastest that this host carries', 'Next'), sweep.best):
         row = rows[setting]

@@ -25,10 +25,10 @@ _FATAL = 1.0
 def judge_host_growth(run: Run) -> Finding | None:
     """The training process, or its workers, take more memory with every iteration.
 
-    Growth behind the first third of the run, even and without a break: caches that
-    fill and pools that only reach their largest size are not reported; nor are pages of
-    files, such as a memory-mapped dataset's, nor what workers take until each has sent
-    256 tensors: PyTorch keeps track of those, and their memory is used again late.
+    Only growth after the first third of the run counts, and only if it is even and
+    without a break. So caches that fill and pools that reach their largest size are not
+    reported. Nor are pages of files, such as a memory-mapped dataset's, nor what
+    workers take until each has sent 256 tensors: PyTorch reuses that memory late.
     Within the first two epochs it may be a cache that is full once every sample was
     seen: a notice. In the training process, look for lists that are appended to: losses
     kept with their graph, results in a metric or a hook. In workers, for caches in the
