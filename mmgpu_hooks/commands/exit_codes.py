@@ -7,7 +7,8 @@ OK = 0
 
 NO = 1
 """The answer of a judging command is no: ``--check`` found something to change,
-``demo`` no gain, ``pick-gpu`` too few free cards."""
+``compare`` a slowdown past the limit, ``demo`` no gain, ``pick-gpu`` too few free
+cards."""
 
 BAD_INPUT = 2
 """Input that cannot be used; one sentence on standard error says why."""

@@ -98,32 +98,23 @@ def describe_run(answer: Answer) -> list[Section]:
     versions = ', '.join(f'{name} {one}' for name, one in run.run.versions.items())
     settings = [*list_facts(run, _SETTINGS), ('versions', versions)]
     unknown = [f'{name} unknown: {why}' for name, why in run.unknown.items()]
-    growth = charts.chart_growth(run)
+    memory, growth = list_facts(run, _MEMORY), charts.chart_growth(run)
+    grows = [growth.description] if growth else []
+    said = [describe_settings(run)]
     return [
         describe_changes(answer, 'What to change'),
         _time_section(run),
         Section('Over time', 'over-time', chart=charts.chart_timeline(run)),
         _what_if_section(answer, run),
         _loader_section(run),
-        Section(
-            'Memory',
-            'memory',
-            [growth.description] if growth else [],
-            facts=list_facts(run, _MEMORY),
-            chart=growth,
-        ),
+        Section('Memory', 'memory', grows, facts=memory, chart=growth),
         _saves_section(run),
         *_ranks_section(answer),
         Section('The host', 'host', facts=list_facts(run, _HOST)),
         _findings_section(answer),
         *listing('What would make saves cost less', cures, 'save-cures'),
         *listing('Advice, not applied', advice, 'advice'),
-        Section(
-            'The run and its settings',
-            'settings',
-            [describe_settings(run)],
-            facts=settings,
-        ),
+        Section('The run and its settings', 'settings', said, facts=settings),
         *listing('Notes', [*answer.notes, *unknown], 'notes'),
     ]
 
@@ -196,13 +187,9 @@ def _loader_section(run: Run) -> Section:
     """What making a batch costs, and by transform."""
     costs = run.loader.transforms[:_SHOWN] if run.loader else ()
     rows = [(name, format_seconds(image_s)) for name, image_s in costs]
-    head = ['transform', 'per image']
-    return Section(
-        'Inside the loader',
-        'loader',
-        facts=list_facts(run, _LOADER),
-        table=Table(head, rows, 'Mean time per timed image'),
-    )
+    table = Table(['transform', 'per image'], rows, 'Mean time per timed image')
+    facts = list_facts(run, _LOADER)
+    return Section('Inside the loader', 'loader', facts=facts, table=table)
 
 
 def _saves_section(run: Run) -> Section:

@@ -17,6 +17,16 @@ def runs(tmp_path):
     return str(before), str(write_run(tmp_path / 'after', slower))
 
 
+@pytest.mark.parametrize(
+    ('limit', 'code', 'back'),
+    [('5%', 1, 0), ('0 %', 1, 0), ('19.9%', 0, 0), ('5', 2, 2)],
+)
+def test_the_gate_falls_when_the_whole_interval_is_past_it(runs, limit, code, back):
+    gate = ['--max-regression', limit]
+    assert main(['compare', *runs, *gate]) == code
+    assert main(['compare', *reversed(runs), *gate]) == back
+
+
 def test_the_slower_run_is_named_and_in_what(runs, capsys):
     assert main(['compare', *runs]) == 0
     out = capsys.readouterr().out
@@ -41,7 +51,7 @@ def test_runs_that_cannot_be_compared(tmp_path, runs, capsys):
     other = write_run(tmp_path / 'other', make_noisy_run(3, world_size=2))
     short = write_run(tmp_path / 'short', make_noisy_run(3, intervals=3))
     for after in (other, short):
-        assert main(['compare', runs[0], str(after)]) == 3
+        assert main(['compare', runs[0], str(after), '--max-regression', '5%']) == 3
         out = capsys.readouterr().out
         assert out.startswith('The speeds cannot be compared.')
         # what each of them is, is said all the same
