@@ -49,9 +49,9 @@ def save_bench(
 ) -> int:
     """Measure what the number of loader workers does to checkpoint saves.
 
-    Trains a config for a while beside each number, saving every few iterations, and
-    says from which number on they make saves slow on this machine, and what the job
-    loses by it. Checkpoints go to a temporary folder, which is removed.
+    Trains a config for a while with each number, saving every few iterations. Says from
+    which number on saves are slow on this machine, and what the job loses by it.
+    Checkpoints go to a temporary folder, which is removed.
     """
     loaded = trials.read_trainable_config(config)
     folder = trials.choose_folder(work_dir, loaded, config, 'save-bench')

@@ -107,9 +107,9 @@ def rewrite_config(
 ) -> RewriteOutcome:
     """Changes settings of a config, proven by loading the result.
 
-    The edit touches nothing else in the text, and in MMEngine's view of the
-    loaded config nothing but the settings changes (and a variable that holds one
-    of them and nothing else uses). Otherwise it is refused and nothing is written.
+    The edit touches nothing else in the text. In the config as MMEngine loads it only
+    the settings change, and a variable that holds one of them where nothing else uses
+    it. Otherwise it is refused and nothing is written.
     Loading executes the config, as MMEngine does; the edit never does.
 
     Args:

@@ -9,7 +9,6 @@ from mmgpu_hooks.judge.columns import Column, Intervals, filled, read_field
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import NATURE, find_unequal
 from mmgpu_hooks.model import stats
-from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import FigureComparison, RunComparison
 from mmgpu_hooks.schema.recorded import PARTS, RunRecord
 
@@ -55,9 +54,8 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
         if iteration is None or iteration.is_drift or iteration.value <= 0.0:
             more = max(stats.LEAST_VALUES - count, 1) * run.run.interval_iterations
             obstacles.append(
-                f'The {name} run is too short for how much it drifts: '
-                f'{plural(count, "interval")} after the warm-up; train at least {more} '
-                'more iterations.'
+                f'The {name} run is too short for how much it drifts (intervals after '
+                f'the warm-up: {count}); train at least {more} more iterations.'
             )
     notes = [*before.notes, *after.notes]
     old, new = before.external_cpu_cores, after.external_cpu_cores

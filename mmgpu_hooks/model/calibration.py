@@ -123,9 +123,8 @@ def _correct_step(
 def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Workload:
     """Loading without what the real scheduler added beyond the simulated one.
 
-    A loop that does not starve does not show how long loading takes, nor does one in
-    which workers take up all cores, so that a wrong figure would not show at the run's
-    own setting.
+    A loop that does not starve does not show how long loading takes, nor does one whose
+    workers take up all cores: a wrong figure would not show at the run's own setting.
     """
     cpu_s = workload.batch_cpu.mean_s + workload.step_cpu_s + workload.fetch_s
     cores = min(workload.usable_cores, workload.host_cores - workload.other_tasks / 2)

@@ -75,7 +75,7 @@ class Change:
     """Dotted, as in ``--cfg-options``."""
     old: Any
     new: Any
-    """``None`` removes the key where it would be rejected by PyTorch."""
+    """``None`` is what PyTorch takes for a setting that only workers have."""
     reason: str
     confidence: str
     rules: Tuple[str, ...] = ()

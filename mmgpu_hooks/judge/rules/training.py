@@ -14,7 +14,7 @@ def judge_gpu(run: Run) -> Finding | None:
     """GPU utilisation is low, or falls to 0 % again and again.
 
     NVML's utilisation is the share of the last 1/6 to 1 s in which at least one
-    kernel ran, so 100 % does not mean that the card is full, but 0 % means that it
+    kernel ran. So 100 % does not mean that the card is full, but 0 % means that it
     stood still. Some integrated GPUs say 0 % always.
     """
     if run.run.device != 'cuda':
