@@ -48,10 +48,7 @@ _warn = warner('pick-gpu')
 )
 @click.argument('program', nargs=-1, type=click.UNPROCESSED, metavar='[-- COMMAND...]')
 def pick_gpu(
-    count: int,
-    min_free: int | None,
-    wait: float | None,
-    program: Sequence[str],
+    count: int, min_free: int | None, wait: float | None, program: Sequence[str]
 ) -> int:
     """Run a command on the GPUs with the most free memory, the least busy ones first.
 

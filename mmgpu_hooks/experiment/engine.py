@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import sub
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,7 @@ class OtherLoad:
 
     def read_cores(self) -> float | None:
         """Mean since construction."""
-        passed_s, others_s = (
-            now - begin for now, begin in zip(self._read(), self._begin)
-        )
+        passed_s, others_s = map(sub, self._read(), self._begin)
         return max(others_s / passed_s, 0.0) if passed_s > 0 else None
 
 
@@ -228,8 +227,7 @@ class _Engine:
         progress.seconds = monotonic_s() - begin_s
         if not turn.stays or progress.status != 'completed' or progress.is_over:
             self._end(turn.spec.folder)
-        limit_s = min(turn.time_limit_s, self.max_seconds)
-        ended = progress.end(turn.name, limit_s)
+        ended = progress.end(turn.name, min(turn.time_limit_s, self.max_seconds))
         return replace(ended, figures=turn.summarize(progress, ended))
 
     def _take_in(self, turn: Turn, trial: RunningTrial, progress: Progress) -> None:

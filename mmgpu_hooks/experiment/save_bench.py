@@ -88,7 +88,6 @@ class SaveBenchPlan(Plan):
         )
 
     def _make_turn(self, workers: int) -> Turn:
-        name = plural(workers, 'worker')
         blocks = plan_blocks(
             workers, saves=self.saves, prefetch_factor=self.prefetch_factor
         )
@@ -110,7 +109,7 @@ class SaveBenchPlan(Plan):
             return figures
 
         return Turn(
-            name,
+            plural(workers, 'worker'),
             spec,
             tuple(blocks),
             summarize=summarize,

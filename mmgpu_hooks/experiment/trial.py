@@ -243,14 +243,13 @@ class Progress:
 
     def end(self, name: str, time_limit_s: float) -> Trial:
         """The record of the trial, but for its figures."""
-        error = self.error
         if self.status == 'timed_out':
             done = self.iterations
-            error = f'killed after {time_limit_s:g} s, {done} iterations done'
+            self.error = f'killed after {time_limit_s:g} s, {done} iterations done'
         return Trial(
             name=name,
             status=self.status,
-            error=error,
+            error=self.error,
             seconds=self.seconds,
             iterations=self.iterations,
             folder=str(self.folder),

@@ -23,7 +23,6 @@ from mmgpu_hooks.show.text import visible
 SOURCE = 'watchdog'
 """What the guard knows us by."""
 
-_AT_A_LOCK = 'S', 'futex'
 _RANKS_S = 2.0
 """What the others are given to say where they stand."""
 _FILES_S = 10.0
@@ -85,8 +84,8 @@ class StuckSource:
         if owed.get('state', 'R') in 'ZXTD':
             return True
         # one lock that all of them wait for; alone it may be a slow library
-        waits = owed.get('state'), owed.get('call')
-        return owed.get('alike', 0) > 1 and waits == _AT_A_LOCK
+        is_at_lock = (owed.get('state'), owed.get('call')) == ('S', 'futex')
+        return is_at_lock and owed.get('alike', 0) > 1
 
     def _report(self, running: Running, waited_s: float) -> None:
         own = {'stack': self._watchdog.read_stack()}
@@ -103,9 +102,8 @@ class StuckSource:
         lines.append(f'Training is left alone. More: mmgpu why {work_dir}')
         self._warn(*lines)
         # the work folder may be on a mount that never answers; later alarms must come
-        filing = partial(self._run, SOURCE, self._file, record)
-        name = f'{THREAD_NAME}-files'
-        thread = threading.Thread(target=filing, name=name, daemon=True)
+        work = partial(self._run, SOURCE, self._file, record)
+        thread = threading.Thread(target=work, name=f'{THREAD_NAME}-files', daemon=True)
         thread.start()
         thread.join(_FILES_S)
 

@@ -180,13 +180,12 @@ class Gpu:
         Raises:
             SourceError: If the device or the driver was lost.
         """
+        get = self._get
         return self._ask_all(
             {
-                'name': lambda: self._get('Name'),
-                'uuid': lambda: self._get('UUID'),
-                'memory_total_bytes': lambda: (
-                    int(self._get('MemoryInfo').total) or None
-                ),
+                'name': lambda: get('Name'),
+                'uuid': lambda: get('UUID'),
+                'memory_total_bytes': lambda: int(get('MemoryInfo').total) or None,
                 'driver_version': self._nvml.nvmlSystemGetDriverVersion,
             }
         )

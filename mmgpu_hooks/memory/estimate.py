@@ -98,9 +98,7 @@ def estimate_memory(
 
 
 def fit_card(
-    estimate: MemoryEstimate,
-    card_bytes: int,
-    measured: tuple[int, int] | None = None,
+    estimate: MemoryEstimate, card_bytes: int, measured: tuple[int, int] | None = None
 ) -> MemoryEstimate:
     """The estimate with the largest batch sizes that a card has room for.
 
