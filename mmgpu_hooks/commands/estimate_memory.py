@@ -67,11 +67,9 @@ def estimate_memory(
     measured = None if run is None else _read_peak(run)
     if sys.stderr.isatty():
         warner('estimate-memory')('running the model on the CPU, up to some minutes')
+    sizes = tuple(dict.fromkeys(batch_size))
     estimated = estimate.estimate_memory(
-        config,
-        tuple(dict.fromkeys(batch_size)),
-        image_size=image_size,
-        mixed_precision=amp,
+        config, sizes, image_size=image_size, mixed_precision=amp
     )
     if fit is not None:
         estimated = estimate.fit_card(estimated, fit, measured)

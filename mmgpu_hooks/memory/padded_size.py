@@ -158,8 +158,7 @@ def _crop(transform: _Transform, size: Size | None) -> Size | None:
 
 
 def _pad(transform: _Transform, size: Size | None) -> Size | None:
-    target = transform.get('size')
-    if target is not None:
+    if (target := transform.get('size')) is not None:
         return _larger(size, _scale(target))
     if size is not None and transform.get('pad_to_square'):
         size = max(size), max(size)

@@ -139,10 +139,7 @@ def describe_changes(answer: Answer, title: str = '') -> Section:
     if not changes:
         said = [f'Nothing to change. {found.reason or ""}'.rstrip(), *found.batch_size]
         return Section(title, 'changes', said)
-    rows = [
-        (_name(change), _value_of(change.old), _value_of(change.new), '')
-        for change in changes
-    ]
+    rows = [(_name(one), _value_of(one.old), _value_of(one.new), '') for one in changes]
     rows += _gains(answer, answer.summary)
     table = Table(['', 'now', 'recommended', '9 times in 10'], rows, 'Both settings')
     why = found.batch_size or [sentence_of(changes[0].reason)]
