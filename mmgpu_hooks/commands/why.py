@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -46,7 +46,8 @@ def why(work_dir: Path | None, log: str | None, form: str) -> None:
     is_evidence = work_dir is not None and work_dir.suffix in ('.json', '.jsonl')
     if work_dir is not None and log is None and not is_evidence and work_dir.is_file():
         work_dir, log = None, str(work_dir)
-    print_answer(_explain(work_dir, log), form, _describe, _render_json)
+    answer = _explain(work_dir, log)
+    print_answer(answer, form, _describe, lambda one: to_json(**asdict(one)))
 
 
 def _explain(work_dir: Path | None, log: str | None) -> Why:
@@ -84,10 +85,6 @@ def _read_log(name: str) -> ConsoleLog:
             end = f'the last {format_bytes(MOST_BYTES)}'
             warner('why')(f'reading {end} of {name}, which has more.')
         return read_log(file, size)
-
-
-def _render_json(answer: Why) -> str:
-    return to_json(**dataclasses.asdict(answer))
 
 
 def _describe(answer: Why) -> list[Section]:

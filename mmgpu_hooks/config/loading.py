@@ -272,11 +272,10 @@ def is_same(left: object, right: object) -> bool:
         return False
     if hasattr(left, '__qualname__'):
         return _identity(left) == _identity(right)
-    try:
+    # a config may hold arrays, whose comparison raises
+    with contextlib.suppress(Exception):
         if bool(left == right):
             return True
-    except Exception:  # noqa: BLE001 - a config may hold arrays and worse
-        return _strip(left) == _strip(right)
     return _strip(left) == _strip(right)
 
 

@@ -120,13 +120,10 @@ class GPUEfficiencyHook(Hook):
         stuck_after_s: float = 60,
         scalars: str = 'main',
     ) -> None:
-        for name, value in (
-            ('interval', interval),
-            ('gpu_sample_period_s', gpu_sample_period_s),
-            ('worker_nice', worker_nice),
-            ('stuck_after_s', stuck_after_s),
-        ):
-            _check_number(name, value)
+        _check_number('interval', interval)
+        _check_number('gpu_sample_period_s', gpu_sample_period_s)
+        _check_number('worker_nice', worker_nice)
+        _check_number('stuck_after_s', stuck_after_s)
         if not isinstance(summary, bool):
             raise TypeError(_expected('summary to be True or False', summary))
         if scalars not in ('main', 'all'):

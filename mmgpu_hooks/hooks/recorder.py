@@ -75,10 +75,8 @@ class LogSchedule:
         self._runner = runner
         self._batches: int | None = None
         self.begin_epoch()
-        if interval is not None:
-            self.interval = interval
-        else:
-            self.interval = self._logger.interval if self._logger else DEFAULT_INTERVAL
+        logged = self._logger.interval if self._logger else DEFAULT_INTERVAL
+        self.interval = logged if interval is None else interval
 
     def begin_epoch(self) -> None:
         """Read the length of the epoch; asking for it each time costs more."""
