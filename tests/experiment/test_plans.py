@@ -30,7 +30,7 @@ def make_plan(*settings: SweepSetting, folder: Path = Path('/runs'), **more):
 
 class TestSweep:
     @pytest.mark.parametrize(
-        ('workers', 'pace'),
+        ('workers', 'intervals'),
         [
             (0, (10, 1)),
             (4, (10, 1)),
@@ -40,8 +40,8 @@ class TestSweep:
             (32, (32, 2)),
         ],
     )
-    def test_an_interval_is_a_round_and_the_queue_is_warm_up(self, workers, pace):
-        assert plan_intervals(workers) == pace
+    def test_an_interval_is_a_round_and_the_queue_is_warm_up(self, workers, intervals):
+        assert plan_intervals(workers) == intervals
 
     @pytest.mark.parametrize(
         ('setting', 'settings'),
