@@ -87,8 +87,8 @@ class Recording:
 
     @property
     def iteration(self) -> int:
-        """Iterations done, as of the ledger's last sum; from any thread."""
-        return self.recorded + self.ledger.iterations
+        """Iterations done; from any thread while training stands still."""
+        return self.recorded + self.ledger.iterations_now
 
     def count_iterations(self) -> int:
         """Iterations done."""

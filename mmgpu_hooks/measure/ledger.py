@@ -163,6 +163,11 @@ class TimeLedger:
         """Iterations that ended since the last :meth:`take`, as of :meth:`sum_up`."""
         return sum(map(len, self._laps))
 
+    @property
+    def iterations_now(self) -> int:
+        """The same, with those since; from any thread while nothing is stamped."""
+        return self.iterations + sum(one is LAP for one in self.stamps[1::2])
+
     def sum_up(self) -> None:
         """Sum up the stamps, some 15 an iteration."""
         times, ended = np.array(self.stamps[::2]), self.stamps[1::2]

@@ -199,6 +199,21 @@ def test_alarms_come_while_the_work_folder_does_not_answer(tmp_path, monkeypatch
     assert THREAD_NAME not in [thread.name for thread in threading.enumerate()]
 
 
+def test_a_stop_in_the_midst_of_an_interval_does_not_hide_it(tmp_path):
+    def stand_and_stop(runner: Any) -> None:
+        if runner.iter == 18:
+            stand_still(tmp_path)
+            raise KeyboardInterrupt
+
+    hooks = [AfterIteration(stand_and_stop)]
+    runner = build_runner(tmp_path, iterations=40, hook=WATCHED, custom_hooks=hooks)
+    with pytest.raises(KeyboardInterrupt):
+        train(runner)
+    rank = Rank(evidence_of(tmp_path))
+    assert rank.stuck and rank.stuck.iteration == 18
+    assert 'in AfterIteration (iteration 19)' in judge_end([], [rank]).sentence
+
+
 def test_a_step_is_told_by_its_stack(run, tmp_path, monkeypatch):
     forward, calls = ToyModel.forward, []
 
