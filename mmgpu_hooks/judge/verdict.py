@@ -125,7 +125,8 @@ def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> tuple[str, str]:
         why = 'The training process loads every batch itself (num_workers=0).'
         return 'data_bound_workers', why
     else:
-        why = f'It has num_workers={workers} on {cores or 0:g} usable cores.'
+        known = 'an unknown number of' if cores is None else f'{cores:g}'
+        why = f'It has num_workers={workers} on {known} usable cores.'
         if cores is None or workers < max(int(cores), 1):
             return 'data_bound_workers', why
     return 'data_bound', why

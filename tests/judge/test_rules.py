@@ -173,6 +173,11 @@ def test_parts_beside_the_loop_are_judged_by_their_share(
     assert diagnosis.verdict.name == verdict
 
 
+def test_cores_that_are_unknown_are_not_called_none():
+    verdict = diagnose(run=make_run(host=HostLimits())).verdict
+    assert 'num_workers=2 on an unknown number of usable cores' in verdict.sentence
+
+
 def test_cores_that_others_want_are_no_wall_where_the_run_was_faster():
     # others use half a core and seem to want three and a half
     evidence = make_evidence(run=on_cores(4.0), workers=make_workers(0.39), **MAIN)
