@@ -20,6 +20,7 @@ MOST_BYTES = 64 * 2**20
 """Of a longer log the end is read: 10 s; what was before, training survived."""
 
 _CHUNK_BYTES = 2**18
+_MARKED = {codecs.BOM_UTF16_LE: 'utf-16-le', codecs.BOM_UTF16_BE: 'utf-16-be'}
 
 _MOST_LETTERS = 2**16
 """A longer line counts as several; `\\r` ends a line here, as `\\n` does."""
@@ -438,6 +439,10 @@ class ConsoleLog:
         """Number of the last line."""
         self.progress = 0
         """Distinct iterations that were logged."""
+        self.last_progress = 0
+        """The line of the last one; 0 where none was logged."""
+        self.unread_bytes = 0
+        """Before the first line that was read."""
         self._done = 0, 0
         self._order = 0
         self._frame = -_NEAR
@@ -526,7 +531,7 @@ class ConsoleLog:
         is_progress = is_new = False
         # a bar may be glued to the line of a log
         for found in _PROGRESS.finditer(text):
-            is_progress = True
+            is_progress, self.last_progress = True, line
             key = next(filter(None, found.groups()), found[0])
             if key not in self._recent or 'loss' in key:
                 self._recent.append(key)
@@ -602,14 +607,14 @@ def read_log(file: BinaryIO, size: int = 0) -> ConsoleLog:
         size: Its bytes where they are known: of more than `MOST_BYTES` the last count.
     """
     raw = io.BufferedReader(file)  # type: ignore[type-var]  # has what it needs
-    is_wide = raw.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    encoding = _MARKED.get(raw.peek(2)[:2], 'utf-8')
     log, number = ConsoleLog(), 1
-    for _ in range((size - MOST_BYTES) // _CHUNK_BYTES):
+    while log.unread_bytes <= size - MOST_BYTES - _CHUNK_BYTES:
         number += raw.read(_CHUNK_BYTES).count(b'\n')
-    encoding = 'utf-16' if is_wide else 'utf-8'
+        log.unread_bytes += _CHUNK_BYTES
     with io.TextIOWrapper(raw, encoding, 'replace', newline='') as lines:
         for line in iter(partial(lines.readline, _MOST_LETTERS), ''):
-            if text := line.rstrip('\r\n'):
+            if text := line.strip('\ufeff\r\n'):
                 log.feed(number, text)
             number += line.endswith('\n')
     return log

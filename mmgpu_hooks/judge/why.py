@@ -38,8 +38,11 @@ _PATH = re.compile(
     r'[\'"]([^\'"]*[/\\][^\'"]+|[^\'"/]+\.\w{2,5})[\'"]'
     r'|(?<!at )(\b[^\s\'"]*[/\\][^\s\'"]+\.(?!py\b)\w{2,5})\b'
 )
+_INDEX = re.compile(r'\b((?:index|idx|sample|img_id|image)[ =:#]{1,2}\d+)\b(?! is out)')
 _PID = re.compile(r'\(pid(?:\(s\))? [\d, ]+\)')
 _KILLED = re.compile(r'Killed process (\d+)')
+_UNCLEAR = 'oom_host', 'worker_killed', 'unknown'
+"""What figures of a run would confirm or refute."""
 _CARD_LOST = re.compile(r'GPU is lost|fallen off the bus', re.I)
 
 Found = Sequence[tuple[str, ConsoleLog]]
@@ -96,7 +99,11 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     state = 'running' if first and first.host.is_alive else 'ended'
     why = _name(source, event, log, state, standstill is not None and len(ranks) > 1)
     if first is None:
-        return _complete(why)
+        why = _complete(why)
+        if why.certainty != 'sure' and why.cause in _UNCLEAR:
+            more = 'With GPUEfficiencyHook on, the next run shows memory per worker.'
+            why = replace(why, do=(*why.do, more))
+        return why
     said, why = why, _weigh(why, event, first)
     gone = next((rank for rank in ranks if rank.is_gone), None)
     if gone and why.cause == 'rank_lost' and event.sign.order != Order.RAISED:
@@ -222,11 +229,13 @@ def _judge_silence(logs: Found, rank: Rank | None) -> Why:
         if log.done:
             proof = Proof(logs[0][0], log.done, 'training is complete')
             return Why('completed', None, 'sure', 'Nothing ended badly.', (proof,))
-        said = f'Nothing in {plural(log.lines, "line")} says that it ended badly.'
-        do = (
-            'MMEngine writes no traceback into its log: what raised stands on the '
-            'console, which --log FILE reads.',
-        )
+        read, last = plural(log.lines, 'line'), log.last_progress
+        if log.unread_bytes:
+            unread = format_bytes(log.unread_bytes)
+            read = f'what follows the first {unread}, which were not read,'
+        where = f'; the last iteration stands in line {last}' * bool(last)
+        said = f'Nothing in {read} says that it ended badly{where}.'
+        do = ("MMEngine's log has no traceback; the console has: --log FILE reads it.",)
         return Why('unknown', None, 'unknown', said, do=do)
     is_alive, end = rank.host.is_alive, rank.evidence.end
     if end is not None:
@@ -304,9 +313,9 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
 
 
 def _complete(why: Why, sample: str | None = None) -> Why:
-    """The answer with what to do, and the sample where a line names its file."""
+    """The answer with what to do, and the sample where a line names it."""
     do = CAUSES[why.cause or 'unknown'].do
     proof = why.proof if why.cause == 'sample_raised' else ()
-    found = filter(None, (_PATH.search(one.text) for one in proof))
-    named = next((match[1] or match[2] for match in found), None)
+    found = (name.search(one.text) for name in (_PATH, _INDEX) for one in proof)
+    named = next((match[match.lastindex or 0] for match in found if match), None)
     return replace(why, do=do, sample=sample or named)

@@ -71,18 +71,25 @@ def test_from_a_pipe_with_line_numbers(ask, monkeypatch):
     answer = ask('why', '--log', '-')
     assert (answer['cause'], answer['certainty']) == ('oom_host', 'likely')
     assert answer['proof'][0]['line'] == 3
+    assert 'With GPUEfficiencyHook on' in answer['do'][-1]
 
 
-def test_of_a_long_log_the_end_counts(capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize('encoding', ['utf-8', 'utf-16-le', 'utf-16-be'])
+def test_of_a_long_log_the_end_counts(ask, capsys, tmp_path, monkeypatch, encoding):
     monkeypatch.setattr('mmgpu_hooks.judge.console_log.MOST_BYTES', 1000)
     monkeypatch.setattr('mmgpu_hooks.commands.why.MOST_BYTES', 1000)
-    log = b'Killed\n' + b'.\n' * 2**18 + b'RuntimeError: CUDA out of memory\n'
-    (tmp_path / 'log').write_bytes(log)
+    text = ('\ufeff' if '16' in encoding else '') + 'Killed\n' + '.\n' * 2**18
+    error = 'RuntimeError: CUDA out of memory\n'
+    (tmp_path / 'log').write_text(text + error, encoding)
     assert main(['why', str(tmp_path / 'log')]) == 0
     shown = capsys.readouterr()
     assert 'oom_gpu' in shown.out and 'Killed' not in shown.out
     assert f'line {2**18 + 2} ' in shown.out
     assert shown.err.count('\n') == 1 and 'reading the last' in shown.err
+    (tmp_path / 'log').write_text(text + ITERATION.format(1, 7, 3), encoding)
+    sentence = ask('why', tmp_path / 'log')['sentence']
+    assert 'which were not read, says that it ended badly' in sentence
+    assert sentence.endswith(f'the last iteration stands in line {2**18 + 2}.')
 
 
 def test_nothing_reaches_the_terminal_raw(capsys, tmp_path):
