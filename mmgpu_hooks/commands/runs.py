@@ -93,7 +93,7 @@ def read_run(folder: Path) -> ReadRun:
     note = f'Rank {judged} of {ranks.world_size} {why} and is judged.'
     chosen = with_saves_of(same[0], run)
     chosen.other_ranks = same[1:]
-    return ReadRun(files, chosen, replace(ranks, notes=(*ranks.notes, note)))
+    return ReadRun(files, chosen, replace(ranks, notes=(note, *ranks.notes)))
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[ReadRun, RunPool, tuple[str, ...]]:

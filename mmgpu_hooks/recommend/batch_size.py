@@ -13,7 +13,13 @@ from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.judge.thresholds import WORTHWHILE_GAIN
 from mmgpu_hooks.model.batches import MemoryFit, find_largest_batch, predict_peak
 from mmgpu_hooks.model.workload import Workload, at_batch_size
-from mmgpu_hooks.recommend.choice import Decision, Job, predict_gain, propose
+from mmgpu_hooks.recommend.choice import (
+    Decision,
+    Job,
+    phrase_gain,
+    predict_gain,
+    propose,
+)
 from mmgpu_hooks.schema.judged import NoPrediction
 
 KNEE_SHARE = 0.03
@@ -56,23 +62,20 @@ def choose_batch_size(
         return f'{none}{100 * KNEE_SHARE:.0f} % faster.', None
     new = decisions[best]
     after = new.job, new.new
-    # another recipe has to be worth it for sure
-    further = predict_gain((job, decision.new), after)
-    whole = predict_gain((job, job.old), after)
-    if further.share < WORTHWHILE_GAIN or min(further.low, whole.low) <= 0.0:
-        return (
-            f'{stays} {best} is predicted to save {100 * further.share:.1f} % of '
-            f"the training's time ({100 * further.low:.1f} to "
-            f'{100 * further.high:.1f} %), which is too little, or too unsure, for '
-            'another recipe.'
-        ), None
+    # another recipe has to be worth it for sure, and beside other programs or not
+    for one in (job, job.without_other_load):
+        further = predict_gain((one, decision.new), after)
+        whole = predict_gain((one, job.old), after)
+        if further.share < WORTHWHILE_GAIN or min(further.low, whole.low) <= 0.0:
+            few = f'{stays} {best} would save {phrase_gain(further)}: too little, or '
+            return f'{few}too unsure, for another recipe.', None
     peak, low, high = (f'{one / 2**30:.1f}' for one in predict_peak(memory, best))
     said = (
         f'{rates[best]:.1f} images/s are predicted with {best} images per batch, '
         f'{old / job.iter_s(job.old):.1f} now with {old}; memory is predicted to peak '
         f'at {peak} GiB ({low} to {high} GiB, 9 times in 10).'
     )
-    return said, replace(new, gain=whole)
+    return said, replace(new, gain=predict_gain((job, job.old), after))
 
 
 def _find_limit(job: Job, memory: MemoryFit | NoPrediction) -> tuple[int, str] | str:
@@ -93,6 +96,9 @@ def _find_limit(job: Job, memory: MemoryFit | NoPrediction) -> tuple[int, str] |
         (safe, f'{card.safe_bytes / 2**30:.1f} GiB of the card are safe to plan for'),
         (FARTHEST * measured, f'{measured} is the largest that was measured'),
     ]
+    if run.run.loader.dataset_length:
+        images = run.run.loader.dataset_length // max(run.run.world_size, 1)
+        limits.append((images, 'an epoch has no more images for this rank'))
     return min(limits, key=lambda limit: limit[0])
 
 

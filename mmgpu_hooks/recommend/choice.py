@@ -275,7 +275,7 @@ def _confirm(job: Job, proposed: Decision) -> Decision:
     if gain.share >= thresholds.WORTHWHILE_GAIN:
         beside = ''
         if alone != gain:
-            beside = f', {_phrase_gain(alone)} without the other programs on this host'
+            beside = f', {phrase_gain(alone)} without the other programs on this host'
         doubt = f'{_phrase(proposed)}{beside}: too unsure to be written.'
     return Decision(job, job.old, doubt=doubt)
 
@@ -485,10 +485,11 @@ def _phrase(decision: Decision) -> str:
         f'{name} {old[name]} -> {new[name]}' for name in old if old[name] != new[name]
     ]
     assert gain is not None
-    return f'{", ".join(changed)} would save {_phrase_gain(gain)}'
+    return f'{", ".join(changed)} would save {phrase_gain(gain)}'
 
 
-def _phrase_gain(gain: Gain) -> str:
+def phrase_gain(gain: Gain) -> str:
+    """As ``9 % of the time (4 to 14 %, 9 times in 10)``."""
     return (
         f'{100 * gain.share:.0f} % of the time ({100 * gain.low:.0f} to '
         f'{100 * gain.high:.0f} %, 9 times in 10)'

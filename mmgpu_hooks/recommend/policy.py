@@ -253,9 +253,10 @@ def advise_validation(run: Run, train: Setting | None = None) -> Recommendation:
     alike = len(find_alike(run))
     loop_s = validation.duration_s / alike
     waits_s = validation.ledger_s['data_wait'] + validation.ledger_s['startup']
+    whole_s = sum(one.wall_s for one in find_alike(run)) / alike
     now = ValidationOutlook(
-        f'{taken} took {format_sum(loop_s)} each in the loop, '
-        f'{format_sum(waits_s / alike)} of it waiting for data.',
+        f'{taken} took {format_sum(whole_s)} each, {format_sum(loop_s)} of it in the '
+        f'loop and {format_sum(waits_s / alike)} of that waiting for data.',
         count,
         loop_s,
     )
@@ -272,8 +273,8 @@ def advise_validation(run: Run, train: Setting | None = None) -> Recommendation:
     low, high = 100 * gain.low, 100 * gain.high
     said = (
         f'{now.sentence} The changes of val_dataloader are predicted to save '
-        f'{100 * gain.share:.0f} % of that ({low:.0f} to {high:.0f} %, 9 times in 10), '
-        f'{100 * share:.1f} % of the run.'
+        f'{100 * gain.share:.0f} % of the loop ({low:.0f} to {high:.0f} %, 9 times in '
+        f'10), {100 * share:.1f} % of the run.'
     )
     outlook = replace(
         now, sentence=said, gain_s=gain.share * loop_s, run_gain_pct=100 * share

@@ -111,11 +111,15 @@ def describe_answer(answer: Answer, *, details: bool = False) -> list[Section]:
     verdict = replace(verdict, sentences=list(filter(None, said)))
     facts = [('Note    ', one) for one in notes[:3]]
     facts += [('Also    ', one) for one in found.advice[:1]]
+    changes = describe_changes(answer)
     while True:
         last = Section(facts=facts, code=_commands(answer, details, more))
-        sections = [verdict, describe_changes(answer), last]
+        sections = [verdict, changes, last]
         if not facts or len(render(sections).splitlines()) <= MOST_LINES:
             return sections
+        if ranks is not None and len(facts) == 1 and not found.batch_size:
+            # which rank is judged comes before the reason
+            return [verdict, replace(changes, facts=()), last]
         facts.pop()
 
 
@@ -175,7 +179,10 @@ def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
             now = format_seconds(run.duration_s)
             then = format_seconds(run.duration_s * (1 - gain / 100))
         name = 'training (train loader)' if gain_s else 'whole training'
-        yield name, now, then, f'{gain:.1f} % less ({low:.1f} to {high:.1f} %)'
+        less = f'{gain:.1f} % less ({low:.1f} to {high:.1f} %)'
+        if gain < 0.0 and low is not None and high is not None:
+            less = f'{-gain:.1f} % more ({-high:.1f} to {-low:.1f} %)'
+        yield name, now, then, less
     if validation and validation.loop_s and gain_s:
         less = f'{validation.run_gain_pct or 0.0:.1f} % of the run less'
         now, then = map(format_seconds, (validation.loop_s, validation.loop_s - gain_s))

@@ -13,12 +13,13 @@ from mmgpu_hooks.schema.judged import Recommendation
 from mmgpu_hooks.schema.run import RunEvidence
 
 
-def recommend(*runs: RunEvidence) -> Recommendation:
+def recommend(*runs: RunEvidence, other_tasks: float = 0.0) -> Recommendation:
     """The newest first."""
     read = [Run(e) for e in runs]
     pool = pool_runs(read)
     run = pool.newest
-    together = run.altered(workload=pool.workload)
+    workload = pool.workload and replace(pool.workload, other_tasks=other_tasks)
+    together = run.altered(workload=workload)
     return recommend_settings(together, pool.memory)
 
 
@@ -55,6 +56,20 @@ def test_never_beyond_the_memory_that_is_safe(gib, size):
     assert FIXED / GIB + EACH / GIB * changed(found).get('batch_size', 2) <= room
     if gib == 80:
         assert changed(found)['batch_size'] == size
+
+
+def test_never_more_images_than_an_epoch_has():
+    # 400 for 66 ranks
+    found = recommend(*two_sizes(run={'world_size': 66}))
+    assert changed(found)['batch_size'] == 6
+
+
+def test_a_batch_that_is_faster_beside_other_programs_alone_is_not_recommended():
+    host = replace(make_pooled().run.host, usable_cores=2.0)
+    runs = two_sizes(constant_s=0.003, run={'host': host})
+    found = recommend(*runs, other_tasks=16.0)
+    assert 'batch_size' not in changed(found)
+    assert 'too little, or too unsure, for another recipe' in found.batch_size[0]
 
 
 def test_a_batch_that_is_no_faster_is_not_recommended():

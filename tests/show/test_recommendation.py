@@ -4,13 +4,14 @@ import json
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.reported import make_full_run
 from fakes.runs import make_evidence
 from fakes.saves import make_calm, make_contended, make_save, with_saves
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import with_save_cures
-from mmgpu_hooks.schema.judged import Recommendation
+from mmgpu_hooks.schema.judged import Change, Recommendation
 from mmgpu_hooks.show.recommendation import Answer, describe_answer, render_json
 from mmgpu_hooks.show.terminal import render
 
@@ -45,6 +46,12 @@ def test_the_answer_is_short_and_the_details_are_not():
     # nothing is said twice
     for said in ('Rank 1 is the slowest', 'A note.', 'whole training'):
         assert (short.count(said), long.count(said)) == (1, 1)
+    # which rank is judged comes before the reason; a loss is no gain
+    worse = 'train_dataloader.num_workers', 6, 2, '', 'low', (), 0.05, -1.1, -14.7, 12.5
+    found = replace(full.recommendation, changes=(Change(*worse),))
+    words = render_text(replace(full, recommendation=found, diff='+x\n' * 12))
+    assert 'A note.' in words and 'Why' not in words
+    assert '1.1 % more (-12.5 to 14.7 %)' in words
 
 
 def test_slow_saves_have_their_cause():
