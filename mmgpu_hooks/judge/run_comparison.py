@@ -48,6 +48,7 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
             before, after, {'batch size': 'run.loader.batch_size', **NATURE}
         )
     ]
+    notes = [*before.notes, *after.notes]
     means = [summarize_figures(run.steady) for run in (before, after)]
     for name, run, found in zip(('first', 'second'), (before, after), means):
         iteration, count = found[ITER], len(run.steady)
@@ -57,12 +58,14 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
                 f'The {name} run is too short for how much it drifts (intervals after '
                 f'the warm-up: {count}); train at least {more} more iterations.'
             )
-    notes = [*before.notes, *after.notes]
+        if (of := run.run.world_size) > 1:
+            notes.append(f'Of the {name} run, rank {run.run.rank} of {of} is compared.')
     old, new = before.external_cpu_cores, after.external_cpu_cores
     if old is not None and new is not None and abs(old - new) >= _NOTABLE_CORES:
-        used = f'{old:.1f} cores of the host during the first run and {new:.1f} during'
-        theirs = 'part of the difference may be theirs'
-        notes.insert(0, f'Others used {used} the second: {theirs}.')
+        used = (
+            f'Others used {old:.1f} cores in the first run and {new:.1f} in the second'
+        )
+        notes.insert(0, f'{used}: part of the difference may be theirs.')
     return RunComparison(
         before=before.path,
         after=after.path,

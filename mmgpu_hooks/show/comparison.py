@@ -18,8 +18,8 @@ _LEAST_SHARE = 0.0005
 
 _FIGURES: Sequence[Column] = (
     ('mean per iteration', 'name', _NAMES.__getitem__),
-    ('first', 'before.value', format_seconds),
-    ('second', 'after.value', format_seconds),
+    ('first', '', lambda one: format_seconds(one.before and one.before.value)),
+    ('second', '', lambda one: format_seconds(one.after and one.after.value)),
     ('change', 'difference.value', format_signed),
     (
         '95 % interval',

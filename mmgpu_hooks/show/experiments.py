@@ -70,6 +70,9 @@ def _sweep_sentences(sweep: Sweep) -> Iterator[str]:
         value, half = map(format_seconds, (row.iter_s.value, row.iter_s.half_width))
         speed = f'{row.images_per_s:.1f} images/s, ' if row.images_per_s else ''
         yield f'{word}: {setting.name}: {speed}{value} +- {half} per iteration.'
+    if len(sweep.best) > 1:
+        recipe = 'The batch size belongs to the recipe (learning rate, schedule)'
+        yield f'{recipe}: choose it first, then its fastest setting.'
 
 
 def _sweep_notes(sweep: Sweep) -> Iterator[str]:
@@ -89,10 +92,8 @@ def _sweep_notes(sweep: Sweep) -> Iterator[str]:
 def _others_cores(used: Sequence[float | None]) -> Iterator[str]:
     most = max((cores or 0.0 for cores in used), default=0.0)
     if most >= _OTHERS_CORES:
-        yield (
-            f'Other programs used up to {most:.1f} cores of the host meanwhile; repeat '
-            'it with --fresh when the host is calm.'
-        )
+        beside = f'Other programs used up to {most:.1f} cores of the host meanwhile'
+        yield f'{beside}; repeat it with --fresh when the host is calm.'
 
 
 _SAVE_COLUMNS: Sequence[Column] = (
@@ -121,10 +122,8 @@ def describe_save_bench(bench: SaveBench) -> list[Section]:
     harmful = [n for n, row in enumerate(rows) if row.is_harmful]
     table = tabulate(rows, [*_SAVE_COLUMNS, ('', '', judge)], strong=harmful)
     took, count = format_seconds(bench.seconds), plural(len(rows), 'training')
-    basis = (
-        'Medians. Gross: longer than the reference; net: what the job lost of it. '
-        f'{count} in random order, {took}.'
-    )
+    basis = 'Medians. Gross: longer than the reference; net: what the job lost of it. '
+    basis += f'{count} in random order, {took}.'
     return compose(_save_sentences(bench), table, [basis], _save_notes(bench))
 
 

@@ -50,9 +50,10 @@ def test_the_answer_as_json(runs, capsys):
 def test_runs_that_cannot_be_compared(tmp_path, runs, capsys):
     other = write_run(tmp_path / 'other', make_noisy_run(3, world_size=2))
     short = write_run(tmp_path / 'short', make_noisy_run(3, intervals=3))
-    for after in (other, short):
+    rank = 'Of the second run, rank 0 of 2 is compared.'
+    for after, said in ((other, rank), (short, 'unknown')):
         assert main(['compare', runs[0], str(after), '--max-regression', '5%']) == 3
         out = capsys.readouterr().out
         assert out.startswith('The speeds cannot be compared.')
         # what each of them is, is said all the same
-        assert 'data wait' in out
+        assert 'data wait' in out and said in out

@@ -78,6 +78,7 @@ def test_a_sweep_answers_first_and_has_a_line_a_trial():
         (make_sweep(is_interrupted=True, asked=3), '0 of 3 settings'),
         (make_sweep(row(0, None)), 'No setting can be recommended'),
         (make_sweep(row(0, 0.1, batch=1), row(0, 0.4, batch=8)), 'Next: 0 workers'),
+        (make_sweep(row(0, 0.1, batch=1), row(0, 0.4, batch=8)), 'choose it first'),
         (make_sweep(row(0, status='timed_out', error='9 s')), 'timed out (9 s)'),
         (make_sweep(row(0, None, status='completed', error=None)), 'too short'),
         (make_sweep(row(0, external_cpu_cores=1.25)), '1.2 cores of the host'),

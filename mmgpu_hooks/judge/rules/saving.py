@@ -102,11 +102,13 @@ def _judge_cause(run: Run, cause: str) -> Finding | None:
     gross_s = sum(one.gross_delay_s or 0.0 for one in slow)
     nets = [one.net_delay_s for one in slow if one.net_delay_s is not None]
     share = run.run_share(sum(nets)) if nets else None
+    known = f', known of {len(nets)}' * (len(nets) < len(slow))
+    lost = f'{sum(nets):.1f} s (net{known})' if nets else 'an unknown time (net)'
     worst = max(slow, key=lambda one: one.gross_delay_s or 0.0)
     detail = (
         f'{len(slow)} of {len(run.judged_saves)} saves took {gross_s:.1f} s longer in '
-        f'all {CAUSES[cause].why} (gross); the job lost {sum(nets):.1f} s (net, known '
-        f'of {len(nets)}). The worst: {worst.sentence}'
+        f'all {CAUSES[cause].why} (gross); the job lost {lost}. The worst: '
+        f'{worst.sentence}'
     )
     is_problem = share is not None and share >= thresholds.SAVE_PROBLEM
     return problem(detail, share or 0.0) if is_problem else notice(detail, share)
