@@ -25,6 +25,7 @@ from mmgpu_hooks.recommend.choice import (
     Job,
     count_starts,
     decide,
+    phrase_gain,
     read_setting,
     starts_cost,
 )
@@ -270,12 +271,8 @@ def advise_validation(run: Run, train: Setting | None = None) -> Recommendation:
     if share < thresholds.VALIDATION_WORTH:
         why = f'Other settings are predicted to save {100 * share:.1f} % of the run, '
         return _stay(now, f'{why}which is too little.')
-    low, high = 100 * gain.low, 100 * gain.high
-    said = (
-        f'{now.sentence} The changes of val_dataloader are predicted to save '
-        f'{100 * gain.share:.0f} % of the loop ({low:.0f} to {high:.0f} %, 9 times in '
-        f'10), {100 * share:.1f} % of the run.'
-    )
+    said = f'{now.sentence} The changes of val_dataloader are predicted to save '
+    said += f'{phrase_gain(gain)} in the loop, {100 * share:.1f} % of the run.'
     outlook = replace(
         now, sentence=said, gain_s=gain.share * loop_s, run_gain_pct=100 * share
     )

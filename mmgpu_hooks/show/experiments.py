@@ -172,11 +172,9 @@ def describe_verify(measured: Verification) -> list[Section]:
     rows.append(('iteration, mean', *means))
     added = ('unknown' if one is None else format_signed(one) for one in starts)
     rows.append(('an epoch start adds', *added))
-    basis = (
-        f'{measured.gain.count} pairs of blocks in turns, {measured.iterations} '
-        f'measured iterations of each, {format_seconds(measured.seconds)} in all; '
-        f'{measured.ending}.'
-    )
+    basis = f'{measured.gain.count} pairs of blocks in turns, {measured.iterations} '
+    basis += f'measured iterations of each, {format_seconds(measured.seconds)} in all; '
+    basis += f'{measured.ending}.'
     notes = [*_others_cores([measured.external_cpu_cores]), *measured.notes]
     table = Table(['', 'first', 'second'], rows)
     return compose(_verify_sentences(measured), table, [basis], notes)

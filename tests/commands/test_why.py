@@ -62,6 +62,8 @@ def test_console_logs(ask, tmp_path, name, noise):
             wrong.append((title, answer['cause'], answer['proof']))
         if cause not in ('null', 'unknown'):
             assert answer['proof'][0]['line'] and answer['do'], title
+        named = title.rpartition('(')[2].rstrip(')')
+        assert cause != 'sample_raised' or named == title or named in answer['sample']
     assert not wrong
 
 

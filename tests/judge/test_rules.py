@@ -237,7 +237,6 @@ def test_a_delay_that_was_won_back_is_no_problem_and_an_unknown_one_is_not_count
         found = find(judged, 'MG304')
         assert (found.severity, found.share) == ('notice', share)
         assert ('lost an unknown time (net)' in found.detail) is (share is None)
-        assert 'known of' not in found.detail
     some = diagnose_run(run.altered(save_aftermaths=run.save_aftermaths[:1]))
     assert 'the job lost 1.6 s (net, known of 1)' in find(some, 'MG304').detail
 

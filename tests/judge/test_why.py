@@ -118,17 +118,6 @@ def test_the_end_record_alone(said, fields, cause, certainty):
     assert why.sample == fields.get('sample')
 
 
-def test_the_sample_that_an_exception_names():
-    for said, sample in (
-        ('Sample index 70 has no boxes', 'index 70'),
-        ("index 70: cannot read 'a/b.jpg'", 'a/b.jpg'),
-        ('index 70 is out of bounds', None),
-    ):
-        end = make_end(f'  File "{FETCH}", line 5, in fetch\nBadImage: {said}')
-        why = judge_end([], [Rank(replace(make_evidence(), end=end), GONE)])
-        assert (why.cause, why.sample) == ('sample_raised', sample)
-
-
 IN_ALLREDUCE = ('torch/autograd/graph.py:9 in _engine_run_backward',)
 
 

@@ -64,19 +64,21 @@ def test_never_more_images_than_an_epoch_has():
     assert changed(found)['batch_size'] == 6
 
 
-def test_a_batch_that_is_faster_beside_other_programs_alone_is_not_recommended():
+@pytest.mark.parametrize(
+    ('constant_s', 'other_tasks', 'why'),
+    [
+        # 0.2 ms besides 10 ms per image: one image is as fast as many
+        (0.0002, 0.0, 'be more than 3 % faster'),
+        # faster beside other programs alone
+        (0.003, 16.0, 'too little, or too unsure, for another recipe'),
+    ],
+)
+def test_a_batch_that_is_no_faster_is_not_recommended(constant_s, other_tasks, why):
     host = replace(make_pooled().run.host, usable_cores=2.0)
-    runs = two_sizes(constant_s=0.003, run={'host': host})
-    found = recommend(*runs, other_tasks=16.0)
+    runs = two_sizes(constant_s=constant_s, run={'host': host})
+    found = recommend(*runs, other_tasks=other_tasks)
     assert 'batch_size' not in changed(found)
-    assert 'too little, or too unsure, for another recipe' in found.batch_size[0]
-
-
-def test_a_batch_that_is_no_faster_is_not_recommended():
-    # 0.2 ms besides 10 ms per image: one image is as fast as many
-    found = recommend(*two_sizes(constant_s=0.0002))
-    assert 'batch_size' not in changed(found)
-    assert 'be more than 3 % faster' in found.batch_size[0]
+    assert why in found.batch_size[0]
 
 
 def test_the_knee_and_not_the_largest_is_taken():
