@@ -83,10 +83,8 @@ def _find_limit(job: Job, memory: MemoryFit | NoPrediction) -> tuple[int, str] |
     if isinstance(memory, NoPrediction):
         return memory.reason
     if job.workload.step_line is None:
-        return (
-            'Not enough evidence of the step against batch size: train a second run '
-            'with another batch size.'
-        )
+        few = 'Not enough evidence of the step against batch size'
+        return f'{few}: train a second run with another batch size.'
     run = job.run
     card = find_card_room(run)
     if card is None:

@@ -490,7 +490,5 @@ def _phrase(decision: Decision) -> str:
 
 def phrase_gain(gain: Gain) -> str:
     """As ``9 % of the time (4 to 14 %, 9 times in 10)``."""
-    return (
-        f'{100 * gain.share:.0f} % of the time ({100 * gain.low:.0f} to '
-        f'{100 * gain.high:.0f} %, 9 times in 10)'
-    )
+    share, low, high = (100 * one for one in (gain.share, gain.low, gain.high))
+    return f'{share:.0f} % of the time ({low:.0f} to {high:.0f} %, 9 times in 10)'

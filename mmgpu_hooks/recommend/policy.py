@@ -219,15 +219,11 @@ def _why_nothing(decision: Decision) -> str:
     if not run.is_data_bound:
         return _AT_HAND
     if run.is_cpu_the_wall:
-        return (
-            f'The CPU is the wall: no number of workers is faster than '
-            f'{format_seconds(run.cpu_floor_s)} per iteration on this host.'
-        )
-    return (
-        'No other safe setting is predicted to be '
-        f'{100 * thresholds.WORTHWHILE_GAIN:.0f} % faster (at most '
-        f'{plural(cap.workers, "worker")}: {cap.reason}).'
-    )
+        floor = format_seconds(run.cpu_floor_s)
+        return f'The CPU is the wall: no setting is faster than {floor} per iteration.'
+    much = f'{100 * thresholds.WORTHWHILE_GAIN:.0f} % faster'
+    most = f'at most {plural(cap.workers, "worker")}: {cap.reason}'
+    return f'No other safe setting is predicted to be {much} ({most}).'
 
 
 def advise_validation(run: Run, train: Setting | None = None) -> Recommendation:

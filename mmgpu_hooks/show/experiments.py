@@ -144,11 +144,10 @@ def _save_sentences(bench: SaveBench) -> Iterator[str]:
     took = format_seconds(row.save_s)
     why = f', {CAUSES[row.cause].why}' if row.cause else ''
     yield f'From {row.name} on, saves are harmed: {took}, not {usual}.'
-    yield (
-        f'Training stood still {format_seconds(row.gross_s)} longer for each (gross), '
-        f'and the job lost {format_seconds(row.net_s)} (net). {row.slow} of '
-        f'{len(row.saves)} were slow{why}.'
-    )
+    gross, net = map(format_seconds, (row.gross_s, row.net_s))
+    lost = f'{gross} longer for each (gross), and the job lost {net} (net)'
+    yield f'Training stood still {lost}.'
+    yield f'{row.slow} of {len(row.saves)} were slow{why}.'
 
 
 def _save_notes(bench: SaveBench) -> Iterator[str]:

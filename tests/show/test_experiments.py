@@ -77,7 +77,6 @@ def test_a_sweep_answers_first_and_has_a_line_a_trial():
         (make_sweep(row(0, 0.8), asked=3, is_interrupted=True), '1 of 3 settings'),
         (make_sweep(is_interrupted=True, asked=3), '0 of 3 settings'),
         (make_sweep(row(0, None)), 'No setting can be recommended'),
-        (make_sweep(row(0, 0.1, batch=1), row(0, 0.4, batch=8)), 'Next: 0 workers'),
         (make_sweep(row(0, 0.1, batch=1), row(0, 0.4, batch=8)), 'choose it first'),
         (make_sweep(row(0, status='timed_out', error='9 s')), 'timed out (9 s)'),
         (make_sweep(row(0, None, status='completed', error=None)), 'too short'),

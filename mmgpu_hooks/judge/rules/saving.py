@@ -89,9 +89,8 @@ def judge_unknown_saves(run: Run) -> Finding | None:
     if not unknown:
         return None
     worst = max(unknown, key=lambda one: one.gross_delay_s or 0.0)
-    return cannot_tell(
-        f'{len(unknown)} of {len(run.judged_saves)} saves; {worst.sentence}'
-    )
+    of = f'{len(unknown)} of {len(run.judged_saves)} saves'
+    return cannot_tell(f'{of}; {worst.sentence}')
 
 
 def _judge_cause(run: Run, cause: str) -> Finding | None:
