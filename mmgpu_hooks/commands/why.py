@@ -82,8 +82,7 @@ def _read_log(name: str) -> ConsoleLog:
     with open(name, 'rb') as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_BYTES:
-            end = f'the last {format_bytes(MOST_BYTES)}'
-            warner('why')(f'reading {end} of {name}, which has more.')
+            warner('why')(f'reading the last {format_bytes(MOST_BYTES)} of {name}.')
         return read_log(file, size)
 
 

@@ -90,13 +90,8 @@ def test_workers_beyond_the_cores_are_allowed_with_the_larger_batch_too():
     runs = []
     for size in (2, 4):
         batch_s = 0.1 * size
-        workers = make_inside_workers(
-            batch_s,
-            std_s=0.0001,
-            count=2,
-            cpu_s=20 * 0.1 * batch_s,
-            batch_cpu=steady(0.1 * batch_s, 20),
-        )
+        cpu = {'cpu_s': 2 * batch_s, 'batch_cpu': steady(0.1 * batch_s, 20)}
+        workers = make_inside_workers(batch_s, std_s=0.0001, count=2, **cpu)
         runs.append(
             make_pooled(size, 2, day=30 - size, run={'host': host}, workers=workers)
         )
