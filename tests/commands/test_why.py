@@ -81,8 +81,7 @@ def test_of_a_long_log_the_end_counts(ask, capsys, tmp_path, monkeypatch, encodi
     monkeypatch.setattr('mmgpu_hooks.judge.console_log.MOST_BYTES', 1000)
     monkeypatch.setattr('mmgpu_hooks.commands.why.MOST_BYTES', 1000)
     text = ('\ufeff' if '16' in encoding else '') + 'Killed\n' + '.\n' * 2**18
-    error = 'RuntimeError: CUDA out of memory\n'
-    (tmp_path / 'log').write_text(text + error, encoding)
+    (tmp_path / 'log').write_text(f'{text}RuntimeError: CUDA out of memory', encoding)
     assert main(['why', str(tmp_path / 'log')]) == 0
     shown = capsys.readouterr()
     assert 'oom_gpu' in shown.out and 'Killed' not in shown.out
