@@ -66,6 +66,13 @@ def test_short_evidence_says_so(iterations, validations):
     assert advice.validation.gain_s is None
 
 
+def test_a_loop_that_shows_no_iterations_is_left_alone():
+    unseen = ValidationRecord(iteration=100, wall_s=8.0)
+    advice = advise(unseen)
+    assert advice.changes == ()
+    assert (advice.validation.validations, advice.validation.loop_s) == (1, None)
+
+
 def test_workers_that_training_will_have_leave_less_memory_too():
     # training waits as long as it computes, without workers
     none = replace(
@@ -93,7 +100,6 @@ def test_workers_that_training_will_have_leave_less_memory_too():
     'edited',
     [
         {'step': None},
-        {'iterations': 0, 'data_wait': None, 'step': None, 'iter': None},
         {'wall_s': 0.0},
         {'wall_s': -1.0},
         {'wall_s': 0.0, 'train_workers_cpu_s': 1.0},
