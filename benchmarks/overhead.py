@@ -53,14 +53,7 @@ from torch.utils.data.dataloader import (
     _MultiProcessingDataLoaderIter,
 )
 
-from benchmarks.harness import (
-    Benchmark,
-    Figure,
-    HoldMemory,
-    at_most,
-    end_workers,
-    say,
-)
+from benchmarks.harness import Benchmark, Figure, HoldMemory, at_most, end_workers, say
 from benchmarks.toy import OneWeight, build_runner
 from mmgpu_hooks import GPUEfficiencyHook
 from mmgpu_hooks.measure.proc import read_thread_cpu_s

@@ -455,7 +455,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if some_cases:
             benchmark.add(*judge_cases(name, some_cases))
     benchmark.add(
-        Figure('trainings', len(trials), note=f'{len(lines) - len(trials)} left out'),
+        Figure('trainings', len(trials), note=f'{len(lines) - len(trials)} left out')
     )
     for pipeline in dict.fromkeys(case.pipeline for case in cases):
         same = [case for case in cases if case.pipeline == pipeline]

@@ -25,15 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness import (
-    Benchmark,
-    Figure,
-    ask,
-    at_least,
-    at_most,
-    exactly,
-    say,
-)
+from benchmarks.harness import Benchmark, Figure, ask, at_least, at_most, exactly, say
 from benchmarks.markdown import render_table
 
 AT = 27

@@ -107,8 +107,7 @@ def test_nothing_reaches_the_terminal_raw(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    'words',
-    [[], ['--log', 'nowhere'], ['--log', '.'], ['nothing'], ['--log=-']],
+    'words', [[], ['--log', 'nowhere'], ['--log', '.'], ['nothing'], ['--log=-']]
 )
 def test_what_cannot_be_read(capsys, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)

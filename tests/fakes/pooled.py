@@ -52,9 +52,7 @@ def make_pooled(
     )
     make = make_gpu_run if device == 'cuda' else make_run
     record: RunRecord = make(
-        started_unix_s=1.7e9 + 86400.0 * day,
-        loader=loader,
-        parameters=40 * 2**20,
+        started_unix_s=1.7e9 + 86400.0 * day, loader=loader, parameters=40 * 2**20
     )
     record = replace(record, **(run or {}))
     gpu: dict[str, Any] = {}

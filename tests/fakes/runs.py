@@ -136,9 +136,7 @@ def make_workers(
 ) -> WorkersWindow:
     """Workers that used ``cpu_s`` and waited ``run_delay_s`` per batch."""
     return WorkersWindow(
-        count=count,
-        cpu_s=cpu_s * iterations,
-        run_delay_s=run_delay_s * iterations,
+        count=count, cpu_s=cpu_s * iterations, run_delay_s=run_delay_s * iterations
     )
 
 
@@ -242,9 +240,7 @@ def make_ranks(
 def make_host_window(**fields: Any) -> HostWindow:
     """A host at ease."""
     window = HostWindow(
-        throttled_s=0.0,
-        ram_available_bytes=48 * GIB,
-        shm_free_bytes=32 * GIB,
+        throttled_s=0.0, ram_available_bytes=48 * GIB, shm_free_bytes=32 * GIB
     )
     return replace(window, **fields)
 

@@ -48,8 +48,7 @@ def test_a_bad_argument_is_named(name, arguments, error, sentence):
 
 @NAMES
 @pytest.mark.parametrize(
-    'arguments',
-    [{'interval': None}, {'gpu_sample_period_s': 0.01, 'summary': False}],
+    'arguments', [{'interval': None}, {'gpu_sample_period_s': 0.01, 'summary': False}]
 )
 def test_good_arguments_build_the_hook(name, arguments):
     hook = HOOKS.build({'type': name, **arguments})

@@ -96,8 +96,7 @@ def test_each_iteration_has_its_wait_and_step_and_totals_their_sums():
 
 
 @pytest.mark.parametrize(
-    ('first_wait_s', 'startup_s'),
-    [(9.0, 7.0), (2.0, 0.0), (1.0, 0.0)],
+    ('first_wait_s', 'startup_s'), [(9.0, 7.0), (2.0, 0.0), (1.0, 0.0)]
 )
 def test_a_later_epoch_starts_up_for_what_exceeds_the_median_wait(
     first_wait_s, startup_s

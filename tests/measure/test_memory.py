@@ -119,11 +119,7 @@ RECORDS = [{'id': n, 'name': f'{n}.jpg', 'box': [n + 0.5] * 4} for n in range(20
             20_000,
         ),
         (Holder(coco=Holder(anns=dict(enumerate(RECORDS)))), 'Holder.coco', 1),
-        (
-            Holder(by_id=defaultdict(list, enumerate(RECORDS))),
-            'Holder.by_id',
-            20_000,
-        ),
+        (Holder(by_id=defaultdict(list, enumerate(RECORDS))), 'Holder.by_id', 20_000),
         (Holder(hostile=[Hostile()], data_list=RECORDS), 'Holder.data_list', 20_000),
     ],
 )

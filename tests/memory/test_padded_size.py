@@ -16,7 +16,7 @@ def config(*transforms, divisor=1, augments=None, sampler=GROUPED):
             'data_preprocessor': {
                 'pad_size_divisor': divisor,
                 'batch_augments': augments,
-            },
+            }
         },
         'train_dataloader': {
             'batch_sampler': sampler,

@@ -82,8 +82,7 @@ def plug_in() -> None:
     profile = os.environ['MOCK_CARD_PROFILE']
     sys.path.append(str(Path(os.environ['MMGPU_MOCK_CARD']) / 'fakegpu_src'))
     fakegpu, torch_patch, upstream = map(
-        importlib.import_module,
-        ('fakegpu', 'fakegpu.torch_patch', 'fakegpu._upstream'),
+        importlib.import_module, ('fakegpu', 'fakegpu.torch_patch', 'fakegpu._upstream')
     )
     if 'MOCK_CARD_MIB' in os.environ:
         mib = int(os.environ['MOCK_CARD_MIB'])

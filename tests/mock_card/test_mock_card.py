@@ -258,10 +258,7 @@ def test_rtmdets_card_is_measured_and_its_losses_are_the_same(mock_cards, tmp_pa
             ),
             driver=BUSY,
         )
-        for name, hook in (
-            ('with', "dict(type='GPUEfficiencyHook')"),
-            ('without', ''),
-        )
+        for name, hook in (('with', "dict(type='GPUEfficiencyHook')"), ('without', ''))
     )
     codes = mock_cards.train()
     assert set(codes.values()) == {0}, with_hook.printed

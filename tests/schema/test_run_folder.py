@@ -32,8 +32,7 @@ STAMP = '20261120_101500'
 
 
 @pytest.mark.parametrize(
-    'depth',
-    ['', STAMP, f'{STAMP}/vis_data', f'{STAMP}/vis_data/gpu_efficiency.jsonl'],
+    'depth', ['', STAMP, f'{STAMP}/vis_data', f'{STAMP}/vis_data/gpu_efficiency.jsonl']
 )
 def test_any_folder_above_the_evidence_will_do(tmp_path: Path, depth: str):
     vis_data = make_run_folder(

@@ -31,10 +31,7 @@ def run_toy(work_dir: Path, **arguments: Any) -> RunEvidence:
     [
         # LoggerHook leaves the tail of an epoch out: it joins the next interval
         ({'iterations': 10, 'epochs': 2}, [4, 8, 14, 18, 20]),
-        (
-            {'iterations': 10, 'epochs': 2, 'ignore_last': False},
-            [4, 8, 10, 14, 18, 20],
-        ),
+        ({'iterations': 10, 'epochs': 2, 'ignore_last': False}, [4, 8, 10, 14, 18, 20]),
         ({'iterations': 10, 'loop': 'iter'}, [4, 8, 10]),
         ({'iterations': 3, 'epochs': 2}, [3, 6]),
         ({'iterations': 10, 'epochs': 2, 'hook': {**HOOK, 'interval': 7}}, [7, 14, 20]),
