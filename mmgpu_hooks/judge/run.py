@@ -290,9 +290,8 @@ class Run(Figures):
     """Most at the end of an interval (fragmentation)."""
     throttled_s = of_every(sum_known, 'host.throttled_s')
     """How long the CPU quota held tasks back, as far as that is known."""
-    ram_free_bytes = of_every(smallest, 'host.ram_available_bytes')
-    """Least at the end of an interval, as the next one."""
     shm_free_bytes = of_every(smallest, 'host.shm_free_bytes')
+    """Least at the end of an interval."""
     stored_pixel_ratio = of_steady(median, 'stored_pixel_ratio')
 
     main_cpu_s = part_of('_cpu', 'main_s')

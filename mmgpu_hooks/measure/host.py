@@ -244,7 +244,7 @@ def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
     Args:
         proc: Root of the proc file system.
     """
-    times = read_schedstat_s(os.path.join(proc, 'self', 'schedstat'))
+    times = read_schedstat_s(f'{proc}/self/schedstat')
     return None if times is None else times[1]
 
 

@@ -11,6 +11,7 @@ up once an interval, with numpy.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -170,13 +171,13 @@ class TimeLedger:
 
     def sum_up(self) -> None:
         """Sum up the stamps, some 15 an iteration."""
-        times, ended = np.array(self.stamps[::2]), self.stamps[1::2]
+        times, ended = np.array([self._until, *self.stamps[::2]]), self.stamps[1::2]
         self.stamps.clear()
         count = len(ended)
         if not count:
             return
         # a clock that was set back adds nothing
-        seconds = np.maximum(np.diff(times, prepend=self._until), 0.0)
+        seconds = np.maximum(times[1:] - times[:-1], 0.0)
         self._until = float(times[-1])
         self.elapsed_s += float(seconds.sum())
         code_of = self._codes.__getitem__
@@ -300,10 +301,15 @@ def summarize_some(
     Raises:
         ValueError: If ``seconds`` is empty.
     """
-    known = len(seconds)
-    # a tenth of what np.percentile takes
-    at = (0.5 * (known - 1), 0.95 * (known - 1))
-    p50_s, p95_s = np.interp(at, np.arange(known), np.sort(seconds)).tolist()
+    ordered = sorted(np.asarray(seconds).tolist())
+    p50_s, p95_s = (_read_between(ordered, share) for share in (0.5, 0.95))
     return DurationStats(
         count=count, total_s=total_s, mean_s=total_s / count, p50_s=p50_s, p95_s=p95_s
     )
+
+
+def _read_between(ordered: Sequence[float], share: float) -> float:
+    """A percentile; of the usual 50 values, for a quarter of what np.interp takes."""
+    below, rest = divmod(share * (len(ordered) - 1), 1)
+    low, high = ordered[int(below)], ordered[math.ceil(below + rest)]
+    return low + rest * (high - low)

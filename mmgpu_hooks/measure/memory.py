@@ -24,6 +24,9 @@ _PROC = Path('/proc')
 PERIOD_S = 1.0
 """Memory is read so often, at most; between, an interval lacks it."""
 
+COUNT_EVERY = 5
+"""Reads of memory for each count of threads and open files, which takes as long."""
+
 MOST_SHARE = 0.005
 """Of the time that reading it may take."""
 
@@ -43,7 +46,7 @@ class MemoryMeter:
     def __init__(
         self, proc: Path = _PROC, sys: Path = Path('/sys'), clock: Clock = monotonic_s
     ) -> None:
-        self._proc = proc
+        self._proc, self._reads = str(proc), itertools.count()
         self._groups = find_memory_groups(proc, sys)
         self._clock = clock
         self._due_s = clock()
@@ -60,7 +63,6 @@ class MemoryMeter:
         rss, own = self._read_pages('self')
         each = [self._read_pages(pid)[1] for pid in workers]
         known = [size for size in each if size is not None]
-        threads = [self._count(pid, 'task') for pid in workers]
         used = [(limit, read_group_bytes(folder)) for limit, folder in self._groups]
         rooms = [max(limit - size, 0) for limit, size in used if size is not None]
         figures = {
@@ -68,9 +70,12 @@ class MemoryMeter:
             'process_own_bytes': own,
             'group_free_bytes': min(rooms, default=None),
             'worker_own_bytes': sum(known) if known else None,
-            'worker_threads': max([0, *threads]) or None,
-            'open_files': self._count('self', 'fd') or None,
         }
+        # not with the first: what a run begins with is no steady figure
+        if next(self._reads) % COUNT_EVERY == 1:
+            threads = (self._count(pid, 'task') for pid in workers)
+            figures['worker_threads'] = max(threads, default=0) or None
+            figures['open_files'] = self._count('self', 'fd') or None
         # 60,000 open files take 60 ms
         cost_s = self._clock() - now_s
         self._due_s = now_s + max(PERIOD_S, cost_s / MOST_SHARE)
@@ -79,7 +84,7 @@ class MemoryMeter:
     def _read_pages(self, pid: int | str) -> tuple[int | None, int | None]:
         """Resident bytes, and those of no file and of no shared memory."""
         try:
-            text = read_begin(os.path.join(self._proc, str(pid), 'statm'), 128)
+            text = read_begin(f'{self._proc}/{pid}/statm', 128)
             pages, shared = map(int, text.split()[1:3])
         except (OSError, ValueError):  # gone, or hidden
             return None, None
@@ -89,7 +94,7 @@ class MemoryMeter:
     def _count(self, pid: int | str, what: str) -> int:
         """Threads, or open files; 1 us each."""
         try:
-            return len(os.listdir(self._proc / str(pid) / what))
+            return len(os.listdir(f'{self._proc}/{pid}/{what}'))
         except OSError:
             return 0
 

@@ -323,9 +323,9 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     """Resident memory of all workers without pages of files and of shared memory; what
     forked ones share with this process counts in each."""
     worker_threads: Optional[Count] = None
-    """Threads of the worker that has most."""
+    """Threads of the worker that has most, with one read of memory in five."""
     open_files: Optional[Count] = None
-    """Of the training process."""
+    """Of the training process, as often."""
     batch_bytes: Optional[Count] = None
     """Bytes of the tensors in the interval's last batch, every 5 seconds, more often at
     first."""

@@ -58,12 +58,8 @@ _MEMORY: Sequence[Column] = (
     ('most boxes in a batch', 'most_boxes', str),
 )
 _HOST: Sequence[Column] = (
-    ('cores of the training process', 'process_cpu_cores', '{:.2f}'.format),
     ('cores of other programs', 'external_cpu_cores', '{:.1f}'.format),
     ('usable cores', 'run.host.usable_cores', '{:g}'.format),
-    ('memory', 'run.host.ram_total_bytes', format_bytes),
-    ('memory free, least', 'ram_free_bytes', format_bytes),
-    ('/dev/shm', 'run.host.shm_total_bytes', format_bytes),
     ('/dev/shm free, least', 'shm_free_bytes', format_bytes),
     ('GPU idle in an iteration', 'gpu_idle_pct', format_pct),
     ('GPU clock', 'gpu.sm_clock_mhz', '{:.0f} MHz'.format),
@@ -77,7 +73,6 @@ _SETTINGS: Sequence[Column] = (
     ('GPU', 'run.gpu.name', str),
     ('ranks', 'run.world_size', str),
     ('config', 'run.config_path', str),
-    ('work_dir', 'run.work_dir', str),
     ('evidence', 'path', str),
 )
 

@@ -45,13 +45,15 @@ def test_memory_is_read_once_a_second_and_the_hidden_left_out(proc):
         'process_own_bytes': 990 * PAGE,
         'group_free_bytes': None,
         'worker_own_bytes': 190 * PAGE,
-        'worker_threads': 3,
-        'open_files': 4,
     }
     now[0] = 0.5
     assert meter.read([7]) == {}
+    counted = {'worker_threads': 3, 'open_files': 4}
     now[0] = 1.0
-    assert meter.read([])['worker_own_bytes'] is None
+    assert meter.read([7, 8, 9]) == {**read, **counted}
+    now[0] = 2.0
+    # threads and files are counted with one read of five
+    assert meter.read([]) == {**read, 'worker_own_bytes': None}
 
 
 def test_memory_that_takes_long_to_read_is_read_seldom(proc):

@@ -138,7 +138,7 @@ class WorkerProcesses:
 
     def __init__(self, pids: Sequence[int], proc: Path = _PROC) -> None:
         self.pids = tuple(pids)
-        self._proc = proc
+        self._proc = str(proc)
         self._last = self.mark()
 
     @property
@@ -151,7 +151,7 @@ class WorkerProcesses:
         mark = {}
         for pid in self.pids:
             cpu_s = read_process_cpu_s(pid)
-            times = read_schedstat_s(os.path.join(self._proc, str(pid), 'schedstat'))
+            times = read_schedstat_s(f'{self._proc}/{pid}/schedstat')
             if times is not None:
                 on_core_s, delay_s = times
                 cpu_s = on_core_s if cpu_s is None else cpu_s
