@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mmgpu_hooks.measure.absent import SourceError
-from mmgpu_hooks.measure.clock import Clock, monotonic_s
+from mmgpu_hooks.measure.clock import Clock, grown, monotonic_s
 from mmgpu_hooks.measure.proc import (
     read_affinity,
     read_process_cpu_s,
@@ -66,8 +66,8 @@ def sum_workers_meanwhile(
     if before is None or after is None:
         return WorkersMeanwhile(None, None, None)
     both = [(before[pid], after[pid]) for pid in before if pid in after]
-    wanting = [_difference(one.wanting_s, two.wanting_s) for one, two in both]
-    used = [_difference(one.cpu_s, two.cpu_s) for one, two in both]
+    wanting = [grown(one.wanting_s, two.wanting_s) for one, two in both]
+    used = [grown(one.cpu_s, two.cpu_s) for one, two in both]
     is_busy_known = None not in wanting
     is_cpu_known = None not in used and before.keys() == after.keys()
     busy_s = sum(min(one or 0.0, wall_s) for one in wanting)
@@ -76,10 +76,6 @@ def sum_workers_meanwhile(
         busy=busy_s / wall_s if is_busy_known else None,
         cpu_s=sum(one or 0.0 for one in used) if is_cpu_known else None,
     )
-
-
-def _difference(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else max(after - before, 0.0)
 
 
 def write_nice(pids: Iterable[int], nice: int, proc: Path = _PROC) -> None:
@@ -170,8 +166,7 @@ class WorkerProcesses:
         ]
         cpus = [read_affinity(pid) for pid in self._last]
         cpu_s, delay_s, wanting_s = (
-            sum(_difference(one[n], two[n]) or 0.0 for one, two in both)
-            for n in range(3)
+            sum(grown(one[n], two[n]) or 0.0 for one, two in both) for n in range(3)
         )
         return WorkersUse(
             count=len(both),
