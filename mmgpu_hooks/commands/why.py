@@ -6,12 +6,13 @@ import contextlib
 import os
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
 
 from mmgpu_hooks.commands import options
-from mmgpu_hooks.commands.output import print_answer, warner
+from mmgpu_hooks.commands.output import print_answer, show_progress, warner
 from mmgpu_hooks.judge.console_log import MOST_BYTES, ConsoleLog, read_log
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end, read_host
@@ -83,7 +84,8 @@ def _read_log(name: str) -> ConsoleLog:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_BYTES:
             warner('why')(f'reading the last {format_bytes(MOST_BYTES)} of {name}.')
-        return read_log(file, size)
+        with show_progress() as report:
+            return read_log(file, size, partial(report, f'reading {name}'))
 
 
 def _describe(answer: Why) -> list[Section]:

@@ -96,7 +96,8 @@ def shm_full() -> None:
     the batch is lost and training hangs.
 
     - Give the container more: docker run --shm-size=8g, or an emptyDir of medium
-      Memory at /dev/shm in Kubernetes.
+      Memory at /dev/shm in Kubernetes; on a host of your own, mount -o
+      remount,size=8G /dev/shm as root.
     - Use fewer workers, prefetch_factor=2 or a smaller batch: batches pass through
       it.
     """
@@ -120,13 +121,16 @@ def open_files() -> None:
 
 @_cause
 def worker_killed() -> None:
-    """A process was killed by a signal, and not for memory.
+    """A process was killed, and nothing shows that memory was short.
 
     A loader worker died: a crash in C code, or somebody sent it a signal.
 
     ``DataLoader worker (pid N) is killed by signal: Segmentation fault`` is a crash;
     ``exited unexpectedly`` alone gives no reason. SIGKILL is memory as a rule
-    (``oom_host``), unless figures of memory speak against it.
+    (``oom_host``), unless figures of memory speak against it. ``killed by signal:
+    Terminated`` may be a person, the scheduler, or a guard of memory such as earlyoom,
+    which sends SIGTERM first: the cause is then ``unknown``, or ``oom_host`` where
+    figures show that memory was short.
 
     - Run once with num_workers=0: the error then shows where it happens.
     - A crash in C code (SIGSEGV, SIGABRT): try another OpenCV, decord or turbojpeg.
@@ -174,6 +178,72 @@ def sample_raised() -> None:
 
     - Look at the last frame of the worker: the file or annotation of that sample.
     - Run once with num_workers=0 to debug it.
+    """
+
+
+@_cause
+def pin_thread_lost() -> None:
+    """The thread that pins batches in memory has ended.
+
+    An exception ended it, and the training loop found no thread to wait for.
+
+    ``Pin memory thread exited unexpectedly`` names no reason: that is the traceback
+    of ``Thread-N (_pin_memory_loop)`` above it. A worker that was killed in the middle
+    of a batch (``ConnectionResetError``, ``not enough values to unpack``), too many
+    open files and memory that cannot be pinned are the usual ones.
+
+    - Look at the traceback of the thread, and at what killed a worker before it.
+    - pin_memory=False in the loader goes without the thread.
+    - Many open files: ulimit -n 65536.
+    """
+
+
+@_cause
+def unused_parameters() -> None:
+    """DistributedDataParallel waits for gradients of parameters that took no part.
+
+    ``Expected to have finished reduction in the prior iteration``: the loss of the
+    last iteration did not depend on each parameter that requires a gradient.
+
+    A branch, head or stage that only some batches use, a part that is frozen in
+    ``forward`` alone, or an output that no loss takes does that. On one GPU the same
+    model trains, since nobody waits for the gradients.
+
+    - Find them: TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters.
+    - Use them in the loss, or freeze them with requires_grad=False.
+    - Or find_unused_parameters=True at the top of MMEngine's config; it costs a walk
+      over the graph in each iteration.
+    """
+
+
+@_cause
+def device_assert() -> None:
+    """A check in a CUDA kernel failed: an index is out of range.
+
+    ``device-side assert triggered``; the traceback shows a later call, not the kernel.
+
+    In a detector it is a label that is no class of the head: ``num_classes`` is
+    smaller than the annotations need, or their ids do not begin at 0. The line
+    ``Assertion `t >= 0 && t < n_classes` failed`` above it names the kernel. The
+    process cannot use the card any more.
+
+    - Compare num_classes with metainfo.classes and the annotations' categories.
+    - CUDA_LAUNCH_BLOCKING=1, or one iteration on the CPU, shows the line at fault.
+    """
+
+
+@_cause
+def port_in_use() -> None:
+    """The port is in use.
+
+    Another process listens on the address that a server of this one needs.
+
+    As a rule it is torch.distributed's port (29500 unless you name one): a second
+    training on the host, or ranks of the last one that are still alive.
+
+    - Name another: PORT=29501 tools/dist_train.sh, torchrun --master-port=29501.
+    - torchrun --standalone takes a free one, for a single host.
+    - ss -ltnp shows who has it: end the ranks that were left.
     """
 
 
@@ -230,7 +300,8 @@ def storage_stalled() -> None:
 
     A process that waits for it is in uninterruptible sleep (state D) and cannot be
     killed. ``Stale file handle`` and ``Transport endpoint is not connected`` say that
-    the mount itself is gone.
+    the mount itself is gone; ``[Errno 5] Input/output error`` that a read or write
+    failed, on the network or on the disk.
 
     - Look at the mount (ls, df, dmesg) and at the server; resume when it answers.
     """
@@ -255,7 +326,8 @@ def disk_full() -> None:
 def interrupted() -> None:
     """Somebody or something ended it from outside.
 
-    Ctrl-C, ``kill``, ``scancel`` or a closed terminal.
+    Ctrl-C, ``kill``, ``scancel`` or a closed terminal (``[Errno 5] Input/output
+    error`` while a line of the log or a progress bar is written).
 
     A run that was killed while memory was plentiful is taken for this, too, as
     "likely": Python prints nothing on SIGKILL.

@@ -2,28 +2,33 @@
 
 Pure: lines in, events out; memory does not grow with the log. A line is cleaned of
 colours, time stamps and rank prefixes first. An event that training survived, because
-iterations went on after it, is dropped.
+iterations went on after it, is dropped. Most lines are passed over by one expression
+of the words that the table's patterns need, which is derived from them.
 """
 
 from __future__ import annotations
 
 import codecs
 import enum
-import io
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 MOST_BYTES = 64 * 2**20
 """Of a longer log the end is read: 10 s; what was before, training survived."""
 
 _CHUNK_BYTES = 2**18
-_MARKED = {codecs.BOM_UTF16_LE: 'utf-16-le', codecs.BOM_UTF16_BE: 'utf-16-be'}
+_MARKS = {
+    codecs.BOM_UTF32_LE: 'utf-32-le',
+    codecs.BOM_UTF32_BE: 'utf-32-be',
+    codecs.BOM_UTF16_LE: 'utf-16-le',
+    codecs.BOM_UTF16_BE: 'utf-16-be',
+}
+"""Byte-order marks; the longer ones first, as one begins with another."""
 
-_MOST_LETTERS = 2**16
-"""A longer line counts as several; `\\r` ends a line here, as `\\n` does."""
+_HEAD_LETTERS, _TAIL_LETTERS = 3 * 2**10, 2**10
+"""Of a long line its start and its end are read: expressions may be quadratic."""
 
 _CONTEXT = 400
 """Lines after a traceback's last frame within which it may end; ranks interleave."""
@@ -31,6 +36,8 @@ _CONTEXT = 400
 _SURVIVED = 3
 """Iterations after which training evidently went on."""
 
+_LEAST_WORD = 2
+"""Letters of a word that tells lines apart."""
 
 _NEAR = 5
 """Lines within which one belongs to the next, though ranks interleave."""
@@ -85,50 +92,62 @@ class Sign(NamedTuple):
     """A flag that frames of the traceback set."""
     survives: int = _SURVIVED
     """Iterations; more where workers go on for a while."""
+    words: tuple[str, ...] = ()
+    """Lower-case words of which each line that the pattern matches has one."""
 
 
 _TABLE = r"""
 STATED oom_cgroup sure
-    Memory cgroup out of memory|oom-kill:constraint=CONSTRAINT_MEMCG
+    Memory cgroup out of memory: Kill|oom-kill:constraint=CONSTRAINT_MEMCG
     Detected \d+ oom[-_]kill event|\btasks? [\d,-]+: Out Of Memory
-    \bOUT_OF_ME\w*\b|\bOOMKilled\b
-    (?i:exceeded (?:job|step) memory limit|memory limit .{0,80}being killed)
-    TERM_MEMLIMIT|PBS: job killed: v?mem .*exceeded limit
+    \bOUT_OF_ME(?:MORY|\+) +\d+:\d+|State: OUT_OF_MEMORY\b
+    JobState=OUT_OF_MEMORY\b|Ended, Run time .{1,40}, OUT_OF_MEMORY
+    [Rr]eason["']?[:=] *["']?OOMKilled|"OOMKilled": true|\d/\d +OOMKilled\b
+    Exceeded (?:job|step) memory limit at some point
+    (?:Job|[Ss]tep) \S+ exceeded (?:virtual )?memory limit \(
+    TERM_MEMLIMIT: job killed|PBS: job killed: v?mem \S+ exceeded limit
     hit memory(?:\+swap)? limit at least once
 STATED oom_host sure
     (?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process
     oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET)
-    (?:systemd-oomd|earlyoom).*[Kk]ill|low on resource: memory
-    OutOfMemoryError: Task was killed due to the node|killed due to memory pressure
+    systemd-oomd(?:\[\d+\])?: Killed |systemd-oomd killed \d+ process
+    sending SIG(?:TERM|KILL) to process \d+ .{0,80}(?:badness|oom_score)
+    low on resource: memory|killed due to memory pressure
+    OutOfMemoryError: Task was killed due to the node
 STATED oom_host
     session crashed after using all available RAM|tried to allocate more memory than
     killed by the OOM killer|Failed with result 'oom-kill'
 STATED disk_full sure
-    low on resource: ephemeral-storage|ephemeral.storage usage exceeds
+    low on resource: ephemeral-storage|ephemeral local storage usage exceeds
+    exceeded its local ephemeral storage limit
 STATED gpu_lost sure
-    Xid \([^)]*\): (?:48|62|63|64|74|79|92|94|95|110|119|120|121|140|143)\b
-    (?i:GPU has fallen off the bus|GPU is lost)
+    NVRM: Xid \([^)]{1,40}\): (?:48|62|63|64|74|79|92|94|95|1(?:10|19|20|21|40|43))\b
+    NVRM: .{0,120}has fallen off the bus|: GPU is lost(?:\.|$)
     Unable to determine the device handle for GPU
 STATED gpu_lost
-    (?i:GPU requires (?:a )?reset|RmInitAdapter failed)
+    GPU requires reset|NVRM: .{0,60}RmInitAdapter failed
 HINTED storage_stalled
     nfs: server \S+ not responding
-    (?:ceph|Lustre).*(?:hung|lost connection|session lost)
+    ceph: (?:mds|mon)\d.{0,80}(?:hung|session lost)
+    Lustre: .{0,120}was lost; in progress
+    LustreError: .{0,120}(?:rc = -107|evicted by)
     task (?:python|pt_data_worker)\S*:\d+ blocked for more than
 ENDED preempted sure
-    CANCELLED (?:AT .*)?DUE TO |TERM_(?:PREEMPT|RUNLIMIT)
-    PBS: job killed: walltime .* exceeded limit|exceeded hard wallclock
-    this job is (?:preempted|timed-out)|Preempted (?:in order to admit|by) \S
-    (?i:\bjob .{0,20}\bpreempted)
+    CANCELLED AT \S+ DUE TO (?:TIME|PREEMPT|NODE|JOB)
+    TERM_(?:PREEMPT|RUNLIMIT): job killed
+    PBS: job killed: walltime \S+ exceeded limit|exceeded hard wallclock
+    this job is (?:preempted|timed-out)(?:\.|$)
+    Preempted (?:in order to admit|by) \S
+    (?i:\b(?:job|instance) .{0,40}(?:was|has been|is being) preempted\b)
 ENDED preempted
-    (?i:(?:spot|preemptible).{0,40}(?:interrupt|terminat|reclaim))
-    (?i:preempt(?:ion|ed).{0,30}(?:signal|notice|by scheduler))
+    (?i:spot instance (?:interruption notice|will be (?:interrupted|terminated)))
+    (?i:(?:received|got|caught) (?:a )?preemption (?:signal|notice))
     [Rr]eason: +(?:Preempted|Evicted)|[Pp]od was (?:preempted|evicted)
 ENDED interrupted sure raised
     (?:^|[\s:\]])KeyboardInterrupt\b(?!.*[Pp]ress)
     SignalException: .*got signal: (?:1|2|15)\b
 ENDED interrupted sure
-    (?:^|[\]\s|])\^C(?:\s|$|Traceback)|srun: (?:interrupt \(|sending Ctrl-C)
+    ^\^C(?:\s*$|\S)|[^\s"'(\[`]\^C$|srun: (?:interrupt \(|sending Ctrl-C)
     Received (?:1|2|15|Signals\.SIG\w+) death signal|^Hangup$
 ENDED interrupted
     \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ \*\*\*
@@ -140,9 +159,9 @@ AFTER interrupted
     (?:terminated by|exited on) signal (?:SIGTERM|15)
     (?i:exit(?:ed)?.{0,8} code:? 143\b)
 RESOURCE shm_full sure survives=64
-    (?:SHM).*(?:No space left|\(28\)|Errno 28)|No space left.*(?:SHM)
+    (?:SHM).*No space left|(?:SHM).*\(28\)|(?:SHM).*Errno 28|No space left.*(?:SHM)
 RESOURCE open_files sure survives=64
-    received \d+ items of ancdata|Too many open files|\[Errno 24\]
+    received \d+ items of ancdata|Too many open files(?:$|[^ ]| \()|\[Errno 24\]
 RESOURCE oom_host survives=64
     unable to mmap .*Cannot allocate memory
 RESOURCE shm_full survives=64
@@ -150,7 +169,7 @@ RESOURCE shm_full survives=64
     unable to (?:write to|resize) file </?torch_
     Error while creating shared memory segment
 WORKER shm_full
-    killed by signal: Bus error|insufficient shared memory
+    killed by signal: Bus error|Unexpected bus error encountered in worker
 HINTED open_files raised survives=64
     unable to open shared memory object .*read-write mode(?!.*\d+\))
 RESOURCE oom_gpu sure raised
@@ -168,7 +187,7 @@ RESOURCE gpu_lost raised
 RESOURCE shm_full needs=shm
     \[Errno 28\] No space left on device
 RESOURCE disk_full sure
-    Disk quota exceeded|\[Errno 122\]|database or disk is full
+    Disk quota exceeded(?:$|[^ ])|\[Errno 122\]|database or disk is full
     (?i:(?:: |\[Errno 28\] )no space left on device)
 HINTED disk_full raised
     PytorchStreamWriter failed writing|inline_container\.cc.*unexpected pos
@@ -181,6 +200,12 @@ RESOURCE oom_host sure
     WinError 1455|error code: <1455>|paging file is too small|fork: Cannot allocate
 RESOURCE oom_host
     std::bad_alloc
+RESOURCE unused_parameters sure raised
+    Expected to have finished reduction
+RESOURCE device_assert sure raised
+    device-side assert triggered
+RESOURCE port_in_use sure raised
+    (?i:address already in use)
 RESOURCE resume_refused sure raised
     Weights only load failed|Unsupported global: GLOBAL|WeightsUnpickler error
 RESOURCE nan_loss sure
@@ -191,9 +216,9 @@ RESOURCE nan_loss raised
 RESOURCE config_error sure raised
     is not in the .{0,60}\bregistry|'ConfigDict' object has no attribute
     Duplicate key is not allowed among bases|Failed to import custom modules
-    Only py/yml/yaml/json type are supported|^(?:omegaconf|hydra)\.
+    Only py/yml/yaml/json type are supported|^omegaconf\.|^hydra\.
     (?:prefetch_factor|persistent_workers|timeout) option (?:could|needs|should)
-    num_classes.*does not match|does not matches the length of
+    does not matches the length of
     (?:not a valid|Non-existent) config key
 HINTED config_error raised
     Class values must be smaller than num_classes
@@ -203,28 +228,32 @@ RESOURCE config_error sure raised needs=config
     unexpected keyword arg
 HINTED config_error raised needs=config
     (?:Syntax|Indentation|Name|FileNotFound|NotADirectory)Error:\s
+HINTED interrupted raised needs=terminal
+    \[Errno 5\] Input/output error$
 WORKER storage_stalled raised
-    Stale (?:NFS )?file handle|\[Errno 1(?:07|12|16)\]
-    Transport endpoint is not connected
+    Stale (?:NFS )?file handle|\[Errno 1(?:07|08|12|16)\]
+    Transport endpoint is not connected|\[Errno 5\]|\berrno = 5\b
 WORKER oom_host victim=worker
     DataLoader worker .*killed by signal: Killed
 WORKER worker_killed sure
     DataLoader worker .*killed by signal: (?:Segm|Abort|Illegal|Floating|Trace)
     Unexpected (?:segmentation fault|floating.point exception) encountered in worker
+LOST unknown victim=terminated
+    DataLoader worker .*killed by signal: Terminated
 LOST worker_killed
     DataLoader worker .*(?:killed by signal:|exited unexpectedly)
 WORKER worker_stuck sure raised
     DataLoader timed out after [\d.]+ sec
 WRAPPED sample_raised sure
-    Caught \w+ in DataLoader worker process
+    Caught (?!KeyboardInterrupt)\w+ in DataLoader worker process
 AFTER worker_killed needs=loader
     ^(?:Connection(?:Reset|Refused)|EOF|BrokenPipe)Error\b
 WRAPPED unknown raised needs=spawn
-    ^[\w.]*(?:Error|Exception)\b
-AFTER unknown raised
+    ^[\w.]*Error\b|^[\w.]*Exception\b
+AFTER pin_thread_lost raised
     Pin memory thread exited unexpectedly
 KILLED oom_host victim=process
-    (?:^|[\]\)]\s?|\ds)Killed(?:: 9)?$|^(?:已杀死|zsh: killed\b.*)$
+    (?:^|[\]\)]\s?|\ds)Killed(?:: 9)?$|^已杀死$|^zsh: killed\b
     line \d+:\s+\d+ Killed\b|^\[\d+\]\+?\s+\d* ?Killed\b
     (?i:exit(?:ed)?(?: with)?[ _]?(?:status|code)?[ :=]+137\b)
     terminated by signal (?:SIGKILL|9)\b|code=killed, status=9
@@ -247,16 +276,20 @@ PEER_GONE rank_waits
     Some NCCL operations have failed or timed out
 PEER_GONE rank_lost
     (?i:remote process exited or there was a network error|ncclRemoteError)
-    (?i:(?:gloo|pair\.cc|NCCL|c10d|TCPStore).*(?:closed|reset) by (?:remote )?peer)
-    watchdog got stuck|heartbeat monitor timed out|(?:recvValue|sendBytes) failed
+    (?i:(?:gloo|pair\.cc|NCCL|c10d|TCPStore).*closed by (?:remote )?peer)
+    (?i:(?:gloo|pair\.cc|NCCL|c10d|TCPStore).*reset by peer)
+    watchdog got stuck|heartbeat monitor timed out|recvValue failed|sendBytes failed
     NCCL communicator was aborted|srun: error: Node failure on
 CRASHED rank_lost
-    (?:exitcode: -|return code = -|exited on signal |KILLED BY SIGNAL: )(?:11|[4678])\b
-    (?:terminated with signal |died with <Signals\.)SIG(?:SEGV|ABRT|BUS)
-    \btasks? [\d,-]+: (?:Segmentation fault|Aborted|Bus error)
+    exitcode: -(?:11|[4678])\b|return code = -(?:11|[4678])\b
+    exited on signal (?:11|[4678])\b|KILLED BY SIGNAL: (?:11|[4678])\b
+    terminated with signal SIG(?:SEGV|ABRT|BUS)|died with <Signals\.SIG(?:SEGV|ABRT|BUS)
+    \btasks? [\d,-]+: Segmentation fault|\btasks? [\d,-]+: Aborted
+    \btasks? [\d,-]+: Bus error
 CRASHED unknown
-    ^(?:Fatal Python error: )?(?:Segmentation fault|Aborted|Bus error)\b
-    line \d+:\s+\d+ (?:Segm|Abort|Bus e)|Memory access fault by GPU
+    ^(?:Fatal Python error: )?Segmentation fault\b|^Fatal Python error: Aborted
+    ^Aborted\b|^Bus error\b|Memory access fault by GPU
+    line \d+:\s+\d+ Segmentation fault|line \d+:\s+\d+ Aborted|line \d+:\s+\d+ Bus error
 WRAPPER unknown
     ChildFailedError|ProcessRaisedException|CalledProcessError|\(exitcode: -?\d+\)
     Exited with exit code [1-9]|exited with non-zero status|BAD TERMINATION
@@ -273,20 +306,87 @@ _SHM = (
 )
 
 
+_ATOM = re.compile(r'\[\^?\]?(?:\\.|[^\]\\])*\]|\\[A-Za-z]|[.^$]|\\?(?P<letter>.)')
+_REPEAT = re.compile(r'[*+?]\??|\{[\d,]+\}')
+
+
+def find_words(pattern: str) -> set[str]:
+    """Return lower-case words of which each line that a pattern matches has one.
+
+    One word for each alternative, the longest that stands outside groups and
+    repetitions. `(?i:...)` is read as its content.
+
+    Args:
+        pattern: A regular expression that uses what `_TABLE` does.
+
+    Raises:
+        ValueError: An alternative has no such word, so no line could be passed over.
+    """
+    words = set()
+    for runs in _split_runs(pattern):
+        word = max(runs, key=len, default='')
+        if len(word) < _LEAST_WORD:
+            raise ValueError(f'no word that each match of {pattern!r} holds')
+        words.add(word.lower())
+    return words
+
+
+def _split_runs(pattern: str) -> Iterator[list[str]]:
+    """For each alternative at the top, its runs of plain letters."""
+    if pattern.startswith('(?i:') and _end_of_group(pattern, 0) == len(pattern):
+        pattern = pattern[4:-1]
+    runs, place = [''], 0
+    while place < len(pattern):
+        if pattern[place] == '|':
+            yield runs
+            runs, place = [''], place + 1
+            continue
+        letter = ''
+        if pattern[place] == '(':
+            place = _end_of_group(pattern, place)
+        else:
+            atom = _ATOM.match(pattern, place)
+            assert atom is not None  # any letter is one
+            letter, place = atom['letter'] or '', atom.end()
+        if repeat := _REPEAT.match(pattern, place):
+            letter, place = '', repeat.end()
+        if letter:
+            runs[-1] += letter
+        else:
+            runs.append('')
+    yield runs
+
+
+def _end_of_group(pattern: str, place: int) -> int:
+    """Where the group ends that begins at a place."""
+    depth = 0
+    while True:
+        if pattern[place] in '[\\':
+            atom = _ATOM.match(pattern, place)
+            assert atom is not None  # any letter is one
+            place = atom.end()
+            continue
+        depth += {'(': 1, ')': -1}.get(pattern[place], 0)
+        place += 1
+        if not depth:
+            return place
+
+
 def _read_table(table: str) -> Iterator[Sign]:
     for head, body in re.findall(r'^(\S.*)\n((?:    .*\n)+)', table, re.MULTILINE):
         order, cause, *marks = head.split()
         values = dict(mark.partition('=')[::2] for mark in marks)
-        pattern = '|'.join(line.strip() for line in body.splitlines())
+        lines = [line.strip() for line in body.splitlines()]
         yield Sign(
             cause,
             Order[order],
-            re.compile(pattern.replace('SHM', _SHM)),
+            re.compile('|'.join(lines).replace('SHM', _SHM)),
             is_sure='sure' in values,
             is_raised='raised' in values,
             victim=values.get('victim', ''),
             needs=values.get('needs', ''),
             survives=int(values.get('survives', _SURVIVED)),
+            words=tuple(sorted(set().union(*map(find_words, lines)))),
         )
 
 
@@ -295,18 +395,19 @@ def _any(patterns: str, form: str = '(?:{})') -> re.Pattern[str]:
     return re.compile(form.format('|'.join(patterns.strip('\n').splitlines())))
 
 
-_SIGNS = tuple(_read_table(_TABLE))
+def _any_word(words: set[str]) -> re.Pattern[str]:
+    """One expression of plain words, grouped by their first two letters for speed."""
+    starts = defaultdict[str, dict[str, list[str]]](lambda: defaultdict(list))
+    for word in sorted(words):
+        starts[word[0]][word[1:2]].append(re.escape(word[2:]))
+    firsts = []
+    for first, seconds in starts.items():
+        rest = (f'{re.escape(two)}(?:{"|".join(r)})' for two, r in seconds.items())
+        firsts.append(f'{re.escape(first)}(?:{"|".join(rest)})')
+    return re.compile('|'.join(firsts))
 
-_TRIGGER = _any(r"""
-rror|xception|nterrupt|illed|KILL|Xid|GPU|CANCELLED|reempt|PREEMPT|Traceback|File "
-│|space left|quota|ignal|egmentation|bort|Terminated|Hangup|losed|imed out|timeout
-timing out|TERM|of memory|OUT_OF|Out Of|allocate|shm|reset by|shared memory|nan\b|inf\b
-NaN|victed|resource: |exit|Exit|\^C|responding|ALLOC|Root Cause|reclaim|blocked for|oom
-OOM|by peer|terminate|dumped|exceed|hung|lost|Bus e|已杀死|collectives|watchdog
-heartbeat|failed|unexpected|Caught|override|nvironment|session crashed
-mmgpu explain|epochs comp|rain(?:er\.fit|_runtime|ing (?:time|compl|finish|is d|done))
-""")
-"""Whatever a sign holds holds one of these; other lines can only be progress."""
+
+SIGNS = tuple(_read_table(_TABLE))
 
 _ANSI = re.compile(
     r'\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])'
@@ -325,8 +426,8 @@ std(?:out|err)(?: [FP]|:)[ ]
     r'(?:\s*(?:{})){{0,4}}',
 )
 _BAR = re.compile(
-    r'^.*?(?:\d+%\|[^|]*\|\s*\S+ \[[^\]]*\]|task/s, elapsed: \d+s, ETA:\s+\d+s'
-    r'|\[\d\d:\d\d<[^\]]*\])'
+    r'^.*?(?:\d{1,3}%\|[^|]{0,400}\|\s{0,9}\S{1,40} \[[^\]]{0,200}\]'
+    r'|task/s, elapsed: \d{1,9}s, ETA:\s{1,9}\d{1,9}s|\[\d\d:\d\d<[^\]]{0,200}\])'
 )
 _IN_CONFIG = (
     r'(?:mmengine|mmcv/utils)/(?:config|registry)|/addict/|argparse\.py'
@@ -340,7 +441,9 @@ _EXCEPTION = re.compile(
     r'^(?:[A-Za-z_]\w*\.)*(?:\w*(?:Error|Exception|Exit|Failure|Invalid\w*)|error'
     r'|Timeout\w*|StopIteration)(?::|$)'
 )
-_NAMED_FREELY = re.compile(r'^(?:[A-Za-z_]\w*\.)*[A-Z]\w*[a-z]\w*(?:: |$)')
+_NAMED_FREELY = re.compile(
+    r'^(?:[A-Za-z_]\w{0,80}\.){0,9}[A-Z]\w{0,80}[a-z]\w{0,80}(?:: |$)'
+)
 """An exception of any name, where only an exception can stand."""
 _DECORATION = re.compile(r'^[│╰─ ]*(?:E +)?')
 """What rich and pytest put before an exception."""
@@ -351,32 +454,70 @@ _QUIET = re.compile(
 _PROGRESS = _any(r"""
 (?:Epoch|Iter) ?\((?:train|val|test)\) +((?:\[ *\d+(?:/ *\d+)?\] *)+)
 Epoch:? ?(\[\d+\] ?\[ *\d+/\d+\])|Iter \[ *(\d+/\d+)\]|(?:%\|[^|]*\||[━─]) *(\d+/\d+)[ ]
-(?i:(?:step|iter(?:ation)?|epoch)\w*[ :=#\[]+\d+)(.{0,40}loss)
+(?i:(?:step|iter(?:ation)?|epoch)\w{0,20}[ :=#\[]{1,8}\d{1,12})(.{0,40}loss)
 ^(?:\{'loss': ([^,]+),.*'epoch': [\d.]+| *(\d+/\d+) +[\d.]+G[ ])
 """)
 _LOSS = re.compile(
     r'(?i)(?:^|[\s,{\'"(])(?:total_)?loss[\'"]?\s*[:=]\s*\[?(?:tensor\()?'
     r'(nan|[-+]?inf|[-+.\d]+)'
 )
-_DONE = _any(r"""
+_DONE_LINES = r"""
 `?Trainer\.fit`? stopped: `?max_|Total training time:|'train_runtime':
-^\d+ epochs completed in |(?i:^\W*training (?:completed?|finished|(?:is )?done)\b)
-""")
-_START = re.compile(r'^(?:System environment|Environment info):')
+^\d+ epochs completed in
+(?i:^\W*training (?:completed?|finished|(?:is )?done)\b)
+"""
+_DONE = _any(_DONE_LINES)
+_START_LINE = r'^System environment:|^Environment info:'
+_START = re.compile(_START_LINE)
+_WISH = re.compile(
+    r'(?i)\b(?:may|might|can|would|should|must|if|when|whenever|unless|could(?! not)'
+    r'|hint|note|tip|news|policy|faq)\b(?!\')'
+)
+"""Before the words of a sign: a banner says what can happen, not what did."""
 _WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
-_OWN = re.compile(r'\s*Cause: (\w+) \((sure|likely)\); mmgpu explain \1$')
+_OWN_LINE = r'\s*Cause: (\w+) \((sure|likely)\); mmgpu explain \1$'
+_OWN = re.compile(_OWN_LINE)
 """What the hook's own warning says of a run that stands still."""
+_RANK_LABEL = re.compile(r'(?<=\S)(?=\[(?:default|rank)\d{1,4}\]:)')
+"""Where the next rank's line begins, when ranks wrote into one line."""
+_GLUED = re.compile(
+    r'(?<=[)\]\'"])(?=(?:[a-z_]\w{0,40}\.){0,5}[A-Z]\w{0,60}(?:Error|Exception): )'
+)
+"""Where an exception begins that was written behind another rank's line of code."""
 _FLAGS = {
     'data': r'torch/utils/data/_utils/(?:fetch|worker)\.py',
     'loader': r'torch/utils/data/|multiprocessing/(?:conn|queue|reso|redu)',
     'shm': r'multiprocessing/(?:synchronize|shared_memory)\.py',
     'config': _IN_CONFIG,
     'spawn': r'multiprocessing/spawn\.py',
+    'pin': r'torch/utils/data/_utils/pin_memory\.py',
+    'terminal': r'/logging/__init__\.py|/tqdm/|mmengine/utils/progressbar',
 }
 """What a frame of such a file says of its traceback."""
 _LIBRARY = re.compile(
     r'site-packages|dist-packages|/lib/python\d|<frozen|lib/python3|mmgpu_hooks/hooks/'
 )
+
+
+_WORDS = {
+    word: [place for place, sign in enumerate(SIGNS) if word in sign.words]
+    for word in sorted({word for sign in SIGNS for word in sign.words})
+}
+"""For each word of the table the signs that have it, by their place in it."""
+
+_TRIGGER = _any_word(
+    {
+        *_WORDS,
+        *(w for line in _DONE_LINES.strip().split('\n') for w in find_words(line)),
+        *find_words(_START_LINE),
+        *find_words(_OWN_LINE),
+        *('traceback', 'file "', '│', 'root cause (first observed failure)'),
+        *('error', 'exception', 'exit', 'failure', 'invalid', 'timeout'),
+        'stopiteration',
+    }
+)
+"""A line of which nothing matches in lower case can only be progress: no sign's
+pattern, traceback or exception does without one of these words."""
 
 
 class Event(NamedTuple):
@@ -409,8 +550,11 @@ class _Traceback:
         """Where Python said that it ignores the next one, as at its end."""
         self.is_in_frames = False
         """The next line that is not indented is the exception."""
+        self.indent = ''
+        """What stands before each of its lines."""
 
-    def begin(self, order: int, is_worker: bool) -> None:
+    def begin(self, order: int, is_worker: bool, indent: str = '') -> None:
+        self.indent = indent
         kept = self.flags & {'worker', 'root'} if is_worker else set()
         if order - self.ignored < _NEAR:
             kept = {'ignored'}
@@ -455,13 +599,22 @@ class ConsoleLog:
     def feed(self, line: int, text: str) -> None:
         """Take one line, without its end."""
         self.lines = line
+        text = _ANSI.sub('', text) if '\x1b' in text else text
+        text = shorten(text)
+        if ']:' in text and (ends := [m.start() for m in _RANK_LABEL.finditer(text)]):
+            for start, end in zip([0, *ends], [*ends, len(text)], strict=True):
+                self._feed_line(line, text[start:end])
+        else:
+            self._feed_line(line, text)
+
+    def _feed_line(self, line: int, text: str) -> None:
         self._order += 1
-        if not _TRIGGER.search(text) and self._order - self._frame >= _NEAR:
+        if not _TRIGGER.search(text.lower()) and self._order - self._frame >= _NEAR:
             self._calm += 1
             if '[' in text or 'loss' in text or '%' in text or 'it/s' in text:
                 self._note_progress(line, text)
             return
-        text = _ANSI.sub('', text).rstrip()
+        text = text.rstrip()
         while '[' in text and '/' in text and (bar := _BAR.match(text)) is not None:
             self._note_progress(line, bar[0])
             text = text[bar.end() :]
@@ -476,8 +629,11 @@ class ConsoleLog:
         self, line: int, text: str, rank: int | None, traceback: _Traceback
     ) -> None:
         order = self._order
+        if traceback.indent and order - traceback.seen <= _CONTEXT:
+            text = text.removeprefix(traceback.indent)
         if _HEADER.search(text):
-            traceback.begin(order, 'Original Traceback' in text)
+            indent = text[: len(text) - len(text.lstrip())]
+            traceback.begin(order, 'Original Traceback' in text, indent)
         elif frame := _FRAME.match(text) or _RICH_FRAME.match(text):
             traceback.add(order, *frame.groups())
             self._frame = order
@@ -503,6 +659,8 @@ class ConsoleLog:
 
     def _find_sign(self, text: str, traceback: _Traceback) -> Sign | None:
         is_open = self._order - traceback.seen <= _CONTEXT
+        if is_open and text[0].isspace() and (glued := _GLUED.search(text)):
+            text = text[glued.start() :]
         raised = _DECORATION.sub('', text) if is_open else text
         is_exception = bool(_EXCEPTION.match(raised))
         if traceback.is_in_frames and not text[0].isspace():
@@ -516,6 +674,8 @@ class ConsoleLog:
             # by where it was raised
             if is_open and traceback.flags & {'data', 'worker'}:
                 sign = _SAMPLE
+            elif is_open and 'pin' in traceback.flags:
+                sign = _PIN_THREAD
             elif is_open and re.search(_IN_CONFIG, traceback.innermost):
                 sign = _CONFIG
         is_ignored = is_open and 'ignored' in traceback.flags
@@ -576,19 +736,23 @@ def _match_sign(
     is_warning = bool(_WARNING.search(text[:60])) and not is_exception
     may_raise = is_exception or (is_open and not text.startswith((' ', '\t')))
     may_raise = may_raise or raised.startswith('KeyboardInterrupt')
-    for sign in _SIGNS:
+    lowered = text.lower()
+    places = {place for word in _WORDS if word in lowered for place in _WORDS[word]}
+    for sign in (SIGNS[place] for place in sorted(places)):
         if sign.needs and not (is_open and sign.needs in traceback.flags):
             continue
         if sign.is_raised and (is_warning or not may_raise):
             continue
         said = raised if sign.is_raised else text
-        if sign.pattern and sign.pattern.search(said):
+        found = sign.pattern.search(said) if sign.pattern else None
+        if found and (is_exception or not _WISH.search(said, 0, found.end())):
             return sign
     return None
 
 
 _SAMPLE = Sign('sample_raised', Order.WORKER, is_sure=True)
 _CONFIG = Sign('config_error', Order.HINTED)
+_PIN_THREAD = Sign('pin_thread_lost', Order.RAISED)
 _UNNAMED = Sign('unknown', Order.RAISED)
 _BARE = Sign('unknown', Order.WRAPPER, survives=1)
 _NAN = Sign('nan_loss', Order.RESOURCE, is_sure=True)
@@ -596,25 +760,79 @@ _CALM = {_UNNAMED: 200, _BARE: 5}
 """Ordinary lines after which an exception that no sign knows was caught."""
 
 
-def read_log(file: BinaryIO, size: int = 0) -> ConsoleLog:
+def shorten(text: str) -> str:
+    """Return the start and the end of a long line, any other as it is."""
+    if len(text) <= _HEAD_LETTERS + _TAIL_LETTERS + 1:
+        return text
+    return f'{text[:_HEAD_LETTERS]}\n{text[-_TAIL_LETTERS:]}'
+
+
+def read_log(
+    file: BinaryIO, size: int = 0, report: Callable[[float], None] | None = None
+) -> ConsoleLog:
     """Read a log to its end and close it; bytes that are no UTF-8 are replaced.
 
-    UTF-16 with a byte-order mark, as PowerShell writes, is taken too. Parts that only
-    ``\\r`` ends share the number of a line.
+    UTF-16 and UTF-32 are taken too, with a byte-order mark, as PowerShell writes, or
+    without. Parts that only ``\\r`` ends share the number of a line.
 
     Args:
         file: The log.
-        size: Its bytes where they are known: of more than `MOST_BYTES` the last count.
+        size: Its bytes where they are known: no more are read, as a log may grow
+            faster than it is read, and of more than `MOST_BYTES` the last count.
+        report: Called with the share that has been read, where the size is known.
     """
-    raw = io.BufferedReader(file)  # type: ignore[type-var]  # has what it needs
-    encoding = _MARKED.get(raw.peek(2)[:2], 'utf-8')
-    log, number = ConsoleLog(), 1
-    while log.unread_bytes <= size - MOST_BYTES - _CHUNK_BYTES:
-        number += raw.read(_CHUNK_BYTES).count(b'\n')
-        log.unread_bytes += _CHUNK_BYTES
-    with io.TextIOWrapper(raw, encoding, 'replace', newline='') as lines:
-        for line in iter(partial(lines.readline, _MOST_LETTERS), ''):
-            if text := line.strip('\ufeff\r\n'):
-                log.feed(number, text)
-            number += line.endswith('\n')
+    log, number, at = ConsoleLog(), 1, 0
+    with file:
+        chunk = start = file.read(min(size or _CHUNK_BYTES, _CHUNK_BYTES))
+        while log.unread_bytes <= size - MOST_BYTES - _CHUNK_BYTES and chunk:
+            number += chunk.count(b'\n')
+            log.unread_bytes += len(chunk)
+            chunk = file.read(_CHUNK_BYTES)
+        at = log.unread_bytes
+        decoder = codecs.getincrementaldecoder(_find_encoding(start[:1024]))('replace')
+        lines = _Lines(log, number)
+        while chunk:
+            at += len(chunk)
+            lines.add(decoder.decode(chunk))
+            if size and report is not None:
+                report(at / size)
+            chunk = file.read(min(_CHUNK_BYTES, size - at) if size else _CHUNK_BYTES)
+        lines.add(decoder.decode(b'', final=True) + '\n')
     return log
+
+
+class _Lines:
+    """Splits decoded text into lines and feeds them to a log."""
+
+    def __init__(self, log: ConsoleLog, number: int) -> None:
+        self._log, self._number, self._rest = log, number, ''
+
+    def add(self, text: str) -> None:
+        *whole, rest = (self._rest + text).split('\n')
+        for line in whole:
+            for part in line.split('\r'):
+                self._feed(part)
+            self._number += 1
+        *parts, rest = rest.split('\r')
+        for part in parts:
+            self._feed(part)
+        self._rest = shorten(rest)
+
+    def _feed(self, text: str) -> None:
+        if text := text.strip('\ufeff'):
+            self._log.feed(self._number, text)
+
+
+def _find_encoding(start: bytes) -> str:
+    """The encoding by the byte-order mark, or by where the first bytes are zero."""
+    for mark, encoding in _MARKS.items():
+        if start.startswith(mark):
+            return encoding
+    zeros = [start[n::4].count(0) * 8 > len(start) for n in range(4)]
+    by_zeros = {
+        (False, True, False, True): 'utf-16-le',
+        (True, False, True, False): 'utf-16-be',
+        (False, True, True, True): 'utf-32-le',
+        (True, True, True, False): 'utf-32-be',
+    }
+    return by_zeros.get((zeros[0], zeros[1], zeros[2], zeros[3]), 'utf-8')

@@ -43,6 +43,17 @@ _PID = re.compile(r'\(pid(?:\(s\))? [\d, ]+\)')
 _KILLED = re.compile(r'Killed process (\d+)')
 _UNCLEAR = 'oom_host', 'worker_killed', 'unknown'
 """What figures of a run would confirm or refute."""
+_HEAD = 10
+"""Ordinary lines after which what stood at the head of a log ended nothing."""
+_OUTSIDE = Order.STATED, Order.ENDED
+"""What kernel, scheduler or terminal say of a run."""
+_OF_MEMORY = 'oom_host', 'oom_cgroup'
+_WITHOUT_MEMORY = {
+    'worker': 'worker_killed',
+    'rank': 'rank_lost',
+    'terminated': 'unknown',
+}
+"""The cause of a kill, by its victim, where memory was not short."""
 _CARD_LOST = re.compile(r'GPU is lost|fallen off the bus', re.I)
 
 Found = Sequence[tuple[str, ConsoleLog]]
@@ -157,6 +168,7 @@ def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
     """The event that the others follow from."""
     if has_records:  # they say it better than the log's own warning
         events = [e for e in events if e.sign.order != Order.WATCHED]
+    events = [e for e in events if not any(_went_on(e, later) for later in events)]
     failed = min((e.order for e in events if _is_failure(e)), default=math.inf)
     # srun cancels the step once one task has failed
     events = [
@@ -185,6 +197,29 @@ def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
         or e.order < (min(failed, asked_at) if e.sign.victim == 'process' else failed)
     ]
     return min(own, key=_urgency, default=None)
+
+
+def _went_on(event: Event, later: Event) -> bool:
+    """True if a later failure shows that this event did not end the run.
+
+    Banners of a site and a shell's complaints stand at the head of a log. A process
+    that was ended from outside raises nothing of its own afterwards.
+    """
+    is_outside = event.sign.order in _OUTSIDE
+    if event.order >= later.order or event.sign.is_raised:
+        return False
+    if event.sign.order > Order.HINTED and not is_outside:
+        return False
+    if event.sign.cause in _OF_MEMORY and later.sign.cause in _OF_MEMORY:
+        return False
+    if is_outside and (
+        later.sign.cause == 'sample_raised'
+        or (later.sign.is_raised and later.sign.order == Order.RESOURCE)
+    ):
+        return True
+    is_failure = later.sign.order not in (*_OUTSIDE, Order.AFTER, Order.WRAPPER)
+    is_apart = later.progress > 0 or later.calm - event.calm >= _HEAD
+    return event.progress == 0 and is_failure and is_apart
 
 
 def _urgency(event: Event) -> tuple[int, int]:
@@ -291,8 +326,10 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
     if kills is None and end is not None:
         kills = end.oom_kills
     is_limited = limits.cgroup_memory_bytes is not None
-    other = {'worker': 'worker_killed', 'rank': 'rank_lost'}.get(victim, 'interrupted')
-    if kills is not None and before is not None and kills >= before:
+    other = _WITHOUT_MEMORY.get(victim, 'interrupted')
+    # guards of memory in user space send SIGTERM, which the kernel does not count
+    is_counted = victim != 'terminated' or kills != before
+    if is_counted and kills is not None and before is not None and kills >= before:
         if kills == before:
             text = 'the kernel counts no process that it killed for memory'
             return _with(why, 'likely', text, other)
@@ -308,7 +345,8 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
     if free < total * _SCARCE:
         return _with(why, 'likely', text, 'oom_host')
     if free > total * _AMPLE and not is_limited:
-        return _with(why, 'likely', text, other)
+        certainty = 'unknown' if other == 'unknown' else 'likely'
+        return _with(why, certainty, text, other)
     return _with(why, why.certainty, text)
 
 

@@ -1,0 +1,266 @@
+"""``mmgpu why --log``: banners, glued and long lines, encodings, speed."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import time
+
+import pytest
+
+from mmgpu_hooks.judge.console_log import SIGNS, read_log
+
+ITERATION = 'Epoch(train)  [1][{:3d}/100]  lr: 1.0e-02  eta: 1:00:00  loss: 0.5'
+ENVIRONMENT = 'System environment:\n' + '    sys.platform: linux\n' * 12
+FRAME = '  File "tools/train.py", line 121, in <module>\n'
+TRACEBACK = 'Traceback (most recent call last):\n' + FRAME
+REGISTRY = "KeyError: 'RTMDett is not in the mmdet::model registry. Please check'"
+OUT_OF_MEMORY = (
+    'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.'
+)
+KILLED = 'RuntimeError: DataLoader worker (pid 88) is killed by signal: Killed.'
+TIMED_OUT = (
+    '[rank7]:[E419 10:42:28.8 ProcessGroupNCCL.cpp:616] [Rank 7] Watchdog caught '
+    'collective operation timeout: WorkNCCL(SeqNum=4486, OpType=ALLTOALL) ran for '
+    '600013 milliseconds before timing out.'
+)
+REAL = {
+    'config_error': TRACEBACK + REGISTRY,
+    'oom_gpu': TRACEBACK + OUT_OF_MEMORY,
+    'oom_host': TRACEBACK + KILLED,
+    'rank_waits': TIMED_OUT,
+}
+BANNERS = """
+NOTE: this job may be preempted at any time.
+INFO: jobs of this queue: your job can be preempted
+Press ^C to stop.
+^C stops it, ^Z suspends it
+To leave this shell type ^D, to stop a program ^C
+Press Ctrl-C for KeyboardInterrupt
+slurmstepd: /scratch: Disk quota exceeded for user bob
+Disk quota exceeded for 3 users of /home
+Your job has a memory limit of 10G; exceeding processes are being killed
+OUT_OF_MEMORY policy: kill
+If a job is OOMKilled, ask for more memory.
+Jobs over their memory limit of 10G end as OUT_OF_MEMORY
+Cluster news: nodes with Xid (0): 79 were replaced
+News: GPU is lost errors are now detected by the prolog
+News: a GPU has fallen off the bus on gpu17; it was replaced
+Hint: spot instances may be terminated
+Using preemptible nodes; they can be reclaimed
+Using spot capacity; interruptions are possible
+Jobs are CANCELLED DUE TO TIME LIMIT after 24 hours
+When you see "CANCELLED AT 10:00 DUE TO TIME LIMIT", ask for more time
+A step that hit memory limit is listed by sacct
+If you see "Out of memory: Killed process", use --mem
+earlyoom is active here: it may kill the largest process
+systemd-oomd kills at 90 % memory pressure
+TERM_RUNLIMIT and TERM_MEMLIMIT are explained in the wiki
+PBS: job killed: see the FAQ
+Reserved nodes: jobs there can be Preempted by their owners
+"OOMKilled": false
+Welcome to gpu7. Killed jobs are listed by seff.
+Too many open files may be a matter of ulimit -n
+""".strip().split('\n')
+
+
+def cause_of(ask, tmp_path, text):
+    (tmp_path / 'log').write_text(text)
+    return ask('why', '--log', tmp_path / 'log')['cause']
+
+
+@pytest.mark.parametrize('head', ['', ENVIRONMENT])
+@pytest.mark.parametrize('cause', REAL)
+def test_a_banner_does_not_win_over_the_error_below(ask, tmp_path, cause, head):
+    wrong = []
+    for banner in BANNERS:
+        for text in (
+            f'{banner}\n{head}{REAL[cause]}\n',
+            f'{head}{banner}\n{REAL[cause]}',
+        ):
+            found = cause_of(ask, tmp_path, text)
+            if found != cause:
+                wrong.append((banner, found))
+    assert not wrong
+
+
+def test_a_banner_at_the_end_of_a_healthy_log_is_no_cause(ask, tmp_path):
+    healthy = '\n'.join(ITERATION.format(n) for n in range(1, 6))
+    wrong = {
+        banner: cause
+        for banner in BANNERS
+        if (cause := cause_of(ask, tmp_path, f'{healthy}\n{banner}\n'))
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    'stated',
+    [
+        'slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2024-05-01T10:00:00 DUE TO '
+        'PREEMPTION ***',
+        'slurmstepd: error: Detected 1 oom_kill event in StepId=1.batch cgroup.',
+        'NVRM: Xid (PCI:0000:02:00): 79, pid=1, GPU has fallen off the bus.',
+        'cp: error writing /scratch/a.tar: Disk quota exceeded',
+    ],
+)
+@pytest.mark.parametrize('error', ['config_error', 'oom_gpu', 'rank_waits'])
+def test_an_old_event_at_the_head_does_not_win(ask, tmp_path, stated, error):
+    text = f'{stated}\n{ENVIRONMENT}{REAL[error]}\n'
+    assert cause_of(ask, tmp_path, text) == error
+
+
+@pytest.mark.parametrize(
+    ('last', 'cause'),
+    [
+        ('slurmstepd: error: *** JOB 1 ON n CANCELLED AT 10:00 DUE TO TIME LIMIT ***\n'
+         'slurmstepd: error: *** STEP 1.0 ON n CANCELLED AT 10:00 DUE TO TIME LIMIT ***'
+         f'\n{KILLED}', 'preempted'),
+        (f'^C{TRACEBACK}KeyboardInterrupt', 'interrupted'),
+        ('    5/100  loss: 0.5^C', 'interrupted'),
+        ('cp: error writing a: Disk quota exceeded', 'disk_full'),
+        (f'Out of memory: Killed process 88 (python)\n{KILLED}', 'oom_host'),
+        (f'{TRACEBACK}ValueError: x\nMemory cgroup out of memory: Killed process 8',
+         'oom_cgroup'),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize('head', ['', 'iterations'])
+def test_real_ends_still_win(ask, tmp_path, head, last, cause):
+    if head:
+        head = '\n'.join(ITERATION.format(n) for n in range(1, 6)) + '\n'
+    assert cause_of(ask, tmp_path, f'{head}{last}\n') == cause
+
+
+INDENTED = (TRACEBACK + '    main()\n' + OUT_OF_MEMORY).replace('\n', '\n\t')
+GLUED = (
+    '[rank0]: Traceback (most recent call last):[rank1]: Traceback (most recent call '
+    'last):[rank3]: Traceback (most recent call last):\n[rank0]:   File "a.py", line '
+    '1, in f[rank1]:   File "a.py", line 1, in f\n[rank0]:     main()[rank1]: '
+    f'{REGISTRY}\n'
+)
+
+
+@pytest.mark.parametrize(
+    ('text', 'cause'),
+    [
+        ('\t' + INDENTED, 'oom_gpu'),
+        (f'{TRACEBACK}OSError: [Errno 5] Input/output error', 'storage_stalled'),
+        (f"{TRACEBACK}OSError: [Errno 5] Input/output error: '/n/1.jpg'",
+         'storage_stalled'),
+        ('Traceback (most recent call last):\n  File "/usr/lib/python3.10/logging/'
+         '__init__.py", line 1103, in emit\nOSError: [Errno 5] Input/output error',
+         'interrupted'),
+        (GLUED, 'config_error'),
+        (TRACEBACK * 4 + f'    main(){OUT_OF_MEMORY}', 'oom_gpu'),
+        (TRACEBACK + 'RuntimeErrorRuntimeError: : CUDA out of memory.', 'oom_gpu'),
+        ('RuntimeError: DataLoader worker (pid 8) is killed by signal: Terminated.',
+         'unknown'),
+        (f'{TRACEBACK}RuntimeError: Expected to have finished reduction in the prior '
+         'iteration before starting a new one.', 'unused_parameters'),
+        (f'{TRACEBACK}RuntimeError: CUDA error: device-side assert triggered',
+         'device_assert'),
+        (f'{TRACEBACK}RuntimeError: Pin memory thread exited unexpectedly',
+         'pin_thread_lost'),
+        ('Exception in thread Thread-2:\nTraceback (most recent call last):\n  File '
+         '"/e/torch/utils/data/_utils/pin_memory.py", line 28, in _pin_memory_loop\n'
+         'ValueError: not enough values to unpack (expected 2, got 0)',
+         'pin_thread_lost'),
+        (f'{TRACEBACK}torch.distributed.DistNetworkError: The server socket has failed '
+         'to listen on any local network address. port: 29500, useIpv6: false, code: '
+         '-98, name: EADDRINUSE, message: address already in use', 'port_in_use'),
+        ('WARNING: [Errno 98] Address already in use; trying 6007', None),
+        ('slurmstepd: Step 1234.0 hit memory limit at least once during execution.',
+         'oom_cgroup'),
+        ('accept4: Too many open files', 'open_files'),
+        ('sqlite3.OperationalError: database or disk is full', 'disk_full'),
+        ('database or disk is full', 'disk_full'),
+        ('this job is timed-out', 'preempted'),
+    ],
+)  # fmt: skip
+def test_lines_as_they_are_found(ask, tmp_path, text, cause):
+    assert cause_of(ask, tmp_path, text + '\n') == cause
+
+
+def test_new_causes_are_explained(ask, tmp_path):
+    text = f'{TRACEBACK}RuntimeError: unable to write to file </torch_1_2>\n'
+    (tmp_path / 'log').write_text(text)
+    do = ask('why', '--log', tmp_path / 'log')['do']
+    assert any('mount -o remount,size=8G /dev/shm' in step for step in do)
+
+
+ENCODINGS = [
+    *((name, b'') for name in ('utf-16-le', 'utf-16-be', 'utf-32-le', 'utf-32-be')),
+    ('utf-32-le', codecs.BOM_UTF32_LE),
+    ('utf-32-be', codecs.BOM_UTF32_BE),
+]
+
+
+@pytest.mark.parametrize(('encoding', 'mark'), ENCODINGS)
+def test_wide_encodings(ask, tmp_path, encoding, mark):
+    path = tmp_path / 'log'
+    path.write_bytes(mark + f'start\n{REAL["oom_gpu"]}\n'.encode(encoding))
+    answer = ask('why', '--log', path)
+    assert (answer['cause'], answer['proof'][0]['line']) == ('oom_gpu', 4)
+
+
+class Growing(io.BytesIO):
+    """A log that grows by as much as is read of it."""
+
+    def read(self, size=-1):
+        at = self.tell()
+        self.seek(0, io.SEEK_END)
+        self.write(b'Killed\n' * (2**18 // 7))
+        self.seek(at)
+        return super().read(size)
+
+
+def test_a_log_that_grows_is_read_up_to_its_size_at_the_start():
+    shares = []
+    log = read_log(Growing(b'one\ntwo\n'), 8, shares.append)
+    assert (log.lines, log.events(), shares) == (2, [], [1.0])
+
+
+def test_of_a_long_line_both_ends_are_read(ask, tmp_path):
+    for text in (
+        f'{OUT_OF_MEMORY}{"x" * 2**20}',
+        f'{"x" * 2**20} {"^C"}'.replace(' ', ''),
+    ):
+        cause = cause_of(ask, tmp_path, text + '\n')
+        assert cause == ('oom_gpu' if text.startswith('torch') else 'interrupted')
+
+
+def _repeat(part: str, size: int) -> str:
+    return (part * (size // len(part) + 1))[:size]
+
+
+REPEATED = [
+    *('Error', '1', '1%|', '[', '/', 'step', 'iter 1', 'epoch=', 'loss:', 'gloo', '━'),
+    *('NCCL ', 'c10d ', '[rank1]:', 'A.', 'A.b.', '[00:00<', '/dev/shm ', '[ 1/2] '),
+    *('No space left ', '%|1/1', 'DataLoader worker ', '^C', 'NVRM: ', 'timed out '),
+    *('task/s, elapsed: 1s', 'Ended, Run time ', 'STEP x ON y ', '\x1b[', 'E ', '('),
+]
+
+
+@pytest.mark.timing
+def test_no_line_takes_long():
+    parts = {*REPEATED, *(word for sign in SIGNS for word in sign.words)}
+    heads = ['', TRACEBACK, 'DataLoader worker ', 'srun: error: ', '[']
+    slow = {}
+    for part in sorted(parts):
+        for head in heads:
+            line = head + _repeat(part, 2**16) + '!\n'
+            start = time.process_time()
+            read_log(io.BytesIO(line.encode()))
+            seconds = time.process_time() - start
+            if seconds > 0.2:
+                slow[head, part] = seconds
+    assert not slow
+
+
+@pytest.mark.timing
+def test_warnings_of_libjpeg_are_read_quickly():
+    line = b'Corrupt JPEG data: premature end of data segment, unexpected marker 0xd9\n'
+    log = line * (2**22 // len(line))
+    start = time.process_time()
+    read_log(io.BytesIO(log), len(log))
+    assert (time.process_time() - start) * 16 < 15
