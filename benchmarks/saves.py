@@ -269,6 +269,23 @@ log_processor = dict(by_epoch=False)
 workers never get ahead of the loop and are busy in every save."""
 
 
+def write_detector(folder: Path, num_workers: int) -> Path:
+    """Write the detector's images and its config.
+
+    Args:
+        folder: Of both.
+        num_workers: Of the loader.
+
+    Returns:
+        The config.
+    """
+    dataset = write_demo_dataset(folder / 'images', images=40, width=960, height=720)
+    config, root = folder / f'detector_{num_workers}.py', RESULTS.parents[1]
+    content = {'root': root, 'data_root': dataset.root, 'num_workers': num_workers}
+    config.write_text(CONFIG.format(**content))
+    return config
+
+
 def train_detector(folder: Path, num_workers: int) -> Trained:
     """Train as a trial of the engine, on two cores.
 
@@ -276,11 +293,8 @@ def train_detector(folder: Path, num_workers: int) -> Trained:
         folder: Of the run and its images.
         num_workers: Of the loader.
     """
-    data, work_dir = folder / 'images', folder / f'detector_{num_workers}'
-    write_demo_dataset(data, images=40, width=960, height=720)
-    config, root = work_dir.with_suffix('.py'), RESULTS.parents[1]
-    content = {'root': root, 'data_root': data, 'num_workers': num_workers}
-    config.write_text(CONFIG.format(**content))
+    config = write_detector(folder, num_workers)
+    work_dir = config.with_suffix('')
     spec = TrialSpec(str(config), str(work_dir), is_whole=True)
     turn = Turn(work_dir.name, spec, blocks=(ENDLESS,))
     os.environ['OMP_NUM_THREADS'] = '1'

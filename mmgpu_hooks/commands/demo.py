@@ -52,9 +52,9 @@ def demo(config: Path, work_dir: Path) -> int:
     # before the data set is written
     read_trainable_config(config)
     _say(f'1/5  Data set: {IMAGES} JPEG files of {WIDTH} x {HEIGHT} pixels')
-    size, is_reused = write_demo_dataset(_DATA_ROOT)
-    done = 'reused' if is_reused else 'written'
-    print(f'     {done}: {_DATA_ROOT}, {size / 1e6:.0f} MB')
+    dataset = write_demo_dataset(_DATA_ROOT)
+    done = 'reused' if dataset.is_reused else 'written'
+    print(f'     {done}: {dataset.root}, {dataset.image_bytes / 1e6:.0f} MB')
     os.environ.update(_ONE_THREAD)
     before, after = work_dir / 'before', work_dir / 'after'
     _say(f'2/5  Train {config}')

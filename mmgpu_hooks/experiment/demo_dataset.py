@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,9 +34,30 @@ _JPEG_QUALITY = 85
 IMAGES, WIDTH, HEIGHT = 240, 4000, 3000
 
 
+@dataclass(frozen=True)
+class DemoDataset:
+    """A complete data set on disk."""
+
+    root: Path
+    image_bytes: int
+    """Size of all image files."""
+    is_reused: bool
+    """True if it was found complete and nothing was written."""
+
+    @property
+    def annotation_file(self) -> Path:
+        """Annotations in COCO's format."""
+        return self.root / _ANNOTATIONS
+
+    @property
+    def image_folder(self) -> Path:
+        """Folder of the JPEG files."""
+        return self.root / _IMAGES
+
+
 def write_demo_dataset(
     root: Path, *, images: int = IMAGES, width: int = WIDTH, height: int = HEIGHT
-) -> tuple[int, bool]:
+) -> DemoDataset:
     """Write the data set, or reuse the complete one that is there.
 
     The annotations are empty from the start and complete at the end, so that a set
@@ -47,10 +69,6 @@ def write_demo_dataset(
         width: Width of every image in pixels, at least 64.
         height: Height of every image in pixels, at least 64.
 
-    Returns:
-        The size of all image files in bytes, and whether a complete data set was found
-        and nothing was written.
-
     Raises:
         UserError: The folder holds something else.
         OSError: It cannot be written.
@@ -58,7 +76,7 @@ def write_demo_dataset(
     asked = {'images': images, 'width': width, 'height': height}
     found = _read_complete(root, asked)
     written = _write(root, asked) if found is None else found
-    return written, found is not None
+    return DemoDataset(root, written, is_reused=found is not None)
 
 
 def _read_complete(root: Path, asked: Mapping[str, int]) -> int | None:

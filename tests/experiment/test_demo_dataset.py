@@ -46,16 +46,17 @@ def test_objects_fill_their_boxes() -> None:
 def test_coco_and_opencv_read_what_was_written(tmp_path: Path) -> None:
     coco_module = pytest.importorskip('pycocotools.coco')
     root = tmp_path / 'demo'
-    size, _ = write_demo_dataset(root, **SMALL)
-    coco = coco_module.COCO(str(root / 'annotations.json'))
+    dataset = write_demo_dataset(root, **SMALL)
+    assert dataset.root == root
+    coco = coco_module.COCO(str(dataset.annotation_file))
     assert [c['name'] for c in coco.loadCats(coco.getCatIds())] == list(CATEGORIES)
     assert len(coco.getImgIds()) == 6
     for image in coco.loadImgs(coco.getImgIds()):
-        pixels = cv2.imread(str(root / 'images' / image['file_name']))
+        pixels = cv2.imread(str(dataset.image_folder / image['file_name']))
         assert pixels.shape == (image['height'], image['width'], 3) == (120, 160, 3)
         assert coco.getAnnIds(imgIds=image['id'])
-    files = list((root / 'images').iterdir())
-    assert sum(path.stat().st_size for path in files) == size
+    files = list(dataset.image_folder.iterdir())
+    assert sum(path.stat().st_size for path in files) == dataset.image_bytes
 
 
 @pytest.mark.parametrize('damage', ['none', 'cut', 'other', 'interrupted'])
@@ -75,7 +76,7 @@ def test_a_complete_set_is_reused_and_any_other_written_anew(
             patch.setattr(demo_dataset, 'chain', lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 write_demo_dataset(root, **{**SMALL, 'images': 7})
-    assert write_demo_dataset(root, **SMALL)[1] is (damage == 'none')
+    assert write_demo_dataset(root, **SMALL).is_reused is (damage == 'none')
     # the same bytes, whatever the threads
     assert read_files(root) == whole
 

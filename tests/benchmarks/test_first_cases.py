@@ -1,0 +1,164 @@
+"""Each benchmark is imported and builds its first case, so that a break shows early."""
+
+from __future__ import annotations
+
+import pkgutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip('mmengine', exc_type=ImportError)
+pytest.importorskip('mmdet', exc_type=ImportError)
+
+import torch
+from mmengine.config import Config
+
+import benchmarks
+from benchmarks import (
+    harness,
+    ledger,
+    memory,
+    memory_causes,
+    overhead,
+    overhead_peer,
+    predict,
+    regret,
+    rewrite,
+    saves,
+    why,
+)
+from benchmarks.harness import Figure
+from mmgpu_hooks.measure import memory as measured_memory
+from mmgpu_hooks.schema.judged import Prediction
+
+Build = Callable[[Path, pytest.MonkeyPatch], list[Figure]]
+
+
+def build_ledger(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    name, arguments = next(iter(ledger.WORKLOADS.items()))
+    return list(ledger.judge_workload(name, {**arguments, 'iterations': 20}))
+
+
+def build_memory(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    config = harness.find_mmdet() / 'configs' / memory.MODELS['rtmdet-tiny']
+    saved_bytes, gradient_bytes, _ = memory.count_step(config, (64, 64))
+    assert min(saved_bytes, gradient_bytes) > 2**20
+    found = {
+        'total_bytes': {'2': 3 * 2**30},
+        'activation_bytes': {'2': 2**30},
+        'card': {
+            'room_bytes': 2**34,
+            'batch_size': 4,
+            'safe_batch_size': 2,
+            'factor': 1.5,
+        },
+    }
+    published = memory.read_published(config.parents[1] / memory.MODELS['retinanet'])
+    assert published == 3.8
+    return list(memory.judge_published('retinanet', found, published))
+
+
+def build_memory_causes(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]:
+    # what a case of its own sets in the process it is alone in
+    patch.setattr(measured_memory, 'PERIOD_S', 1.0)
+    patch.setattr(memory_causes, 'MEMORY_S', 0)
+    patch.setattr(memory_causes, 'MEMORY_ITERATIONS', 40)
+    memory_causes.train(memory_causes.CASES['twin: nothing'], str(folder / 'run'))
+    found, _, _ = memory_causes.find('twin: nothing', folder / 'run')
+    assert found == {}
+    return [harness.exactly('false alarms', len(found), 0)]
+
+
+def build_overhead(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    hook = overhead.ours()
+    overhead.train(overhead.build(folder, overhead.Network(), 12, [hook]))
+    spent = overhead.Spent([1e-5], [1e-3])
+    return overhead.judge_cost(overhead.net_cost(spent, spent), 'not installed')
+
+
+def build_overhead_peer(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    # without the peer itself, as it trains for comparison
+    from contextlib import nullcontext
+
+    spent_s = overhead_peer.train_once(
+        lambda model: nullcontext(), overhead.Account(), 6
+    )
+    return [Figure('iteration', spent_s[0])]
+
+
+def build_predict(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    works = predict.make_works()
+    for number, pipeline in enumerate((predict.SEEN[0], *predict.MMDET)):
+        data = predict.make_dataset(folder / str(number), pipeline, works['burn'], 8)
+        assert {'inputs', 'data_samples'} <= set(data[0])
+    predicted = Prediction(2, 2, 4, 0.1, 0.09, 0.11, 0.0, None, 'step')
+    case = predict.Case(predict.SEEN[0], 0.1, predicted)
+    return list(predict.judge_cases('seen', [case]))
+
+
+def build_regret(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    job = regret.SEEN[0]
+    trial = regret.train_job(job, (regret.DEFAULT, True), predict.make_works())
+    outcomes, rules = regret.judge_jobs([trial], count=1)
+    return [*regret.judge_lost(outcomes), *regret.compare_rules(outcomes, rules)]
+
+
+def build_rewrite(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    path = folder / 'config.py'
+    path.write_text('train_dataloader = dict(num_workers=2, batch_size=2)\n')
+    settings = rewrite.choose_settings(rewrite.flatten(rewrite.load(path).to_dict()))
+    outcome = rewrite.rewrite_config(path, settings)
+    assert outcome.status == 'rewritten'
+    assert rewrite.is_kept(path.read_text(), outcome.target.read_text())
+    tally = rewrite.Tally(files=1, rewritten=1, seconds=[0.01])
+    return list(rewrite.list_figures(tally))
+
+
+def build_saves(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    run = saves.train_planted(folder, saves=2, megabytes=1.0)
+    config = saves.write_detector(folder / 'detector', num_workers=1)
+    loader = Config.fromfile(config).train_dataloader
+    assert Path(loader.dataset.data_root, loader.dataset.ann_file).is_file()
+    return [saves.judge_healthy(1.0, run), saves.judge_parts(run.saves)]
+
+
+def build_why(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    name = 'an exception in a sample'
+    played = {name: [why.play_and_ask(why.CASES[name], folder / 'played')]}
+    assert name in why.render_cases(played)
+    return list(why.list_figures(played))
+
+
+BUILDERS: dict[str, Build] = {
+    name.removeprefix('build_'): build
+    for name, build in list(globals().items())
+    if name.startswith('build_')
+}
+ELSEWHERE = {
+    'gpu_check': 'test_gpu_check.py plays it',
+    'harness': 'test_harness.py',
+    'markdown': 'every table is made by it',
+    'toy': 'of the others',
+    'why_training': 'started by `why`',
+}
+
+
+def test_every_benchmark_is_built_here():
+    modules = {one.name for one in pkgutil.iter_modules(benchmarks.__path__)}
+    assert modules == {*BUILDERS, *ELSEWHERE}
+
+
+@pytest.mark.parametrize('name', BUILDERS)
+def test_the_first_case_is_built_and_has_a_table(name, tmp_path, monkeypatch):
+    warnings.simplefilter('ignore')
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        figures = BUILDERS[name](tmp_path, monkeypatch)
+    finally:
+        torch.set_num_threads(threads)
+    assert figures
+    table = harness.render_figures(figures)
+    assert len(table.splitlines()) == 2 + len(figures)
