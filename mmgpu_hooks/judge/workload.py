@@ -17,7 +17,13 @@ from mmgpu_hooks.judge.columns import Column, Intervals, median, read_field, tot
 from mmgpu_hooks.model.calibration import calibrate
 from mmgpu_hooks.model.prediction import MOST_PREFETCH, MOST_WORKERS, first_batch_s
 from mmgpu_hooks.model.stats import find_last_change
-from mmgpu_hooks.model.workload import GAP_S, Cost, Workload, estimate_transfer
+from mmgpu_hooks.model.workload import (
+    GAP_S,
+    Cost,
+    Transfer,
+    Workload,
+    estimate_transfer,
+)
 from mmgpu_hooks.schema.judged import NoPrediction
 
 if TYPE_CHECKING:
@@ -156,10 +162,7 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
             "The workers' time per batch was not measured inside them, and they were "
             'not always busy: it is only bounded.'
         )
-    # measured by the workers where there are some
-    sent_s = run.loader.sent_cpu_s if run.loader and workers else None
-    sent = run.batch_tensors, run.batch_bytes
-    transfer = estimate_transfer(*sent, loading, cpu, sent_s)
+    transfer = _transfer(run, loading, cpu)
     # with workers it is in the CPU already; what is between two batches is not measured
     whole_s = loading.mean_s + (GAP_S if workers else transfer.whole_s)
     cpu_s = cpu.mean_s + (0.0 if workers else transfer.cpu_s)
@@ -178,6 +181,7 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
         step_cpu_s=step_cpu_s,
         fetch_s=transfer.fetch_s,
         fetch_busy_s=transfer.fetch_busy_s,
+        fetch_error=transfer.fetch_error,
         transfer_s=transfer.whole_s,
         transfer_cpu_s=transfer.cpu_s,
         usable_cores=min(had, usable),
@@ -189,6 +193,30 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
         is_batch_time_known=is_known,
         notes=tuple(notes),
     )
+
+
+def _transfer(run: Run, loading: Cost, cpu: Cost) -> Transfer:
+    """What collating and sending a batch costs, as far as the run shows it."""
+    workers = run.run.loader.num_workers
+    wait_s, wait_cpu_s, sent_cpu_s = run.data_wait_s or 0.0, None, None
+    if workers and run.data_wait_cpu_share is not None:
+        wait_cpu_s = wait_s * min(max(run.data_wait_cpu_share, 0.0), 1.0)
+    if workers and run.loader:
+        sent_cpu_s = run.loader.sent_cpu_s
+    transfer = estimate_transfer(
+        run.batch_tensors,
+        run.batch_bytes,
+        loading,
+        cpu,
+        sent_cpu_s=sent_cpu_s,
+        wait_s=wait_s,
+        wait_cpu_s=wait_cpu_s,
+    )
+    if sent_cpu_s is None:
+        return transfer
+    # a worker's own threads send, beside its loading: little of it is within the fetch
+    within_s = min(cpu.mean_s, loading.mean_s + GAP_S) - (cpu.mean_s - sent_cpu_s)
+    return transfer._replace(cpu_s=max(within_s, 0.0), whole_s=GAP_S)
 
 
 def _spin_s(run: Run, step_cpu_s: float) -> float:

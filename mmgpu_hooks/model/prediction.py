@@ -218,6 +218,12 @@ def perturb(workload: Workload, *, alone: bool) -> Iterator[Workload]:
         )
     if alone and workload.num_workers and workload.turns_s > 0.0:
         yield replace(workload, turns_s=(1.0 - _TURNS) * workload.turns_s)
+    if not alone and workload.fetch_error > 0.0:
+        yield replace(
+            workload,
+            fetch_s=(1.0 + workload.fetch_error) * workload.fetch_s,
+            fetch_busy_s=(1.0 + workload.fetch_error) * workload.fetch_busy_s,
+        )
     if not workload.is_step_power_known:
         yield replace(
             workload, step_power=1.0 + _POWER * max(workload.step_power - 1.0, 0.0)

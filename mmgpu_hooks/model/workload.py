@@ -112,6 +112,8 @@ class Workload:
     """``None`` until several batch sizes were seen: none other is predicted then."""
     measured_batch_size: int | None = None
     """The run's, where the figures were scaled to another ``batch_size``."""
+    fetch_error: float = 0.0
+    """Relative standard error of ``fetch_s`` and ``fetch_busy_s``."""
     is_transfer_known: bool = True
     """Whether workers were measured that sent batches."""
     is_batch_time_known: bool = True
@@ -286,9 +288,19 @@ _MEASURED_ERROR, _ASSUMED_ERROR = 0.25, 0.5
 than in a worker, since libraries use several threads there. Real loaders of 1 to 480
 tensors and 0.05 to 100 MB took 0.8 to 1.9 times what is assumed."""
 
-_FETCH_S, _FETCH_TENSOR_S, _FETCH_BUSY_S = 0.0003, 0.00025, 0.003
+_FETCH_S, _FETCH_TENSOR_S, _FETCH_BUSY_S = 0.0003, 0.0003, 0.003
 """Of fetching a ready batch, on both sides: per batch, per tensor in it, and what it
 takes longer when no core is free (some turns of the scheduler)."""
+
+_FETCH_SIDES = 2.0
+"""What a tensor takes to cross over the CPU that the training process has in it: a
+thread of the worker answers each of its requests, and they run in turns. Batches of 1
+to 64 tensors took 1.7 to 2.2 times that CPU."""
+
+_FETCH_ERROR, _FETCH_ASSUMED_ERROR = 0.15, 0.4
+"""Relative standard error of the fetching, where the run shows its CPU and where it is
+assumed. From run to run the same batches of 32 tensors took 11.8 to 16.8 ms: it is made
+of hundreds of wake-ups, whose cost depends on the cores that the threads are on."""
 
 _USUAL_TENSORS, _MOST_TENSORS, _MOST_BYTES = 4, 512, 10**8
 """In a batch whose tensors were not counted; figures beyond were not measured."""
@@ -304,6 +316,8 @@ class Transfer(NamedTuple):
     fetch_busy_s: float
     cpu_error: float
     """Relative standard error of ``cpu_s``."""
+    fetch_error: float
+    """Likewise of ``fetch_s`` and ``fetch_busy_s``."""
 
 
 def estimate_transfer(
@@ -312,13 +326,16 @@ def estimate_transfer(
     batch_time: Cost,
     batch_cpu: Cost,
     sent_cpu_s: float | None = None,
+    wait_s: float = math.inf,
+    wait_cpu_s: float | None = None,
 ) -> Transfer:
     """What a transfer costs, as far as a run does not say.
 
     A worker pickles each batch, copies it to shared memory and passes a file descriptor
     for each tensor, which the training process asks a thread of that worker for. The
-    figures were measured on a 2.x GHz server core with PyTorch 2; a run whose loop does
-    not starve corrects the fetching by its own measure.
+    figures were measured on a 2.x GHz server core with PyTorch 2. A run with workers
+    shows the training process's part of the fetching, and one whose loop does not
+    starve corrects the whole by its own measure.
 
     Args:
         tensors: In a batch; ``None`` when unknown.
@@ -326,6 +343,9 @@ def estimate_transfer(
         batch_time: Of loading it.
         batch_cpu: The CPU of that.
         sent_cpu_s: CPU of sending a batch, as the workers measured it.
+        wait_s: Wait of the training process for a batch: fetching is part of it.
+        wait_cpu_s: CPU of the training process in that wait, where workers load;
+            ``None`` when unknown.
     """
     count = _USUAL_TENSORS if tensors is None else min(tensors, _MOST_TENSORS)
     cpu_s, error, share = sent_cpu_s or 0.0, _MEASURED_ERROR, 0.0
@@ -336,5 +356,11 @@ def estimate_transfer(
     if batch_time.mean_s > 0.0:
         # where the loading waits anyway, the transfer goes on beside it
         share = min(batch_cpu.mean_s / batch_time.mean_s, 1.0)
-    fetch_s = _FETCH_S + _FETCH_TENSOR_S * count
-    return Transfer(cpu_s, GAP_S + share * cpu_s, fetch_s, _FETCH_BUSY_S, error)
+    fetch_s, fetch_error = _FETCH_S + _FETCH_TENSOR_S * count, _FETCH_ASSUMED_ERROR
+    if wait_cpu_s is not None:
+        # to sleep and wake up takes as much CPU as is assumed of any batch
+        shown_s = _FETCH_S + _FETCH_SIDES * (wait_cpu_s - _FETCH_S)
+        fetch_s = max(fetch_s, min(shown_s, wait_s))
+        fetch_error = _FETCH_ERROR
+    whole_s = GAP_S + share * cpu_s
+    return Transfer(cpu_s, whole_s, fetch_s, _FETCH_BUSY_S, error, fetch_error)

@@ -101,6 +101,53 @@ def test_what_workers_burn_to_send_a_batch_is_not_burnt_without_them():
     assert unlike[0] != unlike[1]
 
 
+def test_sending_that_outweighs_loading_is_not_taken_out_of_the_loading():
+    # a fetch of 0.1 s; 0.36 s of CPU per batch, all but 0.06 in threads that send it
+    quick = make_inside_workers(0.1)
+    workers = replace(STARVED['workers'], occupancy=quick.occupancy, fetch_cpu_s=0.06)
+    found = fitted(**{**STARVED, 'workers': workers})
+    loading_cpu_s, loading_s = found.local_loading_s
+    assert loading_cpu_s == pytest.approx(0.06)
+    assert loading_s == pytest.approx(0.1)
+    alone = predict_setting(found, 0)
+    assert alone.iter_time_s == pytest.approx(0.1 + found.local_step_s, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ('wait_cpu_s', 'least_s', 'most_s'),
+    [
+        # little of the wait is the training process's own: 12 tensors as usual
+        (0.001, 0.003, 0.005),
+        # the other side takes as long as the training process
+        (0.03, 0.055, 0.065),
+        # fetching is a part of the wait
+        (0.09, 0.095, 0.105),
+    ],
+)
+def test_cpu_in_the_waits_shows_what_fetching_a_batch_takes(
+    wait_cpu_s, least_s, most_s
+):
+    found = fitted(**{**STARVED, 'data_wait_cpu_s': 20 * wait_cpu_s})
+    assert least_s < found.fetch_s < most_s
+
+
+def test_more_workers_do_not_cure_a_wait_that_is_fetching():
+    found = fitted(**{**STARVED, 'data_wait_cpu_s': 20 * 0.09})
+    assert predict_setting(found, 8).iter_time_s == pytest.approx(0.2, rel=0.05)
+
+
+def test_batches_of_many_tensors_are_predicted_with_the_doubt_of_their_transfer():
+    few, many = (
+        predict_setting(fitted(**{**ALONE, 'batch_tensors': count}), 4)
+        for count in (2, 200)
+    )
+    few_pct, many_pct = (
+        (one.iter_time_high_s - one.iter_time_low_s) / one.iter_time_s
+        for one in (few, many)
+    )
+    assert many_pct > 1.3 * few_pct
+
+
 def test_workers_seen_from_outside_are_busy_all_the_time_when_the_loop_starves():
     outside = replace(STARVED['workers'], occupancy=None, batch_cpu=None)
     found = fitted(**{**STARVED, 'workers': outside})
