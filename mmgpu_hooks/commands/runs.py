@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mmgpu_hooks.judge.ranks import compare_ranks, with_saves_of
+from mmgpu_hooks.judge.ranks import compare_ranks, join_ranks, with_saves_of
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.judge.verdict import diagnose_run
@@ -87,12 +87,9 @@ def read_run(folder: Path) -> ReadRun:
     if judged is None:
         judged = max(ranks.rows, key=lambda row: row.data_wait_s).rank
         why = 'waits most for data'
-    joined = {row.rank for row in ranks.rows}
-    same = [rank for rank in (run, *found) if rank.run.rank in joined]
-    same.sort(key=lambda rank: rank.run.rank != judged)
+    joined = join_ranks(ranks, [run, *found])
     note = f'Rank {judged} of {ranks.world_size} {why} and is judged.'
-    chosen = with_saves_of(same[0], run)
-    chosen.other_ranks = same[1:]
+    chosen = with_saves_of(next(r for r in joined if r.run.rank == judged), run)
     return ReadRun(files, chosen, replace(ranks, notes=(note, *ranks.notes)))
 
 

@@ -19,7 +19,12 @@ from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from mmgpu_hooks.hooks.sources import open_train_probe
-from mmgpu_hooks.judge.ranks import compare_ranks, find_slowest, with_saves_of
+from mmgpu_hooks.judge.ranks import (
+    compare_ranks,
+    find_slowest,
+    join_ranks,
+    with_saves_of,
+)
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.clock import monotonic_s
@@ -266,6 +271,7 @@ def _compare_ranks(path: Path, first: Run) -> tuple[RanksSummary | None, Run | N
     found, notes = read_other_ranks(paths)
     others = [Run(evidence) for evidence in found]
     ranks = compare_ranks(first, others, notes)
+    join_ranks(ranks, [first, *others])
     return ranks, find_slowest(ranks, [first, *others])
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from mmengine.hooks import Hook, LoggerHook
+from mmengine.model import is_model_wrapper
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 from msgspec import structs
 
@@ -183,12 +184,12 @@ class Recorder:
         """What analysis will need to know later, elsewhere."""
         runner, sources = self._runner, self._sources
         loop, path = runner.train_loop, runner.cfg.filename
-        wrapper = runner.optim_wrapper
+        wrapper, world = runner.optim_wrapper, runner.world_size
         return RunRecord(
             started_unix_s=wall_unix_s(),
             build_s=self._build_s,
             rank=runner.rank,
-            world_size=runner.world_size,
+            world_size=world,
             work_dir=os.path.abspath(runner.work_dir),
             config_path=path and os.path.abspath(path),
             loop=_loop_kind(loop),
@@ -199,6 +200,7 @@ class Recorder:
             accumulative_counts=_whole(getattr(wrapper, '_accumulative_counts', None)),
             optim_wrapper=type(wrapper).__name__,
             parameters=_count_parameters(runner.model),
+            is_model_wrapped=is_model_wrapper(runner.model) if world > 1 else None,
             device=sources.device,
             worker_nice=self._hook.worker_nice,
             loader=_describe_loader(runner.train_dataloader),

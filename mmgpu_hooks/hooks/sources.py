@@ -65,11 +65,11 @@ class GpuSource:
         self._gpu: Gpu | None = None
         self._sampler: GpuSampler | None = None
         ours = self._run('GPU', cuda_device)
-        self.is_used = ours is not None
+        self.is_used = ours is not None or 'GPU' in guard.off
         """Whether this process uses CUDA."""
         if ours is not None:
             self._run('GPU', self._open_driver, ours, sample_period_s)
-        else:
+        elif not self.is_used:
             guard.absent['GPU'] = f'training runs on the {device.upper()}'
         self.events = self._run('GPU idle', open_cuda_events)
         self._memory = self._run('GPU memory', open_cuda_memory)

@@ -48,7 +48,9 @@ class TrainingCpu(NamedTuple):
     """Its main thread's wait for cores per iteration."""
     process_cores: float | None = None
     external_cores: float | None = None
-    """Cores of the host that others used."""
+    """Cores of the host that other programs than this training used."""
+    external_unknown: str | None = None
+    """Why that is not known on a host with several ranks."""
     unknown: str | None = None
     """Why there are no figures."""
 
@@ -94,16 +96,83 @@ def _subtract(run: Run, some: Intervals, used: Column, aside_s: float) -> Traini
     if aside_s and worker_s is not None and not np.isnan(used[2]):
         # batches made while training stood still were not made in these seconds
         workers = max(worker_s * iterations - float(used[2]), 0.0) / seconds
-    # the other ranks' part cannot be distinguished from another program's
-    is_alone = run.run.host.ranks_on_host <= 1
     cores = process_s / seconds
+    external, why = busy - cores - workers, None
+    if run.run.host.ranks > 1:
+        # what is the other ranks' stands in their own evidence
+        found = find_external_cores(run)
+        external, why = (_NAN, found) if isinstance(found, str) else (found, None)
     return TrainingCpu(
         main_s=_known(main_s / iterations),
         main_delay_s=_known(delay_s / iterations),
         process_cores=_known(cores),
-        external_cores=_known(busy - cores - workers) if is_alone else None,
+        external_cores=_known(external),
+        external_unknown=why,
         unknown=_UNKNOWN if np.isnan(main_s / iterations) else None,
     )
+
+
+def find_external_cores(run: Run) -> float | str:
+    """Cores that programs other than the ranks used, of a host with several ranks.
+
+    The busy share of the host less what each rank, its loader's workers and those of
+    its validations used, over the time in which all of them recorded intervals.
+
+    Args:
+        run: One of the ranks; it knows the others.
+
+    Returns:
+        The cores, or a sentence that says what is missing for them.
+    """
+    host, expected = run.run.hostname, run.run.host.ranks
+    # evidence without a name of the host is of one host, if all ranks are on it
+    is_named = host is not None or run.run.world_size == expected
+    same = [one for one in run.other_ranks if is_named and one.run.hostname == host]
+    ranks = [run, *same]
+    if len(ranks) != expected:
+        return (
+            'what other programs used needs the evidence of all '
+            f'{expected} ranks on the host, and {len(ranks)} can be read together'
+        )
+    begin_s = max(_times_s(rank)[0].min(initial=np.inf) for rank in ranks)
+    end_s = min(_times_s(rank)[1].max(initial=-np.inf) for rank in ranks)
+    busy, used = list[float](), 0.0
+    for rank in ranks:
+        begins_s, ends_s = _times_s(rank)
+        # one that reaches out by less than half of it is inside
+        middles_s = (begins_s + ends_s) / 2
+        shared = rank.steady.where((middles_s >= begin_s) & (middles_s <= end_s))
+        if not len(shared):
+            return 'the ranks on the host were not measured at the same time'
+        busy_pct = average(shared.column('system_cpu_pct'), shared.column('duration_s'))
+        if busy_pct is not None:
+            busy.append(busy_pct / 100 * (rank.run.host.logical_cpus or _NAN))
+        used += _used_cores(rank, shared)
+    if not busy or np.isnan(used):
+        return 'the CPU of a rank, of its workers or of the host was not recorded'
+    return max(float(np.mean(busy)) - used, 0.0)
+
+
+def _times_s(run: Run) -> tuple[Column, Column]:
+    """When its steady intervals began and ended, by the clock of the host."""
+    ends_s = run.run.started_unix_s + run.steady.column('elapsed_s')
+    return ends_s - run.steady.column('duration_s'), ends_s
+
+
+def _used_cores(run: Run, some: Intervals) -> float:
+    """Cores that one rank used in some intervals, workers included; NaN is unknown."""
+    batch_s = 0.0 if run.run.loader.num_workers == 0 else run.worker_cpu_s
+    cpu_s = float(some.column('process_cpu_s').sum())
+    cpu_s += count_all(some.column('iterations')) * (
+        _NAN if batch_s is None else batch_s
+    )
+    validations_s = total(some.column('ledger_s', 'validation'))
+    if validations_s > 0:
+        own = [(one.wall_s, _used(one)[3]) for one in run.validations]
+        wall_s, own_s = np.array(own, dtype=np.float64).reshape(-1, 2).T
+        rate = own_s.sum() / wall_s.sum() if wall_s.sum() > 0 else _NAN
+        cpu_s += float(rate) * validations_s
+    return cpu_s / (total(some.column('duration_s')) or _NAN)
 
 
 def _known(figure: float) -> float | None:

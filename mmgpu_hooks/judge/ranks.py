@@ -46,6 +46,13 @@ _OWN_PARTS = {
 """Parts that no other rank makes longer: the field in a row, and what a rank does."""
 
 
+_APART = (
+    'The ranks train apart: the model is not wrapped for data-parallel training, so no '
+    'gradients are exchanged and no rank waits for another. Start the training with '
+    '"--launcher pytorch".'
+)
+
+
 def compare_ranks(
     first: Run, others: Sequence[Run], notes: Sequence[str] = ()
 ) -> RanksSummary | None:
@@ -83,7 +90,28 @@ def compare_ranks(
         said.append(f'Ranks are compared up to iteration {min(lasts)} of {max(lasts)}.')
     count = min((len(rank.steady) for rank in known.values()), default=0)
     shared = {n: one.steady.take(range(count)) for n, one in known.items() if count}
-    return _compare(shared, RanksSummary(world, '', notes=tuple(said)))
+    summary = _compare(shared, RanksSummary(world, '', notes=tuple(said)))
+    if first.run.is_model_wrapped is not False:
+        return summary
+    # nobody waits for anybody, and an early end says nothing
+    return replace(summary, why=_APART, slowest=None, part=None, lost_s=None)
+
+
+def join_ranks(ranks: RanksSummary | None, runs: Sequence[Run]) -> list[Run]:
+    """Let the ranks that were compared know each other.
+
+    Args:
+        ranks: What `compare_ranks` made of them.
+        runs: All that were read.
+
+    Returns:
+        Those that were compared.
+    """
+    compared = {row.rank for row in ranks.rows} if ranks is not None else ()
+    joined = [run for run in runs if run.run.rank in compared]
+    for run in joined:
+        run.other_ranks = [other for other in joined if other is not run]
+    return joined
 
 
 def find_slowest(ranks: RanksSummary | None, runs: Sequence[Run]) -> Run | None:
@@ -137,7 +165,13 @@ def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSum
     counts = [one.column('iterations') for one in shared.values()] or [np.zeros(0)]
     iterations = count_all(counts[0])
     summary = replace(summary, rows=tuple(rows), iterations=iterations)
-    if len(rows) < 2 or len(counts[0]) < MIN_INTERVALS:
+    if len(rows) < 2:
+        why = (
+            f'The slowest rank is unknown: only {len(rows)} of {summary.world_size} '
+            'ranks had recorded intervals when this was read.'
+        )
+        return replace(summary, why=why)
+    if len(counts[0]) < MIN_INTERVALS:
         why = (
             f'The slowest rank is unknown: {plural(len(rows), "rank")} with '
             f'{plural(len(counts[0]), "interval")} in common after the warm-up, '

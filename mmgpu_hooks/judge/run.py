@@ -249,7 +249,9 @@ class Run(Figures):
     def since(self, number: int) -> Run:
         """From one of its intervals on, as a run of its own that did not end."""
         intervals = self.intervals[number:]
-        return Run(replace(self.evidence, intervals=intervals, end=None))
+        part = Run(replace(self.evidence, intervals=intervals, end=None))
+        part.other_ranks = self.other_ranks
+        return part
 
     def altered(self, **figures: Any) -> Run:
         """This run with other figures in place of its own, and what follows from them.
@@ -301,8 +303,8 @@ class Run(Figures):
     process_cpu_cores = part_of('_cpu', 'process_cores')
     """Cores that the training process used."""
     external_cpu_cores = part_of('_cpu', 'external_cores')
-    """Cores of the host that others used meanwhile; ``None`` with several ranks on it,
-    because theirs cannot be distinguished from other load."""
+    """Cores of the host that other programs used meanwhile. With several ranks on it,
+    all of their evidence is needed: see ``why_no_external``."""
     worker_cpu_s = per_batch('workers.cpu_s')
     """CPU of all workers per batch."""
     worker_run_delay_s = per_batch('workers.run_delay_s')
@@ -318,6 +320,8 @@ class Run(Figures):
         """Why a figure is missing, by source."""
         off = {one.source: one.reason for one in self.evidence.sources_off}
         cpu = {'CPU': self._cpu.unknown} if self._cpu.unknown else {}
+        if self.why_no_external:
+            cpu['CPU of other programs'] = self.why_no_external
         return {**cpu, **self.run.unknown, **off}
 
     @cached_property
@@ -394,6 +398,11 @@ class Run(Figures):
     @cached_property
     def _cpu(self) -> TrainingCpu:
         return find_cpu(self)
+
+    @cached_property
+    def why_no_external(self) -> str | None:
+        """What is missing for ``external_cpu_cores`` on a host with several ranks."""
+        return self._cpu.external_unknown
 
     @cached_property
     def loader(self) -> LoaderFigures | None:
@@ -575,15 +584,10 @@ class Run(Figures):
 
     @property
     def unbinding(self) -> str | None:
-        """How to undo what bound the process; ``None`` when nothing did."""
+        """How to undo what bound the process; ``None`` where that is not known."""
         host = self.run.host
-        if host.unbound_cpus is None:
+        if host.unbound_cpus is None or host.bound_by is None:
             return None
-        if host.bound_by is None:
-            return (
-                'Remove the call of sched_setaffinity in the training script or in a '
-                'module that it imports.'
-            )
         return f'Unset {host.bound_by} where the training is started.'
 
     @property
@@ -605,7 +609,7 @@ class Run(Figures):
         free = workload.free_cores
         if self.iter_s and workload.cpu_s / free > self.iter_s:
             # the run was faster than that: it had what they did not use
-            left = workload.host_cores - (self.external_cpu_cores or 0.0)
+            left = workload.host_cores - self.external_share_cores
             return min(workload.usable_cores, max(left, free))
         return free
 
@@ -619,6 +623,11 @@ class Run(Figures):
             # one process alone does not hold its own against others; more would
             floor_s = workload.cpu_s / workload.usable_cores
         return floor_s > max(workload.ready_s, 0.9 * self.iter_s)
+
+    @property
+    def external_share_cores(self) -> float:
+        """This rank's part of the cores that other programs used; 0 where unknown."""
+        return (self.external_cpu_cores or 0.0) / self.run.host.ranks
 
     @property
     def is_busy_host(self) -> bool:

@@ -51,9 +51,11 @@ def make_validation_run(run: Run) -> Run | None:
     )
     intervals = tuple(_as_interval(one, n, run) for n, one in enumerate(alike))
     made = Run(RunEvidence(path='', run=record, intervals=intervals))
-    # the other ranks' part cannot be distinguished from another program's
-    is_alone = record.host.ranks_on_host <= 1
-    known = [one for one in alike if is_alone and one.other_cpu_s is not None]
+    if record.host.ranks > 1:
+        # a validation knows the CPU of all others alone: training tells ranks apart
+        external = run.external_cpu_cores, run.why_no_external
+        return made.altered(external_cpu_cores=external[0], why_no_external=external[1])
+    known = [one for one in alike if one.other_cpu_s is not None]
     used_s = sum(one.other_cpu_s or 0.0 for one in known)
     wall_s = sum(one.wall_s for one in known)
     return made.altered(external_cpu_cores=used_s / wall_s if wall_s else None)

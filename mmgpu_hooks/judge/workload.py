@@ -78,7 +78,7 @@ def fit_workload(run: Run) -> Workload | NoPrediction:
     workload = _make_workload(segment, notes)
     if isinstance(workload, NoPrediction):
         return workload
-    external = min(segment.external_cpu_cores or 0.0, workload.host_cores)
+    external = min(segment.external_share_cores, workload.host_cores)
     waits_s = _run_delay_s(segment), segment.main_run_delay_s or 0.0
     workload = calibrate(workload, external, *waits_s, segment.batch_bytes)
     return replace(

@@ -6,6 +6,7 @@ here synchronises.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -52,18 +53,22 @@ def cuda_device() -> dict[str, str | None]:
     """
     torch = _torch_with_cuda()
     index = int(torch.cuda.current_device())
-    uuid = getattr(torch.cuda.get_device_properties(index), 'uuid', None)
+    uuid = None
+    # one name is enough for the driver
+    with contextlib.suppress(Exception):
+        uuid = getattr(torch.cuda.get_device_properties(index), 'uuid', None)
     return {
         'uuid': None if uuid is None else str(uuid),
         'pci_bus_id': read_pci_bus_id(index),
     }
 
 
-def find_lacking(backend: str, settings: str) -> dict[str, str]:
+def find_lacking(backend: str | None, settings: str) -> dict[str, str]:
     """Figures that an allocator leaves at zero, and why.
 
     Args:
-        backend: As ``torch.cuda.get_allocator_backend()`` says.
+        backend: As ``torch.cuda.get_allocator_backend()`` says; ``None`` where it
+            fails.
         settings: Of ``PYTORCH_CUDA_ALLOC_CONF`` or ``PYTORCH_ALLOC_CONF``.
 
     Examples:
@@ -72,11 +77,23 @@ def find_lacking(backend: str, settings: str) -> dict[str, str]:
     """
     if backend != 'native':
         reason = f'the allocator {backend} does not count it'
+        if backend is None:
+            reason = 'torch does not say which allocator counts it'
         return dict.fromkeys(('retries', 'inactive_bytes'), reason)
     # pytorch#159564
     if 'expandable_segments:true' in settings.replace(' ', '').lower():
         return {'inactive_bytes': 'expandable segments do not count it'}
     return {}
+
+
+_STATISTICS = {
+    'peak_bytes': ('allocated_bytes', 'all', 'peak'),
+    'reserved_bytes': ('reserved_bytes', 'all', 'peak'),
+    'allocated_bytes': ('allocated_bytes', 'all', 'current'),
+    'inactive_bytes': ('inactive_split_bytes', 'all', 'current'),
+    'retries': ('num_alloc_retries',),
+}
+"""By figure, where torch's nested statistics hold it; other allocators keep fewer."""
 
 
 class CudaMemory:
@@ -95,6 +112,8 @@ class CudaMemory:
     Reserved bytes are of both: the cache that validation filled stays reserved while
     training goes on.
 
+    A statistic that the allocator lacks ends its own figure alone.
+
     Args:
         read_stats: Returns the allocator's statistics, nested as torch does.
         lacking: Why a figure is missing for the whole run, by its name.
@@ -105,12 +124,12 @@ class CudaMemory:
         read_stats: Callable[[], Mapping[str, Any]],
         lacking: Mapping[str, str] | None = None,
     ) -> None:
-        self.lacking = lacking or {}
+        self.lacking = dict(lacking or {})
         self._read_stats = read_stats
         self._peak: int | None = None
         self._reserved: int | None = None
         self._in_validation = False
-        self._before_validation = 0
+        self._before_validation: int | None = None
         self._left: int | None = None
         """The allocator's peak as validation, or what came before training, left it."""
         self._hidden = 0
@@ -137,7 +156,7 @@ class CudaMemory:
             SourceError: If the allocator does not keep these statistics.
         """
         peak = self._read_peak()
-        if self._in_validation:
+        if self._in_validation or peak is None:
             return
         if peak == self._left:
             self._hidden = max(self._hidden, peak)
@@ -145,18 +164,27 @@ class CudaMemory:
             self._left = None
             self._peak = max(self._peak or 0, peak)
 
-    def _read_peak(self) -> int:
+    def _read_peak(self) -> int | None:
         """Read the statistics; the peak since anybody last reset it."""
-        stats = self._stats = self._read_stats()
-        try:
-            peak = int(stats['allocated_bytes']['all']['peak'])
-            reserved = int(stats['reserved_bytes']['all']['peak'])
-        except (KeyError, TypeError) as error:
-            raise SourceError(
-                f'the CUDA allocator keeps no peak statistics (no {error})'
-            ) from error
-        self._reserved = max(self._reserved or 0, reserved)
+        self._stats = self._read_stats()
+        peak = self._find('peak_bytes')
+        reserved = self._find('reserved_bytes')
+        if peak is None and reserved is None:
+            raise SourceError('the CUDA allocator keeps no peak statistics')
+        if reserved is not None:
+            self._reserved = max(self._reserved or 0, reserved)
         return peak
+
+    def _find(self, figure: str) -> int | None:
+        """One of `_STATISTICS` as it was read last, or ``None`` and a reason."""
+        found: Any = self._stats
+        for key in _STATISTICS[figure]:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        if found is None:
+            name = '.'.join(_STATISTICS[figure])
+            self.lacking.setdefault(figure, f'the CUDA allocator keeps no {name}')
+            return None
+        return int(found)
 
     def begin_validation(self) -> None:
         """Observe what training reached; from here on the peak is validation's.
@@ -192,26 +220,20 @@ class CudaMemory:
             ``None`` where validation hides it; and the fields of a
             ``CudaMemoryWindow``. Retries of validations in between are counted too.
         """
-        stats, before, retries = self._stats, self._retries, None
-        count = self._retries = stats.get('num_alloc_retries')
+        before, retries = self._retries, None
+        count = self._retries = self._find('retries')
         # somebody may have reset it
         if count is not None and before is not None and count >= before:
             retries = count - before
         found = {
             'peak_bytes': self._peak if (self._peak or 0) >= self._hidden else None,
             'reserved_bytes': self._reserved,
-            'allocated_bytes': _current(stats, 'allocated_bytes'),
-            'inactive_bytes': _current(stats, 'inactive_split_bytes'),
+            'allocated_bytes': self._find('allocated_bytes'),
+            'inactive_bytes': self._find('inactive_bytes'),
             'retries': retries,
         }
         self._peak, self._reserved, self._hidden = None, None, 0
         return {**found, **dict.fromkeys(self.lacking, None)}
-
-
-def _current(stats: Mapping[str, Any], name: str) -> int | None:
-    # other allocators keep fewer figures
-    current: int | None = stats.get(name, {}).get('all', {}).get('current')
-    return current
 
 
 def open_cuda_memory() -> CudaMemory:
@@ -228,14 +250,52 @@ def open_cuda_memory() -> CudaMemory:
     index = int(torch.cuda.current_device())
     names = ('PYTORCH_CUDA_ALLOC_CONF', 'PYTORCH_ALLOC_CONF')
     settings = ','.join(os.environ.get(name, '') for name in names)
-    backend = getattr(torch.cuda, 'get_allocator_backend', lambda: 'native')()
-    # the flat form of the statistics takes several times as long
     memory = CudaMemory(
-        lambda: torch.cuda.memory_stats_as_nested_dict(index),
-        find_lacking(backend, settings),
+        _choose_statistics(torch, index),
+        find_lacking(_read_backend(torch), settings),
     )
     memory.begin()
     return memory
+
+
+def _read_backend(torch: Any) -> str | None:
+    """Name of the allocator; ``None`` where torch has the question and no answer."""
+    read = getattr(torch.cuda, 'get_allocator_backend', None)
+    if read is None:  # before torch 2.0 there was one
+        return 'native'
+    # whatever it raises, it is about two figures of five
+    with contextlib.suppress(Exception):
+        return str(read())
+    return None
+
+
+def _choose_statistics(torch: Any, index: int) -> Callable[[], Mapping[str, Any]]:
+    """How to read the allocator's statistics, nested.
+
+    The flat form takes several times as long, but what stands in for ``torch.cuda``
+    may have that alone.
+    """
+    with contextlib.suppress(Exception):
+        if torch.cuda.memory_stats_as_nested_dict(index):
+            return lambda: torch.cuda.memory_stats_as_nested_dict(index)
+    return lambda: nest_statistics(torch.cuda.memory_stats(index))
+
+
+def nest_statistics(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn ``torch.cuda.memory_stats()`` into the nested form.
+
+    Examples:
+        >>> nest_statistics({'reserved_bytes.all.peak': 7})
+        {'reserved_bytes': {'all': {'peak': 7}}}
+    """
+    nested: dict[str, Any] = {}
+    for name, value in flat.items():
+        *path, last = name.split('.')
+        at = nested
+        for part in path:
+            at = at.setdefault(part, {})
+        at[last] = value
+    return nested
 
 
 def _torch_with_cuda() -> Any:
@@ -373,5 +433,6 @@ def open_cuda_events() -> CudaEvents:
     return CudaEvents(
         lambda: torch.cuda.Event(enable_timing=True),
         torch.cuda.current_stream,
-        torch.cuda.is_current_stream_capturing,
+        # what has no such question (before torch 1.10) captures no graphs
+        getattr(torch.cuda, 'is_current_stream_capturing', lambda: False),
     )

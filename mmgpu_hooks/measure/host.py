@@ -38,13 +38,16 @@ def find_binding(
     Args:
         own: CPUs that the calling thread may run on.
         environ: The environment of the process.
-        library: CPUs that libgomp counted when it was loaded; 0 is unknown, as below.
+        library: CPUs that libgomp counted when it was loaded, with torch; 0 is
+            unknown, as below.
         thread: CPUs of the widest thread of the process.
         ancestor: CPUs of the process that started the launcher, where the launcher has
             no more than ``own``.
 
     Returns:
-        Fields of `HostLimits`; none where nothing bound it.
+        Fields of `HostLimits`; none where nothing bound it. Who did is named only where
+        that is proven, and CPUs that only another thread has prove nothing: it may have
+        widened itself (a driver's or NCCL's does).
     """
     asked = {name: environ.get(name, '').lower() for name in VARIABLES}
     if asked['OMP_PROC_BIND'] == 'false':  # libgomp heeds none of the others then
@@ -56,11 +59,16 @@ def find_binding(
     ]
     # torchrun may have bound itself before it started us
     is_launched = 'TORCHELASTIC_RUN_ID' in environ
-    counts = ((library, names), (thread, True), (ancestor, names and is_launched))
-    for cpus, is_proof in counts:
-        if is_proof and cpus > own:
-            return {'unbound_cpus': cpus, 'bound_by': ', '.join(names) or None}
-    return {}
+    bound_by = ', '.join(names) or None
+    if names and library > own:
+        return {'unbound_cpus': library, 'bound_by': bound_by}
+    # another OpenMP runtime than libgomp, which cannot be asked
+    is_other = not library or 'KMP_AFFINITY' in names
+    if names and thread > own and is_other:
+        return {'unbound_cpus': thread, 'bound_by': bound_by}
+    if names and is_launched and ancestor > own:
+        return {'unbound_cpus': ancestor, 'bound_by': bound_by}
+    return {'wider_thread_cpus': thread} if thread > own else {}
 
 
 def read_binding(
@@ -77,6 +85,7 @@ def read_binding(
         As :func:`find_binding`.
     """
     asked = any(name in environ for name in VARIABLES)
+    # unasked, it counts what the thread has now
     library = max(_count_by_libgomp(proc), default=0) if asked else 0
     thread = max(_count_by_thread(proc), default=0)
     return find_binding(own, environ, library, thread, _count_before_launcher(own))

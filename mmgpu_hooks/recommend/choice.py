@@ -99,7 +99,7 @@ def cap_workers(
 def _cap_by_cores(run: Run) -> WorkerCap:
     allowed, waiting = run.run.host.usable_cores, run.waiting_share
     assert allowed is not None  # the caller has seen to it
-    crowd = run.external_cpu_cores or 0.0
+    crowd = run.external_share_cores
     taken = f', {crowd:.1f} of them used by others' if crowd >= 0.05 else ''
     if waiting > 0.0:
         taken += f', which a worker needs {100 * (1 - waiting):.0f} % of its time'

@@ -91,7 +91,10 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     """The same before a library, or code of the training, bound the process to
     ``affinity_cpus``; ``None`` when nothing did."""
     bound_by: Optional[str] = None
-    """Environment variables that asked for it; ``None`` when it has none of them."""
+    """Environment variables that asked for it; ``None`` when it is unknown who did."""
+    wider_thread_cpus: Optional[Count] = None
+    """CPUs of another thread of the process that has more than ``affinity_cpus``, where
+    nothing shows that the main thread ever had as many."""
     cgroup_cpu_cores: Optional[Number] = None
     """Smallest CPU quota over all cgroup ancestors; ``None`` is no quota."""
     slurm_cpus: Optional[Count] = None
@@ -157,6 +160,9 @@ class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False)
     optim_wrapper: Optional[str] = None
     parameters: Optional[Count] = None
     """How many numbers the parameters of the model are."""
+    is_model_wrapped: Optional[bool] = None
+    """Whether a wrapper such as ``MMDistributedDataParallel`` exchanges gradients
+    between ranks; ``None`` with one rank."""
     device: str = 'cpu'
     loader: LoaderSettings = msgspec.field(default_factory=LoaderSettings)
     worker_nice: Optional[Count] = None

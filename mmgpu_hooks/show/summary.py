@@ -110,7 +110,8 @@ def _loader(run: Run) -> Iterator[str]:
 
 def _machine(run: Run) -> Iterator[str]:
     host = run.run.host
-    process, before = host.affinity_cpus, host.unbound_cpus
+    process = host.affinity_cpus
+    before = host.unbound_cpus or host.wider_thread_cpus
     if process and before and process < before:
         yield f'bound to {process} of {before} cores (mmgpu explain MG113)'
     if run.process_cpu_cores is not None:

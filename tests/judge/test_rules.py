@@ -50,8 +50,19 @@ def on_cores(cores: float, **fields: Any) -> Any:
 def bound(cpus: int, workers: int = 2) -> Any:
     """Started with eight CPUs, and bound to fewer since."""
     eight = {'logical_cpus': 8, 'unbound_cpus': 8, 'usable_cores': 8.0}
-    host = HostLimits(affinity_cpus=cpus, **eight)
+    host = HostLimits(affinity_cpus=cpus, bound_by='OMP_PROC_BIND', **eight)
     return {'run': make_run(host=host, loader=make_loader(workers)), **MAIN}
+
+
+UNEXPLAINED = {
+    'run': make_run(
+        host=HostLimits(
+            logical_cpus=8, affinity_cpus=1, wider_thread_cpus=8, usable_cores=1.0
+        )
+    ),
+    **MAIN,
+}
+"""One CPU, and a thread that may run on all eight."""
 
 
 def crowded(busy_pct: float) -> dict[str, Any]:
@@ -129,12 +140,13 @@ def timed_gpu(gpu: GpuWindow, idle_pct: float) -> dict[str, Any]:
         (nine_workers(0.49), 'MG105', None, None),
         ({'workers': make_workers(0.4, run_delay_s=0.2)}, 'MG106', 'notice', None),
         ({'workers': make_workers(0.4, run_delay_s=0.1)}, 'MG106', None, None),
-        ({'run': OTHER_RANK, 'system_cpu_pct': 100.0, **MAIN}, 'MG107', None, None),
+        ({'run': OTHER_RANK, 'system_cpu_pct': 100.0}, 'MG107', 'unknown', None),
         ({**KEEPS_UP, 'process_run_delay_s': 0.58}, 'MG110', None, 'compute_bound'),
         ({'run': FOUR_WORKERS, 'workers': CONFINED, **MAIN}, 'MG111', 'notice', None),
         (bound(1), 'MG113', 'problem', 'affinity_collapsed'),
         (bound(5), 'MG113', 'notice', 'data_bound_workers'),
         (bound(1, workers=0), 'MG113', 'notice', None),
+        (UNEXPLAINED, 'MG113', 'notice', 'data_bound'),
         ({'run': on_cores(1.0, affinity_cpus=1)}, 'MG113', None, None),
         (STARTS, 'MG104', None, None),
         ({}, 'MG202', None, None),
@@ -147,6 +159,14 @@ def test_a_planted_run_is_judged(fields, code, expected, verdict):
     diagnosis = diagnose(**fields)
     assert severity(diagnosis, code) == expected
     assert verdict in (None, diagnosis.verdict.name)
+
+
+def test_who_bound_the_process_is_said_only_where_it_is_known():
+    unexplained = find(diagnose(**UNEXPLAINED), 'MG113').detail
+    assert 'Who bound it, and whether before the start, is unknown' in unexplained
+    explained = find(diagnose(**bound(1)), 'MG113').detail
+    assert 'OMP_PROC_BIND bound it to 1 of 8 CPUs (7 lost)' in explained
+    assert 'Unset OMP_PROC_BIND' in explained
 
 
 @pytest.mark.parametrize(

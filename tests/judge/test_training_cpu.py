@@ -11,12 +11,16 @@ from fakes.runs import (
     make_evidence,
     make_inside_workers,
     make_interval,
+    make_loader,
     make_run,
     make_workers,
 )
 from fakes.saves import make_save
 from fakes.validations import make_validation
+from mmgpu_hooks.judge.ranks import compare_ranks, join_ranks
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.recorded import HostLimits, IntervalRecord
 from mmgpu_hooks.schema.run import RunEvidence
 
@@ -133,3 +137,121 @@ def test_the_waits_are_left_out_and_unknown_workers_leave_others_unknown():
     beside = make_evidence(3, process_cpu_s=4.0, workers=make_workers(0.1))
     assert Run(beside).external_cpu_cores == 0.0
     assert 'not recorded' in run_of().unknown['CPU']
+
+
+def make_host_ranks(
+    hosts: str, *, busy_pct: float, local: int, **fields: Any
+) -> list[Run]:
+    """Ranks, one for each letter, which names its host of 64 CPUs.
+
+    A rank and its two workers use 1 and 2 cores.
+    """
+    window = make_inside_workers(0.6, affinity_cpus=64, fetch_cpu_s=0.54)
+    window = replace(window, cpu_s=20 * 0.6, thread_cpu_s=0.0)
+    used = {
+        'process_cpu_s': 20 * 0.3,
+        'workers': window,
+        'worker_threads': 2,
+        'system_cpu_pct': busy_pct,
+    }
+    host = HostLimits(
+        logical_cpus=64, affinity_cpus=64, ranks_on_host=local, usable_cores=64 / local
+    )
+    runs = [
+        Run(
+            make_evidence(
+                run=make_run(
+                    rank=rank,
+                    world_size=len(hosts),
+                    host=host,
+                    hostname=name,
+                    loader=make_loader(2),
+                ),
+                **{**used, **fields},
+            )
+        )
+        for rank, name in enumerate(hosts)
+    ]
+    ranks = compare_ranks(runs[0], runs[1:])
+    join_ranks(ranks, runs)
+    return runs
+
+
+def find_code(run: Run, code: str) -> Finding | None:
+    return {one.code: one for one in diagnose_run(run).findings}.get(code)
+
+
+def test_eight_ranks_on_a_host_know_what_is_theirs():
+    # 24 cores are the ranks' own, 16 more those of others
+    first, *_ = make_host_ranks('a' * 8, busy_pct=100 * 40 / 64, local=8)
+    assert first.external_cpu_cores == pytest.approx(16.0)
+    assert first.external_share_cores == pytest.approx(2.0)
+    found = find_code(first, 'MG107')
+    assert found is not None
+    assert found.detail == 'Others used 16.0 of 64 CPUs meanwhile.'
+    # of its 8 cores it uses 3, and others 2
+    idle = find_code(first, 'MG116')
+    assert idle is not None and '2.0 of 8 cores, 3.0 are idle' in idle.detail
+    assert diagnose_run(first).verdict.confidence == 'low'
+    alone, *_ = make_host_ranks('a' * 8, busy_pct=100 * 24 / 64, local=8)
+    assert alone.external_cpu_cores == pytest.approx(0.0, abs=1e-6)
+    assert find_code(alone, 'MG107') is None
+    idle = find_code(alone, 'MG116')
+    assert idle is not None and '5.0 are idle' in idle.detail
+
+
+def test_only_ranks_of_the_same_host_are_joined():
+    # 12 cores of each host are its ranks' own
+    ranks = make_host_ranks('aaaabbbb', busy_pct=100 * 32 / 64, local=4)
+    for rank in (ranks[0], ranks[7]):
+        assert rank.external_cpu_cores == pytest.approx(20.0)
+    assert find_code(ranks[7], 'MG107') is not None
+
+
+@pytest.mark.parametrize('missing', [1, 7])
+def test_without_a_ranks_file_others_are_unknown(missing):
+    every = make_host_ranks('a' * 8, busy_pct=100 * 40 / 64, local=8)
+    first, others = Run(every[0].evidence), every[1:]
+    first.other_ranks = [one for one in others if one.run.rank != missing]
+    assert first.external_cpu_cores is None
+    found = find_code(first, 'MG107')
+    assert found is not None and found.severity == 'unknown'
+    assert 'all 8 ranks on the host, and 7 can be read' in found.detail
+    idle = find_code(first, 'MG116')
+    assert idle is not None and idle.severity == 'unknown'
+    assert 'all 8 ranks' in first.unknown['CPU of other programs']
+
+
+def test_two_hosts_without_a_name_are_not_taken_for_one():
+    ranks = make_host_ranks('aaaabbbb', busy_pct=50.0, local=4)
+    nameless = [
+        Run(replace(one.evidence, run=replace(one.run, hostname=None)))
+        for one in ranks[:4]
+    ]
+    nameless[0].other_ranks = nameless[1:]
+    assert nameless[0].external_cpu_cores is None
+
+
+def test_ranks_that_ran_one_after_the_other_do_not_share_a_time():
+    first, second = make_host_ranks('aa', busy_pct=50.0, local=2)
+    later = replace(second.run, started_unix_s=second.run.started_unix_s + 200.0)
+    first.other_ranks = [Run(replace(second.evidence, run=later))]
+    assert 'not measured at the same time' in (first.why_no_external or '')
+
+
+def test_what_validations_own_workers_used_is_the_ranks():
+    ranks = make_host_ranks('aa', busy_pct=100 * 30 / 64, local=2)
+    plain = ranks[0].external_cpu_cores or 0.0
+    for n, rank in enumerate([*ranks]):
+        validating = [
+            replace(one, ledger_s={**one.ledger_s, 'validation': 4.0})
+            for one in rank.intervals
+        ]
+        ranks[n] = Run(
+            replace(
+                rank.evidence, intervals=tuple(validating), validations=(VALIDATION,)
+            )
+        )
+    ranks[0].other_ranks = ranks[1:]
+    # 1.8 s of CPU in the 6 s of an interval, on each of two ranks
+    assert ranks[0].external_cpu_cores == pytest.approx(plain - 2 * 1.8 / 6.0)

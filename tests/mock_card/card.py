@@ -11,6 +11,8 @@ Environment:
     MOCK_CARD_PROFILE: The same cards for FakeGPU.
     MOCK_CARD_NAMED_BY: What is known of a card: ``uuid``, ``pci`` or ``nothing``.
     MOCK_CARD_MIB: Its memory; default: the profile's.
+    MOCK_CARD_LACKS: Set where nothing is added to what FakeGPU says of memory: no name
+        of the allocator, no nested statistics.
 """
 
 from __future__ import annotations
@@ -61,18 +63,6 @@ def visible_cards(path: Path) -> list[dict[str, Any]]:
     ]
 
 
-def nest(flat: dict[str, Any]) -> dict[str, Any]:
-    """``{'a.b': 1}`` as ``{'a': {'b': 1}}``."""
-    nested: dict[str, Any] = {}
-    for name, value in flat.items():
-        *path, last = name.split('.')
-        at = nested
-        for part in path:
-            at = at.setdefault(part, {})
-        at[last] = value
-    return nested
-
-
 def plug_in() -> None:
     """Once per process, before anything is put on the device."""
     driver_config = Path(os.environ['MOCK_NVML_CONFIG'])
@@ -99,7 +89,6 @@ def plug_in() -> None:
 
     upstream._tree_map = map_named
 
-    torch._C._cuda_getAllocatorBackend = lambda: 'native'
     to_cuda = upstream._module_cuda_impl
 
     def to_cuda_alive(module: Any, *arguments: Any) -> Any:
@@ -126,7 +115,11 @@ def plug_in() -> None:
     torch.cuda.get_device_properties = get_named
     if NAMED_BY == 'pci':  # there is no CUDA driver that could be asked for it
         cuda.read_pci_bus_id = lambda index: cards[index]['pci']['bus_id']
-    torch.cuda.memory_stats_as_nested_dict = lambda device=None: nest(get_stats(device))
+    if 'MOCK_CARD_LACKS' not in os.environ:
+        torch._C._cuda_getAllocatorBackend = lambda: 'native'
+        torch.cuda.memory_stats_as_nested_dict = lambda device=None: (
+            cuda.nest_statistics(get_stats(device))
+        )
     torch.cuda.Event = Event
     # MMEngine asks for it when it is imported, which tests do once for all trainings
     mmengine_device.DEVICE = 'cuda'

@@ -98,6 +98,7 @@ def trainings(mock_cards, squares) -> dict[str, Training]:
             hook=OFTEN,
             driver=SHARED,
         ),
+        'lacking': mock_cards.plan('lacking', step_s=0.01, MOCK_CARD_LACKS='all'),
         'full': mock_cards.plan(
             'full',
             step_s=0.01,
@@ -198,6 +199,23 @@ def test_memory_peaks_are_those_of_the_interval(trainings):
     assert run.gpu.sm_active_pct is not None
 
 
+def test_a_call_that_is_missing_ends_its_figures_of_memory_alone(trainings):
+    training = trainings['lacking']
+    lines = scalar_lines(training.work_dir)
+    assert len(lines) == 4
+    assert all(line['gpu_mem_peak_mib'] > 0 for line in lines)
+    assert 'gpu_mem_peak_mib: ' in training.printed
+    assert 'is switched off for this run' not in training.printed
+    run = training.run
+    assert (run.gpu_mem_reserved_bytes or 0) >= (run.gpu_mem_peak_bytes or 0) > 0
+    windows = [record.cuda_memory for record in run.intervals]
+    assert all(window is not None and window.allocated_bytes for window in windows)
+    # an allocator that is not known may leave them at zero
+    assert run.inactive_bytes is None
+    for figure in ('inactive_bytes', 'retries'):
+        assert 'which allocator' in run.unknown[f'GPU memory {figure}']
+
+
 def test_why_names_a_card_that_is_full_and_its_batch(trainings):
     training = trainings['full']
     assert 'OutOfMemoryError' in training.printed
@@ -257,6 +275,7 @@ def test_rtmdets_card_is_measured_and_its_losses_are_the_same(mock_cards, tmp_pa
                 tmp_path, log_interval=3, tail=TAIL.format(hook=hook), **options
             ),
             driver=BUSY,
+            MOCK_CARD_LACKS='all',
         )
         for name, hook in (('with', "dict(type='GPUEfficiencyHook')"), ('without', ''))
     )

@@ -86,20 +86,35 @@ def find_codes(ask: Any, work_dir: Path) -> tuple[dict[str, Any], dict[str, str]
     return answer, {one['code']: one['detail'] for one in answer['findings']}
 
 
-@pytest.mark.parametrize('name', [name for name in CASES if name != TASKSET])
+@pytest.mark.parametrize('name', ['OMP_PROC_BIND', TORCHRUN_BOUND])
 def test_what_bound_the_training_is_named_and_costs_it_no_cores(runs, name, ask):
     host, all_cpus = evidence_of(runs[name]).run.host, len(os.sched_getaffinity(0))
     assert host.unbound_cpus == all_cpus
     assert 0 < (host.affinity_cpus or 0) < all_cpus
     assert host.usable_cores == read_host_limits(ranks_on_host=1).usable_cores
     answer, findings = find_codes(ask, runs[name])
-    cause = 'OMP_PROC_BIND' if name == TORCHRUN_BOUND else name
-    assert cause in findings['MG113']
+    assert 'OMP_PROC_BIND bound it' in findings['MG113']
     assert f'to {host.affinity_cpus} of {all_cpus} CPUs' in findings['MG113']
     (cure,) = (one for one in answer['advice'] if 'MG113' in one)
     assert f'{host.usable_cores:g} usable cores' in cure
     assert ' 1 usable core' not in json.dumps(answer)
     assert 'MG113' in (runs[name] / 'log.txt').read_text()
+
+
+def test_a_binding_that_nothing_explains_is_said_and_no_more_cores_are_promised(
+    runs, ask
+):
+    host, all_cpus = (
+        evidence_of(runs[AFTER_START]).run.host,
+        len(os.sched_getaffinity(0)),
+    )
+    assert (host.unbound_cpus, host.wider_thread_cpus) == (None, all_cpus)
+    assert host.usable_cores == host.affinity_cpus == 1
+    answer, findings = find_codes(ask, runs[AFTER_START])
+    assert f'another thread of the process on {all_cpus}' in findings['MG113']
+    assert 'Who bound it, and whether before the start, is unknown' in findings['MG113']
+    assert not [one for one in answer['advice'] if 'MG113' in one]
+    assert 'MG113' in (runs[AFTER_START] / 'log.txt').read_text()
 
 
 def test_a_training_that_was_started_on_one_cpu_has_one_core(runs, ask):

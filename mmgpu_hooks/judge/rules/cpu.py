@@ -75,7 +75,12 @@ def judge_external_load(run: Run) -> Finding | None:
 
     Steps and loading were slower for it, and a setting that suits the crowded host
     may not suit the quiet one. Measure again when they are gone, or plan with them.
+
+    With several ranks on the host, the evidence of all of them says what is theirs.
+    Where a file is missing, other programs cannot be told from that rank.
     """
+    if run.why_no_external and run.is_enough:
+        return cannot_tell(run.why_no_external)
     if not run.is_busy_host:
         return None
     external, logical = run.external_cpu_cores, run.run.host.logical_cpus
@@ -149,22 +154,37 @@ def judge_binding(run: Run) -> Finding | None:
     Loader workers inherit them, so more workers only share them. An OpenMP library
     binds the thread that imports torch when the environment has ``OMP_PROC_BIND``,
     ``OMP_PLACES``, ``GOMP_CPU_AFFINITY`` or ``KMP_AFFINITY``: unset them, or set
-    ``OMP_PROC_BIND=false``, where the training (or ``torchrun``) is started. "Bound
-    after start" means that code called ``sched_setaffinity``: look for it in the
-    training script and the modules of ``custom_imports``. Usable cores, predictions
-    and recommended settings count the CPUs as they are without the binding.
+    ``OMP_PROC_BIND=false``, where the training (or ``torchrun``) is started. Usable
+    cores, predictions and recommended settings count the CPUs as they are without the
+    binding.
+
+    Where none of them is set, and another thread of the process may run on more CPUs,
+    nothing says who bound the main thread: ``sched_setaffinity`` in the training script
+    or in a module of ``custom_imports``, ``taskset -p`` from outside, or nobody, and
+    the other thread widened itself, as those of a driver do. No more cores are counted
+    on then than the main thread has.
 
     CPUs that were taken before the start (``taskset``, SLURM, a container) are no
     finding: they may be intended.
     """
     host, workers = run.run.host, run.run.loader.num_workers or 0
     own, before = host.affinity_cpus, host.unbound_cpus
-    if own is None or before is None:
+    if own is None:
         return None
-    bound = f'{host.bound_by} bound it' if host.bound_by else 'It was bound after start'
     too = f', and its {plural(workers, "worker")} with it' if workers else ''
+    if run.unbinding is None:
+        wider = before or host.wider_thread_cpus
+        if wider is None:
+            return None
+        return notice(
+            f'The main thread may run on {plural(own, "CPU")}{too}; another thread of '
+            f'the process on {wider}. Who bound it, and whether before the start, is '
+            'unknown.'
+        )
+    assert before is not None
     detail = (
-        f'{bound} to {own} of {before} CPUs ({before - own} lost){too}. {run.unbinding}'
+        f'{host.bound_by} bound it to {own} of {before} CPUs ({before - own} lost)'
+        f'{too}. {run.unbinding}'
     )
     is_problem = run.is_data_bound and 0 < own <= workers
     return weigh(is_problem, detail, run.data_wait_share)
@@ -208,16 +228,19 @@ def judge_idle_cores(run: Run) -> Finding | None:
     images. Silent where workers wait for storage, which needs no core.
     """
     found, external = run.threads, run.external_cpu_cores
-    if found is None or found.share is None or not run.is_starved or external is None:
+    if found is None or found.share is None or not run.is_starved:
         return None
     has_threads = found.share >= thresholds.THREADS_NOTICE
     if has_threads or run.waiting_share or run.confined_cpus:
         return None
     busy = found.cpu_s / (run.iter_s or 1.0)
-    idle = found.cores - busy - (run.process_cpu_cores or 0.0) - external
+    idle = found.cores - busy - (run.process_cpu_cores or 0.0)
+    idle -= run.external_share_cores
     is_busy = busy >= thresholds.BUSY_WORKERS * found.workers
     if not is_busy or idle < thresholds.IDLE_CORES * found.cores:
         return None
+    if external is None:
+        return cannot_tell(run.why_no_external) if run.why_no_external else None
     return notice(
         f'Workers run one thread each ({found.workers} in all) and use {busy:.1f} of '
         f'{found.cores:g} cores, {idle:.1f} are idle, and the loop waits for '

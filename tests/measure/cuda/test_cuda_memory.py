@@ -218,3 +218,31 @@ def test_what_an_allocator_does_not_count_is_no_zero(backend, settings, lacking)
     memory.observe()
     known = {name for name, value in memory.drain().items() if value is not None}
     assert known == {'peak_bytes', 'reserved_bytes', 'allocated_bytes'}
+
+
+@pytest.mark.parametrize(
+    ('without', 'figures'),
+    [
+        ('allocated_bytes', {'peak_bytes', 'allocated_bytes'}),
+        ('reserved_bytes', {'reserved_bytes'}),
+        ('inactive_split_bytes', {'inactive_bytes'}),
+        ('num_alloc_retries', {'retries'}),
+    ],
+)
+def test_a_statistic_that_is_missing_ends_its_own_figure(without, figures):
+    allocator = Allocator()
+
+    def read() -> dict[str, Any]:
+        kept = allocator.read()
+        del kept[without]
+        return kept
+
+    memory = CudaMemory(read)
+    memory.begin()
+    validate(memory, allocator, 5, 5)
+    allocator.use(20)
+    memory.observe()
+    found = memory.drain()
+    assert {name for name, value in found.items() if value is None} == figures
+    assert memory.lacking.keys() == figures
+    assert without in memory.lacking[min(figures)]

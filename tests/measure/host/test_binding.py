@@ -12,6 +12,7 @@ from mmgpu_hooks.measure.host import find_binding, read_binding
 BIND = {'OMP_PROC_BIND': 'true'}
 OFF = {'OMP_PROC_BIND': 'FALSE', 'OMP_PLACES': 'cores'}
 NOT_KMP = {'KMP_AFFINITY': 'none'}
+WIDER = {'wider_thread_cpus': 4}
 ELASTIC = {**BIND, 'TORCHELASTIC_RUN_ID': 'none'}
 
 
@@ -28,11 +29,13 @@ ELASTIC = {**BIND, 'TORCHELASTIC_RUN_ID': 'none'}
         ({}, 8, 1, 8, None),
         ({'OMP_PROC_BIND': ''}, 8, 1, 8, None),
         (OFF, 8, 1, 8, None),
-        ({'KMP_AFFINITY': 'verbose,disabled'}, 1, 4, None, (4, None)),
+        ({'KMP_AFFINITY': 'verbose,disabled'}, 1, 4, None, WIDER),
         ({**NOT_KMP, 'TORCHELASTIC_RUN_ID': 'none'}, 1, 1, 8, None),
-        # narrowed by code
-        ({}, None, 4, 8, (4, None)),
-        (OFF, 1, 4, 8, (4, None)),
+        # nothing explains it: another thread may have widened itself
+        ({}, None, 4, 8, WIDER),
+        ({}, 1, 4, 8, WIDER),
+        (OFF, 1, 4, 8, WIDER),
+        (BIND, 1, 4, 8, WIDER),
         # torchrun bound itself
         (ELASTIC, 1, 1, 8, (8, 'OMP_PROC_BIND')),
         (ELASTIC, 1, 1, None, None),
@@ -43,7 +46,8 @@ ELASTIC = {**BIND, 'TORCHELASTIC_RUN_ID': 'none'}
 def test_who_bound_a_process_of_one_cpu(environ, library, thread, ancestor, found):
     counts = (count or 0 for count in (library, thread, ancestor))
     names = 'unbound_cpus', 'bound_by'
-    assert find_binding(1, environ, *counts) == dict(zip(names, found or ()))
+    expected = found if isinstance(found, dict) else dict(zip(names, found or ()))
+    assert find_binding(1, environ, *counts) == expected
 
 
 def test_no_runtime_is_loaded_to_ask_it():
