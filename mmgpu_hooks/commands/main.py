@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import os
 import signal
@@ -27,6 +28,7 @@ GROUPS = {
     'Change': {
         'set': 'Change dataloader settings of a config.',
         'enable': 'Add GPUEfficiencyHook to a config.',
+        'disable': 'Take GPUEfficiencyHook out of a config.',
     },
     'Measure': {
         'verify': 'Train both settings in turns and measure the gain.',
@@ -58,6 +60,15 @@ class _LazyGroup(click.Group):
         module = importlib.import_module(f'mmgpu_hooks.commands.{name}')
         found: click.Command = getattr(module, name)
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # click 8.4 and later suggest commands that are imported; none is, here
+        near = difflib.get_close_matches(args[0], COMMANDS)
+        if near and args[0] not in COMMANDS:
+            ctx.fail(f'No such command {args[0]!r}. Did you mean {" or ".join(near)}?')
+        return super().resolve_command(ctx, args)
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter

@@ -40,8 +40,23 @@ def target_options(*, in_place: bool) -> Decorator[Any]:
     return decorate
 
 
-def print_outcome(outcome: RewriteOutcome, form: str, *, dry: bool, check: bool) -> int:
+def print_outcome(
+    outcome: RewriteOutcome,
+    form: str,
+    *,
+    dry: bool,
+    check: bool,
+    unchanged: str | None = None,
+) -> int:
     """Print what came of a rewrite; returns the exit code.
+
+    Args:
+        outcome: The rewrite.
+        form: ``text`` or ``json``.
+        dry: Whether nothing was to be written.
+        check: Whether a change is exit code 1.
+        unchanged: Sentence for a config that is as asked already. Defaults to one that
+            fits settings.
 
     Raises:
         UserError: If it was refused.
@@ -49,7 +64,11 @@ def print_outcome(outcome: RewriteOutcome, form: str, *, dry: bool, check: bool)
     if form == 'json':
         print(_render_json(outcome, written=not (dry or check)))
     elif outcome.reason is None:
-        print(_render_text(outcome, written=not (dry or check)))
+        if outcome.status == 'unchanged':
+            held = unchanged or f'{outcome.source} has that already.'
+            print(f'{held} Nothing to change.')
+        else:
+            print(_render_text(outcome, written=not (dry or check)))
     if outcome.reason is not None:
         raise UserError(outcome.reason)
     is_changed = outcome.status == 'rewritten'
@@ -58,8 +77,6 @@ def print_outcome(outcome: RewriteOutcome, form: str, *, dry: bool, check: bool)
 
 def _render_text(outcome: RewriteOutcome, *, written: bool) -> str:
     """The outcome for a terminal."""
-    if outcome.status == 'unchanged':
-        return f'{outcome.source} has that already. Nothing to change.'
     lines = [outcome.diff.rstrip('\n'), '', *(f'- {note}' for note in outcome.notes)]
     if written:
         lines.append(f'Written to {short_path(outcome.target)}')

@@ -169,7 +169,7 @@ def _edit_value(module: Module, place: Place, path: KeyPath, value: Setting) -> 
 class Layout:
     """A display taken apart, blanks and comments included."""
 
-    def __init__(self, module: Module, display: Display) -> None:
+    def __init__(self, module: Module, display: Display | ast.List) -> None:
         self.text, self.newline = module.text, module.newline
         start, stop = module.span(display)
         if isinstance(display, ast.Call):
@@ -214,9 +214,9 @@ class Layout:
             style = self.slots[-2].gap if place > 1 else self.lead or ' '
         ahead, behind = '' if comma else ',', ',' if comma or not is_last else ''
         stop = start + len(gap)
-        if _is_broken(style):
+        if is_broken(style):
             own_line = _bare_gap(style)
-            line, rest = _split_gap(gap)
+            line, rest = split_gap(gap)
             return start, stop, f'{ahead}{line}{own_line}{code}{behind}{rest}'
         before, after = style, gap
         if place == 0:
@@ -287,11 +287,12 @@ def append(text: str, newline: str, statement: str) -> Span:
     return len(text), len(text), f'{gap}{statement}{newline if ended else ""}'
 
 
-def _is_broken(gap: str) -> bool:
+def is_broken(gap: str) -> bool:
+    """True if it goes over more than one line."""
     return _BREAK.search(gap) is not None
 
 
-def _split_gap(gap: str) -> tuple[str, str]:
+def split_gap(gap: str) -> tuple[str, str]:
     """Splits a gap before its first newline; the comment ahead of it stays left."""
     found = _BREAK.search(gap)
     return ('', gap) if found is None else (gap[: found.start()], gap[found.start() :])

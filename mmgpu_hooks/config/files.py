@@ -21,15 +21,14 @@ _LIMIT_BYTES = 200_000
 """The longest config of MMDetection has 40 000 bytes; reading takes long beyond."""
 
 
-def read_source(path: Path) -> tuple[bytes, os.stat_result]:
-    """Reads a Python config, whatever encoding it declares, as UTF-8 as MMEngine does.
+def verify_source(path: Path) -> os.stat_result:
+    """Refuses what is no Python config, without opening it.
 
     Returns:
-        Its bytes, and the status of the file a symbolic link points to.
+        The status of the file a symbolic link points to.
 
     Raises:
-        RefusedError: If it is missing, no regular ``.py`` file, unreadable, empty,
-            not text, or not Python.
+        RefusedError: If it is missing, or no regular ``.py`` file of a config's size.
     """
     try:
         status = path.stat()
@@ -38,25 +37,43 @@ def read_source(path: Path) -> tuple[bytes, os.stat_result]:
             f'expected a config file, found none ({render_error(error)}); '
             'check the path'
         ) from error
-    raw, found = b'', None
+    found = None
     if not stat.S_ISREG(status.st_mode):
         found = 'a directory, device or pipe; name a regular file'
     elif path.suffix != '.py':
         found = f'{path.suffix or "no suffix"!r}; change JSON and YAML by hand'
     elif status.st_size > _LIMIT_BYTES:
         found = f'{status.st_size // 1000} KB; name the config, not data'
-    else:
-        raw = path.read_bytes()
-        if raw.startswith(codecs.BOM_UTF8):
-            found = 'a byte-order mark, which MMEngine does not read; save it without'
-        elif raw.decode(errors='ignore').encode() != raw:
-            found = 'other bytes; save it as UTF-8'
     if found is not None:
-        raise RefusedError(
-            'expected a Python config (.py) in UTF-8 of at most '
-            f'{_LIMIT_BYTES // 1000} KB, found {found}'
-        )
+        raise _refuse_source(found)
+    return status
+
+
+def read_source(path: Path) -> tuple[bytes, os.stat_result]:
+    """Reads a Python config, whatever encoding it declares, as UTF-8 as MMEngine does.
+
+    Returns:
+        Its bytes, and the status of the file a symbolic link points to.
+
+    Raises:
+        RefusedError: If it is no regular ``.py`` file, unreadable or not text.
+    """
+    status = verify_source(path)
+    raw, found = path.read_bytes(), None
+    if raw.startswith(codecs.BOM_UTF8):
+        found = 'a byte-order mark, which MMEngine does not read; save it without'
+    elif raw.decode(errors='ignore').encode() != raw:
+        found = 'other bytes; save it as UTF-8'
+    if found is not None:
+        raise _refuse_source(found)
     return raw, status
+
+
+def _refuse_source(found: str) -> RefusedError:
+    return RefusedError(
+        'expected a Python config (.py) in UTF-8 of at most '
+        f'{_LIMIT_BYTES // 1000} KB, found {found}'
+    )
 
 
 def render_diff(before: str, after: str, source: Path, target: Path) -> str:
@@ -123,6 +140,11 @@ def _is_copy(source: Path, suffix: str) -> bool:
     return stem not in ('', source.stem) and source.with_name(f'{stem}.py').is_file()
 
 
+def locate_real(source: Path, target: Path) -> Path:
+    """Names the file that is replaced: in place, the one that a link points to."""
+    return source.resolve() if target == source else target
+
+
 def locate_backup(real: Path, raw: bytes) -> Path:
     """Names the backup; an earlier one with other content is never overwritten."""
     backup, number = real.with_name(f'{real.name}.bak'), 0
@@ -157,7 +179,7 @@ def write_config(
         raise RefusedError(
             'expected the config to stay as it was, it changed meanwhile; run again'
         )
-    real = path.resolve() if target == path else target
+    real = locate_real(path, target)
     verify_output(real)  # before a backup is made of it
     # what says otherwise, a copy too, may be hand-made, and is kept
     old = real.read_bytes() if real.exists() else content
@@ -225,5 +247,6 @@ def write_atomic(
             os.fsync(stream.fileno())
         os.replace(name, path)
     except BaseException:
-        os.unlink(name)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
         raise

@@ -33,7 +33,8 @@ FlatConfig = dict[KeyPath, object]
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 _LOCK = threading.RLock()
-_PLAIN = (bool, int, float, str, type(None))
+PLAIN = (bool, int, float, str, type(None))
+"""Types of a :data:`Setting`."""
 
 
 class Container(NamedTuple):
@@ -66,6 +67,15 @@ def expect_file(path: Path) -> None:
     if not path.is_file():
         found = 'a folder' if path.is_dir() else 'nothing there'
         raise UserError(f'{path}: expected a config file, found {found}.')
+
+
+def import_mmengine() -> None:
+    """Imports what :func:`read_config` needs, which takes seconds the first time.
+
+    Where it cannot be imported nothing is said: loading a config says why.
+    """
+    with _LOCK, silence(), contextlib.suppress(Exception):
+        importlib.import_module('mmengine.config')
 
 
 def read_config(path: Path, contents: Mapping[Path, bytes] | None = None) -> FlatConfig:
@@ -194,7 +204,7 @@ def read_drift(config: Path, copy: Path) -> str | None:
     def differs(path: KeyPath) -> bool:
         old, new = then.get(path), now.get(path)
         # a dump spells types and tuples in its own way; plain values it keeps
-        is_plain = isinstance(old, _PLAIN) and isinstance(new, _PLAIN)
+        is_plain = isinstance(old, PLAIN) and isinstance(new, PLAIN)
         return is_plain and old != new and path[0] in LOADERS and path[-1][:1] != '_'
 
     odd = [
@@ -248,11 +258,8 @@ def check_edit(
     fresh = {path for path in parents if (path in before) != (path in after)}
     changed = [
         path
-        for path in sorted({*before, *after} - fresh)
-        if not any(path[: len(one)] == one for one in asked)
-        and not (
-            path in before and path in after and is_same(before[path], after[path])
-        )
+        for path in list_differences(before, after)
+        if path not in fresh and not any(path[: len(one)] == one for one in asked)
     ]
     if changed:
         return (
@@ -262,6 +269,16 @@ def check_edit(
             + '; change the settings by hand'
         )
     return None
+
+
+def list_differences(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
+    """Lists the paths that one of two loaded configs lacks or has another value at."""
+    return [
+        path
+        for path in sorted({*before, *after})
+        if not (path in before and path in after)
+        or not is_same(before[path], after[path])
+    ]
 
 
 def is_same(left: object, right: object) -> bool:

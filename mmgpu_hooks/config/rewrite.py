@@ -6,33 +6,48 @@ or not at all.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Optional
 
+from mmgpu_hooks.config.accepted import find_refusal
 from mmgpu_hooks.config.edits import INHERIT, REBIND, edit_settings
 from mmgpu_hooks.config.files import (
+    locate_real,
     locate_target,
     read_source,
     render_diff,
     render_error,
+    verify_source,
     write_config,
 )
 from mmgpu_hooks.config.loading import (
     FlatConfig,
+    KeyPath,
     LoadError,
     RefusedError,
     Setting,
     check_edit,
+    import_mmengine,
     is_held,
+    list_differences,
     read_config,
+)
+from mmgpu_hooks.config.locks import hold_folder, remove_leftovers
+from mmgpu_hooks.config.removal import (
+    append_pops,
+    list_bases,
+    remove_from_config,
+    remove_hooks,
 )
 from mmgpu_hooks.config.settings import (
     complete_settings,
     describe_recipe,
     enabling_settings,
+    find_hooks,
     parse_settings,
     render_options,
     verify_changes,
@@ -92,8 +107,16 @@ class RewriteOutcome:
     """Whether MMEngine loaded the result and only the changes differed."""
 
 
+_HOOKS = ('default_hooks',)
+
 _Choose = Callable[[FlatConfig], Mapping[str, Setting]]
 """What to set in the loaded config."""
+
+_Original = tuple[bytes, os.stat_result]
+"""Bytes and status of a config as it was read."""
+
+_Write = Callable[[_Original, bytes], Optional[Path]]
+"""Writes the new bytes of a config; returns the backup, if there is one."""
 
 
 def rewrite_config(
@@ -135,7 +158,9 @@ def rewrite_config(
         >>> outcome.status, outcome.diff, outcome.reason
     """
     options = Options(output, in_place, dry_run, suffix)
-    return _rewrite(source, lambda before: parse_settings(settings), options)
+    return _rewrite(
+        source, lambda job: job.prove(lambda before: parse_settings(settings)), options
+    )
 
 
 def enable_hook(source: Path, options: Options) -> RewriteOutcome:
@@ -143,16 +168,26 @@ def enable_hook(source: Path, options: Options) -> RewriteOutcome:
 
     See :func:`rewrite_config` for the options and the result.
     """
-    return _rewrite(source, enabling_settings, options)
+    return _rewrite(source, lambda job: job.prove(enabling_settings), options)
 
 
-def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
+def disable_hook(source: Path, options: Options) -> RewriteOutcome:
+    """Takes ``GPUEfficiencyHook`` out of a config, wherever it stands in it.
+
+    See :func:`rewrite_config` for the options and the result.
+    """
+    return _rewrite(source, lambda job: job.disable(), options)
+
+
+def _rewrite(
+    source: Path, edit: Callable[[_Job], None], options: Options
+) -> RewriteOutcome:
     source = Path(source)
     try:
         # parsing an old config may warn of its escape sequences
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
-            return _prove_and_write(source, choose, options)
+            return _edit_and_write(source, edit, options)
     except RefusedError as refusal:
         place = f'{source}:{refusal.line}' if refusal.line else f'{source}'
         reason = f'{place}: {refusal}'
@@ -164,17 +199,44 @@ def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
     return RewriteOutcome('refused', source, reason=reason)
 
 
-def _prove_and_write(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
+def _edit_and_write(
+    source: Path, edit: Callable[[_Job], None], options: Options
+) -> RewriteOutcome:
+    verify_source(source)
+    target = locate_target(source, options.output, options.in_place, options.suffix)
+    if options.dry_run:
+        return _prove(source, target, edit, write=None)
+    # others wait for as long as the config loads, and no longer
+    import_mmengine()
+    folder = locate_real(source, target).parent
+    with hold_folder(folder) as unheld:
+
+        def write(original: _Original, content: bytes) -> Path | None:
+            if unheld is None:
+                remove_leftovers(folder)
+            return write_config(source, original, target, content)
+
+        outcome = _prove(source, target, edit, write)
+    if outcome.status == 'rewritten' and unheld is not None:
+        note = (
+            f'{folder} could not be locked ({unheld}): of two rewrites of one file at '
+            'once, one may be lost.'
+        )
+        outcome = replace(outcome, notes=(*outcome.notes, note))
+    return outcome
+
+
+def _prove(
+    source: Path, target: Path, edit: Callable[[_Job], None], write: _Write | None
+) -> RewriteOutcome:
+    """Reads the config, proves the edit and has it written, if at all."""
     original = read_source(source)
     text = original[0].decode()
-    target = locate_target(source, options.output, options.in_place, options.suffix)
     job = _Job(source, target, Module(text), text)
-    job.prove(choose)
+    edit(job)
     if job.text == text:
         return RewriteOutcome('unchanged', source, proven=True)
-    backup = None
-    if not options.dry_run:
-        backup = write_config(source, original, target, job.text.encode())
+    backup = None if write is None else write(original, job.text.encode())
     return RewriteOutcome(
         'rewritten',
         source,
@@ -184,7 +246,7 @@ def _prove_and_write(source: Path, choose: _Choose, options: Options) -> Rewrite
         backup=backup,
         changes=job.changes,
         notes=tuple(dict.fromkeys(job.notes)),
-        cfg_options=render_options(job.changes),
+        cfg_options=job.cfg_options,
         proven=True,
     )
 
@@ -207,6 +269,7 @@ class _Job:
     done: dict[str, Setting] = field(default_factory=dict)
     """The changes so far, and the variables that were changed in their place."""
     notes: list[str] = field(default_factory=list)
+    cfg_options: str | None = None
 
     def prove(self, choose: _Choose) -> None:
         """Makes the edits, and proves each by loading the result.
@@ -214,13 +277,7 @@ class _Job:
         Raises:
             RefusedError: If one cannot be made, or its proof fails.
         """
-        try:
-            before = after = read_config(self.source)
-        except LoadError as error:
-            raise RefusedError(
-                f'expected a config that MMEngine loads, it does not ({error}); '
-                'mend it, or run where MMEngine and its bases are'
-            ) from error
+        before = after = self._load_source()
         settings = complete_settings(before, choose(before))
         self.changes = {
             key: value
@@ -235,7 +292,87 @@ class _Job:
         again = complete_settings(after, choose(after))
         if not all(is_held(after, key, value) for key, value in again.items()):
             raise RefusedError('expected a second pass to change nothing, it does')
+        reason = find_refusal(before, after, self.changes)
+        if reason is not None:
+            raise RefusedError(f'{reason}; choose another value')
+        self.cfg_options = render_options(self.changes)
         self.notes += describe_recipe(before, self.changes)
+
+    def disable(self) -> None:
+        """Takes the hook out, and proves by loading that nothing else goes.
+
+        Raises:
+            RefusedError: If it cannot be taken out in this file alone.
+        """
+        before = self._load_source()
+        places = find_hooks(before)
+        if not places:
+            return
+        expected = remove_from_config(before, places)
+        text = self._find_disabled(before, expected, places)
+        if text is None:
+            names = ' and '.join('.'.join(place) for place in places)
+            bases = list_bases(self.original)
+            where = f'a base ({bases})' if bases else 'a base'
+            raise RefusedError(
+                f'expected {names} to stand in this file, found GPUEfficiencyHook in '
+                f'{where} or in a statement that other values depend on; take it out '
+                'there by hand'
+            )
+        self.text = text
+        self.changes = {'.'.join(place): None for place in places}
+        imports = [
+            value for path, value in before.items() if path[:1] == ('custom_imports',)
+        ]
+        if any(str(one).partition('.')[0] == 'mmgpu_hooks' for one in imports):
+            self.notes.append(
+                'custom_imports still names mmgpu_hooks: take that out before you '
+                'uninstall the package.'
+            )
+
+    def _find_disabled(
+        self, before: FlatConfig, expected: FlatConfig, places: list[KeyPath]
+    ) -> str | None:
+        """Finds the smallest edit that takes out the hook and nothing else."""
+        listed = [place for place in places if place[0] == 'custom_hooks']
+        # what is bound here is merged over a base, or stands in for it
+        forms = ('{}',) if self.original.is_lazy else ('_base_.{}', '{}')
+        for spelled in (places, listed):
+            text = remove_hooks(self.text, before, spelled)
+            left = self._prove_disabled(before, expected, text)
+            if left is None:
+                return text
+            named = [place for place in left if place[0] == 'default_hooks']
+            for form in forms if named else ():
+                popped = append_pops(text, form, named)
+                if self._prove_disabled(before, expected, popped) is None:
+                    return popped
+        return None
+
+    def _prove_disabled(
+        self, before: FlatConfig, expected: FlatConfig, text: str
+    ) -> list[KeyPath] | None:
+        """Loads a text; ``None`` if it is as expected, else where the hook still is."""
+        try:
+            after = self._load(text)
+        except RefusedError:
+            return []
+        self._allow_own_name(before, after)
+        differing = list_differences(expected, after)
+        # a dict of this hook alone goes with it
+        is_own = not any(path[:1] == _HOOKS and path != _HOOKS for path in expected)
+        if not differing or (is_own and differing == [_HOOKS]):
+            return None
+        return find_hooks(after)
+
+    def _load_source(self) -> FlatConfig:
+        try:
+            return read_config(self.source)
+        except LoadError as error:
+            raise RefusedError(
+                f'expected a config that MMEngine loads, it does not ({error}); '
+                'mend it, or run where MMEngine and its bases are'
+            ) from error
 
     def _group(self) -> list[dict[str, Setting]]:
         """Groups the changes by top-level name."""

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from mmgpu_hooks.config.edits import HOOK_ROOTS
+from mmgpu_hooks.config.hook_arguments import ARGUMENTS, check_argument
 from mmgpu_hooks.config.loading import (
     LOADERS,
     Container,
@@ -35,12 +36,13 @@ _LEAST = {
     'num_workers': 0,
     'batch_size': 1,
     'prefetch_factor': 1,
+    'num_batch_per_epoch': 1,
     # 0 is one thread, the one that calls OpenCV
     'opencv_num_threads': 0,
 }
 """Settings that are whole numbers, and their least; with 0 as that, never None."""
 _FLAGS = ('persistent_workers', 'pin_memory')
-_OF_WORKERS: dict[str, Setting] = {
+OF_WORKERS: dict[str, Setting] = {
     'persistent_workers': False,
     'prefetch_factor': None,
     'multiprocessing_context': None,
@@ -48,15 +50,14 @@ _OF_WORKERS: dict[str, Setting] = {
 }
 """Keys of a loader that PyTorch refuses without workers, and what it then takes."""
 
+OF_MMENGINE = ('num_batch_per_epoch',)
+"""Keys of a loader that MMEngine takes out before PyTorch sees them."""
 OF_LOADER: tuple[str, ...] = (
-    *('num_workers', 'batch_size', 'pin_memory', *_OF_WORKERS),
-    *('pin_memory_device', 'drop_last', 'shuffle', 'in_order', 'num_batch_per_epoch'),
+    *('num_workers', 'batch_size', 'pin_memory', *OF_WORKERS),
+    *('pin_memory_device', 'drop_last', 'shuffle', 'in_order', *OF_MMENGINE),
 )
-"""The arguments of PyTorch's DataLoader, and what MMEngine takes out before."""
-OF_OUR_HOOK: tuple[str, ...] = (
-    *('type', 'priority', 'interval', 'gpu_sample_period_s', 'summary'),
-    *('worker_nice', 'stuck_after_s', 'scalars'),
-)
+"""The arguments of PyTorch's DataLoader, and MMEngine's."""
+OF_OUR_HOOK: tuple[str, ...] = ('type', 'priority', *ARGUMENTS)
 
 
 def is_our_hook(value: object) -> bool:
@@ -108,8 +109,17 @@ def parse_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
 
 
 def _refuse_impossible(dotted: str, value: Setting) -> None:
-    """Refuses what PyTorch, or OpenCV, certainly refuses."""
-    key = dotted.rpartition('.')[2]
+    """Refuses what our hook, PyTorch or OpenCV certainly refuses."""
+    root, _, key = dotted.partition('.')
+    key = key.rpartition('.')[2]
+    if root in HOOK_ROOTS:
+        if key in ARGUMENTS:
+            try:
+                check_argument(key, value)
+            except (TypeError, ValueError) as error:
+                said = str(error).partition(': ')[2].rstrip('.')
+                raise RefusedError(f'{dotted}: {said}') from error
+        return
     if value is None and _LEAST.get(key) != 0:
         return
     wanted = None
@@ -119,6 +129,11 @@ def _refuse_impossible(dotted: str, value: Setting) -> None:
         wanted = 'True or False'
     if wanted is not None:
         raise RefusedError(f'expected {wanted} for {dotted}, found {value!r}')
+
+
+def is_checked(dotted: str) -> bool:
+    """True if any value that :func:`parse_settings` lets pass is one PyTorch takes."""
+    return dotted.rpartition('.')[2] in (*_LEAST, *_FLAGS)
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Setting]:
@@ -183,7 +198,7 @@ def complete_settings(
         # what is no dict is refused as such
         if workers or before.get((loader,)) != Container('dict', 0):
             continue
-        for name, resting in _OF_WORKERS.items():
+        for name, resting in OF_WORKERS.items():
             dotted = f'{loader}.{name}'
             if wanted.get(dotted):
                 raise RefusedError(

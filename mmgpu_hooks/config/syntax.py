@@ -159,8 +159,10 @@ class Entry:
         return self.stop if self.comma is None else self.comma + 1
 
 
-def parse_entries(display: Display) -> list[Entry]:
-    """Lists keys and values of a display in the order of the text."""
+def parse_entries(display: Display | ast.List) -> list[Entry]:
+    """Lists keys and values of a display, or a list, in the order of the text."""
+    if isinstance(display, ast.List):
+        return [Entry(None, value) for value in display.elts]
     if isinstance(display, ast.Dict):
         pairs = zip(display.keys, display.values)
         return [Entry(parse_string(key), value) for key, value in pairs]

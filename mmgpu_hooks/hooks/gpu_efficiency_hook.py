@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 import weakref
 from dataclasses import replace
@@ -15,6 +14,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 
+from mmgpu_hooks.config.hook_arguments import check_argument
 from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
@@ -44,14 +44,6 @@ _LIVE = (
 _OTHER_RANKS_BYTES = 64 * 2**20
 """Evidence of the other ranks that rank 0 reads when training ends, in a second or two;
 more is left to ``mmgpu recommend``."""
-
-_NUMBERS: dict[str, tuple[Any, float, float, str]] = {
-    'interval': (int, 1, math.inf, "a whole number, by default LoggerHook's"),
-    'gpu_sample_period_s': ((int, float), 0.01, 60, 'in seconds, by default 0.2'),
-    'worker_nice': (int, 0, 19, 'a whole number; with 10 training goes first'),
-    'stuck_after_s': ((int, float), 0, 86_400, 'in seconds, by default 60; 0 is off'),
-}
-"""Types, smallest and largest value, and what it is."""
 
 
 @HOOKS.register_module(force=True)
@@ -125,14 +117,12 @@ class GPUEfficiencyHook(Hook):
         stuck_after_s: float = 60,
         scalars: str = 'main',
     ) -> None:
-        _check_number('interval', interval)
-        _check_number('gpu_sample_period_s', gpu_sample_period_s)
-        _check_number('worker_nice', worker_nice)
-        _check_number('stuck_after_s', stuck_after_s)
-        if not isinstance(summary, bool):
-            raise TypeError(_expected('summary to be True or False', summary))
-        if scalars not in ('main', 'all'):
-            raise ValueError(_expected("scalars to be 'main' or 'all'", scalars))
+        check_argument('interval', interval)
+        check_argument('gpu_sample_period_s', gpu_sample_period_s)
+        check_argument('summary', summary)
+        check_argument('worker_nice', worker_nice)
+        check_argument('stuck_after_s', stuck_after_s)
+        check_argument('scalars', scalars)
         self.interval = interval
         self.scalar_names = SCALARS if scalars == 'all' else MAIN
         self.stuck_after_s = float(stuck_after_s)
@@ -273,22 +263,6 @@ def _compare_ranks(path: Path, first: Run) -> tuple[RanksSummary | None, Run | N
     ranks = compare_ranks(first, others, notes)
     join_ranks(ranks, [first, *others])
     return ranks, find_slowest(ranks, [first, *others])
-
-
-def _check_number(name: str, value: Any) -> None:
-    kinds, least, most, what = _NUMBERS[name]
-    if value is None and name in ('interval', 'worker_nice'):
-        return
-    # True is an int in Python, but no number of iterations
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise TypeError(_expected(f'{name} to be {what}', value))
-    if not least <= value <= most:
-        limits = f'{name} ({what}) between {least:g} and {most:g}'
-        raise ValueError(_expected(limits, value))
-
-
-def _expected(what: str, found: Any) -> str:
-    return f'GPUEfficiencyHook: expected {what}, found {found!r}.'
 
 
 # Iteration-based loops of MMEngine start workers in their constructor, before any hook

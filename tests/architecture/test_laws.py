@@ -22,6 +22,8 @@ SOURCES = {
 IMPORTERS = {
     'pynvml': ('measure/gpu.py',),
     'torch': (
+        # its DataLoader says which settings it takes
+        'config/accepted.py',
         'hooks/',
         'measure/cuda.py',
         'measure/loader/worker.py',

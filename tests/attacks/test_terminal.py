@@ -22,6 +22,7 @@ PRINTING = {
     'report': ['RUN'],
     'set': ['CONFIG', 'train_dataloader.num_workers=7', '--dry-run'],
     'enable': ['CONFIG', '--dry-run'],
+    'disable': ['CONFIG', '--dry-run'],
     'estimate-memory': ['CONFIG'],
     'pick-gpu': [],
     'explain': [],

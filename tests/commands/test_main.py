@@ -74,7 +74,9 @@ def test_help_answers_in_under_a_second():
 
 
 BAD = {
-    'no-such-command': 'no-such-command',
+    'no-such-command': "No such command 'no-such-command'. See",
+    'recomend': "No such command 'recomend'. Did you mean recommend?",
+    'estimate_memory run': 'Did you mean estimate-memory?',
     'explain MG999': "found 'MG999'",
     'enable config.py extra': 'extra',
     'set config.py --bogus': '--bogus',

@@ -91,6 +91,88 @@ def test_in_place(config, capsys):
     assert main(['set', str(config), BATCH, '--check']) == 1
 
 
+def test_disable_takes_out_what_enable_adds(config, capsys):
+    assert main(['enable', str(config)]) == 0
+    enabled = config.read_text()
+    assert main(['disable', str(config), '--check']) == 1
+    assert main(['disable', str(config), '--dry-run']) == 0
+    assert config.read_text() == enabled
+    capsys.readouterr()
+    assert main(['disable', str(config), '--format', 'json']) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer['changes'] == {'default_hooks.gpu_efficiency': None}
+    # MMEngine takes no None for a hook that is none of its own
+    assert (answer['proven'], answer['cfg_options']) == (True, None)
+    assert config.read_text() == CONFIG
+    assert main(['disable', str(config), '--check']) == 0
+    assert 'has no GPUEfficiencyHook. Nothing to change.' in capsys.readouterr().out
+
+
+REFUSED = [
+    *[f'train_dataloader.{one}' for one in ('timeout=-1', 'timeout=nan')],
+    *[f'train_dataloader.{one}' for one in ('timeout=None', 'timeout=1000000000')],
+    *[f'train_dataloader.{one}' for one in ('drop_last=7', 'drop_last=None')],
+    'train_dataloader.multiprocessing_context=foo',
+    *[f'train_dataloader.pin_memory_device={one}' for one in ('foo', '7')],
+    'train_dataloader.shuffle=True',
+    *[f'train_dataloader.num_batch_per_epoch={one}' for one in ('-1', 'foo')],
+    *[f'default_hooks.gpu_efficiency.interval={one}' for one in ('-1', '2.5', 'x')],
+    'default_hooks.gpu_efficiency.gpu_sample_period_s=0',
+    *[f'default_hooks.gpu_efficiency.stuck_after_s={one}' for one in ('nan', '-1')],
+    'default_hooks.gpu_efficiency.worker_nice=20',
+    'default_hooks.gpu_efficiency.scalars=foo',
+    'default_hooks.gpu_efficiency.summary=3',
+    *[f'default_hooks.gpu_efficiency.priority={one}' for one in ('500', 'FIRST')],
+]
+
+
+@pytest.mark.parametrize('assignment', REFUSED)
+def test_what_a_training_would_die_of_is_not_written(config, capsys, assignment):
+    before = f'{CONFIG}{OURS}\n'
+    config.write_text(before)
+    assert main(['set', str(config), assignment, '--in-place']) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count('\n')) == ('', 1)
+    key, _, value = assignment.partition('=')
+    assert 'expected' in err
+    assert key in err
+    assert value in err
+    assert files_of(config.parent) == {'mine.py': before}
+
+
+@pytest.mark.parametrize(
+    'assignment',
+    [
+        'train_dataloader.timeout=60',
+        'train_dataloader.drop_last=True',
+        'train_dataloader.multiprocessing_context=spawn',
+        'train_dataloader.pin_memory_device=cuda:0',
+        'train_dataloader.shuffle=False',
+        'train_dataloader.num_batch_per_epoch=None',
+        'default_hooks.gpu_efficiency.interval=None',
+        'default_hooks.gpu_efficiency.stuck_after_s=0',
+        'default_hooks.gpu_efficiency.worker_nice=19',
+        'default_hooks.gpu_efficiency.scalars=all',
+        'default_hooks.gpu_efficiency.priority=low',
+    ],
+)
+def test_what_a_training_takes_is_written(config, assignment):
+    config.write_text(f'{CONFIG}{OURS}\n')
+    assert main(['set', str(config), assignment, '--in-place']) == 0
+    key = assignment.partition('=')[0]
+    assert f'{key.rpartition(".")[2]}=' in config.read_text()
+
+
+def test_a_batch_sampler_takes_the_batch_size_as_in_mmengine(config, capsys):
+    config.write_text(
+        'train_dataloader = dict(batch_size=4, num_workers=2,\n'
+        "    sampler=dict(type='S'), batch_sampler=dict(type='B'))\n"
+    )
+    assert main(['set', str(config), 'train_dataloader.timeout=60']) == 0
+    assert main(['set', str(config), 'train_dataloader.drop_last=True']) == 2
+    assert 'batch_sampler option is mutually exclusive' in capsys.readouterr().err
+
+
 BAD = {
     'no setting': ([], 'KEY=VALUE'),
     'no value': (['train_dataloader.num_workers'], 'expected KEY=VALUE'),

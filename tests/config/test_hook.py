@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mmgpu_hooks.config.loading import read_config
-from mmgpu_hooks.config.rewrite import Options, enable_hook, rewrite_config
+from mmgpu_hooks.config.rewrite import (
+    Options,
+    disable_hook,
+    enable_hook,
+    rewrite_config,
+)
+from mmgpu_hooks.config.settings import find_hooks
 
 pytest.importorskip('mmengine.config', reason='the proof loads configs with MMEngine')
 
@@ -61,6 +69,130 @@ def test_the_hook_is_added(config, before, after):
     assert now[TYPE] == 'mmgpu_hooks.GPUEfficiencyHook'
     assert {path: now[path] for path in loaded} == loaded
     assert enable_hook(config, HERE).status == 'unchanged'
+    assert disable_hook(config, HERE).status == 'rewritten'
+    assert config.read_text() == before
+    assert disable_hook(config, HERE).status == 'unchanged'
+
+
+@pytest.mark.parametrize(
+    'before',
+    [
+        'a = 1',
+        'a = 1\r\nb = 2\r\n',
+        'default_hooks = dict(\n    a=1,  # t\n    b=2,\n)\nz = 1\n',
+        'default_hooks = dict(\n    a=1,  # t\n    b=2)  # u\nz = 1\n',
+        "default_hooks = {'a': 1}\n",
+    ],
+)
+def test_enable_and_disable_leave_the_text_as_it_was(config, before):
+    config.write_bytes(before.encode())
+    assert enable_hook(config, HERE).status == 'rewritten'
+    assert disable_hook(config, HERE).status == 'rewritten'
+    assert config.read_bytes() == before.encode()
+
+
+EMA = "dict(type='EMAHook')"
+MINE = "dict(type='GPUEfficiencyHook')"
+HOOKED = f'default_hooks = dict(a={EMA}, mine={MINE})\n'
+
+
+@pytest.mark.parametrize(
+    ('before', 'after'),
+    [
+        (
+            "_base_ = 'hooked.py'\n",
+            "_base_ = 'hooked.py'\n\n_base_.default_hooks.pop('mine')\n",
+        ),
+        (
+            "_base_ = 'hooked.py'\ndefault_hooks = dict(mine=dict(interval=5))\n",
+            "_base_ = 'hooked.py'\ndefault_hooks = dict()\n\n"
+            "_base_.default_hooks.pop('mine')\n",
+        ),
+        (
+            LAZY.replace('base import', 'hooked import'),
+            LAZY.replace('base import', 'hooked import')
+            + "\ndefault_hooks.pop('mine')\n",
+        ),
+        (
+            f"default_hooks = dict()\ndefault_hooks['mine'] = {MINE}  # x\nz = 1\n",
+            'default_hooks = dict()\nz = 1\n',
+        ),
+        (
+            f'default_hooks = dict()\ndefault_hooks.update(dict(mine={MINE}))\n',
+            'default_hooks = dict()\n',
+        ),
+        (
+            f'if 1:\n    {HOOKED}',
+            f"if 1:\n    {HOOKED}\ndefault_hooks.pop('mine')\n",
+        ),
+        (
+            f'default_hooks = dict(mine={MINE},  # m\n    a={EMA})\n',
+            f'default_hooks = dict(a={EMA})\n',
+        ),
+        (
+            f'default_hooks = dict(a={EMA},  # a\n    mine={MINE})\n',
+            f'default_hooks = dict(a={EMA}  # a\n    )\n',
+        ),
+        (
+            f'custom_hooks = [\n    {EMA},  # e\n    {MINE},  # m\n    # b\n'
+            f'    {EMA}]\n',
+            f'custom_hooks = [\n    {EMA},  # e\n    # b\n    {EMA}]\n',
+        ),
+        (
+            f'custom_hooks = [{MINE}, {EMA}, {MINE}]\n{HOOKED}',
+            f'custom_hooks = [{EMA}]\ndefault_hooks = dict(a={EMA})\n',
+        ),
+        (
+            f'custom_hooks = [{EMA}]\ncustom_hooks.append({MINE})\nx = 1\n',
+            f'custom_hooks = [{EMA}]\nx = 1\n',
+        ),
+        (
+            f'custom_hooks = [{EMA}]\ncustom_hooks += [{MINE}]\nx = 1\n',
+            f'custom_hooks = [{EMA}]\nx = 1\n',
+        ),
+        (
+            f'mine = {MINE}\ncustom_hooks = [{EMA}, mine]\n',
+            f'mine = {MINE}\ncustom_hooks = [{EMA}]\n',
+        ),
+        # else the base's list would come back
+        (
+            f"_base_ = 'base.py'\ncustom_hooks = [{MINE}]\n",
+            "_base_ = 'base.py'\ncustom_hooks = []\n",
+        ),
+    ],
+)
+def test_the_hook_is_taken_out_wherever_it_stands(config, before, after):
+    (config.parent / 'hooked.py').write_text(HOOKED)
+    config.write_text(before)
+    outcome = disable_hook(config, HERE)
+    assert (outcome.status, outcome.reason) == ('rewritten', None)
+    assert config.read_text() == after
+    now = read_config(config)
+    assert not find_hooks(now)
+    assert disable_hook(config, HERE).status == 'unchanged'
+
+
+@pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+        ("_base_ = './listed.py'\n", r'custom_hooks.1 .*in a base \(./listed.py\)'),
+        (f'{HOOKED}same = default_hooks\n', 'that other values depend on'),
+    ],
+)
+def test_where_it_cannot_be_taken_out_is_said(config, text, words):
+    (config.parent / 'listed.py').write_text(f'custom_hooks = [{EMA}, {MINE}]\n')
+    config.write_text(text)
+    outcome = disable_hook(config, HERE)
+    assert outcome.status == 'refused'
+    assert re.search(f'{words}.*; take it out there', outcome.reason)
+    assert config.read_text() == text
+
+
+def test_what_still_imports_the_package_is_said(config):
+    config.write_text(
+        f"custom_imports = dict(imports=['mmgpu_hooks'])\ncustom_hooks = [{MINE}]\n"
+    )
+    assert 'before you uninstall' in ' '.join(disable_hook(config, HERE).notes)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""Checks the arguments of ``GPUEfficiencyHook``: for the hook, and for who edits them.
+
+Without MMEngine, so that a config can be checked where the hook cannot be built.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+
+def check_argument(name: str, value: Any) -> None:
+    """Refuses a value that the hook cannot be built with.
+
+    Args:
+        name: One of :data:`ARGUMENTS`.
+        value: As the config gives it.
+
+    Raises:
+        TypeError: If it has another type.
+        ValueError: If a number is out of range, or a name is unknown.
+    """
+    _CHECKS[name](name, value)
+
+
+def _number(
+    kinds: Any,
+    least: float,
+    most: float,
+    what: str,
+    *,
+    is_optional: bool = False,
+) -> Callable[[str, Any], None]:
+    """Builds the check of a number: its types, range, and what it is."""
+
+    def check(name: str, value: Any) -> None:
+        if value is None and is_optional:
+            return
+        # True is an int in Python, but no number of iterations
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise TypeError(_expected(f'{name} to be {what}', value))
+        if not least <= value <= most:
+            limits = f'{name} ({what}) between {least:g} and {most:g}'
+            raise ValueError(_expected(limits, value))
+
+    return check
+
+
+def _check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(_expected(f'{name} to be True or False', value))
+
+
+def _check_scalars(name: str, value: Any) -> None:
+    if value not in ('main', 'all'):
+        raise ValueError(_expected(f"{name} to be 'main' or 'all'", value))
+
+
+def _expected(what: str, found: Any) -> str:
+    return f'GPUEfficiencyHook: expected {what}, found {found!r}.'
+
+
+_SECONDS = (int, float)
+_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    'interval': _number(
+        int, 1, math.inf, "a whole number, by default LoggerHook's", is_optional=True
+    ),
+    'gpu_sample_period_s': _number(_SECONDS, 0.01, 60, 'in seconds, by default 0.2'),
+    'summary': _check_flag,
+    'worker_nice': _number(
+        int, 0, 19, 'a whole number; with 10 training goes first', is_optional=True
+    ),
+    'stuck_after_s': _number(
+        _SECONDS, 0, 86_400, 'in seconds, by default 60; 0 is off'
+    ),
+    'scalars': _check_scalars,
+}
+ARGUMENTS = tuple(_CHECKS)
+"""Names of all arguments."""

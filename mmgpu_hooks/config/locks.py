@@ -1,0 +1,85 @@
+"""One rewrite of a folder's configs at a time: an advisory lock (``flock``).
+
+The lock is on the folder that holds the file to be written: ``os.replace`` gives that a
+new inode, so a lock on the file itself would guard the old one. The kernel frees it
+with the process, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmgpu_hooks.config.loading import RefusedError
+
+WAIT_S = 30.0
+"""Longest wait for another rewrite, which takes as long as MMEngine loads a config."""
+
+_POLL_S = 0.02
+
+# as `files.write_atomic` names what it writes
+_LEFTOVER = re.compile(r'\..+\.py(\.bak(\.\d+)?)?-[a-z0-9_]{8}\.mmgpu', re.DOTALL)
+
+
+@contextlib.contextmanager
+def hold_folder(folder: Path) -> Iterator[str | None]:
+    """Holds the folder against other rewrites, in this process or another.
+
+    Args:
+        folder: It, or a link to it.
+
+    Yields:
+        ``None`` where it is held, else why it cannot be: not every file system has
+        locks, and not every folder can be opened.
+
+    Raises:
+        RefusedError: If another rewrite holds it for longer than :data:`WAIT_S`.
+    """
+    with contextlib.ExitStack() as stack:
+        reason = None
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, descriptor)
+            if not _wait_for(descriptor):
+                raise RefusedError(
+                    f'expected the folder {folder} to be free, found another rewrite '
+                    f'in it for {WAIT_S:g} s; end that (it may be stopped), or run '
+                    'again'
+                )
+            # what a config forked shares the descriptor and would keep the lock
+            stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
+        except OSError as error:
+            reason = error.strerror or str(error)
+        yield reason
+
+
+def _wait_for(descriptor: int) -> bool:
+    """Takes the lock; ``False`` if it is not free in time."""
+    end_s = time.monotonic() + WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end_s:
+                return False
+            time.sleep(_POLL_S)
+        else:
+            return True
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes what killed rewrites left in a folder that is held."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not _LEFTOVER.fullmatch(entry.name):
+                continue
+            if stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
+                # another user's stays
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
