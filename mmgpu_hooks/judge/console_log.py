@@ -29,6 +29,7 @@ _MARKS = {
 
 _HEAD_LETTERS, _TAIL_LETTERS = 3 * 2**10, 2**10
 """Of a long line its start and its end are read: expressions may be quadratic."""
+_CUT = ' ... '
 
 _CONTEXT = 400
 """Lines after a traceback's last frame within which it may end; ranks interleave."""
@@ -762,9 +763,9 @@ _CALM = {_UNNAMED: 200, _BARE: 5}
 
 def shorten(text: str) -> str:
     """Return the start and the end of a long line, any other as it is."""
-    if len(text) <= _HEAD_LETTERS + _TAIL_LETTERS + 1:
+    if len(text) <= _HEAD_LETTERS + len(_CUT) + _TAIL_LETTERS:
         return text
-    return f'{text[:_HEAD_LETTERS]}\n{text[-_TAIL_LETTERS:]}'
+    return text[:_HEAD_LETTERS] + _CUT + text[-_TAIL_LETTERS:]
 
 
 def read_log(

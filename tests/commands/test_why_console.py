@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 import time
+from pathlib import Path
 
 import pytest
 
 from mmgpu_hooks.judge.console_log import SIGNS, read_log
 
+HERE = Path(__file__).parent
 ITERATION = 'Epoch(train)  [1][{:3d}/100]  lr: 1.0e-02  eta: 1:00:00  loss: 0.5'
 ENVIRONMENT = 'System environment:\n' + '    sys.platform: linux\n' * 12
 FRAME = '  File "tools/train.py", line 121, in <module>\n'
@@ -220,17 +223,17 @@ def test_a_log_that_grows_is_read_up_to_its_size_at_the_start():
     assert (log.lines, log.events(), shares) == (2, [], [1.0])
 
 
-def test_of_a_long_line_both_ends_are_read(ask, tmp_path):
-    for text in (
-        f'{OUT_OF_MEMORY}{"x" * 2**20}',
-        f'{"x" * 2**20} {"^C"}'.replace(' ', ''),
-    ):
-        cause = cause_of(ask, tmp_path, text + '\n')
-        assert cause == ('oom_gpu' if text.startswith('torch') else 'interrupted')
-
-
-def _repeat(part: str, size: int) -> str:
-    return (part * (size // len(part) + 1))[:size]
+@pytest.mark.parametrize(
+    ('line', 'cause'),
+    [
+        (OUT_OF_MEMORY + 'x' * 2**20, 'oom_gpu'),
+        ('x' * 2**20 + '^C', 'interrupted'),
+    ],
+)
+def test_of_a_long_line_both_ends_are_read(ask, tmp_path, line, cause):
+    (tmp_path / 'log').write_text(f'start\n{line}\n')
+    answer = ask('why', '--log', tmp_path / 'log')
+    assert (answer['cause'], answer['proof'][0]['line']) == (cause, 2)
 
 
 REPEATED = [
@@ -248,7 +251,7 @@ def test_no_line_takes_long():
     slow = {}
     for part in sorted(parts):
         for head in heads:
-            line = head + _repeat(part, 2**16) + '!\n'
+            line = head + (part * (2**16 // len(part) + 1))[: 2**16] + '!\n'
             start = time.process_time()
             read_log(io.BytesIO(line.encode()))
             seconds = time.process_time() - start
@@ -264,3 +267,68 @@ def test_warnings_of_libjpeg_are_read_quickly():
     start = time.process_time()
     read_log(io.BytesIO(log), len(log))
     assert (time.process_time() - start) * 16 < 15
+
+
+def _read_lines() -> list[tuple[str, str, str]]:
+    """Cause, mark and line, with the lines that must stand above it."""
+    cause, above, found = '', '', []
+    for line in (HERE / 'console_log_lines.txt').read_text().splitlines():
+        mark, _, text = line.partition(' ')
+        if mark == '##':
+            cause = text
+        elif mark in ('+', '-'):
+            found.append((cause, mark, above + text))
+            above = ''
+        else:
+            above += line[2:] + '\n'
+    return found
+
+
+def _split_alternatives(pattern: str) -> list[str]:
+    """The alternatives of a pattern that stand outside its groups."""
+    parts, depth = [''], 0
+    for atom in re.findall(r'\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|.', pattern):
+        depth += {'(': 1, ')': -1}.get(atom, 0)
+        if atom == '|' and not depth:
+            parts.append('')
+        else:
+            parts[-1] += atom
+    return parts
+
+
+LINES = _read_lines()
+
+
+def test_each_line_alone_has_its_cause(ask, tmp_path):
+    wrong = []
+    for cause, mark, text in LINES:
+        found = cause_of(ask, tmp_path, text + '\n')
+        if found != (cause if mark == '+' else None):
+            wrong.append((text, cause, found))
+    assert not wrong
+
+
+def test_each_healthy_line_at_the_end_of_a_log_is_no_cause(ask, tmp_path):
+    healthy = '\n'.join(ITERATION.format(n) for n in range(1, 6))
+    causes = {cause for cause, mark, _ in LINES if mark == '-'}
+    assert causes == {cause for cause, mark, _ in LINES if mark == '+'}
+    wrong = {
+        text: cause
+        for _, mark, text in LINES
+        if mark == '-' and (cause := cause_of(ask, tmp_path, f'{healthy}\n{text}\n'))
+    }
+    assert not wrong
+
+
+def test_each_alternative_of_each_pattern_has_a_line():
+    without = []
+    for sign in SIGNS:
+        lines = [
+            text.rpartition('\n')[2].strip()
+            for cause, mark, text in LINES
+            if mark == '+' and cause == sign.cause
+        ]
+        for part in _split_alternatives(sign.pattern.pattern):
+            if not any(re.search(part, line) for line in lines):
+                without.append((sign.cause, part))
+    assert not without
