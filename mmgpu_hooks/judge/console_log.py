@@ -31,6 +31,10 @@ _HEAD_LETTERS, _TAIL_LETTERS = 3 * 2**10, 2**10
 """Of a long line its start and its end are read: expressions may be quadratic."""
 _CUT = ' ... '
 
+_MOST_STRANGE = 0.2
+"""Share of letters that could not be decoded, or are zero, above which it is no text:
+a crash of the host may leave a block of zeros in a log that can be read."""
+
 _CONTEXT = 400
 """Lines after a traceback's last frame within which it may end; ranks interleave."""
 
@@ -588,6 +592,8 @@ class ConsoleLog:
         """The line of the last one; 0 where none was logged."""
         self.unread_bytes = 0
         """Before the first line that was read."""
+        self.is_text = True
+        """False if much of what was read is in no encoding that is known here."""
         self._done = 0, 0
         self._order = 0
         self._frame = -_NEAR
@@ -799,6 +805,7 @@ def read_log(
                 report(at / size)
             chunk = file.read(min(_CHUNK_BYTES, size - at) if size else _CHUNK_BYTES)
         lines.add(decoder.decode(b'', final=True) + '\n')
+        log.is_text = lines.strange_letters <= lines.letters * _MOST_STRANGE
     return log
 
 
@@ -807,8 +814,11 @@ class _Lines:
 
     def __init__(self, log: ConsoleLog, number: int) -> None:
         self._log, self._number, self._rest = log, number, ''
+        self.letters = self.strange_letters = 0
 
     def add(self, text: str) -> None:
+        self.letters += len(text)
+        self.strange_letters += text.count('\ufffd') + text.count('\0')
         *whole, rest = (self._rest + text).split('\n')
         for line in whole:
             for part in line.split('\r'):

@@ -270,6 +270,8 @@ def _judge_silence(logs: Found, rank: Rank | None) -> Why:
             read = f'what follows the first {unread}, which were not read,'
         where = f'; the last iteration stands in line {last}' * bool(last)
         said = f'Nothing in {read} says that it ended badly{where}.'
+        if not log.is_text:
+            said = 'It could not be read: expected a text in UTF-8, UTF-16 or UTF-32.'
         do = ("MMEngine's log has no traceback; the console has: --log FILE reads it.",)
         return Why('unknown', None, 'unknown', said, do=do)
     is_alive, end = rank.host.is_alive, rank.evidence.end

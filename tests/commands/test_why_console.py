@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -204,6 +207,27 @@ def test_wide_encodings(ask, tmp_path, encoding, mark):
     path.write_bytes(mark + f'start\n{REAL["oom_gpu"]}\n'.encode(encoding))
     answer = ask('why', '--log', path)
     assert (answer['cause'], answer['proof'][0]['line']) == ('oom_gpu', 4)
+
+
+def test_what_is_no_text_is_said_to_be_none(ask, tmp_path):
+    path = tmp_path / 'epoch_3.pth'
+    path.write_bytes(bytes(range(256)) * 400)
+    assert 'It could not be read' in ask('why', '--log', path)['sentence']
+    path.write_bytes(f'{ITERATION}\n'.encode() * 90 + b'\0' * 900)
+    assert 'Nothing in ' in ask('why', '--log', path)['sentence']
+
+
+def test_a_bar_is_shown_on_a_terminal_alone(tmp_path):
+    (tmp_path / 'log').write_text(f'{ITERATION}\n' * 2**13)
+    words = [sys.executable, '-m', 'mmgpu_hooks', 'why', str(tmp_path / 'log')]
+    piped = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert not piped.stderr and 'Nothing in 8192 lines' in piped.stdout
+    ours, theirs = os.openpty()
+    shown = subprocess.run(words, stdout=subprocess.PIPE, stderr=theirs, check=True)
+    os.close(theirs)
+    assert shown.stdout.decode() == piped.stdout
+    assert 'reading ' in os.read(ours, 2**16).decode()
+    os.close(ours)
 
 
 class Growing(io.BytesIO):
