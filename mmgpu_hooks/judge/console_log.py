@@ -142,12 +142,12 @@ ENDED preempted sure
     TERM_(?:PREEMPT|RUNLIMIT): job killed
     PBS: job killed: walltime \S+ exceeded limit|exceeded hard wallclock
     this job is (?:preempted|timed-out)(?:\.|$)
-    Preempted (?:in order to admit|by) \S
+    Preempted in order to admit \S|Preempted by (?:pod |\S+/\S)
     (?i:\b(?:job|instance) .{0,40}(?:was|has been|is being) preempted\b)
 ENDED preempted
     (?i:spot instance (?:interruption notice|will be (?:interrupted|terminated)))
     (?i:(?:received|got|caught) (?:a )?preemption (?:signal|notice))
-    [Rr]eason: +(?:Preempted|Evicted)|[Pp]od was (?:preempted|evicted)
+    [Rr]eason: +(?:Preempted|Evicted)\s*$|[Pp]od was (?:preempted|evicted)
 ENDED interrupted sure raised
     (?:^|[\s:\]])KeyboardInterrupt\b(?!.*[Pp]ress)
     SignalException: .*got signal: (?:1|2|15)\b
@@ -160,7 +160,7 @@ ENDED interrupted
     closing signal SIG(?:INT|HUP)|Detected KeyboardInterrupt
     DataLoader worker .*killed by signal: (?:Interrupt|Hangup)
 AFTER interrupted
-    ^Terminated$|Received SIGTERM|line \d+:\s+\d+ Terminated
+    ^Terminated$|Received SIGTERM(?:$|:)|line \d+:\s+\d+ Terminated
     (?:terminated by|exited on) signal (?:SIGTERM|15)
     (?i:exit(?:ed)?.{0,8} code:? 143\b)
 RESOURCE shm_full sure survives=64
@@ -260,7 +260,7 @@ AFTER pin_thread_lost raised
 KILLED oom_host victim=process
     (?:^|[\]\)]\s?|\ds)Killed(?:: 9)?$|^已杀死$|^zsh: killed\b
     line \d+:\s+\d+ Killed\b|^\[\d+\]\+?\s+\d* ?Killed\b
-    (?i:exit(?:ed)?(?: with)?[ _]?(?:status|code)?[ :=]+137\b)
+    (?i:exit(?:ed)?(?: with)?[ _]?(?:status|code)?[ :=]+137(?:$|[^ \w]| \())
     terminated by signal (?:SIGKILL|9)\b|code=killed, status=9
 KILLED oom_host victim=rank
     \(exitcode: -9\)|exited on signal 9|KILLED BY SIGNAL: 9|died with <Signals.SIGKILL
@@ -292,13 +292,13 @@ CRASHED rank_lost
     \btasks? [\d,-]+: Segmentation fault|\btasks? [\d,-]+: Aborted
     \btasks? [\d,-]+: Bus error
 CRASHED unknown
-    ^(?:Fatal Python error: )?Segmentation fault\b|^Fatal Python error: Aborted
-    ^Aborted\b|^Bus error\b|Memory access fault by GPU
+    ^(?:Fatal Python error: )?Segmentation fault(?:$|[^ ]| \()
+    ^Fatal Python error: Aborted|^Aborted\b|^Bus error\b|Memory access fault by GPU
     line \d+:\s+\d+ Segmentation fault|line \d+:\s+\d+ Aborted|line \d+:\s+\d+ Bus error
 WRAPPER unknown
     ChildFailedError|ProcessRaisedException|CalledProcessError|\(exitcode: -?\d+\)
     Exited with exit code [1-9]|exited with non-zero status|BAD TERMINATION
-    exit(?:ed)? (?:code|status):? -?[1-9]\d*\b|\(core dumped\)
+    exit(?:ed)? (?:code|status):? -?[1-9]\d*(?:$|[^ \w]| \()|\(core dumped\)
     exits with return code = -?[1-9]|User defined signal [12]\b
     ^terminate called (?:after throwing|without)
 """
@@ -444,7 +444,7 @@ _FRAME = re.compile(r'^\s*(?:\|\s*)?File "([^"]+)", line (\d+)(?:, in (\S+))?')
 _RICH_FRAME = re.compile(r'^\s*│ (\S+\.py):(\d+)\s+(?:in (\S+))?')
 _EXCEPTION = re.compile(
     r'^(?:[A-Za-z_]\w*\.)*(?:\w*(?:Error|Exception|Exit|Failure|Invalid\w*)|error'
-    r'|Timeout\w*|StopIteration)(?::|$)'
+    r'|Timeout(?:Expired)?|StopIteration)(?::|$)'
 )
 _NAMED_FREELY = re.compile(
     r'^(?:[A-Za-z_]\w{0,80}\.){0,9}[A-Z]\w{0,80}[a-z]\w{0,80}(?:: |$)'

@@ -212,10 +212,11 @@ def _went_on(event: Event, later: Event) -> bool:
         return False
     if event.sign.cause in _OF_MEMORY and later.sign.cause in _OF_MEMORY:
         return False
-    if is_outside and (
-        later.sign.cause == 'sample_raised'
-        or (later.sign.is_raised and later.sign.order == Order.RESOURCE)
-    ):
+    is_named = later.sign.is_raised and later.sign.order == Order.RESOURCE
+    if is_outside and (is_named or later.sign.cause == 'sample_raised'):
+        return True
+    # a shell or another user met the quota
+    if is_named and event.sign.cause == 'disk_full':
         return True
     is_failure = later.sign.order not in (*_OUTSIDE, Order.AFTER, Order.WRAPPER)
     is_apart = later.progress > 0 or later.calm - event.calm >= _HEAD

@@ -67,6 +67,12 @@ Reserved nodes: jobs there can be Preempted by their owners
 "OOMKilled": false
 Welcome to gpu7. Killed jobs are listed by seff.
 Too many open files may be a matter of ulimit -n
+Received SIGTERM handlers are installed
+exit code 137 means out of memory
+This node was Preempted by nobody
+Reason: Preempted is shown by kubectl
+Segmentation fault reports go to the administrators
+Timeouts: NCCL 1800000 ms
 """.strip().split('\n')
 
 
@@ -98,6 +104,12 @@ def test_a_banner_at_the_end_of_a_healthy_log_is_no_cause(ask, tmp_path):
         if (cause := cause_of(ask, tmp_path, f'{healthy}\n{banner}\n'))
     }
     assert not wrong
+
+
+@pytest.mark.parametrize('error', ['config_error', 'oom_gpu'])
+def test_a_quota_that_another_met_does_not_win(ask, tmp_path, error):
+    text = f'cp: error writing a: Disk quota exceeded\n{REAL[error]}\n'
+    assert cause_of(ask, tmp_path, text) == error
 
 
 @pytest.mark.parametrize(
