@@ -118,7 +118,7 @@ def _follow(log: Path) -> OnProgress:
     """What prints the log lines and the summary of a training as they come."""
     printed = 0
 
-    def follow(words: str, share: float) -> None:
+    def follow(words: str, share: float, left_s: float | None) -> None:
         nonlocal printed
         whole, _, _ = log.read_text('utf-8', 'replace').rpartition('\n')
         found = _SHOWN.findall(whole)

@@ -110,15 +110,17 @@ def work_dir(text: str) -> Decorator[Any]:
     return click.option('--work-dir', type=PATH, metavar='DIR', help=text)
 
 
-def _several(
-    name: str, least: int, most: int, text: str, **more: Any
+def several(
+    name: str, kind: click.ParamType[Any], text: str, **more: Any
 ) -> Decorator[Any]:
-    """An option that takes several whole numbers, one a word."""
-    kind = click.IntRange(least, most)
+    """An option that takes several values, one a word."""
+    metavar = 'N...' if isinstance(kind, click.IntRange) else '[off|on]...'
     return click.option(
-        name, multiple=True, type=kind, metavar='N...', help=text, **more
+        name, multiple=True, type=kind, metavar=metavar, help=text, **more
     )
 
 
-num_workers = functools.partial(_several, '--num-workers', 0, MOST_WORKERS)
-batch_size = functools.partial(_several, '--batch-size', 1, MOST_BATCH)
+num_workers = functools.partial(
+    several, '--num-workers', click.IntRange(0, MOST_WORKERS)
+)
+batch_size = functools.partial(several, '--batch-size', click.IntRange(1, MOST_BATCH))

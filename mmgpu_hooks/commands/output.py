@@ -49,20 +49,39 @@ def warner(name: str) -> Callable[[str], None]:
 
 
 @contextmanager
-def show_progress() -> Iterator[Callable[[str, float], None]]:
+def show_progress() -> Iterator[Callable[[str, float, float | None], None]]:
     """A bar on standard error, silent where that is no terminal.
 
     Yields:
-        What to call with words and the share that is done, 0 to 1.
+        What to call with words, the share that is done (0 to 1), and the seconds that
+        are left, ``None`` while that is unknown.
     """
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     # the stream itself: a bar moves the cursor
     console = Console(file=sys.__stderr__, highlight=False)
     is_quiet = not sys.stderr.isatty()
-    with Progress(console=console, transient=True, disable=is_quiet) as progress:
-        task = progress.add_task('', total=1.0)
-        yield lambda words, share: progress.update(
-            task, description=visible(words), completed=share
+    columns = (
+        TextColumn('{task.description}'),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn('{task.fields[left]}'),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=is_quiet
+    ) as progress:
+        task = progress.add_task('', total=1.0, left='')
+        yield lambda words, share, left_s: progress.update(
+            task, description=visible(words), completed=share, left=say_left(left_s)
         )
+
+
+def say_left(left_s: float | None) -> str:
+    """``12 s left``, ``3 min left``, ``1 h 40 min left``; empty while it is unknown."""
+    if left_s is None:
+        return ''
+    if left_s < 90:
+        return f'{max(left_s, 0.0):.0f} s left'
+    hours, minutes = divmod(round(left_s / 60), 60)
+    return f'{hours} h {minutes} min left' if hours else f'{minutes} min left'

@@ -10,17 +10,48 @@ import click
 
 from mmgpu_hooks.commands import exit_codes, options, trials
 from mmgpu_hooks.commands.output import print_answer
+from mmgpu_hooks.config.files import verify_output, write_atomic
+from mmgpu_hooks.config.loading import FlatConfig
 from mmgpu_hooks.experiment import sweep as plans
+from mmgpu_hooks.experiment.cards import count_cards
 from mmgpu_hooks.experiment.store import open_store, read_identity
+from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
+from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.tried import Sweep
 from mmgpu_hooks.show import experiments as show
 from mmgpu_hooks.show.document import to_json
+from mmgpu_hooks.show.page import render_sweep_page
+from mmgpu_hooks.show.text import short_path
+
+PAGE_NAME = 'sweep.html'
+"""In the folder of the sweep."""
+
+BATCH_SIZE_KEY = ('train_dataloader', 'batch_size')
+PREFETCH_KEY = ('train_dataloader', 'prefetch_factor')
+SWITCH = click.Choice(('off', 'on'))
 
 
 @options.command('sweep', '0 measured (after Ctrl-C the same command goes on)')
 @options.config_argument
 @options.num_workers('Numbers of loader workers.', default=(0, 1, 2, 4, 8))
 @options.batch_size("Images per batch; by default the config's.")
+@options.several(
+    '--prefetch-factor', click.IntRange(1, 64), 'Batches ahead of each worker.'
+)
+@options.several(
+    '--pin-memory', SWITCH, "Page-locked batches; by default the config's."
+)
+@options.several('--amp', SWITCH, "Mixed precision; by default the config's.")
+@options.several(
+    '--gpus', click.IntRange(1, 1024), 'Processes, one a GPU, started by torchrun.'
+)
+@click.option(
+    '--saves',
+    type=click.IntRange(0, 100),
+    default=2,
+    help='Checkpoints to save at the end of each training; one more is made before.',
+)
 @click.option(
     '--seconds',
     type=options.SECONDS,
@@ -37,6 +68,11 @@ def sweep(
     config: Path,
     num_workers: Sequence[int],
     batch_size: Sequence[int],
+    prefetch_factor: Sequence[int],
+    pin_memory: Sequence[str],
+    amp: Sequence[str],
+    gpus: Sequence[int],
+    saves: int,
     seconds: float,
     time_limit: float,
     work_dir: Path | None,
@@ -45,28 +81,99 @@ def sweep(
 ) -> int:
     """Train a config for a short while with each combination of settings.
 
-    One after another in random order; says what an iteration takes, what it waits for
-    and what it needs.
+    In random order; says what an iteration takes, waits for and needs. Writes
+    DIR/sweep/sweep.html: memory, utilisation over time, speed and saves as pictures.
     """
     loaded = trials.read_trainable_config(config)
-    own = loaded.get(('train_dataloader', 'batch_size'))
+    _refuse_without_cards(amp, gpus)
+    _refuse_other_wrappers(config, loaded, amp)
+    own, ahead = (
+        value if isinstance(value, int) else None
+        for value in map(loaded.get, (BATCH_SIZE_KEY, PREFETCH_KEY))
+    )
     plan = plans.SweepPlan(
         config=os.path.abspath(config),
         folder=trials.choose_folder(work_dir, loaded, config, 'sweep'),
         settings=plans.list_settings(
-            num_workers, batch_size or (own if isinstance(own, int) else None,)
+            num_workers,
+            batch_size or (own,),
+            prefetch_factor=prefetch_factor,
+            pin_memory=[word == 'on' for word in pin_memory],
+            amp=[word == 'on' for word in amp],
+            gpus=gpus,
         ),
         measure_s=seconds,
         whole_s=time_limit,
         lengthened=trials.lengthen(loaded),
+        saves=saves,
+        prefetch_factor=ahead or DEFAULT_PREFETCH,
+        notes=_say_left_out(num_workers, prefetch_factor),
     )
+    page = plan.folder / PAGE_NAME
+    verify_output(page)
 
     def render_json(answer: Sweep) -> str:
-        return to_json(config=str(config), folder=str(plan.folder), **vars(answer))
+        places = {'folder': str(plan.folder), 'page': str(page)}
+        return to_json(config=str(config), **places, **vars(answer))
 
-    limits = {'--seconds': seconds, '--time-limit': time_limit}
-    identity = read_identity(loaded, **limits)
-    with open_store(plan.folder, identity, fresh=fresh) as store:
+    limits = {'--seconds': seconds, '--time-limit': time_limit, '--saves': saves}
+    with open_store(plan.folder, read_identity(loaded, **limits), fresh=fresh) as store:
         answer = plan.finish(trials.train(plan, store))
+    write_atomic(page, render_sweep_page(answer, config.name).encode())
     print_answer(answer, form, show.describe_sweep, render_json)
+    if form == 'text':
+        print(f'\nPictures: {short_path(str(page))}')
     return exit_codes.INTERRUPTED if answer.is_interrupted else exit_codes.OK
+
+
+def _say_left_out(
+    num_workers: Sequence[int], prefetch_factor: Sequence[int]
+) -> list[str]:
+    """Which combination is no trial, and why."""
+    if not prefetch_factor or 0 not in num_workers:
+        return []
+    asked = ', '.join(map(str, sorted(set(prefetch_factor))))
+    return [
+        f'0 workers with prefetch_factor {asked} is not a trial: PyTorch refuses it, '
+        'and without workers nothing is loaded ahead. They were trained without it.'
+    ]
+
+
+def _refuse_without_cards(amp: Sequence[str], gpus: Sequence[int]) -> None:
+    """Refuse what only cards can train, before anything is trained.
+
+    Raises:
+        UserError: If there are too few of them.
+    """
+    if not gpus and 'on' not in amp:
+        return
+    here = count_cards()
+    most = max(gpus, default=1)
+    if most > here and gpus:
+        raise UserError(
+            f'--gpus: {plural(most, "GPU")} asked, {here} here; ask for at most as '
+            'many as this host has.'
+        )
+    if not here:
+        raise UserError(
+            "--amp on: expected a GPU, found none: MMEngine's AmpOptimWrapper refuses "
+            'to train on the CPU; leave it out, or sweep where the GPU is.'
+        )
+
+
+def _refuse_other_wrappers(
+    config: Path, loaded: FlatConfig, amp: Sequence[str]
+) -> None:
+    """Refuse to exchange an optimizer wrapper that nobody here knows.
+
+    Raises:
+        UserError: If it is neither of MMEngine's two.
+    """
+    kind = loaded.get(('optim_wrapper', 'type'), plans.PLAIN_WRAPPER)
+    known = (plans.PLAIN_WRAPPER, plans.AMP_WRAPPER)
+    name = getattr(kind, '__name__', str(kind)).rpartition('.')[2]
+    if amp and name not in known:
+        raise UserError(
+            f'{config}: --amp: expected {" or ".join(known)} in optim_wrapper, found '
+            f'{name}; sweep without --amp.'
+        )

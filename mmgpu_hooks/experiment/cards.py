@@ -64,6 +64,15 @@ def read_cards() -> tuple[Card, ...]:
     return cards
 
 
+def count_cards() -> int:
+    """Cards that a training here may use; 0 without a driver."""
+    try:
+        cards = read_cards()
+    except UserError:
+        return 0
+    return len(_parse_visible(cards, os.environ) if VARIABLE in os.environ else cards)
+
+
 def _read_card(index: int) -> Card:
     try:
         with closing(open_gpu(index=index)) as gpu:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import sub
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from mmgpu_hooks.experiment.store import TrialStore
 from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S, Progress, RunningTrial
@@ -22,8 +22,12 @@ from mmgpu_hooks.schema.tried import Trial, TrialSpec
 _MUCH_LOAD = 0.25
 """Cores that others use: from there on it is said at once, to be stopped."""
 
-OnProgress = Callable[[str, float], None]
-"""Called with what is going on and the share that is done, 0 to 1."""
+_LEAST_SHARE = 0.01
+"""Of the iterations of a turn, from which on its length can be told from them."""
+
+OnProgress = Callable[[str, float, Optional[float]], None]
+"""Called with what is going on, the share that is done (0 to 1), and the seconds that
+are left, ``None`` while that is unknown."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ def run_plan(
     store: TrialStore | None = None,
     *,
     max_seconds: float = float('inf'),
-    on_progress: OnProgress = lambda words, share: None,
+    on_progress: OnProgress = lambda words, share, left_s: None,
 ) -> Outcome:
     """Train what a plan asks for; nothing is left running, however it ends.
 
@@ -180,6 +184,8 @@ class _Engine:
         self._live: dict[str, RunningTrial] = {}
         """By folder: the one that trains, and those that are held."""
         self._ended_cpu_s = 0.0
+        self._turns_s = list[float]()
+        """Seconds of each turn of this start."""
         self.load = OtherLoad(self._read_own_cpu_s)
         self._others_cores: float | None = None
 
@@ -219,6 +225,7 @@ class _Engine:
             if progress.seconds >= turn.time_limit_s or self.left_s <= 0:
                 break
             self._take_in(turn, trial, progress)
+            progress.seconds = monotonic_s() - begin_s
             self._show(turn, progress)
             if turn.stays and len(progress.blocks) == len(blocks):
                 trial.hold()
@@ -227,6 +234,7 @@ class _Engine:
         progress.seconds = monotonic_s() - begin_s
         if not turn.stays or progress.status != 'completed' or progress.is_over:
             self._end(turn.spec.folder)
+        self._turns_s.append(progress.seconds)
         ended = progress.end(turn.name, min(turn.time_limit_s, self.max_seconds))
         return replace(ended, figures=turn.summarize(progress, ended))
 
@@ -262,11 +270,53 @@ class _Engine:
         words, done = turn.title or turn.name, len(self.trials)
         # a plan that chooses by what it has measured does not know how many
         count = len(self.plan.turns)
-        share = self.passed_s / self.max_seconds
+        share, left_s = self.passed_s / self.max_seconds, self.left_s
         if count:
             at = f'iteration {progress.iterations}' if progress.iterations else ''
             words = f'{done + 1} of {count}: {words}, {at or "starting"}'
-            share = done / count
+            planned = sum(turn.blocks) + turn.warm_up
+            running = progress.iterations / planned if turn.more is None else 0.0
+            share, found_s = estimate_left(
+                self._turns_s,
+                progress.seconds,
+                running=running,
+                done=done,
+                count=count,
+            )
+            left_s = left_s if found_s is None else min(found_s, left_s)
         if self._others_cores is not None and self._others_cores >= _MUCH_LOAD:
             words += f'; other programs use {self._others_cores:.1f} cores'
-        self.on_progress(words, min(share, 1.0))
+        known_s = left_s if left_s < float('inf') else None
+        self.on_progress(words, min(share, 1.0), known_s)
+
+
+def estimate_left(
+    turns_s: Sequence[float],
+    passed_s: float,
+    *,
+    running: float = 0.0,
+    done: int,
+    count: int,
+) -> tuple[float, float | None]:
+    """The share of a plan that is done, and the seconds that are left.
+
+    Args:
+        turns_s: What turns of this start took; those of earlier starts took nothing.
+        passed_s: Since the running turn began.
+        running: The share of its iterations that are done, where their number is known.
+        done: Turns that have ended, in any start.
+        count: All turns of the plan.
+
+    Returns:
+        ``None`` for the seconds while no turn has ended and nothing is known of the
+        first one.
+    """
+    if running > _LEAST_SHARE:
+        mean_s = passed_s / running
+    elif turns_s:
+        mean_s = sum(turns_s) / len(turns_s)
+        # one that takes longer than the others may end at any moment
+        running = min(passed_s / mean_s, 1.0) if mean_s else 1.0
+    else:
+        return done / count, None
+    return (done + running) / count, mean_s * (count - done - running)

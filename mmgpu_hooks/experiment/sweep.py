@@ -6,12 +6,14 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
+from mmgpu_hooks.experiment.save_bench import plan_blocks
 from mmgpu_hooks.experiment.trial import Progress, read_trial_run
 from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
 from mmgpu_hooks.recommend.policy import KEY
@@ -19,14 +21,24 @@ from mmgpu_hooks.recommend.sweep import (
     choose_best,
     complete_row,
     estimate_iter,
+    fit_memory,
     is_settled,
 )
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
-from mmgpu_hooks.schema.tried import Sweep, SweepRow, SweepSetting, Trial, TrialSpec
+from mmgpu_hooks.schema.tried import (
+    ModelBytes,
+    Sweep,
+    SweepRow,
+    SweepSetting,
+    Trial,
+    TrialSpec,
+)
 
 LEAST_WARM_UP = 10
 TRIALS_FOLDER = 'trials'
+OPTIMIZER_KEY = 'optim_wrapper.type'
+AMP_WRAPPER, PLAIN_WRAPPER = 'AmpOptimWrapper', 'OptimWrapper'
 
 _ALIKE = 2
 """Trials, the first ones, that fail alike: the others would fail alike too."""
@@ -36,29 +48,47 @@ _BLOCK_S = 1.0
 
 
 def list_settings(
-    num_workers: Sequence[int], batch_sizes: Sequence[int | None] = (None,)
+    num_workers: Sequence[int], batch_sizes: Sequence[int | None] = (None,), **more: Any
 ) -> tuple[SweepSetting, ...]:
     """Every combination once, in the order of the table.
+
+    PyTorch refuses a ``prefetch_factor`` without workers, so no workers are trained
+    once for all of them.
 
     Args:
         num_workers: Numbers of workers.
         batch_sizes: Images per batch; ``None`` keeps the config's own.
+        **more: Values of other fields of a setting.
     """
-    return tuple(
-        SweepSetting(workers, batch)
-        for batch in sorted(set(batch_sizes), key=lambda size: size or 0)
-        for workers in sorted(set(num_workers))
+    values = {
+        'gpus': more.get('gpus'),
+        'amp': more.get('amp'),
+        'pin_memory': more.get('pin_memory'),
+        'prefetch_factor': more.get('prefetch_factor'),
+        'batch_size': batch_sizes,
+        'num_workers': num_workers,
+    }
+    ordered = [
+        sorted(set(some or (None,)), key=lambda one: -1 if one is None else one)
+        for some in values.values()
+    ]
+    found = (SweepSetting(**dict(zip(values, one))) for one in product(*ordered))
+    possible = (
+        one if one.num_workers else replace(one, prefetch_factor=None) for one in found
     )
+    return tuple(dict.fromkeys(possible))
 
 
-def plan_intervals(num_workers: int) -> tuple[int, int]:
+def plan_intervals(
+    num_workers: int, prefetch_factor: int = DEFAULT_PREFETCH
+) -> tuple[int, int]:
     """Iterations of an interval of the evidence, and how many first ones to leave out.
 
     An interval is a round of all workers at least, whose batches come in bursts. What
     workers make while the model is built comes all at once: that is the warm-up.
     """
     interval = max(_LEAST_INTERVAL, num_workers)
-    ahead = num_workers * DEFAULT_PREFETCH
+    ahead = num_workers * prefetch_factor
     return interval, -(-max(LEAST_WARM_UP, ahead) // interval)
 
 
@@ -77,6 +107,12 @@ class SweepPlan(Plan):
     """Seconds of a whole trial, its start included; then it is killed."""
     lengthened: Mapping[str, Any] = field(default_factory=dict)
     """Settings that keep a short training from ending early."""
+    saves: int = 0
+    """Of a checkpoint, to be measured at the end of each trial; one more is made."""
+    prefetch_factor: int = DEFAULT_PREFETCH
+    """The config's own."""
+    notes: Sequence[str] = ()
+    """What to say of the settings themselves."""
 
     def __post_init__(self) -> None:
         # a drift of the machine must not look like the effect of a setting
@@ -103,7 +139,8 @@ class SweepPlan(Plan):
             best=choose_best(rows),
             seconds=outcome.seconds,
             is_interrupted=outcome.is_interrupted,
-            notes=outcome.notes,
+            notes=(*self.notes, *outcome.notes),
+            memory_lines=fit_memory(rows),
         )
 
     def _refuse_failing(self, trials: Sequence[Trial]) -> None:
@@ -120,21 +157,38 @@ class SweepPlan(Plan):
             )
 
     def _make_turn(self, setting: SweepSetting) -> Turn:
-        interval, warm_up = plan_intervals(setting.num_workers)
+        prefetch = setting.prefetch_factor or self.prefetch_factor
+        interval, warm_up = plan_intervals(setting.num_workers, prefetch)
         # workers persist, so that short epochs do not make it a measurement of their
         # start
         named = {
             'num_workers': setting.num_workers,
             'persistent_workers': True if setting.num_workers else None,
             'batch_size': setting.batch_size,
+            'prefetch_factor': setting.prefetch_factor,
+            'pin_memory': setting.pin_memory,
         }
-        asked = {f'{KEY}{key}': v for key, v in named.items() if v is not None}
+        asked: dict[str, Any] = {
+            f'{KEY}{key}': v for key, v in named.items() if v is not None
+        }
+        if setting.amp is not None:
+            asked[OPTIMIZER_KEY] = AMP_WRAPPER if setting.amp else PLAIN_WRAPPER
         name = setting.name.replace(', ', '-').replace(' ', '-')
+        gap = plan_blocks(
+            setting.num_workers, saves=self.saves, prefetch_factor=prefetch
+        )[0]
         spec = TrialSpec(
             config=self.config,
             folder=str(self.folder / TRIALS_FOLDER / name),
             settings={**self.lengthened, **asked},
-            hook={'interval': interval},
+            # a nice value that the config has must not make every save a niced one
+            hook={
+                'interval': interval,
+                **({'worker_nice': None} if self.saves else {}),
+            },
+            last_saves=self.saves + 1 if self.saves else 0,
+            save_gap=gap,
+            ranks=setting.gpus or 1,
         )
         return Turn(
             setting.name,
@@ -142,7 +196,7 @@ class SweepPlan(Plan):
             # the block that is judged is never the last one that it knows of
             blocks=(warm_up * interval, interval, interval),
             more=lambda progress: self._add(interval, warm_up, progress),
-            summarize=lambda *ended: _summarize(setting, warm_up, *ended),
+            summarize=lambda *ended: self._summarize(setting, warm_up, *ended),
             time_limit_s=self.whole_s,
         )
 
@@ -158,14 +212,24 @@ class SweepPlan(Plan):
         intervals = max(math.ceil(_BLOCK_S / max(interval_s, 1e-6)), 1)
         return min(intervals, 1000) * interval
 
-
-def _summarize(
-    setting: SweepSetting, warm_up: int, progress: Progress, trial: Trial
-) -> dict[str, Any]:
-    known = {name: getattr(trial, name) for name in ('error', 'seconds', 'folder')}
-    row = SweepRow(setting, trial.status, **known)
-    if row.error is None and not all(one.is_loss_finite for one in progress.blocks):
-        row = replace(row, status='loss_not_finite')
-    row = complete_row(row, read_trial_run(Path(trial.folder)), warm_up)
-    body: dict[str, Any] = msgspec.to_builtins({'row': row})
-    return body
+    def _summarize(
+        self, setting: SweepSetting, warm_up: int, progress: Progress, trial: Trial
+    ) -> dict[str, Any]:
+        known = {name: getattr(trial, name) for name in ('error', 'seconds', 'folder')}
+        row = SweepRow(setting, trial.status, **known)
+        if trial.status == 'timed_out' and progress.is_enough:
+            # what was to be measured was, before its saves took the rest of the time
+            row = replace(row, status='completed', error=None)
+            row = replace(row, save_unknown='the time limit came before its saves')
+        if progress.save_error is not None:
+            row = replace(row, save_unknown=progress.save_error)
+        counted = next((b.model_bytes for b in progress.blocks if b.model_bytes), None)
+        if counted is not None:
+            row = replace(row, model_bytes=ModelBytes(**counted))
+        if row.error is None and not all(one.is_loss_finite for one in progress.blocks):
+            row = replace(row, status='loss_not_finite')
+        run = read_trial_run(Path(trial.folder))
+        until = progress.measured if self.saves else None
+        row = complete_row(row, run, warm_up, until)
+        body: dict[str, Any] = msgspec.to_builtins({'row': row})
+        return body

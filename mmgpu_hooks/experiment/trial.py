@@ -50,11 +50,9 @@ class RunningTrial:
         self._log, self._events = folder / LOG_NAME, folder / EVENTS_NAME
         self._events.write_bytes(b'')
         self._offset = 0
-        body = json.dumps({'spec': asdict(spec), 'parent': os.getpid()})
-        module = 'mmgpu_hooks.experiment.trial_child'
         with self._log.open('wb') as log:
             self._process = subprocess.Popen(
-                [sys.executable, '-m', module, body],
+                build_command(spec, os.getpid()),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -144,6 +142,22 @@ class RunningTrial:
         return next((line.strip() for line in reversed(lines) if line.strip()), '')
 
 
+def build_command(spec: TrialSpec, parent: int) -> list[str]:
+    """The command line of a trial: one process, or torchrun and one a rank.
+
+    Args:
+        spec: What to train.
+        parent: Process id of the one that starts it.
+    """
+    body = json.dumps({'spec': asdict(spec), 'parent': parent})
+    child = ['-m', 'mmgpu_hooks.experiment.trial_child', body]
+    if spec.ranks == 1:
+        return [sys.executable, *child]
+    # standalone: a port of its own, so that trials on one host do not meet
+    torchrun = ['-m', 'torch.distributed.run', '--standalone']
+    return [sys.executable, *torchrun, f'--nproc-per-node={spec.ranks}', *child]
+
+
 def read_tree_cpu_s(pid: int | None = None) -> float:
     """CPU seconds of a process, its descendants and those that were waited for.
 
@@ -210,6 +224,8 @@ class Block:
     """Iterations that the training still has."""
     is_loss_finite: bool = True
     """Whether every loss up to its end was a number, as far as it is logged."""
+    model_bytes: dict[str, int] | None = None
+    """Fields of :class:`mmgpu_hooks.schema.tried.ModelBytes`, with the first block."""
 
 
 @dataclass
@@ -228,12 +244,20 @@ class Progress:
     """Whether no further iterations are asked for."""
     first_block_s: float | None = None
     """``seconds`` when it was done."""
+    save_error: str | None = None
+    """Why its last saves ended the training."""
+
+    @property
+    def measured(self) -> int:
+        """Iterations of all blocks, without those of its last saves."""
+        return sum(len(block.seconds) for block in self.blocks)
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Take one event of :meth:`RunningTrial.read_events` in."""
         if event['event'] == 'over':
             self.is_over = True
             self.status, self.error = event['status'], event['error']
+            self.save_error = event.get('save_error')
             self.iterations = max(event.get('iterations', 0), self.iterations)
             return
         self.blocks.append(Block(**{k: v for k, v in event.items() if k != 'event'}))

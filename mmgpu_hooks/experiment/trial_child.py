@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mmengine.hooks import Hook
+from mmengine.dist import broadcast_object_list, is_main_process
+from mmengine.hooks import CheckpointHook, Hook
 
 from mmgpu_hooks.config.loading import parse_flat
 from mmgpu_hooks.config.settings import (
@@ -28,7 +29,7 @@ from mmgpu_hooks.config.settings import (
     complete_settings,
     is_our_hook,
 )
-from mmgpu_hooks.experiment.trial import EVENTS_NAME, shorten
+from mmgpu_hooks.experiment.trial import ENDLESS, EVENTS_NAME, shorten
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.schema.tried import TrialSpec
 
@@ -73,21 +74,41 @@ class TrialHook(Hook):
 
     Args:
         events: The file to report to.
-        blocks: Iterations of each block; training ends when it does.
+        blocks: Iterations of each block; training ends when it does. Of several ranks
+            the first one reads it, and tells the others.
+        last_saves: Saves to make when the blocks have ended.
+        save_gap: Iterations from each of them to the next.
     """
 
     # after every other hook: the last iteration is recorded whole
     priority = 'LOWEST'
 
-    def __init__(self, events: Path, blocks: Iterator[int]) -> None:
+    def __init__(
+        self,
+        events: Path,
+        blocks: Iterator[int],
+        last_saves: int = 0,
+        save_gap: int = 0,
+    ) -> None:
         self._events, self._blocks = events, blocks
-        self._left = next(blocks, 1)
+        self._left = 1
+        self._last_saves, self._save_gap = last_saves, save_gap
+        self._until_save: int | None = None
+        """Iterations to the next of the last saves, once the blocks have ended."""
         self._last_s: float | None = None
         self._seconds: list[float] = []
         self._starts: list[int] = []
         self._is_start = False
         self._restarts = 0
         self.done = 0
+
+    @property
+    def is_saving(self) -> bool:
+        """True after the last block, while only saves are made."""
+        return self._until_save is not None
+
+    def before_train(self, runner: Any) -> None:
+        self._left = self._next_block() or 1
 
     def before_train_epoch(self, runner: Any) -> None:
         self._is_start = True
@@ -101,6 +122,11 @@ class TrialHook(Hook):
         if self._is_start or restarts != self._restarts:
             self._starts.append(len(self._seconds))
         self._is_start, self._restarts = False, restarts
+        if self._until_save is not None:
+            self._until_save -= 1
+            # its interval decides whether the checkpoint hook saves after this one
+            is_due = self._until_save <= 0
+            _find_saver(runner).interval = 1 if is_due else ENDLESS
 
     def after_train_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
@@ -108,6 +134,13 @@ class TrialHook(Hook):
         now_s = monotonic_s()
         self.done += 1
         # the start of the very first is unknown
+        if self._until_save is not None:
+            if self._until_save <= 0:
+                self._last_saves -= 1
+                self._until_save = self._save_gap
+            if not self._last_saves:
+                raise TrialOver
+            return
         self._seconds.append(now_s - self._last_s if self._last_s is not None else 0.0)
         self._last_s = now_s
         self._left -= 1
@@ -116,8 +149,8 @@ class TrialHook(Hook):
         sampler = runner.train_dataloader.batch_sampler
         # MMEngine has read them for its log: no tensor is waited for
         history = runner.message_hub.log_scalars.get('train/loss')
-        report(
-            self._events,
+        is_first = self.done == len(self._seconds)
+        self._report(
             'block',
             seconds=self._seconds,
             starts=self._starts,
@@ -125,19 +158,59 @@ class TrialHook(Hook):
             # this hook is called before the loop counts the iteration
             left=runner.max_iters - runner.iter - 1,
             is_loss_finite=history is None or bool(np.isfinite(history.data[0]).all()),
+            model_bytes=count_model_bytes(runner) if is_first else None,
         )
-        block = next(self._blocks, None)
+        block = self._next_block()
+        if block is None and self._last_saves:
+            self._until_save = 1
+            return
         if block is None:
             raise TrialOver
         self._left, self._seconds, self._starts = block, [], []
         self._last_s = monotonic_s()
 
+    def _next_block(self) -> int | None:
+        """Iterations of the next block, the same on every rank; ``None`` at the end."""
+        said = [next(self._blocks, None) if is_main_process() else None]
+        broadcast_object_list(said)
+        return said[0]
+
+    def _report(self, event: str, **body: Any) -> None:
+        if is_main_process():
+            report(self._events, event, **body)
+
+
+def _find_saver(runner: Any) -> Any:
+    return next(hook for hook in runner.hooks if isinstance(hook, CheckpointHook))
+
+
+def count_model_bytes(runner: Any) -> dict[str, int]:
+    """Bytes of the model, its gradients and its optimizer's state, as they are now.
+
+    MMEngine frees gradients after each step, so one is counted as its parameter.
+    """
+    model, wrapper = runner.model, runner.optim_wrapper
+    parameters = list(model.parameters())
+    wrappers = wrapper.values() if hasattr(wrapper, 'values') else [wrapper]
+    states = [
+        value
+        for one in wrappers
+        for state in one.optimizer.state.values()
+        for value in state.values()
+        if hasattr(value, 'nbytes')
+    ]
+    return {
+        'parameters': sum(one.nbytes for one in (*parameters, *model.buffers())),
+        'gradients': sum(one.nbytes for one in parameters if one.requires_grad),
+        'optimizer_state': sum(value.nbytes for value in states),
+    }
+
 
 def run_child(spec: TrialSpec) -> None:
     """Train, and report how it ended."""
     events = Path(spec.folder, EVENTS_NAME)
-    hook = TrialHook(events, map(int, sys.stdin))
-    status, reason = 'completed', None
+    hook = TrialHook(events, map(int, sys.stdin), spec.last_saves, spec.save_gap)
+    status, reason, save_error = 'completed', None, None
     try:
         _train(spec, hook)
     except TrialOver:
@@ -146,7 +219,12 @@ def run_child(spec: TrialSpec) -> None:
     except BaseException as error:  # noqa: BLE001
         traceback.print_exc()
         status, reason = classify_error(type(error).__name__, str(error))
-    report(events, 'over', status=status, error=reason, iterations=hook.done)
+    if hook.is_saving and reason is not None:
+        # everything else was measured before
+        status, reason, save_error = 'completed', None, reason
+    if is_main_process():
+        more = {'iterations': hook.done, 'save_error': save_error}
+        report(events, 'over', status=status, error=reason, **more)
 
 
 def _train(spec: TrialSpec, hook: TrialHook) -> None:
@@ -194,7 +272,8 @@ def read_trial_config(spec: TrialSpec) -> Any:
     before = parse_flat(config.to_dict())
     config.merge_from_dict(complete_settings(before, spec.settings))
     config.work_dir = spec.folder
-    config.launcher = 'none'
+    config.launcher = 'none' if spec.ranks == 1 else 'pytorch'
+    _drop_amp_arguments(config)
     config.resume = False
     if spec.is_whole:
         return config
@@ -210,6 +289,14 @@ def read_trial_config(spec: TrialSpec) -> Any:
     return config
 
 
+def _drop_amp_arguments(config: Any) -> None:
+    """Take out what only MMEngine's AmpOptimWrapper knows, where it is not used."""
+    wrapper = config.get('optim_wrapper')
+    if wrapper and wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':
+        for name in ('loss_scale', 'dtype', 'use_fsdp'):
+            wrapper.pop(name, None)
+
+
 def _set_hooks(config: Any, spec: TrialSpec) -> None:
     given = dict(config.get('default_hooks') or {})
     custom = list(config.get('custom_hooks') or [])
@@ -223,12 +310,13 @@ def _set_hooks(config: Any, spec: TrialSpec) -> None:
         own = dict(ours[0]) if ours else {}
         fixed = {'type': HOOK_TYPE, 'summary': False}
         hooks[HOOK_KEY] = {**own, **fixed, **spec.hook}
-    if spec.save_interval is not None:
+    save_interval = spec.save_interval or (ENDLESS if spec.last_saves else None)
+    if save_interval is not None:
         content = dict(saver) if isinstance(saver, dict) else {}
         hooks['checkpoint'] = {
             'type': 'CheckpointHook',
             'by_epoch': False,
-            'interval': spec.save_interval,
+            'interval': save_interval,
             'max_keep_ckpts': 1,
             'save_last': False,
             **{key: content[key] for key in _CONTENT_OF_SAVES if key in content},
@@ -290,8 +378,10 @@ def main(text: str) -> None:
         text: JSON: ``spec`` with the fields of a TrialSpec; ``parent``, a process id.
     """
     body = json.loads(text)
-    die_with_parent(body['parent'])
-    run_child(TrialSpec(**body['spec']))
+    spec = TrialSpec(**body['spec'])
+    # a rank is a child of torchrun's
+    die_with_parent(body['parent'] if spec.ranks == 1 else os.getppid())
+    run_child(spec)
 
 
 if __name__ == '__main__':

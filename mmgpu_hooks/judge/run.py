@@ -246,9 +246,16 @@ class Run(Figures):
         """
         return cls(read_evidence(path))
 
-    def since(self, number: int) -> Run:
-        """From one of its intervals on, as a run of its own that did not end."""
+    def since(self, number: int, until: int | None = None) -> Run:
+        """From one of its intervals on, as a run of its own that did not end.
+
+        Args:
+            number: Intervals to leave out.
+            until: The last iteration; by default all.
+        """
         intervals = self.intervals[number:]
+        if until is not None:
+            intervals = tuple(one for one in intervals if one.iteration <= until)
         part = Run(replace(self.evidence, intervals=intervals, end=None))
         part.other_ranks = self.other_ranks
         return part

@@ -295,3 +295,9 @@ def _behind_warm_up(
         return done, held
     late = done >= done[0] + max(WARM_UP * (done[-1] - done[0]), warm_up)
     return done[late], held[late]
+
+
+def fit_line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
+    """Slope and constant of a line through at least two points, by least squares."""
+    slope, constant = np.polyfit(np.array(xs, float), np.array(ys, float), 1)
+    return float(slope), float(constant)

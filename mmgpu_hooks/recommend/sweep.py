@@ -6,15 +6,22 @@ Each trial left the evidence of a run; its row holds what the table and CSV say 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import ITER, summarize_figures
-from mmgpu_hooks.model.stats import LEAST_VALUES, estimate_mean
+from mmgpu_hooks.model.stats import LEAST_VALUES, estimate_mean, fit_line
 from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH, SAME_SPEED, cap_workers
 from mmgpu_hooks.schema.judged import Estimate
-from mmgpu_hooks.schema.tried import SweepRow, SweepSetting
+from mmgpu_hooks.schema.tried import (
+    BatchMemory,
+    GpuSpan,
+    MemoryLine,
+    SweepRow,
+    SweepSetting,
+)
 
 SETTLED = 0.03
 """The iteration time is known well enough when its interval is within this share."""
@@ -43,15 +50,23 @@ def is_settled(iter_s: Estimate | None) -> bool:
     return iter_s.half_width <= SETTLED * iter_s.value
 
 
-def complete_row(row: SweepRow, run: Run | None, warm_up: int) -> SweepRow:
+def complete_row(
+    row: SweepRow, run: Run | None, warm_up: int, until: int | None = None
+) -> SweepRow:
     """Add what a trial recorded.
 
     Args:
         row: With how the trial ended.
         run: What it left, if anything that can be read.
         warm_up: First intervals to leave out.
+        until: The last iteration that counts: those after it only make saves.
     """
-    if run is None or len(run.intervals) <= warm_up:
+    if run is None:
+        return row
+    row = _add_saves(row, run)
+    run = run.since(0, until)
+    row = replace(row, gpu_timeline=tuple(_list_spans(run, warm_up)))
+    if len(run.intervals) <= warm_up:
         return row
     # steady figures leave out the first interval themselves
     steady = run.since(max(warm_up - 1, 0))
@@ -61,6 +76,11 @@ def complete_row(row: SweepRow, run: Run | None, warm_up: int) -> SweepRow:
         is_known = worker_s is not None and iter_s and math.isfinite(iter_s)
         cores = cores + (worker_s or 0.0) / (iter_s or 1.0) if is_known else None
     gpu, cap = steady.gpu, None
+    util_pct = gpu.util_pct if gpu else None
+    images_per_s = steady.images_per_s
+    if images_per_s is not None:
+        # the evidence is that of one rank
+        images_per_s *= row.setting.gpus or 1
     if steady.run.host.usable_cores is not None:
         cap = cap_workers(steady, DEFAULT_PREFETCH)
     return replace(
@@ -68,14 +88,92 @@ def complete_row(row: SweepRow, run: Run | None, warm_up: int) -> SweepRow:
         iterations=steady.steady_iterations,
         iter_s=estimate_iter(run, warm_up),
         data_wait_s=steady.data_wait_s,
-        images_per_s=steady.images_per_s,
-        gpu_util_pct=gpu.util_pct if gpu else None,
+        images_per_s=images_per_s,
+        gpu_util_pct=util_pct,
+        gpu_zero_pct=gpu.zero_pct if gpu else None,
+        gpu_samples=int(gpu.samples) if gpu else 0,
+        gpu_unknown=run.why_no_gpu_util if util_pct is None else None,
         memory_peak_bytes=steady.gpu_mem_peak_bytes,
+        memory_reserved_bytes=steady.gpu_mem_reserved_bytes,
+        host_memory_bytes=steady.process_rss_bytes,
         cpu_cores=cores,
         external_cpu_cores=steady.external_cpu_cores,
         most_workers=cap.workers if cap else None,
         most_workers_reason=cap.reason if cap else None,
     )
+
+
+def _add_saves(row: SweepRow, run: Run) -> SweepRow:
+    """The saves beside the running workers, without the first: its caches are cold."""
+    saves = [one for one in run.save_records[1:] if one.error is None]
+    if not saves:
+        return row
+    delays = [one.run_delay_s for one in saves if one.run_delay_s is not None]
+    return replace(
+        row,
+        saves_s=tuple(one.wall_s for one in saves),
+        save_s=median(one.wall_s for one in saves),
+        save_run_delay_s=median(delays) if delays else None,
+    )
+
+
+def _list_spans(run: Run, warm_up: int) -> Iterator[GpuSpan]:
+    """The card in each interval with samples of its utilisation."""
+    for number, interval in enumerate(run.intervals):
+        gpu = interval.gpu
+        if gpu is None or gpu.util_pct is None:
+            continue
+        yield GpuSpan(
+            begin_s=max(interval.elapsed_s - interval.duration_s, 0.0),
+            end_s=interval.elapsed_s,
+            util_pct=gpu.util_pct,
+            zero_pct=gpu.zero_pct,
+            samples=gpu.samples,
+            is_warm_up=number < warm_up,
+        )
+
+
+def fit_memory(rows: Sequence[SweepRow]) -> tuple[MemoryLine, ...]:
+    """Memory against batch size, a line for each group of otherwise equal settings.
+
+    Args:
+        rows: All trials; those that failed are left out.
+
+    Returns:
+        Nothing for a group with fewer than two batch sizes.
+    """
+    groups: dict[str, dict[int, BatchMemory]] = {}
+    is_cuda = any(row.memory_peak_bytes for row in rows)
+    for row in rows:
+        batch = row.setting.batch_size
+        total = row.memory_peak_bytes if is_cuda else row.host_memory_bytes
+        if batch is None or not total or not row.is_measured:
+            continue
+        rest = replace(row.setting, batch_size=None, prefetch_factor=None)
+        found = groups.setdefault(replace(rest, pin_memory=None).group, {})
+        if batch in found and found[batch].total_bytes >= total:
+            continue
+        reserved = row.memory_reserved_bytes if is_cuda else None
+        found[batch] = BatchMemory(batch, total, row.model_bytes, reserved)
+    return tuple(
+        _fit_memory(name, 'cuda' if is_cuda else 'host', found)
+        for name, found in groups.items()
+        if len(found) > 1
+    )
+
+
+def _fit_memory(
+    group: str, source: str, found: Mapping[int, BatchMemory]
+) -> MemoryLine:
+    points = tuple(found[batch] for batch in sorted(found))
+    image, fixed = fit_line(
+        [one.batch_size for one in points], [one.total_bytes for one in points]
+    )
+    off_pct = max(
+        100 * abs(fixed + image * one.batch_size - one.total_bytes) / one.total_bytes
+        for one in points
+    )
+    return MemoryLine(group, source, points, fixed, image, off_pct)
 
 
 def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
@@ -90,11 +188,13 @@ def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
     Returns:
         Nothing for a batch size none of whose trials may be recommended.
     """
-    groups: dict[int | None, list[SweepRow]] = {}
+    groups: dict[tuple[int | None, int | None], list[SweepRow]] = {}
     for row in rows:
         is_done = row.status == 'completed' and row.is_measured
         if is_done and not exceeds_host(row):
-            groups.setdefault(row.setting.batch_size, []).append(row)
+            # more GPUs make a larger batch of it, too
+            one = row.setting
+            groups.setdefault((one.batch_size, one.gpus), []).append(row)
     best = []
     for group in groups.values():
         enough = (1 - SAME_SPEED) * max(map(_speed, group))

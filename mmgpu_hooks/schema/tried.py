@@ -17,12 +17,62 @@ class SweepSetting:
 
     num_workers: int
     batch_size: Optional[int] = None
+    """Of each process that trains."""
+    prefetch_factor: Optional[int] = None
+    pin_memory: Optional[bool] = None
+    amp: Optional[bool] = None
+    """True if the forward pass runs in mixed precision."""
+    gpus: Optional[int] = None
+    """Processes that torchrun starts, one a card."""
 
     @property
     def name(self) -> str:
-        """``4 workers, batch 3``."""
+        """``4 workers, batch 3, prefetch 2, AMP on``."""
         words = plural(self.num_workers, 'worker')
-        return words if self.batch_size is None else f'{words}, batch {self.batch_size}'
+        return ', '.join(filter(None, (words, self.group)))
+
+    @property
+    def group(self) -> str:
+        """Everything but the workers: ``batch 3, prefetch 2, AMP on``."""
+        switch = {True: 'on', False: 'off'}
+        words = {
+            'batch {}': self.batch_size,
+            'prefetch {}': self.prefetch_factor,
+            'pin_memory {}': switch.get(self.pin_memory),  # type: ignore[arg-type]
+            'AMP {}': switch.get(self.amp),  # type: ignore[arg-type]
+        }
+        parts = [text.format(one) for text, one in words.items() if one is not None]
+        return ', '.join([*parts, *([plural(self.gpus, 'GPU')] if self.gpus else [])])
+
+
+@dataclass(frozen=True)
+class GpuSpan:
+    """The card in one interval of a trial."""
+
+    begin_s: float
+    """Since the first iteration began."""
+    end_s: float
+    util_pct: float
+    zero_pct: Optional[float]
+    """Share of the samples at 0 %."""
+    samples: int
+    is_warm_up: bool
+    """True if no figure of the row is taken over it."""
+
+
+@dataclass(frozen=True)
+class ModelBytes:
+    """What the trained model itself holds, counted in the training process."""
+
+    parameters: int
+    """Buffers included."""
+    gradients: int
+    optimizer_state: int
+
+    @property
+    def total(self) -> int:
+        """Everything together."""
+        return self.parameters + self.gradients + self.optimizer_state
 
 
 @dataclass(frozen=True)
@@ -44,8 +94,29 @@ class SweepRow:
     """Part of ``iter_s``."""
     images_per_s: Optional[float] = None
     gpu_util_pct: Optional[float] = None
+    gpu_zero_pct: Optional[float] = None
+    """Share of the samples at 0 %."""
+    gpu_samples: int = 0
+    """Of the utilisation, warm-up left out."""
+    gpu_unknown: Optional[str] = None
+    """Why the utilisation is unknown."""
+    gpu_timeline: Tuple[GpuSpan, ...] = ()
+    """Of the whole trial, warm-up included."""
+    model_bytes: Optional[ModelBytes] = None
     memory_peak_bytes: Optional[int] = None
     """Of CUDA's allocator."""
+    memory_reserved_bytes: Optional[int] = None
+    """What CUDA's allocator keeps."""
+    host_memory_bytes: Optional[int] = None
+    """Most that the training process held of the host's memory."""
+    saves_s: Tuple[float, ...] = ()
+    """Each save of a checkpoint beside the running workers, the first left out."""
+    save_s: Optional[float] = None
+    """The median of them."""
+    save_run_delay_s: Optional[float] = None
+    """What a save waited for a core, median."""
+    save_unknown: Optional[str] = None
+    """Why no save was measured."""
     cpu_cores: Optional[float] = None
     """In use by the training process and its workers, mean."""
     external_cpu_cores: Optional[float] = None
@@ -63,6 +134,35 @@ class SweepRow:
 
 
 @dataclass(frozen=True)
+class BatchMemory:
+    """The most that a batch size took in any of its trials."""
+
+    batch_size: int
+    total_bytes: int
+    """The peak of CUDA's allocator; without CUDA of the training process."""
+    model_bytes: Optional[ModelBytes]
+    reserved_bytes: Optional[int] = None
+    """What CUDA's allocator kept."""
+
+
+@dataclass(frozen=True)
+class MemoryLine:
+    """``memory = fixed + image x batch``, by least squares."""
+
+    group: str
+    """What else the trials have in common, such as ``AMP on``."""
+    source: str
+    """``cuda``, the peak of the allocator, or ``host``, the training process."""
+    points: Tuple[BatchMemory, ...]
+    fixed_bytes: float
+    """Taken before the first image."""
+    image_bytes: float
+    """By each further image."""
+    residual_pct: float
+    """Largest distance of a point from the line, as a share of the point."""
+
+
+@dataclass(frozen=True)
 class Sweep:
     """All trials of a config on this host."""
 
@@ -77,6 +177,8 @@ class Sweep:
     """Of this start of the sweep."""
     is_interrupted: bool = False
     notes: Tuple[str, ...] = ()
+    memory_lines: Tuple[MemoryLine, ...] = ()
+    """Memory against batch size, where at least two batch sizes were measured."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +256,11 @@ class TrialSpec:
     save_interval: Optional[int] = None
     """Iterations from one save into the trial's folder to the next, in the place of the
     config's checkpoint hooks; the newest is kept. ``None`` asks for none."""
+    last_saves: int = 0
+    """Saves after the last block: the first at once, the others ``save_gap`` apart."""
+    save_gap: int = 0
+    ranks: int = 1
+    """Processes that train, started by torchrun where they are several."""
     is_whole: bool = False
     """Whether it validates, saves and logs as the config says."""
     profiled: int = 0

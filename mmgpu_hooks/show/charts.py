@@ -11,7 +11,7 @@ import io
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Optional
@@ -22,6 +22,7 @@ from mmgpu_hooks.judge.columns import filled
 from mmgpu_hooks.judge.memory import count_left, find_host_growth
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.figures import format_bytes, format_seconds
+from mmgpu_hooks.schema.judged import Prediction
 from mmgpu_hooks.schema.recorded import PART_NAMES, PARTS
 
 COLORS: dict[str, tuple[str, str]] = {
@@ -49,7 +50,7 @@ COLORS: dict[str, tuple[str, str]] = {
 _LIGHT = {role: light for role, (light, _) in COLORS.items()}
 _ROLES = {light: role for role, light in _LIGHT.items()}
 _INK, _FAINT, _PAPER, _RULE = map(_LIGHT.get, ('ink', 'faint', 'paper', 'rule'))
-_WIDTH = 8.6
+WIDTH = 8.6
 _BAR, _PANEL, _EDGE = 0.29, 1.55, 0.45
 """Inches at 96 pixels: the page's column, a bar, a panel with its title, an axis."""
 _SMALL, _TINY = 9.5, 8.5
@@ -104,7 +105,7 @@ def chart_ledger(run: Run) -> Chart | None:
     whole_s = sum(ledger_s.values())
 
     def paint(figure: Any) -> None:
-        figure.set_size_inches(_WIDTH, _BAR + _EDGE)
+        figure.set_size_inches(WIDTH, _BAR + _EDGE)
         axes, end = figure.subplots(), 0.0
         for role, length in ledger_s.items():
             name, style = PART_NAMES[role], {'color': _LIGHT[role], 'lw': 0.8}
@@ -125,7 +126,7 @@ def chart_ledger(run: Run) -> Chart | None:
 
 def _open_panels(figure: Any, titles: Sequence[str], x_title: str) -> list[Any]:
     """Axes below each other, over a common one."""
-    figure.set_size_inches(_WIDTH, len(titles) * _PANEL + _EDGE)
+    figure.set_size_inches(WIDTH, len(titles) * _PANEL + _EDGE)
     panels = figure.subplots(len(titles), sharex=True, squeeze=False)[:, 0]
     for axes, title in zip(panels, titles):
         axes.set_title(title, loc='left', fontsize=_TINY, fontweight='bold', pad=9)
@@ -172,7 +173,62 @@ def chart_growth(run: Run) -> Chart | None:
     )
 
 
-def _scale_seconds(largest_s: float) -> tuple[float, str]:
+def chart_forecast(
+    points: Sequence[Prediction], marks: Mapping[int, str], measured_s: float | None
+) -> Chart | None:
+    """Predicted iterations against workers with their 90 % band; ``None`` for one.
+
+    Args:
+        points: By number of workers.
+        marks: ``now`` and ``new``, by number of workers.
+        measured_s: An iteration of the run itself.
+    """
+    if len(points) < 2:
+        return None
+    factor, unit = scale_seconds(max(one.iter_time_high_s for one in points))
+    places = {one.num_workers: n for n, one in enumerate(points)}
+    lines = [
+        [factor * getattr(one, f'iter_time_{name}') for one in points]
+        for name in ('low_s', 's', 'high_s')
+    ]
+    best = next((n for n, mark in marks.items() if mark == 'new'), None)
+    title = f'An iteration against workers, {unit}'
+    if best is not None:
+        then = format_seconds(points[places[best]].iter_time_s)
+        title = f'{title}: {then} predicted with {best}'
+        if measured_s is not None:
+            title += f', {format_seconds(measured_s)} measured now'
+
+    def paint(figure: Any) -> None:
+        (axes,) = _open_panels(figure, [title], 'loader workers, evenly spaced')
+        figure.set_size_inches(WIDTH, 2.6)
+        x, color = list(places.values()), _LIGHT['step']
+        low, line, high = lines
+        axes.fill_between(x, low, high, color=color, alpha=0.25, lw=0, label=_BAND)
+        axes.plot(x, line, color=color, marker='o', ms=4, label='predicted')
+        for workers, mark in marks.items():
+            at, is_now = places[workers], mark == 'now'
+            role = 'problem' if is_now else 'accent'
+            value_s = points[at].iter_time_s
+            if is_now and measured_s is not None:
+                value_s = measured_s
+            name = 'this run, measured' if is_now else 'recommended'
+            style = {'color': _LIGHT[role], 'mfc': 'none', 'mew': 1.8}
+            marker = 'D' if is_now else 'o'
+            axes.plot(at, factor * value_s, marker, ms=11, ls='', label=name, **style)
+        axes.set_xticks(x, list(map(str, places)))
+        axes.set_ylim(0)
+        axes.margins(x=0.03)
+        place = {'loc': 'upper right', 'bbox_to_anchor': (1.0, 1.0)}
+        axes.legend(ncols=2, handlelength=1.4, borderaxespad=0.1, **place)
+
+    return Chart(title, paint)
+
+
+_BAND = '9 times in 10 within'
+
+
+def scale_seconds(largest_s: float) -> tuple[float, str]:
     """A unit that figures up to this size are read in."""
     for factor, unit in ((1.0, 's'), (1e3, 'ms')):
         if largest_s * factor >= 1:
@@ -245,7 +301,7 @@ def _track(run: Run, title: str, role: str, field: str, groups: Any) -> _Track |
         usual = _CUT * float(np.percentile(known, 99))
         if 0 < usual < most:
             top, cut = usual, f' (cut off: highest {format_seconds(most)})'
-        factor, unit = _scale_seconds(min(top, most))
+        factor, unit = scale_seconds(min(top, most))
         unit += ' per iteration'
     elif field.endswith('_pct'):
         top, factor, unit = 100.0, 1.0, '%'

@@ -1,14 +1,17 @@
-"""A run as a page: one file, no script, no request to anywhere."""
+"""A run or a sweep as a page: one file, no script, no request to anywhere."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
+from mmgpu_hooks.schema.tried import Sweep
 from mmgpu_hooks.show.charts import COLORS, can_draw, draw
-from mmgpu_hooks.show.document import SIGNS
+from mmgpu_hooks.show.document import SIGNS, Section
 from mmgpu_hooks.show.recommendation import Answer
 from mmgpu_hooks.show.run_sections import describe_page
+from mmgpu_hooks.show.sweep_page import describe_sweep_page
 from mmgpu_hooks.show.text import bind_units, visible
 from mmgpu_hooks.version import __version__
 
@@ -26,6 +29,15 @@ def is_page(beginning: bytes) -> bool:
 
 def render_page(answer: Answer, label: str) -> str:
     """The page of a run, with the label as its title."""
+    return _render(describe_page(answer), label, 'report')
+
+
+def render_sweep_page(sweep: Sweep, label: str) -> str:
+    """The page of a sweep, with the label as its title."""
+    return _render(describe_sweep_page(sweep), label, 'sweep')
+
+
+def _render(described: Sequence[Section], label: str, kind: str) -> str:
     # late, because no other command needs it
     from jinja2 import Environment
     from markupsafe import Markup
@@ -39,10 +51,11 @@ def render_page(answer: Answer, label: str) -> str:
     environment = Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=shown
     )
-    verdict, *sections = describe_page(answer)
+    verdict, *sections = described
     drawn = [(one.name, one.chart) for one in sections if can_draw() and one.chart]
     return environment.from_string(_read_own('page.html')).render(
         can_draw=can_draw(),
+        kind=kind,
         # what is drawn is escaped already
         pictures={name: Markup(draw(chart, name)) for name, chart in drawn},
         sections=sections,

@@ -136,8 +136,16 @@ def describe_verdict(answer: Answer) -> Section:
     return Section(title, 'verdict', [sentence_of(why)] if why else [])
 
 
-def describe_changes(answer: Answer, title: str = '') -> Section:
-    """Both settings side by side, what the change gives, the diff."""
+def describe_changes(
+    answer: Answer, title: str = '', *, every: bool = False
+) -> Section:
+    """Both settings side by side, what the change gives, the diff.
+
+    Args:
+        answer: What to say.
+        title: Of the section.
+        every: Whether the reason of each change is given, not of the first alone.
+    """
     found = answer.recommendation
     changes = found.changes
     if not changes:
@@ -148,6 +156,13 @@ def describe_changes(answer: Answer, title: str = '') -> Section:
     table = Table(['', 'now', 'recommended', '9 times in 10'], rows, 'Both settings')
     why = found.batch_size or [sentence_of(changes[0].reason)]
     facts = [('' if number else 'Why', one) for number, one in enumerate(why)]
+    if every:
+        # changes that follow from one another have one reason
+        reasons: dict[str, list[str]] = {}
+        for change in changes:
+            reasons.setdefault(change.reason, []).append(_name(change))
+        facts = [('Why', one) for one in found.batch_size]
+        facts += [(', '.join(of), sentence_of(one)) for one, of in reasons.items()]
     code = [line for line in answer.diff.splitlines() if line[:1] in '+-@']
     return Section(title, 'changes', facts=facts, table=table, code='\n'.join(code))
 

@@ -97,7 +97,7 @@ def describe_run(answer: Answer) -> list[Section]:
     grows = [growth.description] if growth else []
     said = [describe_settings(run)]
     return [
-        describe_changes(answer, 'What to change'),
+        describe_changes(answer, 'What to change', every=True),
         _time_section(run),
         Section('Over time', 'over-time', chart=charts.chart_timeline(run)),
         _what_if_section(answer, run),
@@ -175,7 +175,8 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
         for workers in sorted(usual | set(marked))
     ]
     table = tabulate_predictions(points, workload.batch_size, marked)
-    return Section(title, 'what-if', table=table)
+    chart = charts.chart_forecast(points, marked, run.iter_s)
+    return Section(title, 'what-if', table=table, chart=chart)
 
 
 def _loader_section(run: Run) -> Section:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ import pytest
 
 from mmgpu_hooks.commands import explain
 from mmgpu_hooks.commands.main import COMMANDS, GROUPS, main
+from mmgpu_hooks.commands.output import say_left, show_progress
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.verdict import VERDICTS
 
@@ -98,6 +100,10 @@ BAD = {
     'verify run --max-minutes nan': '--max-minutes',
     'sweep config.py --num-workers 2.5': '--num-workers',
     'sweep config.py --seconds 0': 'expected seconds above 0',
+    'sweep config.py --amp maybe': '--amp',
+    'sweep config.py --pin-memory 1': '--pin-memory',
+    'sweep config.py --prefetch-factor 0': '--prefetch-factor',
+    'sweep config.py --gpus 0': '--gpus',
     'sweep config.py --time-limit nan': 'expected seconds above 0',
     'save-bench config.py': '--num-workers',
     'save-bench config.py --num-workers 0 --saves 2': '--saves',
@@ -160,3 +166,26 @@ def test_a_path_that_cannot_be_read_is_no_output(capsys):
     assert main(['recommend', name]) == 2
     said = f'mmgpu recommend: expected to use {name}, found "File name too long"; '
     assert capsys.readouterr().err.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ('left_s', 'words'),
+    [
+        (None, ''),
+        (12.4, '12 s left'),
+        (-1.0, '0 s left'),
+        (170.0, '3 min left'),
+        (6000.0, '1 h 40 min left'),
+    ],
+)
+def test_a_bar_says_what_is_left(left_s, words, monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, 'isatty', lambda: True)
+    monkeypatch.setenv('TERM', 'xterm')
+    monkeypatch.setattr(sys, 'stderr', stream)
+    monkeypatch.setattr(sys, '__stderr__', stream)
+    with show_progress() as on_progress:
+        on_progress('2 of 9: 2 workers', 0.25, left_s)
+    assert say_left(left_s) == words
+    assert '2 of 9: 2 workers' in stream.getvalue()
+    assert words in stream.getvalue()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mmgpu_hooks.experiment import engine
-from mmgpu_hooks.experiment.engine import Plan, Turn, run_plan
+from mmgpu_hooks.experiment.engine import Plan, Turn, estimate_left, run_plan
 from mmgpu_hooks.experiment.store import STORE_NAME, open_store
 from mmgpu_hooks.schema.tried import Trial, TrialSpec
 
@@ -30,7 +30,7 @@ def make_plan(folder: Path, seeds: Sequence[int] = (1, 2, 3)) -> Plan:
 
 
 def test_every_turn_is_a_record_and_nothing_is_left(scripted, tmp_path):
-    shown: list[tuple[str, float]] = []
+    shown: list[tuple[str, float, float | None]] = []
     outcome = run_plan(
         make_plan(tmp_path), on_progress=lambda *words: shown.append(words)
     )
@@ -40,8 +40,31 @@ def test_every_turn_is_a_record_and_nothing_is_left(scripted, tmp_path):
         assert trial.figures == {'blocks': 2}
     assert not outcome.is_interrupted
     assert all(one.is_closed for one in scripted.started)
-    assert any(words.startswith('2 of 3: 2, iteration 30') for words, _ in shown)
-    assert all(0 <= share <= 1 for _, share in shown)
+    assert any(words.startswith('2 of 3: 2, iteration 30') for words, *_ in shown)
+    assert all(0 <= share <= 1 for _, share, _ in shown)
+    # three turns of 3 s each by the clock of the script, which runs in jumps
+    left = [seconds for *_, seconds in shown if seconds is not None]
+    assert (left[0], left[1]) == pytest.approx((8.0, 6.0), abs=0.5)
+    assert left[-1] == pytest.approx(0.0, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ('turns_s', 'passed_s', 'running', 'done', 'count', 'expected'),
+    [
+        # nothing is known of the first turn
+        ([], 9.0, 0.0, 0, 4, (0.0, None)),
+        # but where its iterations are counted
+        ([], 10.0, 0.25, 0, 2, (0.125, 70.0)),
+        ([20.0], 10.0, 0.0, 1, 4, (0.375, 50.0)),
+        # it takes longer than those before it
+        ([20.0], 90.0, 0.0, 1, 4, (0.5, 40.0)),
+        # two of an earlier start took no time of this one
+        ([10.0], 5.0, 0.0, 3, 4, (0.875, 5.0)),
+    ],
+)
+def test_what_is_left_of_the_time(turns_s, passed_s, running, done, count, expected):
+    found = estimate_left(turns_s, passed_s, running=running, done=done, count=count)
+    assert found == pytest.approx(expected)
 
 
 def test_other_load_is_said_while_it_can_still_be_stopped(
@@ -49,7 +72,7 @@ def test_other_load_is_said_while_it_can_still_be_stopped(
 ):
     monkeypatch.setattr(engine.OtherLoad, 'read_cores', lambda self: 1.5)
     shown: list[str] = []
-    run_plan(make_plan(tmp_path), on_progress=lambda words, share: shown.append(words))
+    run_plan(make_plan(tmp_path), on_progress=lambda words, *_: shown.append(words))
     said = ['other programs use 1.5 cores' in words for words in shown]
     # nothing is known at the start
     assert (said[0], said[-1]) == (False, True)

@@ -123,3 +123,22 @@ def test_a_whole_trial_validates_and_saves_as_the_config_says(tmp_path):
     assert config.default_hooks.checkpoint.interval == 1
     assert config.visualizer.vis_backends == [{'type': 'WandbVisBackend'}]
     assert config.resume is False
+
+
+@pytest.mark.parametrize('launcher', ['none', 'pytorch'])
+def test_several_ranks_are_launched_and_amp_leaves_nothing(tmp_path, launcher):
+    text = textwrap.dedent(CONFIG) + textwrap.dedent(
+        """\
+        optim_wrapper = dict(
+            type='AmpOptimWrapper', loss_scale='dynamic', optimizer=dict(type='SGD'))
+        """
+    )
+    settings = {'optim_wrapper.type': 'OptimWrapper'}
+    ranks = 1 + (launcher == 'pytorch')
+    config = read(tmp_path, text, settings=settings, ranks=ranks, last_saves=2)
+    assert config.launcher == launcher
+    plain = {'type': 'OptimWrapper', 'optimizer': {'type': 'SGD'}}
+    assert config.optim_wrapper == plain
+    # the checkpoint hook is there, and waits to be asked
+    assert config.default_hooks.checkpoint.interval == 10**9
+    assert read(tmp_path, text).optim_wrapper.loss_scale == 'dynamic'

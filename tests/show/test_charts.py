@@ -6,7 +6,14 @@ import xml.etree.ElementTree as ET
 from fakes.replaced import replace
 from fakes.runs import GIB, make_evidence, make_host_window, make_interval, make_run
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.show.charts import Chart, chart_growth, chart_timeline, draw
+from mmgpu_hooks.schema.judged import Prediction
+from mmgpu_hooks.show.charts import (
+    Chart,
+    chart_forecast,
+    chart_growth,
+    chart_timeline,
+    draw,
+)
 
 
 def test_on_a_page_a_chart_has_its_own_ids_and_the_colours_of_the_page():
@@ -56,3 +63,21 @@ def test_memory_that_grows_is_drawn_up_to_where_it_is_full():
     assert abs(int(full[1]) - (60 * 20 + 10_240)) < 100
     assert full[0] in chart.description
     assert chart_growth(Run(evidence)) is None
+
+
+def test_predicted_iterations_have_a_band_and_both_settings_are_marked():
+    points = [
+        Prediction(workers, 2, 4, s, 0.9 * s, 1.1 * s, 0.0, 4 / s, 'step')
+        for workers, s in ((0, 0.8), (1, 0.5), (2, 0.25))
+    ]
+    chart = chart_forecast(points, {0: 'now', 2: 'new'}, 0.79)
+    assert chart is not None
+    said = (
+        'An iteration against workers, ms: 0.250 s predicted with 2, 0.790 s measured'
+    )
+    assert chart.description.startswith(said)
+    source = draw(chart, 'svg')
+    for words in ('9 times in 10 within', 'this run, measured', 'recommended'):
+        assert words in source
+    assert 'var(--accent)' in source
+    assert chart_forecast(points[:1], {0: 'now'}, 0.79) is None

@@ -12,7 +12,13 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import with_save_cures
 from mmgpu_hooks.schema.judged import Change, Recommendation
-from mmgpu_hooks.show.recommendation import Answer, describe_answer, render_json
+from mmgpu_hooks.show.page import render_page
+from mmgpu_hooks.show.recommendation import (
+    Answer,
+    describe_answer,
+    render_json,
+    sentence_of,
+)
 from mmgpu_hooks.show.terminal import render
 
 HOG = {'workers': 0, 'workers_cpu_s': 0.0, 'other_cpu_s': 8.0}
@@ -52,6 +58,24 @@ def test_the_answer_is_short_and_the_details_are_not():
     words = render_text(replace(full, recommendation=found, diff='+x\n' * 12))
     assert 'A note.' in words and 'Why' not in words
     assert '1.1 % more (-12.5 to 14.7 %)' in words
+
+
+def test_details_have_the_reason_of_every_change():
+    full = make_full_run()
+    first = full.recommendation.changes[0]
+    second = Change('train_dataloader.pin_memory', False, True, 'copies wait', 'high')
+    third = replace(second, key='train_dataloader.persistent_workers')
+    found = replace(full.recommendation, changes=(first, second, third))
+    full = replace(full, recommendation=found)
+    words = words_of(render_text(full, details=True))
+    assert words_of(sentence_of(first.reason)) in words
+    # what has the same reason has it once
+    assert 'pin_memory, persistent_workers Copies wait.' in words
+    assert words.count('Copies wait.') == 1
+    assert 'Copies wait.' not in words_of(render_text(full))
+    page = render_page(full, 'run1')
+    assert 'pin_memory, persistent_workers' in page
+    assert 'Copies wait.' in page
 
 
 def test_slow_saves_have_their_cause():

@@ -67,13 +67,50 @@ def test_settings_are_swept_kept_and_not_trained_again(ask, tmp_path):
     assert summary is not None and summary.ledger_s['validation'] == 0
     log = (trial / 'training.log').read_text()
     assert 'EMAHook' in log
-    assert 'CheckpointHook' not in log
+    # after all that is measured it makes saves, the first of which does not count
+    assert len(alone['saves_s']) == len(beside['saves_s']) == 2
+    assert alone['save_s'] == pytest.approx(sum(alone['saves_s']) / 2)
+    saved = [save.iteration for save in summary.save_records]
+    assert saved[0] == summary.intervals[-1].iteration - 2 * 8
+    assert [saved[1] - saved[0], saved[2] - saved[1]] == [8, 8]
+    assert alone['iterations'] <= saved[0]
+
+    # what the model holds is counted: 3 x 3 x 3 weights at least
+    counted = alone['model_bytes']
+    assert counted['parameters'] >= counted['gradients'] > 100
+    assert alone['host_memory_bytes'] > 2**26
+    assert alone['gpu_timeline'] == []
+    assert 'CPU' in alone['gpu_unknown']
+    page = Path(body['page']).read_text()
+    assert page.count('<svg') == 2
+    assert 'Unknown: training runs on the CPU' in page
 
     # nothing of it is trained again
     before = sorted(folder.glob('trials/*/*/*.log'))
     again = ask('sweep', config, *words)
     assert again['rows'][0]['iter_s'] == alone['iter_s']
     assert sorted(folder.glob('trials/*/*/*.log')) == before
+
+
+@pytest.mark.slow
+def test_several_ranks_train_the_same_blocks_and_one_reports(tmp_path, monkeypatch):
+    monkeypatch.setenv('PYTHONPATH', environ()['PYTHONPATH'])
+    monkeypatch.setenv('OMP_NUM_THREADS', '1')
+    # gloo, as there is no card; torchrun and its ranks are real
+    more = "env_cfg = dict(dist_cfg=dict(backend='gloo'))\n"
+    more += (
+        "model_wrapper_cfg = dict(type='MMDistributedDataParallel', device_ids=None)"
+    )
+    config = write_config(tmp_path, step_s=0.002, more=more)
+    spec = TrialSpec(str(config), str(tmp_path / 'trial'), ranks=2, last_saves=2)
+    rest = iter([7, 0])
+    asked = Turn('2', spec, (10, 5), more=lambda _: next(rest), time_limit_s=120.0)
+    (trial,) = run_plan(Plan([asked])).trials
+    assert (trial.status, trial.error) == ('completed', None)
+    run = read_trial_run(tmp_path / 'trial')
+    assert run.run.world_size == 2
+    assert len(run.save_records) == 2
+    assert processes_of(tmp_path) == []
 
 
 @pytest.mark.timing

@@ -1,0 +1,370 @@
+"""The charts of a sweep's page: memory, utilisation over time, speed and saves.
+
+Each title says what was found; a figure that is unknown has no axes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mmgpu_hooks.schema.figures import format_bytes, format_seconds, plural
+from mmgpu_hooks.schema.tried import MemoryLine, Sweep, SweepRow
+from mmgpu_hooks.show.charts import COLORS, WIDTH, Chart, scale_seconds
+
+_LIGHT = {role: light for role, (light, _) in COLORS.items()}
+_LINES = (
+    ('data_wait', 'o'),
+    ('step', 's'),
+    ('gpu', '^'),
+    ('hooks', 'D'),
+    ('startup', 'v'),
+    ('validation', 'P'),
+    ('checkpoint_save', 'X'),
+    ('other', '*'),
+)
+"""Colour and marker of each line: no two are told apart by colour alone."""
+_TINY = 8.5
+_MOST_TIMELINES = 24
+_GIB = 2.0**-30
+
+
+def _titled(axes: Any, title: str) -> None:
+    axes.set_title(title, loc='left', fontsize=9.5, fontweight='bold', pad=9)
+    axes.grid(axis='y', color=_LIGHT['rule'], lw=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis='y', length=0)
+
+
+def _label_x(axes: Any, words: str) -> None:
+    axes.set_xlabel(words, loc='right', fontsize=_TINY, color=_LIGHT['faint'])
+
+
+def title_memory(line: MemoryLine) -> str:
+    """``Batch 8 takes 1.5 times what batch 1 takes, not 8 times: ...``."""
+    first, last = line.points[0], line.points[-1]
+    times = last.batch_size / first.batch_size
+    grown = last.total_bytes / first.total_bytes
+    title = f'Batch {last.batch_size} takes {grown:.2g} times what batch '
+    title += f'{first.batch_size} takes, not {times:.3g} times'
+    if line.fixed_bytes > 0:
+        title += f': {format_bytes(line.fixed_bytes)} are taken before the first image'
+    return title
+
+
+def _memory_parts(line: MemoryLine) -> dict[str, tuple[str, list[float]]]:
+    """Label, and the GiB of each batch size, by the colour's role; all from below."""
+    rest = 'activations and temporaries'
+    if line.source == 'host':
+        rest = 'activations, Python, libraries and data'
+    parts: dict[str, tuple[str, list[float]]] = {}
+
+    def add(role: str, label: str, sizes: Sequence[float]) -> None:
+        if any(sizes):
+            parts[role] = label, [_GIB * size for size in sizes]
+
+    models = [point.model_bytes for point in line.points]
+    known = [one for one in models if one is not None]
+    if len(known) == len(models):
+        add('step', 'parameters', [one.parameters for one in known])
+        add('validation', 'gradients', [one.gradients for one in known])
+        add('hooks', 'optimizer state', [one.optimizer_state for one in known])
+        others = [p.total_bytes - m.total for p, m in zip(line.points, known)]
+        add('data_wait', rest, [max(size, 0) for size in others])
+    else:
+        add('data_wait', 'all together', [point.total_bytes for point in line.points])
+    kept = [max((p.reserved_bytes or 0) - p.total_bytes, 0) for p in line.points]
+    add('other', 'kept by the allocator beyond its peak', kept)
+    return parts
+
+
+def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
+    """Memory against batch size by part, with the fitted line and its intercept.
+
+    Args:
+        line: Fitted to at least two batch sizes.
+        failed: Batch sizes that ran out of memory.
+    """
+    title, parts = title_memory(line), _memory_parts(line)
+    xs = [point.batch_size for point in line.points]
+    most = max([*xs, *failed])
+    image = format_bytes(line.image_bytes)
+    fitted = f'fitted: {format_bytes(line.fixed_bytes)} + {image} an image, within '
+    fitted += f'{line.residual_pct:.1f} %'
+
+    def paint(figure: Any) -> None:
+        figure.set_size_inches(WIDTH, 3.6)
+        axes, bottom = figure.subplots(), [0.0] * len(xs)
+        _titled(axes, title)
+        near = min(b - a for a, b in zip(xs, xs[1:]))
+        width = min(max(0.6 * near, 0.014 * most), 0.08 * most)
+        for role, (label, sizes) in parts.items():
+            style = {'color': _LIGHT[role], 'edgecolor': _LIGHT['paper'], 'lw': 0.6}
+            axes.bar(xs, sizes, width, bottom, label=label, **style)
+            bottom = [low + size for low, size in zip(bottom, sizes)]
+        top = max(bottom)
+        ends = [0, 1.05 * most]
+        heights = [_GIB * (line.fixed_bytes + line.image_bytes * x) for x in ends]
+        axes.plot(ends, heights, color=_LIGHT['ink'], label=fitted)
+        first = line.points[0]
+        each = _GIB * first.total_bytes / first.batch_size
+        label = f'if it were proportional to batch {first.batch_size}'
+        axes.plot(
+            ends, [each * x for x in ends], color=_LIGHT['faint'], ls=':', label=label
+        )
+        if line.fixed_bytes > 0:
+            axes.plot(0, heights[0], 'o', color=_LIGHT['ink'], clip_on=False, ms=6)
+        for point, height in zip(line.points, bottom):
+            said = format_bytes(point.total_bytes)
+            place = {'ha': 'center', 'va': 'bottom', 'fontsize': _TINY}
+            axes.text(point.batch_size, height + 0.02 * top, said, **place)
+        for batch in failed:
+            place = {'ha': 'center', 'va': 'top', 'fontsize': _TINY}
+            color = _LIGHT['problem']
+            axes.text(batch, 1.2 * top, 'out of\nmemory', color=color, **place)
+        axes.set(xlim=(0, 1.08 * most), ylim=(0, 1.25 * top), ylabel='GiB')
+        axes.set_xticks(sorted({0, *xs, *failed}))
+        _label_x(axes, 'batch size, images')
+        place = {'loc': 'upper left', 'bbox_to_anchor': (0, -0.13), 'ncols': 2}
+        axes.legend(handlelength=1.6, borderaxespad=0.0, **place)
+
+    return Chart(title, paint)
+
+
+def title_timeline(row: SweepRow, *, is_best: bool) -> str:
+    """``2 workers, batch 8: 43 %, 31 % of the time at 0 %``."""
+    mark = '★ ' if is_best else ''
+    name = f'{mark}{row.setting.name}'
+    if row.gpu_util_pct is None:
+        return f'{name}\ntoo short for a figure'
+    idle = ''
+    if row.gpu_zero_pct is not None:
+        idle = f', {row.gpu_zero_pct:.0f} % of time at 0'
+    return f'{name}\n{row.gpu_util_pct:.0f} %{idle} (n={row.gpu_samples})'
+
+
+def chart_timelines(sweep: Sweep) -> Chart | None:
+    """Utilisation and its share at 0 % over time, a panel a setting.
+
+    Returns:
+        ``None`` where no trial has a sample.
+    """
+    rows = [row for row in sweep.rows if row.gpu_timeline][:_MOST_TIMELINES]
+    if not rows:
+        return None
+    columns = max(min(len({row.setting.num_workers for row in rows}), 4), 2)
+    lines = -(-len(rows) // columns)
+    description = '; '.join(
+        title_timeline(row, is_best=row.setting in sweep.best).replace('\n', ': ')
+        for row in rows
+    )
+    end_s = max(row.gpu_timeline[-1].end_s for row in rows)
+
+    def paint(figure: Any) -> None:
+        figure.set_size_inches(WIDTH, 1.55 * lines + 0.75)
+        grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+        for axes in grid.flat[len(rows) :]:
+            axes.set_visible(False)
+        for axes, row in zip(grid.flat, rows):
+            _paint_timeline(axes, row, is_best=row.setting in sweep.best)
+            axes.set(xlim=(0, end_s), ylim=(0, 100), yticks=[0, 50, 100])
+        for axes in grid[:, 0]:
+            axes.set_ylabel('%', color=_LIGHT['faint'])
+        for n in range(columns):
+            shown = [axes for axes in grid[:, n] if axes.get_visible()]
+            shown[-1].tick_params(labelbottom=True)
+        _label_x(grid[-1, 0], 'seconds since training began')
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc='outside lower right', ncols=3)
+
+    return Chart(f'GPU utilisation over time: {description}.', paint)
+
+
+def _paint_timeline(axes: Any, row: SweepRow, *, is_best: bool) -> None:
+    spans = row.gpu_timeline
+    color = _LIGHT['accent'] if is_best else _LIGHT['ink']
+    title = title_timeline(row, is_best=is_best)
+    style = {'loc': 'left', 'fontsize': _TINY, 'fontweight': 'bold', 'color': color}
+    axes.set_title(title, pad=5, **style)
+    axes.grid(axis='y', color=_LIGHT['rule'], lw=0.7)
+    axes.tick_params(axis='y', length=0)
+    warm = [span for span in spans if span.is_warm_up]
+    if warm:
+        # not in the panel's figures
+        axes.axvspan(0, warm[-1].end_s, color=_LIGHT['rule'], lw=0, label='warm-up')
+    edges = [spans[0].begin_s, *(span.end_s for span in spans)]
+    heights = [span.util_pct for span in spans]
+    style = {'color': _LIGHT['gpu'], 'alpha': 0.75, 'lw': 0}
+    axes.stairs(heights, edges, fill=True, label='utilisation', **style)
+    zeros = [float('nan') if s.zero_pct is None else s.zero_pct for s in spans]
+    style = {'color': _LIGHT['problem'], 'lw': 1.4, 'baseline': None}
+    axes.stairs(zeros, edges, label='share of the interval at 0 %', **style)
+
+
+def group_rows(
+    rows: Sequence[SweepRow], is_shown: Callable[[SweepRow], bool]
+) -> dict[str, list[SweepRow]]:
+    """Rows that differ in their workers alone, by what they have in common."""
+    groups: dict[str, list[SweepRow]] = defaultdict(list)
+    for row in rows:
+        if is_shown(row):
+            one = row.setting
+            # no workers stand in every line of other numbers of batches ahead
+            groups[one.group or "the config's own settings"].append(row)
+    return groups
+
+
+def _ordinals(groups: Mapping[str, Sequence[SweepRow]]) -> dict[int, int]:
+    """The place of each number of workers: evenly spaced, so that 0, 1, 2 are legible
+    beside 32."""
+    numbers = {row.setting.num_workers for rows in groups.values() for row in rows}
+    return {workers: place for place, workers in enumerate(sorted(numbers))}
+
+
+def title_speed(sweep: Sweep) -> str:
+    """``Fastest: 2 workers, batch 8, with 6.1 images/s``."""
+    rows = {row.setting: row for row in sweep.rows}
+    if not sweep.best:
+        return 'No setting can be recommended'
+    best = rows[sweep.best[0]]
+    speed = format_seconds(best.iter_s.value if best.iter_s else None)
+    if best.images_per_s is not None:
+        speed = f'{best.images_per_s:.1f} images/s'
+    return f'Fastest: {best.setting.name}, with {speed}'
+
+
+def chart_speed(sweep: Sweep) -> Chart | None:
+    """Iteration and images/s against workers, with 95 % intervals."""
+    groups = group_rows(sweep.rows, lambda row: row.is_measured)
+    if not groups:
+        return None
+    places, title = _ordinals(groups), title_speed(sweep)
+    estimates = [r.iter_s for rows in groups.values() for r in rows if r.iter_s]
+    factor, unit = scale_seconds(max(one.high for one in estimates))
+    counts = [one.count for one in estimates]
+    least, most = min(counts), max(counts)
+    basis = f'mean and 95 % interval of {least} to {most} intervals'
+    if least == most:
+        basis = f'mean and 95 % interval of {plural(least, "interval")}'
+    has_images = all(r.images_per_s for rows in groups.values() for r in rows)
+
+    def paint(figure: Any) -> None:
+        figure.set_size_inches(WIDTH, 3.5)
+        panels = figure.subplots(1, 1 + has_images, squeeze=False)[0]
+        names = ('Images/s', f'An iteration, {unit}')[1 - has_images :]
+        for axes, name in zip(panels, names):
+            _titled(axes, name)
+            for (group, rows), style in zip(groups.items(), _LINES * len(groups)):
+                # in the second panel, and where it is alone, seconds
+                spans = [_speed_span(row, factor, name) for row in rows]
+                x = [places[row.setting.num_workers] for row in rows]
+                _paint_line(axes, x, spans, group, style)
+                for at, span, row in zip(x, spans, rows):
+                    if row.setting in sweep.best:
+                        _mark_best(axes, at, span[0])
+            axes.set_xticks(list(places.values()), list(map(str, places)))
+            axes.set_ylim(0)
+            axes.margins(x=0.08)
+            _label_x(axes, 'loader workers')
+        figure.suptitle(title, x=0.01, ha='left', fontsize=9.5, fontweight='bold')
+        handles, labels = panels[0].get_legend_handles_labels()
+        title_of = {'title': basis, 'title_fontsize': _TINY, 'alignment': 'left'}
+        place = {'loc': 'outside lower left', 'ncols': 4, **title_of}
+        legend = figure.legend(handles, labels, **place)
+        legend.get_title().set_color(_LIGHT['faint'])
+
+    return Chart(f'{title}; {basis}.', paint)
+
+
+_Span = tuple[float, float, float]
+"""Value, low and high."""
+
+
+def _speed_span(row: SweepRow, factor: float, name: str) -> _Span:
+    assert row.iter_s is not None  # only measured rows are shown
+    value, low, high = row.iter_s.value, max(row.iter_s.low, 0.0), row.iter_s.high
+    if name.startswith('An iteration'):
+        return factor * value, factor * low, factor * high
+    speed = row.images_per_s or 0.0
+    # an interval from 0 s has no end in images/s; the upper half stands for it
+    fastest = speed * value / low if low > 0.5 * value else 2 * speed
+    return speed, speed * value / high, fastest
+
+
+def _paint_line(
+    axes: Any,
+    x: Sequence[int],
+    spans: Sequence[_Span],
+    label: str,
+    style: tuple[str, str],
+) -> None:
+    role, marker = style
+    values = [value for value, _, _ in spans]
+    errors = [
+        [max(value - low, 0.0) for value, low, _ in spans],
+        [max(high - value, 0.0) for value, _, high in spans],
+    ]
+    look = {'color': _LIGHT[role], 'marker': marker, 'ms': 5, 'capsize': 3}
+    axes.errorbar(x, values, errors, label=label, elinewidth=1.1, **look)
+
+
+def _mark_best(axes: Any, x: float, y: float) -> None:
+    ring = {'mfc': 'none', 'mec': _LIGHT['accent'], 'mew': 1.8}
+    axes.plot(x, y, 'o', ms=13, **ring)
+    place = {'xytext': (0, 10), 'textcoords': 'offset points', 'ha': 'center'}
+    words = {'color': _LIGHT['accent'], 'fontsize': _TINY, 'fontweight': 'bold'}
+    axes.annotate('best', (x, y), **place, **words)
+
+
+def title_saves(groups: Mapping[str, Sequence[SweepRow]]) -> str:
+    """``A save takes 0.31 s beside 2 workers, 0.12 s beside 0 (batch 8)``."""
+    found = []
+    for group, rows in groups.items():
+        fewest, most = rows[0], rows[-1]
+        if fewest.save_s and most.save_s:
+            found.append((most.save_s / fewest.save_s, group, fewest, most))
+    _, group, fewest, most = max(found, key=lambda one: one[0])
+    title = f'A save takes {format_seconds(most.save_s)} beside '
+    title += plural(most.setting.num_workers, 'worker')
+    if fewest is not most:
+        title += f', {format_seconds(fewest.save_s)} beside '
+        title += f'{fewest.setting.num_workers}'
+    return f'{title} ({group})'
+
+
+def chart_saves(sweep: Sweep) -> Chart | None:
+    """Checkpoint saves against workers: each save, and the median of a setting."""
+    groups = group_rows(sweep.rows, lambda row: row.save_s is not None)
+    if not groups:
+        return None
+    places, title = _ordinals(groups), title_saves(groups)
+    saves = [one for rows in groups.values() for row in rows for one in row.saves_s]
+    counts = {len(row.saves_s) for rows in groups.values() for row in rows}
+    factor, unit = scale_seconds(max(saves))
+    each = ' or '.join(map(str, sorted(counts)))
+    basis = f'dots: each of {each} saves beside the running workers; line: median'
+
+    def paint(figure: Any) -> None:
+        figure.set_size_inches(WIDTH, 3.1)
+        axes = figure.subplots()
+        _titled(axes, title)
+        for (group, rows), (role, marker) in zip(groups.items(), _LINES * len(groups)):
+            x = [places[row.setting.num_workers] for row in rows]
+            medians = [factor * (row.save_s or 0.0) for row in rows]
+            style = {'color': _LIGHT[role], 'marker': marker, 'ms': 6}
+            axes.plot(x, medians, label=group, **style)
+            for at, row in zip(x, rows):
+                dots = [factor * one for one in row.saves_s]
+                axes.plot([at] * len(dots), dots, '.', color=_LIGHT[role], ms=4)
+        axes.set_xticks(list(places.values()), list(map(str, places)))
+        axes.set_ylim(0)
+        axes.set_ylabel(unit, color=_LIGHT['faint'])
+        axes.margins(x=0.06)
+        _label_x(axes, 'loader workers')
+        place = {'loc': 'upper left', 'bbox_to_anchor': (0, -0.16), 'ncols': 4}
+        title_of = {'title': basis, 'title_fontsize': _TINY, 'alignment': 'left'}
+        legend = axes.legend(borderaxespad=0.0, **place, **title_of)
+        legend.get_title().set_color(_LIGHT['faint'])
+
+    return Chart(f'{title}; {basis}.', paint)
