@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +39,12 @@ class ReadRun:
             yield from self.ranks.notes
         if older := len(self.files.older_runs):
             yield f'The newest run was read, and not {plural(older, "older one")}.'
+        if attempt := self.files.newer_attempt:
+            yield (
+                f'A newer attempt, {attempt.folder.name}, left no evidence: it ended '
+                'before its first iteration, or is still starting. Ask "mmgpu why" '
+                'with its folder.'
+            )
         evidence = self.run.evidence
         for off in evidence.sources_off:
             since = f'was switched off after iteration {off.iteration}'
@@ -148,13 +155,17 @@ def find_config(run: Run, copy: Path | None) -> Path:
     Raises:
         UserError: If neither is there.
     """
-    path = run.run.config_path
-    # not Path.is_file, which raises where a folder may not be entered
-    if path and os.path.isfile(path):
-        return Path(short_path(path) or path)
+    path, why_not = run.run.config_path, ''
+    if path:
+        try:
+            # os.path.isfile does not say that a folder may not be entered
+            if stat.S_ISREG(os.stat(path).st_mode):
+                return Path(short_path(path) or path)
+        except (OSError, ValueError) as error:
+            why_not = f' ({error.strerror})' if isinstance(error, OSError) else ''
     if copy is None:
         raise UserError(
-            f'expected the config of the run, found neither {path or "its path"} nor '
-            "a copy in the run's folder; name it with --config."
+            f'expected the config of the run, found neither {path or "its path"}'
+            f"{why_not} nor a copy in the run's folder; name it with --config."
         )
     return copy

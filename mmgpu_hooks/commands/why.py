@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
-from dataclasses import asdict
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import IO, BinaryIO, cast
 
 import click
 
@@ -15,16 +19,32 @@ from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer, show_progress, warner
 from mmgpu_hooks.judge.console_log import MOST_BYTES, ConsoleLog, read_log
 from mmgpu_hooks.judge.standstill import Rank
-from mmgpu_hooks.judge.why import judge_end, read_host
+from mmgpu_hooks.judge.why import judge_attempt, judge_end, read_host
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import format_bytes
 from mmgpu_hooks.schema.judged import Why
+from mmgpu_hooks.schema.regular import open_regular
 from mmgpu_hooks.schema.run import read_evidence, read_other_ranks
-from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
+from mmgpu_hooks.schema.run_folder import (
+    Attempt,
+    EvidenceError,
+    RunFiles,
+    find_attempt,
+    find_log,
+    read_run_folder,
+    read_start_time,
+)
 from mmgpu_hooks.show.document import Section, to_json
+from mmgpu_hooks.show.text import shell_path, short_path
 
 _MOST_LETTERS = 240
 """Of one proof."""
+_OF_EVIDENCE = '.json', '.jsonl'
+_MOST_OF_PIPE, _MOST_OF_FILE = 2**30, 8 * 2**30
+"""Of a log, so that reading ends; its lines are counted from its first on."""
+_TIMED_BYTES = 2**20
+_TIME = re.compile(rb'(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d) - \w+ - ')
+"""What MMEngine puts before each line."""
 _STATES = {'ended': 'Dead', 'running': 'Running', 'completed': 'Completed'}
 
 
@@ -44,48 +64,199 @@ def why(work_dir: Path | None, log: str | None, form: str) -> None:
         raise UserError(
             'expected the work_dir of a training or --log FILE, found neither.'
         )
-    is_evidence = work_dir is not None and work_dir.suffix in ('.json', '.jsonl')
-    if work_dir is not None and log is None and not is_evidence and work_dir.is_file():
+    # anything that is there and no folder is a log: a file, a pipe of the shell's
+    is_log = work_dir is not None and work_dir.suffix not in _OF_EVIDENCE
+    if work_dir is not None and log is None and is_log and _is_no_folder(work_dir):
         work_dir, log = None, str(work_dir)
     answer = _explain(work_dir, log)
     print_answer(answer, form, _describe, lambda one: to_json(**asdict(one)))
 
 
+def _is_no_folder(path: Path) -> bool:
+    return path.exists() and not path.is_dir()
+
+
 def _explain(work_dir: Path | None, log: str | None) -> Why:
     """Judge a run by its folder, by what its console showed, or by both."""
-    logs = [] if log is None else [('console', _read_log(log))]
+    console = None if log is None else _read_console(log)
     if work_dir is None:
-        return judge_end(logs)
+        return judge_end(_list_logs(console, None))
     try:
         files = read_run_folder(work_dir)
     except EvidenceError:
-        files = RunFiles(work_dir)
-    is_run = files.folder.name == 'vis_data'
-    folder = files.folder.parent if is_run else work_dir
-    # MMEngine names its log as the folder of the run, by its start
-    for path in sorted([*folder.glob('*.log'), *folder.glob('*/*.log')])[-1:]:
-        with contextlib.suppress(OSError):
-            logs.append(('log', _read_log(str(path))))
-    if files.evidence is None:
+        attempt = find_attempt(work_dir)
+        if attempt is not None:
+            return _judge_attempt(attempt, console)
+        own = find_log(work_dir) or _find_any_log(work_dir)
+        logs = _list_logs(console, own)
         if not logs:
-            read_run_folder(work_dir)  # says what is wrong with it
+            raise
         return judge_end(logs)
+    began = read_start_time(files.run_folder)
+    attempt = files.newer_attempt
+    if attempt is None:
+        if console is not None and _is_before(console, began):
+            ignored = f'left out {log}: it ends before the run began.'
+            warner('why')(f'{ignored} To judge an older run, name its own folder.')
+            console = None
+        return _judge_run(files, console)
+    name = attempt.folder.name
+    if console is not None and _is_before(console, read_start_time(attempt.folder)):
+        ask = f'mmgpu why {shell_path(str(attempt.folder))}'
+        note = f'A newer attempt, {name}, left no evidence: {ask}'
+        why = _judge_run(files, console)
+        return replace(why, notes=(*why.notes, note))
+    why = _judge_attempt(attempt, console)
+    earlier = files.run_folder.absolute().name
+    try:
+        older = _judge_run(files, None)
+    except EvidenceError as error:
+        note = f'The run before it, {earlier}, cannot be judged: {error}'
+    else:
+        state = _STATES.get(older.state, 'Unknown')
+        note = f'The run before it, {earlier}: {state}. {older.sentence}'
+    return replace(why, notes=(note,))
+
+
+def _judge_attempt(attempt: Attempt, console: _Console | None) -> Why:
+    why = judge_attempt(_list_logs(console, attempt.log))
+    return _name_run(why, attempt.folder, None)
+
+
+def _judge_run(files: RunFiles, console: _Console | None) -> Why:
+    logs = _list_logs(console, find_log(files.run_folder))
+    if files.evidence is None:
+        return _name_run(judge_end(logs), files.run_folder, None)
     evidence = read_evidence(files.evidence)
-    others, _ = read_other_ranks(files.other_ranks)
-    return judge_end(logs, [Rank(one, read_host(one)) for one in (evidence, *others)])
+    others, left_out = read_other_ranks(files.other_ranks)
+    why = judge_end(logs, [Rank(one, read_host(one)) for one in (evidence, *others)])
+    why = _name_run(why, files.run_folder, evidence.run.started_unix_s)
+    return replace(why, notes=tuple(left_out))
 
 
-def _read_log(name: str) -> ConsoleLog:
-    if name == '-':
-        if sys.stdin is None:
-            raise UserError('--log - reads standard input, which is closed.')
-        return read_log(sys.stdin.buffer)
-    with open(name, 'rb') as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > MOST_BYTES:
-            warner('why')(f'reading the last {format_bytes(MOST_BYTES)} of {name}.')
-        with show_progress() as report:
-            return read_log(file, size, partial(report, f'reading {name}'))
+def _name_run(why: Why, folder: Path, started_unix_s: float | None) -> Why:
+    """The answer with the run that it is about."""
+    began = read_start_time(folder)
+    if began is None and started_unix_s is not None:
+        began = datetime.fromtimestamp(started_unix_s)
+    started = None if began is None else f'{began:%Y-%m-%d %H:%M:%S}'
+    return replace(why, run=short_path(folder), started=started)
+
+
+@dataclass(frozen=True)
+class _Console:
+    """What the console showed."""
+
+    log: ConsoleLog
+    last_time: datetime | None
+    """Of the last line that MMEngine logged; ``None`` where it logged none."""
+
+
+def _is_before(console: _Console, began: datetime | None) -> bool:
+    """True if a console shows an earlier run, by the clock of the training's host."""
+    last = console.last_time
+    return began is not None and last is not None and last < began
+
+
+def _list_logs(
+    console: _Console | None, log: Path | None
+) -> list[tuple[str, ConsoleLog]]:
+    """The logs of a run, each with its source; MMEngine's may be out of reach."""
+    logs = [] if console is None else [('console', console.log)]
+    if log is not None:
+        try:
+            with open_regular(log) as file:
+                logs.append(('log', _read_log(file, str(log))))
+        except OSError as error:
+            warner('why')(f'left out {log}: {error.strerror or error}.')
+    return logs
+
+
+def _find_any_log(folder: Path) -> Path | None:
+    """A log in a folder that no training of MMEngine made."""
+    return max((one for one in folder.glob('*.log') if one.is_file()), default=None)
+
+
+def _read_console(name: str) -> _Console:
+    """Read what the user named: a file, or a pipe to its end.
+
+    Raises:
+        UserError: If it is neither, empty, or too large.
+    """
+    if name == '-' and sys.stdin is None:
+        raise UserError('--log - reads standard input, which is closed.')
+    shown = 'standard input' if name == '-' else name
+    try:
+        with contextlib.ExitStack() as stack:
+            if name == '-':
+                file: BinaryIO = sys.stdin.buffer
+            else:
+                file = stack.enter_context(open_regular(name, or_pipe=True))
+            if name == '-' or not os.path.isfile(name):
+                spool = stack.enter_context(
+                    tempfile.SpooledTemporaryFile(max_size=MOST_BYTES)
+                )
+                _spool(file, spool)
+                file = cast(BinaryIO, spool)
+            last_time = _read_last_time(file)
+            return _Console(_read_log(file, shown), last_time)
+    except OSError as error:
+        raise UserError(
+            f'{shown}: expected a log that can be read, found '
+            f'{error.strerror or error}; name the file that the console was written to.'
+        ) from None
+
+
+def _spool(pipe: BinaryIO, spool: IO[bytes]) -> None:
+    """Keep what a pipe gives until its end: of a long log the end alone is judged."""
+    while chunk := pipe.read(2**20):
+        spool.write(chunk)
+        if spool.tell() > _MOST_OF_PIPE:
+            most = format_bytes(_MOST_OF_PIPE)
+            raise UserError(
+                f'expected a log of at most {most} in a pipe, found more; write it to '
+                'a file and name that.'
+            )
+
+
+def _measure_size(file: BinaryIO) -> int:
+    file.seek(0, os.SEEK_END)
+    return file.tell()
+
+
+def _read_last_time(file: BinaryIO) -> datetime | None:
+    """The last time that MMEngine logged in a console, by its end."""
+    size = _measure_size(file)
+    file.seek(max(size - _TIMED_BYTES, 0))
+    times = _TIME.findall(file.read(_TIMED_BYTES))
+    # none at all, or digits that are no time
+    with contextlib.suppress(IndexError, ValueError):
+        return datetime.strptime(times[-1].decode(), '%Y/%m/%d %H:%M:%S')
+    return None
+
+
+def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
+    """Read a log as long as it is now, whatever is added meanwhile.
+
+    Raises:
+        UserError: If nothing is in it, or too much to be a log.
+    """
+    size = _measure_size(file)
+    if not size:
+        raise UserError(
+            f'{name}: expected a log, found nothing in it to read; name the file that '
+            'the console was written to.'
+        )
+    if size > _MOST_OF_FILE:
+        raise UserError(
+            f'{name}: expected a log of at most {format_bytes(_MOST_OF_FILE)}, found '
+            f'{format_bytes(size)}; give its end: tail -c 64M FILE | mmgpu why --log -'
+        )
+    if size > MOST_BYTES:
+        warner('why')(f'reading the last {format_bytes(MOST_BYTES)} of {name}.')
+    file.seek(0)
+    with show_progress() as report:
+        return read_log(file, size, partial(report, f'reading {name}'))
 
 
 def _describe(answer: Why) -> list[Section]:
@@ -99,6 +270,14 @@ def _describe(answer: Why) -> list[Section]:
         sure = '' if answer.cause == answer.certainty else f' ({answer.certainty})'
         cause = f'{answer.cause}{sure}    mmgpu explain {answer.cause}'
     steps = [('' if index else 'Do', text) for index, text in enumerate(answer.do)]
-    facts = [('Cause', cause), ('Rank', answer.rank), ('Sample', answer.sample), *steps]
+    began = f', started {answer.started}' if answer.started else ''
+    facts = [
+        ('Cause', cause),
+        ('Rank', answer.rank),
+        ('Sample', answer.sample),
+        ('Run', f'{Path(answer.run).name}{began}' if answer.run else None),
+        *steps,
+        *(('' if index else 'Also', text) for index, text in enumerate(answer.notes)),
+    ]
     title = f'{_STATES.get(answer.state, "Unknown")}: {answer.sentence}'
     return [Section(title, facts=proof), Section(facts=facts)]

@@ -56,6 +56,13 @@ class Rank(NamedTuple):
         return self.host.is_alive is False and self.evidence.end is None
 
     @property
+    def last_sign(self) -> tuple[int, int]:
+        """How far its evidence goes: the last iteration, then alarms after it."""
+        evidence = self.evidence
+        last = evidence.intervals[-1].iteration if evidence.intervals else 0
+        return last, sum(stuck.iteration >= last for stuck in evidence.stuck)
+
+    @property
     def stuck(self) -> StuckRecord | None:
         """What it stands still in; ``None`` where it went on after that."""
         evidence = self.evidence
@@ -67,6 +74,32 @@ class Rank(NamedTuple):
             calls = self.host.stack
             return StuckRecord(iteration=last, part=_MUTE, waited_s=0.0, stack=calls)
         return None
+
+
+def find_first_gone(ranks: Sequence[Rank]) -> Rank | None:
+    """The rank whose process ended first without a word, the others after it.
+
+    Ranks keep step: one whose evidence ends earlier than that of the others did not
+    end with them.
+
+    Returns:
+        ``None`` where none is gone, or where evidence of several ends alike.
+    """
+    gone = sorted((rank for rank in ranks if rank.is_gone), key=lambda r: r.last_sign)
+    if len(gone) > 1 and gone[0].last_sign == gone[1].last_sign:
+        return None
+    return gone[0] if gone else None
+
+
+def describe_gone(ranks: Sequence[Rank]) -> list[str]:
+    """A sentence for each process that ended without a word."""
+    return [
+        f'process {rank.evidence.run.pid}'
+        + ('' if rank.number is None else f' of rank {rank.number}')
+        + ' is gone and left no end record'
+        for rank in ranks
+        if rank.is_gone
+    ]
 
 
 def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
@@ -83,12 +116,16 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
         return None
     own = [pair for pair in found if not _waits_for_ranks(*pair)]
     rank, stuck = (own or found)[0]
-    gone = [one for one in ranks if one.is_gone]
+    gone, first_gone = describe_gone(ranks), find_first_gone(ranks)
     proof = describe_stuck(stuck)
     cause, certainty = name_cause(rank, stuck)
-    if not own and 0 < len(gone) < len(ranks):
-        rank, cause, certainty = gone[0], 'rank_lost', 'sure'
-        proof = [f'process {rank.evidence.run.pid} of rank {rank.number} is gone']
+    if first_gone in [waiting for waiting, _ in found]:
+        first_gone = None
+    # where all are gone, somebody ended those that waited
+    if not own and gone and (first_gone or len(gone) < len(ranks)):
+        cause, proof = 'rank_lost', gone
+        certainty = 'sure' if len(gone) < len(ranks) else 'likely'
+        rank = first_gone or rank
     proof += [
         f'rank {other.number} is {phrase_part(one)} at iteration {one.iteration + 1}'
         for other, one in found
@@ -97,7 +134,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     waited = f' for {stuck.waited_s:.0f} s and more' if stuck.waited_s else ''
     where = f'{phrase_part(stuck)} (iteration {stuck.iteration + 1})'
     sentence = f'Stuck{waited}, {where}.'
-    is_named = bool(own) or cause == 'rank_lost'
+    is_named = bool(own) or (cause == 'rank_lost' and first_gone is not None)
     if len(found) > 1 and is_named:
         sentence += f' The other ranks wait for rank {rank.number}.'
     if cause != 'unknown':

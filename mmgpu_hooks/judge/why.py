@@ -15,7 +15,12 @@ from pathlib import Path
 
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.console_log import ConsoleLog, Event, Order
-from mmgpu_hooks.judge.standstill import Rank, judge_standstill
+from mmgpu_hooks.judge.standstill import (
+    Rank,
+    describe_gone,
+    find_first_gone,
+    judge_standstill,
+)
 from mmgpu_hooks.measure import now
 from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.judged import HostNow, Proof, Why
@@ -39,7 +44,9 @@ _PATH = re.compile(
     r'|(?<!at )(\b[^\s\'"]*[/\\][^\s\'"]+\.(?!py\b)\w{2,5})\b'
 )
 _INDEX = re.compile(r'\b((?:index|idx|sample|img_id|image)[ =:#]{1,2}\d+)\b(?! is out)')
-_PID = re.compile(r'\(pid(?:\(s\))? [\d, ]+\)')
+_PID = re.compile(r'\(pid(?:\(s\))?:? [\d, ]+\)')
+_ANY_PID = re.compile(r'(?i)\bpid[ :=]+(\d{1,10})')
+_LOCAL_RANK = re.compile(r'\blocal_rank: (\d+)')
 _KILLED = re.compile(r'Killed process (\d+)')
 _UNCLEAR = 'oom_host', 'worker_killed', 'unknown'
 """What figures of a run would confirm or refute."""
@@ -101,7 +108,7 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
         if (event := _lead(log.events(), has_records=bool(ranks)))
     ]
     if not known:
-        return standstill or _judge_silence(logs, first)
+        return standstill or _judge_silence(logs, ranks)
     # a rank's own record says whose line it is
     source, event, log = min(known, key=lambda k: (k[1].sign.order, k[1].rank is None))
     is_unnamed = event.sign.order in _UNNAMED
@@ -115,15 +122,62 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
             more = 'With GPUEfficiencyHook on, the next run shows memory per worker.'
             why = replace(why, do=(*why.do, more))
         return why
-    said, why = why, _weigh(why, event, first)
-    gone = next((rank for rank in ranks if rank.is_gone), None)
-    if gone and why.cause == 'rank_lost' and event.sign.order != Order.RAISED:
-        why = replace(_weigh_kill(said, 'rank', gone, event.text), rank=gone.number)
+    named = _find_named(ranks, event.text)
+    said, why = why, _weigh(why, event, named or first)
+    is_told = why.cause != 'rank_lost' or event.sign.order == Order.RAISED
+    gone = named if named or is_told else find_first_gone(ranks)
+    if gone is not None:
+        if not is_told:
+            why = _weigh_kill(said, 'rank', gone, event.text)
+        why = replace(why, rank=gone.number)
+    elif not is_told and len(several := describe_gone(ranks)) > 1:
+        text = f'{", ".join(several)}; which ended first is unknown'
+        why = replace(why, rank=None, proof=(*why.proof, Proof('host', None, text)))
     lost = _find_lost_card(ranks) if is_unnamed else []
     if lost:
         why = _with(why, 'sure', lost[0], 'gpu_lost')
     samples = [end.sample for rank, end in ended if event.rank in (None, rank.number)]
     return _complete(why, next(filter(None, samples), None))
+
+
+def judge_attempt(logs: Found) -> Why:
+    """Say why an attempt left no evidence, by MMEngine's log and what was printed.
+
+    It ended before its first iteration, or has not come to it yet.
+    """
+    why, names = judge_end(logs), [source for source, _ in logs]
+    if why.cause is not None or any(log.progress for _, log in logs):
+        return why
+    read = ' and '.join(
+        ('what the console showed' if n == 'console' else "MMEngine's log")
+        for n in names
+    )
+    said = (
+        f'It left no evidence, and {read} shows no exception and no iteration: it '
+        'ended before the first one, or is still starting.'
+    )
+    do = 'Look whether it is still running.'
+    if 'console' not in names:
+        do = (
+            "MMEngine's log never has a traceback: add what the console showed, "
+            '--log FILE.'
+        )
+    return Why('unknown', 'unknown', 'unknown', said, do=(do,))
+
+
+def _find_named(ranks: Sequence[Rank], text: str) -> Rank | None:
+    """The rank that a line names by its process, or by its number on the one host."""
+    pids, local = map(int, _ANY_PID.findall(text)), _LOCAL_RANK.search(text)
+    by_pid = {rank.evidence.run.pid: rank for rank in ranks if rank.number is not None}
+    for pid in pids:
+        if pid in by_pid:
+            return by_pid[pid]
+    for rank in ranks if local is not None else ():
+        run = rank.evidence.run
+        is_one_host = run.host.ranks_on_host == run.world_size
+        if local is not None and is_one_host and rank.number == int(local[1]):
+            return rank
+    return None
 
 
 def _judge_completed(logs: Found, ranks: Sequence[Rank]) -> Why:
@@ -138,6 +192,15 @@ def _judge_completed(logs: Found, ranks: Sequence[Rank]) -> Why:
     for cause, proof in spoiled:
         said = f'It came to its end, but: {CAUSES[cause].title}.'
         return Why('completed', cause, 'sure', said, (proof,), CAUSES[cause].do)
+    for source, log in logs:
+        event = _lead(log.events(), has_records=True)
+        # launchers and other ranks end untidily, and training lost nothing by it
+        if event is not None and event.sign.order <= Order.RAISED:
+            why = _complete(_name(source, event, log, 'completed', False))
+            said = (
+                f'Training came to its end; what came after it did not: {why.sentence}'
+            )
+            return replace(why, sentence=said)
     speed = 'mmgpu recommend says what it spent its time on.'
     return Why('completed', None, 'sure', 'It ended as planned.', do=(speed,))
 
@@ -258,9 +321,9 @@ def _name(
     )
 
 
-def _judge_silence(logs: Found, rank: Rank | None) -> Why:
+def _judge_silence(logs: Found, ranks: Sequence[Rank]) -> Why:
     """No line says anything."""
-    if rank is None:
+    if not ranks:
         log = logs[0][1] if logs else ConsoleLog()
         if log.done:
             proof = Proof(logs[0][0], log.done, 'training is complete')
@@ -275,6 +338,7 @@ def _judge_silence(logs: Found, rank: Rank | None) -> Why:
             said = 'It could not be read: expected a text in UTF-8, UTF-16 or UTF-32.'
         do = ("MMEngine's log has no traceback; the console has: --log FILE reads it.",)
         return Why('unknown', None, 'unknown', said, do=do)
+    rank = ranks[0]
     is_alive, end = rank.host.is_alive, rank.evidence.end
     if end is not None:
         text = end.traceback[-1] if end.traceback else end.error or ''
@@ -285,9 +349,22 @@ def _judge_silence(logs: Found, rank: Rank | None) -> Why:
     if is_alive is None:
         unknown = 'It has no end record: it still trains elsewhere, or was killed.'
         return _complete(Why('unknown', 'unknown', 'unknown', unknown))
-    gone = f'process {rank.evidence.run.pid} is gone and left no end record'
-    why = Why('ended', 'unknown', 'unknown', '', (Proof('host', None, gone),))
-    return _complete(_weigh_kill(why, 'process', rank, ''))
+    return _judge_gone(ranks)
+
+
+def _judge_gone(ranks: Sequence[Rank]) -> Why:
+    """The processes of a run are gone, and nothing but that says why."""
+    first, gone = find_first_gone(ranks), describe_gone(ranks)
+    proof = tuple(Proof('host', None, text) for text in gone[:_MOST_PROOF])
+    why = Why('ended', 'unknown', 'unknown', '', proof)
+    why = _complete(_weigh_kill(why, 'process', first or ranks[0], ''))
+    if len(gone) < 2:
+        return why
+    said = 'Which of them ended first is unknown: the console says it, --log FILE.'
+    if first is not None:
+        said = f"Rank {first.number} ended first: its evidence ends before the others'."
+        why = replace(why, rank=first.number)
+    return replace(why, sentence=f'{why.sentence} {said}')
 
 
 def _weigh(why: Why, event: Event, rank: Rank) -> Why:

@@ -12,10 +12,12 @@ from typing import Any
 
 from mmgpu_hooks.measure.cgroup import read_cgroup_folders
 from mmgpu_hooks.measure.loader.call_stack import parse_stack
+from mmgpu_hooks.schema.regular import read_end
 
 _PROC, _SYS, _KMSG = Path('/proc'), Path('/sys'), Path('/dev/kmsg')
+_CGROUPS = _SYS / 'fs' / 'cgroup'
 _TELLING = re.compile(r'Killed process \d+|\bXid\b|fallen off the bus')
-_MOST_LINES, _RECORD_BYTES, _MOST_LETTERS = 64, 8192, 2**18
+_MOST_LINES, _RECORD_BYTES, _MOST_BYTES = 64, 8192, 2**18
 
 
 def parse_process_start(text: str) -> tuple[str, int]:
@@ -29,13 +31,24 @@ def parse_process_start(text: str) -> tuple[str, int]:
     return fields[0], int(fields[19])
 
 
-def read_oom_kills(folder: str | None) -> int | None:
-    """Processes killed for memory in a control group, its children included."""
-    for name in ('memory.events', 'memory.oom_control') if folder else ():
-        with contextlib.suppress(OSError):
-            text = Path(folder or '', name).read_text()
-            found = re.search(r'^oom_kill (\d+)$', text, re.MULTILINE)
-            return int(found[1]) if found else None
+def read_oom_kills(folder: str | None, root: Path = _CGROUPS) -> int | None:
+    """Processes killed for memory in a control group, its children included.
+
+    Args:
+        folder: Of the group. Evidence names it, which others may have written: outside
+            of ``root`` nothing is opened.
+        root: Where control groups are mounted.
+    """
+    # a name with a null byte is refused with a ValueError
+    with contextlib.suppress(OSError, ValueError):
+        group = Path(os.path.realpath(folder or '/'))
+        if not group.is_relative_to(os.path.realpath(root)):
+            return None
+        for name in ('memory.events', 'memory.oom_control'):
+            with contextlib.suppress(OSError):
+                text = read_end(group / name, _MOST_BYTES)
+                found = re.search(rb'^oom_kill (\d{1,18})$', text, re.MULTILINE)
+                return int(found[1]) if found else None
     return None
 
 
@@ -63,7 +76,7 @@ def read_start(pid: int) -> tuple[str, int | None]:
 def read_own_stack(stack_file: Path) -> tuple[str, ...]:
     """Calls of the thread that trains, where C code holds Python's lock."""
     with contextlib.suppress(OSError):
-        text = stack_file.read_text('utf-8', 'replace')[-_MOST_LETTERS:]
+        text = read_end(stack_file, _MOST_BYTES).decode('utf-8', 'replace')
         # it is the last one
         return parse_stack(text.split('\n\n')[-1])
     return ()

@@ -275,6 +275,12 @@ class Why:
     """Whose line it is, where the log says so."""
     sample: Optional[str] = None
     """The sample that raised: index or path."""
+    run: Optional[str] = None
+    """Folder of the run that is judged; ``None`` where a log alone is."""
+    started: Optional[str] = None
+    """When that run began, by its host's clock."""
+    notes: Tuple[str, ...] = ()
+    """Sentences on other runs of the folder, and on what was left out."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import codecs
 import json
-import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Union
@@ -13,6 +11,7 @@ from typing import IO, Any, Union
 import msgspec
 
 from mmgpu_hooks.schema.recorded import Line
+from mmgpu_hooks.schema.regular import NotRegularError, open_regular
 from mmgpu_hooks.schema.run_folder import EvidenceError
 
 KINDS: dict[str, type[Line]] = {
@@ -22,8 +21,6 @@ KINDS: dict[str, type[Line]] = {
 
 MOST_LINE_BYTES = 2 * 2**20
 """A longer line is none of ours: an interval with 64 workers has some 20 KiB."""
-
-_CHUNK_BYTES = 2**18
 
 
 def _to_plain(value: Any) -> Any:
@@ -113,24 +110,19 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         EvidenceError: If it is not a regular file, or cannot be read.
     """
     try:
-        with open(path, 'rb', _CHUNK_BYTES, opener=_open_at_once) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise EvidenceError(
-                    f'{path}: expected a regular file, found a pipe, a device or the '
-                    'like; move it out of the folder of the run.'
-                )
+        with open_regular(path) as file:
             for number, line in enumerate(_each_line(file), 1):
                 yield number, line if number > 1 else line.removeprefix(codecs.BOM_UTF8)
+    except NotRegularError as error:
+        raise EvidenceError(
+            f'{path}: expected a regular file, found {error.strerror}; move it out of '
+            'the folder of the run.'
+        ) from None
     except OSError as error:
         raise EvidenceError(
             f'{path}: expected a readable file, found {error.strerror}; check the path '
             'and its permissions.'
         ) from error
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    # a pipe would be waited for until somebody writes into it
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _each_line(file: IO[bytes]) -> Iterator[bytes]:

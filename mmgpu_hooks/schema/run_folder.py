@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.regular import read_end
 
 EVIDENCE_NAME = 'gpu_efficiency.jsonl'
 OTHER_RANKS = 'gpu_efficiency_rank*.jsonl'
 PLAIN_NAME = 'scalars.json'
 _RANK = re.compile(r'_rank(\d+)(?=(?:\.\d+)?\.jsonl$)')
 _TIMESTAMP = re.compile(r'^\d{8}_\d{6}')
+_LOG = re.compile(r'^\d{8}_\d{6}(?:_.*rank0+)?\.log$')
+"""MMEngine's own, that of rank 0 where each rank has one."""
+_TRAINS, _EVALUATES = b'(train)', re.compile(rb'\b(?:Epoch|Iter)\((?:val|test)\)')
+_MOST_BYTES = 2**20
+"""Read of a log, from its end, to see what it is a log of."""
 
 
 class EvidenceError(UserError):
     """What was given cannot be judged; the message is one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A training that was started and has left a log of MMEngine, but no evidence."""
+
+    folder: Path
+    """MMEngine names it by the start."""
+    log: Path
 
 
 @dataclass(frozen=True)
@@ -34,6 +51,14 @@ class RunFiles:
     """Evidence of the same run's other ranks, by rank."""
     older_runs: tuple[Path, ...] = ()
     """Where evidence of other runs of the same folder would be, the newest first."""
+    newer_attempt: Attempt | None = None
+    """The newest attempt, where it is newer than this run: it has ended before its
+    first iteration, or is still starting."""
+
+    @property
+    def run_folder(self) -> Path:
+        """The folder that MMEngine named by the start of the run, as a rule."""
+        return self.folder.parent if self.folder.name == 'vis_data' else self.folder
 
 
 STACK_SUFFIX = '.stack'
@@ -93,13 +118,61 @@ def read_run_folder(path: Path) -> RunFiles:
         )
     *older, newest = runs
     evidence, is_ours = newest / EVIDENCE_NAME, (newest / EVIDENCE_NAME).is_file()
-    return RunFiles(
+    files = RunFiles(
         newest,
         evidence if is_ours else None,
         _config_copy(newest),
         find_other_ranks(evidence) if is_ours else (),
         tuple(run / EVIDENCE_NAME for run in reversed(older)),
     )
+    began, attempt = read_start_time(files.run_folder), find_attempt(path)
+    if attempt is not None and began is not None:
+        later = read_start_time(attempt.folder)
+        attempt = attempt if later is not None and later > began else None
+    return replace(files, newer_attempt=attempt)
+
+
+def find_attempt(path: Path) -> Attempt | None:
+    """The newest attempt below ``path``, or ``path`` itself, that left no evidence.
+
+    What tested or validated a checkpoint is none: its log says so.
+    """
+    folders = [path.absolute(), *path.glob('*')]
+    for folder in sorted(folders, key=lambda one: one.name, reverse=True):
+        log = find_log(folder) if _TIMESTAMP.match(folder.name) else None
+        places = (folder, folder / 'vis_data')
+        names = (EVIDENCE_NAME, PLAIN_NAME)
+        has_run = any((place / name).exists() for place in places for name in names)
+        if log is not None and not has_run and not _is_evaluation(log):
+            return Attempt(folder, log)
+    return None
+
+
+def find_log(folder: Path) -> Path | None:
+    """MMEngine's log in the folder of a run; any other file is none, whatever its name.
+
+    It is named as the folder is. Where the folder was renamed, it is the newest log
+    that MMEngine may have named so.
+    """
+    own = folder / f'{folder.absolute().name}.log'
+    if own.is_file():
+        return own
+    logs = (one for one in folder.glob('*.log') if _LOG.match(one.name))
+    return max((one for one in logs if one.is_file()), default=None)
+
+
+def read_start_time(folder: Path) -> datetime | None:
+    """When a run began, by its host's clock: MMEngine names its folder so."""
+    with contextlib.suppress(ValueError):
+        return datetime.strptime(folder.absolute().name[:15], '%Y%m%d_%H%M%S')
+    return None
+
+
+def _is_evaluation(log: Path) -> bool:
+    with contextlib.suppress(OSError):
+        text = read_end(log, _MOST_BYTES)
+        return _TRAINS not in text and _EVALUATES.search(text) is not None
+    return False
 
 
 def find_other_ranks(evidence: Path) -> tuple[Path, ...]:

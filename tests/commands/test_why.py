@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from fakes.forked import run_forked
+from fakes.replaced import replace
+from fakes.runs import make_evidence, make_run, write_run
 from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.judge.console_log import read_log
 
 HERE = Path(__file__).parent
 STAMP = '2024/05/01 09:{:02d}:00 - mmengine - INFO - '
@@ -115,3 +121,211 @@ def test_what_cannot_be_read(capsys, tmp_path, monkeypatch, words):
     assert main(['why', *words]) == 2
     said = capsys.readouterr().err
     assert said.startswith('mmgpu why: ') and said.count('\n') == 1
+
+
+OLD, NEW = '20261120_101500', '20261121_080000'
+OUT_OF_MEMORY = 'RuntimeError: CUDA out of memory. Tried to allocate 2 GiB\n'
+BAD_CONFIG = (
+    '2026/11/21 08:00:01 - mmengine - INFO - Set up\n'
+    'Traceback (most recent call last):\n  File "tools/train.py", line 9, in <module>\n'
+    "KeyError: 'NoSuchData is not in the mmdet::dataset registry.'\n"
+)
+LOGGED = '2026/11/20 10:15:01 - mmengine - INFO - Environment\n'
+
+
+def make_work_dir(work_dir: Path, *attempts: str) -> Path:
+    """A run of this host that came to its end, and attempts without evidence."""
+    vis_data = write_run(work_dir / OLD / 'vis_data', make_evidence())
+    (vis_data.parent / f'{OLD}.log').write_text(LOGGED)
+    for stamp in attempts:
+        (work_dir / stamp).mkdir()
+        (work_dir / stamp / f'{stamp}.log').write_text(LOGGED.replace('20 10', '21 08'))
+    return work_dir
+
+
+def test_an_attempt_without_evidence_is_judged_and_named(ask, capsys, tmp_path):
+    work_dir, console = make_work_dir(tmp_path / 'two', NEW), tmp_path / 'two.out'
+    silent = ask('why', work_dir)
+    assert (silent['state'], silent['cause']) == ('unknown', 'unknown')
+    assert 'left no evidence' in silent['sentence'] and '--log' in silent['do'][0]
+    console.write_text(BAD_CONFIG)
+    both = ask('why', work_dir, '--log', console)
+    assert (both['state'], both['cause']) == ('ended', 'config_error')
+    for answer in (silent, both):
+        assert (
+            answer['run'].endswith(NEW) and answer['started'] == '2026-11-21 08:00:00'
+        )
+        (note,) = answer['notes']
+        assert OLD in note and 'ended as planned' in note
+    assert main(['why', str(work_dir), '--log', str(console)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith('Dead: ') and NEW in shown and OLD in shown
+
+
+def test_a_console_of_the_older_run_is_judged_with_it(ask, tmp_path):
+    work_dir, console = make_work_dir(tmp_path / 'two', NEW), tmp_path / 'old.out'
+    console.write_text(LOGGED + OUT_OF_MEMORY)
+    answer = ask('why', work_dir, '--log', console)
+    assert answer['run'].endswith(OLD) and answer['cause'] == 'oom_gpu'
+    assert NEW in answer['notes'][0]
+
+
+def test_a_console_that_ends_before_the_run_began_is_left_out(capsys, tmp_path):
+    work_dir, console = make_work_dir(tmp_path / 'one'), tmp_path / 'old.out'
+    console.write_text(LOGGED.replace('11/20', '11/19') + OUT_OF_MEMORY)
+    assert main(['why', str(work_dir), '--log', str(console)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith('Completed: It ended as planned')
+    assert 'ends before the run began' in shown.err
+
+
+def test_a_run_that_completed_and_crashed_in_what_came_after(ask, tmp_path):
+    work_dir, console = make_work_dir(tmp_path / 'one'), tmp_path / 'one.out'
+    trained = _iterations(1).replace('2024/05/01 09', '2026/11/20 11')
+    console.write_text(
+        f'{trained}\nTraceback (most recent call last):\n'
+        f'  File "evaluate.py", line 3, in main\n{OUT_OF_MEMORY}'
+    )
+    answer = ask('why', work_dir, '--log', console)
+    assert (answer['state'], answer['cause']) == ('completed', 'oom_gpu')
+    assert 'what came after it did not' in answer['sentence']
+    console.write_text(trained)
+    assert ask('why', work_dir, '--log', console)['cause'] is None
+
+
+def test_a_test_of_a_checkpoint_is_no_attempt_to_train(ask, tmp_path):
+    work_dir = make_work_dir(tmp_path / 'two', NEW)
+    with (work_dir / NEW / f'{NEW}.log').open('a') as log:
+        log.write(
+            '2026/11/21 08:00:09 - mmengine - INFO - Epoch(test) [ 50/500]  eta\n'
+        )
+    answer = ask('why', work_dir)
+    assert (answer['state'], answer['notes']) == ('completed', [])
+    assert answer['run'].endswith(OLD) and answer['started'] == '2026-11-20 10:15:00'
+
+
+def test_a_folder_whose_one_attempt_left_no_evidence(ask, capsys, tmp_path):
+    folder = tmp_path / 'one' / NEW
+    folder.mkdir(parents=True)
+    (folder / f'{NEW}.log').write_text(LOGGED)
+    for path in (folder, folder.parent):
+        assert ask('why', path)['run'].endswith(NEW)
+    assert main(['recommend', str(folder.parent)]) == 2
+    assert 'expected gpu_efficiency.jsonl' in capsys.readouterr().err
+
+
+def test_other_commands_say_that_a_newer_attempt_has_no_evidence(ask, tmp_path):
+    work_dir = make_work_dir(tmp_path / 'two', NEW)
+    answer = ask('recommend', work_dir, '--dry-run')
+    assert [note for note in answer['notes'] if NEW in note and 'no evidence' in note]
+    assert OLD in answer['run']
+
+
+def test_the_log_named_as_its_folder_is_the_runs_own(ask, tmp_path):
+    work_dir = make_work_dir(tmp_path / 'one')
+    run = replace(make_evidence(run=make_run()), end=None)
+    write_run(work_dir / OLD / 'vis_data', run)
+    (work_dir / OLD / 'zzz_test.log').write_text(OUT_OF_MEMORY)
+    assert ask('why', work_dir)['cause'] == 'unknown'
+    (work_dir / OLD / f'{OLD}.log').rename(work_dir / OLD / '20261120_101459.log')
+    assert ask('why', work_dir)['cause'] == 'unknown'
+
+
+FILES = [
+    'zzz.log',
+    f'{OLD}.log',
+    'vis_data/gpu_efficiency.stack',
+    'vis_data/gpu_efficiency.jsonl',
+    'memory.events',
+]
+
+
+@pytest.mark.parametrize('kind', ['pipe', 'endless', 'huge'])
+@pytest.mark.parametrize('name', FILES)
+def test_nothing_in_a_run_keeps_it_waiting(tmp_path, name, kind):
+    work_dir = make_work_dir(tmp_path / 'one')
+    group = work_dir / OLD
+    run = make_run(
+        pid=1, process_start=1, hostname=os.uname().nodename, memory_cgroup=str(group)
+    )
+    write_run(group / 'vis_data', replace(make_evidence(run=run), end=None))
+    path = group / name
+    path.unlink(missing_ok=True)
+    if kind == 'pipe':
+        os.mkfifo(path)
+    elif kind == 'endless':
+        path.symlink_to('/dev/zero')
+    else:
+        path.touch()
+        os.truncate(path, 5 * 2**30)
+    if (name, kind) == ('vis_data/gpu_efficiency.jsonl', 'huge'):
+        # a line of one run of zeros, read to its end in pieces
+        os.truncate(path, 2**28)
+    code, out, err = run_forked(['why', str(work_dir)], limit_s=60)
+    assert code == (2 if name.endswith('.jsonl') else 0), err
+    assert 'Traceback' not in err and (out or err.count('\n') == 1)
+
+
+def test_a_null_byte_in_the_name_of_a_control_group(ask, tmp_path):
+    run = make_run(
+        pid=1, process_start=1, hostname=os.uname().nodename, memory_cgroup='a\0b'
+    )
+    write_run(tmp_path / 'run', replace(make_evidence(run=run), end=None))
+    assert ask('why', tmp_path / 'run')['state'] == 'ended'
+
+
+@pytest.mark.parametrize(
+    ('name', 'found'),
+    [
+        ('/dev/null', 'found a device'),
+        ('/dev/zero', 'found a device'),
+        ('/proc/self/mem', 'found'),
+        ('empty.log', 'found nothing in it'),
+        ('pipe', 'found nothing in it'),
+        ('folder.log', 'found a folder'),
+        ('absent.log', 'found No such file'),
+    ],
+)
+def test_a_log_in_which_is_nothing_to_read(tmp_path, name, found):
+    (tmp_path / 'empty.log').touch()
+    (tmp_path / 'folder.log').mkdir()
+    os.mkfifo(tmp_path / 'pipe')
+    path = str(tmp_path / name)
+    code, out, err = run_forked(['why', '--log', path], limit_s=10)
+    assert (code, out, err.count('\n')) == (2, '', 1)
+    assert err.startswith(f'mmgpu why: {path}: expected a log') and found in err
+
+
+def test_a_pipe_that_the_shell_names_is_read_to_its_end(ask, tmp_path):
+    pipe = tmp_path / 'pipe'
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(OUT_OF_MEMORY,))
+    # a shell opens its end first
+    end = os.open(pipe, os.O_RDWR)
+    writer.start()
+    writer.join()
+    threading.Timer(0.5, os.close, (end,)).start()
+    assert ask('why', pipe)['cause'] == 'oom_gpu'
+
+
+def test_a_log_that_grows_faster_than_it_is_read_has_an_end(ask, tmp_path, monkeypatch):
+    path = tmp_path / 'log'
+    path.write_text(f'{OUT_OF_MEMORY}')
+
+    def grow_and_read(file, size, report):
+        with path.open('a') as log:
+            log.write('.\n' * 2**20)
+        read = read_log(file, size, report)
+        assert read.lines == 1
+        return read
+
+    monkeypatch.setattr('mmgpu_hooks.commands.why.read_log', grow_and_read)
+    assert ask('why', path)['cause'] == 'oom_gpu'
+
+
+def test_a_pipe_without_an_end_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr('mmgpu_hooks.commands.why._MOST_OF_PIPE', 2**22)
+    with Path('/dev/zero').open('rb') as zeros:
+        monkeypatch.setattr(sys, 'stdin', io.TextIOWrapper(zeros))
+        assert main(['why', '--log', '-']) == 2
+    assert 'expected a log of at most 4 MiB in a pipe' in capsys.readouterr().err

@@ -75,7 +75,9 @@ def judge(text, *, free=None, limit=None, kills=None, end=None, host=GONE):
         ('', {'free': 40}, 'interrupted', 'likely'),
         ('', {'host': HostNow()}, 'unknown', 'unknown'),
         ('', {'host': HostNow(is_alive=True)}, None, 'sure'),
-        (WORKER, {'end': make_end()}, None, 'sure'),
+        # of what came after training
+        (WORKER, {'end': make_end()}, 'oom_host', 'likely'),
+        ('', {'end': make_end()}, None, 'sure'),
         # C code that holds Python's lock
         ('', {'host': stands_in('re.py:1 in match', FETCH)}, 'worker_stuck', 'likely'),
         ('', {'host': stands_in('numpy/core.py:1 in dot')}, 'unknown', 'unknown'),
@@ -182,6 +184,40 @@ def test_a_batch_that_was_lost_is_no_stuck_worker():
 OOM_KILLED = HostNow(is_alive=False, kernel=('Out of memory: Killed process 8 (py)',))
 
 
+ELASTIC = 'failed (exitcode: -9) local_rank: 1 (pid: 8) of binary: python'
+
+
+@pytest.mark.parametrize('text', [ELASTIC, ELASTIC.replace(' local_rank: 1', '')])
+def test_the_rank_is_the_one_whose_process_the_line_names(text):
+    # torchrun ends the others by SIGTERM, and they are gone, too
+    ranks = [make_rank(0, host=GONE), make_rank(1, host=GONE)]
+    logs = [('console', read_log(io.BytesIO(text.encode())))]
+    assert judge_end(logs, ranks).rank == 1
+
+
+def make_gone(number, iteration, stuck=None):
+    rank = make_rank(number, stuck=stuck, host=GONE)
+    last = replace(rank.evidence.intervals[-1], iteration=iteration)
+    evidence = replace(rank.evidence, intervals=(last,), end=None)
+    return Rank(evidence, GONE)
+
+
+@pytest.mark.parametrize(
+    ('first', 'second', 'rank', 'cause', 'said'),
+    [
+        ((60,), (40,), 1, 'unknown', 'Rank 1 ended first'),
+        ((40, STEP), (40,), 1, 'rank_lost', 'Stuck for 70 s'),
+        ((40,), (40,), None, 'unknown', 'ended first is unknown'),
+    ],
+)
+def test_the_rank_that_ended_first(first, second, rank, cause, said):
+    why = judge_end([], [make_gone(0, *first), make_gone(1, *second)])
+    assert (why.rank, why.cause) == (rank, cause)
+    assert said in why.sentence
+    assert 'process 7 of rank 0' in why.proof[0].text
+    assert 'process 8 of rank 1' in why.proof[1].text
+
+
 @pytest.mark.parametrize(
     ('first', 'second', 'cause'),
     [
@@ -242,5 +278,8 @@ def test_proc_and_cgroup(tmp_path):
         ('memory.events', events, 2),
     ):
         (tmp_path / name).write_text(text)
-        assert now.read_oom_kills(str(tmp_path)) == kills
+        assert now.read_oom_kills(str(tmp_path), tmp_path) == kills
+    # evidence names the folder, and may name any
+    assert now.read_oom_kills(str(tmp_path)) is None
+    assert now.read_oom_kills('/sys/fs/cgroup/a\0b') is None
     assert now.read_oom_kills(None) is None

@@ -1,0 +1,59 @@
+"""Opens files that others wrote without waiting for anybody: regular ones, or pipes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+_KINDS = {
+    stat.S_IFDIR: 'a folder',
+    stat.S_IFCHR: 'a device',
+    stat.S_IFBLK: 'a device',
+    stat.S_IFIFO: 'a pipe',
+    stat.S_IFSOCK: 'a socket',
+}
+
+
+class NotRegularError(OSError):
+    """A folder, a pipe, a device or the like; ``strerror`` says which."""
+
+
+def open_regular(path: Path | str, *, or_pipe: bool = False) -> BinaryIO:
+    """Open a regular file for reading; whatever else stands there is refused at once.
+
+    Args:
+        path: The file, or a link to it.
+        or_pipe: Take a pipe, too. One that nobody writes into is at its end.
+
+    Raises:
+        NotRegularError: If something else is there.
+        OSError: If nothing is there, or it cannot be read.
+    """
+    try:
+        # a pipe would be waited for until somebody writes into it
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except ValueError as error:  # a name with a null byte, out of a damaged record
+        raise OSError(errno.EINVAL, str(error), str(path)) from None
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) or (or_pipe and stat.S_ISFIFO(mode)):
+        os.set_blocking(descriptor, True)
+        return os.fdopen(descriptor, 'rb')
+    os.close(descriptor)
+    kind = _KINDS.get(stat.S_IFMT(mode), 'no file')
+    raise NotRegularError(errno.EINVAL, kind, str(path))
+
+
+def read_end(path: Path | str, most_bytes: int) -> bytes:
+    """The last bytes of a regular file, all of a shorter one.
+
+    Raises:
+        OSError: If it is no regular file, or cannot be read.
+    """
+    with open_regular(path) as file:
+        # files of the kernel have no size
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(size - most_bytes, 0))
+        return file.read(most_bytes)
