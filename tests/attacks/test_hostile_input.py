@@ -12,6 +12,7 @@ from fakes.nvml import FakeGpu
 from fakes.prepared import make_starved, prepare_config
 from fakes.replaced import replace
 from fakes.runs import write_run
+from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema.run_folder import evidence_name
 
 WORKERS = 'train_dataloader.num_workers=7'
@@ -92,3 +93,18 @@ def test_a_config_where_none_can_be_is_one_sentence(command, tmp_path):
     code, _, err = run_forked([command, str(folder)])
     assert (code, err.count('\n')) == (2, 1)
     assert 'name it with --config' in err
+
+
+def test_a_config_in_a_folder_that_may_not_be_entered(tmp_path, capsys, monkeypatch):
+    config, stat = tmp_path / 'locked' / 'mine.py', os.stat
+    folder = write_run(tmp_path / 'run', make_starved(config))
+
+    def refuse(path, **how):
+        if str(path) == str(config):
+            raise PermissionError(13, 'Permission denied', str(path))
+        return stat(path, **how)
+
+    # root may enter every folder, so the system's refusal is played
+    monkeypatch.setattr(os, 'stat', refuse)
+    assert main(['recommend', str(folder)]) == 2
+    assert f'neither {config} (Permission denied) nor a copy' in capsys.readouterr().err

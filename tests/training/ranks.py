@@ -1,9 +1,13 @@
-"""Data-parallel trainings for ``torchrun``; the process group is there before."""
+"""Data-parallel trainings for ``torchrun``; the process group is there before.
+
+With ``endless`` after the folder: one training that somebody has to end.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed
@@ -32,20 +36,28 @@ def main(folder: Path) -> None:
     torch.distributed.destroy_process_group()
 
 
+def build_rank(work_dir: Path, **options: Any) -> Any:
+    """One rank's Runner."""
+    return build_runner(
+        work_dir,
+        launcher='pytorch',
+        env_cfg={'dist_cfg': {'backend': 'gloo'}},
+        # without it MMEngine gives each rank a GPU of its own
+        cfg={'model_wrapper_cfg': {'type': DATA_PARALLEL, 'device_ids': None}},
+        **options,
+    )
+
+
 def train(work_dir: Path, hook: str, calls: list[str]) -> None:
     """Train once; losses and collectives are left in the folder."""
     rank = torch.distributed.get_rank()
     work_dir.mkdir(exist_ok=True)
-    runner = build_runner(
+    runner = build_rank(
         work_dir,
         length=48,
         step_s=0.005,
         checkpoint={'interval': 6, 'by_epoch': False},
         custom_hooks=[LossTape(str(work_dir / f'losses_{rank}.json'))],
-        launcher='pytorch',
-        env_cfg={'dist_cfg': {'backend': 'gloo'}},
-        # without it MMEngine gives each rank a GPU of its own
-        cfg={'model_wrapper_cfg': {'type': DATA_PARALLEL, 'device_ids': None}},
         **({} if hook == 'with' else {'hook': None}),
     )
     del calls[:]
@@ -53,5 +65,13 @@ def train(work_dir: Path, hook: str, calls: list[str]) -> None:
     (work_dir / f'collectives_{rank}.txt').write_text(' '.join(calls))
 
 
+def train_without_end(work_dir: Path) -> None:
+    """Train until somebody ends it; the hook is on."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group('gloo')
+    build_rank(work_dir, iterations=100_000, length=400_000, step_s=0.02).train()
+
+
 if __name__ == '__main__':
-    main(Path(sys.argv[1]))
+    is_endless = sys.argv[2:] == ['endless']
+    (train_without_end if is_endless else main)(Path(sys.argv[1]))

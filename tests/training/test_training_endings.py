@@ -263,3 +263,30 @@ def test_a_training_that_is_killed_leaves_evidence_to_judge(start, ask, tmp_path
     assert answer['evidence']['iterations'] == sum(
         record.iterations for record in evidence.intervals
     )
+
+
+@pytest.mark.parametrize('cause', ['config_error', 'resume_refused'])
+def test_why_of_a_restart_that_came_to_no_iteration(tmp_path, capsys, ask, cause):
+    work_dir, console = tmp_path / 'run', tmp_path / 'console.txt'
+    saved = {'interval': 1, 'by_epoch': True}
+    build_runner(work_dir, checkpoint=saved).train()
+    capsys.readouterr()
+    first = ask('why', work_dir)
+    assert (first['state'], first['cause']) == ('completed', None)
+    more: dict[str, Any] = {'dataset': {'type': 'NoSuchData'}}
+    if cause == 'resume_refused':
+        more = {'load_from': str(work_dir / 'epoch_1.pth'), 'resume': True}
+    # MMEngine names folders by the second
+    while time.strftime('%Y%m%d_%H%M%S') <= Path(first['run']).name:
+        time.sleep(0.1)
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # KeyError, UnpicklingError
+        build_runner(work_dir, epochs=2, **more).train()
+    console.write_text(''.join(traceback.format_exception(caught.value)))
+    capsys.readouterr()
+    alone, both = ask('why', work_dir), ask('why', work_dir, '--log', console)
+    assert (alone['state'], alone['cause']) == ('unknown', 'unknown')
+    assert (both['state'], both['cause']) == ('ended', cause)
+    assert alone['run'] == both['run'] > first['run']
+    assert Path(first['run']).name in both['notes'][0]
+    answer = ask('recommend', work_dir, '--dry-run')
+    assert any('left no evidence' in note for note in answer['notes'])

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
+from mmgpu_hooks.schema.run import read_evidence
+from mmgpu_hooks.schema.run_folder import evidence_name
 from training.detection import environ
 from training.toy import evidence_of
 
@@ -25,6 +29,34 @@ def ranks(tmp_path_factory):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     (folder / 'log.txt').write_text(done.stdout + done.stderr)
     return {hook: folder / hook for hook in ('with', 'without')}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('killed', [0, 1])
+def test_why_names_the_rank_that_was_killed(tmp_path, ask, killed):
+    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone']
+    command += ['--nproc_per_node=2', '-m', 'training.ranks', str(tmp_path), 'endless']
+    with (tmp_path / 'console.txt').open('w') as console:
+        launcher = subprocess.Popen(
+            command, env=environ(), stdout=console, stderr=subprocess.STDOUT
+        )
+    pid = None
+    try:
+        until = time.monotonic() + 60
+        while pid is None and time.monotonic() < until:
+            time.sleep(0.2)
+            for path in tmp_path.glob(f'*/vis_data/{evidence_name(killed)}'):
+                if path.read_text().count('"kind":"interval"') > 2:
+                    pid = read_evidence(path).run.pid
+        assert pid is not None, (tmp_path / 'console.txt').read_text()[-3000:]
+        os.kill(pid, signal.SIGKILL)
+        assert launcher.wait(60) == 1
+    finally:
+        launcher.terminate()
+        launcher.wait()
+    for words in ([tmp_path], [tmp_path, '--log', tmp_path / 'console.txt']):
+        answer = ask('why', *words)
+        assert (answer['cause'], answer['rank']) == ('rank_lost', killed)
 
 
 def test_each_rank_leaves_its_own_evidence(ranks):
