@@ -9,7 +9,6 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
@@ -256,7 +255,8 @@ def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
         warner('why')(f'reading the last {format_bytes(MOST_BYTES)} of {name}.')
     file.seek(0)
     with show_progress() as report:
-        return read_log(file, size, partial(report, f'reading {name}'))
+        words = f'reading {name}'
+        return read_log(file, size, lambda share: report(words, share, None))
 
 
 def _describe(answer: Why) -> list[Section]:
