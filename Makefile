@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite
 .PHONY: bench-memory bench-memory-causes bench-predict bench-regret bench-saves
-.PHONY: bench-why gpu-check
+.PHONY: bench-whole bench-why gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
@@ -30,6 +30,7 @@ help:
 	@echo 'make bench-regret    recommended settings against all others (25 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
+	@echo 'make bench-whole     trainings before and after their own advice (20 minutes)'
 	@echo 'make bench-why       planted ends of trainings, and the cause that is named (8 minutes)'
 	@echo 'make gpu-check       what only a CUDA machine can show, its table kept (9 minutes)'
 	@echo 'Options: PYTHON=/path/to/python3 (3.10 to 3.13), PIP_FLAGS=...,'
@@ -73,6 +74,9 @@ bench-rewrite: setup
 bench-saves: setup
 	$(BIN)/python -m benchmarks.saves $(BENCH_FLAGS)
 
+bench-whole: setup
+	$(BIN)/python -m benchmarks.whole $(BENCH_FLAGS)
+
 bench-why: setup
 	$(BIN)/python -m benchmarks.why $(BENCH_FLAGS)
 
@@ -82,6 +86,7 @@ gpu-check:
 
 clean:
 	rm -rf build dist *.egg-info data/demo work_dirs/demo configs/demo/*_recommended.py
+	rm -rf work_dirs/bench_whole work_dirs/bench_whole_demo
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 

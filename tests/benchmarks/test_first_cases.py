@@ -27,6 +27,7 @@ from benchmarks import (
     regret,
     rewrite,
     saves,
+    whole,
     why,
 )
 from benchmarks.harness import Figure
@@ -124,6 +125,31 @@ def build_saves(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     return [saves.judge_healthy(1.0, run), saves.judge_parts(run.saves)]
 
 
+def build_whole(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]:
+    work = folder / 'bench'
+    whole.prepare(work, ['nothing wrong'])
+    for case in whole.CASES.values():
+        loaded = whole.read_loaded(work, case.config, {})
+        assert loaded['default_hooks']['gpu_efficiency']
+        # a key that the config does not have would be another setting
+        assert case.best.keys() <= {
+            f'{name}.{key}'
+            for name in ('train_dataloader', 'val_dataloader')
+            for key in loaded.get(name) or ()
+        }
+    # the real way, of a few iterations: train, and do what the last line says
+    case = whole.CASES['nothing wrong']
+    short = {'train_dataloader.dataset.length': 160, 'model.step_ms': 5}
+    trained = whole.train(work, case.config, 'work_dirs/short', short)
+    assert trained.whole_s > 0.2
+    answer, written = whole.follow(work, trained.next_line)
+    assert answer.strip()
+    assert written is None or (work / written).is_file()
+    outcome = whole.Outcome(case, 'balanced', {}, answer, [trained] * 2)
+    assert whole.render_cases({'nothing wrong': outcome}).count('\n') == 2
+    return list(whole.list_figures({'nothing wrong': outcome}))
+
+
 def build_why(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     name = 'an exception in a sample'
     played = {name: [why.play_and_ask(why.CASES[name], folder / 'played')]}
@@ -140,7 +166,10 @@ ELSEWHERE = {
     'gpu_check': 'test_gpu_check.py plays it',
     'harness': 'test_harness.py',
     'markdown': 'every table is made by it',
+    'readme': 'test_readme.py',
     'toy': 'of the others',
+    'whole_toys': 'of `whole`',
+    'whole_training': 'started by `whole`',
     'why_training': 'started by `why`',
 }
 

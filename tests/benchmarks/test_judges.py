@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import overhead, regret
+from benchmarks import overhead, regret, whole
 from benchmarks.overhead import Account, Growth, Pairs, Spent
 from benchmarks.predict import Case, draw_unseen
 from benchmarks.rewrite import differing, flatten, is_kept
@@ -174,3 +174,35 @@ def test_bytes_outside_an_edit_are_compared(new, good):
 def test_values_are_compared_by_type_and_text():
     left, right = flatten({'a': {'b': [1, True]}}), flatten({'a': {'b': [1, 1]}})
     assert differing(left, right) == [('a', 'b', '1')]
+
+
+def trained(*seconds: float) -> list[whole.Training]:
+    return [whole.Training(one, 0.1, 'mmgpu recommend run') for one in seconds]
+
+
+STORAGE, FINE = whole.CASES['storage that waits'], whole.CASES['nothing wrong']
+
+
+@pytest.mark.parametrize(
+    ('case', 'after', 'share_pct', 'verdicts'),
+    [
+        # 20 -> 10 s is the best; the faster of two counts
+        (STORAGE, (12.0, 11.0), 90.0, ['', 'met', 'met']),
+        (STORAGE, (13.0, 14.0), 70.0, ['', 'met', 'missed']),
+        (STORAGE, (), 0.0, ['', 'met', 'missed']),
+        (STORAGE, (22.0, 23.0), -20.0, ['', 'missed', 'missed']),
+        (FINE, (), None, ['met', 'met', 'met']),
+        # changed for nothing, but within what its own trainings differ by
+        (FINE, (20.9, 22.0), None, ['missed', 'met', 'missed']),
+    ],
+)
+def test_advice_is_held_against_the_best_by_hand(case, after, share_pct, verdicts):
+    changes = {'train_dataloader.num_workers': 6} if after else {}
+    best = trained(10.0, 10.5) if case.best else []
+    outcome = whole.Outcome(
+        case, 'data_bound', changes, '', trained(20.0, 21.0), trained(*after), best
+    )
+    assert outcome.gain_share_pct == (share_pct and pytest.approx(share_pct))
+    figures = list(whole.list_figures({'it': outcome}))
+    assert [figure.verdict for figure in figures] == verdicts
+    assert ('num_workers=6' in whole.render_cases({'it': outcome})) is bool(after)

@@ -1,0 +1,177 @@
+"""Writes the figures of README and docs from the kept tables of the benchmarks.
+
+    python -m benchmarks.readme
+
+A page has them between ``<!-- NAME -->`` and ``<!-- end -->``, which do not show; the
+tables are those in ``benchmarks/results``. A text whose table was not kept yet stays.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness import RESULTS
+
+ROOT = RESULTS.parents[1]
+PAGES = (ROOT / 'README.md', *sorted((ROOT / 'docs' / 'en').glob('*.md')))
+_WIDTH = 120
+_MARKED = re.compile(r'(?P<begin><!-- ([a-z-]+) -->)(?P<text>.*?)<!-- end -->', re.S)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of a kept table."""
+
+    value: str
+    note: str
+
+    @property
+    def number(self) -> float:
+        """The value, without the separators of thousands."""
+        return float(self.value.replace(',', ''))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The page that a benchmark has kept.
+
+    Attributes:
+        rows: Its figures by name.
+        cases: Its second table, row by row, heading left out.
+        code: Its block of code; empty without.
+    """
+
+    rows: Mapping[str, Row]
+    cases: Sequence[Sequence[str]] = ()
+    code: str = ''
+
+
+def parse_kept(page: str) -> Kept:
+    """Read a page of ``benchmarks/results``."""
+    tables = re.findall(r'(?:^\|.*\n)+', page, re.MULTILINE)
+    cells = [
+        [
+            [cell.strip() for cell in line.split('|')[1:-1]]
+            for line in table.splitlines()
+        ]
+        for table in tables
+    ]
+    rows = {line[0]: Row(line[1], line[5]) for line in cells[0][2:]}
+    code = re.search(r'```text\n(.*?)\n```', page, re.DOTALL)
+    cases = cells[1][2:] if len(cells) > 1 else []
+    return Kept(rows, cases, code[1] if code else '')
+
+
+def phrase_overhead(kept: Kept) -> str:
+    """What the hook costs."""
+    (name,) = (one for one in kept.rows if one.endswith('with the hook over without'))
+    whole, each = kept.rows[name], kept.rows['iteration, mean']
+    interval = kept.rows['interval, beyond an iteration']
+    iteration = re.search(r'iteration of (\d+ ms)', name)
+    ends = re.search(r'CI \+?(-?[\d.]+) to \+?(-?[\d.]+)', whole.note)
+    assert iteration and ends
+    return (
+        f'{whole.number:.2f} % ({ends[1]} to {ends[2]}) of an iteration of '
+        f'{iteration[1]} on two busy cores: {each.number:.0f} us per iteration, and '
+        f'{interval.number:.1f} ms per log line more.'
+    )
+
+
+def phrase_predictions(kept: Kept) -> str:
+    """How far off predictions are."""
+    median, high, inside = (
+        kept.rows[f'all planted: {name}']
+        for name in (
+            'error, median',
+            'error, 90th percentile',
+            'intervals that hold the truth',
+        )
+    )
+    return (
+        f'half of {median.note} are within {median.number:.1f} % of the truth, nine '
+        f'in ten within {high.number:.1f} %; {inside.number:.0f} % of the intervals '
+        'that are to hold nine in ten hold the truth.'
+    )
+
+
+def phrase_whole(kept: Kept) -> str:
+    """What doing as the last line says gives."""
+    less = [int(case[3].split()[0]) for case in kept.cases if case[2]]
+    quiet = sum(case[-1] == 'nothing' for case in kept.cases)
+    return (
+        f'**Of {len(kept.cases)} ordinary trainings** '
+        '([the table](benchmarks/results/whole.md)), '
+        f'{len(less)} took {min(less)} to {max(less)} % less time after doing what the '
+        f'last line of their summary said; in {quiet} nothing was changed.'
+    )
+
+
+def phrase_demo(kept: Kept) -> str:
+    """The demo's answer as it was printed."""
+    return f'\n```text\n{kept.code}\n```\n'
+
+
+def phrase_demo_gain(kept: Kept) -> str:
+    """What the demo's change gave."""
+    case = kept.cases[0]
+    return f'{case[1]} before, {case[2]} after: {case[3]} less time.'
+
+
+TEXTS: dict[str, tuple[str, Callable[[Kept], str]]] = {
+    'overhead': ('overhead', phrase_overhead),
+    'predictions': ('predict', phrase_predictions),
+    'whole': ('whole', phrase_whole),
+    'demo': ('whole', phrase_demo),
+    'demo-gain': ('whole', phrase_demo_gain),
+}
+"""Each text: the benchmark that keeps its table, and how it is phrased."""
+
+
+def render_page(page: str, results: Path = RESULTS) -> str:
+    """A page with the figures of today's tables.
+
+    Args:
+        page: With its marks.
+        results: Folder of the tables.
+
+    Raises:
+        KeyError: If a mark has a name that is unknown.
+    """
+
+    def fill(match: re.Match[str]) -> str:
+        benchmark, phrase = TEXTS[match[2]]
+        path = results / f'{benchmark}.md'
+        if not path.exists():
+            return match[0]
+        text = phrase(parse_kept(path.read_text()))
+        if '\n' not in text:
+            line = page[page.rfind('\n', 0, match.start()) + 1 : match.end('begin')]
+            indent = '  ' * line.startswith('- ')
+            text = textwrap.fill(
+                text,
+                _WIDTH,
+                initial_indent='x' * len(line),
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )[len(line) :]
+        return f'{match["begin"]}{text}<!-- end -->'
+
+    return _MARKED.sub(fill, page)
+
+
+def main() -> None:
+    """Write each page that changes."""
+    for path in PAGES:
+        page = path.read_text()
+        if (new := render_page(page)) != page:
+            path.write_text(new)
+            print(f'written: {path.relative_to(ROOT)}')
+
+
+if __name__ == '__main__':
+    main()

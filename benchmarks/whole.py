@@ -1,0 +1,376 @@
+"""Does a training get faster by doing what the last line of its summary says?
+
+    python -m benchmarks.whole [--only NAME] [--quick] [--output]
+
+Ordinary trainings from config files, with loader settings as people have them. Each is
+trained as it is. Then what it printed last is done: the line is run, and what that has
+written is trained. Where something was planted, the best setting is known from how,
+and is trained, too. Each is trained twice, in turns, and the faster one counts; a
+training is slower where the faster one exceeds the slower one before. All on two cores,
+with one thread for the step. About 20 minutes.
+
+A training more is a config file in ``benchmarks/ordinary`` and a line in ``CASES``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import (
+    RESULTS,
+    Benchmark,
+    Figure,
+    OtherLoad,
+    at_least,
+    exactly,
+    find_evidence,
+    say,
+)
+from benchmarks.markdown import render_table
+from benchmarks.whole_training import SECONDS
+from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
+
+ROOT = RESULTS.parents[1]
+GAIN_LIMIT_PCT = 75.0
+"""Least share of the hand-set best's gain that the advice must give."""
+TURNS, LIMIT_S = 2, 240.0
+"""Trainings of each setting, and the most that one may take."""
+_ALIVE = dict(persistent_workers=True)
+
+
+def loader(name: str, **settings: Any) -> dict[str, Any]:
+    """Settings of a loader by their dotted keys."""
+    return {f'{name}_dataloader.{key}': value for key, value in settings.items()}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An ordinary training.
+
+    Attributes:
+        config: Its config file.
+        best: What one who knows what was planted would set by hand; empty where
+            nothing is wrong.
+        is_detector: True if it is one of MMDetection's, on the demo's images.
+    """
+
+    config: str
+    best: Mapping[str, Any] = field(default_factory=dict)
+    is_detector: bool = False
+
+
+ORDINARY = 'benchmarks/ordinary'
+DEMO = 'RTMDet-tiny, no workers'
+CASES = {
+    DEMO: Case(
+        'configs/demo/rtmdet-tiny_demo.py',
+        loader('train', num_workers=1, **_ALIVE),
+        is_detector=True,
+    ),
+    'too many workers, saves': Case(
+        f'{ORDINARY}/too_many_workers.py', loader('train', num_workers=2, **_ALIVE)
+    ),
+    'bound by validation': Case(
+        f'{ORDINARY}/slow_validation.py', loader('val', num_workers=2, **_ALIVE)
+    ),
+    'storage that waits': Case(
+        f'{ORDINARY}/waiting_storage.py', loader('train', num_workers=6)
+    ),
+    'Faster R-CNN, bound by the step': Case(
+        f'{ORDINARY}/faster_rcnn.py', is_detector=True
+    ),
+    'nothing wrong': Case(f'{ORDINARY}/nothing_wrong.py'),
+}
+QUICK = ('storage that waits', 'nothing wrong')
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one training took."""
+
+    whole_s: float
+    """From building the Runner to its end."""
+    iter_s: float
+    """Median of what MMEngine itself logged as ``time``."""
+    next_line: str
+    """The last line of the summary: what to do next."""
+
+
+@dataclass
+class Outcome:
+    """A training before and after its own advice."""
+
+    case: Case
+    verdict: str
+    changes: Mapping[str, Any]
+    answer: str
+    """What the command printed, as the user reads it."""
+    before: list[Training] = field(default_factory=list)
+    after: list[Training] = field(default_factory=list)
+    """Empty where nothing was changed."""
+    best: list[Training] = field(default_factory=list)
+
+    @property
+    def gain_share_pct(self) -> float | None:
+        """Share of the best setting's gain; ``None`` where there is none."""
+        before_s, best_s = fastest(self.before), fastest(self.best)
+        if not self.case.best or best_s >= before_s:
+            return None
+        after_s = fastest(self.after or self.before)
+        return 100 * (before_s - after_s) / (before_s - best_s)
+
+    @property
+    def is_slower(self) -> bool:
+        """True if it is slower afterwards by more than its own repeats differ."""
+        slowest_s = max(one.whole_s for one in self.before)
+        return bool(self.after) and fastest(self.after) > slowest_s
+
+
+def fastest(trainings: Sequence[Training]) -> float:
+    """Seconds of the fastest; infinite of none."""
+    return min((one.whole_s for one in trainings), default=float('inf'))
+
+
+def prepare(folder: Path, names: Sequence[str]) -> None:
+    """Copy the configs to a folder of their own, and write the demo's images there.
+
+    The tool writes beside a config, and a checkout is not to be littered.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    for one in (ORDINARY, 'configs'):
+        ignored = shutil.ignore_patterns('__pycache__', '*_recommended.py')
+        shutil.copytree(ROOT / one, folder / one, ignore=ignored)
+    if any(CASES[name].is_detector for name in names):
+        # written once, and kept for the next run
+        kept = folder.with_name('bench_whole_demo')
+        write_demo_dataset(kept)
+        (folder / 'data').mkdir()
+        (folder / 'data' / 'demo').symlink_to(kept.resolve())
+
+
+def run(folder: Path, words: Sequence[str]) -> str:
+    """What a command prints, run where a user would.
+
+    Raises:
+        SystemExit: If it fails.
+    """
+    paths = [str(ROOT), os.environ.get('PYTHONPATH', '')]
+    done = subprocess.run(
+        [sys.executable, '-W', 'ignore', '-m', *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+        env={
+            **os.environ,
+            'PYTHONPATH': os.pathsep.join(filter(None, paths)),
+            # on a CPU the step would take every core
+            'OMP_NUM_THREADS': '1',
+            'MKL_NUM_THREADS': '1',
+        },
+    )
+    if done.returncode:
+        tail = '\n'.join(done.stdout.splitlines()[-15:])
+        raise SystemExit(f'expected `{shlex.join(words)}` to end with 0:\n{tail}')
+    return done.stdout
+
+
+def train(
+    folder: Path, config: str, work_dir: str, settings: Mapping[str, Any] | None = None
+) -> Training:
+    """Train a config in a process of its own."""
+    words = ['benchmarks.whole_training', config, work_dir, json.dumps(settings or {})]
+    console = run(folder, words)
+    (scalars,) = (folder / work_dir).glob('*/vis_data/scalars.json')
+    lines = [json.loads(line) for line in scalars.read_text().splitlines()]
+    # the first line has the start in it
+    times = [line['time'] for line in lines if 'loss' in line][1:]
+    found = re.findall(r'^ +next +(\S.*)$', console, re.MULTILINE)
+    if not found:
+        raise SystemExit(f'expected the summary of {config} to end with what to do')
+    whole_s = float((folder / work_dir / SECONDS).read_text())
+    say(f'{work_dir}: {whole_s:.1f} s')
+    return Training(whole_s, statistics.median(times), found[-1])
+
+
+def follow(folder: Path, next_line: str) -> tuple[str, str | None]:
+    """Do what the summary's last line says.
+
+    Returns:
+        What it printed, and the config that is to be trained; ``None`` without one.
+    """
+    words = shlex.split(next_line)
+    if words[0] == 'train':
+        return next_line, words[1]
+    if words[0] != 'mmgpu':
+        raise SystemExit(f'expected a command of mmgpu, or `train`; found {next_line}')
+    answer = run(folder, ['mmgpu_hooks', *words[1:]])
+    written = re.search(r'^Written +(\S.*)$', answer, re.MULTILINE)
+    return answer, written and written[1]
+
+
+def read_loaded(folder: Path, config: str, settings: Mapping[str, Any]) -> Any:
+    """A config as MMEngine loads it, with some settings."""
+    from mmengine.config import Config
+
+    loaded = Config.fromfile(folder / config, import_custom_modules=False)
+    loaded.merge_from_dict(dict(settings))
+    return loaded.to_dict()
+
+
+def play(name: str, folder: Path, turns: int, load: list[float]) -> Outcome:
+    """Train a case before and after its advice, and with what is best.
+
+    Args:
+        name: Of the case.
+        folder: Of the configs; trainings go below it.
+        turns: Trainings of each setting.
+        load: Gets the share of the machine that other programs used in each training.
+    """
+    case = CASES[name]
+    runs = f'work_dirs/{Path(case.config).stem}'
+
+    def measure(what: str, config: str, **settings: Any) -> Training:
+        watch = OtherLoad()
+        one = train(folder, config, f'{runs}/{what}', settings)
+        load.append(watch.read_pct())
+        return one
+
+    before = measure('before_1', case.config)
+    answer, written = follow(folder, before.next_line)
+    evidence = find_evidence(folder / runs / 'before_1').relative_to(folder)
+    # the same answer, for the table alone
+    said = ['recommend', str(evidence), '--dry-run', '--format', 'json']
+    judged = json.loads(run(folder, ['mmgpu_hooks', *said]))
+    changes = {one['key']: one['new'] for one in judged['changes']}
+    outcome = Outcome(case, judged['verdict']['name'], changes, answer, [before])
+    is_best = written is not None and read_loaded(folder, written, {}) == read_loaded(
+        folder, case.config, case.best
+    )
+    for turn in range(1, turns + 1):
+        if written is not None:
+            outcome.after.append(measure(f'after_{turn}', written))
+        if case.best and not is_best:
+            one = measure(f'best_{turn}', case.config, **case.best)
+            outcome.best.append(one)
+        if turn < max(turns, 2):
+            outcome.before.append(measure(f'before_{turn + 1}', case.config))
+    if is_best:
+        outcome.best = outcome.after
+    return outcome
+
+
+def judge_outcome(name: str, outcome: Outcome) -> Iterator[Figure]:
+    """What a case's advice gave, of what could be had."""
+    before_s, after_s = fastest(outcome.before), fastest(outcome.after)
+    if outcome.case.best:
+        note = f'{before_s:.1f} s before, {after_s:.1f} s after'
+        note += f', {fastest(outcome.best):.1f} s at best'
+        label = f'{name}: gain, of what the best setting gives'
+        yield at_least(label, outcome.gain_share_pct, GAIN_LIMIT_PCT, '%', note)
+    else:
+        label = f'{name}: settings changed'
+        yield exactly(label, len(outcome.changes), 0, note=outcome.verdict)
+
+
+def list_figures(played: Mapping[str, Outcome]) -> Iterator[Figure]:
+    """The targets over all cases."""
+    planted = [one for one in played.values() if one.case.best]
+    healthy = [one for one in played.values() if not one.case.best]
+    if planted:
+        less_pct = [
+            100 * (1 - fastest(one.after or one.before) / fastest(one.before))
+            for one in planted
+        ]
+        note = f'{min(less_pct):.0f} to {max(less_pct):.0f} %'
+        name = 'something planted: time less after the advice, median'
+        yield Figure(name, statistics.median(less_pct), '%', note=note)
+    if healthy:
+        quiet = sum(not one.changes for one in healthy)
+        name = 'nothing to do, and nothing was said'
+        yield exactly(name, quiet, len(healthy), f'of {len(healthy)}')
+    slower = [name for name, one in played.items() if one.is_slower]
+    yield exactly(
+        'slower afterwards than before', len(slower), 0, note=', '.join(slower)
+    )
+    for name, one in played.items():
+        yield from judge_outcome(name, one)
+
+
+def phrase_changes(changes: Mapping[str, Any]) -> str:
+    """Each change, without the part of its key that all have."""
+    words = {
+        key.replace('train_dataloader.', '').replace('_dataloader.', ' '): value
+        for key, value in changes.items()
+    }
+    return ', '.join(f'{key}={value}' for key, value in words.items()) or 'nothing'
+
+
+def render_cases(played: Mapping[str, Outcome]) -> str:
+    """A row per case: time before and after, and what was said."""
+    head = ('training', 'before', 'after', 'less', 'iteration', 'verdict', 'changed')
+    rows = []
+    for name, one in played.items():
+        before_s, after = fastest(one.before), one.after or one.before
+        iterations = [
+            1000 * min(t.iter_s for t in some) for some in (one.before, after)
+        ]
+        rows.append(
+            [
+                name,
+                f'{before_s:.1f} s',
+                f'{fastest(after):.1f} s' if one.after else '',
+                f'{100 * (1 - fastest(after) / before_s):.0f} %' if one.after else '',
+                ' -> '.join(f'{ms:.0f} ms' for ms in iterations[: 1 + bool(one.after)]),
+                one.verdict,
+                phrase_changes(one.changes),
+            ]
+        )
+    return render_table(head, rows)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train every case before and after, and print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--only', default='', help='cases whose name holds this')
+    benchmark = Benchmark('whole', __doc__ or '', argv, parser=parser)
+    names = [
+        name
+        for name in (QUICK if benchmark.is_quick else CASES)
+        if benchmark.options.only in name
+    ]
+    if not names:
+        parser.error(f'expected a part of a name of {", ".join(CASES)}')
+    # the cores that the best settings are meant for
+    os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:2]))
+    folder = Path('work_dirs/bench_whole').resolve()
+    prepare(folder, names)
+    played = {
+        name: play(
+            name, folder, 1 if benchmark.is_quick else TURNS, benchmark.shares_pct
+        )
+        for name in names
+    }
+    benchmark.add(*list_figures(played))
+    parts = [render_cases(played)]
+    if DEMO in played:
+        answer = played[DEMO].answer.strip()
+        parts.append(f'What was said of {DEMO}:\n\n```text\n{answer}\n```')
+    return benchmark.finish('\n\n'.join(parts))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

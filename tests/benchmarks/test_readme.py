@@ -1,0 +1,86 @@
+"""README and docs say what the kept tables of the benchmarks say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import readme
+
+OVERHEAD = """# Cost
+
+| figure | value | unit | target | verdict | note |
+| --- | --- | --- | --- | --- | --- |
+| iteration, mean | 31.5 | us | | | raw |
+| interval, beyond an iteration | 1,250.04 | ms | | | |
+| iteration of 30 ms with the hook over without | 0.25 | % | | | CI -0.01 to +0.51 |
+"""
+WHOLE = """# Whole
+
+| figure | value | unit | target | verdict | note |
+| --- | --- | --- | --- | --- | --- |
+| slower | 0 | | | | |
+
+| training | before | after | less | iteration | verdict | changed |
+| --- | --- | --- | --- | --- | --- | --- |
+| demo | 80.0 s | 40.0 s | 50 % | 2 -> 1 ms | data_bound | num_workers=1 |
+| storage | 10.0 s | 8.0 s | 20 % | 2 -> 1 ms | data_bound | num_workers=6 |
+| fine | 10.0 s | | | 2 ms | balanced | nothing |
+
+What was said of demo:
+
+```text
+Data-bound
+```
+"""
+
+
+def test_pages_say_what_the_kept_tables_say():
+    for page in readme.PAGES:
+        assert readme.render_page(page.read_text()) == page.read_text(), (
+            f'{page.name}: python -m benchmarks.readme writes it'
+        )
+
+
+def test_every_text_has_its_place_in_the_readme():
+    marks = re.findall('<!-- ([a-z-]+) -->', (readme.ROOT / 'README.md').read_text())
+    assert {*marks} - {'end'} == {*readme.TEXTS}
+
+
+@pytest.mark.parametrize(
+    ('mark', 'said'),
+    [
+        (
+            'overhead',
+            '0.25 % (-0.01 to 0.51) of an iteration of 30 ms on two busy cores: 32 us '
+            'per iteration, and 1250.0 ms per log line more.',
+        ),
+        (
+            'whole',
+            '**Of 3 ordinary trainings** ([the table](benchmarks/results/whole.md)), 2 '
+            'took 20 to 50 % less time after doing what the last line of their summary '
+            'said; in 1 nothing was changed.',
+        ),
+        ('demo', '```text Data-bound ```'),
+        ('demo-gain', '80.0 s before, 40.0 s after: 50 % less time.'),
+    ],
+)
+def test_figures_come_from_the_tables(tmp_path: Path, mark: str, said: str):
+    (tmp_path / 'overhead.md').write_text(OVERHEAD)
+    (tmp_path / 'whole.md').write_text(WHOLE)
+    page = f'- Before: <!-- {mark} -->of old<!-- end --> after'
+    new = readme.render_page(page, tmp_path)
+    found = re.fullmatch(f'- Before: <!-- {mark} -->(.*)<!-- end --> after', new, re.S)
+    assert found
+    assert ' '.join(found[1].split()) == said
+    assert readme.render_page(new, tmp_path) == new
+    assert max(map(len, new.splitlines())) <= 120 + len('<!-- end --> after')
+
+
+def test_a_text_without_a_table_stays_and_an_unknown_one_is_an_error(tmp_path: Path):
+    page = '<!-- whole -->as it was<!-- end -->'
+    assert readme.render_page(page, tmp_path) == page
+    with pytest.raises(KeyError, match='what'):
+        readme.render_page('<!-- what --><!-- end -->', tmp_path)
