@@ -203,6 +203,27 @@ def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
     return tuple(row.setting for row in sorted(best, key=_speed, reverse=True))
 
 
+def find_rivals(rows: Sequence[SweepRow], best: SweepRow) -> list[SweepRow]:
+    """The other settings of its batch size whose intervals overlap the best one's.
+
+    Args:
+        rows: All trials.
+        best: A measured one.
+    """
+    assert best.iter_s is not None
+    own = best.setting
+    return [
+        row
+        for row in rows
+        if row.setting != own
+        and (row.setting.batch_size, row.setting.gpus) == (own.batch_size, own.gpus)
+        and row.is_measured
+        and row.iter_s is not None
+        and row.iter_s.low < best.iter_s.high
+        and best.iter_s.low < row.iter_s.high
+    ]
+
+
 def exceeds_host(row: SweepRow) -> bool:
     """Whether it had more workers than the host carries."""
     return row.most_workers is not None and row.setting.num_workers > row.most_workers

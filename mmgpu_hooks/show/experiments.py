@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mmgpu_hooks.judge.saves import CAUSES
-from mmgpu_hooks.recommend.sweep import exceeds_host
+from mmgpu_hooks.recommend.sweep import exceeds_host, find_rivals
 from mmgpu_hooks.schema.figures import (
     format_bytes,
     format_pct,
@@ -70,6 +70,10 @@ def _sweep_sentences(sweep: Sweep) -> Iterator[str]:
         value, half = map(format_seconds, (row.iter_s.value, row.iter_s.half_width))
         speed = f'{row.images_per_s:.1f} images/s, ' if row.images_per_s else ''
         yield f'{word}: {setting.name}: {speed}{value} +- {half} per iteration.'
+    if sweep.best and (rivals := find_rivals(sweep.rows, rows[sweep.best[0]])):
+        names = ', '.join(one.setting.name for one in rivals)
+        unsure = f'Not sure: its interval overlaps that of {names}'
+        yield f'{unsure}; measure for longer with --seconds.'
     if len(sweep.best) > 1:
         recipe = 'The batch size belongs to the recipe (learning rate, schedule)'
         yield f'{recipe}: choose it first, then its fastest setting.'

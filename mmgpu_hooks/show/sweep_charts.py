@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mmgpu_hooks.recommend.sweep import find_rivals
 from mmgpu_hooks.schema.figures import format_bytes, format_seconds, plural
 from mmgpu_hooks.schema.tried import MemoryLine, Sweep, SweepRow
 from mmgpu_hooks.show.charts import COLORS, WIDTH, Chart, scale_seconds
@@ -27,6 +28,9 @@ _LINES = (
 """Colour and marker of each line: no two are told apart by colour alone."""
 _TINY = 8.5
 _MOST_TIMELINES = 24
+_BEST = 'best of its batch size'
+_LONGEST_AXIS = 2.5
+"""Times the largest mean: intervals beyond are cut off, and the page says so."""
 _GIB = 2.0**-30
 
 
@@ -231,7 +235,10 @@ def title_speed(sweep: Sweep) -> str:
     speed = format_seconds(best.iter_s.value if best.iter_s else None)
     if best.images_per_s is not None:
         speed = f'{best.images_per_s:.1f} images/s'
-    return f'Fastest: {best.setting.name}, with {speed}'
+    sure = ''
+    if find_rivals(sweep.rows, best):
+        sure = ' (not sure: intervals overlap)'
+    return f'Fastest: {best.setting.name}, with {speed}{sure}'
 
 
 def chart_speed(sweep: Sweep) -> Chart | None:
@@ -247,7 +254,11 @@ def chart_speed(sweep: Sweep) -> Chart | None:
     basis = f'mean and 95 % interval of {least} to {most} intervals'
     if least == most:
         basis = f'mean and 95 % interval of {plural(least, "interval")}'
-    has_images = all(r.images_per_s for rows in groups.values() for r in rows)
+    shown_rows = [row for rows in groups.values() for row in rows]
+    has_images = all(row.images_per_s for row in shown_rows)
+    longest = max(one.high for one in estimates) / max(one.value for one in estimates)
+    if longest > _LONGEST_AXIS:
+        basis += '; the longest are cut off by the axis'
 
     def paint(figure: Any) -> None:
         figure.set_size_inches(WIDTH, 3.5)
@@ -255,16 +266,25 @@ def chart_speed(sweep: Sweep) -> Chart | None:
         names = ('Images/s', f'An iteration, {unit}')[1 - has_images :]
         for axes, name in zip(panels, names):
             _titled(axes, name)
-            for (group, rows), style in zip(groups.items(), _LINES * len(groups)):
-                # in the second panel, and where it is alone, seconds
+            styles = zip(groups.items(), _LINES * len(groups))
+            for number, ((group, rows), style) in enumerate(styles):
                 spans = [_speed_span(row, factor, name) for row in rows]
-                x = [places[row.setting.num_workers] for row in rows]
+                # beside each other, so that no interval hides another one
+                aside = 0.05 * (number - (len(groups) - 1) / 2)
+                x = [places[row.setting.num_workers] + aside for row in rows]
                 _paint_line(axes, x, spans, group, style)
-                for at, span, row in zip(x, spans, rows):
-                    if row.setting in sweep.best:
-                        _mark_best(axes, at, span[0])
+                rings = [
+                    (at, span[0])
+                    for at, span, row in zip(x, spans, rows)
+                    if row.setting in sweep.best
+                ]
+                if rings:
+                    _mark_best(axes, rings)
             axes.set_xticks(list(places.values()), list(map(str, places)))
-            axes.set_ylim(0)
+            values = [_speed_span(r, factor, name)[0] for r in shown_rows]
+            # an interval of few values may be many times as long as the axis
+            top = min(axes.get_ylim()[1], _LONGEST_AXIS * max(values))
+            axes.set_ylim(0, top)
             axes.margins(x=0.08)
             _label_x(axes, 'loader workers')
         figure.suptitle(title, x=0.01, ha='left', fontsize=9.5, fontweight='bold')
@@ -294,7 +314,7 @@ def _speed_span(row: SweepRow, factor: float, name: str) -> _Span:
 
 def _paint_line(
     axes: Any,
-    x: Sequence[int],
+    x: Sequence[float],
     spans: Sequence[_Span],
     label: str,
     style: tuple[str, str],
@@ -309,12 +329,12 @@ def _paint_line(
     axes.errorbar(x, values, errors, label=label, elinewidth=1.1, **look)
 
 
-def _mark_best(axes: Any, x: float, y: float) -> None:
+def _mark_best(axes: Any, points: Sequence[tuple[float, float]]) -> None:
     ring = {'mfc': 'none', 'mec': _LIGHT['accent'], 'mew': 1.8}
-    axes.plot(x, y, 'o', ms=13, **ring)
-    place = {'xytext': (0, 10), 'textcoords': 'offset points', 'ha': 'center'}
-    words = {'color': _LIGHT['accent'], 'fontsize': _TINY, 'fontweight': 'bold'}
-    axes.annotate('best', (x, y), **place, **words)
+    x, y = zip(*points)
+    known = axes.get_legend_handles_labels()[1]
+    label = {} if _BEST in known else {'label': _BEST}
+    axes.plot(x, y, 'o', ms=13, ls='', **label, **ring)
 
 
 def title_saves(groups: Mapping[str, Sequence[SweepRow]]) -> str:
@@ -359,7 +379,7 @@ def chart_saves(sweep: Sweep) -> Chart | None:
                 axes.plot([at] * len(dots), dots, '.', color=_LIGHT[role], ms=4)
         axes.set_xticks(list(places.values()), list(map(str, places)))
         axes.set_ylim(0)
-        axes.set_ylabel(unit, color=_LIGHT['faint'])
+        axes.set_ylabel(f'a save, {unit}', color=_LIGHT['faint'])
         axes.margins(x=0.06)
         _label_x(axes, 'loader workers')
         place = {'loc': 'upper left', 'bbox_to_anchor': (0, -0.16), 'ncols': 4}

@@ -10,6 +10,7 @@ import pytest
 from fakes.replaced import replace
 from fakes.sweeps import MIB, make_sweep, make_sweep_row
 from mmgpu_hooks.recommend.sweep import fit_memory
+from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.tried import GpuSpan, ModelBytes, Sweep
 from mmgpu_hooks.show.page import is_page, render_sweep_page
 from mmgpu_hooks.show.sweep_charts import (
@@ -77,6 +78,7 @@ def test_the_page_has_four_pictures_with_findings_for_titles():
         '80 %, 20 % of time at 0 (n=75)',
         'Fastest: 2 workers, batch 1, with 30.0 images/s',
         'mean and 95 % interval of 6 intervals',
+        'best of its batch size',
         'A save takes 2.300 s beside 2 workers, 0.300 s beside 0 (batch 1)',
         'each of 2 saves',
         'out of',
@@ -147,3 +149,18 @@ def test_control_characters_of_an_error_are_written_out():
     page = render_sweep_page(make_sweep(row), 'a.py')
     assert '<script>' not in page
     assert '\x1b' not in page
+
+
+def test_a_best_whose_interval_overlaps_another_one_is_not_sure():
+    wide = Estimate(0.4, 0.1, 2.0, 3)
+    sweep = make_sweep(
+        make_sweep_row(0, 0.5), replace(make_sweep_row(1, 0.4), iter_s=wide)
+    )
+    chart = chart_speed(sweep)
+    assert chart is not None
+    assert '(not sure: intervals overlap)' in chart.description
+    assert 'cut off by the axis' in chart.description
+    words = words_of(render_sweep_page(sweep, 'a.py'))
+    assert 'Not sure: its interval overlaps that of 0 workers, batch 4' in words
+    sure = make_sweep(make_sweep_row(0, 0.5), make_sweep_row(1, 0.4))
+    assert 'ot sure' not in words_of(render_sweep_page(sure, 'a.py'))
