@@ -31,7 +31,6 @@ _MOST_TIMELINES = 24
 _BEST = 'best of its batch size'
 _LONGEST_AXIS = 2.5
 """Times the largest mean: intervals beyond are cut off, and the page says so."""
-_GIB = 2.0**-30
 
 
 def _titled(axes: Any, title: str) -> None:
@@ -50,15 +49,21 @@ def title_memory(line: MemoryLine) -> str:
     first, last = line.points[0], line.points[-1]
     times = last.batch_size / first.batch_size
     grown = last.total_bytes / first.total_bytes
-    title = f'Batch {last.batch_size} takes {grown:.2g} times what batch '
+    title = f'Batch {last.batch_size} takes {max(grown, 0.1):.1f} times what batch '
     title += f'{first.batch_size} takes, not {times:.3g} times'
     if line.fixed_bytes > 0:
         title += f': {format_bytes(line.fixed_bytes)} are taken before the first image'
     return title
 
 
+def _scale_memory(line: MemoryLine) -> tuple[float, str]:
+    largest = max(point.total_bytes for point in line.points)
+    return (2.0**-30, 'GiB') if largest >= 2**30 else (2.0**-20, 'MiB')
+
+
 def _memory_parts(line: MemoryLine) -> dict[str, tuple[str, list[float]]]:
-    """Label, and the GiB of each batch size, by the colour's role; all from below."""
+    """Label, and the memory of each batch size, by the colour's role, from below."""
+    scale, _ = _scale_memory(line)
     rest = 'activations and temporaries'
     if line.source == 'host':
         rest = 'activations, Python, libraries and data'
@@ -66,7 +71,7 @@ def _memory_parts(line: MemoryLine) -> dict[str, tuple[str, list[float]]]:
 
     def add(role: str, label: str, sizes: Sequence[float]) -> None:
         if any(sizes):
-            parts[role] = label, [_GIB * size for size in sizes]
+            parts[role] = label, [scale * size for size in sizes]
 
     models = [point.model_bytes for point in line.points]
     known = [one for one in models if one is not None]
@@ -91,6 +96,7 @@ def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
         failed: Batch sizes that ran out of memory.
     """
     title, parts = title_memory(line), _memory_parts(line)
+    scale, unit = _scale_memory(line)
     xs = [point.batch_size for point in line.points]
     most = max([*xs, *failed])
     image = format_bytes(line.image_bytes)
@@ -109,10 +115,10 @@ def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
             bottom = [low + size for low, size in zip(bottom, sizes)]
         top = max(bottom)
         ends = [0, 1.05 * most]
-        heights = [_GIB * (line.fixed_bytes + line.image_bytes * x) for x in ends]
+        heights = [scale * (line.fixed_bytes + line.image_bytes * x) for x in ends]
         axes.plot(ends, heights, color=_LIGHT['ink'], label=fitted)
         first = line.points[0]
-        each = _GIB * first.total_bytes / first.batch_size
+        each = scale * first.total_bytes / first.batch_size
         label = f'if it were proportional to batch {first.batch_size}'
         axes.plot(
             ends, [each * x for x in ends], color=_LIGHT['faint'], ls=':', label=label
@@ -127,7 +133,8 @@ def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
             place = {'ha': 'center', 'va': 'top', 'fontsize': _TINY}
             color = _LIGHT['problem']
             axes.text(batch, 1.2 * top, 'out of\nmemory', color=color, **place)
-        axes.set(xlim=(0, 1.08 * most), ylim=(0, 1.25 * top), ylabel='GiB')
+        axes.set(xlim=(0, 1.08 * most), ylim=(0, 1.25 * top))
+        axes.set_ylabel(unit, color=_LIGHT['faint'])
         axes.set_xticks(sorted({0, *xs, *failed}))
         _label_x(axes, 'batch size, images')
         place = {'loc': 'upper left', 'bbox_to_anchor': (0, -0.13), 'ncols': 2}
