@@ -97,7 +97,7 @@ def test_several_ranks_train_the_same_blocks_and_one_reports(tmp_path, monkeypat
     monkeypatch.setenv('PYTHONPATH', environ()['PYTHONPATH'])
     monkeypatch.setenv('OMP_NUM_THREADS', '1')
     # gloo, as there is no card; torchrun and its ranks are real
-    more = "env_cfg = dict(dist_cfg=dict(backend='gloo'))\n"
+    more = "custom_imports = dict(imports=['training.gloo_here'])\n"
     more += (
         "model_wrapper_cfg = dict(type='MMDistributedDataParallel', device_ids=None)"
     )
