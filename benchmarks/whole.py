@@ -45,7 +45,7 @@ from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 ROOT = RESULTS.parents[1]
 GAIN_LIMIT_PCT = 75.0
 """Least share of the hand-set best's gain that the advice must give."""
-TURNS, LIMIT_S = 2, 240.0
+TURNS, LIMIT_S = 2, 600.0
 """Trainings of each setting, and the most that one may take."""
 _ALIVE = dict(persistent_workers=True)
 
