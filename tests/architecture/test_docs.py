@@ -140,3 +140,19 @@ def test_the_page_of_the_evidence_is_up_to_date():
 if __name__ == '__main__':
     RULES_PAGE.write_text(render_rules())
     EVIDENCE_PAGE.write_text(render_evidence())
+
+
+KEPT = {
+    'count': 'count',
+    'total_s': 'sum',
+    'mean_s': 'mean',
+    'p50_s': 'median',
+    'p95_s': '95th percentile',
+}
+
+
+def test_what_an_interval_keeps_is_what_the_page_says():
+    assert set(KEPT) == set(recorded.DurationStats.__struct_fields__)
+    *words, last = KEPT.values()
+    page = (ROOT / 'docs' / 'en' / 'read-the-summary.md').read_text()
+    assert f'keeps the {", ".join(words)} and {last} of its durations' in page

@@ -402,3 +402,8 @@ def test_a_profile_without_a_card_has_no_kernels():
     assert parts.verdict == OK, parts
     assert kernels.verdict == MISSED
     assert 'layers' in kernels.note
+
+
+def test_the_changelog_counts_its_groups():
+    changes = (Path(check.__file__).parents[2] / 'CHANGELOG.md').read_text()
+    assert f'for a real card: {len(check.CHECKS)} groups' in changes

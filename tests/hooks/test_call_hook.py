@@ -124,7 +124,8 @@ def test_inner_time_of_nested_calls_is_counted_once():
     runner.call_hook('before_train_iter', batch_idx=0)
     whole_s = time.perf_counter() - begin_s
     window = ledger.take()
-    assert window.hooks_s['Sleeper'] == pytest.approx(sleeper.spent_s, abs=0.001)
+    # a busy machine only adds to what is around the sleep
+    assert sleeper.spent_s <= window.hooks_s['Sleeper'] <= whole_s - 0.004
     # counted twice it would be 20 ms more
     assert 0.004 <= window.hooks_s['Acting'] <= whole_s - sleeper.spent_s
     assert ledger.running == ['step']

@@ -123,7 +123,8 @@ def test_a_validation_that_never_ended_does_not_swallow_the_rest(tmp_path):
     evidence = run_toy(tmp_path, step_s=0.02, custom_hooks=[FailingValidation()])
     assert evidence.end is not None
     assert evidence.end.ledger_s['step'] >= 12 * 0.02
-    assert evidence.end.ledger_s['validation'] < 0.2
+    # all but what passed until the next part began
+    assert evidence.end.ledger_s['validation'] < evidence.end.ledger_s['step']
 
 
 def test_without_workers_the_loop_knows_its_own_loading(tmp_path):

@@ -163,6 +163,7 @@ def test_a_gain_is_verified_beside_what_was_predicted(ask, tmp_path):
     assert answer['external_cpu_cores'] >= 0
 
 
+@pytest.mark.timing
 def test_a_step_is_profiled_by_part_and_by_module(ask, tmp_path):
     # an epoch of ten batches: the training is made longer
     config = write_config(tmp_path, item_s=0.01, step_s=0.02, length=20, epochs=1)
