@@ -165,7 +165,7 @@ def test_runs_that_cannot_be_verified(tmp_path, refusal):
     (plain / 'scalars.json').write_text('{"time": 0.2, "iter": 50, "step": 50}\n')
     for folder, reason in (
         (write_run(tmp_path / 'a', well), 'expected a recommendation to verify'),
-        (write_run(tmp_path / 'b', make_starved(tmp_path / 'gone.py')), 'gone.py nor'),
+        (write_run(tmp_path / 'b', make_starved(tmp_path / 'gone.py')), 'gone.py (No'),
         (plain, 'expected evidence of GPUEfficiencyHook'),
         (tmp_path / 'nothing', 'found nothing there'),
     ):

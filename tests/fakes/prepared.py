@@ -44,5 +44,6 @@ def prepare_folder(folder: Path) -> Path:
     }.items():
         evidence = make_pooled(*settings, run={'config_path': str(config)})
         write_run(folder / 'work_dirs' / name, evidence)
-    (folder / 'slurm-123.out').write_text('RuntimeError: CUDA out of memory.\n')
+    for name in ('slurm-123.out', 'slurm-124.out'):
+        (folder / name).write_text('RuntimeError: CUDA out of memory.\n')
     return config

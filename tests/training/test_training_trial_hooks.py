@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from mmgpu_hooks.experiment.trial_child import TrialHook, TrialOver
 
@@ -25,7 +26,12 @@ def read_blocks(events: Path) -> list[dict[str, Any]]:
 
 def make_runner(*losses, **loop):
     scalars = {'train/loss': SimpleNamespace(data=(losses, ()))} if losses else {}
+    model = torch.nn.Linear(2, 1)
     return SimpleNamespace(
+        model=model,
+        optim_wrapper=SimpleNamespace(
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1)
+        ),
         train_loop=SimpleNamespace(**loop),
         train_dataloader=SimpleNamespace(batch_sampler=SimpleNamespace(batch_size=4)),
         message_hub=SimpleNamespace(log_scalars=scalars),
