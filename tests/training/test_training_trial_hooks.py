@@ -52,8 +52,10 @@ def train(hook, runner, iterations: int) -> None:
     [((0.5, 0.4), True), ((0.5, float('nan'), 0.4), False), ((), True)],
 )
 def test_a_block_says_whether_every_loss_was_a_number(events, losses, is_finite):
+    hook, runner = TrialHook(events, iter([1])), make_runner(*losses)
+    hook.before_train(runner)
     with pytest.raises(TrialOver):
-        train(TrialHook(events, iter([1])), make_runner(*losses), 1)
+        train(hook, runner, 1)
     (block,) = read_blocks(events)
     assert block['is_loss_finite'] is is_finite
 
@@ -62,6 +64,7 @@ def test_a_loader_that_begins_again_is_a_start(events):
     endless = SimpleNamespace(_epoch=0)
     runner = make_runner(dataloader_iterator=endless)
     hook = TrialHook(events, iter([4]))
+    hook.before_train(runner)
     train(hook, runner, 2)
     endless._epoch = 1
     with pytest.raises(TrialOver):
