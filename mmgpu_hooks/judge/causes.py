@@ -133,7 +133,7 @@ def worker_killed() -> None:
     figures show that memory was short.
 
     - Run once with num_workers=0: the error then shows where it happens.
-    - A crash in C code (SIGSEGV, SIGABRT): try another OpenCV, decord or turbojpeg.
+    - A crash in C code (SIGSEGV, SIGABRT): try another version of OpenCV or decord.
     """
 
 

@@ -8,12 +8,6 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import DATA_WAIT_NOTICE
 from mmgpu_hooks.schema.figures import format_seconds
 
-_DECODERS = {
-    'cv2': "imdecode_backend='turbojpeg', which takes a fifth less than cv2",
-    'pillow': "imdecode_backend='cv2', which takes a quarter of Pillow's time",
-}
-"""What decodes large JPEGs faster, by what decodes them now."""
-
 _LARGER = 1.5
 """Times the pixels trained at, from which smaller files are worth their making."""
 
@@ -95,12 +89,19 @@ def _advise_loading(run: Run) -> Iterator[str]:
 
 
 def _name_cheaper_decoding(run: Run) -> str:
-    """Smaller files first, where they would be smaller; then a faster decoder."""
+    """Smaller files first, where they would be smaller; then OpenCV for Pillow.
+
+    TurboJPEG is never advised: MMCV raises unless ``mmcv.use_backend`` ran in every
+    process, ignores a photo's orientation, and gains little over OpenCV.
+    """
     ratio, ways = run.stored_pixel_ratio, []
     if ratio is None:
-        ways.append('images stored at the size they are trained at')
+        ways.append(
+            'images stored at the size they are trained at, where they are larger'
+        )
     elif ratio >= _LARGER:
         times = f'{ratio:.1f} times the pixels that are trained at'
         ways.append(f'images stored smaller (they have {times})')
-    faster = _DECODERS.get(run.run.loader.image_decoder or '')
-    return '; then '.join(filter(None, [*ways, faster]))
+    if run.run.loader.image_decoder == 'pillow':
+        ways.append("imdecode_backend='cv2', which decodes JPEGs faster than Pillow")
+    return '; then '.join(ways)

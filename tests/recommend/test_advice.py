@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import io
+import re
+
+import mmcv
 import pytest
+from PIL import Image
 
 from fakes.replaced import replace
 from fakes.runs import make_evidence, make_inside_workers, make_run
@@ -8,6 +13,9 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.advice import advise
 
 MAIN = {'process_cpu_s': 4.0}
+
+ORIENTATION = 0x0112
+"""The EXIF tag of how a photo is turned."""
 
 
 def advice(**fields) -> str:
@@ -38,21 +46,38 @@ def test_a_short_run_gets_no_advice():
 LOADING = make_inside_workers(0.6, transforms_s={'LoadImageFromFile': 1.0})
 
 
+def advise_loading(decoder, ratio) -> str:
+    run = make_run(loader=replace(make_run().loader, image_decoder=decoder))
+    return advice(run=run, workers=LOADING, stored_pixel_ratio=ratio)
+
+
 @pytest.mark.parametrize(
     ('decoder', 'ratio', 'ways'),
     [
-        ('cv2', 11.4, ['11.4 times', 'turbojpeg']),
-        ('cv2', None, ['stored at the size', 'turbojpeg']),
-        ('cv2', 1.2, ['turbojpeg']),
+        ('cv2', 11.4, ['11.4 times']),
+        ('cv2', None, ['where they are larger']),
+        ('cv2', 1.2, []),
         ('pillow', 11.4, ['11.4 times', "imdecode_backend='cv2'"]),
+        ('pillow', 1.2, ["imdecode_backend='cv2'"]),
         ('turbojpeg', 11.4, ['11.4 times']),
         ('turbojpeg', 1.0, []),
     ],
 )
 def test_smaller_files_come_before_another_decoder(decoder, ratio, ways):
-    run = make_run(loader=replace(make_run().loader, image_decoder=decoder))
-    said = advice(run=run, workers=LOADING, stored_pixel_ratio=ratio)
+    said = advise_loading(decoder, ratio)
     places = [said.index(way) for way in ways]
     assert places == sorted(places)
     assert ('cheaper' in said) is bool(ways)
     assert said.count('; then ') == max(len(ways) - 1, 0)
+
+
+@pytest.mark.parametrize('decoder', [None, 'cv2', 'pillow', 'tifffile', 'turbojpeg'])
+def test_an_advised_decoder_reads_a_turned_photo_without_preparation(decoder):
+    photo, exif = io.BytesIO(), Image.Exif()
+    exif[ORIENTATION] = 6
+    Image.new('RGB', (40, 30)).save(photo, 'jpeg', exif=exif)
+    said = advise_loading(decoder, 11.4)
+    advised = re.findall(r"imdecode_backend='(\w+)'", said)
+    assert advised == (['cv2'] if decoder == 'pillow' else [])
+    for backend in advised:
+        assert mmcv.imfrombytes(photo.getvalue(), backend=backend).shape == (40, 30, 3)
