@@ -26,7 +26,7 @@ help:
 	@echo 'make bench-memory    memory estimates of 14 models against real steps (10 minutes)'
 	@echo 'make bench-memory-causes planted reasons for full memory, and what is found (5 minutes)'
 	@echo 'make bench-overhead  what the hook costs, beside TraceML (10 minutes)'
-	@echo 'make bench-predict   planted pipelines against predictions (13 minutes)'
+	@echo 'make bench-predict   planted pipelines against predictions (25 minutes)'
 	@echo 'make bench-regret    recommended settings against all others (25 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'

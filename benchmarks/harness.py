@@ -164,15 +164,19 @@ class Benchmark:
         """Add lines to the table."""
         self.figures += figures
 
-    def read_trials(self, measured: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    def read_trials(
+        self, measured: Iterator[dict[str, Any]], part: str | None = None
+    ) -> list[dict[str, Any]]:
         """Trainings as a file of work_dirs has them.
 
         Args:
             measured: Trains, unless the file is one that the user named.
+            part: Of the trainings, which has a file of its own. Defaults to all.
         """
         path: Path | None = self.options.trials
         if path is None:
             which = 'quick' if self.is_quick else 'trials'
+            which += f'_{part}' if part else ''
             path = Path(f'work_dirs/bench_{self.name}/{which}.jsonl')
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open('w', buffering=1) as file:

@@ -1,18 +1,22 @@
 """Do predictions from one run hold? Planted pipelines against real trainings.
 
-    python -m benchmarks.predict [--trials FILE] [--quick] [--output]
+    python -m benchmarks.predict [--trials FILE] [--only PART] [--quick] [--output]
 
 Each pipeline is trained with a grid of settings: real DataLoader workers under a real
 MMEngine training with the hook. From each of these trainings alone all the others are
-predicted. One part of the pipelines was used while the model was built; another is
-drawn from a random generator, and nothing was tuned to it; the third is MMDetection's
-own. About 13 minutes.
+predicted. One part of the pipelines was used while the model was built (seen); another
+is drawn from a random generator, and nothing was tuned to it (unseen); the third is
+MMDetection's own.
+
+The fourth was planted by people who did not write the model (others). Each of its
+settings is trained twice, each time with the samples in another order, and the truth is
+the mean. Where the two differ by more than 5 %, an interval must hold both, and the
+error is not judged. About 25 minutes.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
+import argparse
 import itertools
 import json
 import math
@@ -25,15 +29,23 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
 from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
 from mmengine.registry import DATASETS
 from mmengine.utils import import_modules_from_strings
-from scipy.stats import norm
 
+from benchmarks.costs import (
+    BLOCK,
+    Work,
+    draw_blocks,
+    guess_iter_s,
+    log_normal_block,
+    make_works,
+)
 from benchmarks.harness import (
     BUSY_LIMIT_PCT,
     Benchmark,
@@ -47,6 +59,7 @@ from benchmarks.harness import (
     quantile,
     say,
 )
+from benchmarks.planted_by_others import OTHERS, PlantedByOthers, Step
 from benchmarks.toy import HOOK, OneWeight, Sized, build_runner
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.judge.run import Run
@@ -55,17 +68,25 @@ from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.schema.judged import Prediction
 
 MEDIAN_LIMIT, P90_LIMIT, COVERAGE_LIMIT = 5.0, 12.0, 90.0
+OTHERS_MEDIAN_LIMIT, OTHERS_P90_LIMIT = 3.0, 10.0
+OTHERS_COVERAGE_LIMIT, ONE_COVERAGE_LIMIT, WIDTH_LIMIT = 88.0, 70.0, 14.0
+"""Of those planted by others: all, one pipeline, and the median half width."""
+REPEATS_WITHIN_PCT = 5.0
+"""What trainings of a setting may differ by, for an error against their mean."""
 
 GRID = ((0, 2), (1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (8, 2), (8, 4))
 """``num_workers`` and ``prefetch_factor``; the latter says nothing without workers."""
+OTHERS_GRID = ((0, 2), (1, 2), (2, 2), (4, 2), (8, 2))
 QUICK_GRID = ((0, 2), (1, 2), (2, 2), (4, 2))
+OTHERS_REPEATS = 2
+"""Trainings of each of their settings."""
 
-SECONDS, QUICK_SECONDS = 2.0, 0.5
+SECONDS, OTHERS_SECONDS, QUICK_SECONDS = 2.0, 2.5, 0.5
 """Of each training, about."""
+ORIGINS = ('seen', 'unseen', 'MMDetection', 'others')
+"""Who planted a pipeline."""
 ATTEMPTS = 3
 """Trainings of one setting, until other programs keep out of one."""
-BLOCK = 64
-"""Images after which the planted costs have come up to their mean."""
 UNSEEN_SEED, UNSEEN_COUNT = 88_117, 8
 _MOST_IMAGES = 8192
 _LEAST_ITERATIONS, _LEAST_OF_RECIPE = 48, 32
@@ -90,21 +111,44 @@ class Pipeline:
     """Other programs that always want a core."""
     side: int = 64
     """Of the square images that are handed over."""
-    is_unseen: bool = False
+    origin: str = 'seen'
+    """A member of ``ORIGINS``."""
     recipe: str | None = None
     """Config of MMDetection whose pipeline loads instead."""
+
+    collate = staticmethod(pseudo_collate)
+
+    @property
+    def period(self) -> int:
+        """Images after which the costs have come up to their mean; 1 if never."""
+        return BLOCK if self.recipe is None else 1
 
     def guess_iter_s(self, workers: int, cores: int) -> float:
         """About what an iteration takes; for the length of a run only."""
         step_s = self.step_ms / 1000
-        cpu_s = self.batch * self.cpu_ms / 1000
-        loading_s = cpu_s + self.batch * self.wait_ms / 1000
-        if self.step != 'sleep':
-            cpu_s += step_s
-        floor_s = cpu_s / (cores / (1 + 0.5 * self.hogs))
-        if not workers:
-            return step_s + loading_s
-        return max(step_s, loading_s / workers, floor_s)
+        return guess_iter_s(
+            workers,
+            cores / (1 + 0.5 * self.hogs),
+            cpu_s=self.batch * self.cpu_ms / 1000,
+            wait_s=self.batch * self.wait_ms / 1000,
+            step_s=step_s,
+            step_cpu_s=0.0 if self.step == 'sleep' else step_s,
+        )
+
+    def make_dataset(
+        self, folder: Path, works: dict[str, Work], length: int, seed: int = 1
+    ) -> Any:
+        """The images, planted ones or those of a recipe."""
+        if self.recipe is None:
+            return PlantedImages(self, works['burn'], length, seed)
+        return RecipeImages(self.recipe, folder / 'demo', length)
+
+    def make_step(self, works: dict[str, Work]) -> Step:
+        """What the training process does with one batch."""
+        seconds, work = self.step_ms / 1000, works[self.step]
+        if self.step == 'sleep':
+            return lambda batch: time.sleep(seconds)
+        return lambda batch: work.burn(seconds)
 
 
 SEEN = (
@@ -126,14 +170,21 @@ SEEN = (
 MMDET = (
     # the milliseconds of loading are guesses, for the length of a training only
     Pipeline(
-        'RetinaNet', 45, 0, 0.3, 1, 60, recipe='retinanet/retinanet_r50_fpn_1x_coco.py'
+        'RetinaNet',
+        *(45, 0, 0.3, 1, 60),
+        origin='MMDetection',
+        recipe='retinanet/retinanet_r50_fpn_1x_coco.py',
     ),
     Pipeline(
-        'Mask R-CNN, LSJ', 95, 0, 0.3, 1, 60, recipe='common/lsj-100e_coco-instance.py'
+        'Mask R-CNN, LSJ',
+        *(95, 0, 0.3, 1, 60),
+        origin='MMDetection',
+        recipe='common/lsj-100e_coco-instance.py',
     ),
     Pipeline(
         'YOLOX, Mosaic and MixUp',
         *(370, 0, 0.3, 1, 100),
+        origin='MMDetection',
         recipe='yolox/yolox_s_8xb8-300e_coco.py',
     ),
 )
@@ -159,65 +210,19 @@ def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[Pipe
                 step=rng.choice(['sleep', 'sleep', 'burn', 'threads']),
                 hogs=int(rng.random() < 0.25),
                 side=rng.choice([32, 64, 128, 256]),
-                is_unseen=True,
+                origin='unseen',
             )
         )
     return drawn
 
 
-def draw_factors(spread: float, seed: int) -> Iterator[float]:
-    """Log-normal factors of mean 1, without end.
-
-    Each block holds the same quantiles in another order, so that a run of a few
-    seconds sees what a long one would.
-    """
-    rng = random.Random(seed)
-    sigma = math.sqrt(math.log1p(spread * spread))
-    quantiles = np.exp(sigma * norm.ppf((np.arange(BLOCK) + 0.5) / BLOCK))
-    block = (quantiles / quantiles.mean()).tolist()
-    while True:
-        rng.shuffle(block)
-        yield from block
-
-
-class Work:
-    """Burns CPU by doing a fixed number of pieces, however long it takes.
-
-    Args:
-        piece: The piece.
-    """
-
-    def __init__(self, piece: Any) -> None:
-        self._piece = piece
-        self._piece_s = min(self._time(200) for _ in range(5)) / 200
-
-    def _time(self, pieces: int) -> float:
-        begin = time.perf_counter()
-        for _ in range(pieces):
-            self._piece()
-        return time.perf_counter() - begin
-
-    def burn(self, seconds: float) -> None:
-        """Do what takes so long on a core of its own."""
-        for _ in range(round(seconds / self._piece_s)):
-            self._piece()
-
-
-def make_works() -> dict[str, Work]:
-    """How steps burn, by kind; ``burn`` is what loading does too."""
-    chunk, matrix = b'\0' * 65536, torch.rand(384, 384)
-    burning = Work(lambda: hashlib.sha256(chunk).digest())
-    threads = Work(lambda: matrix @ matrix)
-    return {'sleep': burning, 'burn': burning, 'threads': threads}
-
-
 class PlantedImages(Sized):
     """Images that cost CPU and waiting."""
 
-    def __init__(self, pipeline: Pipeline, work: Work, length: int) -> None:
+    def __init__(self, pipeline: Pipeline, work: Work, length: int, seed: int) -> None:
         super().__init__(length)
         self._pipeline, self._work = pipeline, work
-        factors = draw_factors(pipeline.spread, seed=1)
+        factors = draw_blocks(log_normal_block(pipeline.spread), seed)
         self._factors = list(itertools.islice(factors, min(length, _MOST_IMAGES)))
 
     def __getitem__(self, index: int) -> dict[str, Any]:
@@ -277,38 +282,28 @@ def _point_to(node: Any, images: Path, annotations: Path) -> None:
         _point_to(value, images, annotations)
 
 
-def make_dataset(folder: Path, pipeline: Pipeline, work: Work, length: int) -> Any:
-    """The images of a pipeline, planted ones or those of a recipe."""
-    if pipeline.recipe is None:
-        return PlantedImages(pipeline, work, length)
-    return RecipeImages(pipeline.recipe, folder / 'demo', length)
-
-
 class StampedModel(OneWeight):
-    """A step that sleeps or burns, and stamps when it begins."""
+    """A planted step, and stamps of when it begins."""
 
-    def __init__(self, pipeline: Pipeline, work: Work) -> None:
+    def __init__(self, step: Step) -> None:
         super().__init__()
-        self._seconds, self._kind = pipeline.step_ms / 1000, pipeline.step
-        self._work = work
+        self._step = step
         self.begins: list[float] = []
 
     def train_step(self, data: Any, optim_wrapper: Any) -> Any:
         self.begins.append(time.perf_counter())
-        if self._kind == 'sleep':
-            time.sleep(self._seconds)
-        else:
-            self._work.burn(self._seconds)
+        self._step(data)
         return {'loss': self.weight.detach()}
 
 
 def count_batches(
-    pipeline: Pipeline, workers: int, prefetch: int, seconds: float
+    pipeline: Pipeline | PlantedByOthers, workers: int, prefetch: int, seconds: float
 ) -> tuple[int, int]:
-    """Batches to leave out and to measure; both whole blocks of images."""
-    block, least = max(BLOCK // pipeline.batch, 1), _LEAST_ITERATIONS
-    if pipeline.recipe is not None:  # as slow as they are, and in no blocks
-        block, least = 1, _LEAST_OF_RECIPE
+    """Batches to leave out and to measure; both whole blocks of samples."""
+    block = math.lcm(pipeline.period, pipeline.batch) // pipeline.batch
+    # recipes are as slow as they are, and cost what they do in no blocks
+    of_recipe = pipeline.origin == 'MMDetection'
+    least = _LEAST_OF_RECIPE if of_recipe else _LEAST_ITERATIONS
     iter_s = pipeline.guess_iter_s(workers, len(os.sched_getaffinity(0)))
     measured = max(round(max(seconds / iter_s, least) / block), 1) * block
     first = -(-max(2 * workers * prefetch, 16) // block) * block
@@ -316,11 +311,12 @@ def count_batches(
 
 
 def train_once(
-    pipeline: Pipeline,
+    pipeline: Pipeline | PlantedByOthers,
     workers: int,
     prefetch: int,
     works: dict[str, Work],
     seconds: float,
+    seed: int = 1,
 ) -> tuple[float, list[str]]:
     """Train one epoch.
 
@@ -332,9 +328,13 @@ def train_once(
     length = (first + measured + workers * prefetch + 1) * pipeline.batch
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        dataset = make_dataset(folder, pipeline, works['burn'], length)
-        model = StampedModel(pipeline, works[pipeline.step])
-        loader: dict[str, Any] = {'batch_size': pipeline.batch, 'num_workers': workers}
+        dataset = pipeline.make_dataset(folder, works, length, seed)
+        model = StampedModel(pipeline.make_step(works))
+        loader: dict[str, Any] = {
+            'batch_size': pipeline.batch,
+            'num_workers': workers,
+            'collate_fn': {'type': pipeline.collate},
+        }
         if workers:
             loader['prefetch_factor'] = prefetch
         runner = build_runner(
@@ -352,27 +352,40 @@ def train_once(
 
 
 def measure(
-    pipelines: Sequence[Pipeline],
+    pipelines: Sequence[Pipeline | PlantedByOthers],
     grid: Sequence[tuple[int, int]],
     seconds: float,
     attempts: int = ATTEMPTS,
+    repeats: int = 1,
 ) -> Iterator[dict[str, Any]]:
-    """Train every pipeline with every setting, in random order."""
+    """Train every pipeline with every setting, in random order.
+
+    Args:
+        pipelines: In turn.
+        grid: Workers and prefetch factors.
+        seconds: Of a training, about.
+        attempts: Trainings at most, until other programs keep out of one.
+        repeats: Trainings of each setting, each with the samples in another order.
+    """
     works = make_works()
     for pipeline in pipelines:
+        seeds = range(1, repeats + 1)
+        settings = [(*setting, seed) for setting in grid for seed in seeds]
+        order = random.Random(5).sample(settings, len(settings))
         with busy_programs(pipeline.hogs):
-            for workers, prefetch in random.Random(5).sample(grid, len(grid)):
+            for workers, prefetch, seed in order:
                 for _ in range(attempts):
                     load = OtherLoad()
                     iter_s, evidence = train_once(
-                        pipeline, workers, prefetch, works, seconds
+                        pipeline, workers, prefetch, works, seconds, seed
                     )
                     other_load_pct = load.read_pct()
                     if other_load_pct <= BUSY_LIMIT_PCT:
                         break
                 say(f'{pipeline.name}: {workers} workers: {1000 * iter_s:.2f} ms')
                 yield {
-                    'pipeline': dataclasses.asdict(pipeline),
+                    'pipeline': pipeline.name,
+                    'origin': pipeline.origin,
                     'setting': (workers, prefetch),
                     'iter_s': iter_s,
                     'other_load_pct': other_load_pct,
@@ -381,45 +394,93 @@ def measure(
 
 
 class Case:
-    """One setting, predicted from one other training."""
+    """One setting, predicted from a training with another one.
+
+    Args:
+        pipeline: Its name.
+        origin: Of the pipeline.
+        measured_s: Iterations of the trainings of this setting.
+        predicted: What is to be judged.
+    """
 
     def __init__(
-        self, pipeline: Pipeline, measured_s: float, predicted: Prediction
+        self,
+        pipeline: str,
+        origin: str,
+        measured_s: Sequence[float],
+        predicted: Prediction,
     ) -> None:
         low_s, high_s = predicted.iter_time_low_s, predicted.iter_time_high_s
-        self.pipeline = pipeline
-        self.error_pct = 100 * abs(predicted.iter_time_s / measured_s - 1.0)
-        self.is_covered = low_s <= measured_s <= high_s
+        fastest_s, slowest_s = min(measured_s), max(measured_s)
+        truth_s = fmean(measured_s)
+        self.pipeline, self.origin = pipeline, origin
+        self.key = pipeline, predicted.num_workers, predicted.prefetch_factor
+        """Pipeline and setting that are predicted."""
+        self.repeats = 100 * (slowest_s / fastest_s - 1.0) <= REPEATS_WITHIN_PCT
+        """True if the trainings agree, so that their mean is a truth."""
+        self.error_pct = 100 * abs(predicted.iter_time_s / truth_s - 1.0)
+        self.is_covered = low_s <= fastest_s and slowest_s <= high_s
+        if self.repeats:
+            self.is_covered = low_s <= truth_s <= high_s
         self.half_width_pct = 50 * (high_s - low_s) / predicted.iter_time_s
 
 
+def gather_truths(
+    trials: Sequence[dict[str, Any]],
+) -> dict[tuple[int, int], list[float]]:
+    """What the trainings of each setting of one pipeline took, in seconds.
+
+    A setting of which a training was left out is no truth where two are wanted.
+    """
+    truths: dict[tuple[int, int], list[float]] = {}
+    for trial in trials:
+        truths.setdefault(tuple(trial['setting']), []).append(trial['iter_s'])
+    least = OTHERS_REPEATS if trials[0]['origin'] == 'others' else 1
+    return {setting: took for setting, took in truths.items() if len(took) >= least}
+
+
 def judge_trials(trials: Sequence[dict[str, Any]]) -> list[Case]:
-    """Predict each training from every other one of its pipeline."""
+    """Predict each setting from every training of its pipeline with another one."""
     cases = []
-    by_name = sorted(trials, key=lambda one: one['pipeline']['name'])
-    for _, group in itertools.groupby(by_name, lambda one: one['pipeline']['name']):
+    by_name = sorted(trials, key=lambda trial: trial['pipeline'])
+    for name, group in itertools.groupby(by_name, lambda trial: trial['pipeline']):
         same = list(group)
-        pipeline = Pipeline(**same[0]['pipeline'])
+        truths = gather_truths(same)
         for run in same:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder, 'gpu_efficiency.jsonl')
                 path.write_text('\n'.join(run['evidence']) + '\n')
                 workload: Any = fit_workload(Run.read(path))
             if hasattr(workload, 'reason'):
-                say(f'not predicted from {pipeline.name}: {workload.reason}')
+                say(f'not predicted from {name}: {workload.reason}')
                 continue
-            for other in same:
-                if other is not run:
-                    found = predict_setting(workload, *other['setting'])
-                    cases.append(Case(pipeline, other['iter_s'], found))
+            for setting, measured_s in truths.items():
+                if setting != tuple(run['setting']):
+                    found = predict_setting(workload, *setting)
+                    cases.append(Case(name, run['origin'], measured_s, found))
     return cases
+
+
+def quantile_or_none(values: Sequence[float], share: float) -> float | None:
+    """A quantile; ``None`` of no values."""
+    return quantile(values, share) if values else None
+
+
+def covered_pct(cases: Sequence[Case]) -> float | None:
+    """Share of the intervals that hold the truth."""
+    if not cases:
+        return None
+    return 100 * sum(case.is_covered for case in cases) / len(cases)
+
+
+def median_width_pct(cases: Sequence[Case]) -> float | None:
+    """Half width of an interval over its prediction, median."""
+    return quantile_or_none([case.half_width_pct for case in cases], 0.5)
 
 
 def judge_cases(name: str, cases: Sequence[Case]) -> Iterator[Figure]:
     """Error and coverage of some cases."""
     errors = [case.error_pct for case in cases]
-    covered = 100 * sum(case.is_covered for case in cases) / len(cases)
-    widths = [case.half_width_pct for case in cases]
     high, worst = quantile(errors, 0.9), f'worst {max(errors):.0f} %'
     note = f'{len(cases)} predictions'
     yield at_most(
@@ -427,42 +488,122 @@ def judge_cases(name: str, cases: Sequence[Case]) -> Iterator[Figure]:
     )
     yield at_most(f'{name}: error, 90th percentile', high, P90_LIMIT, '%', worst)
     figure = f'{name}: intervals that hold the truth'
-    note = f'median half width {quantile(widths, 0.5):.0f} %'
-    yield at_least(figure, covered, COVERAGE_LIMIT, '%', note)
+    note = f'median half width {median_width_pct(cases):.0f} %'
+    yield at_least(figure, covered_pct(cases), COVERAGE_LIMIT, '%', note)
+
+
+def judge_others(names: Sequence[str], cases: Sequence[Case]) -> Iterator[Figure]:
+    """Pipelines planted by others, whose settings were trained more than once.
+
+    Args:
+        names: Of the pipelines that were trained.
+        cases: Theirs. A pipeline without any misses its target.
+    """
+    part, settings = 'planted by others', {case.key: case.repeats for case in cases}
+    errors = [case.error_pct for case in cases if case.repeats]
+    note = f'{len(errors)} predictions, where trainings repeat'
+    median = quantile_or_none(errors, 0.5)
+    yield at_most(f'{part}: error, median', median, OTHERS_MEDIAN_LIMIT, '%', note)
+    figure, high = f'{part}: error, 90th percentile', quantile_or_none(errors, 0.9)
+    note = f'worst {max(errors):.0f} %' if errors else 'no setting repeats'
+    yield at_most(figure, high, OTHERS_P90_LIMIT, '%', note)
+    figure, note = f'{part}: intervals that hold the truth', f'{len(cases)} predictions'
+    yield at_least(figure, covered_pct(cases), OTHERS_COVERAGE_LIMIT, '%', note)
+    width = median_width_pct(cases)
+    yield at_most(f'{part}: half width, median', width, WIDTH_LIMIT, '%')
+    figure = f'{part}: settings whose trainings repeat within {REPEATS_WITHIN_PCT:g} %'
+    yield Figure(figure, sum(settings.values()), note=f'of {len(settings)}')
+    for name in names:
+        same = [case for case in cases if case.pipeline == name]
+        yield judge_one_of_others(name, same)
+
+
+def judge_one_of_others(name: str, cases: Sequence[Case]) -> Figure:
+    """Share of the intervals of one pipeline that hold the truth."""
+    note = 'nothing could be predicted'
+    if cases:
+        settings = {case.key: case.repeats for case in cases}
+        errors = [case.error_pct for case in cases if case.repeats]
+        note = f'{sum(settings.values())} of {len(settings)} settings repeat'
+        note += f', median half width {median_width_pct(cases):.0f} %'
+        if errors:
+            note += f', error {quantile(errors, 0.5):.1f} %, 90th percentile '
+            note += f'{quantile(errors, 0.9):.1f} %'
+    figure = f'pipeline {name}: intervals that hold the truth'
+    return at_least(figure, covered_pct(cases), ONE_COVERAGE_LIMIT, '%', note)
+
+
+def choose_pipelines(
+    is_quick: bool, only: str | None
+) -> dict[str, Sequence[Pipeline | PlantedByOthers]]:
+    """The pipelines to train, by origin."""
+    chosen: dict[str, Sequence[Pipeline | PlantedByOthers]] = {
+        'seen': SEEN,
+        'unseen': draw_unseen(),
+        'MMDetection': MMDET,
+        'others': OTHERS,
+    }
+    if is_quick:
+        chosen = {origin: some[:1] for origin, some in chosen.items()}
+        chosen['seen'] = [SEEN[0], SEEN[4]]
+    return {origin: some for origin, some in chosen.items() if only in (None, origin)}
+
+
+def measure_all(is_quick: bool, only: str | None) -> Iterator[dict[str, Any]]:
+    """Train what is chosen, each origin with its grid."""
+    for origin, pipelines in choose_pipelines(is_quick, only).items():
+        grid, seconds, repeats = GRID, SECONDS, 1
+        if origin == 'others':
+            grid, seconds, repeats = OTHERS_GRID, OTHERS_SECONDS, OTHERS_REPEATS
+        if is_quick:
+            grid, seconds = QUICK_GRID, QUICK_SECONDS
+        attempts = 1 if is_quick else ATTEMPTS
+        yield from measure(pipelines, grid, seconds, attempts, repeats)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, unless that was done, and judge."""
-    benchmark = Benchmark('predict', __doc__ or '', argv, keeps_trials=True)
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--only', choices=ORIGINS, help='this part of the pipelines')
+    benchmark = Benchmark(
+        'predict', __doc__ or '', argv, parser=parser, keeps_trials=True
+    )
+    only: str | None = benchmark.options.only
+    if only and benchmark.options.output:
+        parser.error('the table of one part is not kept: leave --output out')
     warnings.filterwarnings('ignore')
-    measured = measure([*SEEN, *draw_unseen(), *MMDET], GRID, SECONDS)
-    if benchmark.is_quick:
-        some = [SEEN[0], SEEN[4], draw_unseen()[0], MMDET[0]]
-        measured = measure(some, QUICK_GRID, QUICK_SECONDS, attempts=1)
-    trials = lines = benchmark.read_trials(measured)
+    measured = measure_all(benchmark.is_quick, only)
+    lines = benchmark.read_trials(measured, part=only)
+    trials = lines = [line for line in lines if only in (None, line['origin'])]
     if not benchmark.is_quick:
-        trials = [one for one in lines if one['other_load_pct'] <= BUSY_LIMIT_PCT]
-    benchmark.shares_pct = [one['other_load_pct'] for one in trials]
+        trials = [line for line in lines if line['other_load_pct'] <= BUSY_LIMIT_PCT]
+    benchmark.shares_pct = [trial['other_load_pct'] for trial in trials]
     cases = judge_trials(trials)
-    planted = [case for case in cases if case.pipeline.recipe is None]
     parts = {
-        'all planted': planted,
-        'seen': [case for case in planted if not case.pipeline.is_unseen],
-        'unseen': [case for case in planted if case.pipeline.is_unseen],
-        'MMDetection': [case for case in cases if case.pipeline.recipe is not None],
+        'all planted': ('seen', 'unseen'),
+        'seen': ('seen',),
+        'unseen': ('unseen',),
+        'MMDetection': ('MMDetection',),
     }
-    for name, some_cases in parts.items():
-        if some_cases:
+    if only:
+        del parts['all planted']
+    for name, origins in parts.items():
+        if some_cases := [case for case in cases if case.origin in origins]:
             benchmark.add(*judge_cases(name, some_cases))
+    planted = [line['pipeline'] for line in lines if line['origin'] == 'others']
+    if names := list(dict.fromkeys(planted)):
+        theirs = [case for case in cases if case.origin == 'others']
+        benchmark.add(*judge_others(names, theirs))
     benchmark.add(
         Figure('trainings', len(trials), note=f'{len(lines) - len(trials)} left out')
     )
-    for pipeline in dict.fromkeys(case.pipeline for case in cases):
-        same = [case for case in cases if case.pipeline == pipeline]
-        median, high, covered = judge_cases(pipeline.name, same)
+    known = [case for case in cases if case.origin != 'others']
+    for name in dict.fromkeys(case.pipeline for case in known):
+        same = [case for case in known if case.pipeline == name]
+        median, high, covered = judge_cases(name, same)
         note = f'90th percentile {high.value:.1f} %, covered {covered.value:.0f} %'
-        name = f'pipeline {pipeline.name}: error, median'
-        benchmark.add(Figure(name, median.value, '%', note=note))
+        figure = f'pipeline {name}: error, median'
+        benchmark.add(Figure(figure, median.value, '%', note=note))
     return benchmark.finish()
 
 

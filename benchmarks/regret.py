@@ -34,6 +34,7 @@ from typing import Any
 import torch
 from mmengine.hooks import Hook
 
+from benchmarks.costs import Work, make_works
 from benchmarks.harness import (
     Benchmark,
     Figure,
@@ -45,14 +46,7 @@ from benchmarks.harness import (
     recommend,
     say,
 )
-from benchmarks.predict import (
-    MMDET,
-    Pipeline,
-    StampedModel,
-    Work,
-    make_dataset,
-    make_works,
-)
+from benchmarks.predict import MMDET, Pipeline, StampedModel
 from benchmarks.toy import HOOK, SAVES, build_runner
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.ledger import summarize_durations
@@ -145,7 +139,7 @@ def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[Job]
             step_ms=math.exp(rng.uniform(math.log(8), math.log(40))),
             step=rng.choice(['sleep', 'burn', 'threads']),
             side=rng.choice([32, 64, 128]),
-            is_unseen=True,
+            origin='unseen',
         )
         job = Job(pipeline)
         if rng.random() < 0.4:
@@ -190,14 +184,14 @@ def train_job(job: Job, setting: Setting, works: dict[str, Work]) -> Trial:
     if job.saves_per_epoch:
         often = {'interval': iterations // job.saves_per_epoch, 'max_keep_ckpts': 1}
         hooks['checkpoint'] = {**SAVES, **often}
-    model = StampedModel(pipeline, works[pipeline.step])
+    model = StampedModel(pipeline.make_step(works))
     span, load = Span(), OtherLoad()
     model.register_buffer('ballast', torch.zeros(job.save_mib * MIB // 4))
     with tempfile.TemporaryDirectory() as name:
         folder, length = Path(name), iterations * pipeline.batch
         runner = build_runner(
             model,
-            make_dataset(folder, pipeline, works['burn'], length),
+            pipeline.make_dataset(folder, works, length),
             folder / 'run',
             loader=loader,
             hooks=hooks,
@@ -348,7 +342,7 @@ def judge_lost(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
     parts = {
         'all': outcomes,
         'seen': [one for one in outcomes if one.job in SEEN],
-        'unseen': [one for one in outcomes if one.job.pipeline.is_unseen],
+        'unseen': [one for one in outcomes if one.job.pipeline.origin == 'unseen'],
         'MMDetection': [one for one in outcomes if one.job.pipeline.recipe],
     }
     for name, some in parts.items():

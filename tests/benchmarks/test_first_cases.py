@@ -17,6 +17,7 @@ from mmengine.config import Config
 
 import benchmarks
 from benchmarks import (
+    costs,
     harness,
     ledger,
     memory,
@@ -90,18 +91,18 @@ def build_overhead_peer(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def build_predict(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
-    works = predict.make_works()
+    works = costs.make_works()
     for number, pipeline in enumerate((predict.SEEN[0], *predict.MMDET)):
-        data = predict.make_dataset(folder / str(number), pipeline, works['burn'], 8)
+        data = pipeline.make_dataset(folder / str(number), works, 8)
         assert {'inputs', 'data_samples'} <= set(data[0])
     predicted = Prediction(2, 2, 4, 0.1, 0.09, 0.11, 0.0, None, 'step')
-    case = predict.Case(predict.SEEN[0], 0.1, predicted)
+    case = predict.Case('CPU', 'seen', [0.1], predicted)
     return list(predict.judge_cases('seen', [case]))
 
 
 def build_regret(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     job = regret.SEEN[0]
-    trial = regret.train_job(job, (regret.DEFAULT, True), predict.make_works())
+    trial = regret.train_job(job, (regret.DEFAULT, True), costs.make_works())
     outcomes, rules = regret.judge_jobs([trial], count=1)
     return [*regret.judge_lost(outcomes), *regret.compare_rules(outcomes, rules)]
 
@@ -163,9 +164,11 @@ BUILDERS: dict[str, Build] = {
     if name.startswith('build_')
 }
 ELSEWHERE = {
+    'costs': 'of the others',
     'gpu_check': 'test_gpu_check.py plays it',
     'harness': 'test_harness.py',
     'markdown': 'every table is made by it',
+    'planted_by_others': 'test_predict.py',
     'readme': 'test_readme.py',
     'toy': 'of the others',
     'whole_toys': 'of `whole`',

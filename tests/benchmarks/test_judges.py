@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import overhead, regret, whole
 from benchmarks.overhead import Account, Growth, Pairs, Spent
-from benchmarks.predict import Case, draw_unseen
+from benchmarks.predict import Case
 from benchmarks.rewrite import differing, flatten, is_kept
 from fakes.clock import HandClock
 from mmgpu_hooks.schema.judged import Prediction
@@ -97,7 +97,7 @@ def test_growth_is_found(grows, verdict):
 def test_a_case_is_judged_against_what_was_measured(predicted_s, error_pct, is_covered):
     bounds = 0.9 * predicted_s, 1.1 * predicted_s
     predicted = Prediction(2, 2, 4, predicted_s, *bounds, 0.0, None, 'step')
-    case = Case(draw_unseen()[0], 0.1, predicted)
+    case = Case('drawn 1', 'unseen', [0.1], predicted)
     assert case.error_pct == pytest.approx(error_pct)
     assert case.is_covered is is_covered
 

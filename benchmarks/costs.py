@@ -1,0 +1,111 @@
+"""Costs that benchmarks plant in a training: CPU, and draws whose mean is known."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from scipy.stats import norm
+
+BLOCK = 64
+"""Images after which the planted costs have come up to their mean."""
+
+T = TypeVar('T')
+
+
+class Work:
+    """Burns CPU by doing a fixed number of pieces, however long it takes.
+
+    Args:
+        piece: The piece.
+    """
+
+    def __init__(self, piece: Callable[[], Any]) -> None:
+        self._piece = piece
+        self._piece_s = min(self._time(200) for _ in range(5)) / 200
+
+    def _time(self, pieces: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(pieces):
+            self._piece()
+        return time.perf_counter() - begin
+
+    def burn(self, seconds: float) -> None:
+        """Do what takes so long on a core of its own."""
+        for _ in range(round(seconds / self._piece_s)):
+            self._piece()
+
+
+def make_works() -> dict[str, Work]:
+    """How steps and loading burn, by kind; ``python`` never lets go of the GIL."""
+    chunk, matrix = b'\0' * 65536, torch.rand(384, 384)
+    burning = Work(lambda: hashlib.sha256(chunk).digest())
+    threads = Work(lambda: matrix @ matrix)
+    python = Work(lambda: sum(number * number for number in range(500)))
+    return {'sleep': burning, 'burn': burning, 'threads': threads, 'python': python}
+
+
+def log_normal_block(spread: float, count: int = BLOCK) -> list[float]:
+    """Quantiles of a log-normal distribution, scaled to a mean of 1.
+
+    Args:
+        spread: Standard deviation over mean, of the whole distribution.
+        count: Quantiles.
+    """
+    sigma = math.sqrt(math.log1p(spread * spread))
+    quantiles = np.exp(sigma * norm.ppf((np.arange(count) + 0.5) / count))
+    values: list[float] = (quantiles / quantiles.mean()).tolist()
+    return values
+
+
+def pareto_block(shape: float, count: int = BLOCK) -> list[float]:
+    """Quantiles of a Pareto distribution, scaled to a mean of 1.
+
+    Args:
+        shape: Of the tail: the share beyond x falls as x to the power of minus this.
+        count: Quantiles.
+    """
+    quantiles = (1 - (np.arange(count) + 0.5) / count) ** (-1 / shape)
+    values: list[float] = (quantiles / quantiles.mean()).tolist()
+    return values
+
+
+def draw_blocks(block: Sequence[T], seed: int) -> Iterator[T]:
+    """The values of a block without end, each time in another order.
+
+    So a run of a few seconds sees what a long one would.
+    """
+    rng, values = random.Random(seed), list(block)
+    while True:
+        rng.shuffle(values)
+        yield from values
+
+
+def guess_iter_s(
+    workers: int,
+    cores: float,
+    *,
+    cpu_s: float,
+    wait_s: float,
+    step_s: float,
+    step_cpu_s: float,
+) -> float:
+    """About what an iteration takes; for the length of a run only.
+
+    Args:
+        workers: ``num_workers``.
+        cores: That the training has.
+        cpu_s: CPU of loading a batch.
+        wait_s: What loading a batch waits.
+        step_s: Of a step.
+        step_cpu_s: CPU of a step.
+    """
+    if not workers:
+        return step_s + cpu_s + wait_s
+    return max(step_s, (cpu_s + wait_s) / workers, (cpu_s + step_cpu_s) / cores)
