@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -41,6 +41,9 @@ _LONGEST_S = 3600.0
 
 _Z95 = 1.645
 """The 95th percentile of a normal distribution, in standard deviations."""
+
+_LEAST_COUNT = 8
+"""Batches or steps of an interval whose percentiles say something."""
 
 _USUAL_VARIATION = 0.3
 """Spread of the loading of a batch where it was not measured."""
@@ -248,11 +251,14 @@ def _loading_cost(run: Run) -> tuple[Cost | None, bool]:
     wait_s, iter_s = run.data_wait_s or 0.0, run.iter_s or 0.0
     if workers == 0:
         waits = _of_intervals(run, wait_s, 'data_wait')
-        return (waits if std_s is None else replace(waits, std_s=std_s)), True
+        if std_s is None:
+            return waits, True
+        return _with_rare(replace(waits, std_s=std_s), run.every.after(1)), True
     if loader is not None and loader.occupancy_s is not None:
         whole_s, std_s, count = loader.occupancy_s, std_s or 0.0, loader.batches
         error_s = std_s / math.sqrt(count) if count else whole_s
-        return Cost(whole_s, std_s, error_s, count), True
+        loading = Cost(whole_s, std_s, error_s, count)
+        return _with_rare(loading, run.every), True
     low_s = run.worker_cpu_s
     if low_s is None:
         return None, False
@@ -262,6 +268,58 @@ def _loading_cost(run: Run) -> tuple[Cost | None, bool]:
         return Cost(high_s, _USUAL_VARIATION * high_s, 0.1 * high_s), True
     mean_s = (low_s + high_s) / 2
     return Cost(mean_s, _USUAL_VARIATION * mean_s, (high_s - low_s) / 4), False
+
+
+_RARE_FROM = 0.02
+"""Share of the mean that rare slow batches must make to be taken for such."""
+_RARE_AT_MOST = 0.05
+"""Share of the batches: the 95th percentile does not see these."""
+_RARE_TIMES = 1.5
+"""They take at least so many times the 95th percentile."""
+
+
+def _with_rare(loading: Cost, intervals: Intervals) -> Cost:
+    """The loading with its rare slow batches, where percentiles do not see them.
+
+    Median and 95th percentile give a log-normal. What mean and mean square are above
+    those of it is rare: method of moments, for a share and one time.
+    """
+    usual = _log_normal(intervals, 'workers.occupancy')
+    if usual is None:
+        return loading
+    mean_s, square = loading.mean_s, loading.std_s**2 + loading.mean_s**2
+    more_s = mean_s - usual.mean_s
+    more_square = square - usual.mean_s**2 - usual.std_s**2
+    if more_s < _RARE_FROM * mean_s or more_square <= 0.0:
+        return loading
+    rare_s = more_square / more_s - usual.mean_s
+    if rare_s < _RARE_TIMES * usual.p95_s:
+        return loading
+    share = more_s / (rare_s - usual.mean_s)
+    if share > _RARE_AT_MOST:
+        return loading
+    return replace(loading, std_s=usual.std_s, rare_share=share, rare_s=rare_s)
+
+
+class _LogNormal(NamedTuple):
+    """A log-normal with the percentiles of the intervals."""
+
+    mean_s: float
+    std_s: float
+    p95_s: float
+
+
+def _log_normal(intervals: Intervals, field: str) -> _LogNormal | None:
+    """The log-normal of a time per batch; ``None`` where too little is known."""
+    counts = intervals.column(f'{field}.count')
+    p50_s = median(intervals.column(f'{field}.p50_s')[counts >= _LEAST_COUNT])
+    variation = _variation(intervals, field)
+    if p50_s is None or variation is None or p50_s <= 0.0:
+        return None
+    sigma = math.sqrt(math.log1p(variation**2))
+    mean_s = p50_s * math.exp(sigma**2 / 2)
+    p95_s = p50_s * math.exp(_Z95 * sigma)
+    return _LogNormal(mean_s, variation * mean_s, p95_s)
 
 
 def _run_delay_s(run: Run) -> float | None:
@@ -290,7 +348,16 @@ def _batch_cpu_cost(run: Run, loading: Cost) -> Cost | None:
     variation = _variation(run.every, 'workers.batch_cpu')
     if variation is None:
         variation = loading.variation
-    return Cost(cpu_s, variation * cpu_s, loading.relative_error * cpu_s, loading.count)
+    error_s = loading.relative_error * cpu_s
+    cpu = Cost(cpu_s, variation * cpu_s, error_s, loading.count)
+    usual, share = _log_normal(run.every, 'workers.batch_cpu'), loading.rare_share
+    if usual is None or not share:
+        return cpu
+    # how much of a rare batch is CPU shows in the mean over all
+    rare_s = (cpu_s - (1.0 - share) * usual.mean_s) / share
+    if rare_s <= usual.mean_s:
+        return cpu
+    return replace(cpu, std_s=usual.std_s, rare_share=share, rare_s=rare_s)
 
 
 def _of_intervals(run: Run, mean_s: float, field: str) -> Cost:
@@ -311,6 +378,6 @@ def _variation(intervals: Intervals, field: str) -> float | None:
     p50_s = intervals.column(f'{field}.p50_s')
     p95_s = intervals.column(f'{field}.p95_s')
     counts = intervals.column(f'{field}.count')
-    is_known = (counts >= 8) & (p50_s > 0) & (p95_s >= p50_s)
+    is_known = (counts >= _LEAST_COUNT) & (p50_s > 0) & (p95_s >= p50_s)
     sigma = median(np.log(p95_s[is_known] / p50_s[is_known]) / _Z95)
     return None if sigma is None else math.sqrt(math.expm1(min(sigma, 1.5) ** 2))

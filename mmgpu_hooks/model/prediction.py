@@ -200,8 +200,8 @@ def perturb(workload: Workload, *, alone: bool) -> Iterator[Workload]:
     more = 1.0 + loading.relative_error
     yield replace(
         workload,
-        batch_time=replace(loading, mean_s=loading.mean_s * more),
-        batch_cpu=replace(cpu, mean_s=cpu.mean_s * more),
+        batch_time=loading.with_mean(loading.mean_s * more),
+        batch_cpu=cpu.with_mean(cpu.mean_s * more),
     )
     yield replace(
         workload,

@@ -26,7 +26,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from mmgpu_hooks.model.workload import Workload
+from mmgpu_hooks.model.workload import Cost, Workload
 
 
 @dataclass(frozen=True)
@@ -88,20 +88,34 @@ _NORMAL = NormalDist()
 
 
 # settings are compared under the same costs
-@functools.lru_cache(maxsize=32)
-def _draw_factors(count: int, stream: int, variation: float) -> tuple[float, ...]:
-    """Log-normal factors of mean 1, such as the costs of images relative to their mean.
+@functools.lru_cache(maxsize=64)
+def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
+    """A stratified sample of what something takes, s; its mean is the cost's own.
+
+    Log-normal, and the rare ones of the cost on top, each as long as their mean.
 
     Args:
+        cost: What is drawn from.
         count: How many.
-        stream: Different ones are independent.
-        variation: Standard deviation over mean.
+        stream: Different ones are independent. Two costs of one stream are large and
+            small at the same places.
     """
-    normals = [_NORMAL.inv_cdf((index + 0.5) / count) for index in range(count)]
-    random.Random(_SEED + stream).shuffle(normals)
-    sigma = math.sqrt(math.log1p(max(variation, 0.0) ** 2))
-    factors = np.exp(sigma * np.array(normals))
-    return tuple((factors / factors.mean()).tolist())
+    rare = round(cost.rare_share * count)
+    if cost.rare_share > 0.0:
+        # one at least: without it the mean would be another
+        rare = min(max(rare, 1), count)
+    sigma = math.sqrt(math.log1p(max(cost.variation, 0.0) ** 2))
+    usual = count - rare
+    normals = [_NORMAL.inv_cdf((index + 0.5) / usual) for index in range(usual)]
+    drawn_s = np.exp(sigma * np.array(normals))
+    if usual:
+        drawn_s *= cost.usual_s / drawn_s.mean()
+    if rare:
+        rest_s = count * cost.mean_s - drawn_s.sum()
+        drawn_s = np.append(drawn_s, np.full(rare, max(rest_s / rare, 0.0)))
+    ascending: list[float] = drawn_s.tolist()
+    random.Random(_SEED + stream).shuffle(ascending)
+    return tuple(ascending)
 
 
 _MAIN = -1
@@ -319,7 +333,7 @@ def make_loop(
     """
     # one image is costly in CPU and in waiting alike: both from the same deviates
     wholes, cpus = (
-        np.multiply(_draw_factors(draws, _LOADING, cost.variation), cost.mean_s)
+        np.array(draw_costs(cost, draws, _LOADING))
         for cost in (workload.batch_time, workload.batch_cpu)
     )
     waits = np.maximum(wholes - cpus, 0.0)
@@ -345,7 +359,7 @@ def make_loop(
         step_spin_s=workload.spin_s,
         step_wait_s=max(left_s, 0.0),
         step_power=workload.threads_power,
-        step_factors=_draw_factors(draws, _STEPS, workload.step.variation),
+        step_factors=draw_costs(Cost(1.0, workload.step.variation), draws, _STEPS),
     )
 
 

@@ -12,35 +12,78 @@ _LEAST_CORES = 0.5
 """However many other tasks there are, the scheduler gives as much."""
 
 
+_MOST_RARE = 0.25
+"""Share from which on nothing is rare: one spread says it all."""
+
+
 @dataclass(frozen=True)
 class Cost:
     """How long something takes: a mean, how it varies, and how well it is known."""
 
     mean_s: float
     std_s: float = 0.0
-    """Spread from one occurrence to the next."""
+    """Spread from one occurrence to the next, the rare ones left out."""
     error_s: float = 0.0
     """Standard error of the mean."""
     count: int = 0
     """Occurrences it is taken over."""
+    rare_share: float = 0.0
+    """Share of rare occurrences that take far longer than the others: a huge file, a
+    cold cache. 0 where there are none; the mean is of all."""
+    rare_s: float = 0.0
+    """Mean of the rare ones."""
 
     @property
     def variation(self) -> float:
-        """``std_s`` over ``mean_s``; 0 for what takes no time."""
-        return self.std_s / self.mean_s if self.mean_s > 0 else 0.0
+        """``std_s`` over ``usual_s``; 0 for what takes no time."""
+        return self.std_s / self.usual_s if self.usual_s > 0 else 0.0
 
     @property
     def relative_error(self) -> float:
         """``error_s`` over ``mean_s``; 0 for what takes no time."""
         return self.error_s / self.mean_s if self.mean_s > 0 else 0.0
 
-    def times(self, factor: float, std_factor: float | None = None) -> Cost:
-        """The cost that many times as long; the spread likewise, or by its own."""
-        return Cost(
-            self.mean_s * factor,
-            self.std_s * (factor if std_factor is None else std_factor),
-            self.error_s * factor,
-            self.count,
+    @property
+    def usual_s(self) -> float:
+        """Mean of all but the rare ones."""
+        left_s = self.mean_s - self.rare_share * self.rare_s
+        return max(left_s / (1.0 - self.rare_share), 0.0)
+
+    def with_mean(self, mean_s: float) -> Cost:
+        """The cost with another mean: more or fewer rare ones, where there are any.
+
+        How many there are in a run is known far less well than the usual ones.
+        """
+        usual_s = self.usual_s
+        if self.rare_share and usual_s < mean_s < self.rare_s:
+            share = (mean_s - usual_s) / (self.rare_s - usual_s)
+            return replace(self, mean_s=mean_s, rare_share=share)
+        return replace(self, mean_s=mean_s)
+
+    def times(self, factor: float) -> Cost:
+        """The cost that many times as long, its spread likewise."""
+        return replace(
+            self,
+            mean_s=self.mean_s * factor,
+            std_s=self.std_s * factor,
+            error_s=self.error_s * factor,
+            rare_s=self.rare_s * factor,
+        )
+
+    def of_images(self, factor: float) -> Cost:
+        """The cost of a batch of that many times as many images.
+
+        Their times add up: the spread grows with the root, and a rare image makes rare
+        batches more frequent and no longer.
+        """
+        rare_share = self.rare_share * factor
+        if rare_share > _MOST_RARE:
+            rare_share = 0.0
+        return replace(
+            self.times(factor),
+            std_s=self.std_s * math.sqrt(factor),
+            rare_share=rare_share,
+            rare_s=self.rare_s + (factor - 1.0) * self.usual_s if rare_share else 0.0,
         )
 
 
@@ -235,14 +278,12 @@ def at_batch_size(
     measured = workload.measured_batch_size or old
     step = workload.step.times(slower)
     slip_s = abs(batch_size - old) * line.image_error_s
-    # a sum of so many times as many images: its spread grows with the root
-    spread = math.sqrt(size)
     return replace(
         workload,
         batch_size=batch_size,
         measured_batch_size=None if batch_size == measured else measured,
-        batch_time=workload.batch_time.times(size, spread),
-        batch_cpu=workload.batch_cpu.times(size, spread),
+        batch_time=workload.batch_time.of_images(size),
+        batch_cpu=workload.batch_cpu.of_images(size),
         step=replace(step, error_s=math.hypot(step.error_s, slip_s)),
         step_cpu_s=workload.step_cpu_s * slower,
         spin_s=workload.spin_s * slower,

@@ -25,7 +25,12 @@ from mmgpu_hooks.model.workload import (
     Workload,
 )
 from mmgpu_hooks.schema.judged import NoPrediction
-from mmgpu_hooks.schema.recorded import HostLimits, IntervalRecord, LoaderSettings
+from mmgpu_hooks.schema.recorded import (
+    DurationStats,
+    HostLimits,
+    IntervalRecord,
+    LoaderSettings,
+)
 from mmgpu_hooks.schema.run import RunEvidence
 
 
@@ -68,6 +73,65 @@ def test_its_own_setting_is_predicted_as_measured():
     assert predict_setting(fitted(**STARVED), 2, 2).iter_time_s == pytest.approx(
         0.2, rel=0.015
     )
+
+
+# 1 batch in 40 takes 0.25 s, the others 0.01 s: percentiles see only these
+RARE_SHARE, RARE_S, USUAL_S = 1 / 40, 0.25, 0.01
+RARE_MEAN_S = RARE_SHARE * RARE_S + (1 - RARE_SHARE) * USUAL_S
+RARE_STD_S = (RARE_SHARE * (1 - RARE_SHARE)) ** 0.5 * (RARE_S - USUAL_S)
+
+
+def make_rare(cpu_share: float, **fields: Any) -> dict[str, Any]:
+    """Two workers whose rare slow batches are CPU in part, the others wholly."""
+    usual = DurationStats(
+        count=20,
+        total_s=20 * RARE_MEAN_S,
+        mean_s=RARE_MEAN_S,
+        p50_s=USUAL_S,
+        p95_s=USUAL_S,
+    )
+    cpu_s = RARE_SHARE * cpu_share * RARE_S + (1 - RARE_SHARE) * USUAL_S
+    cpu = replace(usual, mean_s=cpu_s, total_s=20 * cpu_s)
+    workers = replace(
+        make_inside_workers(RARE_MEAN_S),
+        cpu_s=20 * cpu_s,
+        occupancy=usual,
+        occupancy_std_s=RARE_STD_S,
+        batch_cpu=cpu,
+    )
+    return {
+        'workers': workers,
+        'data_wait_s': 0.005,
+        'step_s': 0.015,
+        'process_cpu_s': 20 * 0.003,
+        **fields,
+    }
+
+
+@pytest.mark.parametrize('cpu_share', [1.0, 0.2])
+def test_rare_slow_batches_are_found_with_their_share_and_their_cpu(cpu_share):
+    found = fitted(**make_rare(cpu_share))
+    loading, cpu = found.batch_time, found.batch_cpu
+    assert loading.rare_share == pytest.approx(RARE_SHARE, rel=0.02)
+    assert loading.rare_s == pytest.approx(RARE_S, rel=0.02)
+    assert loading.usual_s == pytest.approx(USUAL_S + GAP_S, rel=0.1)
+    assert loading.variation < 0.1
+    assert cpu.rare_share == loading.rare_share
+    assert cpu.rare_s == pytest.approx(cpu_share * RARE_S, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ('p95_s', 'std_s'),
+    [
+        (0.05, 0.02),  # an ordinary spread
+        (RARE_S, RARE_STD_S),  # slow ones so frequent that the percentile sees them
+    ],
+)
+def test_batches_that_vary_have_no_rare_ones(p95_s, std_s):
+    rare = make_rare(1.0)
+    seen = replace(rare['workers'].occupancy, p95_s=p95_s)
+    workers = replace(rare['workers'], occupancy=seen, occupancy_std_s=std_s)
+    assert fitted(**{**rare, 'workers': workers}).batch_time.rare_share == 0.0
 
 
 ALONE = {

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmgpu_hooks.model.simulation import Loop, simulate_loop
+from mmgpu_hooks.model.simulation import Loop, draw_costs, simulate_loop
+from mmgpu_hooks.model.workload import Cost
 
 MANY = 1000.0
 BESIDE = {'workers': 1, 'other_tasks': 1.0, 'batch_cpu_s': [0.01]}
@@ -125,3 +128,48 @@ def test_an_epoch_ends_with_its_last_batch():
     assert trace.ends_s == pytest.approx([0.05, 0.06, 0.09, 0.10, 0.13])
     # and nobody makes a sixth
     assert trace.busy_s == pytest.approx(5 * 0.04)
+
+
+@pytest.mark.parametrize('workers', [1, 2, 4, 8])
+@pytest.mark.parametrize('step_s', [0.006, 0.015, 0.03])
+@pytest.mark.parametrize(('every', 'times'), [(37, 25), (100, 40)])
+def test_rare_slow_batches_hold_the_loop_up_as_planted(workers, step_s, every, times):
+    draw = random.Random(1)
+    planted_s = [
+        0.008 * (times if draw.random() < 1 / every else 1) for _ in range(4096)
+    ]
+    slow = [seconds for seconds in planted_s if seconds > 0.01]
+    share = len(slow) / len(planted_s)
+    cost = Cost(fmean(planted_s), rare_share=share, rare_s=slow[0])
+    assert cost.usual_s == pytest.approx(0.008)
+    drawn_s = draw_costs(cost, 1024, 0)
+    assert fmean(drawn_s) == pytest.approx(cost.mean_s)
+    loops = [
+        make_loop(
+            workers=workers,
+            batch_cpu_s=[0.0] * len(waits_s),
+            batch_wait_s=waits_s,
+            step_wait_s=step_s,
+        )
+        for waits_s in (planted_s, drawn_s)
+    ]
+    planted, drawn = (
+        simulate_loop(loop, count, 64).seconds / count
+        for loop, count in zip(loops, (3968, 1024))
+    )
+    # a log-normal of the same mean and spread is up to 20 % off
+    assert drawn == pytest.approx(planted, rel=0.07)
+
+
+def test_more_rare_ones_make_the_mean_and_more_images_more_rare_batches():
+    cost = Cost(0.0158, 0.001, rare_share=0.02, rare_s=0.3)
+    assert cost.usual_s == pytest.approx(0.01)
+    longer = cost.with_mean(1.5 * cost.mean_s)
+    assert longer.mean_s == pytest.approx(1.5 * cost.mean_s)
+    assert (longer.rare_s, longer.usual_s) == (0.3, pytest.approx(0.01))
+    assert longer.variation == pytest.approx(cost.variation)
+    larger = cost.of_images(2.0)
+    assert larger.mean_s == pytest.approx(2 * cost.mean_s)
+    assert larger.rare_share == pytest.approx(0.04)
+    assert larger.rare_s == pytest.approx(0.31)
+    assert larger.usual_s == pytest.approx(0.02)
