@@ -78,7 +78,11 @@ def import_mmengine() -> None:
         importlib.import_module('mmengine.config')
 
 
-def read_config(path: Path, contents: Mapping[Path, bytes] | None = None) -> FlatConfig:
+def read_config(
+    path: Path,
+    contents: Mapping[Path, bytes] | None = None,
+    changes: Mapping[str, Setting] | None = None,
+) -> FlatConfig:
     """Loads a config, bases merged, and flattens it.
 
     Loading executes the file, as MMEngine does; what it prints is dropped and
@@ -88,6 +92,8 @@ def read_config(path: Path, contents: Mapping[Path, bytes] | None = None) -> Fla
         path: The ``.py`` file.
         contents: What MMEngine is to read instead of these files, which need not
             exist; so an edit is proven before anything is written.
+        changes: Values by dotted key that MMEngine merges into it, as it does with
+            ``--cfg-options``.
 
     Returns:
         Its values by path.
@@ -104,6 +110,8 @@ def read_config(path: Path, contents: Mapping[Path, bytes] | None = None) -> Fla
                 config = Config.fromfile(
                     os.path.abspath(path), import_custom_modules=False
                 )
+            if changes:
+                config.merge_from_dict(dict(changes))
             loaded = config.to_dict(keep_imported=True)
         # A config is a program: whatever it raises, an exit included, is a reason.
         except (Exception, SystemExit) as error:

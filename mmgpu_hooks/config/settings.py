@@ -58,6 +58,19 @@ OF_LOADER: tuple[str, ...] = (
 )
 """The arguments of PyTorch's DataLoader, and MMEngine's."""
 OF_OUR_HOOK: tuple[str, ...] = ('type', 'priority', *ARGUMENTS)
+OF_RUNNER: tuple[str, ...] = (
+    *('model', 'train_dataloader', 'val_dataloader', 'test_dataloader'),
+    *('train_cfg', 'val_cfg', 'test_cfg', 'val_evaluator', 'test_evaluator'),
+    *('optim_wrapper', 'param_scheduler', 'auto_scale_lr', 'data_preprocessor'),
+    *('default_hooks', 'custom_hooks', 'env_cfg', 'randomness', 'default_scope'),
+    *('load_from', 'resume', 'launcher', 'work_dir', 'experiment_name'),
+    *('log_processor', 'log_level', 'visualizer', 'runner_type', 'strategy'),
+    # read from the whole config
+    *('custom_imports', 'compile', 'sync_bn', 'model_wrapper_cfg'),
+    'find_unused_parameters',
+)
+"""Top-level names that MMEngine's Runner or FlexibleRunner reads. Others are variables
+of the config, and used up when it has been read."""
 
 
 def is_our_hook(value: object) -> bool:
@@ -91,12 +104,7 @@ def parse_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
                 f'default_hooks.{HOOK_KEY}.interval, found {dotted!r}; only settings '
                 f'of the dataloaders, our hook and {THREADS_KEY} are rewritten'
             )
-        plain = value is None or type(value) in (bool, int, float, str)
-        if not plain or (isinstance(value, float) and not math.isfinite(value)):
-            raise RefusedError(
-                f'expected a bool, number, string or None for {dotted}, found '
-                f'{value!r}; pass a plain value'
-            )
+        expect_plain(dotted, value)
         root, _, key = dotted.partition('.')
         is_type = root in HOOK_ROOTS and key.endswith('.type')
         if is_type and (key, value) != (f'{HOOK_KEY}.type', HOOK_TYPE):
@@ -106,6 +114,34 @@ def parse_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
             )
         _refuse_impossible(dotted, value)
     return dict(settings)
+
+
+def expect_plain(dotted: str, value: object) -> None:
+    """Refuses a value that has no literal of its own.
+
+    Raises:
+        RefusedError: If it is a list, a dict, infinite or no number.
+    """
+    plain = value is None or type(value) in (bool, int, float, str)
+    if not plain or (isinstance(value, float) and not math.isfinite(value)):
+        raise RefusedError(
+            f'expected a bool, number, string or None for {dotted}, found '
+            f'{value!r}; pass a plain value'
+        )
+
+
+def is_rewritable(config: FlatConfig, dotted: str) -> bool:
+    """True for a key that :func:`parse_settings` and :func:`verify_changes` judge.
+
+    Args:
+        config: As loaded.
+        dotted: A key; one of a hook that is not ours is none of them.
+    """
+    if not _KEY.fullmatch(dotted):
+        return False
+    path = tuple(dotted.split('.'))
+    kind = config.get((*path[:2], 'type'))
+    return path[0] not in HOOK_ROOTS or kind is None or is_our_hook(kind)
 
 
 def _refuse_impossible(dotted: str, value: Setting) -> None:

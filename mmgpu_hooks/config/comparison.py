@@ -1,0 +1,189 @@
+"""Says what differs between two loaded configs, as far as MMEngine reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from reprlib import repr as short
+
+from mmgpu_hooks.config.loading import (
+    PLAIN,
+    Container,
+    FlatConfig,
+    KeyPath,
+    Setting,
+    list_differences,
+)
+from mmgpu_hooks.config.settings import OF_RUNNER, is_our_hook
+
+_MISSING = object()
+_LISTS = ('list', 'tuple')
+_HOOKS = ('default_hooks', 'custom_hooks')
+_NOT_TRAINED: tuple[KeyPath, ...] = (
+    *(('val_cfg',), ('val_dataloader',), ('val_evaluator',)),
+    *(('test_cfg',), ('test_dataloader',), ('test_evaluator',)),
+    *(('train_cfg', 'val_interval'), ('train_cfg', 'val_begin')),
+    *(('work_dir',), ('resume',), ('launcher',), ('visualizer', 'vis_backends')),
+    # MMEngine puts its CheckpointHook there
+    ('default_hooks', 'checkpoint'),
+)
+"""What a trial of its own leaves out: validation, tests, saves, where it logs."""
+_WORK: dict[KeyPath, str] = {
+    ('model',): 'model',
+    ('data_preprocessor',): 'model',
+    ('train_dataloader', 'dataset'): 'data set',
+    ('train_dataloader', 'batch_size'): 'batch size',
+    ('train_dataloader', 'num_batch_per_epoch'): 'data set',
+    ('train_dataloader', 'sampler'): 'sampler',
+    ('train_dataloader', 'batch_sampler'): 'sampler',
+    ('train_dataloader', 'collate_fn'): 'pipeline',
+}
+"""What an iteration works on."""
+
+
+@dataclass(frozen=True)
+class ConfigDifference:
+    """Differences of two configs, by dotted key; a key that one lacks is not in it."""
+
+    before: Mapping[str, Setting]
+    after: Mapping[str, Setting]
+    """Containers and code are written as a string: ``[Resize, PackDetInputs]``."""
+    untrained: tuple[str, ...]
+    """Keys beside those, of which a short training without validation and saves shows
+    nothing."""
+    other_work: tuple[str, ...]
+    """Parts of the work that are not the same: ``model``, ``batch size``."""
+    is_of_our_hook: bool
+    """True if GPUEfficiencyHook is in one alone, or has other arguments."""
+
+
+def compare_configs(before: FlatConfig, after: FlatConfig) -> ConfigDifference:
+    """Lists what differs, a list of another length and a dict for a value as one.
+
+    Variables of a config that MMEngine does not read are left out, and so are types
+    that are merely spelled in another way (``Resize``, ``mmdet.Resize``).
+
+    Args:
+        before: The first config, as loaded.
+        after: The second.
+    """
+    found = [path for path in _list_whole(before, after) if path[0] in OF_RUNNER]
+    found.sort(key=_rank)
+    trained = [path for path in found if not _is_left_out(before, after, path)]
+    work = (_name_work(path) for path in trained)
+    return ConfigDifference(
+        before=_phrase_all(before, trained),
+        after=_phrase_all(after, trained),
+        untrained=tuple('.'.join(path) for path in found if path not in trained),
+        other_work=tuple(dict.fromkeys(name for name in work if name)),
+        is_of_our_hook=any(
+            is_our_hook(kind)
+            for path in trained
+            for kind in _list_hooks(before, after, path)
+        ),
+    )
+
+
+def _rank(path: KeyPath) -> tuple[bool, bool, int]:
+    """Settings of the loader first, the model last, and each after what holds it."""
+    return path[0] == 'model', path[0] != 'train_dataloader', len(path)
+
+
+def _list_whole(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
+    """Paths that differ, none of them below another."""
+    found: list[KeyPath] = []
+    for path in list_differences(before, after):
+        if any(path[: len(one)] == one for one in found):
+            continue
+        old, new = before.get(path, _MISSING), after.get(path, _MISSING)
+        if _is_spelling(path, old, new) or _is_shown_by_items(path, before, after):
+            continue
+        found.append(path)
+    return found
+
+
+def _is_spelling(path: KeyPath, old: object, new: object) -> bool:
+    """True if both name the same class."""
+    if path[-1] != 'type' or old is _MISSING or new is _MISSING:
+        return False
+    return _phrase_code(old).rpartition('.')[2] == _phrase_code(new).rpartition('.')[2]
+
+
+def _is_shown_by_items(path: KeyPath, before: FlatConfig, after: FlatConfig) -> bool:
+    """True if what differs is in the items, each of which is listed by itself."""
+    found = [one[path] for one in (before, after) if path in one]
+    if not all(isinstance(one, Container) for one in found):
+        return False
+    kinds = [(one.kind, one.size) for one in found if isinstance(one, Container)]
+    if len(kinds) == 2:
+        # a list in the place of a tuple
+        return kinds[0][1] == kinds[1][1] and all(kind in _LISTS for kind, _ in kinds)
+    holder = before if path in before else after
+    count = len(path)
+    has_items = any(len(one) > count and one[:count] == path for one in holder)
+    return kinds[0][0] == 'dict' and has_items
+
+
+def _is_left_out(before: FlatConfig, after: FlatConfig, path: KeyPath) -> bool:
+    if any(path[: len(one)] == one for one in _NOT_TRAINED):
+        return True
+    hooks = _list_hooks(before, after, path)
+    return bool(hooks) and all(name.endswith('CheckpointHook') for name in hooks)
+
+
+def _list_hooks(before: FlatConfig, after: FlatConfig, path: KeyPath) -> set[str]:
+    """Classes of the hooks that a differing path is about."""
+    old, new = (
+        {
+            _phrase_code(kind)
+            for place, kind in config.items()
+            if len(place) == 3 and place[-1] == 'type' and place[0] in _HOOKS
+            if place[: len(path[:2])] == path[:2]
+        }
+        for config in (before, after)
+    )
+    # of two lists of hooks, those that one of them lacks
+    return old ^ new if len(path) == 1 else old | new
+
+
+def _name_work(path: KeyPath) -> str | None:
+    if path[:2] == ('train_dataloader', 'dataset') and 'pipeline' in path:
+        return 'pipeline'
+    names = (_WORK.get(path[:count]) for count in (1, 2))
+    return next((name for name in names if name), None)
+
+
+def _phrase_all(config: FlatConfig, paths: list[KeyPath]) -> dict[str, Setting]:
+    return {'.'.join(path): _phrase(config, path) for path in paths if path in config}
+
+
+def _phrase(config: FlatConfig, path: KeyPath) -> Setting:
+    """A value as it is written in an answer."""
+    value = config[path]
+    if isinstance(value, Container):
+        return _phrase_container(config, path, value)
+    if type(value) in PLAIN:
+        return value  # type: ignore[return-value]
+    return _phrase_code(value)
+
+
+def _phrase_container(config: FlatConfig, path: KeyPath, value: Container) -> str:
+    if value.kind not in _LISTS:
+        kind = config.get((*path, 'type'))
+        return 'dict' if kind is None else _phrase_code(kind).rpartition('.')[2]
+    items = [
+        str(_phrase(config, (*path, str(index))))
+        for index in range(value.size)
+        if (*path, str(index)) in config
+    ]
+    return f'[{", ".join(items)}]'
+
+
+def _phrase_code(value: object) -> str:
+    """The dotted name of a class or function, or how anything else is written."""
+    name = getattr(value, '__qualname__', None)
+    if isinstance(value, str):
+        return value
+    if isinstance(name, str):
+        return f'{getattr(value, "__module__", "")}.{name}'
+    return short(value)

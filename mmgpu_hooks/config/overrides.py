@@ -1,0 +1,152 @@
+"""Checks settings that a config is trained with in memory, its file left as it is.
+
+What a rewrite may set is judged as a rewrite judges it. Beyond that, any key goes that
+MMEngine merges into the config and that its Runner reads.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmgpu_hooks.config.accepted import find_refusal
+from mmgpu_hooks.config.loading import (
+    Container,
+    FlatConfig,
+    KeyPath,
+    LoadError,
+    RefusedError,
+    Setting,
+    is_held,
+    read_config,
+)
+from mmgpu_hooks.config.settings import (
+    OF_RUNNER,
+    complete_settings,
+    expect_plain,
+    is_rewritable,
+    parse_settings,
+    verify_changes,
+)
+
+_ALIKE = 0.8
+"""Similarity from which on an unknown key is taken for a misspelt one."""
+
+
+@dataclass(frozen=True)
+class Override:
+    """A config with settings changed in memory."""
+
+    changes: Mapping[str, Setting]
+    """By dotted key: what was asked and what that entails, without what holds
+    already."""
+    config: FlatConfig
+    """As MMEngine makes it of both."""
+    unknown: tuple[str, ...]
+    """Keys that the config did not have, and of which nobody here knows the reader."""
+
+
+def override_settings(
+    path: Path, before: FlatConfig, wanted: Mapping[str, Setting]
+) -> Override:
+    """Checks settings against a config, and has MMEngine merge them.
+
+    Args:
+        path: Of the config.
+        before: As loaded.
+        wanted: What is asked for, by dotted key.
+
+    Raises:
+        RefusedError: If a key is misspelt or read by nothing, or if MMEngine, PyTorch
+            or our hook refuses a value.
+    """
+    judged = {key: one for key, one in wanted.items() if is_rewritable(before, key)}
+    others = {key: one for key, one in wanted.items() if key not in judged}
+    parse_settings(judged)
+    unknown = [key for key, one in others.items() if not _is_known(before, key, one)]
+    changes = {
+        key: value
+        for key, value in complete_settings(before, wanted).items()
+        if not is_held(before, key, value)
+    }
+    entailed = {key: one for key, one in changes.items() if key not in others}
+    verify_changes(before, entailed)
+    try:
+        after = read_config(path, changes=changes)
+    except LoadError as error:
+        raise RefusedError(
+            f'expected settings that MMEngine can merge, found {", ".join(changes)}; '
+            f'it says "{error}"'
+        ) from error
+    reason = find_refusal(before, after, entailed)
+    if reason is not None:
+        raise RefusedError(f'{reason}; choose another value')
+    return Override(changes, after, tuple(unknown))
+
+
+def _is_known(config: FlatConfig, dotted: str, value: Setting) -> bool:
+    """False for a key that the config does not have, but may have.
+
+    Raises:
+        RefusedError: If it cannot have it, or the key is a misspelt one.
+    """
+    path = tuple(dotted.split('.'))
+    if not all(path):
+        raise RefusedError(
+            f'expected a key such as optim_wrapper.optimizer.lr, found {dotted!r}'
+        )
+    expect_plain(dotted, value)
+    _expect_read(config, path[0])
+    if isinstance(config.get(path), Container) and value is not None:
+        raise RefusedError(
+            f'expected a single value in {dotted}, found a dict or list; set a key '
+            'in it, or compare two configs'
+        )
+    for count in range(2, len(path) + 1):
+        if path[:count] not in config:
+            _expect_place(config, path[: count - 1], path[count - 1])
+            return False
+    return path in config
+
+
+def _expect_read(config: FlatConfig, root: str) -> None:
+    """Refuses a top-level name that nothing reads once the config is loaded."""
+    if root == 'custom_imports':
+        raise RefusedError(
+            'expected a setting of the training, found custom_imports, which MMEngine '
+            'has imported by then; compare two configs instead'
+        )
+    if root in OF_RUNNER:
+        return
+    if (root,) in config:
+        raise RefusedError(
+            f'expected a key that MMEngine reads, found {root}, a variable of the '
+            'config that is used up once it is loaded; set the keys that it fills, or '
+            'compare two configs'
+        )
+    near = difflib.get_close_matches(root, OF_RUNNER, 1)
+    hint = f'did you mean {near[0]}?' if near else f'it reads {", ".join(OF_RUNNER)}'
+    raise RefusedError(f'expected a key that MMEngine reads, found {root}; {hint}')
+
+
+def _expect_place(config: FlatConfig, parent: KeyPath, name: str) -> None:
+    """Refuses a key below something that cannot have it."""
+    dotted, found = '.'.join(parent), config.get(parent)
+    if parent in config and not isinstance(found, Container):
+        raise RefusedError(
+            f'expected {dotted} to be a dict or list, found {found!r}; change it in '
+            'a second config'
+        )
+    if isinstance(found, Container) and found.kind != 'dict':
+        raise RefusedError(
+            f'expected an index below {found.size} in {dotted}, found {name!r}'
+        )
+    size = len(parent) + 1
+    beside = {path[-1] for path in config if path[:-1] == parent and len(path) == size}
+    near = difflib.get_close_matches(name, beside, 1, _ALIKE)
+    if near:
+        raise RefusedError(
+            f'expected a key of {dotted}, found {name}; did you mean {near[0]}?'
+        )
