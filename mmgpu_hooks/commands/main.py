@@ -31,7 +31,7 @@ GROUPS = {
         'disable': 'Take GPUEfficiencyHook out of a config.',
     },
     'Measure': {
-        'verify': 'Train both settings in turns and measure the gain.',
+        'verify': 'Train two settings or configs in turns and measure the gain.',
         'sweep': 'Train a config with several settings and compare them.',
         'save-bench': 'Measure what the number of workers does to checkpoint saves.',
         'profile': 'Say what a training step is spent on, with torch.profiler.',

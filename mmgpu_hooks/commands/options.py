@@ -17,17 +17,34 @@ Function = TypeVar('Function', bound=Callable[..., Any])
 Decorator = Callable[[Function], Function]
 
 
+class Several(click.Option):
+    """An option that may be followed by several values.
+
+    Args:
+        pattern: What a further value begins with; any other word is none.
+    """
+
+    def __init__(self, *args: Any, pattern: str = '[^-]|$', **more: Any) -> None:
+        super().__init__(*args, **{**more, 'multiple': True})
+        self.pattern = pattern
+
+
 class Command(click.Command):
     """A command in which one option may be followed by several values."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse ``--num-workers 0 2`` as ``--num-workers 0 --num-workers 2``."""
-        many = {name for one in self.params if one.multiple for name in one.opts}
+        many = {
+            name: option.pattern
+            for option in self.params
+            if isinstance(option, Several)
+            for name in option.opts
+        }
         found, name = list[str](), ''
         for word in args:
             if name and found[-1] != name:
-                # one more value, or the next option
-                name = '' if word.startswith('-') else name
+                # one more value, or what comes after them
+                name = name if re.match(many[name], word) else ''
                 found += [name] * bool(name)
             if not name and word in many:
                 name = word
@@ -116,10 +133,19 @@ def several(
     """An option that takes several values, one a word."""
     metavar = 'N...' if isinstance(kind, click.IntRange) else '[off|on]...'
     return click.option(
-        name, multiple=True, type=kind, metavar=metavar, help=text, **more
+        name, cls=Several, type=kind, metavar=metavar, help=text, **more
     )
 
 
+assignments = click.option(
+    '--set',
+    'assignments',
+    cls=Several,
+    # no path: a config may stand behind
+    pattern=r'[\w.]+=',
+    metavar='KEY=VALUE',
+    help='Setting to measure, such as train_dataloader.num_workers=8; repeatable.',
+)
 num_workers = functools.partial(
     several, '--num-workers', click.IntRange(0, MOST_WORKERS)
 )

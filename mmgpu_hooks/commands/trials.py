@@ -28,6 +28,12 @@ def read_trainable_config(path: Path) -> FlatConfig:
         raise UserError(
             f'{path}: expected a config that MMEngine loads, found {error}'
         ) from error
+    expect_training(path, config)
+    return config
+
+
+def expect_training(path: Path, config: FlatConfig) -> None:
+    """Raise a `UserError` where a loaded config does not say what to train."""
     keys = ('train_dataloader', 'train_cfg')
     missing = [key for key in keys if not config.get((key,))]
     if missing:
@@ -35,7 +41,6 @@ def read_trainable_config(path: Path) -> FlatConfig:
             f'{path}: expected a config that trains, found no '
             f'{" and no ".join(missing)} in it; name the one that you train.'
         )
-    return config
 
 
 def lengthen(config: FlatConfig) -> dict[str, Any]:

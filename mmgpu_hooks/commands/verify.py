@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from mmgpu_hooks.commands import exit_codes, options, trials
 from mmgpu_hooks.commands.output import print_answer, warner
 from mmgpu_hooks.commands.runs import find_config, find_run
-from mmgpu_hooks.experiment.store import open_store, read_identity
+from mmgpu_hooks.config.comparison import ConfigDifference, compare_configs
+from mmgpu_hooks.config.loading import FlatConfig, RefusedError
+from mmgpu_hooks.config.overrides import override_settings
+from mmgpu_hooks.config.settings import parse_assignments
+from mmgpu_hooks.experiment.store import digest_config, open_store, read_identity
 from mmgpu_hooks.experiment.verify import VerifyPlan
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.policy import (
     WORKERS_KEY,
     pair_settings,
@@ -20,19 +27,61 @@ from mmgpu_hooks.recommend.policy import (
     sum_predicted_gain,
 )
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.tried import TrialSpec
+from mmgpu_hooks.schema.tried import SIDES, TrialSpec
 from mmgpu_hooks.show.document import to_json
 from mmgpu_hooks.show.experiments import describe_verify
 
+_CONFIGS = ('.py', '.yaml', '.yml')
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One of both trainings."""
+
+    config: Path
+    loaded: FlatConfig
+    """Without the settings."""
+    settings: Mapping[str, Any]
+    """By dotted key, changed in memory."""
+
+    @property
+    def workers(self) -> int:
+        own = self.loaded.get(('train_dataloader', 'num_workers'))
+        workers = self.settings.get(WORKERS_KEY, own)
+        # anything else ends the training, with a reason
+        return workers if isinstance(workers, int) else 0
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is trained in turns, and what is known of it beforehand."""
+
+    sides: tuple[_Side, _Side]
+    parent: Path
+    """Folder of the folder of trials."""
+    known: Mapping[str, Any]
+    """Fields of the answer."""
+    keeps_hook: bool = False
+
 
 @options.command('verify', '0 measured (after Ctrl-C the same command goes on)')
-@click.argument('run_folder', type=options.PATH)
+@click.argument(
+    'targets',
+    type=options.PATH,
+    nargs=-1,
+    required=True,
+    metavar='RUN_FOLDER|CONFIG [CONFIG]',
+)
+@options.assignments
 @click.option(
     '--config',
     type=options.PATH,
-    help='Config to train; by default the one the run used.',
+    help='Config to train in the place of the one that the run of RUN_FOLDER used.',
 )
-@options.work_dir('Where logs go; by default the folder of the run.')
+@options.work_dir(
+    'Logs go to DIR/verify; by default to the folder of the run, or the work_dir of '
+    'the (first) config.'
+)
 @click.option(
     '--max-minutes',
     type=options.above_0('minutes'),
@@ -40,43 +89,47 @@ from mmgpu_hooks.show.experiments import describe_verify
     metavar='MINUTES',
     help='Time budget, the start of the trainings included.',
 )
+@options.flag('--allow-equal', 'Train both even where nothing differs.')
 @options.fresh
 @options.as_format
 def verify(
-    run_folder: Path,
+    targets: Sequence[Path],
+    assignments: Sequence[str],
     config: Path | None,
     work_dir: Path | None,
     max_minutes: float,
+    allow_equal: bool,
     fresh: bool,
     form: str,
 ) -> int:
     """Train two settings in turns and measure the gain.
 
-    Trains the settings of a run (RUN_FOLDER is its work_dir) and the recommended ones
-    in short alternating blocks, and says what the change really gives, beside what was
-    predicted.
+    Of RUN_FOLDER, the work_dir of a run: its settings and the recommended ones, beside
+    what was predicted. Of two configs: the first and the second. With --set: the config
+    (of the run) as it is, and with these settings.
+
+    Both train in short alternating blocks, so that the machine is the same for both.
     """
-    files, run = find_run(run_folder)
-    recommendation = recommend_settings(run)
-    settings = pair_settings(run, recommendation)
-    if settings is None:
-        reason = recommendation.reason or 'No change of the train loader.'
-        raise UserError(
-            f'{run_folder}: expected a recommendation to verify, found none. {reason}'
+    job = _read_job(targets, assignments, config, allow_equal=allow_equal)
+    folder = ((work_dir or job.parent) / 'verify').absolute()
+    before, after = (
+        TrialSpec(
+            os.path.abspath(side.config),
+            str(folder / name),
+            side.settings,
+            keeps_hook=job.keeps_hook,
         )
-    # the run's own copy holds --cfg-options too
-    config = config or files.config_copy or find_config(run, None)
-    loaded = trials.read_trainable_config(config)
-    parent = run_folder if run_folder.is_dir() else run_folder.parent
-    folder = ((work_dir or parent) / 'verify').absolute()
-    own = loaded.get(('train_dataloader', 'num_workers')) or 0
-    first, second = (
-        TrialSpec(os.path.abspath(config), str(folder / name), side)
-        for name, side in zip(('first', 'second'), settings)
+        for name, side in zip(SIDES, job.sides)
     )
-    before, after = (int(side.get(WORKERS_KEY, own)) for side in settings)
-    plan = VerifyPlan((first, second), (before, after), 60 * max_minutes)
-    identity = read_identity(loaded, settings=[*settings])
+    first, second = job.sides
+    plan = VerifyPlan(
+        (before, after), (first.workers, second.workers), 60 * max_minutes
+    )
+    identity = read_identity(
+        first.loaded,
+        settings=[first.settings, second.settings],
+        **{'second config': digest_config(second.loaded)},
+    )
     with open_store(folder, identity, fresh=fresh) as store:
         outcome = trials.train(plan, store, max_seconds=plan.budget_s)
         if outcome.is_interrupted:
@@ -85,20 +138,186 @@ def verify(
         measured = plan.finish(outcome)
         # a finished measurement is printed; the same command starts anew
         store.clear()
-    gain, notes, ranks = sum_predicted_gain(run, recommendation), [], run.run.world_size
-    if ranks > 1:
-        notes.append(
-            f'The run had {ranks} ranks and this is one of them alone: cores that the '
-            'others would use are free here.'
-        )
-    answer = replace(
-        measured,
-        predicted_gain=gain,
-        notes=(*notes, *measured.notes),
-        before=settings[0],
-        after=settings[1],
-        folder=str(folder),
-        batches_per_epoch=run.run.loader.batches_per_epoch,
-    )
+    notes = (*job.known.get('notes', ()), *measured.notes)
+    answer = replace(measured, **{**job.known, 'folder': str(folder), 'notes': notes})
     print_answer(answer, form, describe_verify, lambda one: to_json(**vars(one)))
     return exit_codes.OK
+
+
+def _read_job(
+    targets: Sequence[Path],
+    assignments: Sequence[str],
+    config: Path | None,
+    *,
+    allow_equal: bool,
+) -> _Job:
+    """What the words of the command ask for.
+
+    Raises:
+        UserError: If they do not belong together, or name nothing that can be trained.
+    """
+    first, *more = targets
+    is_config = not first.is_dir() and first.suffix in _CONFIGS
+    if len(more) > 1:
+        raise UserError(
+            f'expected the folder of a run, a config or two configs, found '
+            f'{len(targets)} paths.'
+        )
+    if more and assignments:
+        raise UserError(
+            'expected two configs or --set, found both; --set changes one config in '
+            'memory, so name that one alone.'
+        )
+    if config is not None and (more or is_config):
+        raise UserError(
+            'expected --config beside the folder of a run, found it beside a config; '
+            'leave it out.'
+        )
+    if more:
+        return _read_configs(first, more[0], allow_equal=allow_equal)
+    if is_config:
+        loaded = trials.read_trainable_config(first)
+        if not assignments:
+            raise UserError(
+                f'{first}: expected something to compare this config with, found '
+                'nothing; name a second config, or a setting: --set KEY=VALUE.'
+            )
+        parent = trials.choose_folder(None, loaded, first, '')
+        return _read_settings(
+            first, loaded, assignments, parent, allow_equal=allow_equal
+        )
+    files, run = find_run(first)
+    parent = first if first.is_dir() else first.parent
+    if not assignments:
+        return _read_recommendation(first, run, config or files.config_copy, parent)
+    config = config or files.config_copy or find_config(run, None)
+    job = _read_settings(
+        config,
+        trials.read_trainable_config(config),
+        assignments,
+        parent,
+        allow_equal=allow_equal,
+    )
+    notes = (*_note_ranks(run), *job.known['notes'])
+    return replace(job, known={**job.known, 'notes': notes})
+
+
+def _read_recommendation(
+    folder: Path, run: Run, config: Path | None, parent: Path
+) -> _Job:
+    """The settings of a run, and those that are recommended."""
+    recommendation = recommend_settings(run)
+    settings = pair_settings(run, recommendation)
+    if settings is None:
+        reason = recommendation.reason or 'No change of the train loader.'
+        raise UserError(
+            f'{folder}: expected a recommendation to verify, found none. {reason}'
+        )
+    # the run's own copy holds --cfg-options too
+    config = config or find_config(run, None)
+    loaded = trials.read_trainable_config(config)
+    before, after = settings
+    known = {
+        'before': before,
+        'after': after,
+        'before_config': str(config),
+        'after_config': str(config),
+        'predicted_gain': sum_predicted_gain(run, recommendation),
+        'batches_per_epoch': run.run.loader.batches_per_epoch,
+        'after_batches_per_epoch': run.run.loader.batches_per_epoch,
+        'notes': _note_ranks(run),
+    }
+    sides = (_Side(config, loaded, before), _Side(config, loaded, after))
+    return _Job(sides, parent, known)
+
+
+def _note_ranks(run: Run) -> tuple[str, ...]:
+    ranks = run.run.world_size
+    if ranks == 1:
+        return ()
+    return (
+        f'The run had {ranks} ranks and this is one of them alone: cores that the '
+        'others would use are free here.',
+    )
+
+
+def _read_configs(first: Path, second: Path, *, allow_equal: bool) -> _Job:
+    """Two configs."""
+    for path in (first, second):
+        if path.is_dir():
+            raise UserError(
+                f'{path}: expected a config beside another one, found a folder; "mmgpu '
+                'compare" tells two runs apart, "mmgpu verify" with one run measures '
+                'what is recommended.'
+            )
+    old, new = map(trials.read_trainable_config, (first, second))
+    difference = compare_configs(old, new)
+    _expect_difference(f'{first} and {second}', difference, allow_equal=allow_equal)
+    sides = (_Side(first, old, {}), _Side(second, new, {}))
+    parent = trials.choose_folder(None, old, first, '')
+    return _Job(sides, parent, _known(sides, difference), difference.is_of_our_hook)
+
+
+def _read_settings(
+    path: Path,
+    loaded: FlatConfig,
+    assignments: Sequence[str],
+    parent: Path,
+    *,
+    allow_equal: bool,
+) -> _Job:
+    """A config, and the same one with settings."""
+    wanted = parse_assignments(assignments)
+    try:
+        override = override_settings(path, loaded, wanted)
+    except RefusedError as refusal:
+        raise UserError(f'{path}: {refusal}') from refusal
+    trials.expect_training(path, override.config)
+    difference = compare_configs(loaded, override.config)
+    _expect_difference(
+        f'{path} with {" and ".join(wanted)}', difference, allow_equal=allow_equal
+    )
+    sides = (_Side(path, loaded, {}), _Side(path, loaded, override.changes))
+    known = _known(sides, difference)
+    notes = [
+        f'{key} was not in the config: it does nothing unless what is built there '
+        'takes it.'
+        for key in override.unknown
+    ]
+    return _Job(
+        sides, parent, {**known, 'notes': tuple(notes)}, difference.is_of_our_hook
+    )
+
+
+def _known(sides: tuple[_Side, _Side], difference: ConfigDifference) -> dict[str, Any]:
+    """Fields of the answer of any two configs; nothing predicted their gain."""
+    before, after = sides
+    return {
+        'before': difference.before,
+        'after': difference.after,
+        'before_config': str(before.config),
+        'after_config': str(after.config),
+        'other_work': difference.other_work,
+        'untrained': difference.untrained,
+    }
+
+
+def _expect_difference(
+    name: str, difference: ConfigDifference, *, allow_equal: bool
+) -> None:
+    """Refuse to measure what cannot differ.
+
+    Raises:
+        UserError: If nothing differs that is trained, and it was not asked for.
+    """
+    if allow_equal or difference.before or difference.after:
+        return
+    found = 'that nothing differs'
+    if difference.untrained:
+        only, count = ', '.join(difference.untrained[:3]), len(difference.untrained)
+        only += f' and {count - 3} more' if count > 3 else ''
+        found = f'only {only}, and these trainings neither validate nor save nor resume'
+    raise UserError(
+        f'{name}: expected a difference to measure, found {found}; --allow-equal '
+        'trains both all the same, which shows the noise of this machine.'
+    )

@@ -17,7 +17,7 @@ from mmgpu_hooks.experiment.store import TrialStore
 from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S, Progress, RunningTrial
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.host import read_busy_s
-from mmgpu_hooks.schema.tried import Trial, TrialSpec
+from mmgpu_hooks.schema.tried import Trial, TrialRole, TrialSpec
 
 _MUCH_LOAD = 0.25
 """Cores that others use: from there on it is said at once, to be stopped."""
@@ -51,6 +51,8 @@ class Turn:
     """Iterations before the blocks, where the training is not held already."""
     title: str = ''
     """What is shown meanwhile; its name, when empty."""
+    role: TrialRole | None = None
+    """Of the trial that it gives, in a comparison of two sides."""
 
 
 class Plan:
@@ -236,6 +238,7 @@ class _Engine:
             self._end(turn.spec.folder)
         self._turns_s.append(progress.seconds)
         ended = progress.end(turn.name, min(turn.time_limit_s, self.max_seconds))
+        ended = replace(ended, role=turn.role)
         return replace(ended, figures=turn.summarize(progress, ended))
 
     def _take_in(self, turn: Turn, trial: RunningTrial, progress: Progress) -> None:

@@ -23,7 +23,7 @@ from mmgpu_hooks.schema.tried import Trial
 from mmgpu_hooks.version import __version__
 
 STORE_NAME = 'trials.json'
-_VERSION = 4
+_VERSION = 5
 """Raised when a key of it changes its meaning or goes away."""
 
 _PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet')

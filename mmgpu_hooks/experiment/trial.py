@@ -222,6 +222,8 @@ class Block:
     batch_size: int | None = None
     left: int | None = None
     """Iterations that the training still has."""
+    epoch: int | None = None
+    """Iterations of an epoch."""
     is_loss_finite: bool = True
     """Whether every loss up to its end was a number, as far as it is logged."""
     model_bytes: dict[str, int] | None = None

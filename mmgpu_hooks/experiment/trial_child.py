@@ -157,6 +157,7 @@ class TrialHook(Hook):
             batch_size=getattr(sampler, 'batch_size', None),
             # this hook is called before the loop counts the iteration
             left=runner.max_iters - runner.iter - 1,
+            epoch=_count_batches(runner.train_dataloader),
             is_loss_finite=history is None or bool(np.isfinite(history.data[0]).all()),
             model_bytes=count_model_bytes(runner) if is_first else None,
         )
@@ -178,6 +179,14 @@ class TrialHook(Hook):
     def _report(self, event: str, **body: Any) -> None:
         if is_main_process():
             report(self._events, event, **body)
+
+
+def _count_batches(loader: Any) -> int | None:
+    """Batches of an epoch; ``None`` for a dataset without a length."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
 
 
 def _find_saver(runner: Any) -> Any:
@@ -310,6 +319,8 @@ def _set_hooks(config: Any, spec: TrialSpec) -> None:
         own = dict(ours[0]) if ours else {}
         fixed = {'type': HOOK_TYPE, 'summary': False}
         hooks[HOOK_KEY] = {**own, **fixed, **spec.hook}
+    elif spec.keeps_hook and ours:
+        hooks[HOOK_KEY] = {**ours[0], 'summary': False}
     save_interval = spec.save_interval or (ENDLESS if spec.last_saves else None)
     if save_interval is not None:
         content = dict(saver) if isinstance(saver, dict) else {}

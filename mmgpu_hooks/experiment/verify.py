@@ -1,4 +1,4 @@
-"""The plan of ``mmgpu verify``: blocks of two settings in turns, A B B A."""
+"""The plan of ``mmgpu verify``: blocks of two trainings in turns, A B B A."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmgpu_hooks.model.stats import paired_gain
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import Estimate, Verification
-from mmgpu_hooks.schema.tried import Trial, TrialSpec
+from mmgpu_hooks.schema.tried import SECOND, SIDES, Trial, TrialRole, TrialSpec
 
 LEAST_PAIRS = 6
 """Below these a narrow interval is too often narrow by chance: stopping at +-2 % from
@@ -33,7 +33,7 @@ _RESUMED = 2
 
 @dataclass
 class VerifyPlan(Plan):
-    """Two settings. Both trainings live until the end, and one is held while the other
+    """Two sides. Both trainings live until the end, and one is held while the other
     trains; where memory does not hold both, each block is a training of its own.
     """
 
@@ -46,34 +46,39 @@ class VerifyPlan(Plan):
         if trials and not (blocks.is_well or _is_short_of_memory(trials[-1])):
             return None
         warm_up = max(_LEAST_WARM_UP, 2 * max(self.workers))
-        turn, is_warm = len(blocks.measured), len(blocks.warm_ups) == 2
+        turn, is_warm = len(blocks.measured), len(blocks.warm_ups) == len(SIDES)
         if is_warm:
             if not turn % 2 and is_settled(blocks.gain):
                 return None
             # A B B A A B B A, so that a drift cancels out
-            side = (turn + turn // 2) % 2
+            side = SIDES[(turn + turn // 2) % 2]
             skipped, measured = self._plan_block(blocks.warm_ups)
         else:
-            side, skipped, measured = len(blocks.warm_ups), 0, warm_up
+            side, skipped, measured = SIDES[len(blocks.warm_ups)], 0, warm_up
         iterations = skipped + measured
+        way = 'held' if blocks.is_held else 'fresh'
         return Turn(
-            f'{"held" if blocks.is_held else "fresh"} {len(blocks.warm_ups) + turn}',
-            replace(self.specs[side], hook=None),
+            f'{way} {len(blocks.warm_ups) + turn}',
+            replace(dict(zip(SIDES, self.specs))[side], hook=None),
             blocks=(iterations,),
             summarize=lambda progress, _: _summarize_block(
-                progress, side, skipped, iterations
+                progress, skipped, iterations
             ),
             time_limit_s=float('inf'),
             stays=blocks.is_held,
             warm_up=warm_up if is_warm else 0,
             title=_describe(blocks),
+            role=TrialRole(side, blocks.is_held, is_warm_up=not is_warm),
         )
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Whole pairs, with the warm-ups by which their length was chosen."""
-        blocks = _sort([one for one in trials if one.status == 'completed'])
+        """Whole pairs, with the warm-ups by which their length was chosen, and what
+        showed that both trainings do not fit in memory together."""
+        lacking = list(filter(_is_short_of_memory, trials))
+        done = [trial for trial in trials if trial.status == 'completed']
+        blocks = _sort([*lacking, *done])
         measured = blocks.measured[: len(blocks.measured) // 2 * 2]
-        return [*blocks.warm_ups, *measured] if measured else []
+        return [*lacking, *blocks.warm_ups, *measured] if measured else []
 
     def finish(self, outcome: Outcome) -> Verification:
         """The gain with its interval.
@@ -86,9 +91,9 @@ class VerifyPlan(Plan):
         ending, gain = self._name_ending(outcome), blocks.gain
         if gain is None:
             raise UserError(
-                f'expected at least two pairs of blocks, found {len(blocks.of(1))} '
-                f'when {ending}; give it more time with --max-minutes, or a longer '
-                'training.'
+                f'expected at least two pairs of blocks, found '
+                f'{len(blocks.of(SECOND))} when {ending}; give it more time with '
+                '--max-minutes, or a longer training.'
             )
         notes = list(outcome.notes)
         for lacking in filter(_is_short_of_memory, trials):
@@ -96,20 +101,23 @@ class VerifyPlan(Plan):
                 f'Both trainings did not fit in memory together ({lacking.error}), so '
                 'each block was a training of its own.'
             )
-        (before_s, before_start_s), (after_s, after_start_s) = (
-            blocks.summarize(side, gain.count) for side in (0, 1)
-        )
+        before, after = (blocks.summarize(side, gain.count) for side in SIDES)
         return Verification(
             gain=gain,
-            before_s=before_s,
-            after_s=after_s,
-            before_start_s=before_start_s,
-            after_start_s=after_start_s,
+            before_s=before.steady_s,
+            after_s=after.steady_s,
+            before_start_s=before.start_s,
+            after_start_s=after.start_s,
             iterations=gain.count * self._plan_block(blocks.warm_ups)[1],
             seconds=outcome.seconds,
             ending=ending,
             external_cpu_cores=outcome.external_cpu_cores,
             notes=tuple(notes),
+            batches_per_epoch=before.epoch,
+            after_batches_per_epoch=after.epoch,
+            iteration_change=_invert(blocks.speed_up),
+            before_images_per_s=before.images_per_s,
+            after_images_per_s=after.images_per_s,
         )
 
     def _name_ending(self, outcome: Outcome) -> str:
@@ -120,7 +128,7 @@ class VerifyPlan(Plan):
             if last.figures:
                 return 'the gain is known well enough'
             return 'a training was at its end'
-        side = 'first' if last.folder == self.specs[0].folder else 'second'
+        side = last.role.side if last.role is not None else 'other'
         raise UserError(
             f'expected two settings that train, found that the {side} one does not '
             f'({last.error}); the whole output is in {last.folder}.'
@@ -146,8 +154,22 @@ class VerifyPlan(Plan):
 
 
 def _is_short_of_memory(trial: Trial) -> bool:
-    """Whether it failed because both trainings are in memory together."""
-    return trial.name.startswith('held') and trial.status == 'out_of_memory'
+    """True if it failed because both trainings are in memory together."""
+    is_held = trial.role is not None and trial.role.is_held
+    return is_held and trial.status == 'out_of_memory'
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Figures of one side over its blocks."""
+
+    steady_s: float
+    """A steady iteration."""
+    start_s: float | None
+    """What an epoch's start adds to one."""
+    images_per_s: float | None
+    epoch: int | None
+    """Iterations of an epoch."""
 
 
 @dataclass(frozen=True)
@@ -158,35 +180,82 @@ class _Blocks:
     measured: list[Trial]
     is_held: bool
     is_well: bool
-    """Whether none of them failed or ended early."""
+    """True if none of them failed or ended early."""
 
-    def of(self, side: int) -> list[Mapping[str, Any]]:
-        return [one.figures for one in self.measured if one.figures['side'] == side]
+    def of(self, side: str) -> list[Mapping[str, Any]]:
+        """Figures of the measured blocks of one side."""
+        return [
+            trial.figures
+            for trial in self.measured
+            if trial.role is not None and trial.role.side == side
+        ]
 
     @property
     def gain(self) -> Estimate | None:
-        before, after = ([f['image_s'] for f in self.of(side)] for side in (0, 1))
+        """In images, or in iterations where a batch size is unknown."""
+        sizes = [figures['batch_size'] for side in SIDES for figures in self.of(side)]
+        is_known = all(sizes)
+        before, after = (
+            [
+                figures['steady_s'] / (figures['batch_size'] if is_known else 1)
+                for figures in self.of(side)
+            ]
+            for side in SIDES
+        )
         return paired_gain(before, after)
 
-    def summarize(self, side: int, pairs: int) -> tuple[float, float | None]:
-        """A steady iteration of one side, and what an epoch's start adds to one."""
+    @property
+    def speed_up(self) -> Estimate | None:
+        """The gain in iterations."""
+        before, after = (
+            [figures['steady_s'] for figures in self.of(side)] for side in SIDES
+        )
+        return paired_gain(before, after)
+
+    def summarize(self, side: str, pairs: int) -> _Side:
+        """Figures of one side over the first so many pairs."""
         found = self.of(side)
         starts = [start for figures in found for start in figures['starts_s']]
         steady_s = statistics.fmean(figures['steady_s'] for figures in found[:pairs])
-        return steady_s, statistics.fmean(starts) if starts else None
+        batch_size = found[0]['batch_size']
+        return _Side(
+            steady_s,
+            statistics.fmean(starts) if starts else None,
+            batch_size / steady_s if batch_size else None,
+            found[0]['epoch'],
+        )
 
 
 def _sort(trials: Sequence[Trial]) -> _Blocks:
     is_held = not any(map(_is_short_of_memory, trials))
     # side by side they need twice what the user's training does: begin again
-    way = 'held' if is_held else 'fresh'
-    mine = [trial for trial in trials if trial.name.startswith(way)]
-    done = [one for one in mine if one.status == 'completed' and one.figures]
-    return _Blocks(done[:2], done[2:], is_held, len(done) == len(mine))
+    mine = [
+        (trial, trial.role)
+        for trial in trials
+        if trial.role is not None and trial.role.is_held == is_held
+    ]
+    done = [pair for pair in mine if pair[0].status == 'completed' and pair[0].figures]
+    return _Blocks(
+        [trial for trial, role in done if role.is_warm_up],
+        [trial for trial, role in done if not role.is_warm_up],
+        is_held,
+        len(done) == len(mine),
+    )
+
+
+def _invert(speed_up: Estimate | None) -> Estimate | None:
+    """The change of the time that an iteration takes, of the gain in iterations."""
+    if speed_up is None:
+        return None
+    # the shortest time is the highest speed
+    value, low, high = (
+        1 / (1 + gain) - 1 for gain in (speed_up.value, speed_up.high, speed_up.low)
+    )
+    return Estimate(value, low, high, speed_up.count)
 
 
 def is_settled(gain: Estimate | None) -> bool:
-    """Whether more pairs would show nothing that matters.
+    """True if more pairs would show nothing that matters.
 
     Only after an even number of pairs: then each setting was first as often.
     """
@@ -196,7 +265,7 @@ def is_settled(gain: Estimate | None) -> bool:
 
 
 def _summarize_block(
-    progress: Progress, side: int, skipped: int, iterations: int
+    progress: Progress, skipped: int, iterations: int
 ) -> dict[str, Any]:
     """What the last block took; nothing when the training ended within it."""
     block = progress.blocks[-1] if progress.blocks else None
@@ -210,9 +279,9 @@ def _summarize_block(
     ]
     mean_s = statistics.fmean(steady or block.seconds)
     return {
-        'side': side,
         'steady_s': mean_s,
-        'image_s': mean_s / (block.batch_size or 1),
+        'batch_size': block.batch_size,
+        'epoch': block.epoch,
         'starts_s': [block.seconds[index] - mean_s for index in block.starts],
         'late_s': statistics.fmean(block.seconds[len(block.seconds) // 2 :]),
         'left': block.left,
@@ -222,7 +291,7 @@ def _summarize_block(
 def _describe(blocks: _Blocks) -> str:
     if len(blocks.warm_ups) < 2:
         return 'starting both trainings'
-    gain, words = blocks.gain, f'{plural(len(blocks.of(1)), "pair")} of blocks'
+    gain, words = blocks.gain, f'{plural(len(blocks.of(SECOND)), "pair")} of blocks'
     if gain is None:
         return words
     low, high = 100 * gain.low, 100 * gain.high

@@ -230,6 +230,21 @@ class Verification:
     folder: str = ''
     """Logs of the trainings."""
     batches_per_epoch: Optional[int] = None
+    """Iterations of an epoch of the first."""
+    after_batches_per_epoch: Optional[int] = None
+    iteration_change: Optional[Estimate] = None
+    """How much longer an iteration of the second takes: -0.2 is 20 % less time."""
+    before_images_per_s: Optional[float] = None
+    """``None`` where the batch size is unknown; the gain is in iterations then."""
+    after_images_per_s: Optional[float] = None
+    before_config: str = ''
+    """The config that the first trained."""
+    after_config: str = ''
+    other_work: Tuple[str, ...] = ()
+    """What makes an iteration of the second another work: ``model``, ``data set``,
+    ``batch size``, ``pipeline``, ``sampler``."""
+    untrained: Tuple[str, ...] = ()
+    """Keys that differ, too, and of which such a training shows nothing."""
 
 
 @dataclass(frozen=True)

@@ -265,6 +265,24 @@ class TrialSpec:
     """Whether it validates, saves and logs as the config says."""
     profiled: int = 0
     """Iterations that torch.profiler records; 0 for none."""
+    keeps_hook: bool = False
+    """True if GPUEfficiencyHook stays where the config has it; ``hook`` goes first."""
+
+
+FIRST, SECOND = SIDES = ('first', 'second')
+"""Sides of a comparison, and names of their folders."""
+
+
+@dataclass(frozen=True)
+class TrialRole:
+    """Which side of a comparison a trial trained, and how."""
+
+    side: str
+    """One of :data:`SIDES`."""
+    is_held: bool
+    """True if the other side's training is held meanwhile, False if it has ended."""
+    is_warm_up: bool
+    """True if its times are not those that are compared."""
 
 
 @dataclass(frozen=True)
@@ -283,6 +301,8 @@ class Trial:
     """Iterations trained, whatever the status."""
     folder: str = ''
     """With the log, and the evidence to be read again."""
+    role: Optional[TrialRole] = None
+    """In a comparison of two sides."""
     figures: Mapping[str, Any] = field(default_factory=dict)
     """What its plan made of it, as JSON."""
 

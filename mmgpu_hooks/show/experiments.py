@@ -13,8 +13,15 @@ from mmgpu_hooks.schema.figures import (
     format_signed,
     plural,
 )
-from mmgpu_hooks.schema.judged import Verification
-from mmgpu_hooks.schema.tried import Profile, SaveBench, SaveBenchRow, Sweep, SweepRow
+from mmgpu_hooks.schema.judged import Estimate, Verification
+from mmgpu_hooks.schema.tried import (
+    SIDES,
+    Profile,
+    SaveBench,
+    SaveBenchRow,
+    Sweep,
+    SweepRow,
+)
 from mmgpu_hooks.show.document import Column, Section, Table, compose, listing, tabulate
 from mmgpu_hooks.show.text import short_path
 
@@ -163,45 +170,118 @@ def _save_notes(bench: SaveBench) -> Iterator[str]:
     yield from _others_cores([row.other_cores for row in bench.rows])
 
 
+_MOST_SETTINGS = 12
+"""Settings that are listed in a terminal."""
+_LONGEST_VALUE, _LONGEST_KEY = 18, 34
+_OF_LOADER = 'train_dataloader.'
+
+
 def describe_verify(measured: Verification) -> list[Section]:
-    """The measured gain beside the predicted one, and both settings."""
-    sides = measured.before, measured.after
-    starts = (measured.before_start_s, measured.after_start_s)
+    """The measured gain beside the predicted one, and what differs between both."""
+    keys = [*{**measured.before, **measured.after}]
     rows: list[Sequence[object]] = [
-        (key.rpartition('.')[2], *(side.get(key, '-') for side in sides))
-        for key in {**measured.before, **measured.after}
+        (
+            _cut_left(key.removeprefix(_OF_LOADER), _LONGEST_KEY),
+            *(
+                _cut(str(side[key]), _LONGEST_VALUE) if key in side else '-'
+                for side in (measured.before, measured.after)
+            ),
+        )
+        for key in keys[:_MOST_SETTINGS]
     ]
     means = map(format_seconds, (measured.before_s, measured.after_s))
     rows.append(('iteration, mean', *means))
+    rates = (measured.before_images_per_s, measured.after_images_per_s)
+    if any(rates):
+        rows.append(('images/s', *('-' if r is None else f'{r:.1f}' for r in rates)))
+    starts = (measured.before_start_s, measured.after_start_s)
     added = ('unknown' if one is None else format_signed(one) for one in starts)
     rows.append(('an epoch start adds', *added))
     basis = f'{measured.gain.count} pairs of blocks in turns, {measured.iterations} '
     basis += f'measured iterations of each, {format_seconds(measured.seconds)} in all; '
     basis += f'{measured.ending}.'
-    notes = [*_others_cores([measured.external_cpu_cores]), *measured.notes]
-    table = Table(['', 'first', 'second'], rows)
-    return compose(_verify_sentences(measured), table, [basis], notes)
+    table = Table(['', *SIDES], rows)
+    sections = compose(_verify_sentences(measured), table, [basis])
+    configs = (measured.before_config, measured.after_config)
+    if configs[0] != configs[1]:
+        named = zip(SIDES, map(short_path, configs))
+        sections.insert(2, Section(facts=[*named]))
+    return [*sections, *listing('Notes', _verify_notes(measured))]
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f'{text[: most - 3]}...'
+
+
+def _cut_left(text: str, most: int) -> str:
+    """The end of a dotted key says most."""
+    return text if len(text) <= most else f'...{text[3 - most :]}'
 
 
 def _verify_sentences(measured: Verification) -> Iterator[str]:
     """What was measured and predicted; the gain over whole epochs, with their starts,
     where those were measured."""
     predicted, gain = measured.predicted_gain, measured.gain
-    batches = measured.batches_per_epoch
+    of_which = 'config'
+    if measured.before_config == measured.after_config:
+        of_which = 'setting'
     words = 'no difference beyond noise'
     if gain.low > 0 or gain.high < 0:
-        words = f'the second setting is {"faster" if gain.low > 0 else "slower"}'
-    interval = f'({100 * gain.low:+.1f} to {100 * gain.high:+.1f} %)'
-    yield f'Measured: {100 * gain.value:+.1f} % {interval} images/s; {words}.'
+        words = f'the second {of_which} is {"faster" if gain.low > 0 else "slower"}'
+    rates = (measured.before_images_per_s, measured.after_images_per_s)
+    unit = 'iterations/s' if None in rates else 'images/s'
+    yield f'Measured: {_phrase_change(gain)} {unit}; {words}.'
     if predicted is not None:
         words = 'inside' if gain.low <= predicted <= gain.high else 'outside'
         yield f'Predicted: {100 * predicted:+.1f} %, {words} the measured interval.'
+    if measured.iteration_change is not None:
+        yield f'Time per iteration: {_phrase_change(measured.iteration_change)}.'
+    yield from _phrase_epochs(measured)
+
+
+def _phrase_change(change: Estimate) -> str:
+    """``+20.0 % (+16.4 to +23.9 %)``."""
+    interval = f'({100 * change.low:+.1f} to {100 * change.high:+.1f} %)'
+    return f'{100 * change.value:+.1f} % {interval}'
+
+
+def _phrase_epochs(measured: Verification) -> Iterator[str]:
+    """The gain over whole epochs, where their starts were measured."""
     before_s, after_s = measured.before_start_s, measured.after_start_s
-    if batches and before_s is not None and after_s is not None:
-        starts = 1 + before_s / batches / measured.before_s
-        starts /= 1 + after_s / batches / measured.after_s
-        whole_pct = 100 * ((1 + gain.value) * starts - 1)
-        yield f'Over epochs of {batches} iterations, with starts: {whole_pct:+.1f} %.'
+    before = measured.batches_per_epoch
+    after = measured.after_batches_per_epoch or before
+    if not before or not after or before_s is None or after_s is None:
+        return
+    starts = 1 + before_s / before / measured.before_s
+    starts /= 1 + after_s / after / measured.after_s
+    whole_pct = 100 * ((1 + measured.gain.value) * starts - 1)
+    count = f'{before}' if before == after else f'{before} and {after}'
+    yield f'Over epochs of {count} iterations, with starts: {whole_pct:+.1f} %.'
+
+
+def _verify_notes(measured: Verification) -> Iterator[str]:
+    keys = {**measured.before, **measured.after}
+    if work := measured.other_work:
+        parts = ' and '.join(filter(None, (', '.join(work[:-1]), work[-1])))
+        yield (
+            f'Not the same work: {parts} differ{"s" * (len(work) == 1)}. Images per '
+            'second are compared all the same; the faster one need not train better.'
+        )
+    if not keys:
+        yield 'Nothing differs between both: what was measured is noise.'
+    if len(keys) > _MOST_SETTINGS:
+        more = f'{len(keys) - _MOST_SETTINGS} more settings differ'
+        yield f'{more}; --format json lists them all.'
+    if measured.untrained:
+        only = ', '.join(measured.untrained[:3])
+        left = len(measured.untrained) - 3
+        only += f' and {left} more' if left > 0 else ''
+        yield (
+            f'These differ, too, and nothing of them is measured, as such a training '
+            f'neither validates nor saves nor resumes: {only}.'
+        )
+    yield from _others_cores([measured.external_cpu_cores])
+    yield from measured.notes
 
 
 _BOUNDS = {

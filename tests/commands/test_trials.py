@@ -197,3 +197,206 @@ def test_a_training_that_cannot_be_profiled(
     line = refusal('profile', config, *more)
     assert words in line
     assert (error or '') in line
+
+
+@pytest.fixture
+def configs(tmp_path: Path) -> tuple[Path, Path]:
+    """Two configs that train, of which the second has two workers."""
+    second = write_config(tmp_path, num_workers=2).rename(tmp_path / 'b.py')
+    return write_config(tmp_path).rename(tmp_path / 'a.py'), second
+
+
+def test_two_configs_are_trained_in_turns_and_told_apart(
+    configs, ask, tmp_path, scripted
+):
+    scripted.iteration_s = staticmethod(
+        lambda spec: 0.1 if spec.config.endswith('b.py') else 0.2
+    )
+    answer = ask('verify', *configs, '--work-dir', tmp_path / 'w')
+    assert answer['gain']['value'] == pytest.approx(1.0)
+    assert answer['gain']['low'] > 0
+    assert answer['iteration_change']['value'] == pytest.approx(-0.5)
+    rates = [answer[f'{side}_images_per_s'] for side in ('before', 'after')]
+    assert rates == pytest.approx([10.0, 20.0])
+    assert answer['before'] == {
+        'train_dataloader.num_workers': 0,
+        'train_dataloader.persistent_workers': False,
+    }
+    assert answer['after'] == {
+        'train_dataloader.num_workers': 2,
+        'train_dataloader.persistent_workers': True,
+    }
+    names = [answer[f'{side}_config'] for side in ('before', 'after')]
+    assert names == [str(path) for path in configs]
+    assert answer['predicted_gain'] is None
+    assert (answer['other_work'], answer['untrained']) == ([], [])
+    # both as they are, in the same folder
+    assert [one.spec.settings for one in scripted.started] == [{}, {}]
+    folder = tmp_path / 'w' / 'verify'
+    assert [one.spec.folder for one in scripted.started] == [
+        str(folder / side) for side in ('first', 'second')
+    ]
+    assert answer['folder'] == str(folder)
+
+
+def test_settings_are_measured_against_the_config_without_them(
+    config, ask, tmp_path, scripted
+):
+    words = ['--set', 'train_dataloader.num_workers=2', 'model.step_s=0.5']
+    more = ['--set', 'optim_wrapper.optimizer.lr=0.1', config]
+    answer = ask('verify', *words, *more, '--work-dir', tmp_path / 'w')
+    settings = {
+        'train_dataloader.num_workers': 2,
+        'model.step_s': 0.5,
+        'optim_wrapper.optimizer.lr': 0.1,
+    }
+    assert answer['after'] == settings
+    assert answer['before'] == {
+        'train_dataloader.num_workers': 0,
+        'model.step_s': 0.0,
+        'optim_wrapper.optimizer.lr': 0.01,
+    }
+    assert answer['other_work'] == ['model']
+    assert [one.spec.settings for one in scripted.started] == [{}, settings]
+    assert [one.spec.config for one in scripted.started] == [str(config)] * 2
+    assert {one.spec.keeps_hook for one in scripted.started} == {False}
+
+
+def test_a_run_is_measured_against_itself_with_settings(ask, config, scripted):
+    folder = write_run(config.parent / 'run', make_starved(config))
+    words = ['--set', 'model.convoluted=True', 'train_cfg.val_interval=2']
+    answer = ask('verify', folder, *words)
+    assert answer['after'] == {'model.convoluted': True}
+    assert answer['untrained'] == ['train_cfg.val_interval']
+    assert answer['predicted_gain'] is None
+    assert answer['folder'] == str(folder / 'verify')
+    assert 'model.convoluted was not in the config' in answer['notes'][0]
+
+
+def test_without_a_run_the_folder_is_the_work_dir_of_the_config(
+    configs, ask, tmp_path, scripted, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert ask('verify', *configs)['folder'] == str(tmp_path / 'work_dirs/a/verify')
+    first = configs[0]
+    first.write_text(first.read_text() + "work_dir = 'mine'\n")
+    assert ask('verify', *configs)['folder'] == str(tmp_path / 'mine/verify')
+
+
+HOOK = 'default_hooks.gpu_efficiency.type=mmgpu_hooks.GPUEfficiencyHook'
+
+
+def test_what_the_hook_costs_can_be_measured(config, ask, tmp_path, scripted):
+    answer = ask('verify', config, '--set', HOOK, '--work-dir', tmp_path / 'w')
+    assert [one.spec.keeps_hook for one in scripted.started] == [True, True]
+    assert [one.spec.hook for one in scripted.started] == [None, None]
+    assert HOOK.split('=')[0] in answer['after']
+
+
+def test_what_stopped_goes_on_and_another_pair_is_not_mixed_up(
+    configs, ask, tmp_path, scripted, capsys
+):
+    words = ['verify', *map(str, configs), '--work-dir', str(tmp_path / 'w')]
+    stop_at_s = 15.0
+
+    def stop(spec: TrialSpec) -> float:
+        if scripted.clock_s - begin_s > stop_at_s:
+            raise KeyboardInterrupt
+        return 0.1
+
+    begin_s = scripted.clock_s
+    scripted.iteration_s = staticmethod(stop)
+    assert main(words) == 130
+    assert 'the same command goes on from there' in capsys.readouterr().err
+    scripted.iteration_s = staticmethod(lambda spec: 0.1)
+    scripted.started.clear()
+    kept = tmp_path / 'w' / 'verify' / STORE_NAME
+    body = kept.read_bytes()
+
+    third = write_config(tmp_path, num_workers=1)
+    answer = ask('verify', configs[0], third, '--work-dir', tmp_path / 'w')
+    assert 'earlier trials of another second config' in answer['notes'][0]
+    assert answer['gain']['count'] == 6
+    whole = sum(one.trained for one in scripted.started)
+
+    kept.write_bytes(body)
+    scripted.started.clear()
+    answer = ask(*words)
+    assert (answer['gain']['count'], answer['notes']) == (6, [])
+    assert sum(one.trained for one in scripted.started) < whole
+    assert not kept.exists()
+
+
+def test_equal_configs_are_trained_when_asked_for(configs, capsys, tmp_path, scripted):
+    first = str(configs[0])
+    words = ['verify', first, first, '--allow-equal', '--work-dir', str(tmp_path)]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert 'no difference beyond noise' in out
+    assert 'Nothing differs between both: what was measured is noise.' in out
+
+
+def test_other_work_is_said_and_measured_all_the_same(
+    configs, capsys, tmp_path, scripted
+):
+    first, second = configs
+    second.write_text(second.read_text() + "train_dataloader['batch_size'] = 4\n")
+    scripted.batch_size = staticmethod(
+        lambda spec: 4 if spec.config.endswith('b.py') else 2
+    )
+    assert main(['verify', str(first), str(second), '--work-dir', str(tmp_path)]) == 0
+    out = ' '.join(capsys.readouterr().out.split())
+    assert '+100.0 % (+100.0 to +100.0 %) images/s; the second config is faster' in out
+    assert 'batch_size 2 4' in out
+    assert 'Not the same work: batch size differs.' in out
+    assert f'first {first}' in out
+
+
+BAD_PAIRS = {
+    'a.py b.py --set model.step_s=1': 'expected two configs or --set, found both',
+    'a.py b.py a.py': 'found 3 paths',
+    'a.py': 'name a second config, or a setting: --set KEY=VALUE',
+    'a.py b.py --config a.py': 'expected --config beside the folder of a run',
+    'a.py --set model.step_s=1 --config a.py': 'found it beside a config',
+    'gone.py b.py': 'gone.py: expected a config file, found nothing there',
+    'a.py gone.py': 'gone.py: expected a config file, found nothing there',
+    'gone.py --set model.step_s=1': 'gone.py: expected a config file',
+    'a.py run': 'run: expected a config beside another one, found a folder',
+    'run a.py': '"mmgpu compare" tells two runs apart',
+    'run --set model.step_s=0.0': 'that nothing differs',
+    'a.py broken.py': 'broken.py: expected a config that MMEngine loads, found',
+    'a.py text.txt': 'text.txt: expected a config that MMEngine loads, found OSError',
+    'a.py empty.py': 'empty.py: expected a config that trains, found no train_data',
+    'empty.py --set model.step_s=1': 'expected a config that trains',
+    'a.py --set train_cfg=None': 'found no train_cfg in it',
+    'a.py a.py': 'expected a difference to measure, found that nothing differs',
+    'a.py saves.py': 'found only val_dataloader.batch_size, work_dir, and these',
+    'a.py --set model.step_s=0.0': 'found that nothing differs; --allow-equal',
+    'a.py --set val_dataloader.num_workers=1': 'neither validate nor save',
+    'a.py --set': "'--set' requires an argument",
+    'a.py --set model.step_s': "expected KEY=VALUE, found 'model.step_s'",
+    'a.py --set model.step_s=1 model.step_s=2': 'expected model.step_s once',
+    'a.py --set train_dataloader.num_worker=8': 'a.py: expected an argument of',
+    'b.py --set train_dataloader.timeout=-1': "PyTorch's DataLoader takes",
+    'a.py --set modle.step_s=1': 'did you mean model?',
+    'a.py --set model.stop_s=1': 'did you mean step_s?',
+}
+
+
+@pytest.mark.parametrize('line', BAD_PAIRS)
+def test_what_cannot_be_compared_is_refused_before_it_trains(
+    line, configs, refusal, tmp_path, monkeypatch, scripted
+):
+    monkeypatch.chdir(tmp_path)
+    text = configs[0].read_text()
+    write_run(tmp_path / 'run', make_starved(configs[0]))
+    for name, content in {
+        'broken.py': '1 / 0\n',
+        'text.txt': text,
+        'empty.py': "model = dict(type='A')\n",
+        'saves.py': f"{text}work_dir = 'x'\nval_dataloader['batch_size'] = 1\n",
+    }.items():
+        (tmp_path / name).write_text(content)
+    assert BAD_PAIRS[line] in refusal('verify', *line.split())
+    assert scripted.started == []
+    assert not list(tmp_path.rglob('verify'))

@@ -18,7 +18,14 @@ from mmgpu_hooks.experiment.verify import VerifyPlan, is_settled
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import Estimate
-from mmgpu_hooks.schema.tried import SweepSetting, Trial, TrialSpec
+from mmgpu_hooks.schema.tried import (
+    FIRST,
+    SECOND,
+    SIDES,
+    SweepSetting,
+    Trial,
+    TrialSpec,
+)
 
 GRID = list_settings((0, 2, 1, 2), (1, 3))
 
@@ -123,9 +130,14 @@ class TestVerify:
         found = plan.finish(outcome)
         assert found.gain.value == pytest.approx(1.0)
         assert (found.before_s, found.after_s) == pytest.approx((0.2, 0.1))
+        assert found.iteration_change.value == pytest.approx(-0.5)
+        rates = (found.before_images_per_s, found.after_images_per_s)
+        assert rates == pytest.approx((10.0, 20.0))
         assert (found.gain.count, found.ending) == (6, 'the gain is known well enough')
-        sides = [trial.figures['side'] for trial in outcome.trials]
-        assert sides == [0, 1, *[0, 1, 1, 0] * 3]
+        sides = [trial.role.side for trial in outcome.trials]
+        assert sides == [*SIDES, *[FIRST, SECOND, SECOND, FIRST] * 3]
+        ways = [(one.role.is_held, one.role.is_warm_up) for one in outcome.trials]
+        assert ways == [(True, True)] * 2 + [(True, False)] * 12
         assert len(scripted.started) == 2
         # three seconds of 150 ms, after a batch of each worker and two more
         assert found.iterations == 6 * 20
@@ -150,10 +162,38 @@ class TestVerify:
             return ('out_of_memory', 'no room') if is_second else None
 
         scripted.ending = staticmethod(end)
-        plan = make_verify(tmp_path, budget_s=3000.0)
-        found = plan.finish(run_plan(plan, max_seconds=3000.0))
+        plan = make_verify(tmp_path / 'trials', budget_s=3000.0)
+        # warm-ups that lack memory together, those alone, then two blocks with theirs
+        with open_store(tmp_path / 'kept', {}) as store:
+            assert len(run_plan(plan, store, max_seconds=15.0).trials) == 7
+        begun = len(scripted.started)
+        with open_store(tmp_path / 'kept', {}) as store:
+            found = plan.finish(run_plan(plan, store, max_seconds=3000.0))
         assert 'did not fit in memory together (no room)' in found.notes[0]
         assert found.gain.count == 6
+        # each block is a training of its own, and the first pair is not trained again
+        assert len(scripted.started) - begun == 2 * 5
+
+    @pytest.mark.parametrize(
+        ('sizes', 'gain', 'rates'),
+        [
+            # twice the images in as much time
+            ((2, 4), 1.0, (20.0, 40.0)),
+            # unknown of one: iterations are compared
+            ((2, None), 0.0, (20.0, None)),
+        ],
+    )
+    def test_another_batch_size_is_compared_in_images(
+        self, scripted, tmp_path, sizes, gain, rates
+    ):
+        by_side = dict(zip(SIDES, sizes))
+        scripted.batch_size = staticmethod(lambda spec: by_side[Path(spec.folder).name])
+        plan = make_verify(tmp_path)
+        found = plan.finish(run_plan(plan, max_seconds=300.0))
+        assert found.gain.value == pytest.approx(gain)
+        assert found.iteration_change.value == pytest.approx(0.0)
+        found_rates = (found.before_images_per_s, found.after_images_per_s)
+        assert found_rates == pytest.approx(rates)
 
     def test_too_few_pairs_are_said_to_be(self, scripted, tmp_path):
         scripted.iteration_s = staticmethod(lambda spec: 5.0)

@@ -94,6 +94,12 @@ def test_the_hook_is_as_asked_for(tmp_path):
     # over what the config has; what is not named stays
     hook = read(tmp_path, hook={'interval': 2}).default_hooks.gpu_efficiency
     assert (hook.interval, hook.gpu_sample_period_s) == (2, 0.5)
+    # as the config has it, and only where it has one
+    kept = read(tmp_path, hook=None, keeps_hook=True).default_hooks.gpu_efficiency
+    assert (kept.interval, kept.summary) == (7, False)
+    without = CONFIG.replace('GPUEfficiencyHook', 'LoggerHook')
+    left = read(tmp_path, without, hook=None, keeps_hook=True).default_hooks
+    assert 'gpu_efficiency' not in left
 
 
 @pytest.mark.parametrize(('line', 'seed'), [('', 0), ('randomness = dict(seed=5)', 5)])

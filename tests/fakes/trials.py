@@ -23,6 +23,7 @@ class ScriptedTrial:
         lambda spec: None
     )
     """How it ends before its first block, if it does."""
+    batch_size: Callable[[TrialSpec], int | None] = staticmethod(lambda spec: 2)
     clock_s = 0.0
     is_loss_finite = True
     started: list[ScriptedTrial]
@@ -67,7 +68,7 @@ class ScriptedTrial:
                 'event': 'block',
                 'seconds': [seconds] * count,
                 'starts': [],
-                'batch_size': 2,
+                'batch_size': self.batch_size(self.spec),
                 'is_loss_finite': self.is_loss_finite,
             }
         ]

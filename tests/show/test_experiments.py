@@ -41,6 +41,11 @@ VERIFIED = Verification(
         'train_dataloader.persistent_workers': True,
     },
     folder='work_dirs/run/verify/1',
+    before_images_per_s=10.0,
+    after_images_per_s=15.0,
+    iteration_change=Estimate(-1 / 3, -0.355, -0.31, 8),
+    before_config='a.py',
+    after_config='a.py',
 )
 
 
@@ -125,14 +130,17 @@ def test_the_measured_gain_stands_beside_the_predicted_one():
     lines = lines_of(describe_verify(VERIFIED))
     assert '+50.0 % (+45.0 to +55.0 %) images/s' in lines[0]
     assert '+52.0 %, inside' in lines[1]
-    assert lines[3:8] == [
+    assert lines[2] == 'Time per iteration: -33.3 % (-35.5 to -31.0 %).'
+    assert lines[4:10] == [
         'first second',
         'num_workers 0 4',
         'persistent_workers - True',
         'iteration, mean 0.300 s 0.200 s',
+        'images/s 10.0 15.0',
         'an epoch start adds unknown unknown',
     ]
-    assert '8 pairs' in lines[9]
+    assert '8 pairs' in lines[11]
+    assert 'the second setting is faster' in lines[0]
     assert '0.3 cores' in ' '.join(lines)
 
 
@@ -149,3 +157,45 @@ def test_a_loss_a_draw_and_starts_of_epochs_are_said(fields, words):
     answer = replace(VERIFIED, **fields, batches_per_epoch=10)
     text = words_of(describe_verify(answer))
     assert [word for word in words if word not in text] == []
+
+
+OTHERS = {f'model.head.{n}': n for n in range(40)}
+
+
+@pytest.mark.parametrize(
+    ('fields', 'words'),
+    [
+        ({'after_config': 'b.py'}, ['second config is faster', 'first a.py', 'b.py']),
+        ({'other_work': ('model',)}, ['Not the same work: model differs.']),
+        (
+            {'other_work': ('model', 'data set', 'batch size')},
+            ['model, data set and batch size differ.'],
+        ),
+        ({'before': {}, 'after': {}}, ['Nothing differs between both']),
+        (
+            {'before': {}, 'after': OTHERS},
+            ['model.head.11 - 11', '28 more settings differ; --format json lists'],
+        ),
+        (
+            {'untrained': ('val_dataloader.num_workers', 'work_dir', 'a', 'b')},
+            ['val_dataloader.num_workers, work_dir, a and 1 more.'],
+        ),
+        ({'after_images_per_s': None}, ['iterations/s', 'images/s 10.0 -']),
+        (
+            {'after_batches_per_epoch': 5, 'before_start_s': 3.0, 'after_start_s': 1.0},
+            # 0.6 s per iteration of ten, against 0.4 s of five
+            ['Over epochs of 10 and 5 iterations', '+50.0 %'],
+        ),
+    ],
+)
+def test_what_else_is_said_of_two_configs(fields, words):
+    answer = replace(VERIFIED, batches_per_epoch=10, **fields)
+    text = words_of(describe_verify(answer))
+    assert [word for word in words if word not in text] == []
+
+
+def test_long_keys_and_values_leave_the_table_whole():
+    key = 'train_dataloader.dataset.datasets.0.pipeline.3.transforms.1.prob'
+    answer = replace(VERIFIED, before={key: 'x' * 300}, after={'a': '[' * 90})
+    lines = lines_of(describe_verify(answer))
+    assert any(line.startswith('...') and 'xxx...' in line for line in lines)

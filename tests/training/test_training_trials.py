@@ -163,6 +163,59 @@ def test_a_gain_is_verified_beside_what_was_predicted(ask, tmp_path):
     assert answer['external_cpu_cores'] >= 0
 
 
+# a training of 60 iterations, which ends it after a few seconds
+SHORT = {'length': 120, 'epochs': 1}
+
+
+@pytest.mark.parametrize(
+    ('setting', 'word'),
+    [
+        # the model sleeps in each step, and the loader for each image
+        ('model.step_s=0.05', 'slower'),
+        pytest.param(
+            *('train_dataloader.num_workers=2', 'faster'), marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_the_effect_of_a_setting_has_its_sign(
+    tmp_path, capsys, monkeypatch, setting, word
+):
+    monkeypatch.setenv('PYTHONPATH', environ()['PYTHONPATH'])
+    config = write_config(tmp_path, item_s=0.02, step_s=0.005, **SHORT)
+    words = [str(config), '--set', setting, '--work-dir', str(tmp_path / 'w')]
+    assert main(['verify', *words]) == 0
+    out = ' '.join(capsys.readouterr().out.split())
+    assert f'the second setting is {word}' in out
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_of_two_equal_configs_none_is_faster(ask, tmp_path):
+    config = write_config(tmp_path, step_s=0.02, **SHORT)
+    copy = tmp_path / 'copy.py'
+    copy.write_text(config.read_text())
+    found = []
+    # an interval at 95 % misses the truth once in twenty: three in a row are a fault
+    for _ in range(3):
+        gain = ask('verify', config, str(copy), '--allow-equal')['gain']
+        found.append(gain)
+        assert abs(gain['value']) < 0.05
+        if gain['low'] <= 0 <= gain['high']:
+            return
+    pytest.fail(f'a gain of nothing: {found}')
+
+
+@pytest.mark.slow
+def test_a_hook_of_ours_that_is_measured_trains_in_one_alone(ask, tmp_path):
+    config = write_config(tmp_path, step_s=0.01, **SHORT)
+    hook = 'default_hooks.gpu_efficiency.type=mmgpu_hooks.GPUEfficiencyHook'
+    answer = ask('verify', config, '--set', hook)
+    # it sleeps for 10 ms in each, and the hook takes microseconds
+    assert abs(answer['gain']['value']) < 0.2
+    sides = [Path(answer['folder'], side) for side in ('first', 'second')]
+    assert [read_trial_run(side) is not None for side in sides] == [False, True]
+
+
 @pytest.mark.timing
 def test_a_step_is_profiled_by_part_and_by_module(ask, tmp_path):
     # an epoch of ten batches: the training is made longer
@@ -261,6 +314,12 @@ WORKERS = ('--num-workers', '0', '1')
             *('verify', ['run'], is_held, signal.SIGKILL), marks=pytest.mark.slow
         ),
         pytest.param(
+            'verify',
+            ['toy.py', '--set', 'model.step_s=0.02'],
+            *(is_held, signal.SIGINT),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             'sweep',
             ['toy.py', *WORKERS, '--seconds', '2'],
             *(has_first_trial, signal.SIGINT),
@@ -276,7 +335,7 @@ def test_stopping_a_command_leaves_nothing_running(
     tmp_path, command, words, is_due, number
 ):
     config = write_config(tmp_path, item_s=0.02, step_s=0.01, num_workers=1, length=400)
-    if command == 'verify':
+    if words == ['run']:
         write_starved_run(config)
     given = [sys.executable, '-m', 'mmgpu_hooks', command, *words]
     process = subprocess.Popen(
