@@ -50,6 +50,7 @@ setup(
         'rich>=13',
         'jinja2>=3',
         'scipy>=1.7',
+        'packaging>=21',
     ],
     extras_require={'plots': ['matplotlib>=3.5']},
     entry_points={'console_scripts': ['mmgpu = mmgpu_hooks.__main__:main']},

@@ -41,7 +41,10 @@ GROUPS = {
         'estimate-memory': 'Estimate the memory of a training, without a GPU.',
         'pick-gpu': 'Pick the free cards of this host.',
     },
-    'Start': {'demo': 'Show the whole way on a small data set.'},
+    'Start': {
+        'demo': 'Show the whole way on a small data set.',
+        'doctor': 'Say what is wrong with this machine and environment.',
+    },
 }
 COMMANDS = [name for group in GROUPS.values() for name in group]
 

@@ -101,22 +101,41 @@ def read_config(
     Raises:
         LoadError: With MMEngine's reason in one line.
     """
+    return parse_flat(load_config(path, contents))
+
+
+def load_config(
+    path: Path,
+    contents: Mapping[Path, bytes] | None = None,
+    opened: list[Path] | None = None,
+) -> dict[str, Any]:
+    """Loads a config as :func:`read_config` does; its values stay nested.
+
+    Args:
+        path: The config.
+        contents: What MMEngine is to read instead of these files.
+        opened: Filled with the files that MMEngine reads, in order: the config, and
+            each base before its own bases.
+
+    Raises:
+        LoadError: With MMEngine's reason in one line.
+    """
     # What silences, and what supplies, is the same for all threads.
     with _LOCK, silence():
         try:
             from mmengine.config import Config
 
-            with _supply(contents or {}):
+            with _supply(contents or {}, opened):
                 config = Config.fromfile(
                     os.path.abspath(path), import_custom_modules=False
                 )
             if changes:
                 config.merge_from_dict(dict(changes))
-            loaded = config.to_dict(keep_imported=True)
+            loaded: dict[str, Any] = config.to_dict(keep_imported=True)
         # A config is a program: whatever it raises, an exit included, is a reason.
         except (Exception, SystemExit) as error:
             raise LoadError(_phrase(error)) from error
-    return parse_flat(loaded)
+    return loaded
 
 
 def parse_flat(config: Mapping[str, Any]) -> FlatConfig:
@@ -138,14 +157,17 @@ def _walk(path: KeyPath, value: object) -> Iterator[tuple[KeyPath, object]]:
 
 
 @contextlib.contextmanager
-def _supply(contents: Mapping[Path, bytes]) -> Iterator[None]:
+def _supply(
+    contents: Mapping[Path, bytes], opened: list[Path] | None = None
+) -> Iterator[None]:
     """Lets MMEngine's config module read the given bytes for some paths.
 
     It opens files by the name ``open`` of its own module, so one put there is
     found before the built-in. If a version of MMEngine reads in another way, the
-    loaded config lacks the edit, and the proof refuses it.
+    loaded config lacks the edit, and the proof refuses it. The path of each file that
+    it reads goes to ``opened``.
     """
-    if not contents:
+    if not contents and opened is None:
         yield
         return
     module: Any = importlib.import_module('mmengine.config.config')
@@ -154,6 +176,8 @@ def _supply(contents: Mapping[Path, bytes]) -> Iterator[None]:
 
     def open_supplied(file: Any, mode: str = 'r', **options: Any) -> IO[Any]:
         raw = supplied.get(os.path.realpath(file))
+        if opened is not None and mode == 'r':
+            opened.append(Path(file))
         if raw is None or mode != 'r':
             # the caller closes it
             return open(file, mode, **options)

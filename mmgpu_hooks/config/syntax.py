@@ -37,14 +37,14 @@ class Module:
     def __init__(self, text: str, original: Module | None = None) -> None:
         try:
             body = ast.parse(text).body
-            self.is_lazy = any(map(_is_read_base, body))
+            self.is_lazy = any(map(is_read_base, body))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             said = getattr(error, 'msg', None) or ' '.join(str(error).split())
             raise RefusedError(
                 f'expected valid Python, found a syntax error ({said}); mend it first',
                 getattr(error, 'lineno', None),
             ) from error
-        self.body = [one for one in body if not _is_read_base(one)]
+        self.body = [one for one in body if not is_read_base(one)]
         """Statements; what is imported in ``with read_base():`` is inherited."""
         self.text = text
         self.original = original or self
@@ -92,7 +92,7 @@ def split_lines(text: str) -> list[str]:
     return _LINE.findall(text)
 
 
-def _is_read_base(statement: ast.stmt) -> bool:
+def is_read_base(statement: ast.stmt) -> bool:
     """Says whether it is ``with read_base():``."""
     return isinstance(statement, ast.With) and (
         ast.unparse(statement.items[0].context_expr) == 'read_base()'

@@ -39,6 +39,11 @@ _NAN = float('nan')
 _UNKNOWN = 'CPU of the training process, or of its saves and validations, not recorded'
 
 
+def are_workers_many(workers: int, cores: float) -> bool:
+    """True if workers outnumber the usable cores of their rank."""
+    return workers > max(cores, 1)
+
+
 class TrainingCpu(NamedTuple):
     """CPU of plain training; ``None`` is unknown."""
 

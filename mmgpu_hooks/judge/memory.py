@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import NamedTuple
 
+from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.columns import Intervals, known
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.stats import find_growth
@@ -21,6 +22,22 @@ SENT_TENSORS = 256
 """Tensors that a worker sends before its heap stays as it is: PyTorch forgets those
 that were sent by 128 (``multiprocessing.reductions.SharedCache``), and what it keeps of
 each stands between the holes that they left. The second 128 still add a little."""
+
+
+def count_ahead(num_workers: int | None, prefetch_factor: int | None) -> int:
+    """Batches in flight: each worker loads so many ahead, PyTorch's default of 2."""
+    return (num_workers or 0) * (prefetch_factor or 2)
+
+
+def is_shm_small(total_bytes: int, least_free_bytes: int, ahead_bytes: float) -> bool:
+    """True if shared memory is nearly full, or would be with all batches in flight."""
+    safe = thresholds.FULL_SHARE * total_bytes
+    return total_bytes - least_free_bytes >= safe or ahead_bytes >= safe
+
+
+def are_files_few(most: float, limit: int) -> bool:
+    """True if so many open files come near the limit on them."""
+    return most >= thresholds.FULL_SHARE * limit
 
 
 class CardRoom(NamedTuple):

@@ -129,3 +129,11 @@ RISE_SHARE = 0.1
 
 WORTH_GROWTH = 0.1
 """Of the memory that is free, from which growth until training ends is worth a word."""
+
+CONTAINER_SHM_BYTES = 2**26
+"""/dev/shm of a container that was started without ``--shm-size``: 64 MiB, which the
+batches in flight of an ordinary detector fill."""
+
+WANTED_OPEN_FILES = 65_536
+"""Soft limit on open files that is asked for: enough for any loader, and what
+administrators allow as a rule."""

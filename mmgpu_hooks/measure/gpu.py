@@ -48,6 +48,9 @@ _SM = 'sm_active_pct'
 _HELD_BY = 'throttled_pct'
 """In a sample it is all that held the clocks down."""
 
+_CPU_WORDS = 64
+"""Words of 64 bits for a set of CPUs: 4096 of them."""
+
 _SLOW_S = 1.0
 """Seconds between two samples of what changes slowly or costs more."""
 
@@ -190,6 +193,24 @@ class Gpu:
             }
         )
 
+    def place(self) -> Sample:
+        """Read where the card is plugged in: ``pci_bus_id``, and ``cpus`` beside it.
+
+        Raises:
+            SourceError: If the device or the driver was lost.
+        """
+        return self._ask_all({'pci_bus_id': self._read_bus_id, 'cpus': self._read_cpus})
+
+    def _read_bus_id(self) -> str:
+        text = self._get('PciInfo').busId
+        return str(text.decode() if isinstance(text, bytes) else text)
+
+    def _read_cpus(self) -> tuple[int, ...] | None:
+        words = self._get('CpuAffinity', _CPU_WORDS)
+        bits = sum(int(word) << (64 * number) for number, word in enumerate(words))
+        cpus = tuple(cpu for cpu in range(64 * _CPU_WORDS) if bits >> cpu & 1)
+        return cpus or None
+
     def read_sample(self) -> Sample:
         """Sample the GPU now.
 
@@ -308,6 +329,35 @@ def stop_nvml(nvml: Any) -> None:
     """Let the library go; never raises, since the driver may have gone first."""
     with contextlib.suppress(Exception):
         nvml.nvmlShutdown()
+
+
+def read_driver() -> tuple[int, str | None, str | None]:
+    """Read what the driver says of itself.
+
+    Returns:
+        Number of cards, version of the driver, and the newest CUDA that it runs; each
+        of the latter ``None`` where it does not tell.
+
+    Raises:
+        AbsentError: If there is no driver, or it lists no cards.
+    """
+    nvml = start_nvml()
+    version: str | None = None
+    cuda: str | None = None
+    try:
+        count = int(nvml.nvmlDeviceGetCount())
+        with contextlib.suppress(Exception):
+            found = nvml.nvmlSystemGetDriverVersion()
+            version = found.decode() if isinstance(found, bytes) else str(found)
+        with contextlib.suppress(Exception):
+            number = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
+            cuda = f'{number // 1000}.{number % 1000 // 10}'
+    except Exception as error:
+        text = f'NVML could not list the GPUs: {describe(error)}'
+        raise AbsentError(text) from error
+    finally:
+        stop_nvml(nvml)
+    return count, version, cuda
 
 
 def open_gpu(

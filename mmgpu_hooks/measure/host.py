@@ -6,6 +6,8 @@ import contextlib
 import ctypes
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Callable
@@ -24,6 +26,18 @@ from mmgpu_hooks.measure.proc import read_affinity, read_begin, read_schedstat_s
 from mmgpu_hooks.schema.recorded import HostLimits, HostWindow
 
 VARIABLES = ('OMP_PROC_BIND', 'OMP_PLACES', 'GOMP_CPU_AFFINITY', 'KMP_AFFINITY')
+
+
+def list_binding_variables(environ: Mapping[str, str]) -> list[str]:
+    """Names of the environment variables that ask an OpenMP library to bind threads."""
+    asked = {name: environ.get(name, '').lower() for name in VARIABLES}
+    if asked['OMP_PROC_BIND'] == 'false':  # libgomp heeds none of the others then
+        return []
+    return [
+        name
+        for name, value in asked.items()
+        if value and not {'none', 'disabled'} & set(value.split(','))
+    ]
 
 
 def find_binding(
@@ -49,14 +63,7 @@ def find_binding(
         that is proven, and CPUs that only another thread has prove nothing: it may have
         widened itself (a driver's or NCCL's does).
     """
-    asked = {name: environ.get(name, '').lower() for name in VARIABLES}
-    if asked['OMP_PROC_BIND'] == 'false':  # libgomp heeds none of the others then
-        asked.clear()
-    names = [
-        name
-        for name, value in asked.items()
-        if value and not {'none', 'disabled'} & set(value.split(','))
-    ]
+    names = list_binding_variables(environ)
     # torchrun may have bound itself before it started us
     is_launched = 'TORCHELASTIC_RUN_ID' in environ
     bound_by = ', '.join(names) or None
@@ -117,6 +124,37 @@ def _count_before_launcher(own: int) -> int:
     return len(masks[1]) if len(masks) == 2 and len(masks[0]) <= own else 0
 
 
+_LOAD = """
+import ctypes, os, sys
+before = len(os.sched_getaffinity(0))
+ctypes.CDLL(sys.argv[1])
+print(before, len(os.sched_getaffinity(0)))
+"""
+
+
+def run_binding_probe(
+    library: Path, environ: Mapping[str, str]
+) -> tuple[int, int] | None:
+    """Load an OpenMP library in a process of its own, and see whether it binds it.
+
+    Args:
+        library: GNU's, which binds the thread that loads it; 50 ms.
+        environ: Of that process.
+
+    Returns:
+        CPUs of the main thread before and after; ``None`` where that failed.
+    """
+    command = [sys.executable, '-I', '-S', '-c', _LOAD, str(library)]
+    try:
+        done = subprocess.run(
+            command, env=dict(environ), capture_output=True, text=True, timeout=10
+        )
+        before, after = map(int, done.stdout.split())
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return before, after
+
+
 def read_host_limits(
     *,
     ranks_on_host: int,
@@ -157,7 +195,7 @@ def read_host_limits(
         cgroup_memory_bytes=min(memory_limits, default=None),
         shm_total_bytes=shm_total,
         shm_free_bytes=shm_free,
-        open_files_soft=_read_open_files_soft(),
+        open_files_soft=read_open_files()[0],
         **(read_binding(affinity_cpus, environ, proc) if affinity_cpus else {}),
     )
     usable = compute_usable_cores(limits, parse_rank_is_slurm_task(environ))
@@ -224,14 +262,17 @@ def read_file_system(folder: str | Path) -> tuple[int | None, int | None]:
     return int(usage.total), int(usage.free)
 
 
-def _read_open_files_soft() -> int | None:
-    """Soft limit on open files; ``None`` when unlimited or on Windows."""
+def read_open_files() -> tuple[int | None, int | None]:
+    """Soft and hard limit on open files; ``None`` when unlimited or on Windows."""
     try:
         import resource
     except ImportError:
-        return None
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return None if soft == resource.RLIM_INFINITY else soft
+        return None, None
+    soft, hard = (
+        None if limit == resource.RLIM_INFINITY else limit
+        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    return soft, hard
 
 
 _NO_WORK = {'idle', 'iowait', 'guest', 'guest_nice'}

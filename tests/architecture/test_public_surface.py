@@ -18,7 +18,7 @@ from mmgpu_hooks.config.rewrite import RewriteOutcome
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.verdict import VERDICTS
-from mmgpu_hooks.schema import judged, tried
+from mmgpu_hooks.schema import checkup, judged, tried
 from mmgpu_hooks.schema.lines import KINDS
 from mmgpu_hooks.schema.recorded import PARTS, SCHEMA_VERSION
 
@@ -28,6 +28,8 @@ RECORDS = (
     *('Why', 'Proof', 'ValidationOutlook', 'Estimate', 'FigureComparison'),
     *('RunComparison', 'Verification'),
     *('SaveBenchRow', 'SaveBench', 'SweepSetting', 'SweepRow', 'Sweep', 'Profile'),
+    *('Checked', 'Machine', 'OpenFiles', 'Binding', 'Folder', 'Cards', 'HostCard'),
+    *('Installed', 'Bounds', 'ConfigCheck', 'LoaderPlan', 'LostHook'),
 )
 """Of which users read the fields, in JSON answers."""
 
@@ -46,7 +48,7 @@ def render() -> str:
         )
         for name in COMMANDS
     }
-    records = {**vars(judged), **vars(tried)}
+    records = {**vars(judged), **vars(tried), **vars(checkup)}
     fields = {
         f'schema.{name}': [field.name for field in dataclasses.fields(records[name])]
         for name in RECORDS

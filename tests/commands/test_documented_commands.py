@@ -120,7 +120,9 @@ def test_a_documented_command_runs(command, folder):
         assert parses(of_mmgpu)
         return
     code, out, err = run_forked(words, script=script)
-    assert (code, 'Traceback' in err) == (0, False), err
+    # what is wrong with the machine that runs the tests is no fault of the command
+    answers = (0, 1) if of_mmgpu[0] == 'doctor' else (0,)
+    assert (code in answers, 'Traceback' in err) == (True, False), err
     assert out
 
 

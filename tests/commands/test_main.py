@@ -50,7 +50,9 @@ def _titles() -> set[str]:
     return {f'{title}:' for title in GROUPS}
 
 
-@pytest.mark.parametrize('name', ['recommend', 'set', 'sweep', 'estimate-memory'])
+@pytest.mark.parametrize(
+    'name', ['recommend', 'set', 'sweep', 'estimate-memory', 'doctor']
+)
 def test_help_imports_nothing_heavy_and_no_other_command(name):
     done = run_python(
         'import sys\n'
@@ -106,6 +108,8 @@ BAD = {
     'sweep config.py --gpus 0': '--gpus',
     'sweep config.py --time-limit nan': 'expected seconds above 0',
     'save-bench config.py': '--num-workers',
+    'doctor gone.py': 'found nothing there',
+    'doctor config.py more.py': 'more.py',
     'save-bench config.py --num-workers 0 --saves 2': '--saves',
 }
 

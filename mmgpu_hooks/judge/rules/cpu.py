@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.cpu import are_workers_many
 from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule, weigh
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.figures import format_seconds, format_sum, plural
@@ -44,7 +45,7 @@ def judge_too_many_workers(run: Run) -> Finding | None:
     cores = run.run.host.usable_cores
     if workers is None or cores is None:
         return cannot_tell('the number of workers, or of usable cores, is unknown')
-    if workers <= max(cores, 1) or run.waiting_share:
+    if not are_workers_many(workers, cores) or run.waiting_share:
         return None
     return notice(f'num_workers={workers} on {cores:g} usable cores of this rank.')
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.columns import largest, median
 from mmgpu_hooks.judge.memory import (
+    are_files_few,
+    count_ahead,
     count_left,
     find_card_room,
     find_growth_of,
     find_host_growth,
     find_host_room,
+    is_shm_small,
 )
 from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule, weigh
 from mmgpu_hooks.judge.run import Run
@@ -132,10 +135,10 @@ def judge_shared_memory(run: Run) -> Finding | None:
     least = run.shm_free_bytes
     if not loader.num_workers or not total or not batch or least is None:
         return None
-    ahead, safe = _count_ahead(run), thresholds.FULL_SHARE * total
-    if total - least < safe and host.ranks * ahead * batch < safe:
+    ahead = _count_ahead(run)
+    if not is_shm_small(total, least, host.ranks * ahead * batch):
         return None
-    fits = int(safe / batch / host.ranks)
+    fits = int(thresholds.FULL_SHARE * total / batch / host.ranks)
     return notice(
         f'At least {format_bytes(least)} of {format_bytes(total)} were free in '
         f'/dev/shm; a batch takes {format_bytes(batch)}, {ahead} are in flight on each '
@@ -261,7 +264,7 @@ def judge_open_files(run: Run) -> Finding | None:
     less. Files that were opened and never closed count as well.
     """
     most, limit = largest(run.column('open_files')), run.run.host.open_files_soft
-    if not most or not limit or most < thresholds.FULL_SHARE * limit:
+    if not most or not limit or not are_files_few(most, limit):
         return None
     tensors = run.batch_tensors or 'an unknown number of'
     return notice(
@@ -272,4 +275,4 @@ def judge_open_files(run: Run) -> Finding | None:
 
 def _count_ahead(run: Run) -> int:
     """Batches in flight."""
-    return (run.run.loader.num_workers or 0) * (run.run.loader.prefetch_factor or 2)
+    return count_ahead(run.run.loader.num_workers, run.run.loader.prefetch_factor)

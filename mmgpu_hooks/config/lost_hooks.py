@@ -1,0 +1,155 @@
+"""Finds the hooks of a base config that a child's list ``custom_hooks`` replaced.
+
+MMEngine merges dicts, but a list of a child takes the place of the base's: its EMA or
+pipeline switch is gone without an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sysconfig
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmgpu_hooks.config.files import read_source
+from mmgpu_hooks.config.loading import load_config
+from mmgpu_hooks.config.syntax import (
+    Module,
+    is_read_base,
+    locate_setting,
+    parse_chain,
+)
+from mmgpu_hooks.schema.checkup import LostHook
+
+_KEY = 'custom_hooks'
+_MOST_LETTERS = 60
+"""Of a config's own list in the cure; a longer one is not repeated."""
+
+
+def find_lost_hooks(path: Path) -> tuple[LostHook, ...]:
+    """Compare the hooks of a config, and of its bases, with those of their own bases.
+
+    A base that was installed with a package is taken as its authors meant it.
+
+    Args:
+        path: A config that MMEngine loads.
+
+    Returns:
+        The hooks that are in no list any more.
+
+    Raises:
+        RefusedError: If the text of the config cannot be read.
+        LoadError: If a base cannot be loaded alone.
+    """
+    opened: list[Path] = []
+    final = _list_types(load_config(path, opened=opened))
+    found: dict[str, LostHook] = {}
+    for config in _list_own_files(path, opened):
+        for lost in _compare_with_bases(config, opened):
+            # another base of the config, or the config itself, may have it again
+            if lost.name not in final:
+                found.setdefault(lost.name, lost)
+    return tuple(found.values())
+
+
+def _list_own_files(path: Path, opened: Iterable[Path]) -> list[Path]:
+    installed = [Path(sysconfig.get_path(name)) for name in ('purelib', 'platlib')]
+    bases = (
+        one
+        for one in dict.fromkeys(opened)
+        # MMEngine works on temporary copies, too
+        if one.suffix == '.py' and one.is_file() and not one.samefile(path)
+    )
+    return [
+        path,
+        *(one for one in bases if not any(map(one.is_relative_to, installed))),
+    ]
+
+
+def _compare_with_bases(config: Path, opened: Sequence[Path]) -> list[LostHook]:
+    text = read_source(config)[0].decode()
+    if _KEY not in text:
+        return []
+    module = Module(text)
+    bases = _keep_bases(module)
+    if bases is None:
+        return []
+    inherited = _list_types(load_config(config, {config: bases.encode()}))
+    left = _list_types(load_config(config))
+    gone = [index for index, name in enumerate(inherited) if name not in left]
+    names = [inherited[index] for index in gone]
+    cure = _phrase_cure(module, inherited, gone)
+    return [
+        LostHook(
+            name, _name_config(_find_base(config, name, opened)), str(config), cure
+        )
+        for name in dict.fromkeys(names)
+    ]
+
+
+def _keep_bases(module: Module) -> str | None:
+    """The text of a config without all but its bases; ``None`` where it has none."""
+    body = ast.parse(module.text).body
+    kept: list[ast.stmt] = [
+        statement
+        for statement in body
+        if is_read_base(statement)
+        or (
+            isinstance(statement, ast.Assign)
+            and parse_chain(statement.targets[0]) == ('_base_',)
+        )
+    ]
+    if not kept:
+        return None
+    if module.is_lazy:
+        imports = (ast.Import, ast.ImportFrom)
+        kept = [one for one in body if isinstance(one, imports)] + kept
+    return '\n'.join(map(ast.unparse, kept)) + '\n'
+
+
+def _list_types(config: Mapping[str, Any]) -> list[str]:
+    """Bare class names of the config's own list of hooks."""
+    hooks = config.get(_KEY)
+    listed = hooks if isinstance(hooks, (list, tuple)) else ()
+    return [_bare_name(hook.get('type')) for hook in listed if isinstance(hook, dict)]
+
+
+def _bare_name(kind: Any) -> str:
+    name = kind if isinstance(kind, str) else getattr(kind, '__name__', str(kind))
+    return str(name).rpartition('.')[2]
+
+
+def _find_base(config: Path, name: str, opened: Sequence[Path]) -> Path:
+    """The first base, in the order of loading, whose text names the hook."""
+    after = [one for one in opened if one.suffix == '.py' and one.is_file()]
+    own = [number for number, one in enumerate(after) if one.samefile(config)]
+    for base in after[max(own[:1], default=0) :]:
+        if base.samefile(config):
+            continue
+        text = base.read_text(encoding='utf-8', errors='replace')
+        if _KEY in text and name in text:
+            return base
+    return config
+
+
+def _name_config(path: Path) -> str:
+    """The path; of an installed package's config, what ``_base_`` would name it."""
+    found = re.fullmatch(r'.*/(\w+)/\.mim/configs/(.+)', path.as_posix())
+    return f'{found[1]}::{found[2]}' if found else str(path)
+
+
+def _phrase_cure(module: Module, inherited: Sequence[str], gone: Sequence[int]) -> str:
+    """The statement that keeps the base's hooks, as this config is spelled."""
+    source = _KEY if module.is_lazy else f'_base_.{_KEY}'
+    if len(gone) == len(inherited):
+        kept = f'*{source}'
+    else:
+        kept = ', '.join(f'{source}[{index}]' for index in gone)
+    place, own = locate_setting(module, (_KEY,)), '...'
+    if place.kind == 'value' and isinstance(place.node, ast.List):
+        own = ' '.join(module.code(place.node)[1:-1].split()).rstrip(', ')
+        if len(own) > _MOST_LETTERS or '#' in own:
+            own = '...'
+    return f'{_KEY} = [{", ".join(filter(None, (kept, own)))}]'

@@ -1,0 +1,103 @@
+"""What a loaded config needs of the machine: workers, data, places. Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mmgpu_hooks.config.settings import HOOK_TYPE
+from mmgpu_hooks.schema.checkup import MMENGINE_OPEN_FILES
+
+_READ_IN_TRAINING = ('train_dataloader', 'val_dataloader', 'val_evaluator')
+"""What holds data that a training reads; that of the test only a test does."""
+
+
+class DataPlace(NamedTuple):
+    """A file or folder that a data set reads."""
+
+    path: str
+    is_remote: bool
+    """True if another backend than the local disk reads it."""
+
+
+def locate_work_dir(config: Mapping[str, Any], path: Path) -> str:
+    """The folder that a training writes to, as MMDetection's ``tools/train.py`` has it.
+
+    Args:
+        config: As loaded.
+        path: Of the config.
+    """
+    return str(config.get('work_dir') or os.path.join('work_dirs', path.stem))
+
+
+def locate_data(config: Mapping[str, Any]) -> list[DataPlace]:
+    """List annotation files and folders of images that a training reads."""
+    found: list[DataPlace] = []
+    for name in _READ_IN_TRAINING:
+        for part in _each_dict(config.get(name)):
+            found += _list_paths(part)
+    return list(dict.fromkeys(found))
+
+
+def _each_dict(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The data sets of a loader, wrapped ones included; the metrics of an evaluator."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _each_dict(item)
+    elif isinstance(value, Mapping):
+        yield value
+        for key in ('dataset', 'datasets', 'metrics'):
+            yield from _each_dict(value.get(key))
+
+
+def _list_paths(part: Mapping[str, Any]) -> Iterator[DataPlace]:
+    root, prefix = _text(part.get('data_root')), part.get('data_prefix')
+    folders = list(prefix.values()) if isinstance(prefix, Mapping) else [prefix]
+    names = [name for name in map(_text, [part.get('ann_file'), *folders]) if name]
+    if root and not names:
+        names, root = [root], ''
+    is_local = _is_local(part)
+    for name in names:
+        # as MMEngine joins them: what is absolute, or an address, stays
+        path = name if '://' in name else os.path.join(root, name)
+        yield DataPlace(path, is_remote=not is_local or '://' in path)
+
+
+def _is_local(part: Mapping[str, Any]) -> bool:
+    """False where a data set names a backend that reads no files of this host."""
+    arguments = part.get('backend_args')
+    backend = arguments.get('backend') if isinstance(arguments, Mapping) else None
+    return backend in (None, 'local')
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ''
+
+
+def read_open_files_limit(config: Mapping[str, Any]) -> int:
+    """The soft limit on open files that MMEngine raises a lower one to."""
+    environment = config.get('env_cfg')
+    limit = environment.get('resource_limit') if isinstance(environment, dict) else None
+    return limit if isinstance(limit, int) else MMENGINE_OPEN_FILES
+
+
+def find_unregistered(config: Mapping[str, Any], place: str) -> bool:
+    """True if our hook is named in a way that MMEngine does not find.
+
+    A name without its package is known only after the package was imported.
+
+    Args:
+        config: As loaded.
+        place: Of the hook, such as ``default_hooks.gpu_efficiency``.
+    """
+    node: Any = config
+    for key in place.split('.'):
+        node = node[int(key)] if isinstance(node, (list, tuple)) else node[key]
+    if node.get('type') != HOOK_TYPE.rpartition('.')[2]:
+        return False
+    imports = config.get('custom_imports')
+    named = imports.get('imports') if isinstance(imports, Mapping) else imports
+    listed = [named] if isinstance(named, str) else named or ()
+    return not any(str(one).partition('.')[0] == 'mmgpu_hooks' for one in listed)

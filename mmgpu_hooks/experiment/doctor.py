@@ -1,0 +1,361 @@
+"""Finds out for ``mmgpu doctor`` what the machine, the environment and a config are.
+
+Reads only; torch and MMDetection are found by their files and not imported.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mmgpu_hooks.config.loading import (
+    LoadError,
+    RefusedError,
+    expect_file,
+    load_config,
+    parse_flat,
+)
+from mmgpu_hooks.config.lost_hooks import find_lost_hooks
+from mmgpu_hooks.config.needs import (
+    find_unregistered,
+    locate_data,
+    locate_work_dir,
+    read_open_files_limit,
+)
+from mmgpu_hooks.config.settings import find_hooks
+from mmgpu_hooks.judge.doctor import FAMILIES, RESUME_VARIABLE
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.measure import installed as packages
+from mmgpu_hooks.measure.absent import AbsentError, SourceError
+from mmgpu_hooks.measure.clock import monotonic_s
+from mmgpu_hooks.measure.gpu import open_gpu, read_driver
+from mmgpu_hooks.measure.host import (
+    list_binding_variables,
+    read_file_system,
+    read_host_limits,
+    read_open_files,
+    run_binding_probe,
+)
+from mmgpu_hooks.measure.mounts import read_mount
+from mmgpu_hooks.measure.proc import read_affinity
+from mmgpu_hooks.measure.topology import read_device_place
+from mmgpu_hooks.memory.padded_size import (
+    each_transform,
+    locate_padded_size,
+    type_name,
+)
+from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
+from mmgpu_hooks.schema.checkup import (
+    Binding,
+    Bounds,
+    Cards,
+    ConfigCheck,
+    Folder,
+    HostCard,
+    Installed,
+    LoaderPlan,
+    Machine,
+    OpenFiles,
+)
+from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.run_folder import read_run_folder
+from mmgpu_hooks.show.text import short_path
+
+PATIENCE_S = 5.0
+"""For a file system to answer."""
+_CHANNELS = 3
+_MAKE_FLOATS = 'PhotoMetricDistortion', 'Normalize'
+"""Transforms whose pixels have four bytes a channel."""
+_TRUE = '1', 'y', 'yes', 'true'
+"""Values of an environment variable that torch takes for yes."""
+_WEIGHTS_ONLY_SINCE = 2, 6
+"""The version of torch from which ``torch.load`` refuses all but weights."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the host shows what it is."""
+
+    proc: Path = Path('/proc')
+    sys: Path = Path('/sys')
+    shm: Path = Path('/dev/shm')
+
+
+PLACES = Places()
+
+
+def examine_machine(
+    config: Path | None = None, environ: Mapping[str, str] = os.environ
+) -> Machine:
+    """Find out all that `judge.doctor` judges; seconds where a config is loaded.
+
+    Args:
+        config: The config to be trained here; ``None`` leaves its lines out.
+        environ: The environment that a training would have.
+
+    Raises:
+        UserError: If there is no such config, or MMEngine is there and cannot load it.
+    """
+    loaded = None if config is None else _examine_config(config)
+    check, work_dir = loaded if loaded is not None else (None, '.')
+    own = read_affinity()
+    return Machine(
+        host=read_host_limits(
+            ranks_on_host=1,
+            proc=PLACES.proc,
+            sys=PLACES.sys,
+            shm=PLACES.shm,
+            environ=environ,
+        ),
+        installed=_examine_packages(),
+        cards=_examine_cards(environ),
+        open_files=OpenFiles(*read_open_files()),
+        binding=_examine_binding(environ),
+        own_cpus=None if own is None else tuple(sorted(own)),
+        omp_num_threads=environ.get('OMP_NUM_THREADS'),
+        is_resume_allowed=environ.get(RESUME_VARIABLE, '').lower() in _TRUE,
+        work_dir=_examine_folders([work_dir])[0],
+        config=check,
+    )
+
+
+def _examine_binding(environ: Mapping[str, str]) -> Binding:
+    """Whether the environment has OpenMP bind the process, tried in another one."""
+    names = tuple(list_binding_variables(environ))
+    if not names:
+        return Binding()
+    torch = packages.find_package('torch')
+    if torch is None:
+        return Binding(names, reason='whether it binds is unknown without torch')
+    library = packages.find_openmp(torch)
+    found = None if library is None else run_binding_probe(library, environ)
+    if found is None:
+        reason = "whether it binds is unknown: torch's OpenMP library cannot be tried"
+        return Binding(names, reason=reason)
+    return Binding(names, *found)
+
+
+def _examine_folders(names: Sequence[str]) -> tuple[Folder, ...]:
+    """Look at all of them at once: a network that is gone lets a look-up wait for ever.
+
+    A thread that waits stays behind as a daemon.
+    """
+    found: dict[str, Folder] = {}
+
+    def examine(name: str) -> None:
+        try:
+            found[name] = _examine_folder(name)
+        except (OSError, ValueError):  # no name that a file can have
+            found[name] = Folder(name, is_there=False)
+
+    threads = [
+        threading.Thread(target=examine, args=(name,), daemon=True) for name in names
+    ]
+    for thread in threads:
+        thread.start()
+    end_s = monotonic_s() + PATIENCE_S
+    for thread in threads:
+        thread.join(max(end_s - monotonic_s(), 0.0))
+    return tuple(found.get(name) or _name_silent(name) for name in names)
+
+
+def _name_silent(name: str) -> Folder:
+    mount = read_mount(os.path.abspath(name), PLACES.proc)
+    return Folder(
+        name,
+        is_answering=False,
+        kind=mount.kind if mount else None,
+        mount_point=mount.point if mount else None,
+        is_network=mount is not None and mount.is_network,
+    )
+
+
+def _examine_folder(name: str) -> Folder:
+    path = os.path.realpath(name)
+    above = path
+    while not os.path.exists(above) and above != os.path.dirname(above):
+        above = os.path.dirname(above)
+    mount = read_mount(above, PLACES.proc)
+    return Folder(
+        name,
+        is_there=os.path.exists(path),
+        is_writable=os.access(above, os.W_OK),
+        kind=mount.kind if mount else None,
+        mount_point=mount.point if mount else None,
+        is_network=mount is not None and mount.is_network,
+        free_bytes=read_file_system(above)[1],
+    )
+
+
+def _examine_cards(environ: Mapping[str, str]) -> Cards:
+    visible = environ.get('CUDA_VISIBLE_DEVICES')
+    try:
+        count, version, cuda = read_driver()
+    except AbsentError as error:
+        return Cards(visible=visible, reason=str(error))
+    if not count:
+        return Cards(visible=visible, reason='the driver lists none')
+    cards = tuple(map(_examine_card, range(count)))
+    return Cards(cards, version, cuda, visible)
+
+
+def _examine_card(index: int) -> HostCard:
+    try:
+        with closing(open_gpu(index=index)) as gpu:
+            device, place = gpu.device(), gpu.place()
+    except (AbsentError, SourceError) as error:
+        return HostCard(index, reason=str(error))
+    bus_id, node, cpus = place.get('pci_bus_id'), None, None
+    if bus_id is not None:
+        node, cpus = read_device_place(bus_id, PLACES.sys)
+    return HostCard(
+        index,
+        device.get('name'),
+        device.get('memory_total_bytes'),
+        bus_id,
+        node,
+        cpus or place.get('cpus'),
+    )
+
+
+def _examine_packages() -> Installed:
+    torch, mmdet, mmengine = map(packages.find_package, ('torch', 'mmdet', 'mmengine'))
+    names = [name for family in FAMILIES.values() for name in family]
+    version: str | None = None
+    cuda: str | None = None
+    if torch is not None:
+        constants = packages.read_constants(torch / 'version.py')
+        found = packages.read_versions(['torch']).get('torch')
+        version = found or constants.get('__version__')
+        cuda = constants.get('cuda') or constants.get('hip')
+    refuses = version is not None and _parse_release(version) >= _WEIGHTS_ONLY_SINCE
+    # MMEngine that knows of the argument says what it wants
+    checkpoint = mmengine / 'runner' / 'checkpoint.py' if mmengine else None
+    heeds = packages.has_text(checkpoint, 'weights_only') if checkpoint else None
+    return Installed(
+        python=platform.python_version(),
+        distributions=packages.read_versions(names),
+        torch=version,
+        torch_cuda=cuda,
+        bounds=_read_bounds(mmdet),
+        loads_weights_only=refuses and heeds is False,
+    )
+
+
+def _parse_release(version: str) -> tuple[int, ...]:
+    parts = version.split('.')[:2]
+    return tuple(int(part) if part.isdecimal() else 0 for part in parts)
+
+
+def _read_bounds(mmdet: Path | None) -> tuple[Bounds, ...]:
+    if mmdet is None:
+        return ()
+    constants = packages.read_constants(mmdet / '__init__.py')
+    found = []
+    for name in ('mmcv', 'mmengine'):
+        least = constants.get(f'{name}_minimum_version')
+        below = constants.get(f'{name}_maximum_version')
+        if isinstance(least, str) and isinstance(below, str):
+            found.append(Bounds(name, least, below))
+    return tuple(found)
+
+
+def _examine_config(path: Path) -> tuple[ConfigCheck, str]:
+    """A config as it was loaded, and where it is trained."""
+    expect_file(path)
+    named = str(path)
+    if packages.find_package('mmengine') is None:
+        reason = 'MMEngine, which loads it, is not installed here'
+        return ConfigCheck(named, reason=reason), '.'
+    try:
+        config = load_config(path)
+    except LoadError as error:
+        raise UserError(
+            f'{path}: expected a config that MMEngine loads, it does not ({error}); '
+            'mend it, or run where its bases are.'
+        ) from error
+    work_dir = locate_work_dir(config, path)
+    data = locate_data(config)
+    hooks = tuple('.'.join(place) for place in find_hooks(parse_flat(config)))
+    unregistered = (place for place in hooks if find_unregistered(config, place))
+    check = ConfigCheck(
+        named,
+        loader=_read_plan(config, work_dir),
+        data=_examine_folders([one.path for one in data if not one.is_remote]),
+        remote_data=tuple(one.path for one in data if one.is_remote),
+        hooks=hooks,
+        unregistered=next(unregistered, None),
+        open_files=read_open_files_limit(config),
+    )
+    try:
+        lost = tuple(
+            replace(
+                hook,
+                base=short_path(hook.base) or hook.base,
+                config=short_path(hook.config) or hook.config,
+            )
+            for hook in find_lost_hooks(path)
+        )
+        return replace(check, lost=lost), work_dir
+    except (LoadError, RefusedError, OSError) as error:
+        return replace(check, lost_reason=f'unknown: {error}'), work_dir
+
+
+def _read_plan(config: Mapping[str, Any], work_dir: str) -> LoaderPlan | None:
+    loader = config.get('train_dataloader')
+    if not isinstance(loader, Mapping):
+        return None
+    workers, ahead = loader.get('num_workers'), loader.get('prefetch_factor')
+    images = loader.get('batch_size')
+    plan = LoaderPlan(
+        num_workers=max(workers, 0) if isinstance(workers, int) else 0,
+        prefetch_factor=ahead if isinstance(ahead, int) else DEFAULT_PREFETCH,
+        batch_size=images if isinstance(images, int) else None,
+    )
+    measured = _read_measured(plan, work_dir)
+    return measured or replace(plan, batch_bytes=_estimate_batch_bytes(config, plan))
+
+
+def _read_measured(plan: LoaderPlan, work_dir: str) -> LoaderPlan | None:
+    """The batches of the newest run in the work_dir, if they were of this size."""
+    try:
+        files = read_run_folder(Path(work_dir))
+        run = None if files.evidence is None else Run.read(files.evidence)
+    except (UserError, OSError):
+        return None
+    if run is None or run.run.loader.batch_size != plan.batch_size:
+        return None
+    if not run.batch_bytes:
+        return None
+    return replace(
+        plan,
+        batch_bytes=run.batch_bytes,
+        batch_tensors=run.batch_tensors,
+        is_measured=True,
+    )
+
+
+def _estimate_batch_bytes(config: Mapping[str, Any], plan: LoaderPlan) -> int | None:
+    """Pixels of a batch as the transforms leave them; nothing is padded in a worker."""
+    # grouped or not: that only says what a portrait is padded to
+    sampler = {'type': 'AspectRatioBatchSampler'}
+    loader = {**config['train_dataloader'], 'batch_sampler': sampler}
+    try:
+        size, _ = locate_padded_size({'train_dataloader': loader})
+        transforms = list(each_transform({'train_dataloader': loader}))
+    # a transform of the user's own may have the name of a known one
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        return None
+    if size is None or plan.batch_size is None:
+        return None
+    is_float = any(
+        type_name(one) in _MAKE_FLOATS or one.get('to_float32') for one in transforms
+    )
+    pixel_bytes = _CHANNELS * (4 if is_float else 1)
+    return plan.batch_size * pixel_bytes * size[0] * size[1]

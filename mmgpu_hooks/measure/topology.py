@@ -1,0 +1,71 @@
+"""The place of a PCI device in the host: its NUMA node and the CPUs beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def read_device_place(
+    pci_bus_id: str, sys: Path = Path('/sys')
+) -> tuple[int | None, tuple[int, ...] | None]:
+    """Read the NUMA node of a PCI device, and the CPUs of that node.
+
+    Args:
+        pci_bus_id: As NVML writes it, such as ``00000000:3B:00.0``.
+        sys: Root of the sys file system.
+
+    Returns:
+        Node and CPUs, each ``None`` where the kernel does not tell: a virtual machine
+        often has no nodes, and then writes -1.
+    """
+    found = re.fullmatch(r'(?:[0-9a-f]{4})?([0-9a-f]{4}:.+)', pci_bus_id.lower())
+    name = found[1] if found else pci_bus_id.lower()
+    folder = sys / 'bus' / 'pci' / 'devices' / name
+    try:
+        node = int((folder / 'numa_node').read_text())
+    except (OSError, ValueError):
+        return None, None
+    if node < 0:
+        return None, None
+    try:
+        cpus = parse_cpu_list((folder / 'local_cpulist').read_text())
+    except (OSError, ValueError):
+        cpus = ()
+    return node, cpus or None
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """Parse the kernel's list of CPUs.
+
+    Raises:
+        ValueError: If it is none.
+
+    Examples:
+        >>> parse_cpu_list('0-2,8')
+        (0, 1, 2, 8)
+    """
+    cpus: list[int] = []
+    for part in filter(None, text.strip().split(',')):
+        first, _, last = part.partition('-')
+        cpus.extend(range(int(first), int(last or first) + 1))
+    return tuple(cpus)
+
+
+def format_numbers(numbers: Iterable[int]) -> str:
+    """Numbers as the kernel lists CPUs.
+
+    Examples:
+        >>> format_numbers([8, 0, 1, 2])
+        '0-2,8'
+    """
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1].append(number)
+        else:
+            spans.append([number])
+    return ','.join(
+        f'{span[0]}-{span[-1]}' if len(span) > 1 else f'{span[0]}' for span in spans
+    )

@@ -1,0 +1,192 @@
+"""Facts of a machine, an environment and a config, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Optional, Tuple
+
+from mmgpu_hooks.schema.recorded import HostLimits
+
+MMENGINE_OPEN_FILES = 4096
+"""Soft limit on open files to which MMEngine's Runner raises a lower one, where the
+config does not say another."""
+
+
+@dataclass(frozen=True)
+class OpenFiles:
+    """Limits on the open files of a process; ``None`` is no limit."""
+
+    soft: Optional[int] = None
+    hard: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Binding:
+    """CPUs of the main thread before and after torch's OpenMP library is loaded."""
+
+    variables: Tuple[str, ...] = ()
+    """Environment variables that ask OpenMP to bind threads."""
+    before_cpus: Optional[int] = None
+    after_cpus: Optional[int] = None
+    reason: Optional[str] = None
+    """Why it is unknown whether they bind; ``None`` where it is known."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A file or folder and the file system that holds it, or will hold it."""
+
+    path: str
+    """As the config names it."""
+    is_there: bool = True
+    is_answering: bool = True
+    """False if the file system said nothing within some seconds: nothing else is known
+    of it then but its kind."""
+    is_writable: bool = True
+    """True if this user may write to it, or to the folder where it will be made."""
+    kind: Optional[str] = None
+    """Of the file system, such as ``ext4`` or ``nfs4``; ``None`` if it is unknown."""
+    mount_point: Optional[str] = None
+    is_network: bool = False
+    """True if the file system is on another host."""
+    free_bytes: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class HostCard:
+    """One GPU of the host, and its place beside the cores."""
+
+    index: int
+    """As in ``nvidia-smi``."""
+    name: Optional[str] = None
+    memory_total_bytes: Optional[int] = None
+    pci_bus_id: Optional[str] = None
+    numa_node: Optional[int] = None
+    near_cpus: Optional[Tuple[int, ...]] = None
+    """CPUs beside which it is plugged in; ``None`` if they are unknown."""
+    reason: Optional[str] = None
+    """Why nothing is known of it; ``None`` where it can be read."""
+
+
+@dataclass(frozen=True)
+class Cards:
+    """The GPUs of the host and their driver."""
+
+    cards: Tuple[HostCard, ...] = ()
+    driver_version: Optional[str] = None
+    driver_cuda: Optional[str] = None
+    """Newest CUDA that the driver runs, such as ``12.4``."""
+    visible: Optional[str] = None
+    """``CUDA_VISIBLE_DEVICES``; ``None`` where it is not set."""
+    reason: Optional[str] = None
+    """Why no GPU is known; ``None`` where one is."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Versions of a package that MMDetection takes."""
+
+    package: str
+    """The import package, such as ``mmcv``."""
+    least: str
+    below: str
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Packages of this Python, found without importing them."""
+
+    python: str
+    distributions: Mapping[str, str] = field(default_factory=dict)
+    """Version by name of the distribution, such as ``onedl-mmcv``."""
+    torch: Optional[str] = None
+    torch_cuda: Optional[str] = None
+    """CUDA that torch was built for; ``None`` for one of the CPU."""
+    bounds: Tuple[Bounds, ...] = ()
+    """As MMDetection asserts them when it is imported."""
+    loads_weights_only: bool = False
+    """True if MMEngine leaves it to torch what a checkpoint may hold, and torch refuses
+    what MMEngine puts into it: a training cannot be resumed."""
+
+
+@dataclass(frozen=True)
+class LoaderPlan:
+    """What the train loader of a config will have under way at once."""
+
+    num_workers: int
+    prefetch_factor: int
+    batch_size: Optional[int] = None
+    batch_bytes: Optional[int] = None
+    """Of the tensors in a batch; ``None`` if it is unknown."""
+    batch_tensors: Optional[int] = None
+    is_measured: bool = False
+    """True if a run of this config has measured both."""
+
+
+@dataclass(frozen=True)
+class LostHook:
+    """A hook of a base config that the list ``custom_hooks`` of a child replaced."""
+
+    name: str
+    base: str
+    """The config that has it."""
+    config: str
+    """The config whose list lacks it."""
+    cure: str
+    """The statement of that config that keeps it."""
+
+
+@dataclass(frozen=True)
+class ConfigCheck:
+    """What a config says of the machine that it needs."""
+
+    path: str
+    reason: Optional[str] = None
+    """Why nothing else is known; ``None`` where MMEngine loaded it."""
+    loader: Optional[LoaderPlan] = None
+    data: Tuple[Folder, ...] = ()
+    """Data sets on file systems of this host."""
+    remote_data: Tuple[str, ...] = ()
+    """Data that is read by another backend: addresses."""
+    hooks: Tuple[str, ...] = ()
+    """Where the config holds our hook."""
+    unregistered: Optional[str] = None
+    """The one of ``hooks`` that MMEngine will not find by its name."""
+    lost: Tuple[LostHook, ...] = ()
+    lost_reason: Optional[str] = None
+    """Why it is unknown whether hooks were lost."""
+    open_files: int = MMENGINE_OPEN_FILES
+    """Soft limit to which MMEngine raises that on open files."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """All that ``mmgpu doctor`` has found out."""
+
+    host: HostLimits
+    installed: Installed
+    cards: Cards
+    open_files: OpenFiles = OpenFiles()
+    binding: Binding = Binding()
+    own_cpus: Optional[Tuple[int, ...]] = None
+    """That this process may run on; ``None`` if they are unknown."""
+    omp_num_threads: Optional[str] = None
+    """The environment variable; ``None`` where it is not set."""
+    is_resume_allowed: bool = False
+    """True if ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD`` is set."""
+    work_dir: Optional[Folder] = None
+    config: Optional[ConfigCheck] = None
+    """``None`` where none was named."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One line of the answer: what it is, and what is wrong with it."""
+
+    name: str
+    level: str
+    """``problem``, ``notice``, ``ok`` or ``unknown``."""
+    text: str
+    cure: Optional[str] = None
+    """What to type, or to write; ``None`` where nothing is to be done."""

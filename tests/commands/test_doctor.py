@@ -1,0 +1,606 @@
+"""``mmgpu doctor``: on this machine, in a container's limits, with bound processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.nvml import FakeGpu
+from fakes.runs import make_evidence, make_loader, make_run, write_run
+from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.config.loading import load_config
+from mmgpu_hooks.experiment import doctor
+from mmgpu_hooks.judge.doctor import FAMILIES
+from mmgpu_hooks.measure.installed import find_openmp, find_package, read_versions
+
+ROOT = Path(__file__).resolve().parents[2]
+GIB = 2**30
+SPOILERS = (
+    *('OMP_PROC_BIND', 'OMP_PLACES', 'GOMP_CPU_AFFINITY', 'KMP_AFFINITY'),
+    *('OMP_NUM_THREADS', 'CUDA_VISIBLE_DEVICES', 'SLURM_CPUS_PER_TASK'),
+)
+RESUME = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
+CPUS = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1
+
+Rows = dict[str, dict[str, Any]]
+
+needs_two = pytest.mark.skipif(CPUS < 2, reason='one CPU cannot be made fewer')
+
+
+@pytest.fixture(autouse=True)
+def environ(monkeypatch) -> dict[str, str]:
+    """The environment of a training in which nothing is wrong."""
+    for name in SPOILERS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(RESUME, '1')
+    return os.environ
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch) -> Path:
+    """A container of 1.5 cores and 6 GiB whose ``/dev/shm`` is a folder here."""
+    own, group = tmp_path / 'proc' / 'self', tmp_path / 'sys' / 'fs' / 'cgroup'
+    own.mkdir(parents=True)
+    group.mkdir(parents=True)
+    (own / 'cgroup').write_text('0::/\n')
+    (own / 'mountinfo').write_text(
+        '22 1 8:1 / / rw - ext4 /dev/root rw\n'
+        f'40 22 0:50 / {tmp_path}/nfs\\040share rw - nfs4 store:/x rw\n'
+    )
+    (group / 'cpu.max').write_text('150000 100000\n')
+    (group / 'memory.max').write_text(f'{6 * GIB}\n')
+    places = doctor.Places(tmp_path / 'proc', tmp_path / 'sys', tmp_path)
+    monkeypatch.setattr(doctor, 'PLACES', places)
+    return tmp_path
+
+
+@pytest.fixture
+def check(capsys):
+    """Runs the command here; its rows by name, and that the exit code fits them."""
+
+    def run(*words: str | Path) -> Rows:
+        code = main(['doctor', *map(str, words), '--format', 'json'])
+        return read_rows(code, capsys.readouterr().out)
+
+    return run
+
+
+def read_rows(code: int, out: str) -> Rows:
+    answer = json.loads(out)
+    wrong = [row for row in answer['rows'] if row['level'] == 'problem']
+    assert code == (1 if wrong else 0)
+    assert answer['problems'] == len(wrong)
+    assert all(row['cure'] for row in wrong)
+    return {row['name']: row for row in answer['rows']}
+
+
+def check_in_process(*before: str, **environ: str) -> Rows:
+    """The same as a process of its own, behind words such as ``taskset -c 0``."""
+    command = [*before, sys.executable, '-m', 'mmgpu_hooks', 'doctor', '--format=json']
+    done = subprocess.run(
+        command,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.stderr == ''
+    return read_rows(done.returncode, done.stdout)
+
+
+def test_this_machine_as_it_is_and_without_torch_being_imported():
+    code = (
+        'import sys\n'
+        'from mmgpu_hooks.commands.main import main\n'
+        'code = main(["doctor"])\n'
+        'assert not {"torch", "mmcv", "mmdet", "cv2"} & set(sys.modules)\n'
+        'sys.exit(code)\n'
+    )
+    command = [sys.executable, '-c', code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode in (0, 1), done.stderr) == (True, '')
+    title, *lines = done.stdout.splitlines()
+    is_wrong = any(line.startswith('  ! ') for line in lines)
+    assert done.returncode == is_wrong
+    assert title.startswith('Nothing is wrong') is not is_wrong
+    assert max(map(len, lines)) <= 80
+    assert f'{CPUS:g} usable' in lines[0] or 'quota' in lines[0] or 'SLURM' in lines[0]
+
+
+@needs_two
+def test_limits_of_a_container(host, check):
+    rows = check()
+    cores, memory = rows['cores'], rows['memory']
+    assert cores['text'].startswith('1.5 usable of ')
+    assert 'quota of the control group' in cores['text']
+    assert memory['text'].startswith('6.0 GiB, limit of the control group')
+    assert cores['level'] == memory['level'] == 'ok'
+
+
+@needs_two
+def test_cores_that_slurm_gave(host, check, monkeypatch):
+    (host / 'sys' / 'fs' / 'cgroup' / 'cpu.max').write_text('max 100000\n')
+    monkeypatch.setenv('SLURM_CPUS_PER_TASK', '1')
+    assert '1 usable of ' in (text := check()['cores']['text'])
+    assert text.endswith(': SLURM gave 1')
+
+
+@pytest.fixture
+def cpu_group():
+    """A real control group with half a core."""
+    folder = Path(f'/sys/fs/cgroup/cpu/mmgpu-doctor-{os.getpid()}')
+    own = Path('/proc/self/cgroup')
+    if not own.exists() or ':cpu:/\n' not in own.read_text():
+        pytest.skip('this process is in no root group of the controller cpu (cgroup 1)')
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f'no control group may be made here: {error.strerror}')
+    try:
+        (folder / 'cpu.cfs_quota_us').write_text('50000')
+        yield folder
+    finally:
+        folder.rmdir()
+
+
+def test_a_real_quota(cpu_group):
+    enter = f'echo $$ > {cpu_group}/cgroup.procs && exec "$@"'
+    rows = check_in_process('sh', '-c', enter, 'sh')
+    assert rows['cores']['text'].startswith('0.5 usable of ')
+    assert 'quota of the control group' in rows['cores']['text']
+    if CPUS > 1:
+        assert rows['threads']['cure'] == 'export OMP_NUM_THREADS=1'
+
+
+@needs_two
+def test_a_process_that_was_bound_before_its_start_is_no_fault():
+    cores = check_in_process('taskset', '-c', str(min(os.sched_getaffinity(0))))[
+        'cores'
+    ]
+    assert cores['text'].startswith(f'1 usable of {os.cpu_count()}: affinity mask')
+    assert (cores['level'], cores['cure']) == ('ok', None)
+
+
+needs_openmp = pytest.mark.skipif(
+    CPUS < 2 or not (torch := find_package('torch')) or not find_openmp(torch),
+    reason="binding needs two CPUs and GNU's OpenMP library of torch",
+)
+
+
+@needs_openmp
+@pytest.mark.parametrize(
+    'variable', ['OMP_PROC_BIND=true', 'OMP_PLACES=threads', 'GOMP_CPU_AFFINITY=0']
+)
+def test_openmp_that_would_bind_a_training(variable):
+    name, _, value = variable.partition('=')
+    cores = check_in_process(**{name: value})['cores']
+    assert cores['level'] == 'problem'
+    assert f'{name} binds the training to 1 of {CPUS} CPUs' in cores['text']
+    # the cure is one: a shell that follows it has nothing wrong with its cores
+    cured, _, given = cores['cure'].removeprefix('export ').partition('=')
+    assert check_in_process(**{name: value, cured: given})['cores']['level'] == 'ok'
+
+
+@needs_openmp
+def test_what_is_said_of_openmp_is_what_torch_does():
+    code = 'import os, torch; print(len(os.sched_getaffinity(0)))'
+    environ = {**os.environ, 'OMP_PROC_BIND': 'true'}
+    command = [sys.executable, '-c', code]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    after = check_in_process(OMP_PROC_BIND='true')['cores']['text']
+    assert f'to {int(done.stdout)} of {CPUS} CPUs' in after
+
+
+@pytest.mark.parametrize(
+    ('value', 'level', 'text'),
+    [
+        ('1', 'ok', 'OMP_NUM_THREADS=1'),
+        ('4096', 'notice', 'on 1.5 usable cores'),
+        ('many', 'notice', 'no number of threads'),
+    ],
+)
+def test_threads(host, check, monkeypatch, value, level, text):
+    monkeypatch.setenv('OMP_NUM_THREADS', value)
+    threads = check()['threads']
+    assert threads['level'] == level
+    assert text in threads['text']
+
+
+def test_a_real_dev_shm_of_64_mib():
+    mount = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"'
+    inside = ['unshare', '-m', 'sh', '-c', mount, 'sh']
+    tried = subprocess.run([*inside, 'true'], capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f'no file system may be mounted here: {tried.stderr.strip()}')
+    shm = check_in_process(*inside)['/dev/shm']
+    assert shm['level'] == 'problem'
+    assert shm['text'].startswith('64 MiB')
+    assert '--shm-size=8g' in shm['cure']
+
+
+def set_shm(monkeypatch, total: int, free: int) -> None:
+    monkeypatch.setattr(
+        'mmgpu_hooks.measure.host.read_file_system', lambda folder: (total, free)
+    )
+
+
+LOADER = """
+train_dataloader = dict(batch_size={images}, num_workers={workers}, dataset=dict(
+    type='CocoDataset', pipeline=[dict(type='Resize', scale=(1000, 800)),
+                                  dict(type='PackDetInputs')]))
+work_dir = '{folder}/work'
+"""
+
+
+@pytest.mark.parametrize(
+    ('images', 'workers', 'mib', 'free_mib', 'level', 'text'),
+    [
+        # 2 x 3 x 800 x 1000 bytes are 4.6 MiB, and 4 workers have 8 batches in flight
+        (2, 4, 64, 64, 'ok', 'enough for 4 workers: 8 batches of up to 5 MiB'),
+        (2, 8, 64, 64, 'problem', 'too small for 8 workers: 16 batches of up to 5 MiB'),
+        (2, 0, 64, 64, 'ok', 'no worker needs it'),
+        (2, 4, 1024, 100, 'problem', 'others have filled it'),
+        (16, 8, 16384, 16384, 'ok', 'enough for 8 workers'),
+    ],
+)
+def test_shared_memory_for_the_loader_of_a_config(
+    host, check, monkeypatch, images, workers, mib, free_mib, level, text
+):
+    pytest.importorskip('mmengine.config', reason='MMEngine loads configs')
+    set_shm(monkeypatch, mib * 2**20, free_mib * 2**20)
+    config = host / 'config.py'
+    config.write_text(LOADER.format(images=images, workers=workers, folder=host))
+    shm = check(config)['/dev/shm']
+    assert shm['level'] == level
+    assert text in shm['text']
+
+
+def test_pixels_that_are_floats_take_four_bytes(host, check, monkeypatch):
+    pytest.importorskip('mmengine.config', reason='MMEngine loads configs')
+    set_shm(monkeypatch, GIB, GIB)
+    config = host / 'config.py'
+    text = LOADER.format(images=2, workers=4, folder=host)
+    distorted = text.replace('pipeline=[', "pipeline=[dict(type='Normalize'), ")
+    config.write_text(distorted)
+    assert '8 batches of up to 18 MiB' in check(config)['/dev/shm']['text']
+
+
+def test_a_run_of_the_config_says_what_a_batch_takes(host, check, monkeypatch):
+    pytest.importorskip('mmengine.config', reason='MMEngine loads configs')
+    monkeypatch.setattr(
+        'mmgpu_hooks.experiment.doctor.read_open_files', lambda: (1024, 4096)
+    )
+    set_shm(monkeypatch, GIB, GIB)
+    config = host / 'config.py'
+    config.write_text(LOADER.format(images=4, workers=8, folder=host))
+    rows = check(config)
+    assert 'up to' in rows['/dev/shm']['text']
+    assert 'at least 64 tensors' in rows['open files']['text']
+    run = make_run(loader=make_loader(8))
+    evidence = make_evidence(run=run, batch_bytes=100 * 2**20, batch_tensors=300)
+    write_run(host / 'work', evidence)
+    rows = check(config)
+    shm, files = rows['/dev/shm'], rows['open files']
+    assert (shm['level'], files['level']) == ('problem', 'problem')
+    assert '16 batches of 100 MiB in flight' in shm['text']
+    assert files['text'].startswith('1,024 (MMEngine raises it to 4,096)')
+    assert 'too few for 8 workers: 4,800 tensors in flight' in files['text']
+    # a run with other batches says nothing of these
+    config.write_text(LOADER.format(images=2, workers=8, folder=host))
+    assert 'up to' in check(config)['/dev/shm']['text']
+
+
+@pytest.mark.parametrize(
+    ('soft', 'hard', 'text'),
+    [
+        (1024, 1_048_576, '1,024 (MMEngine raises it to 4,096), hard limit 1,048,576'),
+        (1024, 2048, '1,024 (MMEngine raises it to 2,048), hard limit 2,048'),
+        (65_536, None, '65,536, no hard limit'),
+        (None, None, 'no limit'),
+    ],
+)
+def test_open_files(host, check, monkeypatch, soft, hard, text):
+    monkeypatch.setattr(
+        'mmgpu_hooks.experiment.doctor.read_open_files', lambda: (soft, hard)
+    )
+    files = check()['open files']
+    assert (files['level'], files['text']) == ('ok', text)
+
+
+def test_file_systems_of_data_and_work_dir(host, check, monkeypatch):
+    pytest.importorskip('mmengine.config', reason='MMEngine loads configs')
+    monkeypatch.chdir(host)
+    share = host / 'nfs share' / 'coco'
+    (share / 'train2017').mkdir(parents=True)
+    (share / 'train.json').write_text('{}')
+    config = host / 'config.py'
+    dataset = (
+        "dict(type='CocoDataset', data_root='{}', ann_file='train.json',"
+        " data_prefix=dict(img='train2017/'))"
+    )
+    wrapped = f"dict(type='RepeatDataset', times=2, dataset={dataset.format(share)})"
+    config.write_text(f'train_dataloader = dict(num_workers=0, dataset={wrapped})\n')
+    rows = check(config)
+    assert rows['data']['level'] == 'ok'
+    assert rows['data']['text'].endswith('train2017/ on nfs4 (network)')
+    assert rows['work_dir']['text'].startswith('work_dirs/config on ext4')
+    (share / 'train.json').unlink()
+    data = check(config)['data']
+    assert data['level'] == 'problem'
+    assert f'{share}/train.json not found' in data['text']
+    remote = dataset.format('s3://bucket/coco')
+    config.write_text(f'train_dataloader = dict(num_workers=0, dataset={remote})\n')
+    data = check(config)['data']
+    assert data['level'] == 'ok'
+    assert data['text'].startswith('s3://bucket/coco/train.json')
+
+
+def test_a_work_dir_that_cannot_be_written_to(host, check, monkeypatch):
+    monkeypatch.setattr('os.access', lambda path, mode: mode != os.W_OK)
+    work_dir = check()['work_dir']
+    assert work_dir['level'] == 'problem'
+    assert 'cannot be written to' in work_dir['text']
+
+
+def test_a_file_system_that_does_not_answer(host, check, monkeypatch):
+    pytest.importorskip('mmengine.config', reason='MMEngine loads configs')
+    monkeypatch.setattr(doctor, 'PATIENCE_S', 0.2)
+    answer, exists = threading.Event(), os.path.exists
+
+    def wait(path) -> bool:
+        if 'nfs share' in str(path):
+            answer.wait(20)
+        return exists(path)
+
+    monkeypatch.setattr('os.path.exists', wait)
+    config = host / 'config.py'
+    dataset = f"dict(type='CocoDataset', data_root='{host}/nfs share/coco')"
+    config.write_text(f'train_dataloader = dict(num_workers=0, dataset={dataset})\n')
+    data = check(config)['data']
+    answer.set()
+    assert data['level'] == 'problem'
+    assert data['text'].endswith('coco on nfs4 (network): it does not answer')
+
+
+H100 = FakeGpu(name='NVIDIA H100', memory=(80 * GIB, GIB), util=(0,))
+
+
+def test_cards_and_a_torch_without_cuda(site, check, fake_nvml):
+    fake_nvml.set(H100, FakeGpu(uuid='GPU-2', name='NVIDIA H100', memory=(80 * GIB, 0)))
+    for cuda, level in ((None, 'problem'), ('12.4', 'ok')):
+        version = f"__version__ = '2.5.0'\ncuda: str = {cuda!r}\n"
+        make_package(site, 'torch', {'version.py': version})
+        rows = check()
+        assert rows['GPU']['text'] == '2 x NVIDIA H100, 80.0 GiB'
+        assert rows['driver']['text'].startswith('550.90.07')
+        found = rows['torch']
+        assert found['level'] == level
+        assert ('it cannot use the GPU' in found['text']) is (cuda is None)
+
+
+@pytest.mark.parametrize(
+    ('visible', 'level'),
+    [('-1', 'problem'), ('', 'problem'), ('1', 'problem'), ('0', 'ok'), ('0,1', 'ok')],
+)
+def test_cards_that_are_hidden(host, check, fake_nvml, monkeypatch, visible, level):
+    fake_nvml.set(H100)
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
+    card = check()['GPU']
+    assert card['level'] == level
+    assert 'CUDA_VISIBLE_DEVICES=' in card['text']
+
+
+def test_a_card_that_is_lost(host, check, fake_nvml):
+    fake_nvml.set(H100, FakeGpu(uuid='GPU-lost', fail={'name': (15, 0)}))
+    card = check()['GPU']
+    assert card['level'] == 'problem'
+    assert '1 x NVIDIA H100, 80.0 GiB; GPU 1 cannot be read: ' in card['text']
+
+
+def test_no_driver_is_unknown_and_no_fault(host, check, fake_nvml):
+    fake_nvml.set(init=9)
+    rows = check()
+    assert rows['GPU']['level'] == 'unknown'
+    assert 'the NVIDIA driver is not loaded' in rows['GPU']['text']
+    assert 'driver' not in rows
+
+
+def install(folder: Path, name: str, version: str) -> None:
+    """What a package manager leaves of a distribution."""
+    info = folder / f'{name.replace("-", "_")}-{version}.dist-info'
+    info.mkdir()
+    (info / 'METADATA').write_text(f'Name: {name}\nVersion: {version}\n')
+
+
+def make_package(folder: Path, name: str, files: dict[str, str]) -> None:
+    for path, text in {'__init__.py': '', **files}.items():
+        place = folder / name / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+
+MMDET = """
+mmcv_minimum_version = '2.0.0rc4'
+mmcv_maximum_version = '2.2.0'
+"""
+
+
+@pytest.fixture
+def site(host, monkeypatch) -> Path:
+    """A folder of packages that hides all of those that are installed."""
+    folder = host / 'site'
+    folder.mkdir()
+    monkeypatch.setattr(sys, 'path', [str(folder), *sys.path])
+    monkeypatch.setattr(
+        'mmgpu_hooks.measure.installed.find_package',
+        lambda name: folder / name if (folder / name).is_dir() else None,
+    )
+    monkeypatch.setattr(
+        'mmgpu_hooks.measure.installed.read_versions',
+        lambda names: {
+            info.name.partition('-')[0].replace('_', '-'): info.stem.partition('-')[2]
+            for info in folder.glob('*.dist-info')
+        },
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ('installed', 'level', 'text', 'cure'),
+    [
+        (
+            {'mmengine': '0.10.7', 'mmcv': '2.1.0', 'mmdet': '3.3.0'},
+            'ok',
+            'mmengine 0.10.7, mmcv 2.1.0, mmdet 3.3.0 (upstream)',
+            None,
+        ),
+        (
+            {'mmcv': '2.2.0', 'mmdet': '3.3.0'},
+            'problem',
+            'mmdet takes mmcv from 2.0.0rc4 to below 2.2.0',
+            "pip install 'mmcv>=2.0.0rc4,<2.2.0'",
+        ),
+        ({'mmcv': '2.0.0rc3', 'mmdet': '3.3.0'}, 'problem', 'mmdet takes', None),
+        ({'mmcv': '2.0.0rc4', 'mmdet': '3.3.0'}, 'ok', '(upstream)', None),
+        ({'mmcv': '2.1.0+cu121', 'mmdet': '3.3.0'}, 'ok', '(upstream)', None),
+        (
+            {'onedl-mmcv': '2.3.6', 'mmdet': '3.3.0'},
+            'problem',
+            'mmdet takes mmcv',
+            "pip uninstall -y onedl-mmcv; pip install 'mmcv>=2.0.0rc4,<2.2.0'",
+        ),
+        (
+            {'mmengine': '0.10.7', 'onedl-mmengine': '0.10.12'},
+            'problem',
+            'mmengine and onedl-mmengine install the same files',
+            'pip uninstall -y mmengine onedl-mmengine; pip install onedl-mmengine',
+        ),
+        ({'onedl-mmengine': '0.10.12'}, 'ok', '(the maintained fork)', None),
+        ({}, 'unknown', 'neither MMEngine nor MMDetection', None),
+    ],
+)
+def test_packages_of_openmmlab(site, check, installed, level, text, cure):
+    for name, version in installed.items():
+        install(site, name, version)
+    if 'mmdet' in installed:
+        make_package(site, 'mmdet', {'__init__.py': MMDET})
+    found = check()['OpenMMLab']
+    assert found['level'] == level
+    assert text in found['text']
+    assert cure is None or found['cure'] == cure
+
+
+def test_a_fork_beside_upstream_for_real(tmp_path):
+    pytest.importorskip('mmengine', reason='what the fork is installed beside')
+    if 'onedl-mmengine' in read_versions(FAMILIES['mmengine']):
+        pytest.skip('the fork itself is installed here')
+    install(tmp_path, 'onedl-mmengine', '0.10.12')
+    found = check_in_process(PYTHONPATH=str(tmp_path))['OpenMMLab']
+    assert found['level'] == 'problem'
+    assert 'mmengine and onedl-mmengine install the same files' in found['text']
+
+
+@pytest.mark.parametrize(
+    ('torch', 'checkpoint', 'variable', 'level'),
+    [
+        ('2.6.0', 'torch.load(filename)', '', 'problem'),
+        ('2.13.0+cpu', 'torch.load(filename)', '0', 'problem'),
+        ('2.13.0+cpu', 'torch.load(filename)', '1', 'ok'),
+        ('2.5.1', 'torch.load(filename)', '', None),
+        ('2.13.0', 'torch.load(filename, weights_only=False)', '', None),
+    ],
+)
+def test_a_checkpoint_that_torch_refuses(
+    site, check, monkeypatch, torch, checkpoint, variable, level
+):
+    install(site, 'mmengine', '0.10.7')
+    make_package(site, 'mmengine', {'runner/checkpoint.py': checkpoint})
+    version = f'__version__ = {torch!r}\n'
+    make_package(site, 'torch', {'version.py': version})
+    monkeypatch.setenv(RESUME, variable)
+    rows = check()
+    assert f'torch {torch} (no CUDA)' in rows['torch']['text']
+    assert rows.get('resume', {}).get('level') == level
+    if level == 'problem':
+        assert rows['resume']['cure'] == f'export {RESUME}=1'
+
+
+def test_without_torch_and_mmengine_lines_of_a_config_are_unknown(site, check):
+    config = site / 'config.py'
+    config.write_text('a = 1\n')
+    rows = check(config)
+    for name in ('config', 'torch', 'OpenMMLab'):
+        assert rows[name]['level'] == 'unknown'
+    assert rows['config']['text'] == 'MMEngine, which loads it, is not installed here'
+    assert not {'loader', 'hook'} & set(rows)
+    assert 'torch is not installed' in rows['torch']['text']
+
+
+@pytest.mark.parametrize(
+    ('text', 'found'),
+    [
+        (None, 'found nothing there'),
+        ('folder', 'found a folder'),
+        ('1 / 0\n', 'ZeroDivisionError'),
+        ('import sys\nsys.exit(3)\n', 'expected a config that MMEngine loads'),
+        ('a = (\n', 'SyntaxError'),
+        ("_base_ = 'gone.py'\n", 'gone.py'),
+    ],
+)
+def test_a_config_that_cannot_be_used_is_one_sentence(tmp_path, capsys, text, found):
+    pytest.importorskip('mmengine.config', reason='MMEngine loads configs')
+    config = tmp_path / 'config.py'
+    if text == 'folder':
+        config.mkdir()
+    elif text is not None:
+        config.write_text(text)
+    assert main(['doctor', str(config)]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count('\n')) == ('', 1)
+    assert err.startswith(f'mmgpu doctor: {config}: expected a config')
+    assert found in err
+
+
+RTMDET = "_base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'\n"
+OWN = "custom_hooks = [dict(type='CheckInvalidLossHook')]\n"
+
+
+def test_a_real_config_that_lost_its_ema(host, check, monkeypatch, capsys):
+    if find_package('mmdet') is None:
+        pytest.skip('its base comes with MMDetection')
+    monkeypatch.chdir(host)
+    set_shm(monkeypatch, 64 * 2**20, 64 * 2**20)
+    for name in ('train', 'val'):
+        (host / f'data/coco/{name}2017').mkdir(parents=True)
+        annotations = host / f'data/coco/annotations/instances_{name}2017.json'
+        annotations.parent.mkdir(exist_ok=True)
+        annotations.touch()
+    (host / 'mine.py').write_text(RTMDET + OWN)
+    rows = check('mine.py')
+    lost, shm = rows['base hooks'], rows['/dev/shm']
+    assert lost['level'] == 'problem'
+    assert lost['text'] == (
+        'custom_hooks of mine.py drops EMAHook and PipelineSwitchHook of '
+        'mmdet::rtmdet/rtmdet_s_8xb32-300e_coco.py'
+    )
+    # 32 images of 640 x 640 pixels
+    assert 'too small for 10 workers: 20 batches of up to 38 MiB' in shm['text']
+    assert rows['hook']['cure'] == 'mmgpu enable mine.py'
+    assert rows['hook']['level'] == 'notice'
+    (host / 'mine.py').write_text(RTMDET + lost['cure'] + '\n')
+    assert main(['enable', 'mine.py']) == 0
+    capsys.readouterr()
+    set_shm(monkeypatch, 8 * GIB, 8 * GIB)
+    loaded = load_config(Path('mine.py'))
+    types = ['EMAHook', 'PipelineSwitchHook', 'CheckInvalidLossHook']
+    assert [hook['type'] for hook in loaded['custom_hooks']] == types
+    rows = check('mine.py')
+    assert {row['level'] for row in rows.values()} <= {'ok', 'notice', 'unknown'}
+    assert rows['hook']['text'] == 'in the config: default_hooks.gpu_efficiency'
