@@ -12,9 +12,9 @@ DEMO_CONFIG := configs/demo/rtmdet-tiny_demo.py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite
-.PHONY: bench-memory bench-memory-causes bench-predict bench-regret bench-saves
-.PHONY: bench-whole bench-why gpu-check
+.PHONY: help setup demo test lint clean bench-drift bench-ledger bench-overhead
+.PHONY: bench-memory bench-memory-causes bench-predict bench-regret bench-rewrite
+.PHONY: bench-saves bench-whole bench-why gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
@@ -22,6 +22,7 @@ help:
 	@echo 'make lint   run ruff, mypy and import-linter'
 	@echo 'make setup  only do the set-up that the others do first (10 minutes, once)'
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
+	@echo 'make bench-drift     intervals of short, drifting runs against planted truth (5 minutes)'
 	@echo 'make bench-ledger    planted seconds against the time ledger (1 minute)'
 	@echo 'make bench-memory    memory estimates of 14 models against real steps (10 minutes)'
 	@echo 'make bench-memory-causes planted reasons for full memory, and what is found (5 minutes)'
@@ -52,6 +53,9 @@ lint: setup
 
 bench-overhead: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.overhead $(BENCH_FLAGS)
+
+bench-drift: setup
+	$(BIN)/python -m benchmarks.drift $(BENCH_FLAGS)
 
 bench-ledger: setup
 	$(BIN)/python -m benchmarks.ledger $(BENCH_FLAGS)

@@ -44,7 +44,7 @@ def compare(before: Path, after: Path, max_regression: float | None, form: str) 
     answer = compare_runs(first, second)
     print_answer(answer, form, describe_compare, lambda one: to_json(**vars(one)))
     mean, change = answer.figures[0].before, answer.figures[0].difference
-    if answer.obstacles or mean is None or change is None:
+    if answer.verdict is None or mean is None or change is None:
         return exit_codes.INCOMPARABLE
     if max_regression is not None and 100 * change.low > max_regression * mean.value:
         return exit_codes.NO

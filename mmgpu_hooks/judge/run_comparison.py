@@ -9,7 +9,14 @@ from mmgpu_hooks.judge.columns import Column, Intervals, filled, read_field
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import NATURE, find_unequal
 from mmgpu_hooks.model import stats
-from mmgpu_hooks.schema.judged import FigureComparison, RunComparison
+from mmgpu_hooks.schema.judged import (
+    FASTER,
+    NO_DIFFERENCE,
+    SLOWER,
+    Estimate,
+    FigureComparison,
+    RunComparison,
+)
 from mmgpu_hooks.schema.recorded import PARTS, RunRecord
 
 ITER, RATE = 'iter_s', 'images_per_s'
@@ -31,9 +38,9 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
     """Compare one rank's run with another run.
 
     The first interval of each is warm-up and left out. The figures of intervals
-    are averaged; their spread, with the correlation of neighbours, gives the
-    confidence intervals. What differs from one start of the same training to the next
-    is not in them.
+    are averaged; their spread gives the confidence intervals, which allow for
+    neighbours that resemble each other. What differs from one start of the same
+    training to the next is not in them.
 
     Args:
         before: The run compared with.
@@ -52,11 +59,11 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
     means = [summarize_figures(run.steady) for run in (before, after)]
     for name, run, found in zip(('first', 'second'), (before, after), means):
         iteration, count = found[ITER], len(run.steady)
-        if iteration is None or iteration.is_drift or iteration.value <= 0.0:
+        if iteration is None or iteration.value <= 0.0:
             more = max(stats.LEAST_VALUES - count, 1) * run.run.interval_iterations
             obstacles.append(
-                f'The {name} run is too short for how much it drifts (intervals after '
-                f'the warm-up: {count}); train at least {more} more iterations.'
+                f'The {name} run is too short (intervals after the warm-up: {count}); '
+                f'train at least {more} more iterations.'
             )
         if (of := run.run.world_size) > 1:
             notes.append(f'Of the {name} run, rank {run.run.rank} of {of} is compared.')
@@ -66,16 +73,28 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
             f'Others used {old:.1f} cores in the first run and {new:.1f} in the second'
         )
         notes.insert(0, f'{used}: part of the difference may be theirs.')
+    old_means, new_means = means
+    figures = tuple(
+        _compare_figure(name, old_means[name], new_means[name]) for name in FIGURES
+    )
     return RunComparison(
         before=before.path,
         after=after.path,
-        figures=tuple(
-            _compare_figure(name, *(one[name] for one in means)) for name in FIGURES
-        ),
+        verdict=None if obstacles else _judge_change(figures[0].difference),
+        figures=figures,
         settings=find_settings(before, after),
         obstacles=tuple(obstacles),
         notes=tuple(notes),
     )
+
+
+def _judge_change(change: Estimate | None) -> str | None:
+    """The verdict on a change in seconds: its sign, where the whole interval has it."""
+    if change is None:
+        return None
+    if change.low > 0:
+        return SLOWER
+    return FASTER if change.high < 0 else NO_DIFFERENCE
 
 
 def find_settings(before: Run, after: Run) -> dict[str, tuple[str | None, str | None]]:

@@ -52,53 +52,62 @@ def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate
     logs = [math.log(old / new) for old, new in zip(before_s, after_s)]
     if len(logs) < 2:
         return None
-    error = statistics.stdev(logs) / math.sqrt(len(logs))
-    mean = estimate_mean(
-        SeriesMean(statistics.fmean(logs), error, len(logs), len(logs))
-    )
-    value, low, high = map(math.expm1, (mean.value, mean.low, mean.high))
-    return Estimate(value, low, high, mean.count)
+    count, mean = len(logs), statistics.fmean(logs)
+    error = statistics.stdev(logs) / math.sqrt(count)
+    half = student_t((1 + CONFIDENCE) / 2, count - 1) * error
+    value, low, high = map(math.expm1, (mean, mean - half, mean + half))
+    return Estimate(value, low, high, count)
 
 
 LEAST_VALUES = 6
 """Below these nothing can be said of how neighbours resemble each other."""
 
-_LEAST_INDEPENDENT = 2.0
-_MOST_ALIKE = 0.99
-_LEAST_DEGREES = 1.0
+_EDGES = np.array([*np.linspace(0.0, 0.96, 25), 0.98, 0.99, 0.995, 0.998, 1.0])
+_CORRELATIONS: Column = (_EDGES[:-1] + _EDGES[1:]) / 2
+"""Correlations of neighbouring values that are considered possible. A negative one
+counts as none: nothing in a training causes it, and it would shorten intervals."""
+
+_TAPER = 0.08
+_TAPER_PER_VALUE = 0.0025
+"""Prior of the correlation: uniform, but falling linearly to 0 over the last part
+before 1, which is a drift without end. That part is the smaller one of these two: short
+series show little of their correlation themselves, and with the longer part their
+intervals would hold the truth too seldom where it is high (``make bench-drift``)."""
+
+_NEGLIGIBLE = 1e-6
+"""Probability of a correlation that changes no figure."""
+
+_MOST_LAGS = 10_000
+"""Values further apart are independent at every one of the correlations."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SeriesMean:
-    """A mean, and how well it is known."""
+    """The mean of a series, and how well it is known: a mixture of Student's t.
+
+    Each component belongs to one correlation of neighbouring values.
+    """
 
     value: float
-    error: float
-    """Standard error."""
-    independent: float
-    """As how many independent values the series counts."""
+    errors: Column
+    """Standard error of each component."""
+    shares: Column
+    """Probability of each component; they add up to 1."""
+    degrees: float
+    """Degrees of freedom of each component."""
     count: int
-
-    @property
-    def degrees(self) -> float:
-        """Degrees of freedom behind the error."""
-        return max(self.independent, _LEAST_INDEPENDENT) - 1
-
-    @property
-    def is_drift(self) -> bool:
-        """Whether it counts for less than two values: its error is a guess."""
-        return self.independent < _LEAST_INDEPENDENT
 
 
 def summarize_series(
     values: Sequence[float], weights: Sequence[float], least: int = LEAST_VALUES
 ) -> SeriesMean | None:
-    """The mean of a series, with an error that knows of its autocorrelation.
+    """Weighted mean of a series, with an error that allows for its autocorrelation.
 
-    The series is taken for an autoregressive one of first order: of ``n`` values,
-    ``n (1 - r) / (1 + r)`` count as independent. Its coefficient ``r`` is estimated
-    too low from short series, which is corrected to first order (Kendall 1954). Of
-    fewer than :data:`LEAST_VALUES` it cannot be: they count as two.
+    The series is taken for an autoregressive one of first order. A short series does
+    not show its correlation: intervals that rest on one estimate of it are too short,
+    and where it is near 1 too long by far. So all correlations count, each as likely
+    as the restricted likelihood of the series makes it (Cheang and Reinsel 2000). Fewer
+    than :data:`LEAST_VALUES` count as two values.
 
     Args:
         values: In their order.
@@ -106,46 +115,129 @@ def summarize_series(
         least: Values that are enough, from 2 on.
 
     Returns:
-        ``None`` for a series too short.
+        ``None`` for a series that is too short.
     """
     count, series = len(values), np.array(values, float)
-    if count < least or math.fsum(weights) <= 0:
+    weight = np.array(weights, float)
+    if count < least or weight.sum() <= 0:
         return None
-    mean = float(np.average(series, weights=weights))
-    away = series - mean
-    square = float(np.average(away**2, weights=weights))
-    if square <= 0:
-        return SeriesMean(mean, 0.0, float(count), count)
-    independent = _LEAST_INDEPENDENT
-    if count >= LEAST_VALUES:
-        neighbours = float(away[:-1] @ away[1:] / (away @ away))
-        alike = min(max((count * neighbours + 1) / (count - 3), 0.0), _MOST_ALIKE)
-        independent = count * (1 - alike) / (1 + alike)
-    # of so few independent values, the spread around their own mean is too small
-    error = math.sqrt(square / (max(independent, _LEAST_INDEPENDENT) - 1))
-    return SeriesMean(mean, error, independent, count)
+    mean, spread = float(np.average(series, weights=weight)), float(np.ptp(series))
+    if spread <= 0:
+        return SeriesMean(mean, np.zeros(1), np.ones(1), count - 1.0, count)
+    if count < LEAST_VALUES:
+        variance = np.average((series - mean) ** 2, weights=weight)
+        return SeriesMean(mean, np.sqrt([variance]), np.ones(1), 1.0, count)
+    # in units of the spread, so that nothing overflows
+    away = (series - series.mean()) / spread
+    correlation = _CORRELATIONS
+    squares, information = _fit_correlations(away, correlation)
+    likelihood = 0.5 * np.log((1 - correlation**2) / information)
+    likelihood -= 0.5 * (count - 1) * np.log(squares)
+    taper = min(_TAPER, _TAPER_PER_VALUE * count)
+    prior = np.diff(_EDGES) * np.minimum((1 - correlation) / taper, 1.0)
+    shares = prior * np.exp(likelihood - likelihood.max())
+    is_likely = shares > _NEGLIGIBLE * shares.sum()
+    shares, correlation = shares[is_likely], correlation[is_likely]
+    variances = squares[is_likely] / (1 - correlation**2) / (count - 1)
+    errors = spread * np.sqrt(variances * _inflate(weight, correlation))
+    return SeriesMean(mean, errors, shares / shares.sum(), count - 1.0, count)
 
 
-def _reach(error: float, degrees: float) -> float:
-    """Half of an interval."""
-    return student_t((1 + CONFIDENCE) / 2, degrees) * error
+def _fit_correlations(away: Column, correlation: Column) -> tuple[Column, Column]:
+    """Generalised least squares of a constant, for each correlation.
+
+    Args:
+        away: The series without its mean.
+        correlation: Of neighbouring values.
+
+    Returns:
+        The sum of squares of the residuals and the information on the constant, both by
+        the inverse of the correlation matrix times ``1 - correlation**2``.
+    """
+    count, ends = len(away), float(away[0] + away[-1])
+    square, neighbours = float(away @ away), float(away[:-1] @ away[1:])
+    inner = float(away[1:-1] @ away[1:-1])
+    information = (1 - correlation) * (count - (count - 2) * correlation)
+    squares = square + correlation**2 * inner - 2 * correlation * neighbours
+    squares -= ((1 - correlation) * correlation * ends) ** 2 / information
+    return squares, information
+
+
+def _inflate(weight: Column, correlation: Column) -> Column:
+    """Variance of the weighted mean of an AR(1) series whose variance is 1."""
+    # sums of the products of weights that are so many values apart
+    spectrum = np.fft.rfft(weight, 2 * len(weight))
+    products = np.fft.irfft(np.abs(spectrum) ** 2)[: min(len(weight), _MOST_LAGS)]
+    powers = correlation[:, None] ** np.arange(len(products))
+    inflated: Column = (2 * powers @ products - products[0]) / weight.sum() ** 2
+    return inflated
+
+
+_PRECISION = 1e-9
+"""Of the probability beyond an interval, relative."""
+
+
+def _half_width(errors: Column, shares: Column, degrees: npt.ArrayLike) -> float:
+    """Half of the confidence interval of a mixture of Student's t around 0."""
+    # late, because only what has several runs or blocks needs it; scipy.optimize would
+    # find the root as well, but takes a third of a second to import
+    from scipy.special import stdtr
+
+    beyond = (1 - CONFIDENCE) / 2
+    shortest = student_t(1 - beyond, float(np.max(degrees))) * float(errors.min())
+    longest = student_t(1 - beyond, float(np.min(degrees))) * float(errors.max())
+    # no component has an error, or there is one component
+    if shortest <= 0 or longest - shortest <= _PRECISION * longest:
+        return longest
+
+    def find_excess(log_half: float) -> float:
+        outside = shares @ stdtr(degrees, -math.exp(log_half) / errors)
+        return math.log(outside / beyond)
+
+    # the Illinois method: false position, with the value at an end that stays halved
+    low, high = math.log(shortest), math.log(longest)
+    low_excess, high_excess = find_excess(low), find_excess(high)
+    was_low = None
+    while True:
+        slope = (high_excess - low_excess) / (high - low)
+        middle = low - low_excess / slope
+        excess = find_excess(middle)
+        if abs(excess) < _PRECISION:
+            return math.exp(middle)
+        is_low = excess > 0
+        if is_low:
+            low, low_excess = middle, excess
+        else:
+            high, high_excess = middle, excess
+        if is_low == was_low and is_low:
+            high_excess /= 2
+        elif is_low == was_low:
+            low_excess /= 2
+        was_low = is_low
 
 
 def estimate_mean(series: SeriesMean) -> Estimate:
     """The mean with its interval."""
-    half, value = _reach(series.error, series.degrees), series.value
-    return Estimate(value, value - half, value + half, series.count)
+    half = _half_width(series.errors, series.shares, series.degrees)
+    return Estimate(
+        series.value, series.value - half, series.value + half, series.count
+    )
 
 
 def estimate_difference(before: SeriesMean, after: SeriesMean) -> Estimate:
-    """``after - before`` with its interval, by Welch's test."""
-    variance = before.error**2 + after.error**2
-    degrees = before.degrees + after.degrees
-    if variance > 0:
-        # Welch and Satterthwaite
-        below = before.error**4 / before.degrees + after.error**4 / after.degrees
-        degrees = max(variance**2 / below, _LEAST_DEGREES)
-    half, value = _reach(math.sqrt(variance), degrees), after.value - before.value
+    """``after - before`` with its interval.
+
+    By Welch's test for each pair of components: the two runs' correlations are
+    unknown independently of each other.
+    """
+    old, new = before.errors[:, None], after.errors
+    errors = np.hypot(old, new)
+    part = np.divide(old, errors, out=np.zeros_like(errors), where=errors > 0) ** 2
+    # Welch and Satterthwaite
+    degrees = 1 / (part**2 / before.degrees + (1 - part) ** 2 / after.degrees)
+    shares = np.outer(before.shares, after.shares)
+    half = _half_width(errors.ravel(), shares.ravel(), degrees.ravel())
+    value = after.value - before.value
     return Estimate(value, value - half, value + half, min(before.count, after.count))
 
 

@@ -183,6 +183,12 @@ class FigureComparison:
     """``after - before``."""
 
 
+FASTER = 'faster'
+SLOWER = 'slower'
+NO_DIFFERENCE = 'no_difference'
+"""Verdicts of a comparison, about an iteration of the second run."""
+
+
 @dataclass(frozen=True)
 class RunComparison:
     """What differs between two runs, and how sure that is."""
@@ -190,6 +196,9 @@ class RunComparison:
     before: str
     """Evidence file of the first."""
     after: str
+    verdict: Optional[str]
+    """An iteration of the second run is ``faster``, ``slower``, or shows
+    ``no_difference`` beyond noise; ``None`` when the speeds cannot be compared."""
     figures: Tuple[FigureComparison, ...]
     """The iteration first, images per second, then the parts of the ledger."""
     settings: Mapping[str, Tuple[Optional[str], Optional[str]]]

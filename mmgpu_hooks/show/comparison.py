@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mmgpu_hooks.schema.figures import format_seconds, format_signed
-from mmgpu_hooks.schema.judged import FigureComparison, RunComparison
+from mmgpu_hooks.schema.judged import (
+    FASTER,
+    NO_DIFFERENCE,
+    FigureComparison,
+    RunComparison,
+)
 from mmgpu_hooks.schema.recorded import PART_NAMES
 from mmgpu_hooks.show.document import Column, Section, compose, listing, tabulate
 
@@ -45,6 +50,32 @@ def describe_compare(comparison: RunComparison) -> list[Section]:
     ]
 
 
+def describe_whole_training(
+    comparison: RunComparison, before: float, after: float
+) -> str:
+    """The speeds of two whole trainings, in a sentence that fits the comparison.
+
+    How many times as fast the second one was is said only where its iterations differ
+    in the same direction beyond noise.
+
+    Args:
+        comparison: Of the same two runs.
+        before: Images per second of the first, over everything from start to end.
+        after: Of the second.
+    """
+    rates = (
+        'Whole training, with start-up, saves and validation: '
+        f'{before:.2f} -> {after:.2f} images/s'
+    )
+    if comparison.verdict is None:
+        return f'{rates}. Its iterations cannot be compared.'
+    if comparison.verdict == NO_DIFFERENCE:
+        return f'{rates}. Its iterations do not differ beyond noise.'
+    if (comparison.verdict == FASTER) == (after > before):
+        return f'{rates}, {after / before:.2f} times as fast.'
+    return f'{rates}. Its iterations are {comparison.verdict}; the rest outweighs that.'
+
+
 def _largest(figure: FigureComparison) -> float:
     return max(side.value if side else 0.0 for side in (figure.before, figure.after))
 
@@ -52,20 +83,21 @@ def _largest(figure: FigureComparison) -> float:
 def _sentences(comparison: RunComparison) -> Iterator[str]:
     iteration, rate, *parts = comparison.figures
     before, change = iteration.before, iteration.difference
-    if comparison.obstacles or before is None or change is None:
+    if comparison.verdict is None or before is None or change is None:
         yield 'The speeds cannot be compared.'
         yield from comparison.obstacles
         return
-    words = 'No difference beyond noise'
-    if change.low > 0 or change.high < 0:
-        words = f'The second run is {"slower" if change.low > 0 else "faster"}'
+    words = f'The second run is {comparison.verdict}'
+    if comparison.verdict == NO_DIFFERENCE:
+        words = 'No difference beyond noise'
     value, low, high = (
         100 * seconds / before.value
         for seconds in (change.value, change.low, change.high)
     )
     yield f'{words}: {value:+.1f} % ({low:+.1f} to {high:+.1f} %) per iteration.'
     if rate.before and rate.after:
-        yield f'{rate.before.value:.2f} -> {rate.after.value:.2f} images/s.'
+        rates = f'{rate.before.value:.2f} -> {rate.after.value:.2f} images/s'
+        yield f'{rates} while iterating.'
     # the parts whose change is beyond noise, the largest first
     known = [
         (abs(change.value), f'{_NAMES[part.name]} {format_signed(change.value)}')

@@ -18,6 +18,7 @@ from mmengine.config import Config
 import benchmarks
 from benchmarks import (
     costs,
+    drift,
     harness,
     ledger,
     memory,
@@ -36,6 +37,16 @@ from mmgpu_hooks.measure import memory as measured_memory
 from mmgpu_hooks.schema.judged import Prediction
 
 Build = Callable[[Path, pytest.MonkeyPatch], list[Figure]]
+
+
+def build_drift(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    outcomes = [
+        drift.judge_cell(drift.Cell(kind, 30, 0.4, pairs=40)) for kind in drift.KINDS
+    ]
+    assert all(outcome.coverage_pct >= 85 for outcome in outcomes)
+    assert 'Level shift' in drift.render_outcomes(outcomes)
+    coverages, widths = drift.judge_coverage(outcomes), drift.judge_widths(outcomes)
+    return [*coverages, *widths, *drift.judge_demo(pairs=5)]
 
 
 def build_ledger(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:

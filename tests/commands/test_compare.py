@@ -4,7 +4,12 @@ import json
 
 import pytest
 
-from fakes.compared_runs import make_noisy_run
+from fakes.compared_runs import (
+    DRIFTING_AFTER_S,
+    DRIFTING_BEFORE_S,
+    make_noisy_run,
+    make_timed_run,
+)
 from fakes.runs import make_run, write_run
 from mmgpu_hooks.commands.main import main
 
@@ -41,8 +46,9 @@ def test_the_slower_run_is_named_and_in_what(runs, capsys):
 def test_the_answer_as_json(runs, capsys):
     assert main(['compare', *runs, '--format', 'json']) == 0
     answer = json.loads(capsys.readouterr().out)
-    keys = 'version before after figures settings obstacles notes'
+    keys = 'version before after verdict figures settings obstacles notes'
     assert list(answer) == keys.split()
+    assert answer['verdict'] == 'slower'
     assert answer['figures'][0]['name'] == 'iter_s'
     assert answer['figures'][0]['difference']['low'] > 0.015
 
@@ -57,3 +63,36 @@ def test_runs_that_cannot_be_compared(tmp_path, runs, capsys):
         assert out.startswith('The speeds cannot be compared.')
         # what each of them is, is said all the same
         assert 'data wait' in out and said in out
+
+
+def test_runs_that_drift_apart_are_compared(tmp_path, capsys):
+    before = str(write_run(tmp_path / 'before', make_timed_run(DRIFTING_BEFORE_S)))
+    after = str(write_run(tmp_path / 'after', make_timed_run(DRIFTING_AFTER_S)))
+    assert main(['compare', before, after, '--max-regression', '0%']) == 0
+    assert capsys.readouterr().out.startswith('The second run is faster: -')
+    assert main(['compare', after, before, '--max-regression', '0%']) == 1
+    assert main(['compare', before, after, '--format', 'json']) == 0
+    out = capsys.readouterr().out
+    answer = json.loads(out[out.index('{') :])
+    assert (answer['verdict'], answer['obstacles']) == ('faster', [])
+
+
+def test_the_gate_at_zero_agrees_with_the_verdict(tmp_path, capsys):
+    """Runs that drift around the same speed: no sign, and no regression."""
+    runs = [
+        str(write_run(tmp_path / str(seed), make_noisy_run(seed, intervals=18)))
+        for seed in (3, 4)
+    ]
+    assert main(['compare', *runs, '--max-regression', '0%', '--format', 'json']) == 0
+    assert json.loads(capsys.readouterr().out)['verdict'] == 'no_difference'
+
+
+def test_a_run_too_short_says_how_many_more_iterations(tmp_path, runs, capsys):
+    short = str(write_run(tmp_path / 'short', make_timed_run([0.3, 0.3, 0.3])))
+    assert main(['compare', runs[0], short]) == 3
+    said = ' '.join(capsys.readouterr().out.split())
+    assert 'train at least 60 more iterations.' in said
+    assert main(['compare', runs[0], short, '--format', 'json']) == 3
+    assert json.loads(capsys.readouterr().out)['verdict'] is None
+    enough = str(write_run(tmp_path / 'enough', make_timed_run([0.3] * 6)))
+    assert main(['compare', runs[0], enough]) == 0

@@ -9,7 +9,7 @@ from fakes.replaced import replace
 from fakes.runs import make_evidence, make_gpu_run, make_interval, make_loader, make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import FIGURES, compare_runs
-from mmgpu_hooks.schema.judged import RunComparison
+from mmgpu_hooks.schema.judged import NO_DIFFERENCE, SLOWER, RunComparison
 from mmgpu_hooks.schema.run import RunEvidence
 
 
@@ -32,6 +32,7 @@ def test_what_was_planted_is_found_and_put_down_to_its_part():
     assert figure(comparison, 'data_wait_s').difference.low > 0.04
     assert abs(figure(comparison, 'step_s').difference.value) < 0.02
     assert figure(comparison, 'images_per_s').difference.high < 0
+    assert comparison.verdict == SLOWER
 
 
 def test_images_per_second_are_all_images_over_all_the_time():
@@ -73,6 +74,18 @@ def test_runs_of_another_kind_are_not_compared(before, after, word):
     (obstacle,) = comparison.obstacles
     assert obstacle.startswith(f'The {word}')
     assert comparison.figures[0].difference is not None
+    assert comparison.verdict is None
+
+
+def test_equal_runs_that_drift_have_no_sign():
+    pairs = 200
+    runs = [
+        Run(make_noisy_run(seed, intervals=18, alike=0.7)) for seed in range(pairs + 1)
+    ]
+    comparisons = [compare_runs(*pair) for pair in zip(runs, runs[1:])]
+    assert not any(comparison.obstacles for comparison in comparisons)
+    signs = [each for each in comparisons if each.verdict != NO_DIFFERENCE]
+    assert len(signs) <= 0.05 * pairs
 
 
 def test_a_run_too_short_says_how_much_is_missing():

@@ -8,7 +8,6 @@ import pytest
 from benchmarks.memory_causes import judge_series
 from mmgpu_hooks.model.stats import (
     READINGS,
-    SeriesMean,
     count_missing_readings,
     estimate_difference,
     estimate_mean,
@@ -68,20 +67,57 @@ def test_the_last_level(values, expected):
     assert find_last_change(values) == expected
 
 
-def test_a_series_is_weighted_and_knows_when_it_is_short_or_drifts():
+def test_a_series_is_weighted_and_its_interval_grows_with_its_drift():
     weighted = summarize_series([1.0, 3.0] * 3, [30.0, 10.0] * 3)
     assert (weighted.value, weighted.count) == (pytest.approx(1.5), 6)
     equal = summarize_series([0.5] * 8, [1.0] * 8)
-    assert equal == SeriesMean(0.5, 0.0, 8.0, 8)
+    assert (equal.value, equal.count) == (0.5, 8)
     assert estimate_mean(equal).half_width == 0.0
     assert estimate_difference(equal, equal).value == 0.0
     assert summarize_series([1.0, 2.0, 1.0, 2.0, 1.0], [1.0] * 5) is None
+    assert summarize_series([1.0] * 8, [0.0] * 8) is None
+    # they count as two: 12.706 is Student's t of one degree of freedom
     few = summarize_series([1.0, 2.0, 3.0], [1.0] * 3, least=3)
-    assert (few.independent, few.is_drift) == (2.0, False)
-    assert few.error == pytest.approx((2 / 3) ** 0.5)
-    drift = summarize_series([float(value) for value in range(12)], [1.0] * 12)
-    assert drift.is_drift and drift.independent < 2
-    assert estimate_mean(drift).half_width > 12
+    half = 12.706 * math.sqrt(2 / 3)
+    assert estimate_mean(few).half_width == pytest.approx(half, rel=1e-4)
+    # a drift tells its mean worse than the same values in any order, and an interval
+    # that ends within what was seen would say that it does not go on
+    rising = [float(value) for value in range(12)]
+    shuffled = random.Random(1).sample(rising, 12)
+    drift, noise = (
+        estimate_mean(summarize_series(values, [1.0] * 12))
+        for values in (rising, shuffled)
+    )
+    assert drift.half_width > max(5.5, 1.5 * noise.half_width)
+
+
+def test_a_known_answer_for_independent_values():
+    # 400 values alternate around a mean: no drift fits them, and Student's t is left
+    values = [1.0, 2.0, 2.0, 1.0] * 100
+    mean = estimate_mean(summarize_series(values, [1.0] * 400))
+    plain = 1.966 * 0.5 / math.sqrt(399)
+    assert plain < mean.half_width < 1.1 * plain
+
+
+@pytest.mark.parametrize('scale', [1e-150, 1e-9, 1.0, 1e150])
+def test_an_interval_is_in_the_units_of_the_series(scale):
+    values = [1.0, 3.0, 2.0, 2.5, 1.5, 2.0, 1.0, 3.0]
+    weights = [5.0, 10.0] * 4
+    plain = estimate_mean(summarize_series(values, weights))
+    scaled = [value * scale for value in values]
+    mean = estimate_mean(summarize_series(scaled, weights))
+    assert mean.half_width == pytest.approx(scale * plain.half_width, rel=1e-6)
+
+
+def test_unequal_weights_count_as_fewer_values():
+    lots = random.Random(4)
+    values = [lots.gauss(0, 1) for _ in range(60)]
+    equal, unequal = (
+        estimate_mean(summarize_series(values, weights)).half_width
+        for weights in ([1.0] * 60, [1.0] * 30 + [9.0] * 30)
+    )
+    # as independent values: (30 + 9 * 30)**2 / (30 + 81 * 30) = 36.6 of 60
+    assert unequal / equal == pytest.approx(math.sqrt(60 / 36.6), rel=0.05)
 
 
 def make_series(lots: random.Random, count: int, alike: float) -> list[float]:
