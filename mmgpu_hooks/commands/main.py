@@ -41,7 +41,10 @@ GROUPS = {
         'estimate-memory': 'Estimate the memory of a training, without a GPU.',
         'pick-gpu': 'Pick the free cards of this host.',
     },
-    'Start': {'demo': 'Show the whole way on a small data set.'},
+    'Start': {
+        'run': 'Train with GPUEfficiencyHook, without touching a config.',
+        'demo': 'Show the whole way on a small data set.',
+    },
 }
 COMMANDS = [name for group in GROUPS.values() for name in group]
 

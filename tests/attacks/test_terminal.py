@@ -30,7 +30,7 @@ PRINTING = {
 }
 """Arguments with which each prints something soon."""
 
-TRAINING = {'verify', 'profile', 'sweep', 'save-bench', 'demo'}
+TRAINING = {'verify', 'profile', 'sweep', 'save-bench', 'demo', 'run'}
 
 WITHOUT_ARGUMENTS = {'explain': 0, 'pick-gpu': 0}
 
