@@ -37,7 +37,8 @@ setup(
     keywords='mmengine mmdetection gpu utilization dataloader num_workers',
     packages=find_packages(include=['mmgpu_hooks', 'mmgpu_hooks.*']),
     package_data={
-        'mmgpu_hooks': ['py.typed'],
+        # no package: its folder goes on the PYTHONPATH of trainings
+        'mmgpu_hooks': ['py.typed', 'injected/sitecustomize.py'],
         'mmgpu_hooks.show': ['page.html', 'page.css'],
     },
     python_requires='>=3.9',

@@ -42,6 +42,7 @@ GROUPS = {
         'pick-gpu': 'Pick the free cards of this host.',
     },
     'Start': {
+        'run': 'Train with GPUEfficiencyHook, without touching a config.',
         'demo': 'Show the whole way on a small data set.',
         'doctor': 'Say what is wrong with this machine and environment.',
     },

@@ -52,13 +52,15 @@ class Command(click.Command):
         return super().parse_args(ctx, found)
 
 
-def command(name: str, codes: str) -> Callable[[Callable[..., Any]], click.Command]:
+def command(
+    name: str, codes: str, **more: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
     """The decorator of each command: its name and its exit codes, for ``--help``."""
     epilog = (
         f'Exit codes: {codes}, 2 input that cannot be used (one sentence on standard '
         'error says why), 130 Ctrl-C.'
     )
-    return click.command(name, cls=Command, epilog=epilog)
+    return click.command(name, cls=Command, epilog=epilog, **more)
 
 
 def parsed(

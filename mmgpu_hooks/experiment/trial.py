@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mmgpu_hooks.config.switches import SWITCHES
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
@@ -50,6 +51,10 @@ class RunningTrial:
         self._log, self._events = folder / LOG_NAME, folder / EVENTS_NAME
         self._events.write_bytes(b'')
         self._offset = 0
+        # its own config says whether it has the hook
+        inherited = {
+            name: value for name, value in os.environ.items() if name not in SWITCHES
+        }
         with self._log.open('wb') as log:
             self._process = subprocess.Popen(
                 build_command(spec, os.getpid()),
@@ -57,7 +62,7 @@ class RunningTrial:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={
-                    **os.environ,
+                    **inherited,
                     # it imports what we can, a checkout's package too
                     'PYTHONPATH': os.pathsep.join(filter(None, sys.path)),
                     # what was printed before a kill is in the log

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import weakref
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 
-from mmgpu_hooks.config.hook_arguments import check_argument
+from mmgpu_hooks.config.hook_arguments import ARGUMENTS, check_argument
+from mmgpu_hooks.config.switches import DISABLE, is_disabled
 from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
@@ -37,7 +39,7 @@ from mmgpu_hooks.show.summary import render_training_summary
 
 _LIVE = (
     *('built_s', '_recorder', '_pid', '_logger', '_guard', '_patches', '_probe'),
-    'after_train_iter',
+    *('_is_disabled', 'after_train_iter'),
 )
 """Attributes of the training that is on; a copy of the hook begins without them."""
 
@@ -108,6 +110,11 @@ class GPUEfficiencyHook(Hook):
     # after IterTimerHook (50) and the loss reading (10), before LoggerHook (60)
     priority = 55
 
+    added_by: str | None = None
+    """Command that added the hook; ``None`` where a config or script names it."""
+    before_hook_s: Mapping[str, float] | None = None
+    """What the process did before, where that is known; as in the run record."""
+
     def __init__(
         self,
         interval: int | None = None,
@@ -124,12 +131,30 @@ class GPUEfficiencyHook(Hook):
         check_argument('stuck_after_s', stuck_after_s)
         check_argument('scalars', scalars)
         self.interval = interval
-        self.scalar_names = SCALARS if scalars == 'all' else MAIN
+        self.scalars = scalars
         self.stuck_after_s = float(stuck_after_s)
         self.gpu_sample_period_s = float(gpu_sample_period_s)
         self.summary = summary
         self.worker_nice = worker_nice
         self._set_live_parts()
+
+    def change_arguments(self, changed: Mapping[str, Any]) -> None:
+        """Set some arguments anew, before training.
+
+        Args:
+            changed: By name, as the constructor takes them.
+
+        Raises:
+            TypeError: As the constructor.
+            ValueError: Likewise.
+        """
+        arguments = {name: getattr(self, name) for name in ARGUMENTS}
+        GPUEfficiencyHook.__init__(self, **{**arguments, **changed})
+
+    @property
+    def scalar_names(self) -> tuple[str, ...]:
+        """The scalars to publish."""
+        return SCALARS if self.scalars == 'all' else MAIN
 
     def _set_live_parts(self) -> None:
         """What no copy shares: see `_LIVE`."""
@@ -140,7 +165,9 @@ class GPUEfficiencyHook(Hook):
         self._guard = Guard(self._warn_off)
         self._patches = Patches()
         self._probe: LoaderProbe | None = None
-        self._guard.run('loader workers', expect_loop, self)
+        self._is_disabled = is_disabled(os.environ)
+        if not self._is_disabled:
+            self._guard.run('loader workers', expect_loop, self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: own for name, own in vars(self).items() if name not in _LIVE}
@@ -166,6 +193,9 @@ class GPUEfficiencyHook(Hook):
 
     def before_run(self, runner: Any) -> None:
         self._logger = runner.logger
+        if self._is_disabled:
+            self._logger.info(f'GPUEfficiencyHook: off, since {DISABLE} is set.')
+            return
         expect_no_loop(self)
         if not self._guard.run('start', self._wrap_train_loop, runner):
             self._let_go()
@@ -177,12 +207,15 @@ class GPUEfficiencyHook(Hook):
         loop = getattr(runner, '_train_loop', None)
         if not isinstance(loop, BaseLoop):
             return False
-        ours = (hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook))
-        if next(ours) is not self:
-            self._logger.warning(
-                'GPUEfficiencyHook: expected one in a config, found several; only '
-                'the first records, so remove the others.'
-            )
+        ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
+        # the first; one that a script registered itself goes before the one we added
+        recording = min(ours, key=lambda hook: hook.added_by is not None)
+        if recording is not self:
+            if self.added_by is None:
+                self._logger.warning(
+                    'GPUEfficiencyHook: expected one in a config, found several; only '
+                    'the first records, so remove the others.'
+                )
             return False
         original = loop.run
 

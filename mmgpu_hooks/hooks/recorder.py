@@ -188,6 +188,8 @@ class Recorder:
         return RunRecord(
             started_unix_s=wall_unix_s(),
             build_s=self._build_s,
+            hook_added_by=self._hook.added_by,
+            before_hook_s=self._hook.before_hook_s,
             rank=runner.rank,
             world_size=world,
             work_dir=os.path.abspath(runner.work_dir),

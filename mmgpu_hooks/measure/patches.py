@@ -11,7 +11,11 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 REPLACED: Mapping[str, str] = {
-    '__init__': "BaseLoop's, until a Runner is built: the loader before its workers",
+    'register_hooks': "the Runner's, below `mmgpu run`: adds our hook",
+    '__init__': (
+        "BaseLoop's, until a Runner is built: the loader before its workers; the "
+        "Runner's, below `mmgpu run`: when the first one is being built"
+    ),
     'run': "the train loop's: the recording begins and ends with it",
     'call_hook': "the Runner's: times each hook",
     'save_checkpoint': "the Runner's: times saves and takes them apart",

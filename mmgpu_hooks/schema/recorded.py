@@ -144,6 +144,13 @@ class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False)
     build_s: Number = 0.0
     """From building the Runner to its train loop: ``startup`` of the run that is in no
     interval."""
+    hook_added_by: Optional[str] = None
+    """Command that added the hook, such as ``mmgpu run``; ``None`` where the config or
+    a script names it."""
+    before_hook_s: Optional[Mapping[str, Number]] = None
+    """From the start of the process to the hook, below ``mmgpu run``: ``imports`` until
+    MMEngine's Runner is imported, ``config`` until one is being built, ``model`` until
+    its hooks are; in no other figure."""
     rank: Count = 0
     world_size: Count = 1
     work_dir: Optional[str] = None

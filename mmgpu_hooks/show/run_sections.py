@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mmgpu_hooks.judge.run import Run
@@ -68,11 +68,21 @@ _HOST: Sequence[Column] = (
     ('clocks held down', 'gpu.throttled_pct', format_pct),
     ('held down by', 'gpu.throttle_reasons', ', '.join),
 )
+
+
+def _phrase_start(parts_s: Mapping[str, float]) -> str:
+    """``13.4 s: imports 6.1 s, config 0.9 s, model 6.4 s``."""
+    parts = (f'{part} {format_seconds(spent_s)}' for part, spent_s in parts_s.items())
+    return f'{format_seconds(sum(parts_s.values()))}: {", ".join(parts)}'
+
+
 _SETTINGS: Sequence[Column] = (
     ('device', 'run.device', str),
     ('GPU', 'run.gpu.name', str),
     ('ranks', 'run.world_size', str),
     ('config', 'run.config_path', str),
+    ('hook switched on by', 'run.hook_added_by', str),
+    ('start, before the hook', 'run.before_hook_s', _phrase_start),
     ('evidence', 'path', str),
 )
 

@@ -31,7 +31,7 @@ PRINTING = {
 }
 """Arguments with which each prints something soon."""
 
-TRAINING = {'verify', 'profile', 'sweep', 'save-bench', 'demo'}
+TRAINING = {'verify', 'profile', 'sweep', 'save-bench', 'demo', 'run'}
 
 WITHOUT_ARGUMENTS = {'explain': {0}, 'pick-gpu': {0}, 'doctor': {0, 1}}
 """Exit codes; that of ``doctor`` is the machine's."""

@@ -10,8 +10,10 @@ import time
 import psutil
 import pytest
 
-from mmgpu_hooks.experiment.trial import RunningTrial, classify_exit
+from mmgpu_hooks.experiment import trial
+from mmgpu_hooks.experiment.trial import LOG_NAME, RunningTrial, classify_exit
 from mmgpu_hooks.experiment.trial_child import classify_error
+from mmgpu_hooks.schema.tried import TrialSpec
 
 # a worker, and one more in a session of its own; none of them ends by SIGTERM
 FAMILY = """
@@ -40,20 +42,32 @@ def test_all_of_it_is_ended_though_it_is_held() -> None:
         # the last of them has come
         leader.stdout.readline()
         family = psutil.Process(leader.pid).children(recursive=True)
-        trial = RunningTrial.__new__(RunningTrial)
-        trial._process = leader
+        held = RunningTrial.__new__(RunningTrial)
+        held._process = leader
         began_s = time.monotonic()
         try:
-            trial.hold()
-            trial.close()
-            trial.close()
+            held.hold()
+            held.close()
+            held.close()
             took_s, gone = time.monotonic() - began_s, [*map(is_gone, family)]
         finally:
             for process in (leader, *family):
                 process.kill()
     assert (gone, leader.returncode) == ([True, True], -signal.SIGKILL)
     assert took_s < 4
-    assert trial.read_cpu_s() == 0
+    assert held.read_cpu_s() == 0
+
+
+def test_a_trial_hears_no_switch_of_the_shell(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(trial, 'build_command', lambda spec, parent: ['printenv'])
+    for name in ('MMGPU_RUN', 'MMGPU_DISABLE', 'MINE'):
+        monkeypatch.setenv(name, '1')
+    running = RunningTrial(TrialSpec('config.py', str(tmp_path)))
+    running._process.wait()
+    running.close()
+    lines = (tmp_path / LOG_NAME).read_text().splitlines()
+    names = {line.split('=')[0] for line in lines}
+    assert names & {'MMGPU_RUN', 'MMGPU_DISABLE', 'MINE'} == {'MINE'}
 
 
 IN_WORKER = """\

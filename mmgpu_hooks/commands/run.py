@@ -1,0 +1,139 @@
+"""``mmgpu run``: train with GPUEfficiencyHook, without touching a config."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from mmgpu_hooks.commands import options
+from mmgpu_hooks.commands.output import warner
+from mmgpu_hooks.config.hook_arguments import check_argument
+from mmgpu_hooks.config.switches import DISABLE, is_disabled, switch_on
+from mmgpu_hooks.schema.errors import UserError
+
+_warn = warner('run')
+_CONFIG = re.compile(r'^(_base_ *=|with read_base\(\):)', re.MULTILINE)
+"""Lines that no script has, and nearly every config."""
+
+
+def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
+    """Refuses, as a callback of click, what the hook could not be built with."""
+    if value is not None:
+        try:
+            check_argument(option.name or '', value)
+        except (TypeError, ValueError) as error:
+            said = str(error).partition(': ')[2].rstrip('.')
+            raise click.BadParameter(said) from error
+    return value
+
+
+@options.command(
+    'run',
+    'that of the program',
+    # what follows the program is the program's
+    context_settings={'allow_interspersed_args': False},
+)
+@click.option(
+    '--interval',
+    type=int,
+    callback=_check,
+    metavar='N',
+    help="Iterations per record; by default LoggerHook's interval.",
+)
+@click.option(
+    '--gpu-sample-period',
+    'gpu_sample_period_s',
+    type=float,
+    callback=_check,
+    metavar='SECONDS',
+    help='Time between two samples of the GPU; by default 0.2.',
+)
+@click.option(
+    '--summary/--no-summary', default=None, help='Log a summary when training ends.'
+)
+@click.option(
+    '--worker-nice',
+    type=int,
+    callback=_check,
+    metavar='N',
+    help="Nice value of the train loader's workers, 0 to 19.",
+)
+@click.option(
+    '--stuck-after',
+    'stuck_after_s',
+    type=float,
+    callback=_check,
+    metavar='SECONDS',
+    help='Say where training stands when nothing goes on for so long; 0 is never.',
+)
+@click.option('--scalars', type=click.Choice(('main', 'all')), help='What to log.')
+@click.option('-m', 'is_module', is_flag=True, help='Run a module, as python -m does.')
+@click.argument(
+    'program', nargs=-1, required=True, type=click.UNPROCESSED, metavar='PROGRAM...'
+)
+def run(is_module: bool, program: Sequence[str], **arguments: Any) -> NoReturn:
+    """Run a program; each MMEngine training in it has GPUEfficiencyHook.
+
+    PROGRAM is a Python script or any command that starts one, with its arguments. No
+    file is touched, and another program runs as ever. A hook that the config names
+    keeps its arguments, but for those given here. MMGPU_DISABLE=1 in the environment
+    switches the hook off.
+
+    \b
+    mmgpu run tools/train.py CONFIG
+    mmgpu run torchrun --nproc_per_node 8 tools/train.py CONFIG --launcher pytorch
+    mmgpu run bash tools/dist_train.sh CONFIG 8
+    """
+    given = {name: value for name, value in arguments.items() if value is not None}
+    environ = dict(os.environ)
+    if is_disabled(environ):
+        _warn(f'{DISABLE} is set, so the program runs without GPUEfficiencyHook.')
+    else:
+        environ = switch_on(environ, given)
+    _become(_complete(program, is_module), environ)
+
+
+def _complete(program: Sequence[str], is_module: bool) -> list[str]:
+    """The words to start: a Python script or module by the Python that runs us."""
+    if is_module:
+        return [sys.executable, '-m', *program]
+    if not program[0].endswith('.py'):
+        return list(program)
+    try:
+        text = Path(program[0]).read_text(errors='replace')
+    except OSError as error:
+        raise UserError(
+            f'expected a Python script, found {error.strerror!r} for {program[0]!r}.'
+        ) from error
+    # which would run, do nothing and end well
+    if _CONFIG.search(text):
+        raise UserError(
+            f'expected a script that trains, found a config of MMEngine; write "mmgpu '
+            f'run tools/train.py {program[0]}".'
+        )
+    return [sys.executable, *program]
+
+
+def _become(words: Sequence[str], environ: dict[str, str]) -> NoReturn:
+    """Let the program take our place: signals and exit code are its own then."""
+    # Python ignores these, and the program would inherit that
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored, signal.SIG_DFL)
+    try:
+        os.execvpe(words[0], list(words), environ)
+    except PermissionError as error:
+        raise UserError(
+            f'expected a program, found {words[0]!r}, which may not be executed; if '
+            f'it is a shell script, write "mmgpu run bash {words[0]} ...".'
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f'expected a program, {words[0]!r} could not be started: {error.strerror}.'
+        ) from error

@@ -1,0 +1,63 @@
+"""The environment variables that switch our hook on and off, and what they hold.
+
+``mmgpu run`` sets them, its children inherit them, and the hook reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mmgpu_hooks.config.hook_arguments import check_argument
+
+RUN = 'MMGPU_RUN'
+"""Switches the hook on in every MMEngine training; holds its arguments, as JSON."""
+DISABLE = 'MMGPU_DISABLE'
+"""Switches everything of ours off, a hook that a config names too; ``0`` is not set."""
+
+SWITCHES = (RUN, DISABLE)
+
+INJECTED = Path(__file__).resolve().parents[1] / 'injected'
+"""The folder that ``mmgpu run`` puts on ``PYTHONPATH``: a ``sitecustomize`` alone."""
+
+
+def is_disabled(environ: Mapping[str, str]) -> bool:
+    """Says whether the user has switched everything of ours off."""
+    return environ.get(DISABLE, '') not in ('', '0')
+
+
+def switch_on(
+    environ: Mapping[str, str], arguments: Mapping[str, Any]
+) -> dict[str, str]:
+    """Makes the environment in which every MMEngine training has the hook.
+
+    Args:
+        environ: The environment as it is.
+        arguments: Of the hook, those that were given.
+    """
+    ours, path = str(INJECTED), environ.get('PYTHONPATH', '')
+    folders = path.split(os.pathsep) if path else []
+    others = [folder for folder in folders if folder != ours]
+    return {
+        **environ,
+        RUN: json.dumps(dict(arguments)),
+        'PYTHONPATH': os.pathsep.join([ours, *others]),
+    }
+
+
+def read_arguments(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Reads the arguments of the hook that :func:`switch_on` left.
+
+    Raises:
+        ValueError: If they are none that the hook can be built with.
+    """
+    found = json.loads(environ.get(RUN) or '{}')
+    try:
+        for name, value in found.items():
+            check_argument(name, value)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f'{RUN} is not as mmgpu run left it') from error
+    return dict(found)

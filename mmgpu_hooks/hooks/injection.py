@@ -1,0 +1,119 @@
+"""Adds the hook to the Runners of a training that ``mmgpu run`` has started."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from mmgpu_hooks.config.switches import read_arguments
+from mmgpu_hooks.measure.clock import monotonic_s
+from mmgpu_hooks.measure.patches import Patches
+
+COMMAND = 'mmgpu run'
+_RUNNERS = ('Runner', 'FlexibleRunner')
+
+
+def inject(module: Any, began_s: float) -> None:
+    """Have each Runner of a module add our hook when it registers its hooks.
+
+    Nothing more is imported before a Runner is built.
+
+    Args:
+        module: ``mmengine.runner.runner`` or ``mmengine.runner._flexible_runner``.
+        began_s: When this process began, by the monotonic clock.
+
+    Raises:
+        ValueError: If the environment holds arguments that the hook does not take.
+    """
+    arguments = read_arguments(os.environ)
+    for name in _RUNNERS:
+        kind = vars(module).get(name)
+        if kind is not None and kind.__module__ == module.__name__:
+            _inject_into(kind, arguments, began_s)
+
+
+def _inject_into(kind: Any, arguments: Mapping[str, Any], began_s: float) -> None:
+    original, start = kind.register_hooks, _Start(kind, began_s)
+
+    @functools.wraps(original)
+    def register_hooks(runner: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(runner, *args, **kwargs)
+        try:
+            hook = _provide_hook(runner, arguments)
+            if hook is not None:
+                hook.before_hook_s = start.take()
+        except Exception as error:  # noqa: BLE001  # training must not see it
+            runner.logger.warning(
+                f'{COMMAND}: GPUEfficiencyHook could not be added '
+                f'({type(error).__name__}: {error}); training goes on without it.'
+            )
+        return result
+
+    Patches().set(kind, 'register_hooks', register_hooks)
+
+
+def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
+    """Add the hook where there is none, and have the arguments of the command win.
+
+    Hooks are judged once they are built, so every spelling of a config counts.
+
+    Returns:
+        The hook that records; ``None`` for a Runner that never trains.
+    """
+    from mmgpu_hooks.hooks.gpu_efficiency_hook import GPUEfficiencyHook
+
+    given = ', '.join(f'{name}={value!r}' for name, value in arguments.items())
+    hooks = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
+    if hooks:
+        if arguments:
+            hooks[0].change_arguments(arguments)
+            runner.logger.info(
+                f"GPUEfficiencyHook: {COMMAND} sets {given}, over the config's own."
+            )
+        return hooks[0]
+    if runner._train_loop is None:
+        return None
+    hook = GPUEfficiencyHook(**arguments)
+    hook.added_by = COMMAND
+    runner.register_hook(hook)
+    with_arguments = f' with {given}' if given else ''
+    runner.logger.info(f'GPUEfficiencyHook: switched on by {COMMAND}{with_arguments}.')
+    return hook
+
+
+class _Start:
+    """Times the start of this process until its first Runner has its hooks.
+
+    Args:
+        kind: The class of the Runner, which was imported just now.
+        began_s: When the process began, by the monotonic clock.
+    """
+
+    def __init__(self, kind: Any, began_s: float) -> None:
+        self._pid = os.getpid()
+        self._began_s, self._imported_s = began_s, monotonic_s()
+        self._building_s: float | None = None
+        self._patches = Patches()
+        original = kind.__init__
+
+        @functools.wraps(original)
+        def __init__(runner: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            if self._building_s is None:
+                self._building_s = monotonic_s()
+                self._patches.close()
+            original(runner, *args, **kwargs)
+
+        self._patches.set(kind, '__init__', __init__)
+
+    def take(self) -> dict[str, float] | None:
+        """The parts, the first time; ``None`` in a process forked meanwhile."""
+        pid, self._pid = self._pid, 0
+        if pid != os.getpid() or self._building_s is None:
+            return None
+        return {
+            'imports': self._imported_s - self._began_s,
+            'config': self._building_s - self._imported_s,
+            'model': monotonic_s() - self._building_s,
+        }

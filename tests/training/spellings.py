@@ -1,0 +1,103 @@
+"""Builds Runners whose hook is spelled in each way, for ``mmgpu run`` to find it.
+
+As a script, with a folder: prints what hooks of ours each Runner has, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.registry import HOOKS
+from mmengine.runner import FlexibleRunner, Runner
+
+BARE, DOTTED = 'GPUEfficiencyHook', 'mmgpu_hooks.GPUEfficiencyHook'
+# before the toys, which import us
+IS_REGISTERED = HOOKS.get(BARE) is not None
+
+from training.toy import ToyModel, build_runner, log_of, train, validation  # noqa: E402
+
+GIVEN: dict[str, Any] = {'interval': 3, 'stuck_after_s': 9}
+
+
+def list_spellings() -> dict[str, dict[str, Any]]:
+    """Arguments of a toy's Runner, by spelling."""
+    from mmgpu_hooks import GPUEfficiencyHook
+
+    whole = f'{GPUEfficiencyHook.__module__}.{GPUEfficiencyHook.__name__}'
+    return {
+        'none': {'hook': None},
+        'bare': {'hook': {'type': BARE, **GIVEN}},
+        'dotted': {'hook': {'type': DOTTED, **GIVEN}},
+        'listed': {'hook': None, 'custom_hooks': [{'type': whole, **GIVEN}]},
+        'class': {
+            'hook': None,
+            'custom_hooks': [{'type': GPUEfficiencyHook, **GIVEN}],
+        },
+        'object': {'hook': None, 'custom_hooks': [GPUEfficiencyHook(**GIVEN)]},
+        'flexible, none': {'hook': None, 'kind': FlexibleRunner},
+        'flexible, bare': {'hook': {'type': BARE, **GIVEN}, 'kind': FlexibleRunner},
+    }
+
+
+def describe(runner: Any) -> list[dict[str, Any]]:
+    """Each hook of ours."""
+    return [
+        {
+            'interval': hook.interval,
+            'stuck_after_s': hook.stuck_after_s,
+            'added_by': hook.added_by,
+        }
+        for hook in runner.hooks
+        if type(hook).__name__ == BARE
+    ]
+
+
+def validate_only(folder: Path) -> Any:
+    """A Runner without a training."""
+    return Runner(ToyModel(), str(folder), **validation(0.0))
+
+
+def from_config(folder: Path) -> Any:
+    """A Runner of a config, which names no hook."""
+    config = {
+        'model': {'type': 'training.toy.ToyModel'},
+        'work_dir': str(folder),
+        'train_cfg': {'by_epoch': True, 'max_epochs': 1},
+        'train_dataloader': {
+            'dataset': {'type': 'training.toy.ToyDataset', 'length': 2},
+            'sampler': {'type': 'DefaultSampler'},
+            'batch_size': 1,
+        },
+        'optim_wrapper': {'optimizer': {'type': 'SGD', 'lr': 0.01}},
+    }
+    return Runner.from_cfg(Config(config))
+
+
+def train_with_late_hook(folder: Path) -> tuple[Any, str]:
+    """A Runner whose script registers the hook when it is built; and its log."""
+    runner = build_runner(folder, hook=None, log_interval=4)
+    runner.register_hook({'type': BARE, 'interval': 3})
+    train(runner)
+    return runner, log_of(runner)
+
+
+def main(folder: Path) -> None:
+    """Build each, and train one."""
+    runners = {
+        'validates only': validate_only(folder / 'validates'),
+        'from_cfg': from_config(folder / 'from_cfg'),
+    }
+    for name, arguments in list_spellings().items():
+        runners[name] = build_runner(folder / name, **arguments)
+    found: dict[str, Any] = {name: describe(one) for name, one in runners.items()}
+    late, log = train_with_late_hook(folder / 'late')
+    found.update({'late': describe(late), 'log of late': log})
+    print(json.dumps({**found, 'is registered': IS_REGISTERED}))
+
+
+if __name__ == '__main__':
+    main(Path(sys.argv[1]))
