@@ -6,6 +6,7 @@ import ast
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from mmgpu_hooks.config.files import read_source
@@ -79,27 +80,30 @@ def write_beside_run(
     config = config_path if config_path and os.path.isfile(config_path) else None
     stem = Path(config or 'config').stem.removesuffix(SUFFIX)
     target = files.run_folder / f'{stem}{SUFFIX}.py'
-    outcome = RewriteOutcome('refused', target, reason=f'{target}: no copy of the run')
+    reason: str | None = None
     if copy is None:
-        return outcome, found
+        reason = "expected a copy of the config in the run's folder, found none"
+        return RewriteOutcome('refused', target, reason=reason), found
     try:
-        for text in _list_texts(config, copy, target):
-
-            def rewrite(
-                settings: Mapping[str, Setting], text: str = text
-            ) -> RewriteOutcome:
-                return write_variant(text, settings, target)
-
+        for text, loaded in _list_texts(config, copy, target):
+            rewrite = partial(write_variant, text, loaded, target)
             outcome, kept, _ = apply_recommended(found, rewrite)
             if outcome.status != 'refused':
                 return outcome, kept
-    except (RefusedError, LoadError, OSError) as error:
-        outcome = RewriteOutcome('refused', copy, reason=f'{copy}: {error}')
-    return outcome, found
+        reason = outcome.reason
+    except LoadError as error:
+        reason = f"the run's copy of the config does not load ({error})"
+    except (RefusedError, OSError) as error:
+        reason = f"the run's copy of the config cannot be read ({error})"
+    return RewriteOutcome('refused', target, reason=reason), found
 
 
-def _list_texts(config: str | None, copy: Path, target: Path) -> Iterator[str]:
-    """Texts of configs that train what the run trained, the shortest first.
+def _list_texts(
+    config: str | None, copy: Path, target: Path
+) -> Iterator[tuple[str, FlatConfig]]:
+    """Texts of configs that train what the run trained, and as they are loaded.
+
+    The shortest comes first.
 
     Raises:
         RefusedError: If the run's copy is no config.
@@ -107,15 +111,24 @@ def _list_texts(config: str | None, copy: Path, target: Path) -> Iterator[str]:
     """
     whole = read_source(copy)[0].decode()
     trained = read_config(copy)
-    if config is not None and not _is_pure_python(config):
-        child = f'_base_ = {config!r}\n'
-        try:
-            loaded = read_config(target, {target: child.encode()})
-        except LoadError:
-            loaded = {}
-        if _trains_the_same(loaded, trained):
-            yield child
-    yield _start_anew(whole)
+    child = None if config is None else _inherit(config, target)
+    if child is not None and _trains_the_same(child[1], trained):
+        yield child
+    fresh = _start_anew(whole)
+    if fresh != whole:
+        trained = read_config(target, {target: fresh.encode()})
+    yield fresh, trained
+
+
+def _inherit(config: str, target: Path) -> tuple[str, FlatConfig] | None:
+    """A child of a config, and as it is loaded; ``None`` where it can have none."""
+    text = f'_base_ = {config!r}\n'
+    try:
+        if _is_pure_python(config):
+            return None
+        return text, read_config(target, {target: text.encode()})
+    except (RefusedError, LoadError, OSError):
+        return None
 
 
 def _is_pure_python(config: str) -> bool:

@@ -166,7 +166,7 @@ def rewrite_config(
 
 
 def write_variant(
-    text: str, settings: Mapping[str, Setting], output: Path
+    text: str, loaded: FlatConfig, output: Path, settings: Mapping[str, Setting]
 ) -> RewriteOutcome:
     """Writes a config with other settings than a text has, proven by loading it there.
 
@@ -174,13 +174,14 @@ def write_variant(
 
     Args:
         text: Of the config without the settings; it need be in no file.
-        settings: As :func:`rewrite_config` takes them.
+        loaded: The same, as MMEngine loads it.
         output: The file to write. Other content of it is kept as ``.bak``.
+        settings: As :func:`rewrite_config` takes them.
 
     Returns:
         What came of it. What cannot be written is refused there, never raised.
     """
-    return _or_refused(output, lambda: _edit_text(text, settings, output))
+    return _or_refused(output, lambda: _edit_text(text, loaded, output, settings))
 
 
 def enable_hook(source: Path, options: Options) -> RewriteOutcome:
@@ -251,11 +252,11 @@ def _edit_and_write(
 
 
 def _edit_text(
-    text: str, settings: Mapping[str, Setting], output: Path
+    text: str, loaded: FlatConfig, output: Path, settings: Mapping[str, Setting]
 ) -> RewriteOutcome:
     """Edits a text that is in no file, and writes the result."""
     import_mmengine()
-    job = _Job(output, output, Module(text), text, is_file=False)
+    job = _Job(output, output, Module(text), text, loaded)
     try:
         verify_output(output)
         with hold_folder(output.parent) as unheld:
@@ -319,8 +320,8 @@ class _Job:
     text: str
     """As it is after the edits so far."""
 
-    is_file: bool = True
-    """False if the source is a text alone."""
+    loaded: FlatConfig | None = None
+    """The source as MMEngine loads it. By default it is loaded first."""
     changes: dict[str, Setting] = field(default_factory=dict)
     done: dict[str, Setting] = field(default_factory=dict)
     """The changes so far, and the variables that were changed in their place."""
@@ -422,10 +423,10 @@ class _Job:
         return find_hooks(after)
 
     def _load_source(self) -> FlatConfig:
-        text = self.original.text.encode()
-        contents = None if self.is_file else {self.source: text}
+        if self.loaded is not None:
+            return self.loaded
         try:
-            return read_config(self.source, contents)
+            return read_config(self.source)
         except LoadError as error:
             raise RefusedError(
                 f'expected a config that MMEngine loads, it does not ({error}); '

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib
 import multiprocessing
 import os
@@ -23,6 +24,8 @@ import torch.distributed
 from mmengine.config import Config
 from mmengine.runner import Runner
 
+from mmgpu_hooks.adviser.process import ask_adviser
+from mmgpu_hooks.hooks import gpu_efficiency_hook
 from training.toy import AfterIteration
 
 BASE = """\
@@ -146,6 +149,7 @@ def _train(
     sys.stdout = sys.stderr = stream = console.open('w', buffering=1)
     for number in (1, 2):
         os.dup2(stream.fileno(), number)
+    _allow_for_a_busy_machine()
     # the layout of the config's copy is a second of every start
     layout: Any = importlib.import_module('mmengine.config.config')
     layout.FormatCode = lambda text, **_: (text, True)
@@ -167,6 +171,10 @@ def _train(
     # where a file system of its own is seen by it alone
     print(f'{IN_FOLDER}{sorted(os.listdir(runner.log_dir))}')
     sys.exit(SCRIPT_CODE)
+
+
+def _allow_for_a_busy_machine() -> None:
+    gpu_efficiency_hook.ask_adviser = functools.partial(ask_adviser, limit_s=60.0)
 
 
 def interrupt(runner: Runner) -> None:
@@ -255,6 +263,7 @@ def train_ranks(config: Path, work_dir: Path) -> subprocess.CompletedProcess[str
 
 
 def _main(config: str, work_dir: str) -> None:
+    _allow_for_a_busy_machine()
     torch.set_num_threads(1)
     torch.distributed.init_process_group('gloo')
     loaded = Config.fromfile(config)

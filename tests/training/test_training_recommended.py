@@ -16,6 +16,7 @@ from mmengine.config import Config
 
 from mmgpu_hooks.adviser import process
 from mmgpu_hooks.adviser.process import ask_adviser
+from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.measure.now import parse_process_start
 from training import recommended as endings
 from training.recommended import (
@@ -76,7 +77,9 @@ def test_a_training_that_completes_leaves_a_child_of_its_config(completed, tmp_p
     assert copy.train_dataloader.num_workers == change['num_workers']
 
 
-def test_the_commands_take_a_folder_with_it_as_one_without(completed, ask):
+def test_the_commands_take_a_folder_with_it_as_one_without(
+    completed, ask, tmp_path, capsys
+):
     config, ended = completed
     answer = ask('recommend', ended.work_dir, '--dry-run')
     path = ended.folder / 'mine_recommended.py'
@@ -84,6 +87,10 @@ def test_the_commands_take_a_folder_with_it_as_one_without(completed, ask):
     assert change['new'] == Config.fromfile(path).train_dataloader.num_workers
     assert answer['config'] == str(config)
     assert ask('why', ended.work_dir)['state'] == 'completed'
+    page = tmp_path / 'report.html'
+    assert main(['report', str(ended.work_dir), '--output', str(page)]) == 0
+    assert 'num_workers' in page.read_text()
+    capsys.readouterr()
     # beside the config, as before
     output = ask('recommend', ended.work_dir)['output']
     assert Path(output) == config.with_name('mine_recommended.py')
