@@ -399,7 +399,7 @@ def build_planted(
         hooks={
             'checkpoint': {**SAVES, 'interval': save_interval},
             # a class: MMEngine would import it while the Runner is being built
-            'gpu_efficiency': {'type': GPUEfficiencyHook},
+            'gpu_efficiency': {'type': GPUEfficiencyHook, 'write_config': False},
         },
         custom_hooks=[PlantedBefore(), PlantedAfter(), *custom_hooks],
         log_processor={'by_epoch': loop == 'epoch'},

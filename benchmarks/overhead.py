@@ -290,7 +290,7 @@ class EmptyHook(Hook):
 
 def ours() -> GPUEfficiencyHook:
     """The hook with everything on, but for the text at the end."""
-    return GPUEfficiencyHook(summary=False)
+    return GPUEfficiencyHook(summary=False, write_config=False)
 
 
 class Account:

@@ -244,7 +244,7 @@ _base_ = '{root}/configs/demo/rtmdet-tiny_demo.py'
 default_hooks = dict(
     logger=dict(interval=3),
     checkpoint=dict(by_epoch=False, interval=6, max_keep_ckpts=1),
-    gpu_efficiency=dict(summary=False))
+    gpu_efficiency=dict(summary=False, write_config=False))
 custom_hooks = []
 train_dataloader = dict(
     num_workers={num_workers}, persistent_workers=True,

@@ -15,7 +15,11 @@ from torch import nn
 from torch.utils.data import Dataset
 
 SAVES = {'type': 'CheckpointHook', 'by_epoch': False}
-HOOK = {'type': 'mmgpu_hooks.GPUEfficiencyHook', 'summary': False}
+HOOK = {
+    'type': 'mmgpu_hooks.GPUEfficiencyHook',
+    'summary': False,
+    'write_config': False,
+}
 
 
 class Sized(Dataset[dict]):

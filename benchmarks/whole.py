@@ -213,10 +213,10 @@ def follow(folder: Path, next_line: str) -> tuple[str, str | None]:
         What it printed, and the config that is to be trained; ``None`` without one.
     """
     words = shlex.split(next_line)
-    if words[0] == 'train':
-        return next_line, words[1]
+    if words[0] in ('python', 'train'):
+        return next_line, words[2] if words[0] == 'python' else words[1]
     if words[0] != 'mmgpu':
-        raise SystemExit(f'expected a command of mmgpu, or `train`; found {next_line}')
+        raise SystemExit(f'expected a command of mmgpu, or a training: {next_line}')
     answer = run(folder, ['mmgpu_hooks', *words[1:]])
     written = re.search(r'^Written +(\S.*)$', answer, re.MULTILINE)
     return answer, written and written[1]

@@ -12,8 +12,9 @@ from mmgpu_hooks.commands import exit_codes, options, rewriting
 from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.commands.runs import find_config, judge_runs
 from mmgpu_hooks.config.loading import read_drift
+from mmgpu_hooks.config.recommended import apply_recommended
 from mmgpu_hooks.config.rewrite import Options, rewrite_config
-from mmgpu_hooks.recommend.policy import NICE_KEY, VALIDATION_KEY, leave_out
+from mmgpu_hooks.recommend.policy import VALIDATION_KEY, leave_out
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import RunFiles
 from mmgpu_hooks.show.recommendation import Answer, describe_answer, render_json
@@ -91,19 +92,10 @@ def rewrite_judged(
     # before the rewrite, which may edit this very file
     drift = read_drift(config, copy) if copy is not None and config != copy else None
     found = answer.recommendation
-    settings = {change.key: change.new for change in found.changes}
-    outcome = rewrite_config(config, settings, **vars(target))
-    for keys in ((VALIDATION_KEY,), (NICE_KEY,), (VALIDATION_KEY, NICE_KEY)):
-        rest = {key: new for key, new in settings.items() if not key.startswith(keys)}
-        if outcome.status != 'refused' or rest == settings:
-            continue
-        # what is right for training is not lost for what this config cannot take
-        again = rewrite_config(config, rest, **vars(target))
-        if again.status != 'refused' and (rest or keys == (NICE_KEY,)):
-            found = leave_out(found, keys, 'This config cannot take its changes.')
-            named = ' and '.join(key.rstrip('.') for key in keys)
-            notes.append(f'{named} was left out. {outcome.reason}.')
-            outcome = again
+    outcome, found, left_out = apply_recommended(
+        found, lambda settings: rewrite_config(config, settings, **vars(target))
+    )
+    notes += left_out
     if drift and outcome.proven:
         notes.append(drift)
     if outcome.status == 'unchanged':

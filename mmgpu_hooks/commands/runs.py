@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from mmgpu_hooks.judge.ranks import compare_ranks, join_ranks, with_saves_of
+from mmgpu_hooks.judge.ranks import choose_judged, compare_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.judge.verdict import diagnose_run
@@ -88,16 +88,7 @@ def read_run(folder: Path) -> ReadRun:
     evidence, notes = read_other_ranks(files.other_ranks)
     found = [Run(one) for one in evidence]
     ranks = compare_ranks(run, found, notes)
-    if ranks is None or not ranks.rows:
-        return ReadRun(files, run, ranks)
-    judged, why = ranks.slowest, 'holds the others up'
-    if judged is None:
-        judged = max(ranks.rows, key=lambda row: row.data_wait_s).rank
-        why = 'waits most for data'
-    joined = join_ranks(ranks, [run, *found])
-    note = f'Rank {judged} of {ranks.world_size} {why} and is judged.'
-    chosen = with_saves_of(next(r for r in joined if r.run.rank == judged), run)
-    return ReadRun(files, chosen, replace(ranks, notes=(note, *ranks.notes)))
+    return ReadRun(files, *choose_judged(ranks, [run, *found]))
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[ReadRun, RunPool, tuple[str, ...]]:

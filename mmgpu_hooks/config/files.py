@@ -179,16 +179,34 @@ def write_config(
         raise RefusedError(
             'expected the config to stay as it was, it changed meanwhile; run again'
         )
-    real = locate_real(path, target)
-    verify_output(real)  # before a backup is made of it
+    return replace_config(locate_real(path, target), content, status)
+
+
+def replace_config(
+    path: Path, content: bytes, like: os.stat_result | None = None
+) -> Path | None:
+    """Puts a config in place, and keeps a copy of other content that was there.
+
+    Args:
+        path: The file to write, which need not be there.
+        content: The new bytes.
+        like: As :func:`write_atomic` takes it.
+
+    Returns:
+        The backup of what was overwritten, if that had other content.
+
+    Raises:
+        OSError: If something cannot be written; then nothing has changed.
+    """
+    verify_output(path)  # before a backup is made of it
     # what says otherwise, a copy too, may be hand-made, and is kept
-    old = real.read_bytes() if real.exists() else content
-    backup = locate_backup(real, old) if old != content else None
+    old = path.read_bytes() if path.exists() else content
+    backup = locate_backup(path, old) if old != content else None
     fresh = backup is not None and not backup.exists()
     if backup is not None:
-        write_atomic(backup, old, real.stat())
+        write_atomic(backup, old, path.stat())
     try:
-        write_atomic(real, content, status)
+        write_atomic(path, content, like)
     except BaseException:
         if backup is not None and fresh:
             backup.unlink()

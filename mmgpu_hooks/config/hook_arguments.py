@@ -75,6 +75,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
         _SECONDS, 0, 86_400, 'in seconds, by default 60; 0 is off'
     ),
     'scalars': _check_scalars,
+    'write_config': _check_flag,
 }
 ARGUMENTS = tuple(_CHECKS)
 """Names of all arguments."""

@@ -21,6 +21,8 @@ from mmgpu_hooks.config.files import (
     read_source,
     render_diff,
     render_error,
+    replace_config,
+    verify_output,
     verify_source,
     write_config,
 )
@@ -163,6 +165,25 @@ def rewrite_config(
     )
 
 
+def write_variant(
+    text: str, loaded: FlatConfig, output: Path, settings: Mapping[str, Setting]
+) -> RewriteOutcome:
+    """Writes a config with other settings than a text has, proven by loading it there.
+
+    The proof is that of :func:`rewrite_config`: against what the text itself loads as.
+
+    Args:
+        text: Of the config without the settings; it need be in no file.
+        loaded: The same, as MMEngine loads it.
+        output: The file to write. Other content of it is kept as ``.bak``.
+        settings: As :func:`rewrite_config` takes them.
+
+    Returns:
+        What came of it. What cannot be written is refused there, never raised.
+    """
+    return _or_refused(output, lambda: _edit_text(text, loaded, output, settings))
+
+
 def enable_hook(source: Path, options: Options) -> RewriteOutcome:
     """Adds ``GPUEfficiencyHook`` to a config, and drops no other hook.
 
@@ -183,11 +204,15 @@ def _rewrite(
     source: Path, edit: Callable[[_Job], None], options: Options
 ) -> RewriteOutcome:
     source = Path(source)
+    return _or_refused(source, lambda: _edit_and_write(source, edit, options))
+
+
+def _or_refused(source: Path, work: Callable[[], RewriteOutcome]) -> RewriteOutcome:
     try:
         # parsing an old config may warn of its escape sequences
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
-            return _edit_and_write(source, edit, options)
+            return work()
     except RefusedError as refusal:
         place = f'{source}:{refusal.line}' if refusal.line else f'{source}'
         reason = f'{place}: {refusal}'
@@ -224,6 +249,36 @@ def _edit_and_write(
         )
         outcome = replace(outcome, notes=(*outcome.notes, note))
     return outcome
+
+
+def _edit_text(
+    text: str, loaded: FlatConfig, output: Path, settings: Mapping[str, Setting]
+) -> RewriteOutcome:
+    """Edits a text that is in no file, and writes the result."""
+    import_mmengine()
+    job = _Job(output, output, Module(text), text, loaded)
+    try:
+        verify_output(output)
+        with hold_folder(output.parent) as unheld:
+            job.prove(lambda before: parse_settings(settings))
+            if job.text == text:
+                return RewriteOutcome('unchanged', output, proven=True)
+            if unheld is None:
+                remove_leftovers(output.parent)
+            backup = replace_config(output, job.text.encode())
+    except OSError as error:
+        # it is the only file there is
+        raise RefusedError(render_error(error)) from error
+    return RewriteOutcome(
+        'rewritten',
+        output,
+        output,
+        job.text,
+        backup=backup,
+        changes=job.changes,
+        notes=tuple(dict.fromkeys(job.notes)),
+        proven=True,
+    )
 
 
 def _prove(
@@ -265,6 +320,8 @@ class _Job:
     text: str
     """As it is after the edits so far."""
 
+    loaded: FlatConfig | None = None
+    """The source as MMEngine loads it. By default it is loaded first."""
     changes: dict[str, Setting] = field(default_factory=dict)
     done: dict[str, Setting] = field(default_factory=dict)
     """The changes so far, and the variables that were changed in their place."""
@@ -366,6 +423,8 @@ class _Job:
         return find_hooks(after)
 
     def _load_source(self) -> FlatConfig:
+        if self.loaded is not None:
+            return self.loaded
         try:
             return read_config(self.source)
         except LoadError as error:

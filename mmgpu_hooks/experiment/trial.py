@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.config.switches import SWITCHES
+from mmgpu_hooks.experiment.children import end_child, signal_group
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 from mmgpu_hooks.schema.tried import Trial, TrialSpec
 
@@ -29,7 +29,6 @@ EVENTS_NAME = 'events.jsonl'
 """What the training reports: a JSON line for each block, and one when it is over."""
 
 _POLL_S = 0.05
-_GONE_WITHIN_S = 5.0
 _LONGEST_REASON = 300
 
 
@@ -87,11 +86,11 @@ class RunningTrial:
 
     def hold(self) -> None:
         """Stop it and its workers where they are, until `resume`."""
-        self._signal(signal.SIGSTOP)
+        signal_group(self._process, signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let it run on from where it was held."""
-        self._signal(signal.SIGCONT)
+        signal_group(self._process, signal.SIGCONT)
 
     def read_events(self) -> list[dict[str, Any]]:
         """What it has reported since, after a short wait where that is nothing.
@@ -120,27 +119,8 @@ class RunningTrial:
 
         What the kernel cannot end within seconds is left to it.
         """
-        import psutil
-
-        # held first, so that nothing starts another process meanwhile
-        self.hold()
-        family = []
-        with contextlib.suppress(psutil.Error):
-            family = psutil.Process(self._process.pid).children(recursive=True)
-        self._signal(signal.SIGKILL)
-        for process in family:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GONE_WITHIN_S)
-        deadline_s = monotonic_s() + _GONE_WITHIN_S
-        while any(map(_is_alive, family)) and monotonic_s() < deadline_s:
-            time.sleep(0.01)
+        end_child(self._process)
         self.finish()
-
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
 
     def _read_last_line(self) -> str:
         lines = self._log.read_text('utf-8', 'replace').splitlines()
@@ -178,16 +158,6 @@ def read_tree_cpu_s(pid: int | None = None) -> float:
             with contextlib.suppress(psutil.Error):
                 total_s += math.fsum(process.cpu_times()[:4])
     return total_s
-
-
-def _is_alive(process: Any) -> bool:
-    import psutil
-
-    try:
-        # a zombie is dead; in a container no parent may collect it
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
 
 
 def classify_exit(code: int, last_line: str) -> tuple[str, str]:

@@ -7,11 +7,9 @@ standard input asks for a block.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -29,11 +27,11 @@ from mmgpu_hooks.config.settings import (
     complete_settings,
     is_our_hook,
 )
+from mmgpu_hooks.experiment.children import die_with_parent
 from mmgpu_hooks.experiment.trial import ENDLESS, EVENTS_NAME, shorten
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.schema.tried import TrialSpec
 
-_PR_SET_PDEATHSIG = 1
 _VALIDATION = ('val_cfg', 'val_dataloader', 'val_evaluator')
 _TEST = ('test_cfg', 'test_dataloader', 'test_evaluator')
 _CONTENT_OF_SAVES = ('save_optimizer', 'save_param_scheduler')
@@ -317,7 +315,7 @@ def _set_hooks(config: Any, spec: TrialSpec) -> None:
     if spec.hook is not None:
         # what the user had set of it stays
         own = dict(ours[0]) if ours else {}
-        fixed = {'type': HOOK_TYPE, 'summary': False}
+        fixed = {'type': HOOK_TYPE, 'summary': False, 'write_config': False}
         hooks[HOOK_KEY] = {**own, **fixed, **spec.hook}
     elif spec.keeps_hook and ours:
         hooks[HOOK_KEY] = {**ours[0], 'summary': False}
@@ -360,26 +358,6 @@ def classify_error(kind: str, message: str) -> tuple[str, str]:
     said = f'{kind} {message}'.lower()
     is_full = kind.endswith('MemoryError') or any(part in said for part in _NO_MEMORY)
     return 'out_of_memory' if is_full else 'failed', shorten(line)
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process, and those it forks, when their parent ends.
-
-    A held worker would not notice the end of its training. Linux only.
-
-    Raises:
-        SystemExit: If the parent is gone already.
-    """
-    prctl = getattr(ctypes.CDLL(None), 'prctl', None)
-    if prctl is not None:
-
-        def ask() -> None:
-            prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-
-        ask()
-        os.register_at_fork(after_in_child=ask)
-    if os.getppid() != parent:
-        raise SystemExit('the process that started this trial is gone')
 
 
 def main(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 
+from mmgpu_hooks.adviser.process import ask_adviser
 from mmgpu_hooks.config.hook_arguments import ARGUMENTS, check_argument
 from mmgpu_hooks.config.switches import DISABLE, is_disabled
 from mmgpu_hooks.hooks.recorder import Recorder
@@ -96,6 +98,9 @@ class GPUEfficiencyHook(Hook):
             many seconds and 20 times what it usually takes (10 times so many where it
             has not ended once). Nothing is ended. Defaults to 60; 0 switches it off.
         scalars: ``main`` or ``all``, as above. Defaults to ``main``.
+        write_config: Whether a training that ends by itself leaves the recommended
+            config in the run's folder. A child process writes it, after everything
+            else, in a second or two and at most 10. Defaults to True.
 
     Raises:
         TypeError: If an argument has another type.
@@ -123,6 +128,7 @@ class GPUEfficiencyHook(Hook):
         worker_nice: int | None = None,
         stuck_after_s: float = 60,
         scalars: str = 'main',
+        write_config: bool = True,
     ) -> None:
         check_argument('interval', interval)
         check_argument('gpu_sample_period_s', gpu_sample_period_s)
@@ -130,11 +136,13 @@ class GPUEfficiencyHook(Hook):
         check_argument('worker_nice', worker_nice)
         check_argument('stuck_after_s', stuck_after_s)
         check_argument('scalars', scalars)
+        check_argument('write_config', write_config)
         self.interval = interval
         self.scalars = scalars
         self.stuck_after_s = float(stuck_after_s)
         self.gpu_sample_period_s = float(gpu_sample_period_s)
         self.summary = summary
+        self.write_config = write_config
         self.worker_nice = worker_nice
         self._set_live_parts()
 
@@ -270,21 +278,29 @@ class GPUEfficiencyHook(Hook):
             # it notes what fails as it ends
             path = self._guard.run('end', recorder.finish, error)
         self._recorder = None
-        if recorder is not None and path is not None and self.summary:
-            self._guard.run('summary', self._log_summary, path, recorder.end)
+        is_wanted = self.summary or self.write_config
+        if recorder is not None and path is not None and is_wanted:
+            self._guard.run('summary', self._sum_up, path, recorder.end)
 
-    def _log_summary(self, path: Path, end: EndRecord | None) -> None:
+    def _sum_up(self, path: Path, end: EndRecord | None) -> None:
         if not is_main_process():
             return
         # read back, so that nothing grows in memory while training runs
         run = Run.read(path)
+        # by the file, from which another process judges
+        is_complete = run.status == 'completed'
         if run.evidence.end is None:
             run = Run(replace(run.evidence, end=end))
         ranks = self._guard.run('comparison of ranks', _compare_ranks, path, run)
         compared, slowest = ranks or (None, None)
         judged = run if slowest is None else with_saves_of(slowest, run)
-        summary = render_training_summary(run, diagnose_run(judged), compared)
-        self._logger.info(summary)
+        diagnosis, advice = diagnose_run(judged), None
+        if self.write_config and is_complete and judged.is_enough:
+            advice = self._guard.run('recommended config', ask_adviser, path)
+        if self.summary:
+            self._logger.info(
+                render_training_summary(run, diagnosis, compared, advice, sys.argv)
+            )
 
 
 def _compare_ranks(path: Path, first: Run) -> tuple[RanksSummary | None, Run | None]:

@@ -120,6 +120,32 @@ def find_slowest(ranks: RanksSummary | None, runs: Sequence[Run]) -> Run | None:
     return next((rank for rank in runs if rank.run.rank == slowest), None)
 
 
+def choose_judged(
+    ranks: RanksSummary | None, runs: Sequence[Run]
+) -> tuple[Run, RanksSummary | None]:
+    """Choose the rank that is judged for the whole run.
+
+    Args:
+        ranks: What `compare_ranks` made of them.
+        runs: Rank 0, then all others that were read.
+
+    Returns:
+        The rank that the others wait for, or else the one that waits most for data;
+        it knows the others. The summary says which it is.
+    """
+    first = runs[0]
+    if ranks is None or not ranks.rows:
+        return first, ranks
+    judged, why = ranks.slowest, 'holds the others up'
+    if judged is None:
+        judged = max(ranks.rows, key=lambda row: row.data_wait_s).rank
+        why = 'waits most for data'
+    joined = join_ranks(ranks, runs)
+    note = f'Rank {judged} of {ranks.world_size} {why} and is judged.'
+    chosen = with_saves_of(next(r for r in joined if r.run.rank == judged), first)
+    return chosen, replace(ranks, notes=(note, *ranks.notes))
+
+
 def with_saves_of(judged: Run, first: Run) -> Run:
     """A rank's run with the saves of the rank that makes them for all.
 

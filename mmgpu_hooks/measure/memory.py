@@ -120,6 +120,27 @@ def read_group_bytes(folder: Path) -> int | None:
     return None
 
 
+def read_free_bytes(proc: Path = _PROC, sys: Path = Path('/sys')) -> int | None:
+    """Memory that a new process could have, of the host and of every control group.
+
+    Args:
+        proc: Root of the proc file system.
+        sys: Root of the sys file system, where control groups are mounted.
+
+    Returns:
+        ``None`` where nothing says so.
+    """
+    rooms = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        text = (proc / 'meminfo').read_text()
+        rooms.append(1024 * int(text.split('MemAvailable:')[1].split()[0]))
+    for limit, folder in find_memory_groups(proc, sys):
+        used = read_group_bytes(folder)
+        if used is not None:
+            rooms.append(max(limit - used, 0))
+    return min(rooms, default=None)
+
+
 class Objects(NamedTuple):
     """Objects that a dataset, or a metric, keeps."""
 

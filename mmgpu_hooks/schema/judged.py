@@ -154,6 +154,21 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
+class RunAdvice:
+    """Answer of the adviser's process about a run."""
+
+    verdict: Optional[Verdict] = None
+    """``None`` where it could not be asked."""
+    recommendation: Recommendation = Recommendation()
+    """What is in the config, where one was written."""
+    config: Optional[str] = None
+    """The config that was written, absolute; ``None`` when none was."""
+    reason: Optional[str] = None
+    """Why none was written although something is to change, or why there is no answer;
+    else ``None``."""
+
+
+@dataclass(frozen=True)
 class Estimate:
     """A figure that was measured, and where the truth is expected."""
 

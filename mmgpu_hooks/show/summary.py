@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.figures import format_bytes, format_pct, format_seconds, plural
-from mmgpu_hooks.schema.judged import Diagnosis
+from mmgpu_hooks.schema.judged import Diagnosis, Recommendation, RunAdvice
 from mmgpu_hooks.schema.recorded import PART_NAMES
 from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.show.text import BOUND, bind_units, shell_path, visible
@@ -20,7 +21,11 @@ _SPARED = ('why', 'rest', 'loader', 'machine')
 
 
 def render_training_summary(
-    run: Run, diagnosis: Diagnosis, ranks: RanksSummary | None = None
+    run: Run,
+    diagnosis: Diagnosis,
+    ranks: RanksSummary | None = None,
+    advice: RunAdvice | None = None,
+    command: Sequence[str] = (),
 ) -> str:
     """ASCII: the verdict first, the command to run next last.
 
@@ -30,14 +35,14 @@ def render_training_summary(
         run: The figures of the rank that writes it.
         diagnosis: What is judged of them; of the slowest rank, where there is one.
         ranks: All ranks, when there is more than one.
+        advice: Of a training that ended by itself, where it was asked for.
+        command: The command line of the training, as ``sys.argv`` has it.
     """
     verdict = diagnosis.verdict
     name, _, why = verdict.sentence.partition(': ')
     rank = ''
     if ranks is not None and ranks.slowest not in (None, run.run.rank):
         rank = f'Rank {ranks.slowest}: '
-    has_ended = run.status in ('completed', 'interrupted')
-    folder = shell_path(run.run.work_dir) or '<work_dir>'
     # what takes more than there may be of it, worst first
     full = [
         f'{one.code}: {one.detail}'
@@ -60,16 +65,60 @@ def render_training_summary(
     # where the disk was full, say
     part = f', {recorded} of them recorded' if recorded < done else ''
     head = f'GPUEfficiencyHook: {run.status} after {plural(done, "iteration")}, '
-    last = f'  {"next":<11}mmgpu {"recommend" if has_ended else "why"} {folder}'
+    last = list(_next(run, advice, command))
     begin = f'{head}{format_seconds(run.duration_s)}{part}'
     for spared in ('', *_SPARED):
         rows.pop(spared, None)
         lines = [line for label, text in rows.items() for line in _wrap(label, text)]
-        if len(lines) <= _MOST_LINES - 2:
+        if len(lines) < _MOST_LINES - len(last):
             break
     # paths of images may hold anything, and a log file or terminal may not take it
-    whole = '\n'.join([begin, *lines, last]).replace(BOUND, ' ')
+    whole = '\n'.join([begin, *lines, *last]).replace(BOUND, ' ')
     return visible(whole).encode('ascii', 'backslashreplace').decode('ascii')
+
+
+def _next(run: Run, advice: RunAdvice | None, command: Sequence[str]) -> Iterator[str]:
+    """The command that goes on from here, as long as it is, and what it gives."""
+    label, indent = f'  {"next":<11}', ' ' * _LABEL
+    if advice is not None and advice.config is not None:
+        yield label + _train_command(run, advice.config, command)
+        gain = _phrase_gain(advice.recommendation)
+        yield from [f'{indent}predicted: {gain}'] if gain else []
+        return
+    has_ended = run.status in ('completed', 'interrupted')
+    folder = shell_path(run.run.work_dir) or '<work_dir>'
+    yield f'{label}mmgpu {"recommend" if has_ended else "why"} {folder}'
+    if advice is not None:
+        said = 'it says why nothing is to change'
+        if advice.reason is not None:
+            said = f'no recommended config: {" ".join(advice.reason.split())}'
+        yield indent + textwrap.shorten(said, _WIDTH - _LABEL, placeholder=' ...')
+
+
+def _train_command(run: Run, config: str, command: Sequence[str]) -> str:
+    """The script that trained, where it can be typed again with another config."""
+    script, given = (*command[:1], '')[0], map(os.path.abspath, command[1:])
+    takes_config = script.endswith('.py') and (run.run.config_path or '') in given
+    # several ranks need a launcher, which is not in it
+    if takes_config and run.run.world_size == 1:
+        return f'python {shell_path(script)} {shell_path(config)}'
+    return f'train {shell_path(config)}'
+
+
+def _phrase_gain(found: Recommendation) -> str:
+    """All changes of the train loader together; else those of validation's."""
+    for change in found.changes:
+        gain = change.predicted_gain_pct
+        low, high = change.predicted_gain_low_pct, change.predicted_gain_high_pct
+        if gain is None or low is None or high is None:
+            continue
+        if gain < 0.0:
+            return f'{-gain:.0f} % more time ({-high:.0f} to {-low:.0f} %)'
+        return f'{gain:.0f} % less time ({low:.0f} to {high:.0f} %)'
+    validation = found.validation
+    if validation is None or validation.run_gain_pct is None:
+        return ''
+    return f'{validation.run_gain_pct:.1f} % less time, in validation'
 
 
 def _shorten(text: str) -> str:

@@ -14,6 +14,7 @@ import torch
 
 from mmgpu_hooks.measure.memory import (
     MemoryMeter,
+    read_free_bytes,
     read_group_bytes,
     weigh_objects,
     weigh_results,
@@ -84,6 +85,20 @@ def test_the_group_without_its_page_cache(tmp_path, files, expected):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert read_group_bytes(tmp_path) == expected
+
+
+def test_what_a_new_process_could_have_is_the_least_of_host_and_groups(tmp_path):
+    proc, group = tmp_path / 'proc', tmp_path / 'sys' / 'fs' / 'cgroup' / 'job'
+    (proc / 'self').mkdir(parents=True)
+    group.mkdir(parents=True)
+    assert read_free_bytes(proc, tmp_path / 'sys') is None
+    (proc / 'meminfo').write_text('MemTotal: 9000 kB\nMemAvailable:    5000 kB\n')
+    assert read_free_bytes(proc, tmp_path / 'sys') == 5000 * 1024
+    (proc / 'self' / 'cgroup').write_text('0::/job\n')
+    (group / 'memory.max').write_text(f'{4000 * 1024}\n')
+    (group / 'memory.current').write_text(f'{3000 * 1024}\n')
+    (group / 'memory.stat').write_text(f'inactive_file {1000 * 1024}\n')
+    assert read_free_bytes(proc, tmp_path / 'sys') == 2000 * 1024
 
 
 class Holder:

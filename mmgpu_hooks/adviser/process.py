@@ -1,0 +1,94 @@
+"""Asks the adviser: a child process that judges the run of its parent and answers once.
+
+A package of its own, above everything that judges and edits configs, below the hook
+that asks: so the hook imports no command, and no command a hook. The child is started
+by ``exec`` in a fresh interpreter: a training has threads and a CUDA context, which a
+fork would break, and must not import what MMEngine's configs import. It sees no card.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from mmgpu_hooks.experiment.children import end_child
+from mmgpu_hooks.measure.memory import read_free_bytes
+from mmgpu_hooks.schema.judged import RunAdvice
+from mmgpu_hooks.schema.run_folder import read_run_folder
+
+LIMIT_S = 10.0
+"""The child is killed then."""
+LEAST_FREE_BYTES = 2**30
+"""Below it no child is started: a training that has ended well is not to be killed for
+the memory of its advice."""
+
+_CHILD = (
+    'import sys; '
+    'sys.path[:] = sys.argv[3:]; '
+    'from mmgpu_hooks.adviser.child import main; '
+    'main(sys.argv[1], int(sys.argv[2]))'
+)
+"""The path of modules is set before anything is imported. It is the parent's alone:
+a script's own folder is in it, and the current one, which Python adds, may not be."""
+
+
+def ask_adviser(evidence: Path, limit_s: float = LIMIT_S) -> RunAdvice:
+    """Have a child process judge a run that is over, and write its recommended config.
+
+    Args:
+        evidence: Of rank 0, complete.
+        limit_s: Seconds until the child and all that it started are killed.
+
+    Returns:
+        Its answer; where there is none, the reason. Nothing is raised for what the
+        child does, or where it cannot be started.
+    """
+    if read_run_folder(evidence).config_copy is None:
+        return RunAdvice(reason="no copy of the config in the run's folder")
+    free = read_free_bytes()
+    if free is not None and free < LEAST_FREE_BYTES:
+        return RunAdvice(reason='less than 1 GiB of memory is free')
+    try:
+        child = _start(evidence)
+    except (OSError, ValueError) as error:
+        said = getattr(error, 'strerror', None) or error
+        return RunAdvice(reason=f'no process could be started ({said})')
+    try:
+        answer, _ = child.communicate(timeout=limit_s)
+        return msgspec.json.decode(answer, type=RunAdvice)
+    except subprocess.TimeoutExpired:
+        end_child(child)
+        return RunAdvice(reason=f'it took longer than {limit_s:g} s')
+    except msgspec.DecodeError:
+        said = f'its process ended with exit code {child.returncode}'
+        return RunAdvice(reason=said)
+    except BaseException:  # Ctrl-C ends the child, too
+        end_child(child)
+        raise
+    finally:
+        if child.stdout is not None:
+            child.stdout.close()
+
+
+def _start(evidence: Path) -> subprocess.Popen[bytes]:
+    words = [str(evidence), str(os.getpid()), *map(str, sys.path)]
+    return subprocess.Popen(
+        # it leaves no compiled files behind
+        [sys.executable, '-B', '-c', _CHILD, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={
+            **os.environ,
+            'CUDA_VISIBLE_DEVICES': '',
+            # small arrays: threads would only be started
+            'OMP_NUM_THREADS': '1',
+            'OPENBLAS_NUM_THREADS': '1',
+        },
+        # one signal ends it with its children, and Ctrl-C is for us alone
+        start_new_session=True,
+    )

@@ -1,0 +1,180 @@
+"""Applies a recommendation to a config: the user's, or one in the folder of the run."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from mmgpu_hooks.config.files import read_source
+from mmgpu_hooks.config.loading import (
+    FlatConfig,
+    LoadError,
+    RefusedError,
+    Setting,
+    list_differences,
+    read_config,
+)
+from mmgpu_hooks.config.rewrite import SUFFIX, RewriteOutcome, write_variant
+from mmgpu_hooks.config.syntax import Module, is_literal, parse_chain
+from mmgpu_hooks.recommend.policy import NICE_KEY, VALIDATION_KEY, leave_out
+from mmgpu_hooks.schema.judged import Recommendation
+from mmgpu_hooks.schema.run_folder import RunFiles
+
+_OF_START = ('work_dir', 'launcher')
+"""What a script that trains sets anew at each start, whatever the config says."""
+_OF_RESUMING: dict[str, Setting] = {'resume': False, 'load_from': None}
+"""What ``--resume`` sets, and what a training from the start has."""
+
+
+def apply_recommended(
+    found: Recommendation,
+    rewrite: Callable[[Mapping[str, Setting]], RewriteOutcome],
+) -> tuple[RewriteOutcome, Recommendation, list[str]]:
+    """Rewrite a config as recommended, or as much of that as it can take.
+
+    Args:
+        found: What is recommended; at least one change.
+        rewrite: Rewrites the config with the settings given to it.
+
+    Returns:
+        The rewrite; what of the recommendation is in it; what was left out, a
+        sentence each.
+    """
+    settings = {change.key: change.new for change in found.changes}
+    outcome, notes = rewrite(settings), list[str]()
+    for keys in ((VALIDATION_KEY,), (NICE_KEY,), (VALIDATION_KEY, NICE_KEY)):
+        rest = {key: new for key, new in settings.items() if not key.startswith(keys)}
+        if outcome.status != 'refused' or rest == settings:
+            continue
+        # what is right for training is not lost for what this config cannot take
+        again = rewrite(rest)
+        if again.status != 'refused' and (rest or keys == (NICE_KEY,)):
+            found = leave_out(found, keys, 'This config cannot take its changes.')
+            named = ' and '.join(key.rstrip('.') for key in keys)
+            notes.append(f'{named} was left out. {outcome.reason}.')
+            outcome = again
+    return outcome, found, notes
+
+
+def write_beside_run(
+    found: Recommendation, config_path: str | None, files: RunFiles
+) -> tuple[RewriteOutcome, Recommendation]:
+    """Write the recommended config into the folder of the run it was made of.
+
+    It trains what the run trained: a child of the user's config where that is what
+    the run was started with, else the run's own copy with the changes.
+
+    Args:
+        found: What is recommended; at least one change.
+        config_path: Of the user's config, absolute.
+        files: Of the run.
+
+    Returns:
+        The rewrite, and what of the recommendation is in it.
+    """
+    copy = files.config_copy
+    config = config_path if config_path and os.path.isfile(config_path) else None
+    stem = Path(config or 'config').stem.removesuffix(SUFFIX)
+    target = files.run_folder / f'{stem}{SUFFIX}.py'
+    reason: str | None = None
+    if copy is None:
+        reason = "expected a copy of the config in the run's folder, found none"
+        return RewriteOutcome('refused', target, reason=reason), found
+    try:
+        for text, loaded in _list_texts(config, copy, target):
+            rewrite = partial(write_variant, text, loaded, target)
+            outcome, kept, _ = apply_recommended(found, rewrite)
+            if outcome.status != 'refused':
+                return outcome, kept
+        reason = outcome.reason
+    except LoadError as error:
+        reason = f"the run's copy of the config does not load ({error})"
+    except (RefusedError, OSError) as error:
+        reason = f"the run's copy of the config cannot be read ({error})"
+    return RewriteOutcome('refused', target, reason=reason), found
+
+
+def _list_texts(
+    config: str | None, copy: Path, target: Path
+) -> Iterator[tuple[str, FlatConfig]]:
+    """Texts of configs that train what the run trained, and as they are loaded.
+
+    The shortest comes first.
+
+    Raises:
+        RefusedError: If the run's copy is no config.
+        LoadError: If MMEngine cannot load it.
+    """
+    whole = read_source(copy)[0].decode()
+    trained = read_config(copy)
+    child = None if config is None else _inherit(config, target)
+    if child is not None and _trains_the_same(child[1], trained):
+        yield child
+    fresh = _start_anew(whole)
+    if fresh != whole:
+        trained = read_config(target, {target: fresh.encode()})
+    yield fresh, trained
+
+
+def _inherit(config: str, target: Path) -> tuple[str, FlatConfig] | None:
+    """A child of a config, and as it is loaded; ``None`` where it can have none."""
+    text = f'_base_ = {config!r}\n'
+    try:
+        if _is_pure_python(config):
+            return None
+        return text, read_config(target, {target: text.encode()})
+    except (RefusedError, LoadError, OSError):
+        return None
+
+
+def _is_pure_python(config: str) -> bool:
+    """True if a config is in MMEngine's pure Python style: no child can inherit it."""
+    if not config.endswith('.py'):
+        return False
+    module = Module(read_source(Path(config))[0].decode())
+    roots = [
+        name.partition('.')[0]
+        for statement in module.body
+        if isinstance(statement, (ast.Import, ast.ImportFrom))
+        for name in _list_imported(statement)
+    ]
+    # the style is told by an import of something else than the standard library
+    return module.is_lazy or not sys.stdlib_module_names.issuperset(roots)
+
+
+def _list_imported(statement: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(statement, ast.ImportFrom):
+        return [statement.module or '']
+    return [alias.name for alias in statement.names]
+
+
+def _trains_the_same(loaded: FlatConfig, trained: FlatConfig) -> bool:
+    ignored = {*_OF_START, *(_OF_RESUMING if trained.get(('resume',)) else ())}
+    differing = list_differences(loaded, trained)
+    return all(path and path[0] in ignored for path in differing)
+
+
+def _start_anew(text: str) -> str:
+    """The run's copy for a training from the start, though this one was resumed."""
+    module = Module(text)
+    values = {
+        parse_chain(statement.targets[0])[0]: statement.value
+        for statement in module.body
+        if isinstance(statement, ast.Assign) and is_literal(statement.value)
+    }
+    resumes = values.get('resume')
+    if resumes is None or not ast.literal_eval(resumes):
+        return text
+    edits = [
+        (*module.span(values[name]), repr(fresh))
+        for name, fresh in _OF_RESUMING.items()
+        if name in values
+    ]
+    # from the end on, so that places before an edit stay where they are
+    for start, stop, code in sorted(edits, reverse=True):
+        text = text[:start] + code + text[stop:]
+    return text

@@ -1,0 +1,81 @@
+"""A child process: ended with all that it started, and never left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from typing import Any
+
+from mmgpu_hooks.measure.clock import monotonic_s
+
+_PR_SET_PDEATHSIG = 1
+_GONE_WITHIN_S = 5.0
+
+
+def end_child(child: subprocess.Popen[bytes]) -> None:
+    """End a child with all its descendants, and wait until they are gone.
+
+    What the kernel cannot end within seconds is left to it.
+
+    Args:
+        child: The leader of a session of its own (``start_new_session``).
+    """
+    import psutil
+
+    # held first, so that nothing starts another process meanwhile
+    signal_group(child, signal.SIGSTOP)
+    family = []
+    with contextlib.suppress(psutil.Error, OSError):  # a host may have no /proc
+        family = psutil.Process(child.pid).children(recursive=True)
+    signal_group(child, signal.SIGKILL)
+    for process in family:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(_GONE_WITHIN_S)
+    deadline_s = monotonic_s() + _GONE_WITHIN_S
+    while any(map(_is_alive, family)) and monotonic_s() < deadline_s:
+        time.sleep(0.01)
+
+
+def signal_group(child: subprocess.Popen[bytes], number: int) -> None:
+    """Send a signal to a child that leads a session, and to those in its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, number)
+
+
+def _is_alive(process: Any) -> bool:
+    import psutil
+
+    try:
+        # a zombie is dead; in a container no parent may collect it
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process, and those it forks, when their parent ends.
+
+    A child that is held would not notice the end of its parent. Linux only.
+
+    Args:
+        parent: Process id.
+
+    Raises:
+        SystemExit: If the parent is gone already.
+    """
+    prctl = getattr(ctypes.CDLL(None), 'prctl', None)
+    if prctl is not None:
+
+        def ask() -> None:
+            prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+        ask()
+        os.register_at_fork(after_in_child=ask)
+    if os.getppid() != parent:
+        raise SystemExit('the process that started this one is gone')

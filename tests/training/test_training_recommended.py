@@ -1,0 +1,262 @@
+"""The recommended config lies in the run's folder when a training has ended by itself.
+
+And nowhere else, and after no other ending.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mmengine.config import Config
+
+from mmgpu_hooks.adviser import process
+from mmgpu_hooks.adviser.process import ask_adviser
+from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.measure.now import parse_process_start
+from training import recommended as endings
+from training.recommended import (
+    NOT_ALLOWED,
+    PURE,
+    SCRIPT_CODE,
+    Ended,
+    read_settings,
+    train,
+    train_ranks,
+    write_configs,
+)
+from training.toy import find_evidence
+
+WORKERS = 'train_dataloader.num_workers'
+
+
+def find_change(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Settings of the train loader that differ; nothing else may."""
+    old, new = before.pop('train_dataloader'), after.pop('train_dataloader')
+    assert before == after
+    return {key: new.get(key) for key in {*old, *new} if old.get(key) != new.get(key)}
+
+
+def expect_it(ended: Ended, name: str = 'mine') -> Path:
+    """It is in the run's folder, alone, and the summary says how to train it."""
+    path = ended.folder / f'{name}_recommended.py'
+    assert ended.written == [path], ended.console
+    assert ended.code == SCRIPT_CODE
+    command, gain = ended.last_lines
+    assert command.endswith(str(path))
+    assert gain.strip().startswith('predicted: ')
+    assert ' % less time (' in gain
+    return path
+
+
+@pytest.fixture(scope='module')
+def completed(tmp_path_factory):
+    """A training that ended by itself, and its config."""
+    folder = tmp_path_factory.mktemp('completed')
+    config = write_configs(folder)
+    return config, train(config, folder / 'run')
+
+
+def test_a_training_that_completes_leaves_a_child_of_its_config(completed, tmp_path):
+    config, ended = completed
+    path = expect_it(ended)
+    first, *rest = filter(None, path.read_text().splitlines())
+    assert first == f'_base_ = {str(config)!r}'
+    assert [line.split()[0] for line in rest] == ['train_dataloader']
+    change = find_change(read_settings(config), read_settings(path))
+    assert change['num_workers'] >= 1
+    assert ended.last_lines[0].split()[1:3] == ['python', 'tools/train.py']
+    # it trains what it says, and is a config like any other
+    again = train(path, tmp_path / 'again', endings.leave)
+    assert again.code == 7
+    copy = Config.fromfile(again.folder / 'vis_data' / 'config.py')
+    assert copy.train_dataloader.num_workers == change['num_workers']
+
+
+def test_the_commands_take_a_folder_with_it_as_one_without(
+    completed, ask, tmp_path, capsys
+):
+    config, ended = completed
+    answer = ask('recommend', ended.work_dir, '--dry-run')
+    path = ended.folder / 'mine_recommended.py'
+    (change,) = (one for one in answer['changes'] if one['key'] == WORKERS)
+    assert change['new'] == Config.fromfile(path).train_dataloader.num_workers
+    assert answer['config'] == str(config)
+    assert ask('why', ended.work_dir)['state'] == 'completed'
+    page = tmp_path / 'report.html'
+    assert main(['report', str(ended.work_dir), '--output', str(page)]) == 0
+    assert 'num_workers' in page.read_text()
+    capsys.readouterr()
+    # beside the config, as before
+    output = ask('recommend', ended.work_dir)['output']
+    assert Path(output) == config.with_name('mine_recommended.py')
+    Path(output).unlink()
+
+
+@pytest.mark.parametrize(
+    ('end', 'code'),
+    [
+        (endings.interrupt, 1),
+        (endings.fail, 1),
+        (endings.leave, 7),
+        (endings.kill, -signal.SIGKILL),
+    ],
+)
+def test_a_training_that_is_ended_leaves_none(tmp_path, end, code):
+    ended = train(write_configs(tmp_path), tmp_path / 'run', end)
+    assert (ended.code, ended.written) == (code, [])
+    assert not any('_recommended' in line for line in ended.last_lines)
+
+
+@pytest.mark.parametrize(
+    ('begin', 'end', 'said'),
+    [
+        (None, endings.put_a_folder_there, 'a folder, link, device or pipe'),
+        (endings.enter_own_mounts, endings.make_read_only, 'Read-only file system'),
+        (endings.train_on_small_disk, endings.fill_disk, 'No space left on device'),
+    ],
+)
+def test_where_it_may_not_be_written_one_line_says_so(tmp_path, begin, end, said):
+    config = write_configs(tmp_path)
+    ended = train(config, tmp_path / 'run', end, begin=begin)
+    if ended.code == NOT_ALLOWED:
+        pytest.skip('this process may not mount file systems')
+    assert ended.code == SCRIPT_CODE
+    assert [path for path in ended.written if path.is_file()] == []
+    (files,) = (
+        line for line in ended.console.splitlines() if endings.IN_FOLDER in line
+    )
+    assert files.count('recommended') == (end is endings.put_a_folder_there)
+    assert '.mmgpu' not in files
+    assert said in ended.last_lines[1]
+    assert f'mmgpu recommend {tmp_path / "run"}' in ended.last_lines[0]
+    assert ended.console.count(said) == 1
+
+
+def test_a_config_that_was_built_in_memory_is_written_whole(tmp_path):
+    loaded = Config.fromfile(write_configs(tmp_path)).to_dict()
+    ended = train(loaded, tmp_path / 'run')
+    path = expect_it(ended, 'config')
+    assert ended.last_lines[0].split()[1] == 'train'
+    assert find_change(loaded, copy_of(path)).keys() >= {'num_workers'}
+
+
+def copy_of(path: Path) -> dict[str, Any]:
+    """Settings without what the start of a training adds."""
+    return {k: v for k, v in read_settings(path).items() if k != 'launcher'}
+
+
+def test_where_nothing_is_to_change_there_is_none(tmp_path):
+    config = write_configs(tmp_path, item_s=0.0)
+    ended = train(config, tmp_path / 'run')
+    assert (ended.code, ended.written) == (SCRIPT_CODE, [])
+    command, why = ended.last_lines
+    assert command.endswith(f'mmgpu recommend {tmp_path / "run"}')
+    assert 'nothing is to change' in why
+
+
+def test_a_pure_python_config_with_relative_bases_is_written_whole(tmp_path):
+    config = write_configs(tmp_path, PURE)
+    path = expect_it(train(config, tmp_path / 'run'))
+    assert '_base_' not in path.read_text()
+    assert find_change(copy_of(config), copy_of(path)).keys() >= {'num_workers'}
+    assert train(path, tmp_path / 'again', endings.leave).code == 7
+
+
+def test_what_the_command_line_had_set_is_in_it(tmp_path):
+    config = write_configs(tmp_path, num_workers=3)
+    options = {WORKERS: 0, 'optim_wrapper.optimizer.lr': 0.02}
+    ended = train(config, tmp_path / 'run', options=options)
+    path = expect_it(ended)
+    trained = copy_of(ended.folder / 'vis_data' / 'config.py')
+    assert trained['train_dataloader']['num_workers'] == 0
+    change = find_change(trained, copy_of(path))
+    assert change['num_workers'] >= 1
+    assert Config.fromfile(path).optim_wrapper.optimizer.lr == 0.02
+
+
+def test_it_can_be_left_out(tmp_path):
+    config = write_configs(tmp_path)
+    options = {'default_hooks.gpu_efficiency.write_config': False}
+    ended = train(config, tmp_path / 'run', options=options)
+    assert (ended.code, ended.written) == (SCRIPT_CODE, [])
+    assert [line.split()[:3] for line in ended.last_lines[:1]] == [
+        ['next', 'mmgpu', 'recommend']
+    ]
+
+
+@pytest.mark.slow
+def test_of_two_ranks_one_writes_it(tmp_path):
+    more = "model_wrapper_cfg = dict(type='MMDistributedDataParallel', device_ids=None)"
+    config = write_configs(tmp_path, endings.CHILD + more)
+    done = train_ranks(config, tmp_path / 'run')
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    ended = Ended(0, done.stdout + done.stderr, tmp_path / 'run')
+    path = ended.folder / 'mine_recommended.py'
+    assert ended.written == [path]
+    assert find_change(copy_of(config), copy_of(path)).keys() >= {'num_workers'}
+    assert ended.console.count('_recommended.py') == 1
+    # a launcher is not in the command line of a rank
+    assert ended.last_lines[0].split()[1] == 'train'
+
+
+SLOW = """\
+import subprocess
+import time
+with open({pids!r}, 'w') as file:
+    for is_apart in (False, True):
+        child = subprocess.Popen(['sleep', '60'], start_new_session=is_apart)
+        print(child.pid, file=file, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_child_that_is_slow_is_killed_with_all_that_it_started(completed, tmp_path):
+    config, ended = completed
+    text, pids = config.read_text(), tmp_path / 'pids.txt'
+    evidence = find_evidence(ended.work_dir)
+    try:
+        config.write_text(text + SLOW.format(pids=str(pids)))
+        began_s = time.monotonic()
+        advice = ask_adviser(evidence, limit_s=6.0)
+        took_s = time.monotonic() - began_s
+    finally:
+        config.write_text(text)
+    assert (advice.config, advice.reason) == (None, 'it took longer than 6 s')
+    assert took_s < 11
+    started = pids.read_text().split()
+    assert len(started) == 2
+    for pid in started:
+        assert is_gone(int(pid))
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        # a zombie is dead; in a container no parent may collect it
+        return parse_process_start(Path(f'/proc/{pid}/stat').read_text())[0] == 'Z'
+    except FileNotFoundError:
+        return True
+
+
+def test_a_child_that_cannot_be_started_or_dies_is_a_reason(
+    completed, monkeypatch, tmp_path
+):
+    evidence = find_evidence(completed[1].work_dir)
+    monkeypatch.setattr('sys.executable', str(tmp_path / 'python'))
+    said = 'no process could be started (No such file or directory)'
+    assert ask_adviser(evidence).reason == said
+    dies = tmp_path / 'python'
+    dies.write_text('#!/bin/sh\nexit 3\n')
+    dies.chmod(0o755)
+    assert ask_adviser(evidence).reason == 'its process ended with exit code 3'
+
+
+def test_no_child_is_started_where_memory_is_short(completed, monkeypatch):
+    evidence = find_evidence(completed[1].work_dir)
+    monkeypatch.setattr(process, 'LEAST_FREE_BYTES', 2**60)
+    assert 'memory' in (ask_adviser(evidence).reason or '')
+    assert os.path.exists(completed[1].folder / 'mine_recommended.py')
