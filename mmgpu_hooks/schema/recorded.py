@@ -422,6 +422,9 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
     bytes: Optional[Count] = None
     """What this rank gave the backend to write; ``None`` where that was not seen, and
     after an error."""
+    message_hub_bytes: Optional[Count] = None
+    """Of those, histories of scalars that MMEngine's message hub puts in: 16 bytes for
+    each value of each scalar."""
     workers: Optional[Count] = None
     """Loader workers that were alive; ``None`` where the loader is not watched."""
     workers_busy: Optional[Number] = None
