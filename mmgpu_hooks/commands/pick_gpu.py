@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import click
 
 from mmgpu_hooks.commands import exit_codes, options
 from mmgpu_hooks.commands.output import print_sections, warner
-from mmgpu_hooks.experiment.cards import (
-    VARIABLE,
-    Card,
-    judge_cards,
-    lock_cards,
-    read_cards,
-)
+from mmgpu_hooks.experiment.card_locks import lock_cards, read_locks
+from mmgpu_hooks.experiment.cards import VARIABLE, Card, judge_cards, read_cards
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import format_bytes, format_pct, plural
 from mmgpu_hooks.show.document import Column, Section, tabulate
@@ -59,10 +55,18 @@ def pick_gpu(
     mmgpu pick-gpu
     mmgpu pick-gpu -n 2 -- python tools/train.py CONFIG
     """
+    warn_once = functools.cache(_warn)
     end_s, is_waiting = time.monotonic() + (wait or 0.0), False
     while True:
         cards = judge_cards(read_cards(), os.environ, min_free)
-        cards, picked = lock_cards(cards, count, is_kept=bool(program))
+        picked: Mapping[Card, Sequence[int]] = {}
+        if program:
+            cards, picked = lock_cards(cards, count, warn_once)
+        else:
+            cards = read_locks(cards)
+            free = [card for card in cards if card.reason is None][:count]
+            if len(free) == count:
+                picked = dict.fromkeys(free, ())
         left_s = end_s - time.monotonic()
         if picked or left_s <= 0:
             break
@@ -82,8 +86,9 @@ def pick_gpu(
         return exit_codes.OK
     labels = ', '.join(f'GPU {card.index} ({card.name})' for card in picked)
     _warn(f'picked {labels}')
-    for lock in picked.values():
-        os.set_inheritable(lock.fileno(), True)
+    for locks in picked.values():
+        for descriptor in locks:
+            os.set_inheritable(descriptor, True)
     # Python ignores these, and the command would inherit that
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)

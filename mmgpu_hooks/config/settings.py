@@ -315,7 +315,7 @@ def _verify_hook(config: FlatConfig, path: KeyPath, value: Setting) -> None:
 def describe_recipe(
     config: FlatConfig, changes: Mapping[str, Setting]
 ) -> Iterator[str]:
-    """What another batch size means for the learning rate and the length: sentences.
+    """Says what another batch size means for the learning rate and the length.
 
     The linear scaling rule (Goyal et al. 2017, https://arxiv.org/abs/1706.02677): k
     times the batch, k times the rate.
@@ -323,11 +323,16 @@ def describe_recipe(
     Args:
         config: Loaded, before the change.
         changes: By dotted key.
+
+    Yields:
+        Sentences; none where the batch size stays.
     """
     new = changes.get('train_dataloader.batch_size')
-    if new is None:
+    if not isinstance(new, int):
         return
     old = config.get(('train_dataloader', 'batch_size'))
+    # PyTorch's own default is 1
+    times = new / old if isinstance(old, int) and old > 0 else float(new)
     rate = config.get(('optim_wrapper', 'optimizer', 'lr'))
     base = config.get(('auto_scale_lr', 'base_batch_size'))
     if config.get(('auto_scale_lr', 'enable')):
@@ -335,13 +340,49 @@ def describe_recipe(
             'auto_scale_lr is on: MMEngine multiplies the learning rate by batch size '
             f'x ranks / {base}.'
         )
-    elif isinstance(rate, (int, float)) and isinstance(new, int):
-        times = new / old if isinstance(old, int) and old > 0 else new
+    elif isinstance(rate, (int, float)):
         yield (
             f'The learning rate stays at {rate:g}. By the linear scaling rule it goes '
             f'to {rate * times:g}, {times:g} times as high, and a longer warm-up may '
             'be needed.'
         )
+    yield from _describe_length(config, times)
+
+
+def _describe_length(config: FlatConfig, times: float) -> Iterator[str]:
+    """Says what a batch that many times as large makes of the training's length."""
+    iterations = config.get(('train_cfg', 'max_iters'))
+    epochs = config.get(('train_cfg', 'max_epochs'))
+    if isinstance(iterations, int):
+        yield (
+            f'train_cfg.max_iters stays at {iterations}: the training sees '
+            f'{times:.3g} times as many images. For as many as before it goes to '
+            f'{max(round(iterations / times), 1)}, and so do val_interval, milestones, '
+            'warm-up and all else that is counted in iterations.'
+        )
+    elif isinstance(epochs, int):
+        said = (
+            f'train_cfg.max_epochs stays at {epochs}: the training sees as many '
+            f'images, in {1 / times:.3g} times as many iterations'
+        )
+        counted = list(_find_iteration_schedulers(config))
+        if counted:
+            said += (
+                f'. What param_scheduler counts in iterations ({", ".join(counted)}) '
+                f'lasts {times:.3g} times as many epochs'
+            )
+        yield f'{said}.'
+
+
+def _find_iteration_schedulers(config: FlatConfig) -> Iterator[str]:
+    """Names the schedulers that count iterations, not epochs."""
+    for path, by_epoch in config.items():
+        is_scheduler = path[:1] == ('param_scheduler',)
+        if is_scheduler and path[-1] == 'by_epoch' and not by_epoch:
+            kind = config.get((*path[:-1], 'type'), 'one without a type')
+            name = kind if isinstance(kind, str) else getattr(kind, '__name__', kind)
+            end = config.get((*path[:-1], 'end'))
+            yield f'{name}, end={end}' if isinstance(end, int) else f'{name}'
 
 
 def enabling_settings(before: FlatConfig) -> dict[str, Setting]:

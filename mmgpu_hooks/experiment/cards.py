@@ -1,28 +1,17 @@
-"""Free GPUs of this host, and locks so that no two starts take the same one.
-
-The lock of a card is ``flock`` on a file with its UUID. The kernel releases it when the
-last process that has the file open ends; a program started by ``exec`` keeps it.
-"""
+"""GPUs of this host, and which of them may be picked."""
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import IO
 
 from mmgpu_hooks.measure.absent import AbsentError, SourceError
 from mmgpu_hooks.measure.gpu import open_gpu, start_nvml, stop_nvml
 from mmgpu_hooks.schema.errors import UserError
 
 VARIABLE = 'CUDA_VISIBLE_DEVICES'
-LOCKS = '/tmp/mmgpu'
-"""The folder of the lock files, but for the user's number: not of ``TMPDIR``, since
-two shells may differ in it."""
-
 _SAME_MEMORY = 0.02
 """Of the most free memory: drivers reserve a little more on one card than another."""
 
@@ -132,87 +121,21 @@ def _parse_visible(cards: Sequence[Card], environ: Mapping[str, str]) -> list[Ca
     readable = [card for card in cards if card.uuid]
     is_alike = len({card.name for card in readable}) == 1
     found: list[Card] = []
-    for entry in map(str.strip, environ[VARIABLE].lower().split(',')):
-        if entry.isdigit():
+    entries = environ[VARIABLE].lower().split(',')
+    for entry in (text.strip(' \t') for text in entries):
+        # of other scripts' digits, CUDA reads none
+        if entry.isascii() and entry.isdigit():
             if not is_alike and environ.get('CUDA_DEVICE_ORDER') != 'PCI_BUS_ID':
                 raise UserError(
                     f"{VARIABLE}={environ[VARIABLE]} counts cards in CUDA's own order, "
                     'and they are not all alike; expected UUIDs, or '
                     'CUDA_DEVICE_ORDER=PCI_BUS_ID.'
                 )
-            named = readable[int(entry) :][:1]
+            position = entry.lstrip('0') or '0'
+            named = [card for n, card in enumerate(readable) if str(n) == position]
         else:
             named = [card for card in readable if card.uuid.lower().startswith(entry)]
         if len(named) != 1 or not entry:
             break
         found += named
     return found
-
-
-def lock_cards(
-    cards: Sequence[Card], count: int, *, is_kept: bool = True
-) -> tuple[list[Card], dict[Card, IO[str]]]:
-    """Lock the first free ones: all that are asked for, or none.
-
-    Args:
-        cards: Best first, from :func:`judge_cards`.
-        count: How many.
-        is_kept: Whether the locks are held; ``False`` only says what is free.
-
-    Returns:
-        All cards, with the reason where one cannot be locked; the picked ones, each
-        with its lock file.
-
-    Raises:
-        UserError: If the folder of the lock files cannot be used.
-    """
-    import fcntl  # Windows has none, and imports this module
-
-    folder = Path(f'{LOCKS}-{os.getuid()}')
-    judged: list[Card] = []
-    picked: dict[Card, IO[str]] = {}
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-        if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
-            raise PermissionError(f'a link, or that of user {status.st_uid}')
-        with (folder / 'picking.lock').open('a') as picking:
-            # others that pick are done in a moment
-            fcntl.flock(picking, fcntl.LOCK_EX)
-            for card in cards:
-                lock = card.reason or _take(folder / f'{card.uuid}.lock')
-                if isinstance(lock, str):
-                    judged.append(replace(card, reason=lock))
-                    continue
-                judged.append(card)
-                if len(picked) < count:
-                    picked[card] = lock
-                if card not in picked or not is_kept:
-                    lock.close()
-    except OSError as error:
-        raise UserError(f'expected a folder for locks, found {error}.') from error
-    if len(picked) < count:
-        for held in picked.values():
-            held.close()
-        picked = {}
-    return judged, picked
-
-
-def _take(path: Path) -> IO[str] | str:
-    """Lock a card until its file is closed; the reason where that cannot be."""
-    import fcntl
-
-    try:
-        lock = path.open('a+')
-    except OSError as error:
-        return f'cannot be locked: {error}'
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        with lock:
-            return f'in use by process {lock.read(20)}'
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
-    return lock

@@ -204,6 +204,7 @@ class Recorder:
             parameters=_count_parameters(runner.model),
             is_model_wrapped=is_model_wrapper(runner.model) if world > 1 else None,
             device=sources.device,
+            cudnn_benchmark=sources.gpu.cudnn_benchmark,
             worker_nice=self._hook.worker_nice,
             loader=_describe_loader(runner.train_dataloader),
             host=sources.host,

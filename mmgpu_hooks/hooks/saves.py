@@ -29,6 +29,7 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.save import (
     Surroundings,
     ThreadTimes,
+    count_history_bytes,
     read_thread_times,
     split_phases,
 )
@@ -54,6 +55,7 @@ class _Save:
         self.bytes: int | None = None
         """What the backend got to write, and where."""
         self.backend: str | None = None
+        self.message_hub_bytes = count_history_bytes(recording.runner.message_hub)
         self.stamps = [('rest', read_thread_times())]
         """Phases, and when each began."""
         self._guard = recording.guard
@@ -268,6 +270,7 @@ class SaveSource:
             name=os.path.basename(path.rstrip('/')) if path else None,
             phases=phases,
             bytes=begun.bytes if error is None else None,
+            message_hub_bytes=begun.message_hub_bytes if error is None else None,
             backend=begun.backend,
             workers=workers.count,
             workers_busy=workers.busy,

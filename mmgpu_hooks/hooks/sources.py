@@ -13,7 +13,12 @@ from typing import Any, Callable
 from mmgpu_hooks.hooks.recording import Guard, Recording
 from mmgpu_hooks.measure.absent import AbsentError, SourceError
 from mmgpu_hooks.measure.clock import monotonic_s
-from mmgpu_hooks.measure.cuda import cuda_device, open_cuda_events, open_cuda_memory
+from mmgpu_hooks.measure.cuda import (
+    cuda_device,
+    open_cuda_events,
+    open_cuda_memory,
+    read_cudnn_benchmark,
+)
 from mmgpu_hooks.measure.gpu import Gpu, GpuSampler, open_gpu
 from mmgpu_hooks.measure.host import HostMeter, pause_s, read_host_limits
 from mmgpu_hooks.measure.loader.batches import (
@@ -71,6 +76,9 @@ class GpuSource:
             self._run('GPU', self._open_driver, ours, sample_period_s)
         elif not self.is_used:
             guard.absent['GPU'] = f'training runs on the {device.upper()}'
+        self.cudnn_benchmark: bool | None = None
+        if self.is_used:
+            self.cudnn_benchmark = self._run('cuDNN', read_cudnn_benchmark)
         self.events = self._run('GPU idle', open_cuda_events)
         self._memory = self._run('GPU memory', open_cuda_memory)
         if self.events is not None:
@@ -299,10 +307,11 @@ class Sources:
             if images is None and last is not None:
                 # made out of sight: all are taken to be like the last one
                 images = last * iterations
-        pixels = None if self._resizers else held.pixels
-        figures: dict[str, Any] = dict(
-            images=images, largest_batch_pixels=pixels, most_boxes=held.boxes
-        )
+        figures: dict[str, Any] = dict(images=images, most_boxes=held.boxes)
+        if not self._resizers:
+            figures.update(
+                largest_batch_pixels=held.pixels, new_batch_sizes=held.new_sizes
+            )
         now_s = monotonic_s()
         if batch is None or now_s < self._batch_due_s:
             return figures

@@ -79,6 +79,7 @@ def oom_gpu() -> None:
     - Lower batch_size or the image size, or train with AMP (--amp).
     - Try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where the message says
       that much memory is reserved but unallocated.
+    - Leave env_cfg.cudnn_benchmark off: cuDNN tries algorithms with large workspaces.
     - mmgpu estimate-memory CONFIG says what fits.
     """
 

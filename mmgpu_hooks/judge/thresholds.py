@@ -84,6 +84,12 @@ MEMORY_PROVEN = 0.5
 SAVE_CURE_WORTH = 0.01
 """Net share of the run from which a cure for slow saves is worth a change."""
 
+HISTORIES_NOTICE = 0.10
+"""Share of a checkpoint in histories of scalars, from which they are worth a word."""
+
+HISTORIES_NOTICE_BYTES = 2**24
+"""The least of them: 16 MiB more a checkpoint are seen where many are kept."""
+
 BENCH_CHANCE = 0.05
 """Chance below which longer saves are not noise: one experiment in twenty misleads."""
 

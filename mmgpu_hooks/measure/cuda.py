@@ -63,6 +63,15 @@ def cuda_device() -> dict[str, str | None]:
     }
 
 
+def read_cudnn_benchmark() -> bool:
+    """True if cuDNN times its algorithms for each new size of input.
+
+    Raises:
+        AbsentError: If this process does not use CUDA (yet).
+    """
+    return bool(_torch_with_cuda().backends.cudnn.benchmark)
+
+
 def find_lacking(backend: str | None, settings: str) -> dict[str, str]:
     """Figures that an allocator leaves at zero, and why.
 

@@ -42,6 +42,27 @@ def read_thread_times(proc: Path = _PROC) -> ThreadTimes:
     return ThreadTimes(monotonic_s(), thread_cpu_s(), delay_s)
 
 
+def count_history_bytes(hub: Any) -> int | None:
+    """Bytes of the histories that MMEngine's message hub puts into a checkpoint.
+
+    Args:
+        hub: The live hub; nothing is copied.
+
+    Returns:
+        ``None`` where it is of another form.
+    """
+    try:
+        resumed = hub._resumed_keys  # nothing public says it
+        return sum(
+            int(array.nbytes)
+            for name, history in hub.log_scalars.items()
+            if resumed.get(name)
+            for array in history.data
+        )
+    except (AttributeError, TypeError):
+        return None
+
+
 def split_phases(
     stamps: Sequence[tuple[str, ThreadTimes]], end: ThreadTimes
 ) -> tuple[SavePhase, dict[str, SavePhase]]:

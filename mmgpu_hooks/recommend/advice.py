@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mmgpu_hooks.judge.batch_sizes import find_batch_sizes
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import DATA_WAIT_NOTICE
-from mmgpu_hooks.schema.figures import format_seconds
+from mmgpu_hooks.schema.figures import format_seconds, plural
 
 _LARGER = 1.5
 """Times the pixels trained at, from which smaller files are worth their making."""
@@ -62,6 +63,30 @@ def advise(run: Run) -> Iterator[str]:
             f'The step takes {step:.0f} % of an iteration, in full precision '
             f"({record.optim_wrapper}): optim_wrapper.type='{_AMP}' is often faster "
             'and takes less memory; check the accuracy.'
+        )
+    yield from _advise_cudnn(run)
+
+
+def _advise_cudnn(run: Run) -> Iterator[str]:
+    """``cudnn_benchmark``, where the sizes of all batches are known."""
+    is_on, sizes = run.run.cudnn_benchmark, find_batch_sizes(run)
+    if is_on is None or sizes is None:
+        return
+    is_card_bound = (run.data_wait_share or 0.0) < DATA_WAIT_NOTICE
+    if not is_on and sizes.is_fixed and is_card_bound:
+        step = 100 * (run.step_s or 0.0) / (run.iter_s or 1.0)
+        yield (
+            f'The step takes {step:.0f} % of an iteration, and all batches of '
+            f'{run.iterations} iterations have {plural(sizes.count, "padded size")}: '
+            'env_cfg.cudnn_benchmark=True lets cuDNN time its algorithms once for each '
+            'and keep the fastest; they may take more memory.'
+        )
+    if is_on and sizes.is_varying:
+        yield (
+            f'cudnn_benchmark is on, and batches have {sizes.count} padded sizes in '
+            f'{run.iterations} iterations, {sizes.late} of them new in the second '
+            'half: cuDNN times its algorithms again for each, and what the largest '
+            'workspace took stays reserved. env_cfg.cudnn_benchmark=False does without.'
         )
 
 

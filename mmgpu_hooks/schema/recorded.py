@@ -171,6 +171,9 @@ class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False)
     """Whether a wrapper such as ``MMDistributedDataParallel`` exchanges gradients
     between ranks; ``None`` with one rank."""
     device: str = 'cpu'
+    cudnn_benchmark: Optional[bool] = None
+    """True if cuDNN times its algorithms for each new size of input
+    (``torch.backends.cudnn.benchmark``); ``None`` where the process uses no CUDA."""
     loader: LoaderSettings = msgspec.field(default_factory=LoaderSettings)
     worker_nice: Optional[Count] = None
     """What the hook set the nice value of the loader's workers to; ``None`` when it
@@ -358,6 +361,9 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     largest_batch_pixels: Optional[Count] = None
     """Images x padded height x padded width of the interval's largest batch, as the
     model was given it."""
+    new_batch_sizes: Optional[Count] = None
+    """Sizes of batches (in such pixels) that no batch of the run had before; ``None``
+    where that of one is unknown, and after 1,000 of them."""
     most_boxes: Optional[Count] = None
     """Annotated boxes of the batch that had most."""
     host: Optional[HostWindow] = None
@@ -423,6 +429,9 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
     bytes: Optional[Count] = None
     """What this rank gave the backend to write; ``None`` where that was not seen, and
     after an error."""
+    message_hub_bytes: Optional[Count] = None
+    """Of those, histories of scalars that MMEngine's message hub puts in: 16 bytes for
+    each value of each scalar."""
     workers: Optional[Count] = None
     """Loader workers that were alive; ``None`` where the loader is not watched."""
     workers_busy: Optional[Number] = None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -143,3 +146,122 @@ def test_without_a_command_there_is_a_table_and_nothing_is_taken(environ):
         assert rows[1][:9] == ['0', *card, '500', 'bytes', '1000', 'bytes', '0']
         assert [row[-1] for row in rows[1:3]] == ['picked', 'picked']
         assert rows[-1] == ['CUDA_VISIBLE_DEVICES=GPU-empty,GPU-half']
+
+
+@contextlib.contextmanager
+def holding(environ, **changed: str) -> Iterator[str]:
+    """A command on one card, which ends with the block; yields the card."""
+    with subprocess.Popen(
+        [*PICK, '--', *HOLD],
+        env={**environ, **changed},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin and process.stdout
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+
+
+LOCKS = Path(f'locks-{os.getuid()}')
+"""The folder in ``/tmp``, as the commands here have it."""
+
+
+def test_another_start_that_was_stopped_holds_nobody_up(environ):
+    LOCKS.mkdir(mode=0o700)
+    with (LOCKS / 'picking.lock').open('w') as picking:
+        picking.write('4711')
+        picking.flush()
+        fcntl.flock(picking, fcntl.LOCK_EX)
+        table = pick(environ, '--wait', '5')
+        assert (table.returncode, table.stderr) == (0, '')
+        command = pick(environ, '--', 'printenv', 'CUDA_VISIBLE_DEVICES')
+    assert (command.returncode, command.stdout) == (0, 'GPU-empty\n')
+    assert 'picking within 0.5 s, found picking.lock in use by process 4711' in (
+        command.stderr
+    )
+
+
+def test_what_is_no_regular_file_is_no_lock(environ):
+    LOCKS.mkdir(mode=0o700)
+    os.mkfifo(LOCKS / 'picking.lock')
+    victim = Path('victim')
+    victim.write_text('precious')
+    (LOCKS / 'GPU-empty.lock').symlink_to(victim.absolute())
+    table = pick(environ)
+    assert table.stdout.endswith('\nCUDA_VISIBLE_DEVICES=GPU-half\n')
+    command = pick(environ, '--', 'printenv', 'CUDA_VISIBLE_DEVICES')
+    assert (command.returncode, command.stdout) == (0, 'GPU-half\n')
+    both = pick(environ, '-n', '2')
+    assert both.returncode == 1
+    assert f'1 cannot be locked ({LOCKS}/GPU-empty.lock: ' in both.stderr
+    assert victim.read_text() == 'precious'
+    # nor is one that has another name, as an older folder may hold
+    (LOCKS / 'GPU-half.lock').unlink()
+    os.link(victim, LOCKS / 'GPU-half.lock')
+    assert pick(environ, '--', 'true').returncode == 1
+    assert victim.read_text() == 'precious'
+
+
+def is_of_nobody(path: Path) -> None:
+    path.mkdir()
+    if os.getuid():
+        pytest.skip('only root can give a folder to another user')
+    os.chown(path, 65534, 65534)
+
+
+@pytest.mark.parametrize(
+    'forbid',
+    [is_of_nobody, Path.touch, lambda path: path.symlink_to('nowhere')],
+    ids=['folder of another user', 'file', 'link'],
+)
+def test_nobody_else_can_forbid_it(environ, forbid):
+    forbid(LOCKS)
+    assert pick(environ).returncode == 0
+    with holding(environ) as first, holding(environ) as second:
+        assert {first, second} == {'GPU-empty', 'GPU-half'}
+    with holding(environ) as first:
+        # nor can it be taken twice once the folder may be made
+        LOCKS.rmdir() if LOCKS.is_dir() else LOCKS.unlink()
+        with holding(environ) as second:
+            assert {first, second} == {'GPU-empty', 'GPU-half'}
+    LOCKS.rename('gone')
+    LOCKS.touch()
+    refused = pick({**environ, 'XDG_CACHE_HOME': '/proc'}, '--', 'true')
+    assert (refused.returncode, refused.stderr.count('\n')) == (2, 1)
+    assert f'found none: {LOCKS}: ' in refused.stderr
+    assert '/proc/mmgpu: ' in refused.stderr
+    assert 'Set XDG_CACHE_HOME' in refused.stderr
+
+
+def test_shells_with_and_without_a_runtime_directory_agree(environ):
+    runtime = Path('runtime').absolute()
+    runtime.mkdir(mode=0o700)
+    with holding(environ, XDG_RUNTIME_DIR=str(runtime)) as first:
+        assert (runtime / 'mmgpu' / f'{first}.lock').is_file()
+        with holding(environ) as second:
+            assert {first, second} == {'GPU-empty', 'GPU-half'}
+    # with one, whatever the others are, it works
+    LOCKS.rename('gone')
+    LOCKS.touch()
+    shut = {'XDG_CACHE_HOME': '/proc', 'XDG_RUNTIME_DIR': str(runtime)}
+    with holding(environ, **shut) as first, holding(environ, **shut) as second:
+        assert {first, second} == {'GPU-empty', 'GPU-half'}
+
+
+def test_a_folder_that_others_can_write_is_mended_or_not_used(environ):
+    runtime = Path('runtime').absolute()
+    for folder in (runtime, LOCKS):
+        folder.mkdir()
+        folder.chmod(0o777)
+    shared = {**environ, 'XDG_RUNTIME_DIR': str(runtime)}
+    assert pick(shared, '--', 'true').returncode == 0
+    assert LOCKS.stat().st_mode & 0o777 == 0o700
+    assert not [*runtime.iterdir()]
+
+
+@pytest.mark.parametrize('visible', ['²', '\u0661', '9' * 5000])
+def test_visible_devices_that_cuda_cannot_read_are_none(environ, visible):
+    refused = pick({**environ, 'CUDA_VISIBLE_DEVICES': visible})
+    assert refused.returncode == 1
+    assert 'found 0 of 4' in refused.stderr and 'Traceback' not in refused.stderr

@@ -15,6 +15,7 @@ model = dict(type='A')
 optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.02))
 train_dataloader = dict(batch_size=2, num_workers=4, persistent_workers=True)
 auto_scale_lr = dict(base_batch_size=16, enable=False)
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=90000)
 """
 
 
@@ -127,8 +128,11 @@ def test_a_batch_size_is_rewritten_where_allowed_and_the_rate_is_advice(
     assert not [one for one in answer['changes'] if 'batch_size' in one['key']]
     assert len(answer['fitted_runs']) == 2
     answer = ask('recommend', *runs, '--allow-batch-size')
-    assert 'it goes to 0.08, 4 times' in ' '.join(answer['notes'])
+    notes = ' '.join(answer['notes'])
+    assert 'it goes to 0.08, 4 times' in notes
+    assert '4 times as many images. For as many as before it goes to 22500' in notes
     written = (tmp_path / 'mine_recommended.py').read_text()
     assert 'batch_size=8' in written
-    # nothing else: neither the rate nor its scaling
+    # nothing else: neither the rate nor its scaling, nor the length
     assert 'lr=0.02' in written and 'enable=False' in written
+    assert 'max_iters=90000' in written

@@ -59,12 +59,32 @@ def test_writes_beside_the_original(folder):
     [
         ('optim_wrapper = dict(optimizer=dict(lr=0.02))', 'goes to 0.04, 2 times'),
         ('auto_scale_lr = dict(enable=True, base_batch_size=16)', 'x ranks / 16'),
+        (
+            'train_cfg = dict(type="IterBasedTrainLoop", max_iters=90001)',
+            'max_iters stays at 90001: the training sees 2 times as many images. For '
+            'as many as before it goes to 45000, and so do val_interval,',
+        ),
+        (
+            'train_cfg = dict(by_epoch=True, max_epochs=12)\n'
+            'param_scheduler = [dict(type="LinearLR", by_epoch=False, end=500), '
+            'dict(type="MultiStepLR", by_epoch=True, milestones=[8, 11])]',
+            'max_epochs stays at 12: the training sees as many images, in 0.5 times as '
+            'many iterations. What param_scheduler counts in iterations (LinearLR, '
+            'end=500) lasts 2 times as many epochs.',
+        ),
+        (
+            'train_cfg = dict(by_epoch=True, max_epochs=12)',
+            'in 0.5 times as many iterations.',
+        ),
     ],
 )
 def test_what_another_batch_size_means_is_said(folder, recipe, said):
     (folder / 'leaf.py').write_text(f'_base_ = "base.py"\n{recipe}\n')
     size = {'train_dataloader.batch_size': 4}
     assert said in ' '.join(rewrite_config(folder / 'leaf.py', size).notes)
+    # of the other loaders, and of what stays, there is nothing to say
+    others = {'train_dataloader.num_workers': 3, 'val_dataloader.batch_size': 4}
+    assert said not in ' '.join(rewrite_config(folder / 'leaf.py', others).notes)
 
 
 def test_a_dry_run_leaves_nothing_behind(folder):

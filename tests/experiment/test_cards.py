@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 
 import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
 from fakes.replaced import replace
-from mmgpu_hooks.experiment.cards import Card, judge_cards, lock_cards, read_cards
+from mmgpu_hooks.experiment.cards import Card, judge_cards, read_cards
 from mmgpu_hooks.schema.errors import UserError
 
 
@@ -60,6 +58,12 @@ def test_the_best_that_is_allowed_comes_first(cards, request_, expected):
         ('0,7,2', '0'),
         ('NoDevFiles', ''),
         (' 1 , 2 ', '21'),
+        ('02', '2'),
+        # CUDA reads ASCII digits alone
+        ('²', ''),
+        ('1,٢', '1'),
+        ('1,\u00a02', '1'),
+        ('9' * 5000, ''),
     ],
 )
 def test_visible_devices_are_read_as_cuda_does(visible, expected):
@@ -96,23 +100,3 @@ def test_what_keeps_a_process_off_a_card(fake_nvml: FakeNvml, gpu, reason):
         assert second.reason is None
     else:
         assert re.match(reason, str(second.reason))
-
-
-@pytest.fixture
-def locks(tmp_path: Path, monkeypatch) -> Path:
-    monkeypatch.setattr('mmgpu_hooks.experiment.cards.LOCKS', tmp_path / 'locks')
-    return tmp_path / f'locks-{os.getuid()}'
-
-
-def test_a_folder_of_another_user_or_a_link_is_refused(
-    locks: Path, tmp_path: Path, monkeypatch
-):
-    locks.symlink_to(tmp_path)
-    with pytest.raises(UserError, match='found a link'):
-        lock_cards(THREE, 1)
-    uid = os.getuid()
-    monkeypatch.setattr('mmgpu_hooks.experiment.cards.os.getuid', lambda: uid + 1)
-    locks.with_name(f'locks-{uid + 1}').mkdir()
-    with pytest.raises(UserError, match=f'that of user {uid}'):
-        lock_cards(THREE, 1)
-    assert not [*tmp_path.rglob('*.lock')]

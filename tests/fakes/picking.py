@@ -1,4 +1,7 @@
-"""``mmgpu pick-gpu`` as a process of its own, with its locks in the current folder."""
+"""``mmgpu pick-gpu`` as a process of its own, with its locks in the current folder.
+
+It waits for other starts for half a second alone.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import sys
 
 PROGRAM = """
 import sys
-from mmgpu_hooks.experiment import cards
+from mmgpu_hooks.experiment import card_locks
 from mmgpu_hooks.commands.main import main
-cards.LOCKS = 'locks'
+card_locks.TEMPORARY = 'locks'
+card_locks.PICKING_S = 0.5
 sys.exit(main(['pick-gpu', *sys.argv[1:]]))
 """
 PICK = [sys.executable, '-c', PROGRAM]

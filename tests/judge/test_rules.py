@@ -19,7 +19,7 @@ from fakes.runs import (
     make_workers,
     steady,
 )
-from fakes.saves import HOST, LOADER, make_calm, with_saves
+from fakes.saves import HOST, LOADER, MIB, make_calm, make_save, with_saves
 from fakes.saves import make_contended_ones as contended
 from mmgpu_hooks.judge.ranks import with_saves_of
 from mmgpu_hooks.judge.run import Run
@@ -276,6 +276,49 @@ def test_a_run_bound_by_its_saves_names_what_is_proven_to_have_held_them(saves, 
     assert verdict.name == 'save_bound'
     assert (' of it ' in verdict.sentence) is (said is not None)
     assert (said or '') in verdict.sentence
+
+
+def save_with(iteration: int, histories: int | None, whole_mib: int) -> SaveRecord:
+    return make_save(
+        iteration, bytes=whole_mib * MIB, message_hub_bytes=histories, wall_s=0.4
+    )
+
+
+@pytest.mark.parametrize(
+    ('saves', 'max_iters', 'said'),
+    [
+        # they grow by 12 MiB in 60 iterations, and 1,040 are left
+        (
+            [save_with(100, 20 * MIB, 100), save_with(160, 32 * MIB, 112)],
+            1200,
+            'at iteration 160 holds 32 MiB of histories in 112 MiB; 240 MiB of 320 MiB '
+            'when training ends, 209715 bytes more per iteration.',
+        ),
+        # little yet
+        (
+            [save_with(100, 2 * MIB, 102)],
+            1200,
+            'holds 2 MiB of histories in 102 MiB; 24 MiB of 124 MiB when',
+        ),
+        # 13 scalars of a million values at most
+        ([save_with(160, 160 * 16 * 13, 100)], 10**9, '198 MiB of 298 MiB when'),
+        # none are added: of a hook that keeps them short
+        (
+            [save_with(100, 30 * MIB, 100), save_with(160, 30 * MIB, 100)],
+            1200,
+            'holds 30 MiB of histories in 100 MiB. A hook',
+        ),
+        ([save_with(160, MIB, 200)], 1200, None),
+        ([save_with(160, 20 * MIB, 1000)], 160, None),
+        ([save_with(160, None, 100)], 1200, None),
+        ([], 1200, None),
+    ],
+)
+def test_checkpoints_that_histories_fill_are_named(saves, max_iters, said):
+    judged = diagnose_run(saving(saves, max_iters=max_iters))
+    found = [one.detail for one in judged.findings if one.code == 'MG309']
+    assert len(found) == (said is not None)
+    assert (said or '') in ' '.join(found)
 
 
 def test_ranks_that_wait_for_the_saves_of_the_first_are_counted():

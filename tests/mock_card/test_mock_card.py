@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -111,6 +112,14 @@ def trainings(mock_cards, squares) -> dict[str, Training]:
             step_s=0.01,
             interval=1,
             model={'leak_mib': LEAK_MIB},
+        ),
+        'grows': mock_cards.plan(
+            'grows',
+            iterations=60,
+            step_s=0.01,
+            dataset='GrowingDataset',
+            batch_size=1,
+            benchmark=True,
         ),
     }
     for name, (kind, environ, *_) in CARDS.items():
@@ -235,6 +244,22 @@ def test_tensors_that_pile_up_are_told(trainings: dict[str, Training]) -> None:
     # twin: the same card, and a peak that comes and goes
     fits = diagnose_run(trainings['fits'].run).findings
     assert 'MG404' not in [one.code for one in fits]
+
+
+@pytest.mark.parametrize(
+    ('name', 'is_on', 'sizes'), [('leaks', False, 1), ('grows', True, 60)]
+)
+def test_sizes_of_batches_stand_beside_cudnn_benchmark(trainings, name, is_on, sizes):
+    run = trainings[name].run
+    assert run.run.cudnn_benchmark is is_on
+    assert sum(one.new_batch_sizes or 0 for one in run.intervals) == sizes
+
+
+def test_cudnn_benchmark_is_advised_against_where_sizes_vary(trainings, capsys):
+    folder = str(trainings['grows'].work_dir)
+    assert main(['recommend', folder, '--dry-run', '--format', 'json']) == 0
+    advice = ' '.join(json.loads(capsys.readouterr().out)['advice'])
+    assert 'batches have 60 padded sizes in 60 iterations' in advice
 
 
 @pytest.mark.parametrize('name', WAVES)

@@ -26,9 +26,9 @@ def environ(mock_source: Path, tmp_path: Path) -> dict[str, str]:
     of_others = {f'{name}_bytes': gib * 2**30 for name, gib in memory.items()}
     full = {index: {**BUSY, 'memory': of_others} for index in set(range(8)) - FREE}
     write_cards(mock_source, tmp_path, 'gb200', {}, {**full, 3: BUSY})
-    visible = {'CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER'}
+    unset = {'CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER', 'XDG_RUNTIME_DIR'}
     return {
-        **{name: value for name, value in os.environ.items() if name not in visible},
+        **{name: value for name, value in os.environ.items() if name not in unset},
         'LD_LIBRARY_PATH': str(mock_source / 'driver'),
         'MOCK_NVML_CONFIG': str(CARDS),
     }

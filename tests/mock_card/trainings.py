@@ -28,11 +28,12 @@ default_hooks = dict(
     logger=dict(type='LoggerHook', interval={interval}),
     checkpoint=dict(type='CheckpointHook', interval=-1),
 )
+env_cfg = dict(cudnn_benchmark={benchmark})
 model = {model}
 train_dataloader = dict(
-    batch_size=2, num_workers=0,
+    batch_size={batch_size}, num_workers=0,
     sampler=dict(type='DefaultSampler', shuffle=True),
-    dataset=dict(type='training.toy.ToyDataset', length={length}),
+    dataset=dict(type='training.toy.{dataset}', length={length}),
     collate_fn=dict(type='pseudo_collate'),
 )
 train_cfg = dict(by_epoch=True, max_epochs=1)
@@ -147,6 +148,9 @@ class MockCards:
         iterations: int = 20,
         step_s: float = 0.05,
         interval: int = 5,
+        dataset: str = 'ToyDataset',
+        batch_size: int = 2,
+        benchmark: bool = False,
         model: Mapping[str, Any] = MappingProxyType({}),
         hook: Mapping[str, Any] | None = MappingProxyType({}),
         driver: Mapping[str, Any] = MappingProxyType({}),
@@ -160,6 +164,9 @@ class MockCards:
             iterations: Of its one epoch.
             step_s: That a step sleeps.
             interval: Iterations of a log line.
+            dataset: Class of ``training.toy``.
+            batch_size: Images of a batch.
+            benchmark: Whether cuDNN times its algorithms.
             model: Arguments of `HungryModel`.
             hook: Arguments of ours; ``None`` leaves it out.
             driver: Set for all cards in the driver's configuration.
@@ -169,7 +176,10 @@ class MockCards:
             hook='' if hook is None else f'{dict(hook, type="GPUEfficiencyHook")},',
             interval=interval,
             model=dict(model, type='mock_card.small.HungryModel', step_s=step_s),
-            length=2 * iterations,
+            length=batch_size * iterations,
+            dataset=dataset,
+            batch_size=batch_size,
+            benchmark=benchmark,
         )
         return self.plan_config(name, text, kind, driver=driver, **environ)
 

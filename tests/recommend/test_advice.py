@@ -39,6 +39,56 @@ def test_a_step_in_full_precision_on_a_gpu():
     assert advice(run=make_run(), data_wait_s=0.001) == ''
 
 
+def advise_cudnn(sizes, *, device='cuda', data_wait_s=0.001, is_on=False) -> str:
+    run = make_run(device=device, cudnn_benchmark=is_on)
+    evidence = make_evidence(run=run, data_wait_s=data_wait_s, **MAIN)
+    intervals = [
+        replace(interval, new_batch_sizes=new)
+        for interval, new in zip(evidence.intervals, sizes, strict=True)
+    ]
+    return ' '.join(advise(Run(replace(evidence, intervals=tuple(intervals)))))
+
+
+SAME, COMING, SEEN = [1, *[0] * 7], [9, *[3] * 7], [30, *[0] * 7]
+"""New sizes of batches, in intervals of 20 iterations."""
+ON, OFF = 'env_cfg.cudnn_benchmark=True', 'env_cfg.cudnn_benchmark=False'
+
+
+@pytest.mark.parametrize(
+    ('sizes', 'changed', 'said'),
+    [
+        (SAME, {}, f'batches of 160 iterations have 1 padded size: {ON}'),
+        # the last batch of an epoch
+        ([1, 0, 0, 1, 0, 0, 0, 0], {}, f'2 padded sizes: {ON}'),
+        ([1, 1, 1, 0, 0, 0, 0, 0], {}, None),
+        (SAME, {'is_on': True}, None),
+        (SAME, {'is_on': None}, None),
+        (SAME, {'device': 'cpu'}, None),
+        # the step is not what takes long
+        (SAME, {'data_wait_s': 0.2}, None),
+        ([*SAME[:-1], None], {}, None),
+        ([None] * 8, {}, None),
+        ([None] * 8, {'is_on': True}, None),
+        (
+            COMING,
+            {'is_on': True},
+            'batches have 30 padded sizes in 160 iterations, 12 of them new in the '
+            'second half',
+        ),
+        ([*COMING[:-1], None], {'is_on': True}, OFF),
+        (COMING, {}, None),
+        (COMING, {'is_on': True, 'device': 'cpu'}, None),
+        # each was timed once, and there are no more
+        (SEEN, {'is_on': True}, None),
+        ([3, 0, 0, 0, 1, 0, 0, 1], {'is_on': True}, None),
+    ],
+)
+def test_cudnn_times_its_algorithms_where_sizes_stay(sizes, changed, said):
+    advised = advise_cudnn(sizes, **changed)
+    assert (said or '') in advised
+    assert ('cudnn' in advised) is (said is not None)
+
+
 def test_a_short_run_gets_no_advice():
     assert advice(intervals=1, iterations=5) == ''
 

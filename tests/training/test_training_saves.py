@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import functools
+import importlib
 import math
 import multiprocessing
 import os
+import re
 import threading
 import time
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import torch
 from mmengine.fileio import FileClient, LocalBackend, register_backend
 from mmengine.hooks import Hook
 from mmengine.runner import FlexibleRunner, Runner
@@ -27,6 +30,7 @@ from training.toy import (
     evidence_of,
     log_of,
     losses_of,
+    scalar_lines,
     train,
 )
 
@@ -104,6 +108,16 @@ def assert_nothing_is_left(runner: Any) -> None:
     for hook in runner.hooks:
         backend = getattr(hook, 'file_backend', None)
         assert backend is None or 'put' not in vars(backend)
+
+
+PAGE = Path(__file__).parents[2] / 'docs' / 'en' / 'slow-saves.md'
+
+
+def read_histories(path: Path) -> dict[str, tuple[Any, Any]]:
+    """Values and counts of each scalar in a checkpoint."""
+    checkpoint = torch.load(path, map_location='cpu', weights_only=False)
+    scalars = checkpoint['message_hub']['log_scalars']
+    return {name: history.data for name, history in scalars.items()}
 
 
 def size_of(folder: Path, name: str | None) -> int:
@@ -294,3 +308,53 @@ def test_workers_give_way_at_each_start_and_no_loss_changes(tmp_path, loop, pers
         assert set().union(*seen) == seen[0] == {own + 7 * bool(more)}
     assert losses[0] == losses[1]
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
+
+
+@pytest.mark.parametrize('kind', [Runner, FlexibleRunner])
+def test_histories_are_counted_as_they_are_in_the_file(tmp_path, kind):
+    _, saves = train_and_read(tmp_path, kind=kind)
+    for save in saves:
+        assert save.name is not None
+        histories = read_histories(tmp_path / save.name).values()
+        values, counts = zip(*histories)
+        sizes = [array.nbytes for array in (*values, *counts)]
+        assert save.message_hub_bytes == sum(sizes) > 0
+    # 8 bytes of a value, 8 of a count
+    first, *_, last = saves
+    assert last.message_hub_bytes - first.message_hub_bytes == 8 * 16 * len(histories)
+
+
+def test_the_hook_that_the_docs_have_keeps_histories_short(tmp_path, monkeypatch):
+    module, config = re.findall(r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL)
+    (tmp_path / 'short_histories.py').write_text(module)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    # torch from 2.6 on refuses a history otherwise
+    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
+    said: dict[str, Any] = {}
+    exec(config, said)
+    for name in said['custom_imports']['imports']:
+        importlib.import_module(name)
+    cure = {**said['default_hooks']['short_histories'], 'length': 10}
+
+    def train_part(name: str, iterations: int, hooks: list[Any], **more: Any) -> Any:
+        hooks = [LossTape(), *hooks]
+        options = {'iterations': iterations, 'custom_hooks': hooks, **more}
+        folder = tmp_path / name
+        runner, _ = train_and_read(folder, **options)
+        last = folder / f'iter_{iterations}.pth'
+        values, _ = read_histories(last)['train/loss']
+        lines = [(one['step'], one['loss'], one['lr']) for one in scalar_lines(folder)]
+        return last, len(values), losses_of(runner), lines
+
+    long, length, *plain = train_part('plain', 24, [])
+    short, short_length, *cured = train_part('cured', 24, [cure])
+    assert (length, short_length) == (24, 10)
+    assert cured == plain
+    begun = {'resume': True, 'length': 72}
+    _, length, *plain = train_part('on', 36, [], load_from=str(long), **begun)
+    for name, start in (('on_short', short), ('on_long', long)):
+        _, short_length, *cured = train_part(
+            name, 36, [cure], load_from=str(start), **begun
+        )
+        assert (length, short_length) == (36, 10)
+        assert cured == plain

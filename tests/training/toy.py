@@ -52,6 +52,14 @@ class ToyDataset(Dataset[dict]):
         return {'inputs': image, 'data_samples': torch.tensor(float(index))}
 
 
+class GrowingDataset(ToyDataset):
+    """Images of a height of their own, each two rows higher than the one before."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        item = super().__getitem__(index)
+        return {**item, 'inputs': torch.zeros(3, 8 + 2 * index, 8)}
+
+
 def collate_branches(items: list[Any]) -> dict[str, Any]:
     """A batch of one branch, of the form that semi-supervised training has."""
     return {

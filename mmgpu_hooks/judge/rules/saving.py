@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.memory import count_left
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import CAUSES
-from mmgpu_hooks.schema.figures import format_seconds, format_sum, plural
+from mmgpu_hooks.schema.figures import format_bytes, format_seconds, format_sum, plural
 from mmgpu_hooks.schema.judged import Finding
+
+_MOST_VALUES = 1_000_000
+"""Of a scalar, that MMEngine keeps."""
 
 
 @rule('MG301', 'What checkpoint saves take', 'save_bound')
@@ -72,6 +76,52 @@ def judge_saves_by_memory(run: Run) -> Finding | None:
     Free some memory (fewer workers, a smaller batch) or save without the optimizer.
     """
     return _judge_cause(run, 'memory')
+
+
+@rule('MG309', 'Histories fill checkpoints')
+def judge_histories(run: Run) -> Finding | None:
+    """Checkpoints grow from save to save: each holds the history of every scalar.
+
+    MMEngine's message hub keeps each value of each scalar (losses, times, learning
+    rates), 16 bytes per iteration and up to a million values, and every checkpoint
+    holds them all; ``save_optimizer=False`` leaves them in. Each new value also copies
+    the history before it, so iterations take longer with age.
+
+    No argument of MMEngine's shortens them. A hook that sets ``max_length`` of the
+    histories does, in memory and in checkpoints, and training can be resumed: the
+    page on slow saves (``docs/en/slow-saves.md``) has one of six lines. Log lines need
+    no more values than the largest ``window_size`` of ``log_processor``.
+    """
+    known = [one for one in run.save_records if one.bytes and one.message_hub_bytes]
+    if not known:
+        return None
+    first, last = known[0], known[-1]
+    whole, held = last.bytes or 0, last.message_hub_bytes or 0
+    grown, iterations = held, last.iteration
+    if first.iteration < last.iteration:
+        grown -= first.message_hub_bytes or 0
+        iterations -= first.iteration
+    each = max(grown, 0) / max(iterations, 1)
+    left = count_left(run)
+    if left is not None and run.intervals:
+        left = max(left + run.intervals[-1].iteration - last.iteration, 0)
+    # one that is full stays as long
+    more = min((left or 0) * each, max(_MOST_VALUES * each - held, 0.0))
+    end_held, end_whole = held + more, whole + more
+    least = max(
+        thresholds.HISTORIES_NOTICE_BYTES, thresholds.HISTORIES_NOTICE * end_whole
+    )
+    if end_held < least:
+        return None
+    later = (
+        f'; {format_bytes(end_held)} of {format_bytes(end_whole)} when training ends, '
+        f'{each:.0f} bytes more per iteration'
+    )
+    return notice(
+        f'The checkpoint at iteration {last.iteration} holds {format_bytes(held)} of '
+        f'histories in {format_bytes(whole)}{later * (more > 0)}. A hook that sets '
+        'their max_length keeps them short.'
+    )
 
 
 @rule('MG311', 'Saves that cannot be judged')

@@ -28,6 +28,23 @@ class Contents(NamedTuple):
     """Annotated."""
 
 
+class IntervalContents(NamedTuple):
+    """What the batches of an interval held; ``None`` is unknown."""
+
+    images: int | None = None
+    """All of them."""
+    pixels: int | None = None
+    """Of the largest batch, as in :class:`Contents`."""
+    boxes: int | None = None
+    """Of the batch that had most."""
+    new_sizes: int | None = None
+    """Sizes in pixels that no batch before the interval had."""
+
+
+MOST_SIZES = 1_000
+"""Sizes of batches that are remembered; with so many, another one tells nothing."""
+
+
 class BatchWatch:
     """Examines batches.
 

@@ -13,7 +13,11 @@ import numpy as np
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.ledger import summarize_some
 from mmgpu_hooks.measure.loader import counters as at
-from mmgpu_hooks.measure.loader.batches import BatchWatch, Contents
+from mmgpu_hooks.measure.loader.batches import (
+    MOST_SIZES,
+    BatchWatch,
+    IntervalContents,
+)
 from mmgpu_hooks.measure.loader.counters import Counters, Figures
 from mmgpu_hooks.measure.loader.owed import find_owed
 from mmgpu_hooks.measure.loader.processes import WorkerProcesses, WorkersUse
@@ -197,6 +201,8 @@ class LoaderProbe:
         """The iterators that live, the newest last: a user's own may be among them."""
         self._tally = _Tally()
         self._contents: Figures = np.empty((0, 7))
+        self._sizes: set[float] = set()
+        """In pixels, of all batches so far."""
         self._memory_due_s = clock()
         self._pss_bytes: int | None = None
         self._patches = Patches()
@@ -282,22 +288,30 @@ class LoaderProbe:
         fields = tally.fields()
         return WorkersWindow(**fields, pss_bytes=pss_bytes) if fields else None
 
-    def read_contents(self, iterations: int) -> Contents:
+    def read_contents(self, iterations: int) -> IntervalContents:
         """What the batches held that the loop took between the last two reads.
 
         Args:
             iterations: How many it took; where others are known, nothing is.
-
-        Returns:
-            All images, pixels and boxes of the largest batches.
         """
         rows, self._contents = self._contents, np.empty((0, 7))
         if not iterations or len(rows) != iterations:
-            return Contents()
+            return IntervalContents()
         images, pixels, boxes = rows[:, at.IMAGES :].T
         # of unknown ones the sum is none, and the largest that of the others
-        figures = images.sum(), np.fmax.reduce(pixels), np.fmax.reduce(boxes)
-        return Contents(*(None if math.isnan(one) else int(one) for one in figures))
+        return IntervalContents(
+            images=_known(images.sum()),
+            pixels=_known(np.fmax.reduce(pixels)),
+            boxes=_known(np.fmax.reduce(boxes)),
+            new_sizes=self._count_new_sizes(pixels),
+        )
+
+    def _count_new_sizes(self, pixels: Figures) -> int | None:
+        if np.isnan(pixels).any() or len(self._sizes) >= MOST_SIZES:
+            return None
+        new = set(pixels.tolist()) - self._sizes
+        self._sizes |= new
+        return len(new)
 
     @property
     def processes(self) -> WorkerProcesses | None:
@@ -340,3 +354,7 @@ class LoaderProbe:
             if one.local is not None:
                 one.local.close()
         self._followed = []
+
+
+def _known(figure: float) -> int | None:
+    return None if math.isnan(figure) else int(figure)

@@ -27,7 +27,10 @@ def fake_nvml(
     fake = FakeNvml(fake_nvml_library, tmp_path / 'nvml.txt')
     fake.install(monkeypatch)
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-    monkeypatch.setattr('mmgpu_hooks.experiment.cards.LOCKS', tmp_path / 'locks')
+    monkeypatch.delenv('XDG_RUNTIME_DIR', raising=False)
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    locks = 'mmgpu_hooks.experiment.card_locks.TEMPORARY'
+    monkeypatch.setattr(locks, tmp_path / 'locks')
     yield fake
     left = {}
     for name in ('users', 'gpm_samples'):  # and the next test begins anew

@@ -104,7 +104,7 @@ def test_an_iterator_of_the_users_own_meanwhile_disturbs_nothing(
     one.take(4)
     one.read()
     assert one.probe.read_contents(4).images == 8
-    assert one.probe.read_contents(3) == (None, None, None)  # others were taken
+    assert set(one.probe.read_contents(3)) == {None}  # others were taken
     for peek in peeks:
         getattr(peek, '_shutdown_workers', int)()
 

@@ -1,0 +1,258 @@
+"""Locks on GPUs, so that no two starts of a user take the same card.
+
+The lock of a card is ``flock`` on a file with its UUID, in each folder for locks. The
+kernel releases it when the last process that has the file open ends; a program started
+by ``exec`` keeps it. There is more than one folder, since shells of a user may differ
+in ``XDG_RUNTIME_DIR``, and since anybody can be first to make the one in ``/tmp``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mmgpu_hooks.experiment.cards import Card
+from mmgpu_hooks.schema.errors import UserError
+
+TEMPORARY = '/tmp/mmgpu'
+"""The folder in ``/tmp``, but for the user's number: not in ``TMPDIR``, since two
+shells may differ in it."""
+
+PICKING_S = 5.0
+"""Longest wait for other starts, which pick in a moment."""
+
+_READING_S = 0.05
+"""Longest wait for tables of cards, which hold each lock for microseconds."""
+
+_POLL_S = 0.005
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def read_locks(cards: Sequence[Card]) -> list[Card]:
+    """Give each card that another start has locked the reason; nothing is kept.
+
+    Args:
+        cards: Of :func:`mmgpu_hooks.experiment.cards.judge_cards`.
+    """
+    with contextlib.ExitStack() as opened:
+        folders = _open_folders(opened, [], is_made=False)
+
+        def read(card: Card) -> str | None:
+            reasons = (folder.read_lock(card) for folder in folders)
+            return card.reason or next(filter(None, reasons), None)
+
+        return [replace(card, reason=read(card)) for card in cards]
+
+
+def lock_cards(
+    cards: Sequence[Card], count: int, warn: Callable[[str], None]
+) -> tuple[list[Card], dict[Card, list[int]]]:
+    """Lock the first free ones: all that are asked for, or none.
+
+    Args:
+        cards: Best first, from :func:`mmgpu_hooks.experiment.cards.judge_cards`.
+        count: How many.
+        warn: Is given a sentence where another start does not end its picking.
+
+    Returns:
+        All cards, with the reason where one cannot be locked; the picked ones, each
+        with the descriptors of its lock files.
+
+    Raises:
+        UserError: If no folder for the lock files can be used.
+    """
+    refused: list[str] = []
+    judged = list(cards)
+    picked: dict[Card, list[int]] = {}
+    with contextlib.ExitStack() as opened:
+        folders = _open_folders(opened, refused, is_made=True)
+        if not folders:
+            raise UserError(
+                'expected a folder for locks that this user alone can write, found '
+                f'none: {"; ".join(refused)}. Set XDG_CACHE_HOME to a folder of yours.'
+            )
+        # two that lock at one moment might each get a part, and neither enough
+        picking_end_s = time.monotonic() + PICKING_S
+        for folder in folders:
+            alone = folder.take_lock('picking.lock', picking_end_s)
+            if isinstance(alone, int):
+                opened.callback(os.close, alone)
+                continue
+            warn(
+                f'expected other starts to end picking within {PICKING_S:g} s, found '
+                f'picking.lock {alone}; going on without it.'
+            )
+        reading_end_s = time.monotonic() + _READING_S
+        for number, card in enumerate(cards):
+            if card.reason is None and len(picked) < count:
+                locks, reason = _lock_card(folders, card, reading_end_s)
+                judged[number] = replace(card, reason=reason)
+                if reason is None:
+                    picked[card] = locks
+    if len(picked) < count:
+        for locks in picked.values():
+            close_all(locks)
+        picked = {}
+    return judged, picked
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    """Close files, which ends their locks."""
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A folder for lock files that this user alone can write, open."""
+
+    path: Path
+    descriptor: int
+
+    def read_lock(self, card: Card) -> str | None:
+        """Give the reason why the card cannot be locked now; ``None`` if it can be."""
+        import fcntl  # Windows has none, and imports this module
+
+        name = f'{card.uuid}.lock'
+        try:
+            descriptor = self._open(name, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return self._describe(name, error)
+        try:
+            # shared, so that one table does not hold up another
+            return self._hold(name, descriptor, fcntl.LOCK_SH, end_s=0.0)
+        finally:
+            os.close(descriptor)
+
+    def take_lock(self, name: str, end_s: float) -> int | str:
+        """Lock a file, made where it is missing, and give its descriptor.
+
+        Returns:
+            The reason where it cannot be locked until ``end_s`` of
+            ``time.monotonic``.
+        """
+        import fcntl
+
+        try:
+            descriptor = self._open(name, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            return self._describe(name, error)
+        reason = self._hold(name, descriptor, fcntl.LOCK_EX, end_s)
+        if reason is not None:
+            os.close(descriptor)
+            return reason
+        # on a full disk the lock is as good without
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        return descriptor
+
+    def _open(self, name: str, flags: int) -> int:
+        # a pipe would be waited for, and what a link leads to is no lock
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(name, flags, 0o600, dir_fd=self.descriptor)
+        status = os.fstat(descriptor)
+        is_regular = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        if is_regular and status.st_uid == os.getuid():
+            return descriptor
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, 'not a regular file of this user alone')
+
+    def _hold(
+        self, name: str, descriptor: int, operation: int, end_s: float
+    ) -> str | None:
+        """Lock an open file; the reason where that cannot be."""
+        import fcntl
+
+        while True:
+            try:
+                fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= end_s:
+                    process = os.pread(descriptor, 20, 0).decode('ascii', 'replace')
+                    known = process if process.isdigit() else 'unknown'
+                    return f'in use by process {known}'
+                time.sleep(_POLL_S)
+            except OSError as error:
+                return self._describe(name, error)
+            else:
+                return None
+
+    def _describe(self, name: str, error: OSError) -> str:
+        return f'cannot be locked ({self.path / name}: {error.strerror})'
+
+
+def _lock_card(
+    folders: Sequence[_Folder], card: Card, end_s: float
+) -> tuple[list[int], str | None]:
+    """Lock a card in each folder: its files, or why it cannot be locked."""
+    locks: list[int] = []
+    for folder in folders:
+        lock = folder.take_lock(f'{card.uuid}.lock', end_s)
+        if isinstance(lock, str):
+            close_all(locks)
+            return [], lock
+        locks.append(lock)
+    return locks, None
+
+
+def _open_folders(
+    opened: contextlib.ExitStack, refused: list[str], *, is_made: bool
+) -> list[_Folder]:
+    """Open each folder for locks that this user alone can write.
+
+    Args:
+        opened: Closes them.
+        refused: Gets the reason for each that cannot be used.
+        is_made: Whether those that are needed are made.
+    """
+
+    def open_folder(path: Path, *, is_made: bool) -> _Folder | None:
+        try:
+            if is_made:
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            opened.callback(os.close, descriptor)
+            status = os.fstat(descriptor)
+            if status.st_uid != os.getuid():
+                raise PermissionError(errno.EPERM, f'is that of user {status.st_uid}')
+            if status.st_mode & _OTHERS_WRITE:
+                os.fchmod(descriptor, 0o700)
+        except OSError as error:
+            refused.append(f'{path}: {error.strerror}')
+            return None
+        return _Folder(path, descriptor)
+
+    in_runtime = None
+    runtime = Path(os.environ.get('XDG_RUNTIME_DIR', ''))
+    if runtime.is_absolute() and _is_private(runtime):
+        in_runtime = open_folder(runtime / 'mmgpu', is_made=is_made)
+    in_temporary = open_folder(Path(f'{TEMPORARY}-{os.getuid()}'), is_made=is_made)
+    cache = Path(os.environ.get('XDG_CACHE_HOME', ''))
+    if not cache.is_absolute():
+        cache = Path(os.path.expanduser('~'), '.cache')
+    in_cache = None
+    if cache.is_absolute():
+        # one that is there may have locks, taken when that in /tmp was another user's
+        is_needed = is_made and in_temporary is None
+        in_cache = open_folder(cache / 'mmgpu', is_made=is_needed)
+    return [folder for folder in (in_runtime, in_temporary, in_cache) if folder]
+
+
+def _is_private(folder: Path) -> bool:
+    """True if it is a folder of this user that no other can write."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return False
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return is_ours and not status.st_mode & _OTHERS_WRITE

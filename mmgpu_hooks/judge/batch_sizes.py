@@ -1,0 +1,49 @@
+"""The padded sizes that a run's batches had: one, or ever new ones. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mmgpu_hooks.judge.columns import count_all
+from mmgpu_hooks.judge.run import Run
+
+_FIXED = 2
+"""Sizes of batches where all but an epoch's last one are alike."""
+
+_VARYING = 10
+"""Sizes of batches from which they vary, where new ones keep coming."""
+
+_KEEP_COMING = 0.01
+"""New sizes per iteration, in the second half of what was recorded."""
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """Sizes of a run's batches in padded pixels, as far as they were counted."""
+
+    count: int
+    late: int
+    """How many of them were new in the second half of the intervals."""
+    is_fixed: bool
+    """True if all batches were counted, and have one size, or the last of an epoch
+    another."""
+    is_varying: bool
+    """True if there are many, and new ones kept coming."""
+
+
+def find_batch_sizes(run: Run) -> BatchSizes | None:
+    """Sizes of the batches; ``None`` where they were not counted from the start."""
+    new, iterations = run.column('new_batch_sizes'), run.column('iterations')
+    if not len(new) or np.isnan(new[0]):
+        return None
+    half = len(new) // 2
+    count, late = count_all(new), count_all(new[half:])
+    return BatchSizes(
+        count,
+        late,
+        is_fixed=count <= _FIXED and not np.isnan(new).any(),
+        is_varying=count >= _VARYING
+        and late >= _KEEP_COMING * count_all(iterations[half:]),
+    )
