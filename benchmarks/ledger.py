@@ -501,9 +501,9 @@ def judge_calls(iterations: int, trainings: int) -> Iterator[Figure]:
     """Each call of each hook, by the records of single iterations.
 
     An interrupt between the hook's stamp and the ledger's is no error of either, and
-    comes back at the same call of no other training: each call's median counts. Python's
-    collector does come back there, since it counts objects; it takes 0.1 to 0.4 ms of
-    whatever lies between two stamps, so it rests.
+    comes back at the same call of no other training: each call's median counts. The
+    garbage collector does come back there, since it counts objects; it takes 0.1 to
+    0.4 ms of whatever lies between two stamps, so it rests.
     """
     gc.collect()
     gc.disable()

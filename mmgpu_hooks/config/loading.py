@@ -101,12 +101,13 @@ def read_config(
     Raises:
         LoadError: With MMEngine's reason in one line.
     """
-    return parse_flat(load_config(path, contents))
+    return parse_flat(load_config(path, contents, changes))
 
 
 def load_config(
     path: Path,
     contents: Mapping[Path, bytes] | None = None,
+    changes: Mapping[str, Setting] | None = None,
     opened: list[Path] | None = None,
 ) -> dict[str, Any]:
     """Loads a config as :func:`read_config` does; its values stay nested.
@@ -114,6 +115,7 @@ def load_config(
     Args:
         path: The config.
         contents: What MMEngine is to read instead of these files.
+        changes: Values by dotted key that MMEngine merges into it.
         opened: Filled with the files that MMEngine reads, in order: the config, and
             each base before its own bases.
 
