@@ -370,7 +370,7 @@ BAD_PAIRS = {
     'empty.py --set model.step_s=1': 'expected a config that trains',
     'a.py --set train_cfg=None': 'found no train_cfg in it',
     'a.py a.py': 'expected a difference to measure, found that nothing differs',
-    'a.py saves.py': 'found only val_dataloader.batch_size, work_dir, and these',
+    'a.py saves.py': 'found only work_dir, val_dataloader.batch_size, and these',
     'a.py --set model.step_s=0.0': 'found that nothing differs; --allow-equal',
     'a.py --set val_dataloader.num_workers=1': 'neither validate nor save',
     'a.py --set': "'--set' requires an argument",
