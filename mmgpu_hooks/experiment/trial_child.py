@@ -312,13 +312,11 @@ def _set_hooks(config: Any, spec: TrialSpec) -> None:
     hooks = {name: hook for name, hook in given.items() if _stays(hook)}
     # MMEngine would put its own in the place of one that is merely missing
     hooks['checkpoint'] = None
-    if spec.hook is not None:
+    if spec.hook is not None or (spec.keeps_hook and ours):
         # what the user had set of it stays
         own = dict(ours[0]) if ours else {}
         fixed = {'type': HOOK_TYPE, 'summary': False, 'write_config': False}
-        hooks[HOOK_KEY] = {**own, **fixed, **spec.hook}
-    elif spec.keeps_hook and ours:
-        hooks[HOOK_KEY] = {**ours[0], 'summary': False}
+        hooks[HOOK_KEY] = {**own, **fixed, **(spec.hook or {})}
     save_interval = spec.save_interval or (ENDLESS if spec.last_saves else None)
     if save_interval is not None:
         content = dict(saver) if isinstance(saver, dict) else {}

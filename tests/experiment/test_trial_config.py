@@ -60,6 +60,7 @@ def test_what_trains_stays_and_what_only_leaves_something_goes(tmp_path):
             'interval': 7,
             'gpu_sample_period_s': 0.5,
             'summary': False,
+            'write_config': False,
         },
     }
     assert config.custom_hooks == [{'type': 'EMAHook'}]
@@ -96,7 +97,8 @@ def test_the_hook_is_as_asked_for(tmp_path):
     assert (hook.interval, hook.gpu_sample_period_s) == (2, 0.5)
     # as the config has it, and only where it has one
     kept = read(tmp_path, hook=None, keeps_hook=True).default_hooks.gpu_efficiency
-    assert (kept.interval, kept.summary) == (7, False)
+    quiet = (kept.summary, kept.write_config)
+    assert (kept.interval, *quiet) == (7, False, False)
     without = CONFIG.replace('GPUEfficiencyHook', 'LoggerHook')
     left = read(tmp_path, without, hook=None, keeps_hook=True).default_hooks
     assert 'gpu_efficiency' not in left
