@@ -148,7 +148,14 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
         return NoPrediction('The time or the CPU of loading a batch is unknown.')
     step_cpu_s, usable = run.main_cpu_s or 0.0, record.host.usable_cores or 0.0
     burnt_s = cpu.mean_s + step_cpu_s
-    if burnt_s > 1.15 * usable * iter_s:
+    used, ranks = burnt_s / iter_s, record.host.ranks
+    if ranks > 1 and usable < used / 1.15 <= usable * ranks:
+        return NoPrediction(
+            f'This rank used {used:.1f} cores, more than its part of the host '
+            f'({usable:g}, one of {ranks} ranks): others left theirs idle, and '
+            'predictions take ranks to be alike.'
+        )
+    if used > 1.15 * usable:
         burnt = f'{burnt_s:.4f} s of CPU per iteration, in {iter_s:.4f} s'
         why = f'The figures contradict each other: {burnt} on {usable:g} usable cores.'
         return NoPrediction(why)

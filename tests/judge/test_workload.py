@@ -265,6 +265,9 @@ def test_a_pipeline_that_changed_midway_is_cut():
 NO_CORES = {'run': make_run(host=HostLimits())}
 NO_SETTINGS = {'run': make_run(loader=LoaderSettings())}
 MANY_WORKERS = {'run': make_run(loader=make_loader(10**9))}
+ONE_OF_FOUR = HostLimits(logical_cpus=2, usable_cores=0.5, ranks_on_host=4)
+UNEVEN = {'run': make_run(host=ONE_OF_FOUR, world_size=4)}
+"""One rank burns all of two cores, and its part of them is half of one."""
 MUCH_AHEAD = {'run': make_run(loader=make_loader(prefetch_factor=10**9))}
 
 
@@ -278,6 +281,11 @@ MUCH_AHEAD = {'run': make_run(loader=make_loader(prefetch_factor=10**9))}
         ({'process_cpu_s': None}, 'CPU of the training process is unknown'),
         ({'process_cpu_s': 1e9}, 'CPU of the training process is absurd'),
         ({'process_cpu_s': 20 * 100.0}, 'contradict each other'),
+        (
+            UNEVEN,
+            'used 2.0 cores, more than its part of the host (0.5, one of 4',
+        ),
+        ({**UNEVEN, 'process_cpu_s': 20 * 100.0}, 'contradict each other'),
         ({'workers': None}, 'loading a batch is unknown'),
         ({'workers': make_inside_workers(1e7)}, 'per batch is absurd'),
         (NO_CORES, 'usable cores is unknown'),

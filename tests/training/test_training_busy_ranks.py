@@ -1,7 +1,8 @@
-"""Two real ranks on one host, beside a program that burns a core and without it."""
+"""Real ranks on one host, beside a program that burns a core and without it."""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -21,16 +22,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.timing]
 
 BURN = 'while True: pass'
 
+COUNTS = [2, 4]
+"""Ranks on the host."""
 
-def train_ranks(folder: Path, kind: str) -> tuple[Run, float]:
-    """Train two ranks.
+
+def train_ranks(folder: Path, kind: str, count: int) -> tuple[Run, float]:
+    """Train so many ranks.
 
     Returns:
         The rank that is judged, and the cores that all else on the host used while
-        both recorded intervals.
+        all of them recorded intervals.
     """
     command = [sys.executable, '-m', 'torch.distributed.run', '--standalone']
-    command += ['--nproc_per_node=2', '-m', 'training.busy_ranks', str(folder), kind]
+    command += [f'--nproc_per_node={count}', '-m', 'training.busy_ranks']
+    command += [str(folder), kind]
     samples = []
     log = folder / 'log.txt'
     with log.open('w') as out:
@@ -44,7 +49,7 @@ def train_ranks(folder: Path, kind: str) -> tuple[Run, float]:
             ranks.kill()
     assert ranks.returncode == 0, log.read_text()[-3000:]
     run = read_run(folder).run
-    assert (run.run.host.ranks_on_host, len(run.other_ranks)) == (2, 1)
+    assert (run.run.host.ranks_on_host, len(run.other_ranks)) == (count, count - 1)
     first, *_, last = run.intervals
     span = [run.run.started_unix_s + one.elapsed_s for one in (first, last)]
     used_s = np.interp(span, *np.array(samples).T)
@@ -55,10 +60,11 @@ def find_details(run: Run) -> dict[str, str]:
     return {one.code: one.detail for one in diagnose_run(run).findings}
 
 
-def test_a_program_that_burns_a_core_is_named_with_its_size(tmp_path):
+@pytest.mark.parametrize('count', COUNTS)
+def test_a_program_that_burns_a_core_is_named_with_its_size(tmp_path, count):
     with subprocess.Popen([sys.executable, '-c', BURN]) as burner:
         try:
-            run, truth = train_ranks(tmp_path, 'cheap')
+            run, truth = train_ranks(tmp_path, 'cheap', count)
         finally:
             burner.kill()
     assert run.external_cpu_cores == pytest.approx(truth, rel=0.2)
@@ -69,16 +75,27 @@ def test_a_program_that_burns_a_core_is_named_with_its_size(tmp_path):
     )
 
 
-def test_ranks_alone_are_not_taken_for_other_programs(tmp_path):
-    run, truth = train_ranks(tmp_path, 'busy')
+@pytest.mark.parametrize('count', COUNTS)
+def test_ranks_alone_are_not_taken_for_other_programs(tmp_path, count):
+    run, truth = train_ranks(tmp_path, 'busy', count)
     assert run.external_cpu_cores == pytest.approx(truth, abs=0.2)
     assert 'MG107' not in find_details(run)
 
 
-def test_storage_that_holds_the_workers_of_ranks_leaves_cores_idle(tmp_path):
-    run, truth = train_ranks(tmp_path, 'stored')
+@pytest.mark.parametrize('count', COUNTS)
+@pytest.mark.parametrize('is_busy', [False, True], ids=['idle', 'busy'])
+def test_storage_that_holds_the_workers_of_ranks_is_named(tmp_path, is_busy, count):
+    with contextlib.ExitStack() as stack:
+        if is_busy:
+            burner = subprocess.Popen([sys.executable, '-c', BURN])
+            stack.callback(burner.wait)
+            stack.callback(burner.kill)
+        run, truth = train_ranks(tmp_path, 'stored', count)
     assert run.external_cpu_cores == pytest.approx(truth, abs=0.2)
     # storage needs no core: the rule on idle cores leaves it to this one
     found = find_details(run)
     assert 'waiting for storage' in found['MG103']
-    assert not found.keys() & {'MG107', 'MG116'}
+    assert 'MG116' not in found
+    assert ('MG107' in found) is run.is_busy_host
+    assert run.is_busy_host >= is_busy
+    assert diagnose_run(run).verdict.name == 'data_bound_storage'
