@@ -74,6 +74,11 @@ def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
     help='Say where training stands when nothing goes on for so long; 0 is never.',
 )
 @click.option('--scalars', type=click.Choice(('main', 'all')), help='What to log.')
+@click.option(
+    '--write-config/--no-write-config',
+    default=None,
+    help="Leave the recommended config in the run's folder when training ends.",
+)
 @click.option('-m', 'is_module', is_flag=True, help='Run a module, as python -m does.')
 @click.argument(
     'program', nargs=-1, required=True, type=click.UNPROCESSED, metavar='PROGRAM...'

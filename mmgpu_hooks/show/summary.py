@@ -101,7 +101,8 @@ def _train_command(run: Run, config: str, command: Sequence[str]) -> str:
     takes_config = script.endswith('.py') and (run.run.config_path or '') in given
     # several ranks need a launcher, which is not in it
     if takes_config and run.run.world_size == 1:
-        return f'python {shell_path(script)} {shell_path(config)}'
+        starter = run.run.hook_added_by or 'python'
+        return f'{starter} {shell_path(script)} {shell_path(config)}'
     return f'train {shell_path(config)}'
 
 

@@ -15,6 +15,12 @@ from fakes.runs import (
 from mmgpu_hooks.judge.ranks import compare_ranks, find_slowest
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.schema.judged import (
+    Change,
+    Recommendation,
+    RunAdvice,
+    ValidationOutlook,
+)
 from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.show.summary import render_training_summary
 
@@ -125,3 +131,89 @@ def test_the_work_dir_is_a_word_of_the_shell():
     assert text.splitlines()[-1].endswith(
         "mmgpu recommend '/runs/my run\\x1b]0;x\\x07'"
     )
+
+
+WRITTEN = '/runs/one/20261120_091112/mine_recommended.py'
+SCRIPT = ('tools/train.py', '/configs/mine.py', '--work-dir', '/runs/one')
+ASK = 'mmgpu recommend /runs/one'
+
+
+def advise(
+    *gains: float, validation: float | None = None, config: str | None = WRITTEN
+) -> RunAdvice:
+    """A config that was written, with the gains that are predicted."""
+    change = Change('num_workers', 0, 4, '', 'high', (), None, *gains)
+    outlook = None if validation is None else ValidationOutlook('', 1, 2.0, 1.0)
+    if outlook is not None:
+        outlook = replace(outlook, run_gain_pct=validation)
+    return RunAdvice(None, Recommendation((change,), validation=outlook), config)
+
+
+FASTER = advise(44.6, 36.2, 53.5)
+NEXT = {
+    'not asked for': (None, {}, SCRIPT, [ASK]),
+    'nothing to change': (
+        RunAdvice(),
+        {},
+        SCRIPT,
+        [ASK, 'it says why nothing is to change'],
+    ),
+    'not written': (
+        RunAdvice(reason='No space left\n on device ' + 90 * 'x'),
+        {},
+        SCRIPT,
+        [ASK, 'no recommended config: No space left on device ...'],
+    ),
+    'a script': (
+        FASTER,
+        {'config_path': '/configs/mine.py'},
+        SCRIPT,
+        [f'python tools/train.py {WRITTEN}', 'predicted: 45 % less time (36 to 54 %)'],
+    ),
+    'below a command of ours': (
+        FASTER,
+        {'config_path': '/configs/mine.py', 'hook_added_by': 'mmgpu run'},
+        SCRIPT,
+        [
+            f'mmgpu run tools/train.py {WRITTEN}',
+            'predicted: 45 % less time (36 to 54 %)',
+        ],
+    ),
+    'a script that takes no config': (
+        advise(-1.2, -3.4, -0.6),
+        {'config_path': '/configs/mine.py'},
+        SCRIPT[:1],
+        [f'train {WRITTEN}', 'predicted: 1 % more time (1 to 3 %)'],
+    ),
+    'a config in memory': (
+        advise(validation=3.21),
+        {'config_path': None},
+        ('-c',),
+        [f'train {WRITTEN}', 'predicted: 3.2 % less time, in validation'],
+    ),
+    'nobody knows what it gives': (advise(), {}, (), [f'train {WRITTEN}']),
+    'a launcher': (
+        FASTER,
+        {'config_path': '/configs/mine.py', 'world_size': 2},
+        SCRIPT,
+        [f'train {WRITTEN}', 'predicted: 45 % less time (36 to 54 %)'],
+    ),
+    'a word of the shell': (
+        advise(config="/runs/it's mine.py"),
+        {},
+        SCRIPT,
+        ["train '/runs/it'\"'\"'s mine.py'"],
+    ),
+}
+
+
+@pytest.mark.parametrize('name', NEXT)
+def test_what_to_type_next_is_the_end_of_it(name):
+    advice, fields, command, expected = NEXT[name]
+    evidence = full_run()
+    run = Run(replace(evidence, run=replace(evidence.run, **fields)))
+    text = render_training_summary(run, diagnose_run(run), None, advice, command)
+    lines = text.splitlines()
+    assert [line[13:] for line in lines[-len(expected) :]] == expected
+    assert lines[-len(expected)].startswith('  next       ')
+    assert len(lines) <= 10
