@@ -14,13 +14,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint clean bench-drift bench-ledger bench-overhead
 .PHONY: bench-memory bench-memory-causes bench-predict bench-regret bench-rewrite
-.PHONY: bench-saves bench-whole bench-why gpu-check
+.PHONY: bench-saves bench-setup bench-whole bench-why gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
 	@echo 'make test   run the tests'
 	@echo 'make lint   run ruff, mypy and import-linter'
-	@echo 'make setup  only do the set-up that the others do first (10 minutes, once)'
+	@echo 'make setup  only do the set-up that the others do first (5 minutes, once)'
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
 	@echo 'make bench-drift     intervals of short, drifting runs against planted truth (5 minutes)'
 	@echo 'make bench-ledger    planted seconds against the time ledger (1 minute)'
@@ -31,6 +31,7 @@ help:
 	@echo 'make bench-regret    recommended settings against all others (25 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
+	@echo 'make bench-setup     the set-up of a clone, step by step (10 minutes)'
 	@echo 'make bench-whole     trainings before and after their own advice (20 minutes)'
 	@echo 'make bench-why       planted ends of trainings, and the cause that is named (8 minutes)'
 	@echo 'make gpu-check       what only a CUDA machine can show, its table kept (9 minutes)'
@@ -78,6 +79,9 @@ bench-rewrite: setup
 bench-saves: setup
 	$(BIN)/python -m benchmarks.saves $(BENCH_FLAGS)
 
+bench-setup: setup
+	PIP_FLAGS='$(PIP_FLAGS)' $(BIN)/python -m benchmarks.setup_time $(BENCH_FLAGS)
+
 bench-whole: setup
 	$(BIN)/python -m benchmarks.whole $(BENCH_FLAGS)
 
@@ -99,7 +103,7 @@ setup: $(VENV)/.package
 
 $(VENV)/.python: requirements/check_host.sh
 	@requirements/check_host.sh '$(PYTHON)'
-	@echo 'Setting up $(VENV) (10 minutes, once): Python packages, torch among them ...'
+	@echo 'Setting up $(VENV) (5 minutes, once): Python packages, torch among them ...'
 	@'$(PYTHON)' -m venv $(VENV)
 	@touch $@
 
