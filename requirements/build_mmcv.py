@@ -31,7 +31,7 @@ SECONDS_BETWEEN_LINES = 30.0
 NINJA_LINE = re.compile(r'\s*\[(\d+)/(\d+)\]')
 """How ninja begins the line of each file that it has compiled."""
 ERROR = re.compile(r'\b(error|fatal|killed)\b', re.IGNORECASE)
-"""In the lines of a failure that are shown; ``Killed`` is what a lack of memory says."""
+"""Lines of a failure that are shown; ``Killed`` is said where memory lacks."""
 
 
 def main(requirement: str, folder: Path, pip_options: list[str]) -> int:
