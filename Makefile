@@ -7,20 +7,25 @@ BENCH_FLAGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
+# The tools of `make dist`, which needs nothing of .venv
+DIST_BIN := .venv-dist/bin
+# On which the wheel is tried: make dist PYTHONS='3.9 3.12'
+PYTHONS ?= 3.9 3.10 3.11 3.12 3.13
 PIP_INSTALL := $(BIN)/python -m pip install --quiet $(PIP_FLAGS)
 DEMO_CONFIG := configs/demo/rtmdet-tiny_demo.py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint clean bench-drift bench-ledger bench-overhead
+.PHONY: help setup demo dist test lint clean bench-drift bench-ledger bench-overhead
 .PHONY: bench-memory bench-memory-causes bench-predict bench-regret bench-rewrite
-.PHONY: bench-saves bench-whole bench-why gpu-check
+.PHONY: bench-saves bench-setup bench-whole bench-why gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
 	@echo 'make test   run the tests'
 	@echo 'make lint   run ruff, mypy and import-linter'
-	@echo 'make setup  only do the set-up that the others do first (10 minutes, once)'
+	@echo 'make setup  only do the set-up that the others do first (5 minutes, once)'
+	@echo 'make dist   build the wheel, and try it on each Python at hand (5 minutes)'
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
 	@echo 'make bench-drift     intervals of short, drifting runs against planted truth (5 minutes)'
 	@echo 'make bench-ledger    planted seconds against the time ledger (1 minute)'
@@ -31,6 +36,7 @@ help:
 	@echo 'make bench-regret    recommended settings against all others (25 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
+	@echo 'make bench-setup     the set-up of a clone, step by step (10 minutes)'
 	@echo 'make bench-whole     trainings before and after their own advice (20 minutes)'
 	@echo 'make bench-why       planted ends of trainings, and the cause that is named (8 minutes)'
 	@echo 'make gpu-check       what only a CUDA machine can show, its table kept (9 minutes)'
@@ -50,6 +56,18 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+dist: .venv-dist/.tools
+	rm -rf dist build .nox/rows
+	$(DIST_BIN)/python -m build --quiet
+	$(DIST_BIN)/twine check --strict dist/*
+	$(DIST_BIN)/check-wheel-contents dist/*.whl
+	PYTHONS='$(PYTHONS)' PIP_FLAGS='$(PIP_FLAGS)' $(DIST_BIN)/nox -- $(BENCH_FLAGS)
+
+.venv-dist/.tools: requirements/dist.txt
+	@'$(PYTHON)' -m venv .venv-dist
+	@$(DIST_BIN)/python -m pip install --quiet $(PIP_FLAGS) -r $<
+	@touch $@
 
 bench-overhead: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.overhead $(BENCH_FLAGS)
@@ -78,6 +96,9 @@ bench-rewrite: setup
 bench-saves: setup
 	$(BIN)/python -m benchmarks.saves $(BENCH_FLAGS)
 
+bench-setup: setup
+	PIP_FLAGS='$(PIP_FLAGS)' $(BIN)/python -m benchmarks.setup_time $(BENCH_FLAGS)
+
 bench-whole: setup
 	$(BIN)/python -m benchmarks.whole $(BENCH_FLAGS)
 
@@ -89,7 +110,7 @@ gpu-check:
 	'$(PYTHON)' -m benchmarks.gpu_check $(BENCH_FLAGS)
 
 clean:
-	rm -rf build dist *.egg-info data/demo work_dirs/demo configs/demo/*_recommended.py
+	rm -rf build dist .nox .venv-dist *.egg-info data/demo work_dirs/demo configs/demo/*_recommended.py
 	rm -rf work_dirs/bench_whole work_dirs/bench_whole_demo
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
@@ -99,7 +120,7 @@ setup: $(VENV)/.package
 
 $(VENV)/.python: requirements/check_host.sh
 	@requirements/check_host.sh '$(PYTHON)'
-	@echo 'Setting up $(VENV) (10 minutes, once): Python packages, torch among them ...'
+	@echo 'Setting up $(VENV) (5 minutes, once): Python packages, torch among them ...'
 	@'$(PYTHON)' -m venv $(VENV)
 	@touch $@
 

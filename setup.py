@@ -11,6 +11,11 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).resolve().parent
+ADDRESS = ''
+"""Public address of the repository, without a slash at its end; '' while it has none.
+
+Project links, and the readme's links and pictures on an index, are made of it.
+"""
 
 
 def read_text(name: str) -> str:
@@ -27,13 +32,51 @@ def parse_version(text: str) -> str:
     return match.group(1)
 
 
+def render_readme(text: str, address: str, version: str) -> str:
+    """Return a readme for a package index, where relative links lead nowhere.
+
+    Args:
+        text: Markdown whose links are relative to the repository.
+        address: Public address of the repository, or ''.
+        version: Links lead to the tag of this release.
+
+    Returns:
+        The text with absolute links. Without an address, files are named in place of
+        links, and a picture is left out, with the line that introduces it.
+    """
+    link, end = r'\[([^\]]*)\]', r'\((?!https?:|#)([^)\s#]+)(#[^)\s]*)?\)'
+    if address:
+        raw, page = (f'{address}/{kind}/v{version}' for kind in ('raw', 'blob'))
+        text = re.sub(f'!{link}{end}', rf'![\1]({raw}/\2)', text)
+        return re.sub(link + end, rf'[\1]({page}/\2\3)', text)
+    text = re.sub(rf'(\n+[^\n]+:)?\n\n!{link}{end}', '', text)
+    text = re.sub(rf'\({link}{end}\)', r'(\1: `\2`)', text)
+    return re.sub(link + end, r'\1 (`\2`)', text)
+
+
+def list_project_urls(address: str, version: str) -> dict[str, str]:
+    """Return the links that an index shows beside the package."""
+    if not address:
+        return {}
+    return {
+        'Source': address,
+        'Documentation': f'{address}/tree/v{version}/docs/en',
+        'Changelog': f'{address}/blob/v{version}/CHANGELOG.md',
+        'Issues': f'{address}/issues',
+    }
+
+
+VERSION = parse_version(read_text('mmgpu_hooks/version.py'))
+
 setup(
     name='mmgpu_hooks',
-    version=parse_version(read_text('mmgpu_hooks/version.py')),
+    version=VERSION,
     description='Says what an MMDetection training waits for, and sets its data loader',
-    long_description=read_text('README.md'),
+    long_description=render_readme(read_text('README.md'), ADDRESS, VERSION),
     long_description_content_type='text/markdown',
-    license='Apache-2.0',
+    license_expression='Apache-2.0',
+    license_files=['LICENSE'],
+    project_urls=list_project_urls(ADDRESS, VERSION),
     keywords='mmengine mmdetection gpu utilization dataloader num_workers',
     packages=find_packages(include=['mmgpu_hooks', 'mmgpu_hooks.*']),
     package_data={
@@ -53,7 +96,7 @@ setup(
         'scipy>=1.7',
         'packaging>=21',
     ],
-    extras_require={'plots': ['matplotlib>=3.5']},
+    extras_require={'plots': ['matplotlib>=3.5'], 'dask': ['distributed>=2023.5']},
     entry_points={'console_scripts': ['mmgpu = mmgpu_hooks.__main__:main']},
     classifiers=[
         'Development Status :: 4 - Beta',
@@ -61,7 +104,6 @@ setup(
         'Environment :: GPU :: NVIDIA CUDA',
         'Intended Audience :: Developers',
         'Intended Audience :: Science/Research',
-        'License :: OSI Approved :: Apache Software License',
         'Operating System :: POSIX :: Linux',
         'Programming Language :: Python :: 3',
         'Programming Language :: Python :: 3.9',

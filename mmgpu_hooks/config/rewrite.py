@@ -428,6 +428,13 @@ class _Job:
         try:
             return read_config(self.source)
         except LoadError as error:
+            missing = getattr(error.__cause__, 'name', None) or ''
+            if missing.partition('.')[0] == 'mmengine':
+                raise RefusedError(
+                    'expected MMEngine, which proves a rewrite by loading it, found '
+                    'none here; install it (`pip install mmengine`), or run where the '
+                    'training runs'
+                ) from error
             raise RefusedError(
                 f'expected a config that MMEngine loads, it does not ({error}); '
                 'mend it, or run where MMEngine and its bases are'

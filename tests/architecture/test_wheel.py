@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,17 +33,23 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split('/')[0] for name in names}
     assert {top for top in tops if not top.endswith('.dist-info')} == {'mmgpu_hooks'}
-    sources = {str(p.relative_to(ROOT)) for p in (ROOT / 'mmgpu_hooks').rglob('*.py')}
-    assert sources <= set(names)
-    data = {'py.typed', 'show/page.html', 'show/page.css'}
-    assert {f'mmgpu_hooks/{name}' for name in data} <= set(names)
+    files = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / 'mmgpu_hooks').rglob('*')
+        if path.is_file() and path.suffix != '.pyc'
+    }
+    assert 'mmgpu_hooks/show/page.css' in files
+    assert files <= set(names)
+
+
+def read_metadata(wheel: Path) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(n for n in archive.namelist() if n.endswith('/METADATA'))
+        return archive.read(name).decode()
 
 
 def test_the_wheel_requires_no_training_framework(wheel: Path):
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(n for n in archive.namelist() if n.endswith('/METADATA'))
-        metadata = archive.read(name).decode()
-    lines = metadata.splitlines()
+    lines = read_metadata(wheel).splitlines()
     required = {
         line.split(': ')[1].split('>')[0].split('<')[0].strip()
         for line in lines
@@ -52,6 +61,51 @@ def test_the_wheel_requires_no_training_framework(wheel: Path):
         *('rich', 'jinja2', 'packaging'),
     }
     assert 'Requires-Python: >=3.9' in lines
+
+
+def test_an_index_can_show_the_metadata(wheel: Path):
+    """``make dist`` has twine check it, too."""
+    head, readme = read_metadata(wheel).split('\n\n', 1)
+    fields = head.splitlines()
+    assert 'License-Expression: Apache-2.0' in fields
+    assert not any(field.startswith('Classifier: License') for field in fields)
+    assert {f'Provides-Extra: {name}' for name in ('plots', 'dask')} <= {*fields}
+    assert [field for field in fields if field.startswith('Project-URL')] == []
+    assert readme.startswith('# mmgpu_hooks')
+    assert re.findall(r'\]\((?!https://|#)', readme) == []
+    assert '`docs/en/why.md`' in readme
+
+
+@pytest.fixture
+def packaging(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What ``setup.py`` defines, run without building anything."""
+    monkeypatch.setattr('setuptools.setup', lambda **_: None)
+    return runpy.run_path(str(ROOT / 'setup.py'))
+
+
+@pytest.mark.parametrize(
+    ('address', 'text', 'shown'),
+    [
+        ('', 'a [page](docs/a.md), b', 'a page (`docs/a.md`), b'),
+        ('', '[part](docs/a.md#b-c)', 'part (`docs/a.md`)'),
+        ('', 'a\n([page](docs/a.md)). b', 'a\n(page: `docs/a.md`). b'),
+        ('', 'a\n\nA picture:\n\n![p](docs/a.png)\n\nb', 'a\n\nb'),
+        ('', 'a\nof two:\n\n![p](docs/a.png)\n\nb', 'a\n\nb'),
+        ('', 'a [page](https://b.org/c) [d](#e)', 'a [page](https://b.org/c) [d](#e)'),
+        ('https://b.org/c', '[d](e.md)', '[d](https://b.org/c/blob/v1.2/e.md)'),
+        ('https://b.org/c', '[d](e.md#f)', '[d](https://b.org/c/blob/v1.2/e.md#f)'),
+        ('https://b.org/c', '![d](e.png)', '![d](https://b.org/c/raw/v1.2/e.png)'),
+        ('https://b.org/c', '[d](https://e.org)', '[d](https://e.org)'),
+    ],
+)
+def test_the_readme_of_an_index_has_no_relative_link(packaging, address, text, shown):
+    assert packaging['render_readme'](text, address, '1.2') == shown
+
+
+def test_project_links_lead_to_the_public_address(packaging):
+    urls = packaging['list_project_urls']('https://b.org/c', '1.2')
+    assert urls['Changelog'] == 'https://b.org/c/blob/v1.2/CHANGELOG.md'
+    assert packaging['list_project_urls']('', '1.2') == {}
 
 
 def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path):

@@ -29,6 +29,7 @@ from benchmarks import (
     regret,
     rewrite,
     saves,
+    setup_time,
     whole,
     why,
 )
@@ -160,6 +161,27 @@ def build_whole(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]:
     outcome = whole.Outcome(case, 'balanced', {}, answer, [trained] * 2)
     assert whole.render_cases({'nothing wrong': outcome}).count('\n') == 2
     return list(whole.list_figures({'nothing wrong': outcome}))
+
+
+def build_setup_time(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    def made_in(*seconds: float) -> setup_time.SetUp:
+        steps = zip(setup_time.STEPS, seconds, strict=True)
+        return {stamp: setup_time.Step(wall_s, 2 * wall_s) for stamp, wall_s in steps}
+
+    now, before = made_in(1, 9, 90, 0), made_in(1, 9, 390, 0)
+    found = {
+        (commit, which): [steps]
+        for commit, steps in {'HEAD': now, 'HEAD~9': before}.items()
+        for which in (setup_time.FIRST, setup_time.NEXT)
+    }
+    figures = list(setup_time.list_figures(found))
+    verdicts = {figure.name: figure.verdict for figure in figures if figure.verdict}
+    assert verdicts == {
+        'HEAD, first clone: CPU of that': 'met',
+        'HEAD, next clone: install MMCV, MMEngine and MMDetection': 'missed',
+    }
+    assert [figure.value for figure in figures[-2:]] == [0.25, 0.25]
+    return figures
 
 
 def build_why(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:

@@ -1,0 +1,99 @@
+"""The set-up builds mmcv of a few joined files, and says how far it is."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / 'requirements' / 'build_mmcv.py'
+CSRC = 'mmcv/ops/csrc/pytorch'
+FILES = (
+    *('nms.cpp', 'roi_align.cpp', 'carafe.cpp', 'psamask.cpp', 'pybind.cpp'),
+    *('cpu/nms.cpp', 'cpu/roi_align.cpp', 'cpu/psamask.cpp', 'cpu/bbox.cpp'),
+)
+SETUP = f"""\
+import glob, sys, time
+from setuptools import setup
+if 'bdist_wheel' in sys.argv:
+    print('[1/2] c++ -c one.cpp', flush=True)
+    time.sleep(1.5)
+    print(glob.glob('{CSRC}/*.cpp') + glob.glob('{CSRC}/cpu/*.cpp'))
+    for path in glob.glob('{CSRC}/joined_*.cpp'):
+        print(open(path).read())
+    if glob.glob('{CSRC}/fails.*'):
+        sys.exit('error: this does not compile')
+setup(name='mmcv', version='2.1.0')
+"""
+
+
+def write_source(folder: Path, names: tuple[str, ...]) -> None:
+    """Write a source archive such as mmcv's, with files that only print themselves."""
+    texts = {f'{CSRC}/{name}': '' for name in names} | {'setup.py': SETUP}
+    with tarfile.open(folder / 'mmcv-2.1.0.tar.gz', 'w:gz') as archive:
+        for name, text in texts.items():
+            entry = tarfile.TarInfo(f'mmcv-2.1.0/{name}')
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+
+
+@pytest.fixture
+def build(tmp_path: Path):
+    """Builds the archive into ``built``; the exit code and what a terminal showed."""
+
+    def run(*names: str) -> tuple[int, str]:
+        write_source(tmp_path, names)
+        command = [sys.executable, str(SCRIPT), 'mmcv==2.1.0', str(tmp_path / 'built')]
+        command += ['--no-index', '--find-links', str(tmp_path)]
+        ours, theirs = os.openpty()
+        process = subprocess.Popen(command, stderr=theirs, stdout=theirs)
+        os.close(theirs)
+        shown = b''
+        while True:
+            try:
+                read = os.read(ours, 4096)
+            except OSError:  # the other end is closed
+                break
+            if not read:
+                break
+            shown += read
+        os.close(ours)
+        return process.wait(), shown.decode()
+
+    return run
+
+
+def test_a_wheel_is_built_and_the_terminal_says_how_far_it_is(build, tmp_path):
+    code, shown = build(*FILES)
+    assert code == 0, shown
+    assert '1 of 2 files' in shown
+    # the line is gone when it is done, and so are scratch files and the log
+    assert shown.endswith('\x1b[K')
+    (wheel,) = (tmp_path / 'built').iterdir()
+    assert wheel.name.startswith('mmcv-2.1.0-') and wheel.suffix == '.whl'
+
+
+def test_each_file_is_compiled_once(build, tmp_path):
+    """A failing build keeps its log, which has what set-up saw."""
+    code, shown = build(*FILES, 'fails.cpp')
+    assert code != 0
+    assert 'this does not compile' in shown
+    (log,) = (tmp_path / 'built').iterdir()
+    assert str(log) in shown
+    text = log.read_text()
+    seen = re.findall(rf"'{CSRC}/([\w/]+\.cpp)'", text)
+    joined = [name for name in seen if name.startswith('joined_')]
+    included = re.findall(rf'#include ".*?{CSRC}/([\w/]+)\.inc"', text)
+    alone = set(seen) - set(joined)
+    assert alone == {'cpu/roi_align.cpp', 'cpu/psamask.cpp'}
+    assert len(joined) < len(included)
+    compiled = Counter([*alone, *(f'{name}.cpp' for name in included)])
+    assert compiled == Counter([*FILES, 'fails.cpp'])
