@@ -1,7 +1,8 @@
 """Every attribute that this project replaces: what, where and why, in one table.
 
 Replaced attributes are set and taken back here alone. Inside worker processes PyTorch's
-``fetch`` is replaced, too, for as long as they live.
+``fetch`` is replaced, too, for as long as they live. ``injected/sitecustomize.py`` must
+work without us: it replaces ``exec_module`` of a module's loader for one call.
 """
 
 from __future__ import annotations
