@@ -148,17 +148,9 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
         return NoPrediction('The time or the CPU of loading a batch is unknown.')
     step_cpu_s, usable = run.main_cpu_s or 0.0, record.host.usable_cores or 0.0
     burnt_s = cpu.mean_s + step_cpu_s
-    used, ranks = burnt_s / iter_s, record.host.ranks
-    if ranks > 1 and usable < used / 1.15 <= usable * ranks:
-        return NoPrediction(
-            f'This rank used {used:.1f} cores, more than its part of the host '
-            f'({usable:g}, one of {ranks} ranks): others left theirs idle, and '
-            'predictions take ranks to be alike.'
-        )
-    if used > 1.15 * usable:
-        burnt = f'{burnt_s:.4f} s of CPU per iteration, in {iter_s:.4f} s'
-        why = f'The figures contradict each other: {burnt} on {usable:g} usable cores.'
-        return NoPrediction(why)
+    too_much = _find_too_much(run, burnt_s)
+    if too_much is not None:
+        return NoPrediction(too_much)
     # OpenMP's other threads had the rest of the cores, the workers only these
     had = max(record.host.cores_had or 0.0, burnt_s / iter_s)
     if had < usable:
@@ -203,6 +195,28 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
         is_batch_time_known=is_known,
         notes=tuple(notes),
     )
+
+
+def _find_too_much(run: Run, burnt_s: float) -> str | None:
+    """Say why a rank cannot have used so much CPU, or not at the side of its like.
+
+    Args:
+        run: One rank's.
+        burnt_s: CPU of an iteration.
+    """
+    usable, ranks = run.run.host.usable_cores or 0.0, run.run.host.ranks
+    iter_s = run.iter_s or 0.0
+    used = burnt_s / iter_s
+    if used <= 1.15 * usable:
+        return None
+    if used <= 1.15 * usable * ranks:
+        return (
+            f'This rank used {used:.1f} cores, more than its part of the host '
+            f'({usable:g}, one of {ranks} ranks): others left theirs idle, and '
+            'predictions take ranks to be alike.'
+        )
+    burnt = f'{burnt_s:.4f} s of CPU per iteration, in {iter_s:.4f} s'
+    return f'The figures contradict each other: {burnt} on {usable:g} usable cores.'
 
 
 def _transfer(run: Run, loading: Cost, cpu: Cost) -> Transfer:
