@@ -197,8 +197,7 @@ def test_signals_and_output_are_the_programs(tmp_path):
     waiting = tmp_path / 'waiting.py'
     waiting.write_text(
         'import os, time\n'
-        'print(os.getpid(), flush=True)\n'
-        'try:\n    time.sleep(60)\n'
+        'try:\n    print(os.getpid(), flush=True)\n    time.sleep(60)\n'
         'except KeyboardInterrupt:\n    print("Ctrl-C")\n    os._exit(5)\n'
     )
     with subprocess.Popen(
