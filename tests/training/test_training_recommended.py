@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -215,23 +216,35 @@ time.sleep(60)
 """
 
 
-def test_a_child_that_is_slow_is_killed_with_all_that_it_started(completed, tmp_path):
+@pytest.mark.parametrize('is_interrupted', [False, True])
+def test_a_child_that_is_slow_is_killed_with_all_that_it_started(
+    completed, tmp_path, is_interrupted
+):
     config, ended = completed
     text, pids = config.read_text(), tmp_path / 'pids.txt'
     evidence = find_evidence(ended.work_dir)
+
+    def press_ctrl_c() -> None:
+        while not (pids.exists() and pids.read_text().count('\n') == 2):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
     try:
         config.write_text(text + SLOW.format(pids=str(pids)))
         began_s = time.monotonic()
-        advice = ask_adviser(evidence, limit_s=6.0)
-        took_s = time.monotonic() - began_s
+        if is_interrupted:
+            threading.Thread(target=press_ctrl_c, daemon=True).start()
+            with pytest.raises(KeyboardInterrupt):
+                ask_adviser(evidence, limit_s=60.0)
+        else:
+            advice = ask_adviser(evidence, limit_s=6.0)
+            assert time.monotonic() - began_s < 11
+            assert (advice.config, advice.reason) == (None, 'it took longer than 6 s')
     finally:
         config.write_text(text)
-    assert (advice.config, advice.reason) == (None, 'it took longer than 6 s')
-    assert took_s < 11
     started = pids.read_text().split()
     assert len(started) == 2
-    for pid in started:
-        assert is_gone(int(pid))
+    assert all(is_gone(int(pid)) for pid in started)
 
 
 def is_gone(pid: int) -> bool:
