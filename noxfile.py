@@ -17,7 +17,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,16 +81,14 @@ def wheel(session: nox.Session, requirements: str) -> None:
     (path,) = (ROOT / 'dist').glob('*.whl')
     kept = ROWS / f'{session.python}-{requirements}.json'
     kept.write_text(json.dumps(blank(session.python, requirements, 'not installed')))
-    start = time.monotonic()
     if requirements == 'newest':
         session.install('--quiet', *PIP_FLAGS, str(path))
     else:
         install_lowest(session, path)
-    seconds = time.monotonic() - start
     versions = json.loads(session.run('python', '-c', READ_VERSIONS, silent=True))
     failed = list(try_commands(session))
     row = [versions['python'], requirements, *(versions[name] for name in SHOWN)]
-    row += [f'{seconds:.0f} s', f'failed: {", ".join(failed)}' if failed else 'work']
+    row.append(f'failed: {", ".join(failed)}' if failed else 'work')
     kept.write_text(json.dumps(row))
     # 200 MB each
     shutil.rmtree(session.virtualenv.location)
@@ -176,13 +173,13 @@ def is_answered(
 
 def blank(version: str, requirements: str, reason: str) -> list[str]:
     """Make the row of a try that has no figures."""
-    return [version, requirements, *('' for _ in SHOWN), '', reason]
+    return [version, requirements, *('' for _ in SHOWN), reason]
 
 
 @nox.session(python=False)
 def table(session: nox.Session) -> None:
     """Print what was installed and worked; keep it where ``--output`` is given."""
-    header = ('Python', 'requirements', *SHOWN, 'installed in', 'commands')
+    header = ('Python', 'requirements', *SHOWN, 'commands')
     rows = []
     for version in PYTHONS:
         if version not in FOUND:
