@@ -33,7 +33,7 @@ model = dict(type='training.toy.ToyModel', step_s={step_s})
 train_dataloader = dict(
     batch_size=2,
     num_workers={num_workers},
-    dataset=dict(type='training.toy.ToyDataset', length=112, item_s={item_s}),
+    dataset=dict(type='training.toy.ToyDataset', length={length}, item_s={item_s}),
     sampler=dict(type='DefaultSampler', shuffle=True),
     collate_fn=dict(type='pseudo_collate'))
 train_cfg = dict(by_epoch=True, max_epochs=1)
@@ -53,7 +53,7 @@ with read_base():
 
 randomness = dict(seed=3)
 """
-LAST_ITERATION = 55
+LAST_ITERATION = 35
 NOT_ALLOWED, SCRIPT_CODE = 77, 5
 """Exit codes of a training that could not mount its file system, and of one that the
 script ends as it wants to."""
@@ -67,9 +67,10 @@ def write_configs(folder: Path, style: str = CHILD, **settings: Any) -> Path:
         folder: It is made, where it is missing.
         style: `CHILD` or `PURE`.
         settings: ``num_workers``, ``item_s``, ``step_s`` of the training; by default it
-            waits for its data half of the time.
+            waits for its data most of the time.
     """
-    values = {'num_workers': 0, 'item_s': 0.01, 'step_s': 0.02, **settings}
+    loader = {'num_workers': 0, 'length': 72, 'item_s': 0.03}
+    values = {**loader, 'step_s': 0.02, **settings}
     for name, text in (('base/toy.py', BASE), ('configs/mine.py', style)):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -193,7 +193,7 @@ def test_it_can_be_left_out(tmp_path):
 @pytest.mark.slow
 def test_of_two_ranks_one_writes_it(tmp_path):
     more = "model_wrapper_cfg = dict(type='MMDistributedDataParallel', device_ids=None)"
-    config = write_configs(tmp_path, endings.CHILD + more)
+    config = write_configs(tmp_path, endings.CHILD + more, length=144)
     done = train_ranks(config, tmp_path / 'run')
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     ended = Ended(0, done.stdout + done.stderr, tmp_path / 'run')
