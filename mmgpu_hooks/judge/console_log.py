@@ -609,7 +609,7 @@ class ConsoleLog:
         text = _ANSI.sub('', text) if '\x1b' in text else text
         text = shorten(text)
         if ']:' in text and (ends := [m.start() for m in _RANK_LABEL.finditer(text)]):
-            for start, end in zip([0, *ends], [*ends, len(text)], strict=True):
+            for start, end in zip([0, *ends], [*ends, len(text)]):
                 self._feed_line(line, text[start:end])
         else:
             self._feed_line(line, text)

@@ -49,6 +49,14 @@ class Cost:
         left_s = self.mean_s - self.rare_share * self.rare_s
         return max(left_s / (1.0 - self.rare_share), 0.0)
 
+    @property
+    def whole_std_s(self) -> float:
+        """Spread from one occurrence to the next, the rare ones included."""
+        usual_square = self.std_s**2 + self.usual_s**2
+        square = (1.0 - self.rare_share) * usual_square
+        square += self.rare_share * self.rare_s**2
+        return math.sqrt(max(square - self.mean_s**2, 0.0))
+
     def with_mean(self, mean_s: float) -> Cost:
         """The cost with another mean: more or fewer rare ones, where there are any.
 
@@ -76,14 +84,18 @@ class Cost:
         Their times add up: the spread grows with the root, and a rare image makes rare
         batches more frequent and no longer.
         """
+        longer = self.times(factor)
         rare_share = self.rare_share * factor
         if rare_share > _MOST_RARE:
-            rare_share = 0.0
+            std_s = self.whole_std_s * math.sqrt(factor)
+            return replace(longer, std_s=std_s, rare_share=0.0, rare_s=0.0)
         return replace(
-            self.times(factor),
+            longer,
             std_s=self.std_s * math.sqrt(factor),
             rare_share=rare_share,
-            rare_s=self.rare_s + (factor - 1.0) * self.usual_s if rare_share else 0.0,
+            rare_s=(
+                self.rare_s + (factor - 1.0) * self.usual_s if rare_share else 0.0
+            ),
         )
 
 

@@ -173,3 +173,8 @@ def test_more_rare_ones_make_the_mean_and_more_images_more_rare_batches():
     assert larger.rare_share == pytest.approx(0.04)
     assert larger.rare_s == pytest.approx(0.31)
     assert larger.usual_s == pytest.approx(0.02)
+    # where every second batch has one, nothing is rare, and the spread is of all
+    usual = cost.of_images(30.0)
+    assert (usual.rare_share, usual.mean_s) == (0.0, pytest.approx(30 * cost.mean_s))
+    assert usual.std_s == pytest.approx(30**0.5 * cost.whole_std_s)
+    assert cost.whole_std_s == pytest.approx(0.0406, rel=0.01)
