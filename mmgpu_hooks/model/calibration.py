@@ -70,6 +70,8 @@ def calibrate(
         batch_bytes: Of the tensors in a batch; ``None`` when unknown.
     """
     measured = replace(workload, other_tasks=other_cores)
+    if measured.num_workers and not measured.spin_s:
+        measured = replace(measured, step_waits_s=_step_waits_s(measured, main_delay_s))
     workload = _with_step_cpu(_take_out_delays(measured, main_delay_s), measured)
     if workload.num_workers == 0:
         return _calibrate_alone(workload, main_delay_s, batch_bytes)
@@ -97,6 +99,15 @@ def calibrate(
     turns_s = _estimate_turns(workload, batch_bytes)
     workload = replace(workload, held_up_s=held_up_s, turns_s=turns_s)
     return _without_delay(measured, workload, run_delay_s or 0.0)
+
+
+def _step_waits_s(measured: Workload, main_delay_s: float) -> float:
+    """The main thread's waits for a core that fall into the step: its share of time."""
+    step_s, iter_s = measured.step.mean_s, measured.iter_time.mean_s
+    if iter_s <= 0.0:
+        return 0.0
+    waits_s = main_delay_s * min(step_s / iter_s, 1.0)
+    return min(waits_s, (1.0 - _LEAST_SHARE) * step_s)
 
 
 def _correct_step(
@@ -209,7 +220,7 @@ def _take_out_delays(workload: Workload, main_delay_s: float) -> Workload:
     """
     threads, step, workers = workload.step_threads, workload.step, workload.num_workers
     if threads < 2 or workload.spin_s > 0.0:
-        return workload
+        return replace(workload, step_waits_s=0.0)
     delay_s = main_delay_s if workers else 0.0
     active = workload.batch_time.mean_s / workload.iter_time.mean_s if workers else 0.0
     excess = max(threads + min(active, workers) - workload.usable_cores, 1.0)
@@ -222,7 +233,11 @@ def _take_out_delays(workload: Workload, main_delay_s: float) -> Workload:
         error_s=(step.error_s**2 + (_DELAY_ERROR * lost_s) ** 2) ** 0.5,
     )
     return replace(
-        workload, step=shorter, step_power=USUAL_POWER, is_step_power_known=False
+        workload,
+        step=shorter,
+        step_waits_s=0.0,
+        step_power=USUAL_POWER,
+        is_step_power_known=False,
     )
 
 

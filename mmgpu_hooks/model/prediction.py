@@ -134,12 +134,18 @@ def _relative_error(
     return math.sqrt(squares)
 
 
-_SAME = 0.015
-"""What a setting varies by from run to run on a quiet machine."""
+_SAME = 0.025
+"""Run-to-run variation of a setting on a quiet machine: 0.015 on a virtual machine of
+one maker's processors, 0.03 (70 settings, each trained twice) on one of another's."""
 
 _OTHER = 0.035
 """Added for another number of workers: caches, memory bandwidth and the scheduler's
 ways are not simulated."""
+
+_ALONE = 0.06
+"""Added between no workers and some: two busy CPUs that are threads of one core are
+slower than one alone, and so is what shares a cache. The same loading took 1 to 1.14
+times the CPU beside a worker."""
 
 _TRANSFER = 0.06
 """Added where the run had no workers and the predicted one has."""
@@ -176,6 +182,8 @@ def model_error(
     squares = _SAME**2
     if num_workers and not workload.is_transfer_known:
         squares += _TRANSFER**2
+    if (num_workers == 0) != (workload.num_workers == 0):
+        squares += _ALONE**2
     if num_workers != workload.num_workers:
         squares += _OTHER**2
         squares += (_CROWDED * min(max(run_cpu_share, cpu_share), 1.0) ** 2) ** 2

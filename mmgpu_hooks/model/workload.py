@@ -93,9 +93,7 @@ class Cost:
             longer,
             std_s=self.std_s * math.sqrt(factor),
             rare_share=rare_share,
-            rare_s=(
-                self.rare_s + (factor - 1.0) * self.usual_s if rare_share else 0.0
-            ),
+            rare_s=(self.rare_s + (factor - 1.0) * self.usual_s if rare_share else 0.0),
         )
 
 
@@ -177,6 +175,9 @@ class Workload:
     """What loading in the training process takes longer beside other processes than its
     share of a core explains: PyTorch has a thread for each core there, and all wait for
     the one that has to share its core."""
+    step_waits_s: float = 0.0
+    """What the training process's main thread waited for a core in the measured step;
+    0 once ``step`` is freed from it."""
     held_up_s: float = 0.0
     """What workers made the measured step longer by taking cores from it."""
     is_step_power_known: bool = True
@@ -187,11 +188,13 @@ class Workload:
     @property
     def step_threads(self) -> int:
         """How many threads the step must have to use its CPU in its time."""
-        if self.step.mean_s <= 0.0:
+        # a thread that waits for a core uses none meanwhile
+        running_s = self.step.mean_s - self.step_waits_s
+        if running_s <= 0.0:
             return 1
         # a tenth of a core was seen to be within what is measured, and twice that may
         # be; threads that spin on for a while after the step would else pass for more
-        threads = math.ceil(self.step_cpu_s / self.step.mean_s - 0.2)
+        threads = math.ceil(self.step_cpu_s / running_s - 0.2)
         return max(min(threads, math.ceil(self.usable_cores)), 1)
 
     @property
@@ -350,10 +353,12 @@ _FETCH_SIDES = 2.0
 thread of the worker answers each of its requests, and they run in turns. Batches of 1
 to 64 tensors took 1.7 to 2.2 times that CPU."""
 
-_FETCH_ERROR, _FETCH_ASSUMED_ERROR = 0.15, 0.4
+_FETCH_ERROR, _FETCH_ASSUMED_ERROR = 0.15, 1.0
 """Relative standard error of the fetching, where the run shows its CPU and where it is
 assumed. From run to run the same batches of 32 tensors took 11.8 to 16.8 ms: it is made
-of hundreds of wake-ups, whose cost depends on the cores that the threads are on."""
+of hundreds of wake-ups, whose cost depends on the cores that the threads are on, and on
+the host: a tensor took 0.25 to 0.3 ms on a virtual machine of one maker's processors,
+0.5 to 1 ms on one of another's."""
 
 _USUAL_TENSORS, _MOST_TENSORS, _MOST_BYTES = 4, 512, 10**8
 """In a batch whose tensors were not counted; figures beyond were not measured."""

@@ -229,3 +229,28 @@ def test_a_power_that_is_not_known_widens_what_it_matters_for():
             for one in found
         ]
         assert (widths[1] > 1.05 * widths[0]) == is_wider
+
+
+@pytest.mark.parametrize(
+    ('main_delay_s', 'threads', 'alone_s'), [(0.008, 2, 0.014), (0.0, 1, 0.029)]
+)
+def test_a_step_whose_main_thread_waits_for_cores_has_more_threads(
+    main_delay_s, threads, alone_s
+):
+    # 31 ms of CPU in 29 ms: of one thread, or of two that had two thirds of a core each
+    measured = make_workload(
+        num_workers=1,
+        iter_time=Cost(0.035),
+        batch_time=Cost(0.0215),
+        batch_cpu=Cost(0.0215),
+        step=Cost(0.029),
+        step_cpu_s=0.031,
+        usable_cores=2.0,
+        host_cores=2.0,
+    )
+    found = calibrate(measured, 0.0, 0.005, main_delay_s)
+    assert found.step_threads == threads
+    assert found.step.mean_s == pytest.approx(alone_s, rel=0.25)
+    # without workers none of its threads has to share a core
+    alone = predict_setting(found, 0)
+    assert alone.iter_time_s == pytest.approx(0.0215 + alone_s, rel=0.2)
