@@ -91,10 +91,13 @@ def phrase_predictions(kept: Kept) -> str:
             'intervals that hold the truth',
         )
     )
+    others = kept.rows['planted by others: intervals that hold the truth']
     return (
         f'half of {median.note} are within {median.number:.1f} % of the truth, nine '
         f'in ten within {high.number:.1f} %; {inside.number:.0f} % of the intervals '
-        'that are to hold nine in ten hold the truth.'
+        'that are to hold nine in ten hold the truth. Of pipelines planted by people '
+        f'who did not write the model, {others.number:.0f} % do: steps that work on '
+        "several of torch's threads beside workers are the weak spot."
     )
 
 
