@@ -102,8 +102,11 @@ def examine_machine(
     Raises:
         UserError: If there is no such config, or MMEngine is there and cannot load it.
     """
-    loaded = None if config is None else _examine_config(config)
-    check, work_dir = loaded if loaded is not None else (None, '.')
+    check: ConfigCheck | None = None
+    if config is None:
+        work_dir = _examine_folders(['.'])[0]
+    else:
+        check, work_dir = _examine_config(config)
     own = read_affinity()
     return Machine(
         host=read_host_limits(
@@ -120,7 +123,7 @@ def examine_machine(
         own_cpus=None if own is None else tuple(sorted(own)),
         omp_num_threads=environ.get('OMP_NUM_THREADS'),
         is_resume_allowed=environ.get(RESUME_VARIABLE, '').lower() in _TRUE,
-        work_dir=_examine_folders([work_dir])[0],
+        work_dir=work_dir,
         config=check,
     )
 
@@ -266,13 +269,13 @@ def _read_bounds(mmdet: Path | None) -> tuple[Bounds, ...]:
     return tuple(found)
 
 
-def _examine_config(path: Path) -> tuple[ConfigCheck, str]:
-    """A config as it was loaded, and where it is trained."""
+def _examine_config(path: Path) -> tuple[ConfigCheck, Folder]:
+    """Examine a config as it was loaded, and the folder that it is trained in."""
     expect_file(path)
     named = str(path)
     if packages.find_package('mmengine') is None:
         reason = 'MMEngine, which loads it, is not installed here'
-        return ConfigCheck(named, reason=reason), '.'
+        return ConfigCheck(named, reason=reason), _examine_folders(['.'])[0]
     try:
         config = load_config(path)
     except LoadError as error:
@@ -280,15 +283,16 @@ def _examine_config(path: Path) -> tuple[ConfigCheck, str]:
             f'{path}: expected a config that MMEngine loads, it does not ({error}); '
             'mend it, or run where its bases are.'
         ) from error
-    work_dir = locate_work_dir(config, path)
     data = locate_data(config)
+    local = [place.path for place in data if not place.is_remote]
+    work_dir, *folders = _examine_folders([locate_work_dir(config, path), *local])
     hooks = tuple('.'.join(place) for place in find_hooks(parse_flat(config)))
     unregistered = (place for place in hooks if find_unregistered(config, place))
     check = ConfigCheck(
         named,
         loader=_read_plan(config, work_dir),
-        data=_examine_folders([one.path for one in data if not one.is_remote]),
-        remote_data=tuple(one.path for one in data if one.is_remote),
+        data=tuple(folders),
+        remote_data=tuple(place.path for place in data if place.is_remote),
         hooks=hooks,
         unregistered=next(unregistered, None),
         open_files=read_open_files_limit(config),
@@ -307,7 +311,7 @@ def _examine_config(path: Path) -> tuple[ConfigCheck, str]:
         return replace(check, lost_reason=f'unknown: {error}'), work_dir
 
 
-def _read_plan(config: Mapping[str, Any], work_dir: str) -> LoaderPlan | None:
+def _read_plan(config: Mapping[str, Any], work_dir: Folder) -> LoaderPlan | None:
     loader = config.get('train_dataloader')
     if not isinstance(loader, Mapping):
         return None
@@ -322,10 +326,13 @@ def _read_plan(config: Mapping[str, Any], work_dir: str) -> LoaderPlan | None:
     return measured or replace(plan, batch_bytes=_estimate_batch_bytes(config, plan))
 
 
-def _read_measured(plan: LoaderPlan, work_dir: str) -> LoaderPlan | None:
+def _read_measured(plan: LoaderPlan, work_dir: Folder) -> LoaderPlan | None:
     """The batches of the newest run in the work_dir, if they were of this size."""
+    # one that does not answer would be waited for
+    if not work_dir.is_answering:
+        return None
     try:
-        files = read_run_folder(Path(work_dir))
+        files = read_run_folder(Path(work_dir.path))
         run = None if files.evidence is None else Run.read(files.evidence)
     except (UserError, OSError):
         return None

@@ -352,21 +352,30 @@ def test_a_work_dir_that_cannot_be_written_to(host, check, monkeypatch):
 def test_a_file_system_that_does_not_answer(host, check, monkeypatch):
     pytest.importorskip('mmengine.config', reason='MMEngine loads configs')
     monkeypatch.setattr(doctor, 'PATIENCE_S', 0.2)
-    answer, exists = threading.Event(), os.path.exists
+    answer, stat = threading.Event(), os.stat
+    waiting: list[threading.Thread] = []
 
-    def wait(path) -> bool:
+    def wait(path, **options) -> os.stat_result:
         if 'nfs share' in str(path):
+            waiting.append(threading.current_thread())
             answer.wait(20)
-        return exists(path)
+        return stat(path, **options)
 
-    monkeypatch.setattr('os.path.exists', wait)
+    monkeypatch.setattr('os.stat', wait)
     config = host / 'config.py'
     dataset = f"dict(type='CocoDataset', data_root='{host}/nfs share/coco')"
-    config.write_text(f'train_dataloader = dict(num_workers=0, dataset={dataset})\n')
-    data = check(config)['data']
+    config.write_text(
+        f'train_dataloader = dict(num_workers=0, dataset={dataset})\n'
+        f"work_dir = '{host}/nfs share/work'\n"
+    )
+    rows = check(config)
     answer.set()
-    assert data['level'] == 'problem'
-    assert data['text'].endswith('coco on nfs4 (network): it does not answer')
+    for name, folder in (('data', 'coco'), ('work_dir', 'work')):
+        assert rows[name]['level'] == 'problem'
+        end = f'{folder} on nfs4 (network): it does not answer'
+        assert rows[name]['text'].endswith(end)
+    # neither is its newest run read for the size of a batch
+    assert waiting and threading.current_thread() not in waiting
 
 
 H100 = FakeGpu(name='NVIDIA H100', memory=(80 * GIB, GIB), util=(0,))
