@@ -230,14 +230,13 @@ def _examine_card(index: int) -> HostCard:
 def _examine_packages() -> Installed:
     torch, mmdet, mmengine = map(packages.find_package, ('torch', 'mmdet', 'mmengine'))
     names = [name for family in FAMILIES.values() for name in family]
+    constants: Mapping[str, Any] = {}
     version: str | None = None
-    cuda: str | None = None
     if torch is not None:
         constants = packages.read_constants(torch / 'version.py')
         found = packages.read_versions(['torch']).get('torch')
         version = found or constants.get('__version__')
-        cuda = constants.get('cuda') or constants.get('hip')
-    refuses = version is not None and _parse_release(version) >= _WEIGHTS_ONLY_SINCE
+    refuses = version is not None and _loads_weights_only(version)
     # MMEngine that knows of the argument says what it wants
     checkpoint = mmengine / 'runner' / 'checkpoint.py' if mmengine else None
     heeds = packages.has_text(checkpoint, 'weights_only') if checkpoint else None
@@ -245,15 +244,21 @@ def _examine_packages() -> Installed:
         python=platform.python_version(),
         distributions=packages.read_versions(names),
         torch=version,
-        torch_cuda=cuda,
+        torch_cuda=constants.get('cuda'),
+        torch_rocm=constants.get('hip'),
         bounds=_read_bounds(mmdet),
         loads_weights_only=refuses and heeds is False,
     )
 
 
-def _parse_release(version: str) -> tuple[int, ...]:
-    parts = version.split('.')[:2]
-    return tuple(int(part) if part.isdecimal() else 0 for part in parts)
+def _loads_weights_only(version: str) -> bool:
+    """True if ``torch.load`` of this version refuses all but weights by default."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(version).release >= _WEIGHTS_ONLY_SINCE
+    except InvalidVersion:
+        return False
 
 
 def _read_bounds(mmdet: Path | None) -> tuple[Bounds, ...]:

@@ -326,6 +326,8 @@ def _judge_torch(machine: Machine) -> Checked:
         text += '; torch is not installed: nothing can be trained with this Python'
         return Checked('torch', 'unknown', text)
     built = f'CUDA {installed.torch_cuda}' if installed.torch_cuda else 'no CUDA'
+    if installed.torch_rocm:
+        built = f'ROCm {installed.torch_rocm}'
     text += f', torch {installed.torch} ({built})'
     if installed.torch_cuda is None and machine.cards.cards:
         text += ': it cannot use the GPU'

@@ -102,7 +102,9 @@ class Installed:
     """Version by name of the distribution, such as ``onedl-mmcv``."""
     torch: Optional[str] = None
     torch_cuda: Optional[str] = None
-    """CUDA that torch was built for; ``None`` for one of the CPU."""
+    """CUDA that torch was built for; ``None`` for one of the CPU or of ROCm."""
+    torch_rocm: Optional[str] = None
+    """ROCm that torch was built for."""
     bounds: Tuple[Bounds, ...] = ()
     """As MMDetection asserts them when it is imported."""
     loads_weights_only: bool = False

@@ -394,6 +394,20 @@ def test_cards_and_a_torch_without_cuda(site, check, fake_nvml):
         assert ('it cannot use the GPU' in found['text']) is (cuda is None)
 
 
+def test_a_torch_for_rocm_is_named_so(site, check, fake_nvml):
+    version = "__version__ = '2.5.0'\ncuda = None\nhip = '6.1.40091-a8dbc0c19'\n"
+    make_package(site, 'torch', {'version.py': version})
+    fake_nvml.set(init=9)
+    found = check()['torch']
+    assert found['text'].endswith('torch 2.5.0 (ROCm 6.1.40091-a8dbc0c19)')
+    assert found['level'] == 'ok'
+    # that of NVIDIA it cannot use
+    fake_nvml.set(H100)
+    rows = check()
+    assert rows['torch']['level'] == 'problem'
+    assert rows['driver']['level'] == 'ok'
+
+
 @pytest.mark.parametrize(
     ('visible', 'level'),
     [('-1', 'problem'), ('', 'problem'), ('1', 'problem'), ('0', 'ok'), ('0,1', 'ok')],
@@ -524,6 +538,9 @@ def test_a_fork_beside_upstream_for_real(tmp_path):
         ('2.13.0+cpu', 'torch.load(filename)', '1', 'ok'),
         ('2.5.1', 'torch.load(filename)', '', None),
         ('2.13.0', 'torch.load(filename, weights_only=False)', '', None),
+        # a version without a patch number is one, and text that is no version none
+        ('2.6a0', 'torch.load(filename)', '', 'problem'),
+        ('unknown', 'torch.load(filename)', '', None),
     ],
 )
 def test_a_checkpoint_that_torch_refuses(
