@@ -71,7 +71,8 @@ def find_run(folder: Path) -> tuple[RunFiles, Run]:
         hint = f'; an older run has it: {older}' if older else ''
         raise EvidenceError(
             f'{files.folder}: expected evidence of GPUEfficiencyHook, found only '
-            f"MMEngine's log; train with the hook: mmgpu enable CONFIG{hint}."
+            "MMEngine's log; train with the hook: mmgpu run tools/train.py CONFIG "
+            f'(or mmgpu enable CONFIG){hint}.'
         )
     return files, Run.read(files.evidence)
 

@@ -305,7 +305,11 @@ def _verify_hook(config: FlatConfig, path: KeyPath, value: Setting) -> None:
         return
     if not is_our_hook(config.get((*path[:-1], 'type'))):
         places = ', '.join('.'.join(place) for place in find_hooks(config))
-        hint = f'it is at {places}' if places else 'switch it on with mmgpu enable'
+        hint = (
+            f'it is at {places}'
+            if places
+            else 'give the argument to mmgpu run, or add the hook with mmgpu enable'
+        )
         raise RefusedError(
             f'expected GPUEfficiencyHook at {".".join(path[:-1])}, found another or '
             f'none; {hint}'

@@ -475,8 +475,9 @@ def _phrase_names(names: Sequence[str]) -> str:
 def _judge_hook(config: ConfigCheck) -> Checked:
     path = shlex.quote(config.path)
     if not config.hooks:
-        text = 'GPUEfficiencyHook is not in the config'
-        return Checked('hook', 'notice', text, f'mmgpu enable {path}')
+        text = 'GPUEfficiencyHook is not in the config, and need not be'
+        cure = f'mmgpu run tools/train.py {path} (or mmgpu enable {path})'
+        return Checked('hook', 'ok', text, cure)
     text = f'in the config: {", ".join(config.hooks)}'
     if config.unregistered is not None:
         text += '; MMEngine does not know that name'

@@ -113,7 +113,7 @@ def read_run_folder(path: Path) -> RunFiles:
         found = 'none' if any(path.iterdir()) else 'an empty folder'
         raise EvidenceError(
             f'{path}: expected {EVIDENCE_NAME} in some <timestamp>/vis_data, found '
-            f'{found}; train with GPUEfficiencyHook in the config, or give the folder '
+            f'{found}; train with mmgpu run, or give the folder '
             'that holds a run.'
         )
     *older, newest = runs

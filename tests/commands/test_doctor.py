@@ -618,8 +618,9 @@ def test_a_real_config_that_lost_its_ema(host, check, monkeypatch, capsys):
     )
     # 32 images of 640 x 640 pixels
     assert 'too small for 10 workers: 20 batches of up to 38 MiB' in shm['text']
-    assert rows['hook']['cure'] == 'mmgpu enable mine.py'
-    assert rows['hook']['level'] == 'notice'
+    switched_on = 'mmgpu run tools/train.py mine.py (or mmgpu enable mine.py)'
+    assert rows['hook']['cure'] == switched_on
+    assert rows['hook']['level'] == 'ok'
     (host / 'mine.py').write_text(RTMDET + lost['cure'] + '\n')
     assert main(['enable', 'mine.py']) == 0
     capsys.readouterr()

@@ -169,6 +169,7 @@ def test_a_run_without_evidence_is_refused_and_the_older_one_named(tmp_path, cap
     assert main(['recommend', str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert 'expected evidence of GPUEfficiencyHook' in said
+    assert 'mmgpu run tools/train.py CONFIG (or mmgpu enable CONFIG)' in said
     assert f'an older run has it: {older}' in said
 
 

@@ -100,7 +100,7 @@ REFUSED = {
     'train_dataloader.pin_memory=2': 'expected True or False',
     'train_dataloader.timeout=-1': "PyTorch's DataLoader takes",
     'train_dataloader.dataset=None': 'expected a single value',
-    'default_hooks.gpu_efficiency.interval=5': 'switch it on with mmgpu enable',
+    'default_hooks.gpu_efficiency.interval=5': 'give the argument to mmgpu run',
     'model.backbone.depth=[18]': 'expected a bool, number, string or None',
     'model.backbone.depth=1e999': 'expected a bool, number, string or None',
     # of its own

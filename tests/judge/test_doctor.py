@@ -183,7 +183,11 @@ def test_shared_memory(shm, config, level, text):
 @pytest.mark.parametrize(
     ('config', 'level', 'text'),
     [
-        (ConfigCheck('a b.py'), 'notice', "mmgpu enable 'a b.py'"),
+        (
+            ConfigCheck('a b.py'),
+            'ok',
+            "mmgpu run tools/train.py 'a b.py' (or mmgpu enable 'a b.py')",
+        ),
         (ConfigCheck('a.py', hooks=('custom_hooks.0',)), 'ok', None),
         (
             ConfigCheck(
