@@ -10,6 +10,7 @@ import ast
 import re
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from mmgpu_hooks.schema.checkup import LostHook
 
 _KEY = 'custom_hooks'
 _MOST_LETTERS = 60
-"""Of a config's own list in the cure; a longer one is not repeated."""
+"""Longest list of a config's own hooks that its cure repeats."""
 
 
 def find_lost_hooks(path: Path) -> tuple[LostHook, ...]:
@@ -50,21 +51,21 @@ def find_lost_hooks(path: Path) -> tuple[LostHook, ...]:
         for lost in _compare_with_bases(config, opened):
             # another base of the config, or the config itself, may have it again
             if lost.name not in final:
-                found.setdefault(lost.name, lost)
+                found.setdefault(lost.name, replace(lost, is_own=config is path))
     return tuple(found.values())
 
 
 def _list_own_files(path: Path, opened: Iterable[Path]) -> list[Path]:
     installed = [Path(sysconfig.get_path(name)) for name in ('purelib', 'platlib')]
     bases = (
-        one
-        for one in dict.fromkeys(opened)
+        base
+        for base in dict.fromkeys(opened)
         # MMEngine works on temporary copies, too
-        if one.suffix == '.py' and one.is_file() and not one.samefile(path)
+        if base.suffix == '.py' and base.is_file() and not base.samefile(path)
     )
     return [
         path,
-        *(one for one in bases if not any(map(one.is_relative_to, installed))),
+        *(base for base in bases if not any(map(base.is_relative_to, installed))),
     ]
 
 
@@ -105,7 +106,7 @@ def _keep_bases(module: Module) -> str | None:
         return None
     if module.is_lazy:
         imports = (ast.Import, ast.ImportFrom)
-        kept = [one for one in body if isinstance(one, imports)] + kept
+        kept = [node for node in body if isinstance(node, imports)] + kept
     return '\n'.join(map(ast.unparse, kept)) + '\n'
 
 
@@ -123,8 +124,8 @@ def _bare_name(kind: Any) -> str:
 
 def _find_base(config: Path, name: str, opened: Sequence[Path]) -> Path:
     """The first base, in the order of loading, whose text names the hook."""
-    after = [one for one in opened if one.suffix == '.py' and one.is_file()]
-    own = [number for number, one in enumerate(after) if one.samefile(config)]
+    after = [path for path in opened if path.suffix == '.py' and path.is_file()]
+    own = [number for number, path in enumerate(after) if path.samefile(config)]
     for base in after[max(own[:1], default=0) :]:
         if base.samefile(config):
             continue

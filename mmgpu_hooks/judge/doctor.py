@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.cpu import are_workers_many
@@ -24,6 +25,7 @@ from mmgpu_hooks.schema.checkup import (
     HostCard,
     Installed,
     LoaderPlan,
+    LostHook,
     Machine,
 )
 from mmgpu_hooks.schema.figures import format_bytes, plural
@@ -491,15 +493,18 @@ def _judge_lost(config: ConfigCheck) -> list[Checked]:
         return [Checked('base hooks', 'unknown', config.lost_reason)]
     if not config.lost:
         return [Checked('base hooks', 'ok', 'none is lost')]
-    rows: dict[tuple[str, str, str], list[str]] = {}
+    names: dict[LostHook, list[str]] = {}
     for lost in config.lost:
-        rows.setdefault((lost.config, lost.base, lost.cure), []).append(lost.name)
+        # those that one list dropped share a line
+        names.setdefault(replace(lost, name=''), []).append(lost.name)
     return [
         Checked(
             'base hooks',
-            'problem',
-            f'custom_hooks of {child} drops {" and ".join(names)} of {base}',
-            cure,
+            # authors of a base may have meant it so
+            'problem' if lost.is_own else 'notice',
+            f'custom_hooks of {lost.config} drops {" and ".join(dropped)} of '
+            f'{lost.base}',
+            lost.cure,
         )
-        for (child, base, cure), names in rows.items()
+        for lost, dropped in names.items()
     ]

@@ -137,6 +137,8 @@ class LostHook:
     """The config whose list lacks it."""
     cure: str
     """The statement of that config that keeps it."""
+    is_own: bool = True
+    """True if the config that was named lacks it, not one of its bases."""
 
 
 @dataclass(frozen=True)

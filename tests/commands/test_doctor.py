@@ -631,3 +631,16 @@ def test_a_real_config_that_lost_its_ema(host, check, monkeypatch, capsys):
     rows = check('mine.py')
     assert {row['level'] for row in rows.values()} <= {'ok', 'notice', 'unknown'}
     assert rows['hook']['text'] == 'in the config: default_hooks.gpu_efficiency'
+
+
+def test_hooks_that_a_base_dropped_may_be_meant(host, check):
+    pytest.importorskip('mmengine.config', reason='MMEngine loads configs')
+    (host / 'base.py').write_text("custom_hooks = [dict(type='EMAHook')]\n")
+    between, leaf = host / 'between.py', host / 'leaf.py'
+    between.write_text(f"_base_ = './base.py'\n{OWN}")
+    leaf.write_text("_base_ = './between.py'\n")
+    assert check(between)['base hooks']['level'] == 'problem'
+    lost = check(leaf)['base hooks']
+    assert lost['level'] == 'notice'
+    assert f'custom_hooks of {between} drops EMAHook' in lost['text']
+    assert lost['cure'].startswith('custom_hooks = [*_base_.custom_hooks, ')

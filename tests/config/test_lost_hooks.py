@@ -58,6 +58,7 @@ def test_what_is_lost_and_its_cure(folder, text, lost):
     config.write_text(text)
     found = find_lost_hooks(config)
     assert [hook.name for hook in found] == lost
+    assert all(hook.is_own for hook in found)
     assert {hook.base for hook in found} <= {str(folder / 'base.py')}
     cures = {hook.cure for hook in found}
     assert len(cures) == bool(lost)
@@ -76,6 +77,7 @@ def test_the_file_that_drops_them_is_named(folder):
     config.write_text("_base_ = './between.py'\n")
     (first, second) = find_lost_hooks(config)
     assert (first.name, second.name) == ('EMAHook', 'SwitchHook')
+    assert first.is_own is second.is_own is False
     assert first.config == second.config == str(folder / 'between.py')
     assert first.base == str(folder / 'base.py')
 
