@@ -12,6 +12,7 @@ from mmgpu_hooks.config.loading import (
     FlatConfig,
     KeyPath,
     Setting,
+    bare_name,
     list_differences,
 )
 from mmgpu_hooks.config.settings import OF_RUNNER, is_our_hook
@@ -106,7 +107,7 @@ def _is_spelling(path: KeyPath, old: object, new: object) -> bool:
     """True if both name the same class."""
     if path[-1] != 'type' or old is _MISSING or new is _MISSING:
         return False
-    return _phrase_code(old).rpartition('.')[2] == _phrase_code(new).rpartition('.')[2]
+    return bare_name(old) == bare_name(new)
 
 
 def _is_shown_by_items(path: KeyPath, before: FlatConfig, after: FlatConfig) -> bool:
@@ -170,7 +171,7 @@ def _phrase(config: FlatConfig, path: KeyPath) -> Setting:
 def _phrase_container(config: FlatConfig, path: KeyPath, value: Container) -> str:
     if value.kind not in _LISTS:
         kind = config.get((*path, 'type'))
-        return 'dict' if kind is None else _phrase_code(kind).rpartition('.')[2]
+        return 'dict' if kind is None else bare_name(kind)
     items = [
         str(_phrase(config, (*path, str(index))))
         for index in range(value.size)

@@ -255,6 +255,16 @@ def read_drift(config: Path, copy: Path) -> str | None:
     )
 
 
+def bare_name(kind: object) -> str:
+    """The name of a class without its module, however a config spells it.
+
+    Args:
+        kind: The class, or its name.
+    """
+    name = kind if isinstance(kind, str) else getattr(kind, '__name__', kind)
+    return str(name).rpartition('.')[2]
+
+
 def is_held(config: FlatConfig, dotted: str, value: Setting) -> bool:
     """Says whether a loaded config has a setting already, type included."""
     path = tuple(dotted.split('.'))

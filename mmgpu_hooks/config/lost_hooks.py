@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.config.files import read_source
-from mmgpu_hooks.config.loading import load_config
+from mmgpu_hooks.config.loading import bare_name, load_config
 from mmgpu_hooks.config.syntax import (
     Module,
     is_read_base,
@@ -114,12 +114,7 @@ def _list_types(config: Mapping[str, Any]) -> list[str]:
     """Bare class names of the config's own list of hooks."""
     hooks = config.get(_KEY)
     listed = hooks if isinstance(hooks, (list, tuple)) else ()
-    return [_bare_name(hook.get('type')) for hook in listed if isinstance(hook, dict)]
-
-
-def _bare_name(kind: Any) -> str:
-    name = kind if isinstance(kind, str) else getattr(kind, '__name__', str(kind))
-    return str(name).rpartition('.')[2]
+    return [bare_name(hook.get('type')) for hook in listed if isinstance(hook, dict)]
 
 
 def _find_base(config: Path, name: str, opened: Sequence[Path]) -> Path:

@@ -20,7 +20,7 @@ import numpy as np
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.hooks import CheckpointHook, Hook
 
-from mmgpu_hooks.config.loading import parse_flat
+from mmgpu_hooks.config.loading import bare_name, parse_flat
 from mmgpu_hooks.config.settings import (
     HOOK_KEY,
     HOOK_TYPE,
@@ -339,8 +339,7 @@ def _kind(hook: Any) -> Any:
 def _stays(hook: Any) -> bool:
     """Whether it neither saves nor is ours."""
     kind = _kind(hook)
-    name = kind if isinstance(kind, str) else getattr(kind, '__name__', '')
-    return not (is_our_hook(kind) or name.endswith('CheckpointHook'))
+    return not (is_our_hook(kind) or bare_name(kind).endswith('CheckpointHook'))
 
 
 def classify_error(kind: str, message: str) -> tuple[str, str]:

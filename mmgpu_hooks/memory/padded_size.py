@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from mmgpu_hooks.config.loading import bare_name
+
 Size = tuple[int, int]
 """Height and width in pixels."""
 _Transform = Mapping[str, Any]
@@ -59,9 +61,7 @@ def each_transform(config: Mapping[str, Any]) -> Iterator[_Transform]:
 
 def type_name(part: Mapping[str, Any]) -> str:
     """The class's bare name, however the config spells it."""
-    kind = part.get('type')
-    name = kind if isinstance(kind, str) else getattr(kind, '__name__', str(kind))
-    return name.rsplit('.', 1)[-1]
+    return bare_name(part.get('type'))
 
 
 def _of_dataset(dataset: Mapping[str, Any]) -> Iterator[_Transform]:
