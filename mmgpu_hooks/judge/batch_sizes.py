@@ -8,6 +8,7 @@ import numpy as np
 
 from mmgpu_hooks.judge.columns import count_all
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.measure.loader.batches import MOST_SIZES
 
 _FIXED = 2
 """Sizes of batches where all but an epoch's last one are alike."""
@@ -21,11 +22,16 @@ _KEEP_COMING = 0.01
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """Sizes of a run's batches in padded pixels, as far as they were counted."""
+    """Sizes of a run's batches in padded pixels, as far as they were counted.
+
+    Batches of as many pixels count as one size: portrait and landscape, as a rule.
+    """
 
     count: int
     late: int
     """How many of them were new in the second half of the intervals."""
+    is_all: bool
+    """False if counting ended since there were so many."""
     is_fixed: bool
     """True if all batches were counted, and have one size, or the last of an epoch
     another."""
@@ -40,10 +46,12 @@ def find_batch_sizes(run: Run) -> BatchSizes | None:
         return None
     half = len(new) // 2
     count, late = count_all(new), count_all(new[half:])
+    is_all = count < MOST_SIZES
+    keep_coming = late >= _KEEP_COMING * count_all(iterations[half:])
     return BatchSizes(
         count,
         late,
+        is_all,
         is_fixed=count <= _FIXED and not np.isnan(new).any(),
-        is_varying=count >= _VARYING
-        and late >= _KEEP_COMING * count_all(iterations[half:]),
+        is_varying=not is_all or (count >= _VARYING and keep_coming),
     )

@@ -35,7 +35,7 @@ def advise(run: Run) -> Iterator[str]:
     """
     if not run.is_enough:
         return
-    record, share, threads = run.run, run.data_wait_share or 0.0, run.threads
+    record, threads, step_pct = run.run, run.threads, _find_step_pct(run)
     if run.unbinding is not None:
         yield (
             f'Undo the binding first (MG113): the predictions are for '
@@ -57,36 +57,46 @@ def advise(run: Run) -> Iterator[str]:
             'model.data_preprocessor.non_blocking=True; what it would save was not '
             'measured.'
         )
-    if share < DATA_WAIT_NOTICE and record.optim_wrapper not in (None, _AMP):
-        step = 100 * (run.step_s or 0.0) / (run.iter_s or 1.0)
+    if step_pct is not None and record.optim_wrapper not in (None, _AMP):
         yield (
-            f'The step takes {step:.0f} % of an iteration, in full precision '
+            f'The step takes {step_pct:.0f} % of an iteration, in full precision '
             f"({record.optim_wrapper}): optim_wrapper.type='{_AMP}' is often faster "
             'and takes less memory; check the accuracy.'
         )
-    yield from _advise_cudnn(run)
+    yield from _advise_cudnn(run, step_pct)
 
 
-def _advise_cudnn(run: Run) -> Iterator[str]:
-    """``cudnn_benchmark``, where the sizes of all batches are known."""
+def _find_step_pct(run: Run) -> float | None:
+    """Per cent of an iteration that the step takes; ``None`` where the loop waits."""
+    wait_share, step_s, iter_s = run.data_wait_share, run.step_s, run.iter_s
+    if wait_share is None or step_s is None or not iter_s:
+        return None
+    return 100 * step_s / iter_s if wait_share < DATA_WAIT_NOTICE else None
+
+
+def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[str]:
+    """``cudnn_benchmark``, where the sizes of batches are known."""
     is_on, sizes = run.run.cudnn_benchmark, find_batch_sizes(run)
     if is_on is None or sizes is None:
         return
-    is_card_bound = (run.data_wait_share or 0.0) < DATA_WAIT_NOTICE
-    if not is_on and sizes.is_fixed and is_card_bound:
-        step = 100 * (run.step_s or 0.0) / (run.iter_s or 1.0)
+    if not is_on and sizes.is_fixed and step_pct is not None:
         yield (
-            f'The step takes {step:.0f} % of an iteration, and all batches of '
+            f'The step takes {step_pct:.0f} % of an iteration, and all batches of '
             f'{run.iterations} iterations have {plural(sizes.count, "padded size")}: '
             'env_cfg.cudnn_benchmark=True lets cuDNN time its algorithms once for each '
             'and keep the fastest; they may take more memory.'
         )
     if is_on and sizes.is_varying:
+        found = f'at least {sizes.count:,} padded sizes in {run.iterations} iterations'
+        if sizes.is_all:
+            found = (
+                f'{sizes.count} padded sizes in {run.iterations} iterations, '
+                f'{sizes.late} of them new in the second half'
+            )
         yield (
-            f'cudnn_benchmark is on, and batches have {sizes.count} padded sizes in '
-            f'{run.iterations} iterations, {sizes.late} of them new in the second '
-            'half: cuDNN times its algorithms again for each, and what the largest '
-            'workspace took stays reserved. env_cfg.cudnn_benchmark=False does without.'
+            f'cudnn_benchmark is on, and batches have {found}: cuDNN times its '
+            'algorithms again for each, and what the largest workspace took stays '
+            'reserved. env_cfg.cudnn_benchmark=False does without.'
         )
 
 

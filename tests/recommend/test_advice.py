@@ -76,6 +76,13 @@ ON, OFF = 'env_cfg.cudnn_benchmark=True', 'env_cfg.cudnn_benchmark=False'
             'second half',
         ),
         ([*COMING[:-1], None], {'is_on': True}, OFF),
+        # counting ended early, since there were so many
+        (
+            [600, 410, *[None] * 6],
+            {'is_on': True},
+            'batches have at least 1,010 padded sizes in 160 iterations: ',
+        ),
+        ([600, 410, *[None] * 6], {}, None),
         (COMING, {}, None),
         (COMING, {'is_on': True, 'device': 'cpu'}, None),
         # each was timed once, and there are no more

@@ -1,4 +1,4 @@
-"""What a batch holds: images, padded pixels, boxes, tensors.
+"""Counts what a batch holds: images, padded pixels, boxes, tensors.
 
 Batches are examined from outside, without torch: anything with a ``shape`` is an
 array.
@@ -12,14 +12,14 @@ from typing import Any, Callable, NamedTuple
 from mmgpu_hooks.measure.absent import SourceError
 
 _ODD = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
-"""What an object of unknown make may raise."""
+"""Errors that an object of unknown make may raise."""
 
 _MOST_PARTS = 20_000
-"""To examine so many takes 5 ms."""
+"""Parts that are examined at most, which takes 5 ms."""
 
 
 class Contents(NamedTuple):
-    """What a batch holds; ``None`` is unknown."""
+    """Images, pixels and boxes of a batch; ``None`` is unknown."""
 
     images: int | None = None
     pixels: int | None = None
@@ -29,7 +29,7 @@ class Contents(NamedTuple):
 
 
 class IntervalContents(NamedTuple):
-    """What the batches of an interval held; ``None`` is unknown."""
+    """Images, pixels and boxes of the batches of an interval; ``None`` is unknown."""
 
     images: int | None = None
     """All of them."""
@@ -38,11 +38,12 @@ class IntervalContents(NamedTuple):
     boxes: int | None = None
     """Of the batch that had most."""
     new_sizes: int | None = None
-    """Sizes in pixels that no batch before the interval had."""
+    """Sizes in pixels that no batch before the interval had; a landscape batch and a
+    portrait one of as many pixels have one size."""
 
 
 MOST_SIZES = 1_000
-"""Sizes of batches that are remembered; with so many, another one tells nothing."""
+"""Most sizes of batches that are remembered; with so many, they vary."""
 
 
 class BatchWatch:
