@@ -28,11 +28,16 @@ PICKING_S = 5.0
 """Longest wait for other starts, which pick in a moment."""
 
 _READING_S = 0.05
-"""Longest wait for tables of cards, which hold each lock for microseconds."""
+"""Longest wait at a card for tables, which hold each lock for microseconds."""
 
 _POLL_S = 0.005
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+_PICKING = 'picking.lock'
+
+_NO_LOCKS = errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP
+"""Errors of a file system without locks, as NFS and Lustre may be mounted."""
 
 
 def read_locks(cards: Sequence[Card]) -> list[Card]:
@@ -81,17 +86,18 @@ def lock_cards(
         # two that lock at one moment might each get a part, and neither enough
         picking_end_s = time.monotonic() + PICKING_S
         for folder in folders:
-            alone = folder.take_lock('picking.lock', picking_end_s)
+            alone = folder.take_lock(_PICKING, picking_end_s)
             if isinstance(alone, int):
                 opened.callback(os.close, alone)
                 continue
             warn(
                 f'expected other starts to end picking within {PICKING_S:g} s, found '
-                f'picking.lock {alone}; going on without it.'
+                f'{_PICKING} {alone}; going on without it.'
             )
-        reading_end_s = time.monotonic() + _READING_S
         for number, card in enumerate(cards):
             if card.reason is None and len(picked) < count:
+                # anew for each: the one before may have been in use all that time
+                reading_end_s = time.monotonic() + _READING_S
                 locks, reason = _lock_card(folders, card, reading_end_s)
                 judged[number] = replace(card, reason=reason)
                 if reason is None:
@@ -115,6 +121,27 @@ class _Folder:
 
     path: Path
     descriptor: int
+
+    def has_locks(self, *, is_made: bool) -> bool:
+        """False if the file system is seen to have no locks.
+
+        Args:
+            is_made: Whether a file is made to see it, where none is there.
+        """
+        import fcntl  # Windows has none, and imports this module
+
+        flags = os.O_RDWR | os.O_CREAT if is_made else os.O_RDONLY
+        try:
+            descriptor = self._open(_PICKING, flags)
+        except OSError:
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno not in _NO_LOCKS
+        finally:
+            os.close(descriptor)
+        return True
 
     def read_lock(self, card: Card) -> str | None:
         """Give the reason why the card cannot be locked now; ``None`` if it can be."""
@@ -245,7 +272,9 @@ def _open_folders(
         # one that is there may have locks, taken when that in /tmp was another user's
         is_needed = is_made and in_temporary is None
         in_cache = open_folder(cache / 'mmgpu', is_made=is_needed)
-    return [folder for folder in (in_runtime, in_temporary, in_cache) if folder]
+    found = [folder for folder in (in_runtime, in_temporary, in_cache) if folder]
+    # a home on NFS may have no locks
+    return [folder for folder in found if folder.has_locks(is_made=is_made)] or found
 
 
 def _is_private(folder: Path) -> bool:

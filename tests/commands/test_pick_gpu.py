@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
-from fakes.picking import PICK
+from fakes.picking import PICK, PROGRAM
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.commands.options import SIZE
 
@@ -258,6 +258,35 @@ def test_a_folder_that_others_can_write_is_mended_or_not_used(environ):
     assert pick(shared, '--', 'true').returncode == 0
     assert LOCKS.stat().st_mode & 0o777 == 0o700
     assert not [*runtime.iterdir()]
+
+
+NO_LOCKS = """
+import errno, fcntl, os
+flock = fcntl.flock
+def refuse(descriptor, operation):
+    if '/cache/mmgpu/' in os.readlink(f'/proc/self/fd/{descriptor}'):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+    flock(descriptor, operation)
+fcntl.flock = refuse
+"""
+"""The folder in the cache lies on a file system such as NFS, without a lock daemon."""
+
+
+def test_a_home_without_locks_is_left_out_where_another_folder_has_them(environ):
+    Path('cache/mmgpu').mkdir(parents=True)
+    pick_there = [sys.executable, '-c', NO_LOCKS + PROGRAM]
+    command = [*pick_there, '--', 'printenv', 'CUDA_VISIBLE_DEVICES']
+    for words, name in ((command, ''), (pick_there, 'CUDA_VISIBLE_DEVICES=')):
+        done = subprocess.run(words, env=environ, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert 'lock' not in done.stderr
+        assert done.stdout.splitlines()[-1] == f'{name}GPU-empty'
+    # alone it does not do, and the reason is said
+    LOCKS.rename('gone')
+    LOCKS.touch()
+    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert 'mmgpu/GPU-empty.lock: No locks available)' in done.stderr
 
 
 @pytest.mark.parametrize('visible', ['²', '\u0661', '9' * 5000])

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import fcntl
+import os
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
 from fakes.replaced import replace
+from mmgpu_hooks.experiment import card_locks
 from mmgpu_hooks.experiment.cards import Card, judge_cards, read_cards
 from mmgpu_hooks.schema.errors import UserError
 
@@ -100,3 +105,30 @@ def test_what_keeps_a_process_off_a_card(fake_nvml: FakeNvml, gpu, reason):
         assert second.reason is None
     else:
         assert re.match(reason, str(second.reason))
+
+
+def test_the_wait_for_tables_begins_anew_at_each_card(tmp_path, monkeypatch):
+    monkeypatch.delenv('XDG_RUNTIME_DIR', raising=False)
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    monkeypatch.setattr(card_locks, 'TEMPORARY', str(tmp_path / 'locks'))
+    folder = Path(f'{tmp_path}/locks-{os.getuid()}')
+    folder.mkdir(mode=0o700)
+    in_use, shown = card(0), card(1)
+    first, second = (folder / f'{each.uuid}.lock' for each in (in_use, shown))
+    now_s = 0.0
+    with first.open('w') as training, second.open('w') as table:
+        fcntl.flock(training, fcntl.LOCK_EX)
+        fcntl.flock(table, fcntl.LOCK_SH)
+
+        def sleep(seconds: float) -> None:
+            nonlocal now_s
+            now_s += seconds
+            # when all of the wait at the first card is over
+            if now_s > 1.5 * card_locks._READING_S:
+                fcntl.flock(table, fcntl.LOCK_UN)
+
+        time = SimpleNamespace(monotonic=lambda: now_s, sleep=sleep)
+        monkeypatch.setattr(card_locks, 'time', time)
+        _, picked = card_locks.lock_cards([in_use, shown], 1, pytest.fail)
+    assert [*picked] == [shown]
+    card_locks.close_all(picked[shown])
