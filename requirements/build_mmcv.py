@@ -47,6 +47,8 @@ def main(requirement: str, folder: Path, pip_options: list[str]) -> int:
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / 'build.log'
+    # an earlier build that failed has left its own
+    log.unlink(missing_ok=True)
     # without what pip keeps of mmcv itself: it may be of another torch, and what is
     # kept of ours, without CUDA, would be taken by the user's other projects
     options = ['--no-deps', '--no-build-isolation', '--no-cache-dir', *pip_options]

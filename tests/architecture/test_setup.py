@@ -83,12 +83,16 @@ def test_a_wheel_is_built_and_the_terminal_says_how_far_it_is(build, tmp_path):
 
 def test_each_file_is_compiled_once(build, tmp_path):
     """A failing build keeps its log, which has what set-up saw."""
+    (tmp_path / 'built').mkdir()
+    (tmp_path / 'built' / 'build.log').write_text('error: an earlier build failed')
     code, shown = build(*FILES, 'fails.cpp')
     assert code != 0
     assert 'this does not compile' in shown
+    assert 'an earlier build' not in shown
     (log,) = (tmp_path / 'built').iterdir()
     assert str(log) in shown
     text = log.read_text()
+    assert 'an earlier build' not in text
     seen = re.findall(rf"'{CSRC}/([\w/]+\.cpp)'", text)
     joined = [name for name in seen if name.startswith('joined_')]
     included = re.findall(rf'#include ".*?{CSRC}/([\w/]+)\.inc"', text)
