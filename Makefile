@@ -132,7 +132,7 @@ $(VENV)/.requirements: $(VENV)/.python $(addprefix requirements/,build.txt demo.
 	names the system library that is missing" >&2; exit 1; }
 	@touch $@
 
-$(VENV)/.mmcv: $(VENV)/.requirements requirements/mminstall.txt requirements/install_mmcv.sh
+$(VENV)/.mmcv: $(VENV)/.requirements $(addprefix requirements/,mminstall.txt install_mmcv.sh build_mmcv.py)
 	@requirements/install_mmcv.sh $(VENV) $(PIP_FLAGS)
 	@touch $@
 

@@ -53,18 +53,24 @@ builtins.exec = exec_into_caller
 EOF
 fi
 
-# A wheel fits one torch and one Python. pip's own cache does not tell them apart.
+# A wheel fits one torch and one Python, which pip's own cache does not know, and is built
+# as these two files and the compiler's flags say.
 fits=$("$bin/python" -c 'import sys, torch
 print(f"torch-{torch.__version__}-{sys.implementation.cache_tag}")') || {
     echo "make: torch does not load; the lines above say why" >&2
     exit 1
 }
-wheels="${XDG_CACHE_HOME:-${HOME:-$bin/..}/.cache}/mmgpu_hooks/$mmcv-$fits-$(uname -m)"
-mkdir -p "$wheels" 2>/dev/null && test -w "$wheels" || wheels="$bin/../wheels"
+recipe=$({ cat "$here/install_mmcv.sh" "$here/build_mmcv.py"; echo "$CFLAGS $CXXFLAGS"; } |
+    cksum | cut -d ' ' -f 1)
+kept="${XDG_CACHE_HOME:-${HOME:-$bin/..}/.cache}/mmgpu_hooks"
+wheels="$kept/$mmcv-$fits-$(uname -m)-$recipe"
+installed="$bin/../mmcv.recipe"
+mkdir -p "$wheels" 2>/dev/null && test -w "$wheels" || wheels="$bin/../wheels/$recipe"
 
 install_wheel() {
     set -- "$wheels"/mmcv-*.whl "$@"
-    test -e "$1" && install --force-reinstall --no-index "$1" && operators_work
+    test -e "$1" && install --force-reinstall --no-index "$1" && operators_work &&
+        echo "$recipe" >"$installed"
 }
 
 install "$@" $(grep -v -e '^#' -e '^mmcv==' "$here/mminstall.txt") || {
@@ -72,7 +78,8 @@ install "$@" $(grep -v -e '^#' -e '^mmcv==' "$here/mminstall.txt") || {
         "the lines above say why" >&2
     exit 1
 }
-if "$bin/python" -c "from importlib.metadata import version
+if test "$(cat "$installed" 2>/dev/null)" = "$recipe" &&
+    "$bin/python" -c "from importlib.metadata import version
 assert 'mmcv==' + version('mmcv') == '$mmcv'" 2>/dev/null && operators_work; then
     exit
 fi

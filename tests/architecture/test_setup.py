@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -101,3 +102,60 @@ def test_each_file_is_compiled_once(build, tmp_path):
     assert len(joined) < len(included)
     compiled = Counter([*alone, *(f'{name}.cpp' for name in included)])
     assert compiled == Counter([*FILES, 'fails.cpp'])
+
+
+PYTHON = """\
+#!/bin/sh
+# has torch and some MMCV, and builds at once
+case "$*" in
+*build_mmcv.py*) touch "$3/mmcv-2.1.0-py3-none-any.whl" ;;
+*torch.__version__*) echo torch-2.13.0-cpython-311 ;;
+*version_info*) exit 1 ;;
+esac
+"""
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A copy of the set-up, without packages."""
+    shutil.copytree(ROOT / 'requirements', tmp_path / 'requirements')
+    shutil.copy2(ROOT / 'Makefile', tmp_path)
+    return tmp_path
+
+
+def install_mmcv(clone: Path, venv: str, **environ: str) -> str:
+    """What the step of MMCV says."""
+    python = clone / venv / 'bin' / 'python'
+    python.parent.mkdir(parents=True, exist_ok=True)
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    return subprocess.run(
+        [clone / 'requirements' / 'install_mmcv.sh', clone / venv],
+        env={'PATH': os.environ['PATH'], 'XDG_CACHE_HOME': str(clone), **environ},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
+
+
+def test_mmcv_is_compiled_anew_only_where_it_would_be_another(clone):
+    assert install_mmcv(clone, 'first').startswith('Compiling')
+    assert install_mmcv(clone, 'first') == ''
+    assert install_mmcv(clone, 'second').startswith('Took mmcv==')
+    assert install_mmcv(clone, 'first', CXXFLAGS='-O3').startswith('Compiling')
+    with (clone / 'requirements' / 'build_mmcv.py').open('a') as script:
+        script.write('# joins the files in another way\n')
+    assert install_mmcv(clone, 'second').startswith('Compiling')
+    assert install_mmcv(clone, 'first').startswith('Took mmcv==')
+
+
+@pytest.mark.skipif(shutil.which('make') is None, reason='make runs the set-up')
+@pytest.mark.parametrize('name', ['mminstall.txt', 'install_mmcv.sh', 'build_mmcv.py'])
+def test_make_knows_what_the_step_of_mmcv_is_made_from(clone, name):
+    (clone / '.venv').mkdir()
+    for stamp in ('.python', '.requirements', '.mmcv'):
+        (clone / '.venv' / stamp).touch()
+    asked = ['make', '--question', '.venv/.mmcv']
+    assert subprocess.run(asked, cwd=clone).returncode == 0
+    changed = [*asked, f'--what-if=requirements/{name}']
+    assert subprocess.run(changed, cwd=clone).returncode == 1
