@@ -49,7 +49,7 @@ nox.options.default_venv_backend = 'venv'
 
 
 def find_python(version: str) -> Path | None:
-    """Find an interpreter such as 3.12, on ``PATH`` or else among pyenv's.
+    """Find an interpreter such as 3.12, on ``PATH``, our own or among pyenv's.
 
     One that does not run (a shim of pyenv's) or cannot make virtual environments is
     passed over.
@@ -58,7 +58,8 @@ def find_python(version: str) -> Path | None:
     name = f'python{version}'
     on_path = [Path(folder, name) for folder in os.get_exec_path()]
     of_pyenv = sorted(root.glob(f'versions/{version}*/bin/{name}'), reverse=True)
-    for path in (*on_path, *of_pyenv):
+    own = Path(sys.base_prefix, 'bin', name)
+    for path in (*on_path, own, *of_pyenv):
         if path.is_file():
             command = [str(path), '-c', 'import ensurepip, venv']
             if subprocess.run(command, capture_output=True).returncode == 0:
@@ -205,5 +206,7 @@ def table(session: nox.Session) -> None:
         ]
     )
     print(page)
+    if not FOUND:
+        session.error(f'the wheel was tried on no Python: none of {PYTHONS} is here')
     if '--output' in session.posargs:
         KEPT.write_text(page + '\n')
