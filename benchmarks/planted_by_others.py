@@ -208,7 +208,8 @@ class NetworkDrive(PlantedByOthers):
 class ColdShards(PlantedByOthers):
     """Images packed in shards and read in order: each 16th opens one, the rest is hot.
 
-    With four images a batch it is always the same worker that opens the shards.
+    With four images a batch each fourth batch opens a shard: of 1, 2 or 4 workers it is
+    always the same one that does, of 3 each in turn.
     """
 
     name = 'each 16th read is cold'

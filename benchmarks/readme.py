@@ -102,14 +102,14 @@ def phrase_predictions(kept: Kept) -> str:
 
 
 def phrase_whole(kept: Kept) -> str:
-    """What doing as the last line says gives."""
+    """The gain of doing what the `next` line says."""
     less = [int(case[3].split()[0]) for case in kept.cases if case[2]]
     quiet = sum(case[-1] == 'nothing' for case in kept.cases)
     return (
         f'**Of {len(kept.cases)} ordinary trainings** '
         '([the table](benchmarks/results/whole.md)), '
         f'{len(less)} took {min(less)} to {max(less)} % less time after doing what the '
-        f'last line of their summary said; in {quiet} nothing was changed.'
+        f'`next` line of their summary said; in {quiet} nothing was changed.'
     )
 
 

@@ -1,13 +1,13 @@
-"""Does a training get faster by doing what the last line of its summary says?
+"""Does a training get faster by doing what the `next` line of its summary says?
 
     python -m benchmarks.whole [--only NAME] [--quick] [--output]
 
 Ordinary trainings from config files, with loader settings as people have them. Each is
-trained as it is. Then what it printed last is done: the line is run, and what that has
-written is trained. Where something was planted, the best setting is known from how,
-and is trained, too. Each is trained twice, in turns, and the faster one counts; a
-training is slower where the faster one exceeds the slower one before. All on two cores,
-with one thread for the step. About 20 minutes.
+trained as it is. Then its `next` line is run, and what that has written is trained.
+Where something was planted, the best setting is known from how, and is trained, too.
+Each is trained twice, in turns, and the faster one counts; a training is slower where
+the faster one exceeds the slower one before. All on two cores, with one thread for the
+step. About 20 minutes.
 
 A training more is a config file in ``benchmarks/ordinary`` and a line in ``CASES``.
 """
@@ -105,7 +105,7 @@ class Training:
     iter_s: float
     """Median of what MMEngine itself logged as ``time``."""
     next_line: str
-    """The last line of the summary: what to do next."""
+    """The `next` line of the summary: the command that goes on from here."""
 
 
 @dataclass
@@ -207,7 +207,7 @@ def train(
 
 
 def follow(folder: Path, next_line: str) -> tuple[str, str | None]:
-    """Do what the summary's last line says.
+    """Do what the summary's `next` line says.
 
     Returns:
         What it printed, and the config that is to be trained; ``None`` without one.

@@ -150,7 +150,7 @@ def build_whole(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]:
             for name in ('train_dataloader', 'val_dataloader')
             for key in loaded.get(name) or ()
         }
-    # the real way, of a few iterations: train, and do what the last line says
+    # the real way, of a few iterations: train, and do what the `next` line says
     case = whole.CASES['nothing wrong']
     short = {'train_dataloader.dataset.length': 160, 'model.step_ms': 5}
     trained = whole.train(work, case.config, 'work_dirs/short', short)
