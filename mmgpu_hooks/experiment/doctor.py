@@ -33,6 +33,7 @@ from mmgpu_hooks.judge.doctor import FAMILIES, RESUME_VARIABLE
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure import installed as packages
 from mmgpu_hooks.measure.absent import AbsentError, SourceError
+from mmgpu_hooks.measure.cgroup import find_memory_groups
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.gpu import open_gpu, read_driver
 from mmgpu_hooks.measure.host import (
@@ -42,6 +43,7 @@ from mmgpu_hooks.measure.host import (
     read_open_files,
     run_binding_probe,
 )
+from mmgpu_hooks.measure.memory import read_groups_free_bytes
 from mmgpu_hooks.measure.mounts import read_mount
 from mmgpu_hooks.measure.proc import read_affinity
 from mmgpu_hooks.measure.topology import read_device_place
@@ -68,7 +70,7 @@ from mmgpu_hooks.schema.run_folder import read_run_folder
 from mmgpu_hooks.show.text import short_path
 
 PATIENCE_S = 5.0
-"""For a file system to answer."""
+"""Longest wait for a file system to answer."""
 _CHANNELS = 3
 _MAKE_FLOATS = 'PhotoMetricDistortion', 'Normalize'
 """Transforms whose pixels have four bytes a channel."""
@@ -120,6 +122,9 @@ def examine_machine(
         cards=_examine_cards(environ),
         open_files=OpenFiles(*read_open_files()),
         binding=_examine_binding(environ),
+        group_free_bytes=read_groups_free_bytes(
+            find_memory_groups(PLACES.proc, PLACES.sys)
+        ),
         own_cpus=None if own is None else tuple(sorted(own)),
         omp_num_threads=environ.get('OMP_NUM_THREADS'),
         is_resume_allowed=environ.get(RESUME_VARIABLE, '').lower() in _TRUE,
@@ -129,7 +134,7 @@ def examine_machine(
 
 
 def _examine_binding(environ: Mapping[str, str]) -> Binding:
-    """Whether the environment has OpenMP bind the process, tried in another one."""
+    """Try in another process if the environment has OpenMP bind the training."""
     names = tuple(list_binding_variables(environ))
     if not names:
         return Binding()
@@ -145,7 +150,7 @@ def _examine_binding(environ: Mapping[str, str]) -> Binding:
 
 
 def _examine_folders(names: Sequence[str]) -> tuple[Folder, ...]:
-    """Look at all of them at once: a network that is gone lets a look-up wait for ever.
+    """Examine all of them at once: a network that is gone lets a look-up wait for ever.
 
     A thread that waits stays behind as a daemon.
     """

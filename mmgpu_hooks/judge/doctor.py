@@ -41,9 +41,10 @@ first, those of the maintained fork (``onedl-``) last."""
 
 RESUME_VARIABLE = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
 _SILENT = 'it does not answer'
-_OF_MOUNT = 'look at the mount: mount | grep nfs; dmesg | tail'
+_NOT_SAID = 'this platform does not say'
+_OF_MOUNT = 'check the mount: mount | grep nfs; dmesg | tail'
 _MOST_NAMES = 2
-"""Files that are missing, of which the names are said."""
+"""Most files that are named."""
 
 
 def judge_machine(machine: Machine) -> list[Checked]:
@@ -52,7 +53,7 @@ def judge_machine(machine: Machine) -> list[Checked]:
     rows = [
         _judge_cores(machine),
         _judge_threads(machine),
-        _judge_memory(machine.host),
+        _judge_memory(machine),
         _judge_shm(machine),
         _judge_open_files(machine),
         _judge_work_dir(machine.work_dir),
@@ -74,7 +75,7 @@ def count_problems(rows: Iterable[Checked]) -> int:
 def _judge_cores(machine: Machine) -> Checked:
     host, usable = machine.host, machine.host.usable_cores
     if usable is None:
-        return Checked('cores', 'unknown', 'this platform does not tell')
+        return Checked('cores', 'unknown', _NOT_SAID)
     text = f'{usable:g} usable of {host.logical_cpus or "an unknown number"}'
     binders = _name_binders(host, usable)
     text += f': {binders}' if binders else ''
@@ -131,20 +132,21 @@ def _judge_threads(machine: Machine) -> Checked:
     return Checked('threads', 'ok', text)
 
 
-def _judge_memory(host: HostLimits) -> Checked:
+def _judge_memory(machine: Machine) -> Checked:
+    host, group_free = machine.host, machine.group_free_bytes
     total, limit = host.ram_total_bytes, host.cgroup_memory_bytes
     if total is None:
-        return Checked('memory', 'unknown', 'this platform does not tell')
-    free = ''
+        return Checked('memory', 'unknown', _NOT_SAID)
+    text = format_bytes(total)
     if host.ram_available_bytes is not None:
-        free = f', {format_bytes(host.ram_available_bytes)} of them free'
+        text += f', {format_bytes(host.ram_available_bytes)} of them free'
     if limit is not None and limit < total:
+        left = '' if group_free is None else f', {format_bytes(group_free)} of them free'
         text = (
-            f'{format_bytes(limit)}, limit of the control group (a container, a job); '
-            f'the host has {format_bytes(total)}{free}'
+            f'{format_bytes(limit)}, limit of the control group (a container, a job)'
+            f'{left}; the host has {text}'
         )
-        return Checked('memory', 'ok', text)
-    return Checked('memory', 'ok', f'{format_bytes(total)}{free}')
+    return Checked('memory', 'ok', text)
 
 
 def _judge_shm(machine: Machine) -> Checked:
@@ -214,7 +216,7 @@ def _judge_open_files(machine: Machine) -> Checked:
 
 def _judge_work_dir(folder: Folder | None) -> Checked:
     if folder is None:
-        return Checked('work_dir', 'unknown', 'not looked at')
+        return Checked('work_dir', 'unknown', 'not examined')
     text = f'{folder.path} on {_phrase_file_system(folder)}'
     if not folder.is_answering:
         return Checked('work_dir', 'problem', f'{text}: {_SILENT}', _OF_MOUNT)
@@ -400,7 +402,7 @@ def is_within(version: str, bounds: Bounds) -> bool:
         least, below = Version(bounds.least), Version(bounds.below)
         return least <= Version(Version(version).public) < below
     except InvalidVersion:
-        return True  # who cannot compare them accuses nobody
+        return True  # nothing is known against it
 
 
 def _judge_resume(machine: Machine) -> list[Checked]:

@@ -28,7 +28,7 @@ COUNT_EVERY = 5
 """Reads of memory for each count of threads and open files, which takes as long."""
 
 MOST_SHARE = 0.005
-"""Of the time that reading it may take."""
+"""Largest share of the time that reading it may take."""
 
 
 class MemoryMeter:
@@ -63,12 +63,10 @@ class MemoryMeter:
         rss, own = self._read_pages('self')
         each = [self._read_pages(pid)[1] for pid in workers]
         known = [size for size in each if size is not None]
-        used = [(limit, read_group_bytes(folder)) for limit, folder in self._groups]
-        rooms = [max(limit - size, 0) for limit, size in used if size is not None]
         figures = {
             'process_rss_bytes': rss,
             'process_own_bytes': own,
-            'group_free_bytes': min(rooms, default=None),
+            'group_free_bytes': read_groups_free_bytes(self._groups),
             'worker_own_bytes': sum(known) if known else None,
         }
         # not with the first: what a run begins with is no steady figure
@@ -120,6 +118,21 @@ def read_group_bytes(folder: Path) -> int | None:
     return None
 
 
+def read_groups_free_bytes(groups: Iterable[tuple[int, Path]]) -> int | None:
+    """Memory that the fullest of some control groups still has.
+
+    Args:
+        groups: Limit and folder of each, from
+            :func:`~mmgpu_hooks.measure.cgroup.find_memory_groups`.
+
+    Returns:
+        ``None`` where none says so.
+    """
+    used = ((limit, read_group_bytes(folder)) for limit, folder in groups)
+    free = (max(limit - size, 0) for limit, size in used if size is not None)
+    return min(free, default=None)
+
+
 def read_free_bytes(proc: Path = _PROC, sys: Path = Path('/sys')) -> int | None:
     """Memory that a new process could have, of the host and of every control group.
 
@@ -130,15 +143,13 @@ def read_free_bytes(proc: Path = _PROC, sys: Path = Path('/sys')) -> int | None:
     Returns:
         ``None`` where nothing says so.
     """
-    rooms = []
+    of_host = None
     with contextlib.suppress(OSError, ValueError, IndexError):
         text = (proc / 'meminfo').read_text()
-        rooms.append(1024 * int(text.split('MemAvailable:')[1].split()[0]))
-    for limit, folder in find_memory_groups(proc, sys):
-        used = read_group_bytes(folder)
-        if used is not None:
-            rooms.append(max(limit - used, 0))
-    return min(rooms, default=None)
+        of_host = 1024 * int(text.split('MemAvailable:')[1].split()[0])
+    of_groups = read_groups_free_bytes(find_memory_groups(proc, sys))
+    known = [free for free in (of_host, of_groups) if free is not None]
+    return min(known, default=None)
 
 
 class Objects(NamedTuple):

@@ -38,7 +38,7 @@ class Folder:
     """A file or folder and the file system that holds it, or will hold it."""
 
     path: str
-    """As the config names it."""
+    """The name that the config has for it."""
     is_there: bool = True
     is_answering: bool = True
     """False if the file system said nothing within some seconds: nothing else is known
@@ -46,7 +46,7 @@ class Folder:
     is_writable: bool = True
     """True if this user may write to it, or to the folder where it will be made."""
     kind: Optional[str] = None
-    """Of the file system, such as ``ext4`` or ``nfs4``; ``None`` if it is unknown."""
+    """Type of the file system, such as ``ext4`` or ``nfs4``; ``None`` if unknown."""
     mount_point: Optional[str] = None
     is_network: bool = False
     """True if the file system is on another host."""
@@ -58,7 +58,7 @@ class HostCard:
     """One GPU of the host, and its place beside the cores."""
 
     index: int
-    """As in ``nvidia-smi``."""
+    """Number that ``nvidia-smi`` shows."""
     name: Optional[str] = None
     memory_total_bytes: Optional[int] = None
     pci_bus_id: Optional[str] = None
@@ -106,7 +106,7 @@ class Installed:
     torch_rocm: Optional[str] = None
     """ROCm that torch was built for."""
     bounds: Tuple[Bounds, ...] = ()
-    """As MMDetection asserts them when it is imported."""
+    """Those that MMDetection asserts when it is imported."""
     loads_weights_only: bool = False
     """True if MMEngine leaves it to torch what a checkpoint may hold, and torch refuses
     what MMEngine puts into it: a training cannot be resumed."""
@@ -114,13 +114,13 @@ class Installed:
 
 @dataclass(frozen=True)
 class LoaderPlan:
-    """What the train loader of a config will have under way at once."""
+    """Batches that the train loader of a config will have in flight, and their size."""
 
     num_workers: int
     prefetch_factor: int
     batch_size: Optional[int] = None
     batch_bytes: Optional[int] = None
-    """Of the tensors in a batch; ``None`` if it is unknown."""
+    """Bytes of the tensors in a batch; ``None`` if unknown."""
     batch_tensors: Optional[int] = None
     is_measured: bool = False
     """True if a run of this config has measured both."""
@@ -143,7 +143,7 @@ class LostHook:
 
 @dataclass(frozen=True)
 class ConfigCheck:
-    """What a config says of the machine that it needs."""
+    """Needs of a config: its loader, data and hooks."""
 
     path: str
     reason: Optional[str] = None
@@ -173,6 +173,9 @@ class Machine:
     cards: Cards
     open_files: OpenFiles = OpenFiles()
     binding: Binding = Binding()
+    group_free_bytes: Optional[int] = None
+    """Memory that the control group may still use; ``None`` without a limit, or where
+    it is unknown."""
     own_cpus: Optional[Tuple[int, ...]] = None
     """That this process may run on; ``None`` if they are unknown."""
     omp_num_threads: Optional[str] = None
@@ -193,4 +196,4 @@ class Checked:
     """``problem``, ``notice``, ``ok`` or ``unknown``."""
     text: str
     cure: Optional[str] = None
-    """What to type, or to write; ``None`` where nothing is to be done."""
+    """The command to type, or line to write; ``None`` where nothing is to be done."""

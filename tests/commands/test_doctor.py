@@ -122,6 +122,10 @@ def test_limits_of_a_container(host, check):
     assert 'quota of the control group' in cores['text']
     assert memory['text'].startswith('6.0 GiB, limit of the control group')
     assert cores['level'] == memory['level'] == 'ok'
+    group = host / 'sys' / 'fs' / 'cgroup'
+    (group / 'memory.current').write_text(f'{3 * GIB}\n')
+    (group / 'memory.stat').write_text(f'anon 0\ninactive_file {GIB}\n')
+    assert '(a container, a job), 4.0 GiB of them free; ' in check()['memory']['text']
 
 
 @needs_two

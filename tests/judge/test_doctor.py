@@ -67,7 +67,7 @@ def test_of_a_sound_machine_nothing_is_wrong_or_unknown():
         ),
         ({'usable_cores': 2.5, 'cgroup_cpu_cores': 2.5}, '2.5 usable of 64: CPU quota'),
         ({'usable_cores': 8.0, 'affinity_cpus': 8}, '8 usable of 64: affinity mask'),
-        ({'usable_cores': None}, 'this platform does not tell'),
+        ({'usable_cores': None}, 'this platform does not say'),
     ],
 )
 def test_who_bounds_the_cores(host, text):
