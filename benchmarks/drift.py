@@ -39,7 +39,7 @@ CORRELATIONS = (0.0, 0.2, 0.4, 0.6, 0.8)
 BEYOND = 0.95
 """A correlation that no target covers: its coverage is only shown."""
 PAIRS, TREND_PAIRS, QUICK_PAIRS = 1000, 300, 50
-"""Of each cell; with a trend intervals hold the truth so often that fewer show it."""
+"""Pairs of each cell; with a trend, intervals hold the truth so often that fewer do."""
 LEAST_COVERAGE_PCT = 93.0
 MOST_WIDTHS = {30: 2.0, 100: 1.4}
 """Mean width over that with the correlation known, from so many intervals on."""
@@ -206,7 +206,7 @@ def find_known_half_widths(runs: Pairs) -> Iterator[float]:
 
 
 def find_known_variances(values: Array, weights: Array, correlation: float) -> Array:
-    """Of the weighted mean of each row, by generalised least squares."""
+    """Variance of the weighted mean of each row, by generalised least squares."""
     matrix = correlate(values.shape[1], correlation)
     inverse = np.linalg.inv(matrix)
     means = values @ inverse.sum(axis=0) / inverse.sum()

@@ -1,4 +1,4 @@
-"""How long is the set-up of a clone, step by step?
+"""Times the set-up of a clone, step by step.
 
     python -m benchmarks.setup_time [--against COMMIT] [--rounds N] [--output]
 
@@ -34,11 +34,11 @@ STEPS = {
     '.mmcv': 'install MMCV, MMEngine and MMDetection',
     '.package': 'install this package',
 }
-"""What each stamp of the set-up ends, in order."""
+"""Steps of the set-up by the stamps that they end with, in order."""
 MMCV = '.mmcv'
 FIRST, NEXT = 'first clone', 'next clone'
 MAX_FIRST_CPU_S, MAX_NEXT_S = 300.0, 60.0
-"""Of the step of MMCV: CPU to compile it, wall clock where its wheel is kept."""
+"""Targets for the step of MMCV: CPU to compile it, wall clock with its wheel kept."""
 
 
 @dataclass(frozen=True)

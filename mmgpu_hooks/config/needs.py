@@ -1,4 +1,4 @@
-"""What a loaded config needs of the machine: workers, data, places. Pure."""
+"""Needs of a loaded config: its data, its work_dir, open files, our hook. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmgpu_hooks.config.settings import HOOK_TYPE
 from mmgpu_hooks.schema.checkup import MMENGINE_OPEN_FILES
 
 _READ_IN_TRAINING = ('train_dataloader', 'val_dataloader', 'val_evaluator')
-"""What holds data that a training reads; that of the test only a test does."""
+"""Parts of a config whose data a training reads; that of the test only a test reads."""
 
 
 class DataPlace(NamedTuple):
@@ -100,4 +100,4 @@ def find_unregistered(config: Mapping[str, Any], place: str) -> bool:
     imports = config.get('custom_imports')
     named = imports.get('imports') if isinstance(imports, Mapping) else imports
     listed = [named] if isinstance(named, str) else named or ()
-    return not any(str(one).partition('.')[0] == 'mmgpu_hooks' for one in listed)
+    return not any(str(name).partition('.')[0] == 'mmgpu_hooks' for name in listed)

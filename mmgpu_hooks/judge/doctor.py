@@ -141,7 +141,9 @@ def _judge_memory(machine: Machine) -> Checked:
     if host.ram_available_bytes is not None:
         text += f', {format_bytes(host.ram_available_bytes)} of them free'
     if limit is not None and limit < total:
-        left = '' if group_free is None else f', {format_bytes(group_free)} of them free'
+        left = ''
+        if group_free is not None:
+            left = f', {format_bytes(group_free)} of them free'
         text = (
             f'{format_bytes(limit)}, limit of the control group (a container, a job)'
             f'{left}; the host has {text}'

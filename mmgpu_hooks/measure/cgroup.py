@@ -44,8 +44,8 @@ def read_cgroup_folders(
         0::/user.slice/session-2.scope
 
     Args:
-        controller: Such as ``cpu``. Whether version 2 has it switched on in a
-            folder, the files in that folder tell.
+        controller: Such as ``cpu``. Files in a folder show if version 2 has it
+            switched on there.
         proc: Root of the proc file system.
         sys: Root of the sys file system, where control groups are mounted.
 

@@ -29,7 +29,7 @@ def read_pci_bus_id(index: int) -> str | None:
         index: CUDA device index of this process.
 
     Returns:
-        Such as ``0000:3B:00.0``, or ``None`` when the driver does not tell.
+        Such as ``0000:3B:00.0``, or ``None`` when the driver does not say.
     """
     text, device = ctypes.create_string_buffer(32), ctypes.c_int()
     try:
@@ -45,7 +45,7 @@ def cuda_device() -> dict[str, str | None]:
     """Name the GPU of this rank.
 
     Returns:
-        ``uuid``, without NVML's prefix (torch tells it from 2.4 on), and
+        ``uuid``, without NVML's prefix (torch has it from 2.4 on), and
         ``pci_bus_id``.
 
     Raises:
@@ -109,7 +109,7 @@ class CudaMemory:
     """What the CUDA allocator went through since the last drain; resets nothing.
 
     MMEngine's ``LoggerHook`` resets the allocator's peaks whenever it logs, in
-    validation too, so call :meth:`observe` before each of its logs. Where nobody
+    validation too, so call :meth:`observe` before each of its logs. Where nothing
     resets them, the peaks cover the whole run so far and every window repeats the
     largest.
 

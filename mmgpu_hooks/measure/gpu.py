@@ -42,7 +42,7 @@ _ESSENTIAL = {
     *('name', 'uuid', 'memory_total_bytes', 'driver_version'),
     *('util_pct', 'mem_used_bytes'),
 }
-"""Figures that every card gives, so that the user is told when one does not."""
+"""Figures that every card gives, so that one that is missing is said."""
 
 _SM = 'sm_active_pct'
 _HELD_BY = 'throttled_pct'
@@ -109,7 +109,7 @@ class Gpu:
         self._is_mig = self.is_sliced or is_slice
         whole = ['memory_total_bytes', 'mem_used_bytes'] * self.is_sliced
         for figure in whole + [_SM] * self._is_mig:
-            self._give_up(figure, 'NVML tells it of the whole card, not of a MIG slice')
+            self._give_up(figure, 'NVML has it of the whole card, not of a MIG slice')
         get = self._get
         self._often: dict[str, Callable[[], Any]] = {
             'util_pct': lambda: _within(get('UtilizationRates').gpu, 100, '% in use'),
@@ -332,11 +332,11 @@ def stop_nvml(nvml: Any) -> None:
 
 
 def read_driver() -> tuple[int, str | None, str | None]:
-    """Read what the driver says of itself.
+    """Read the version of the driver, and count its cards.
 
     Returns:
         Number of cards, version of the driver, and the newest CUDA that it runs; each
-        of the latter ``None`` where it does not tell.
+        of the latter ``None`` where it does not say.
 
     Raises:
         AbsentError: If there is no driver, or it lists no cards.

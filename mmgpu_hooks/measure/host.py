@@ -165,7 +165,7 @@ def read_host_limits(
     affinity: Callable[[], frozenset[int] | None] = read_affinity,
     cpu_count: Callable[[], int | None] = os.cpu_count,
 ) -> HostLimits:
-    """Read every limit there is; what the platform does not tell is ``None``.
+    """Read every limit there is; one that the platform hides is ``None``.
 
     Args:
         ranks_on_host: Training processes that share this host, at least 1.

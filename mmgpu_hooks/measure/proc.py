@@ -108,7 +108,7 @@ def read_affinity(pid: int = 0) -> frozenset[int] | None:
 
     Returns:
         CPU numbers, or ``None`` when the process is gone or the platform
-        (macOS, Windows) does not tell.
+        (macOS, Windows) does not say.
     """
     try:
         return frozenset(os.sched_getaffinity(pid))

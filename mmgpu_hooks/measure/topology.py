@@ -17,7 +17,7 @@ def read_device_place(
         sys: Root of the sys file system.
 
     Returns:
-        Node and CPUs, each ``None`` where the kernel does not tell: a virtual machine
+        Node and CPUs, each ``None`` where the kernel does not say: a virtual machine
         often has no nodes, and then writes -1.
     """
     found = re.fullmatch(r'(?:[0-9a-f]{4})?([0-9a-f]{4}:.+)', pci_bus_id.lower())

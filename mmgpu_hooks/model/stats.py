@@ -174,7 +174,7 @@ def _inflate(weight: Column, correlation: Column) -> Column:
 
 
 _PRECISION = 1e-9
-"""Of the probability beyond an interval, relative."""
+"""Relative precision of the probability beyond an interval."""
 
 
 def _half_width(errors: Column, shares: Column, degrees: npt.ArrayLike) -> float:

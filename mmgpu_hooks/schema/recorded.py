@@ -362,9 +362,9 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     """Images x padded height x padded width of the interval's largest batch, as the
     model was given it."""
     new_batch_sizes: Optional[Count] = None
-    """Sizes of batches (in such pixels, so portrait and landscape are one) that no batch
-    of the run had before; ``None`` where that of one is unknown, and after 1,000 of
-    them."""
+    """Sizes of batches (in such pixels, so portrait and landscape are one) that no
+    batch of the run had before; ``None`` where that of one is unknown, and after 1,000
+    of them."""
     most_boxes: Optional[Count] = None
     """Annotated boxes of the batch that had most."""
     host: Optional[HostWindow] = None

@@ -1,4 +1,4 @@
-"""``mmgpu doctor``: a line for each thing that was looked at, its cure below it."""
+"""``mmgpu doctor``: a line for each thing that was examined, its cure below it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.show.document import SIGNS, Fact, Section, to_json
 
 _UNSIGNED = {**SIGNS, 'ok': ' '}
-"""What is in order stands out by having no sign."""
+"""Signs of the levels; a line that is in order has none."""
 
 
 def describe_checkup(rows: Sequence[Checked]) -> list[Section]:
-    """How many things are wrong; then all of them in order."""
+    """The number of things that are wrong; then all lines in order."""
     wrong = [row.name for row in rows if row.level == 'problem']
     unknown = [row.name for row in rows if row.level == 'unknown']
     title = 'Nothing is wrong'
@@ -34,7 +34,7 @@ def describe_checkup(rows: Sequence[Checked]) -> list[Section]:
 
 
 def render_checkup_json(machine: Machine, rows: Sequence[Checked]) -> str:
-    """The same with stable keys, and the facts behind it."""
+    """The same lines with stable keys, and the facts behind them."""
     return to_json(
         problems=count_problems(rows),
         rows=[asdict(row) for row in rows],

@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.figures import format_bytes, format_seconds, format_sum,
 from mmgpu_hooks.schema.judged import Finding
 
 _MOST_VALUES = 1_000_000
-"""Of a scalar, that MMEngine keeps."""
+"""Most values of a scalar that MMEngine keeps."""
 
 
 @rule('MG301', 'What checkpoint saves take', 'save_bound')
