@@ -17,26 +17,19 @@ from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 
 from mmgpu_hooks.adviser.process import ask_adviser
-from mmgpu_hooks.config.hook_arguments import ARGUMENTS, check_argument
+from mmgpu_hooks.adviser.ranks import choose_rank
+from mmgpu_hooks.config.hook_arguments import check_argument
 from mmgpu_hooks.config.switches import DISABLE, is_disabled
 from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from mmgpu_hooks.hooks.sources import open_train_probe
-from mmgpu_hooks.judge.ranks import (
-    compare_ranks,
-    find_slowest,
-    join_ranks,
-    with_saves_of,
-)
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import EndRecord
-from mmgpu_hooks.schema.run import RanksSummary, read_other_ranks
-from mmgpu_hooks.schema.run_folder import find_other_ranks
 from mmgpu_hooks.show.summary import render_training_summary
 
 _LIVE = (
@@ -44,10 +37,6 @@ _LIVE = (
     *('_is_disabled', 'after_train_iter'),
 )
 """Attributes of the training that is on; a copy of the hook begins without them."""
-
-_OTHER_RANKS_BYTES = 64 * 2**20
-"""Evidence of the other ranks that rank 0 reads when training ends, in a second or two;
-more is left to ``mmgpu recommend``."""
 
 
 @HOOKS.register_module(force=True)
@@ -99,8 +88,9 @@ class GPUEfficiencyHook(Hook):
             has not ended once). Nothing is ended. Defaults to 60; 0 switches it off.
         scalars: ``main`` or ``all``, as above. Defaults to ``main``.
         write_config: Whether a training that ends by itself leaves the recommended
-            config in the run's folder. A child process writes it, after everything
-            else, in a second or two and at most 10. Defaults to True.
+            config in the run's folder. A child process writes it, after the last save
+            and before the summary, in a second or two; after 10 it is killed. Defaults
+            to True.
 
     Raises:
         TypeError: If an argument has another type.
@@ -118,7 +108,9 @@ class GPUEfficiencyHook(Hook):
     added_by: str | None = None
     """Command that added the hook; ``None`` where a config or script names it."""
     before_hook_s: Mapping[str, float] | None = None
-    """What the process did before, where that is known; as in the run record."""
+    """Seconds of the process before the hook, by part; ``None`` is unknown."""
+    command_arguments: Mapping[str, Any] | None = None
+    """Arguments that ``mmgpu run`` gave; ``None`` where it started no training."""
 
     def __init__(
         self,
@@ -147,7 +139,7 @@ class GPUEfficiencyHook(Hook):
         self._set_live_parts()
 
     def change_arguments(self, changed: Mapping[str, Any]) -> None:
-        """Set some arguments anew, before training.
+        """Set some arguments anew; one that training has read is not read again.
 
         Args:
             changed: By name, as the constructor takes them.
@@ -156,8 +148,10 @@ class GPUEfficiencyHook(Hook):
             TypeError: As the constructor.
             ValueError: Likewise.
         """
-        arguments = {name: getattr(self, name) for name in ARGUMENTS}
-        GPUEfficiencyHook.__init__(self, **{**arguments, **changed})
+        for name, value in changed.items():
+            check_argument(name, value)
+        for name, value in changed.items():
+            setattr(self, name, value)
 
     @property
     def scalar_names(self) -> tuple[str, ...]:
@@ -165,7 +159,7 @@ class GPUEfficiencyHook(Hook):
         return SCALARS if self.scalars == 'all' else MAIN
 
     def _set_live_parts(self) -> None:
-        """What no copy shares: see `_LIVE`."""
+        """(Re)create the attributes that no copy of the hook may share: `_LIVE`."""
         self.built_s = monotonic_s()
         self._recorder: Recorder | None = None
         self._pid = os.getpid()
@@ -291,27 +285,31 @@ class GPUEfficiencyHook(Hook):
         is_complete = run.status == 'completed'
         if run.evidence.end is None:
             run = Run(replace(run.evidence, end=end))
-        ranks = self._guard.run('comparison of ranks', _compare_ranks, path, run)
-        compared, slowest = ranks or (None, None)
-        judged = run if slowest is None else with_saves_of(slowest, run)
+        chosen = self._guard.run('comparison of ranks', choose_rank, path, run)
+        judged, ranks = chosen or (run, None)
         diagnosis, advice = diagnose_run(judged), None
         if self.write_config and is_complete and judged.is_enough:
             advice = self._guard.run('recommended config', ask_adviser, path)
         if self.summary:
             self._logger.info(
-                render_training_summary(run, diagnosis, compared, advice, sys.argv)
+                render_training_summary(
+                    run,
+                    diagnosis,
+                    ranks,
+                    advice,
+                    program=_list_words(),
+                    judged=judged.run.rank,
+                    arguments=self.command_arguments,
+                )
             )
 
 
-def _compare_ranks(path: Path, first: Run) -> tuple[RanksSummary | None, Run | None]:
-    paths = find_other_ranks(path)
-    if sum(one.stat().st_size for one in paths) > _OTHER_RANKS_BYTES:
-        return None, None
-    found, notes = read_other_ranks(paths)
-    others = [Run(evidence) for evidence in found]
-    ranks = compare_ranks(first, others, notes)
-    join_ranks(ranks, [first, *others])
-    return ranks, find_slowest(ranks, [first, *others])
+def _list_words() -> list[str]:
+    """The command line of this process, as it is typed after ``python``."""
+    spec = getattr(sys.modules.get('__main__'), '__spec__', None)
+    if spec is not None and spec.origin == os.path.abspath(''.join(sys.argv[:1])):
+        return ['-m', spec.name.removesuffix('.__main__'), *sys.argv[1:]]
+    return sys.argv
 
 
 # Iteration-based loops of MMEngine start workers in their constructor, before any hook
@@ -332,10 +330,10 @@ def expect_loop(hook: Any) -> None:
             original(loop, *args, **kwargs)
             given = args[1] if len(args) > 1 else kwargs.get('dataloader')
             for find_hook in list(_waiting.values()):
-                one = find_hook()
-                if one is not None and _is_train_loop_of(one, loop, given):
-                    expect_no_loop(one)
-                    one.see_loop(loop)
+                found = find_hook()
+                if found is not None and _is_train_loop_of(found, loop, given):
+                    expect_no_loop(found)
+                    found.see_loop(loop)
 
         _patches.set(BaseLoop, '__init__', __init__)
     key = id(hook)
@@ -355,6 +353,6 @@ def _forget(key: int) -> None:
 
 def _is_train_loop_of(hook: Any, loop: Any, given: Any) -> bool:
     runner = getattr(loop, '_runner', None)
-    is_ours = any(one is hook for one in getattr(runner, '_hooks', ()))
+    is_ours = any(hook is each for each in getattr(runner, '_hooks', ()))
     # loops of validation get another one
     return is_ours and given is getattr(runner, '_train_dataloader', None)

@@ -21,8 +21,9 @@ from fakes.forked import run_forked
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.commands.run import run
 from mmgpu_hooks.config.hook_arguments import ARGUMENTS
-from mmgpu_hooks.config.switches import INJECTED, switch_on
+from mmgpu_hooks.config.switches import INJECTED, render_options, switch_on
 from training.detection import environ, find_tools
+from training.recommended import write_configs
 from training.toy import HOOK, AfterIteration, build_runner, evidence_of, log_of, train
 from training.trial_toys import write_config
 
@@ -125,6 +126,35 @@ def test_a_hook_that_a_script_registers_records_in_place_of_ours(spellings):
     assert [one['interval'] for one in spellings['late']] == [None, 3]
     assert spellings['log of late'].count('GPUEfficiencyHook: completed after') == 1
     assert 'found several' not in spellings['log of late']
+
+
+def test_hooks_that_a_script_registers_later_change_nothing_of_ours(spellings):
+    # the start of the process is of the first Runner that trains
+    assert spellings['start'] == ['imports', 'config', 'model']
+    kept = {'interval': 3, 'stuck_after_s': 7.0, 'added_by': None}
+    assert spellings['again'] == {'hooks': [kept], 'iterations': 12, 'lines': 1}
+
+
+def test_the_summary_says_what_to_type_next_with_the_same_options(tmp_path):
+    config = write_configs(tmp_path)
+    options = ['--interval', '4', '--stuck-after', '60.0', '--summary']
+    done = start(*options, '-m', 'training.recommended', config, tmp_path / 'run')
+    assert done.returncode == 0, done.stderr[-2000:]
+    (path,) = (tmp_path / 'run').glob('*/mine_recommended.py')
+    (line,) = re.findall('^  next +(.*)$', done.stdout, re.MULTILINE)
+    assert line == f'mmgpu run {" ".join(options)} -m training.recommended {path}'
+
+
+def test_what_the_summary_says_are_options_of_the_command():
+    arguments = {
+        **{'interval': 20, 'gpu_sample_period_s': 0.5, 'worker_nice': 3},
+        **{'stuck_after_s': 7.0, 'scalars': 'all'},
+        **{'summary': False, 'write_config': True},
+    }
+    assert arguments.keys() == {*ARGUMENTS}
+    words = [*render_options(arguments), 'true']
+    given = run.make_context('run', words).params
+    assert {name: given[name] for name in arguments} == arguments
 
 
 @pytest.mark.slow
@@ -230,6 +260,18 @@ def test_a_module_is_run_as_by_python():
     assert done.stdout.startswith('Linux')
 
 
+def test_a_script_that_writes_configs_is_no_config(tmp_path):
+    script = tmp_path / 'mine.py'
+    script.write_text(
+        'TEMPLATE = """\n_base_ = ["mmdet::rtmdet.py"]\nwith read_base():\n"""\n'
+        'print(TEMPLATE[1:7])\n'
+    )
+    done = start(script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, '_base_\n', '')
+
+
+IMPORT_RUNNER = 'import mmengine.runner.runner as one; print(one.Runner.__name__)'
+
 OTHERS = {
     'none': None,
     'one': 'import sys\nwhere = sys.path\nprint("theirs")',
@@ -295,6 +337,22 @@ def test_a_python_without_our_package_trains_with_one_warning(
     assert done.stderr.startswith(sentence) == bool(warnings)
 
 
+@pytest.mark.parametrize(
+    ('held', 'said'),
+    [
+        ('{"interval": 0}', 'ValueError: GPUEfficiencyHook: expected interval'),
+        ('{"interval": ', 'ValueError: MMGPU_RUN is not as mmgpu run left it'),
+        ('{"speed": 1}', 'ValueError: MMGPU_RUN is not as mmgpu run left it'),
+    ],
+)
+def test_arguments_that_are_none_of_ours_are_named_as_the_reason(held, said):
+    env = {**switch_on(environ(), {}), 'MMGPU_RUN': held}
+    code, printed, warning = ask_python('-c', IMPORT_RUNNER, env=env)
+    assert (code, printed, warning.count('\n')) == (0, 'Runner\n', 1)
+    assert f'GPUEfficiencyHook cannot be added ({said}' in warning
+    assert 'installed' not in warning
+
+
 # --- switched off
 
 
@@ -343,7 +401,7 @@ BAD = {
     'no_such.py': "found 'No such file or directory' for 'no_such.py'",
     'rtmdet.py --work-dir .': 'write "mmgpu run tools/train.py rtmdet.py"',
     'no-such-program': "'no-such-program' could not be started: No such file",
-    './plain.sh': 'write "mmgpu run bash ./plain.sh ..."',
+    './plain.sh': 'write "bash ./plain.sh ..." in its place',
     '-m': 'PROGRAM',
 }
 

@@ -1,6 +1,6 @@
 """Trainings from config files in processes of their own, ended in all ways there are.
 
-Also run as ``python -m training.recommended CONFIG FOLDER`` by torchrun: a rank.
+Also run as ``python -m training.recommended CONFIG FOLDER``; by torchrun, as a rank.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,6 +186,21 @@ def interrupt(runner: Runner) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+def interrupt_adviser(runner: Runner) -> None:
+    """Ctrl-C once the training has ended, while the config is loaded again."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    config, begun = Path(runner.cfg.filename), Path(runner.work_dir, 'begun.txt')
+    code = f'import time\nopen({str(begun)!r}, "w").close()\ntime.sleep(60)\n'
+    config.write_text(config.read_text() + code)
+
+    def press() -> None:
+        while not begun.exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+
+
 def fail(runner: Runner) -> None:
     """An exception of the user's."""
     raise ValueError('planted')
@@ -266,9 +283,11 @@ def train_ranks(config: Path, work_dir: Path) -> subprocess.CompletedProcess[str
 def _main(config: str, work_dir: str) -> None:
     _allow_for_a_busy_machine()
     torch.set_num_threads(1)
-    torch.distributed.init_process_group('gloo')
+    launcher = 'pytorch' if 'RANK' in os.environ else 'none'
+    if launcher != 'none':
+        torch.distributed.init_process_group('gloo')
     loaded = Config.fromfile(config)
-    loaded.work_dir, loaded.launcher = work_dir, 'pytorch'
+    loaded.work_dir, loaded.launcher = work_dir, launcher
     Runner.from_cfg(loaded).train()
     with contextlib.suppress(Exception):
         torch.distributed.destroy_process_group()
