@@ -1,4 +1,4 @@
-"""A table of regular expressions over a console log: what ended the run.
+"""A reader of console logs by `console_patterns`: what ended the run.
 
 Pure: lines in, events out; memory does not grow with the log. A line is cleaned of
 colours, time stamps and rank prefixes first. An event that training survived, because
@@ -9,11 +9,19 @@ of the words that the table's patterns need, which is derived from them.
 from __future__ import annotations
 
 import codecs
-import enum
+import itertools
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple
+
+from mmgpu_hooks.judge.console_patterns import (
+    PATTERNS,
+    SHARED_MEMORY,
+    SURVIVED,
+    Order,
+    Pattern,
+)
 
 MOST_BYTES = 64 * 2**20
 """Of a longer log the end is read: 10 s; what was before, training survived."""
@@ -38,48 +46,11 @@ a crash of the host may leave a block of zeros in a log that can be read."""
 _CONTEXT = 400
 """Lines after a traceback's last frame within which it may end; ranks interleave."""
 
-_SURVIVED = 3
-"""Iterations after which training evidently went on."""
-
 _LEAST_WORD = 2
 """Letters of a word that tells lines apart."""
 
 _NEAR = 5
 """Lines within which one belongs to the next, though ranks interleave."""
-
-
-class Order(enum.IntEnum):
-    """Which sign wins, smallest first."""
-
-    STATED = 0
-    """The kernel or the scheduler says so."""
-    RESOURCE = 10
-    """An exception names what ran out, or what is wrong."""
-    HINTED = 15
-    """It says so less plainly."""
-    WORKER = 20
-    """What a loader's worker met."""
-    WATCHED = 22
-    """The hook's own watchdog said so."""
-    WRAPPED = 25
-    LOST = 30
-    """A worker is gone."""
-    KILLED = 40
-    """SIGKILL of a whole process."""
-    KILLED_TOO = 45
-    """The same, where a launcher may have sent it to end the others."""
-    ENDED = 50
-    """A person or the scheduler ended it."""
-    RAISED = 60
-    """An exception that no sign knows."""
-    AFTER = 70
-    """What follows when a worker or the run was ended."""
-    PEERS = 80
-    """What ranks say of other ranks."""
-    PEER_GONE = 84
-    CRASHED = 88
-    WRAPPER = 90
-    """It ended badly, and no more."""
 
 
 class Sign(NamedTuple):
@@ -95,220 +66,10 @@ class Sign(NamedTuple):
     """Who got a SIGKILL: ``worker``, ``rank`` or ``process``."""
     needs: str = ''
     """A flag that frames of the traceback set."""
-    survives: int = _SURVIVED
+    survives: int = SURVIVED
     """Iterations; more where workers go on for a while."""
     words: tuple[str, ...] = ()
     """Lower-case words of which each line that the pattern matches has one."""
-
-
-_TABLE = r"""
-STATED oom_cgroup sure
-    Memory cgroup out of memory: Kill|oom-kill:constraint=CONSTRAINT_MEMCG
-    Detected \d+ oom[-_]kill event|\btasks? [\d,-]+: Out Of Memory
-    \bOUT_OF_ME(?:MORY|\+) +\d+:\d+|State: OUT_OF_MEMORY\b
-    JobState=OUT_OF_MEMORY\b|Ended, Run time .{1,40}, OUT_OF_MEMORY
-    [Rr]eason["']?[:=] *["']?OOMKilled|"OOMKilled": true|\d/\d +OOMKilled\b
-    Exceeded (?:job|step) memory limit at some point
-    (?:Job|[Ss]tep) \S+ exceeded (?:virtual )?memory limit \(
-    TERM_MEMLIMIT: job killed|PBS: job killed: v?mem \S+ exceeded limit
-    hit memory(?:\+swap)? limit at least once
-STATED oom_host sure
-    (?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process
-    oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET)
-    systemd-oomd(?:\[\d+\])?: Killed |systemd-oomd killed \d+ process
-    sending SIG(?:TERM|KILL) to process \d+ .{0,80}(?:badness|oom_score)
-    low on resource: memory|killed due to memory pressure
-    OutOfMemoryError: Task was killed due to the node
-STATED oom_host
-    session crashed after using all available RAM|tried to allocate more memory than
-    killed by the OOM killer|Failed with result 'oom-kill'
-STATED disk_full sure
-    low on resource: ephemeral-storage|ephemeral local storage usage exceeds
-    exceeded its local ephemeral storage limit
-STATED gpu_lost sure
-    NVRM: Xid \([^)]{1,40}\): (?:48|62|63|64|74|79|92|94|95|1(?:10|19|20|21|40|43))\b
-    NVRM: .{0,120}has fallen off the bus|: GPU is lost(?:\.|$)
-    Unable to determine the device handle for GPU
-STATED gpu_lost
-    GPU requires reset|NVRM: .{0,60}RmInitAdapter failed
-HINTED storage_stalled
-    nfs: server \S+ not responding
-    ceph: (?:mds|mon)\d.{0,80}(?:hung|session lost)
-    Lustre: .{0,120}was lost; in progress
-    LustreError: .{0,120}(?:rc = -107|evicted by)
-    task (?:python|pt_data_worker)\S*:\d+ blocked for more than
-ENDED preempted sure
-    CANCELLED AT \S+ DUE TO (?:TIME|PREEMPT|NODE|JOB)
-    TERM_(?:PREEMPT|RUNLIMIT): job killed
-    PBS: job killed: walltime \S+ exceeded limit|exceeded hard wallclock
-    this job is (?:preempted|timed-out)(?:\.|$)
-    Preempted in order to admit \S|Preempted by (?:pod |\S+/\S)
-    (?i:\b(?:job|instance) .{0,40}(?:was|has been|is being) preempted\b)
-ENDED preempted
-    (?i:spot instance (?:interruption notice|will be (?:interrupted|terminated)))
-    (?i:(?:received|got|caught) (?:a )?preemption (?:signal|notice))
-    [Rr]eason: +(?:Preempted|Evicted)\s*$|[Pp]od was (?:preempted|evicted)
-ENDED interrupted sure raised
-    (?:^|[\s:\]])KeyboardInterrupt\b(?!.*[Pp]ress)
-    SignalException: .*got signal: (?:1|2|15)\b
-ENDED interrupted sure
-    ^\^C(?:\s*$|\S)|[^\s"'(\[`]\^C$|srun: (?:interrupt \(|sending Ctrl-C)
-    Received (?:1|2|15|Signals\.SIG\w+) death signal|^Hangup$
-ENDED interrupted
-    \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ \*\*\*
-    CANCELLED AT \S+ DUE to SIGNAL|exited on signal 2 \(
-    closing signal SIG(?:INT|HUP)|Detected KeyboardInterrupt
-    DataLoader worker .*killed by signal: (?:Interrupt|Hangup)
-AFTER interrupted
-    ^Terminated$|Received SIGTERM(?:$|:)|line \d+:\s+\d+ Terminated
-    (?:terminated by|exited on) signal (?:SIGTERM|15)
-    (?i:exit(?:ed)?.{0,8} code:? 143\b)
-RESOURCE shm_full sure survives=64
-    (?:SHM).*No space left|(?:SHM).*\(28\)|(?:SHM).*Errno 28|No space left.*(?:SHM)
-RESOURCE open_files sure survives=64
-    received \d+ items of ancdata|Too many open files(?:$|[^ ]| \()|\[Errno 24\]
-RESOURCE oom_host survives=64
-    unable to mmap .*Cannot allocate memory
-RESOURCE shm_full survives=64
-    (?i:unable to allocate shared memory ?\(shm\))
-    unable to (?:write to|resize) file </?torch_
-    Error while creating shared memory segment
-WORKER shm_full
-    killed by signal: Bus error|Unexpected bus error encountered in worker
-HINTED open_files raised survives=64
-    unable to open shared memory object .*read-write mode(?!.*\d+\))
-RESOURCE oom_gpu sure raised
-    (?:CUDA|HIP|XPU|NPU|MPS backend) out of memory|(?:^|\.)OutOfMemoryError: (?!Task)
-    (?i:CUDA (?:runtime )?error.{0,10}: out of memory)
-RESOURCE oom_gpu
-    CUDA_ERROR_OUT_OF_MEMORY|Cuda failure.*'out of memory'
-RESOURCE oom_gpu raised
-    CU(?:BLAS|DNN|SOLVER)_STATUS_ALLOC_FAILED|Unable to find a valid cuDNN algorithm
-    unable to find an engine to execute this computation
-RESOURCE gpu_lost sure raised
-    uncorrectable ECC error
-RESOURCE gpu_lost raised
-    over nvlink or a hardware error
-RESOURCE shm_full needs=shm
-    \[Errno 28\] No space left on device
-RESOURCE disk_full sure
-    Disk quota exceeded(?:$|[^ ])|\[Errno 122\]|database or disk is full
-    (?i:(?:: |\[Errno 28\] )no space left on device)
-HINTED disk_full raised
-    PytorchStreamWriter failed writing|inline_container\.cc.*unexpected pos
-    No usable temporary directory found
-RESOURCE oom_host sure raised
-    DefaultCPUAllocator: (?:can't allocate|not enough) memory
-    \[Errno 12\]|OSError: .*Cannot allocate memory
-    (?:^|\.)_?(?:Array)?MemoryError\b|\(-4:Insufficient memory\)
-RESOURCE oom_host sure
-    WinError 1455|error code: <1455>|paging file is too small|fork: Cannot allocate
-RESOURCE oom_host
-    std::bad_alloc
-RESOURCE unused_parameters sure raised
-    Expected to have finished reduction
-RESOURCE device_assert sure raised
-    device-side assert triggered
-RESOURCE port_in_use sure raised
-    (?i:address already in use)
-RESOURCE resume_refused sure raised
-    Weights only load failed|Unsupported global: GLOBAL|WeightsUnpickler error
-RESOURCE nan_loss sure
-    (?i:loss bec[ao]me infinite or nan|FloatingPointError: .*(?:nan|infin|loss scale))
-    (?i:\bloss is (?:nan|inf),? ?(?:stopping|exit|abort|terminat))
-RESOURCE nan_loss raised
-    loss scale already at minimum|matrix contains invalid numer|returned nan values
-RESOURCE config_error sure raised
-    is not in the .{0,60}\bregistry|'ConfigDict' object has no attribute
-    Duplicate key is not allowed among bases|Failed to import custom modules
-    Only py/yml/yaml/json type are supported|^omegaconf\.|^hydra\.
-    (?:prefetch_factor|persistent_workers|timeout) option (?:could|needs|should)
-    does not matches the length of
-    (?:not a valid|Non-existent) config key
-HINTED config_error raised
-    Class values must be smaller than num_classes
-RESOURCE config_error sure
-    ^\S+(?:\.py|torchrun|train): error:\s|^Could not override '
-RESOURCE config_error sure raised needs=config
-    unexpected keyword arg
-HINTED config_error raised needs=config
-    (?:Syntax|Indentation|Name|FileNotFound|NotADirectory)Error:\s
-HINTED interrupted raised needs=terminal
-    \[Errno 5\] Input/output error$
-WORKER storage_stalled raised
-    Stale (?:NFS )?file handle|\[Errno 1(?:07|08|12|16)\]
-    Transport endpoint is not connected|\[Errno 5\]|\berrno = 5\b
-WORKER oom_host victim=worker
-    DataLoader worker .*killed by signal: Killed
-WORKER worker_killed sure
-    DataLoader worker .*killed by signal: (?:Segm|Abort|Illegal|Floating|Trace)
-    Unexpected (?:segmentation fault|floating.point exception) encountered in worker
-LOST unknown victim=terminated
-    DataLoader worker .*killed by signal: Terminated
-LOST worker_killed
-    DataLoader worker .*(?:killed by signal:|exited unexpectedly)
-WORKER worker_stuck sure raised
-    DataLoader timed out after [\d.]+ sec
-WRAPPED sample_raised sure
-    Caught (?!KeyboardInterrupt)\w+ in DataLoader worker process
-AFTER worker_killed needs=loader
-    ^(?:Connection(?:Reset|Refused)|EOF|BrokenPipe)Error\b
-WRAPPED unknown raised needs=spawn
-    ^[\w.]*Error\b|^[\w.]*Exception\b
-AFTER pin_thread_lost raised
-    Pin memory thread exited unexpectedly
-KILLED oom_host victim=process
-    (?:^|[\]\)]\s?|\ds)Killed(?:: 9)?$|^已杀死$|^zsh: killed\b
-    line \d+:\s+\d+ Killed\b|^\[\d+\]\+?\s+\d* ?Killed\b
-    (?i:exit(?:ed)?(?: with)?[ _]?(?:status|code)?[ :=]+137(?:$|[^ \w]| \())
-    terminated by signal (?:SIGKILL|9)\b|code=killed, status=9
-KILLED oom_host victim=rank
-    \(exitcode: -9\)|exited on signal 9|KILLED BY SIGNAL: 9|died with <Signals.SIGKILL
-    exits with return code = -9|terminated with signal SIGKILL
-KILLED_TOO oom_host victim=rank
-    srun: error: .*\btasks? [\d,-]+: Killed
-KILLED_TOO oom_host victim=rank needs=root
-    exitcode\s+: -9\b|Signal 9 \(SIGKILL\) received
-PEERS rank_waits sure
-    Watchdog caught collective operation timeout
-    ran for \d+ milliseconds before timing out
-    Timed out waiting \d+ ?ms for|failed to pass monitoredBarrier
-PEERS rank_waits sure raised
-    (?i:timed out .{0,60}(?:store.based barrier|process group))
-    Timed out after \d+ seconds waiting for clients|client socket has timed out
-    Detected mismatch between collectives on ranks
-PEER_GONE rank_waits
-    Some NCCL operations have failed or timed out
-PEER_GONE rank_lost
-    (?i:remote process exited or there was a network error|ncclRemoteError)
-    (?i:(?:gloo|pair\.cc|NCCL|c10d|TCPStore).*closed by (?:remote )?peer)
-    (?i:(?:gloo|pair\.cc|NCCL|c10d|TCPStore).*reset by peer)
-    watchdog got stuck|heartbeat monitor timed out|recvValue failed|sendBytes failed
-    NCCL communicator was aborted|srun: error: Node failure on
-CRASHED rank_lost
-    exitcode: -(?:11|[4678])\b|return code = -(?:11|[4678])\b
-    exited on signal (?:11|[4678])\b|KILLED BY SIGNAL: (?:11|[4678])\b
-    terminated with signal SIG(?:SEGV|ABRT|BUS)|died with <Signals\.SIG(?:SEGV|ABRT|BUS)
-    \btasks? [\d,-]+: Segmentation fault|\btasks? [\d,-]+: Aborted
-    \btasks? [\d,-]+: Bus error
-CRASHED unknown
-    ^(?:Fatal Python error: )?Segmentation fault(?:$|[^ ]| \()
-    ^Fatal Python error: Aborted|^Aborted\b|^Bus error\b|Memory access fault by GPU
-    line \d+:\s+\d+ Segmentation fault|line \d+:\s+\d+ Aborted|line \d+:\s+\d+ Bus error
-WRAPPER unknown
-    ChildFailedError|ProcessRaisedException|CalledProcessError|\(exitcode: -?\d+\)
-    Exited with exit code [1-9]|exited with non-zero status|BAD TERMINATION
-    exit(?:ed)? (?:code|status):? -?[1-9]\d*(?:$|[^ \w]| \()|\(core dumped\)
-    exits with return code = -?[1-9]|User defined signal [12]\b
-    ^terminate called (?:after throwing|without)
-"""
-"""Order, cause and marks; below them the patterns. SHM stands for what is in shared
-memory; of two signs of one line the upper counts."""
-
-_SHM = (
-    r'/dev/shm|</?torch_|[\'" ]/torch_\d|shared memory|shm\)|shm\.h|shmutils'
-    r'|posix_fallocate|/pym-'
-)
 
 
 _ATOM = re.compile(r'\[\^?\]?(?:\\.|[^\]\\])*\]|\\[A-Za-z]|[.^$]|\\?(?P<letter>.)')
@@ -322,7 +83,7 @@ def find_words(pattern: str) -> set[str]:
     repetitions. `(?i:...)` is read as its content.
 
     Args:
-        pattern: A regular expression that uses what `_TABLE` does.
+        pattern: A regular expression that uses what `PATTERNS` do.
 
     Raises:
         ValueError: An alternative has no such word, so no line could be passed over.
@@ -377,21 +138,26 @@ def _end_of_group(pattern: str, place: int) -> int:
             return place
 
 
-def _read_table(table: str) -> Iterator[Sign]:
-    for head, body in re.findall(r'^(\S.*)\n((?:    .*\n)+)', table, re.MULTILINE):
-        order, cause, *marks = head.split()
-        values = dict(mark.partition('=')[::2] for mark in marks)
-        lines = [line.strip() for line in body.splitlines()]
+def _kind_of(pattern: Pattern) -> tuple[object, ...]:
+    """Return what patterns that stand together share if they are one sign."""
+    kinds = pattern.cause, pattern.order, pattern.is_sure, pattern.is_raised
+    return *kinds, pattern.victim, pattern.needs, pattern.survives
+
+
+def _make_signs() -> Iterator[Sign]:
+    for _, group in itertools.groupby(PATTERNS, _kind_of):
+        patterns = list(group)
+        first, texts = patterns[0], [pattern.pattern for pattern in patterns]
         yield Sign(
-            cause,
-            Order[order],
-            re.compile('|'.join(lines).replace('SHM', _SHM)),
-            is_sure='sure' in values,
-            is_raised='raised' in values,
-            victim=values.get('victim', ''),
-            needs=values.get('needs', ''),
-            survives=int(values.get('survives', _SURVIVED)),
-            words=tuple(sorted(set().union(*map(find_words, lines)))),
+            first.cause,
+            first.order,
+            re.compile('|'.join(texts).replace('SHM', SHARED_MEMORY)),
+            is_sure=first.is_sure,
+            is_raised=first.is_raised,
+            victim=first.victim,
+            needs=first.needs,
+            survives=first.survives,
+            words=tuple(sorted(set().union(*map(find_words, texts)))),
         )
 
 
@@ -412,7 +178,7 @@ def _any_word(words: set[str]) -> re.Pattern[str]:
     return re.compile('|'.join(firsts))
 
 
-SIGNS = tuple(_read_table(_TABLE))
+SIGNS = tuple(_make_signs())
 
 _ANSI = re.compile(
     r'\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])'
@@ -720,7 +486,7 @@ class ConsoleLog:
     def done(self) -> int:
         """Line that says training is complete; 0 for none, or where it went on."""
         line, progress = self._done
-        return line if self.progress - progress < _SURVIVED else 0
+        return line if self.progress - progress < SURVIVED else 0
 
     def events(self) -> list[Event]:
         """What training did not survive, in the order it was read."""

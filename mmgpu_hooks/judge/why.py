@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from mmgpu_hooks.judge.causes import CAUSES
-from mmgpu_hooks.judge.console_log import ConsoleLog, Event, Order
+from mmgpu_hooks.judge.console_log import ConsoleLog, Event
+from mmgpu_hooks.judge.console_patterns import Order
 from mmgpu_hooks.judge.standstill import (
     Rank,
     describe_gone,

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mmgpu_hooks.judge.console_log import SIGNS, read_log
+from mmgpu_hooks.judge.console_patterns import PATTERNS, SHARED_MEMORY
 
 HERE = Path(__file__).parent
 ITERATION = 'Epoch(train)  [1][{:3d}/100]  lr: 1.0e-02  eta: 1:00:00  loss: 0.5'
@@ -368,3 +369,16 @@ def test_each_alternative_of_each_pattern_has_a_line():
             if not any(re.search(part, line) for line in lines):
                 without.append((sign.cause, part))
     assert not without
+
+
+def test_each_pattern_matches_its_example_and_not_the_healthy_line(ask, tmp_path):
+    wrong = []
+    for pattern in PATTERNS:
+        last = pattern.example.rpartition('\n')[2].strip()
+        expression = pattern.pattern.replace('SHM', SHARED_MEMORY)
+        found = cause_of(ask, tmp_path, pattern.example + '\n')
+        if found != pattern.cause or not re.search(expression, last):
+            wrong.append((pattern.example, found))
+        if pattern.healthy and cause_of(ask, tmp_path, pattern.healthy + '\n'):
+            wrong.append((pattern.healthy, None))
+    assert not wrong
