@@ -9,7 +9,6 @@ of the words that the table's patterns need, which is derived from them.
 from __future__ import annotations
 
 import codecs
-import itertools
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from mmgpu_hooks.judge.console_patterns import (
     SURVIVED,
     Order,
     Pattern,
+    Sign,
 )
 
 MOST_BYTES = 64 * 2**20
@@ -53,22 +53,12 @@ _NEAR = 5
 """Lines within which one belongs to the next, though ranks interleave."""
 
 
-class Sign(NamedTuple):
-    """Lines that say the same."""
+class Matcher(NamedTuple):
+    """A pattern, ready to be looked for."""
 
-    cause: str
-    order: Order
-    pattern: re.Pattern[str] | None = None
-    is_sure: bool = False
-    is_raised: bool = False
-    """Counts only as an exception: at the start of a line, or within a traceback."""
-    victim: str = ''
-    """Who got a SIGKILL: ``worker``, ``rank`` or ``process``."""
-    needs: str = ''
-    """A flag that frames of the traceback set."""
-    survives: int = SURVIVED
-    """Iterations; more where workers go on for a while."""
-    words: tuple[str, ...] = ()
+    sign: Pattern
+    expression: re.Pattern[str]
+    words: frozenset[str]
     """Lower-case words of which each line that the pattern matches has one."""
 
 
@@ -138,27 +128,9 @@ def _end_of_group(pattern: str, place: int) -> int:
             return place
 
 
-def _kind_of(pattern: Pattern) -> tuple[object, ...]:
-    """Return what patterns that stand together share if they are one sign."""
-    kinds = pattern.cause, pattern.order, pattern.is_sure, pattern.is_raised
-    return *kinds, pattern.victim, pattern.needs, pattern.survives
-
-
-def _make_signs() -> Iterator[Sign]:
-    for _, group in itertools.groupby(PATTERNS, _kind_of):
-        patterns = list(group)
-        first, texts = patterns[0], [pattern.pattern for pattern in patterns]
-        yield Sign(
-            first.cause,
-            first.order,
-            re.compile('|'.join(texts).replace('SHM', SHARED_MEMORY)),
-            is_sure=first.is_sure,
-            is_raised=first.is_raised,
-            victim=first.victim,
-            needs=first.needs,
-            survives=first.survives,
-            words=tuple(sorted(set().union(*map(find_words, texts)))),
-        )
+def _make_matcher(pattern: Pattern) -> Matcher:
+    expression = re.compile(pattern.pattern.replace('SHM', SHARED_MEMORY))
+    return Matcher(pattern, expression, frozenset(find_words(pattern.pattern)))
 
 
 def _any(patterns: str, form: str = '(?:{})') -> re.Pattern[str]:
@@ -178,7 +150,7 @@ def _any_word(words: set[str]) -> re.Pattern[str]:
     return re.compile('|'.join(firsts))
 
 
-SIGNS = tuple(_make_signs())
+MATCHERS = tuple(map(_make_matcher, PATTERNS))
 
 _ANSI = re.compile(
     r'\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])'
@@ -260,7 +232,8 @@ _FLAGS = {
     'loader': r'torch/utils/data/|multiprocessing/(?:conn|queue|reso|redu)',
     'shm': r'multiprocessing/(?:synchronize|shared_memory)\.py',
     'config': _IN_CONFIG,
-    'spawn': r'multiprocessing/spawn\.py',
+    # torch.multiprocessing.spawn names what ended a rank
+    'spawn': r'(?<!torch/)multiprocessing/spawn\.py',
     'pin': r'torch/utils/data/_utils/pin_memory\.py',
     'terminal': r'/logging/__init__\.py|/tqdm/|mmengine/utils/progressbar',
 }
@@ -271,10 +244,10 @@ _LIBRARY = re.compile(
 
 
 _WORDS = {
-    word: [place for place, sign in enumerate(SIGNS) if word in sign.words]
-    for word in sorted({word for sign in SIGNS for word in sign.words})
+    word: [place for place, matcher in enumerate(MATCHERS) if word in matcher.words]
+    for word in sorted({word for matcher in MATCHERS for word in matcher.words})
 }
-"""For each word of the table the signs that have it, by their place in it."""
+"""For each word of the table the matchers that have it, by their place in it."""
 
 _TRIGGER = _any_word(
     {
@@ -505,30 +478,32 @@ def _match_sign(
 ) -> Sign | None:
     own = _OWN.match(text)
     if own is not None:
-        return Sign(own[1], Order.WATCHED, is_sure=own[2] == 'sure')
+        is_sure = own[2] == 'sure'
+        return Sign(cause=own[1], order=Order.WATCHED, is_sure=is_sure)
     is_warning = bool(_WARNING.search(text[:60])) and not is_exception
     may_raise = is_exception or (is_open and not text.startswith((' ', '\t')))
     may_raise = may_raise or raised.startswith('KeyboardInterrupt')
     lowered = text.lower()
     places = {place for word in _WORDS if word in lowered for place in _WORDS[word]}
-    for sign in (SIGNS[place] for place in sorted(places)):
+    for matcher in (MATCHERS[place] for place in sorted(places)):
+        sign = matcher.sign
         if sign.needs and not (is_open and sign.needs in traceback.flags):
             continue
         if sign.is_raised and (is_warning or not may_raise):
             continue
         said = raised if sign.is_raised else text
-        found = sign.pattern.search(said) if sign.pattern else None
+        found = matcher.expression.search(said)
         if found and (is_exception or not _WISH.search(said, 0, found.end())):
             return sign
     return None
 
 
-_SAMPLE = Sign('sample_raised', Order.WORKER, is_sure=True)
-_CONFIG = Sign('config_error', Order.HINTED)
-_PIN_THREAD = Sign('pin_thread_lost', Order.RAISED)
-_UNNAMED = Sign('unknown', Order.RAISED)
-_BARE = Sign('unknown', Order.WRAPPER, survives=1)
-_NAN = Sign('nan_loss', Order.RESOURCE, is_sure=True)
+_SAMPLE = Sign(cause='sample_raised', order=Order.WORKER, is_sure=True)
+_CONFIG = Sign(cause='config_error', order=Order.HINTED)
+_PIN_THREAD = Sign(cause='pin_thread_lost', order=Order.RAISED)
+_UNNAMED = Sign(cause='unknown', order=Order.RAISED)
+_BARE = Sign(cause='unknown', order=Order.WRAPPER, survives=1)
+_NAN = Sign(cause='nan_loss', order=Order.RESOURCE, is_sure=True)
 _CALM = {_UNNAMED: 200, _BARE: 5}
 """Ordinary lines after which an exception that no sign knows was caught."""
 

@@ -1,14 +1,15 @@
-# ruff: noqa: E501
 """The patterns of a console log, each with a line that it is there for.
 
 Data alone: `console_log` reads a log with them. Of two patterns of one line the upper
-counts. SHM in a pattern stands for `SHARED_MEMORY`.
+counts. SHM in a pattern stands for `SHARED_MEMORY`. Examples and healthy lines are what
+the program prints, with its format filled in.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 SURVIVED = 3
 """Iterations after which training evidently went on."""
@@ -54,19 +55,18 @@ class Order(enum.IntEnum):
     """It ended badly, and no more."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pattern:
-    """One expression and what a line that it matches says."""
+class NoNeighbour(enum.Enum):
+    """Why a pattern has no healthy line beside it."""
+
+    RAISED = 'an exception, of which a healthy training prints none alike'
+    SILENT = 'its writer is silent about the matter while all is well'
+
+
+class Sign(msgspec.Struct, frozen=True, kw_only=True):
+    """What lines that say the same have in common."""
 
     cause: str
     order: Order
-    pattern: str
-    example: str
-    """A line that it matches, below the lines it needs above it."""
-    healthy: str | None = None
-    """A line near it that says nothing is wrong; None: not written down yet."""
-    source: str | None = None
-    """Program, version and file that were read to find the message; None: not known."""
     is_sure: bool = False
     is_raised: bool = False
     """Counts only as an exception: at the start of a line, or within a traceback."""
@@ -78,27 +78,141 @@ class Pattern:
     """Iterations; more where workers go on for a while."""
 
 
+class Pattern(Sign, frozen=True, kw_only=True):
+    """One expression and what a line that it matches says."""
+
+    pattern: str
+    example: str
+    """A line that it matches, below the lines it needs above it."""
+    healthy: str | NoNeighbour
+    """A line near it that is printed while nothing is wrong, or why there is none."""
+    writer: str | None = None
+    """Program that prints the line, and its source file; None: not known."""
+    since: str | None = None
+    """Earliest version or year in which it was seen; None: not known."""
+
+
+_BASH_DONE = '[1]+  Done                    python tools/train.py'
+_CUBLAS_TWICE = (
+    'Unable to register cuBLAS factory: Attempting to register factory for plugin '
+    'cuBLAS when one has already been registered'
+)
+_CUDNN_TWICE = _CUBLAS_TWICE.replace('cuBLAS', 'cuDNN')
+_DEEPSPEED_ENDED = (
+    '[2023-09-10 11:45:59,207] [INFO] [launch.py:348:main] Process 6293 exits '
+    'successfully.'
+)
+_GLOO_CONNECTED = (
+    '[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer '
+    'ranks is : 1'
+)
+_HYDRA_WARNS = (
+    '/env/lib/python3.9/site-packages/hydra/_internal/hydra.py:119: UserWarning: '
+    'Future Hydra versions will no longer change working directory at job runtime by '
+    'default.'
+)
+_INTEL_MPI_STARTS = (
+    '[0] MPI startup(): Intel(R) MPI Library, Version 2021.9  Build 20230307'
+)
+_KUBERNETES_ASSIGNED = 'Successfully assigned default/trainer-0 to gpu-pool-7'
+_LUSTRE_RESTORED = (
+    'Lustre: scratch-OST0003-osc-ffff3000ef06c000: Connection restored to  (at '
+    '10.0.0.1@o2ib)'
+)
+_MANY_WORKERS = (
+    'UserWarning: This DataLoader will create 16 worker processes in total. Our '
+    'suggested max number of worker in current system is 2, which is smaller than what '
+    'this DataLoader is going to create.'
+)
+_MPIRUN_BOUND = (
+    '[gpu7:11920] MCW rank 0 bound to socket 0[core 0[hwt 0-1]]: [BB/../..][../../..]'
+)
+_NVIDIA_SMI_LIST = (
+    'GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77)'
+)
+_NVRM_LOADS = (
+    'NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 '
+    'UTC 2023'
+)
+_OOM_SOCKET = (
+    'systemd[1]: Listening on systemd-oomd.socket - Userspace Out-Of-Memory (OOM) '
+    'Killer Socket.'
+)
+_RAY_SPILLS = (
+    '(raylet) Spilled 2275 MiB, 4 objects, write throughput 1028 MiB/s. Set '
+    'RAY_verbose_spill_logs=0 to disable this message.'
+)
+_SHMEM_NOTE = (
+    'NOTE: The SHMEM allocation limit is set to the default of 64MB.  This may be'
+)
+_SLURM_LIMITS = (
+    'slurmstepd: task/cgroup: /slurm/uid_1000/job_191: alloc=4096MB mem.limit=4096MB '
+    'memsw.limit=unlimited'
+)
+_SRUN_ALLOCATED = 'srun: job 55595933 has been allocated resources'
+_SRUN_WAITS = 'srun: job 55595933 queued and waiting for resources'
+_TENSORBOARD_STARTS = (
+    'TensorBoard 2.11.0 at http://localhost:6006/ (Press CTRL+C to quit)'
+)
+_TORCHRUN_ENDED = (
+    'INFO:torch.distributed.elastic.agent.server.api:[default] worker group '
+    'successfully finished. Waiting 300 seconds for other agents to finish.'
+)
+_TORCHRUN_STARTS = (
+    'INFO:torch.distributed.elastic.agent.server.api:[default] Starting worker group'
+)
+_WATCHDOG_STARTS = '[I ProcessGroupNCCL.cpp:842] [Rank 0] NCCL watchdog thread started!'
+_APEX_OVERFLOW = (
+    'Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0'
+)
+_GROUP_NOT_DESTROYED = (
+    '[rank0]:[W1231 10:00:00.12 ProcessGroupNCCL.cpp:1250] Warning: WARNING: process '
+    'group has NOT been destroyed before we destruct ProcessGroupNCCL.'
+)
+_OPEN_FILES_LIMIT = 'open files                          (-n) 65536'
+_WEIGHTS_ONLY_WARNING = (
+    'FutureWarning: You are using `torch.load` with `weights_only=False` (the current '
+    'default value), which uses the default pickle module implicitly.'
+)
+
 PATTERNS = (
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
         pattern='Memory cgroup out of memory: Kill',
-        example='Memory cgroup out of memory: Killed process 4123 (python) total-vm:812kB',
+        example=(
+            '[81234.6] Memory cgroup out of memory: Killed process 4123 (python) '
+            'total-vm:61234120kB, anon-rss:51234008kB, file-rss:812kB, shmem-rss:0kB, '
+            'UID:1000 pgtables:101212kB oom_score_adj:0'
+        ),
+        healthy=_OOM_SOCKET,
+        writer='Linux, mm/oom_kill.c',
         is_sure=True,
-        healthy='Memory cgroup stats for /slurm/uid_0/job_1: anon 812kB',
     ),
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
         pattern='oom-kill:constraint=CONSTRAINT_MEMCG',
-        example='[81234.5] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=job,task=python,pid=991,uid=0',
+        example=(
+            '[81234.5] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),'
+            'cpuset=step_0,mems_allowed=0-1,oom_memcg=/slurm/uid_1000/job_191,'
+            'task_memcg=/slurm/uid_1000/job_191/step_0,task=python,pid=991,uid=1000'
+        ),
+        healthy=_OOM_SOCKET,
+        writer='Linux, mm/oom_kill.c',
         is_sure=True,
     ),
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
-        pattern=r'Detected \d+ oom[-_]kill event',
-        example='slurmstepd: error: Detected 1 oom_kill event in StepId=191.batch cgroup.',
+        pattern=r'Detected [1-9]\d* oom[-_]kill event',
+        example=(
+            'slurmstepd: error: Detected 1 oom_kill event in StepId=1054.0. Some of '
+            'the step tasks have been OOM Killed.'
+        ),
+        healthy=_SLURM_LIMITS,
+        writer='Slurm, src/plugins/task/cgroup/task_cgroup_memory.c',
+        since='2017',
         is_sure=True,
     ),
     Pattern(
@@ -106,162 +220,230 @@ PATTERNS = (
         order=Order.STATED,
         pattern=r'\btasks? [\d,-]+: Out Of Memory',
         example='srun: error: gpu04: task 0: Out Of Memory',
+        healthy=_SRUN_ALLOCATED,
+        writer='Slurm, srun',
         is_sure=True,
-        healthy='srun: gpu04: task 0: Completed',
     ),
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
         pattern=r'\bOUT_OF_ME(?:MORY|\+) +\d+:\d+',
         example='191.batch         batch  OUT_OF_ME+      0:125',
-        is_sure=True,
         healthy='191.batch         batch   COMPLETED      0:0',
+        writer='Slurm, sacct',
+        is_sure=True,
     ),
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
         pattern=r'State: OUT_OF_MEMORY\b',
         example='State: OUT_OF_MEMORY (exit code 0)',
-        is_sure=True,
         healthy='State: COMPLETED (exit code 0)',
+        writer='Slurm, contribs/seff/seff',
+        is_sure=True,
     ),
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
         pattern=r'JobState=OUT_OF_MEMORY\b',
         example='   JobState=OUT_OF_MEMORY Reason=OutOfMemory Dependency=(null)',
-        is_sure=True,
         healthy='   JobState=RUNNING Reason=None Dependency=(null)',
+        writer='Slurm, scontrol',
+        is_sure=True,
     ),
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
-        pattern='Ended, Run time .{1,40}, OUT_OF_MEMORY',
-        example='Slurm Job_id=191 Name=train Ended, Run time 01:02:03, OUT_OF_MEMORY',
+        pattern='(?:Ended|Failed), Run time .{1,40}, OUT_OF_MEMORY',
+        example=(
+            'Slurm Job_id=191 Name=train Failed, Run time 01:02:03, OUT_OF_MEMORY'
+        ),
+        healthy=(
+            'Slurm Job_id=209194 Name=train Ended, Run time 00:00:55, COMPLETED, '
+            'ExitCode 0'
+        ),
+        writer="Slurm, slurmctld's mail",
         is_sure=True,
-        healthy='Slurm Job_id=191 Name=train Ended, Run time 01:02:03, COMPLETED',
     ),
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
         pattern='[Rr]eason["\']?[:=] *["\']?OOMKilled',
         example='      Reason:       OOMKilled',
-        is_sure=True,
         healthy='      Reason:       Completed',
+        writer='Kubernetes, kubectl describe',
+        is_sure=True,
     ),
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
         pattern='"OOMKilled": true',
         example='            "OOMKilled": true,',
-        is_sure=True,
         healthy='            "OOMKilled": false,',
+        writer='Docker, docker inspect',
+        is_sure=True,
     ),
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
         pattern=r'\d/\d +OOMKilled\b',
         example='trainer-0   0/1     OOMKilled   0          3m',
-        is_sure=True,
         healthy='trainer-0   1/1     Running   0          3m',
+        writer='Kubernetes, kubectl get pods',
+        is_sure=True,
     ),
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
         pattern='Exceeded (?:job|step) memory limit at some point',
         example='slurmstepd: error: Exceeded job memory limit at some point.',
+        healthy=_SLURM_LIMITS,
+        writer='Slurm, slurmstepd',
         is_sure=True,
     ),
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
-        pattern=r'(?:Job|[Ss]tep) \S+ exceeded (?:virtual )?memory limit \(',
-        example='slurmstepd: error: Job 191 exceeded memory limit (4194900 > 4194304), being killed',
+        pattern=(r'(?:Job |[Ss]tep |StepId=)\S+ exceeded (?:virtual )?memory limit \('),
+        example=(
+            'slurmstepd: error: StepId=191.batch exceeded memory limit (734003200 > '
+            '52428800), being killed'
+        ),
+        healthy=_SLURM_LIMITS,
+        writer='Slurm, src/common/slurm_jobacct_gather.c',
         is_sure=True,
-        healthy='slurmstepd: Job 191 memory limit is 4194304',
     ),
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
         pattern='TERM_MEMLIMIT: job killed',
         example='TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.',
+        healthy='    Max Memory :                                 812 MB',
+        writer="LSF, a job's report",
+        since='2014',
         is_sure=True,
     ),
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
         pattern=r'PBS: job killed: v?mem \S+ exceeded limit',
-        example='=>> PBS: job killed: vmem 8404504kb exceeded limit 8388608kb',
+        example='=>> PBS: job killed: vmem 17223929856 exceeded limit 17179869184',
+        healthy='    resources_used.vmem = 8404504kb',
+        writer='PBS and Torque, src/resmom/linux/mom_mach.c',
         is_sure=True,
-        healthy='PBS: job limits: vmem 8388608kb',
     ),
     Pattern(
         cause='oom_cgroup',
-        order=Order.STATED,
+        order=Order.HINTED,
         pattern=r'hit memory(?:\+swap)? limit at least once',
-        example='slurmstepd: Step 1234.0 hit memory limit at least once during execution.',
-        is_sure=True,
-        healthy='slurmstepd: Step 1234.0 memory limit 4194304 KB',
+        example=(
+            'slurmstepd: error: Step 3495064.0 hit memory+swap limit at least once '
+            'during execution. This may or may not result in some failure.'
+        ),
+        healthy=_SLURM_LIMITS,
+        writer='Slurm, src/plugins/task/cgroup/task_cgroup_memory.c',
     ),
     Pattern(
         cause='oom_host',
         order=Order.STATED,
         pattern='(?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process',
-        example='[81234.6] Out of memory: Killed process 991 (python) total-vm:61234kB, anon-rss:51234kB',
+        example=(
+            '[81234.6] Out of memory: Killed process 991 (python) total-vm:61234120kB, '
+            'anon-rss:51234008kB, file-rss:812kB, shmem-rss:0kB, UID:1000 '
+            'pgtables:101212kB oom_score_adj:0'
+        ),
+        healthy=_OOM_SOCKET,
+        writer='Linux, mm/oom_kill.c',
         is_sure=True,
     ),
     Pattern(
         cause='oom_host',
         order=Order.STATED,
         pattern='oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET)',
-        example='[81234.5] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task=python,pid=991,uid=0',
+        example=(
+            '[81234.5] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,'
+            'mems_allowed=0-1,global_oom,task_memcg=/user.slice/user-1000.slice,'
+            'task=python,pid=991,uid=1000'
+        ),
+        healthy=_OOM_SOCKET,
+        writer='Linux, mm/oom_kill.c',
         is_sure=True,
-        healthy='oom-kill constraint: none',
     ),
     Pattern(
         cause='oom_host',
         order=Order.STATED,
         pattern=r'systemd-oomd(?:\[\d+\])?: Killed ',
-        example='systemd-oomd[650]: Killed /user.slice/user-1000.slice due to memory pressure',
+        example=(
+            'systemd-oomd[650]: Killed /user.slice/user-1000.slice/train.scope due to '
+            'memory pressure for /user.slice/user-1000.slice being 62.11% > 50.00% for '
+            '> 20s with reclaim activity'
+        ),
+        healthy=_OOM_SOCKET,
+        writer='systemd, src/oom/oomd-manager.c',
+        since='247',
         is_sure=True,
-        healthy='systemd[1]: Started systemd-oomd.service - Userspace Out-Of-Memory (OOM) Killer.',
     ),
     Pattern(
         cause='oom_host',
         order=Order.STATED,
         pattern=r'systemd-oomd killed \d+ process',
         example='train.scope: systemd-oomd killed 5 process(es) in this unit.',
+        healthy=_OOM_SOCKET,
+        writer='systemd, src/core/unit.c',
         is_sure=True,
     ),
     Pattern(
         cause='oom_host',
         order=Order.STATED,
-        pattern=r'sending SIG(?:TERM|KILL) to process \d+ .{0,80}(?:badness|oom_score)',
-        example='earlyoom[611]: sending SIGTERM to process 991 uid 1000 "python": badness 812, VmRSS 61234 MiB',
+        pattern=(
+            r'sending SIG(?:TERM|KILL) to process \d+ .{0,80}(?:badness|oom_score)'
+        ),
+        example=(
+            'earlyoom[611]: sending SIGTERM to process 991 uid 1000 "python": '
+            'badness 812, VmRSS 61234 MiB'
+        ),
+        healthy=(
+            'earlyoom[611]: sending SIGTERM when mem avail <= 10.00% and swap free '
+            '<= 10.00%,'
+        ),
+        writer='earlyoom, kill.c',
         is_sure=True,
-        healthy='earlyoom[611]: sending SIGTERM when mem <= 10.00% and swap <= 10.00%',
     ),
     Pattern(
         cause='oom_host',
         order=Order.STATED,
         pattern='low on resource: memory',
-        example='The node was low on resource: memory. Threshold quantity: 100Mi, available: 80Mi.',
+        example=(
+            'The node was low on resource: memory. Threshold quantity: 100Mi, '
+            'available: 17348Ki.'
+        ),
+        healthy='Node gpu-pool-7 status is now: NodeHasSufficientMemory',
+        writer='Kubernetes, pkg/kubelet/eviction/helpers.go',
         is_sure=True,
-        healthy='The node has sufficient memory available',
     ),
     Pattern(
         cause='oom_host',
         order=Order.STATED,
         pattern='killed due to memory pressure',
-        example='(raylet) node_manager.cc:3069: 1 Workers (tasks / actors) killed due to memory pressure (OOM)',
+        example=(
+            '(raylet) node_manager.cc:3040: 1 Workers (tasks / actors) killed due to '
+            'memory pressure (OOM), 0 Workers crashed due to other reasons at node '
+            '(ID: 2c8262, IP: 10.0.0.7) over the last time period.'
+        ),
+        healthy=_RAY_SPILLS,
+        writer='Ray, src/ray/raylet/node_manager.cc',
         is_sure=True,
-        healthy='memory pressure: 0, no worker was stopped',
     ),
     Pattern(
         cause='oom_host',
         order=Order.STATED,
         pattern='OutOfMemoryError: Task was killed due to the node',
-        example='ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.',
+        example=(
+            'ray.exceptions.OutOfMemoryError: Task was killed due to the node running '
+            'low on memory.'
+        ),
+        healthy=_RAY_SPILLS,
+        writer='Ray, python/ray/exceptions.py',
         is_sure=True,
     ),
     Pattern(
@@ -269,19 +451,29 @@ PATTERNS = (
         order=Order.STATED,
         pattern='session crashed after using all available RAM',
         example='Your session crashed after using all available RAM.',
+        healthy=NoNeighbour.SILENT,
+        writer='Google Colab',
     ),
     Pattern(
         cause='oom_host',
         order=Order.STATED,
         pattern='tried to allocate more memory than',
-        example='Your notebook tried to allocate more memory than is available. It has restarted.',
+        example=(
+            'Your notebook tried to allocate more memory than is available. It has '
+            'restarted.'
+        ),
+        healthy=NoNeighbour.SILENT,
+        writer='Kaggle',
     ),
     Pattern(
         cause='oom_host',
         order=Order.STATED,
         pattern='killed by the OOM killer',
-        example='train.service: A process of this unit has been killed by the OOM killer.',
-        healthy='train.service: Consumed 1min 2s CPU time.',
+        example=(
+            'train.service: A process of this unit has been killed by the OOM killer.'
+        ),
+        healthy='train.service: Consumed 1min 2.345s CPU time.',
+        writer='systemd, src/core/unit.c',
     ),
     Pattern(
         cause='oom_host',
@@ -289,79 +481,111 @@ PATTERNS = (
         pattern="Failed with result 'oom-kill'",
         example="train.service: Failed with result 'oom-kill'.",
         healthy='train.service: Deactivated successfully.',
+        writer='systemd, src/core/unit.c',
     ),
     Pattern(
         cause='disk_full',
         order=Order.STATED,
         pattern='low on resource: ephemeral-storage',
-        example='The node was low on resource: ephemeral-storage.',
+        example=(
+            'The node was low on resource: ephemeral-storage. Threshold quantity: '
+            '10120387530, available: 9872152Ki.'
+        ),
+        healthy='Node gpu-pool-7 status is now: NodeHasNoDiskPressure',
+        writer='Kubernetes, pkg/kubelet/eviction/helpers.go',
         is_sure=True,
-        healthy='kubelet has sufficient ephemeral-storage',
     ),
     Pattern(
         cause='disk_full',
         order=Order.STATED,
         pattern='ephemeral local storage usage exceeds',
-        example='Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.',
+        example=(
+            'Pod ephemeral local storage usage exceeds the total limit of containers '
+            '1Gi.'
+        ),
+        healthy='Node gpu-pool-7 status is now: NodeHasNoDiskPressure',
+        writer='Kubernetes, pkg/kubelet/eviction/helpers.go',
         is_sure=True,
-        healthy='ephemeral-storage: 1Gi',
     ),
     Pattern(
         cause='disk_full',
         order=Order.STATED,
         pattern='exceeded its local ephemeral storage limit',
         example='Container trainer exceeded its local ephemeral storage limit "1Gi".',
+        healthy='Node gpu-pool-7 status is now: NodeHasNoDiskPressure',
+        writer='Kubernetes, pkg/kubelet/eviction/helpers.go',
         is_sure=True,
     ),
     Pattern(
         cause='gpu_lost',
         order=Order.STATED,
-        pattern=r'NVRM: Xid \([^)]{1,40}\): (?:48|62|63|64|74|79|92|94|95|1(?:10|19|20|21|40|43))\b',
-        example="[347.1] NVRM: Xid (PCI:0000:02:00): 79, pid='<unknown>', name=<unknown>",
+        pattern=(
+            r'NVRM: Xid \([^)]{1,40}\): '
+            r'(?:48|62|63|64|74|79|92|94|95|1(?:10|19|20|21|40|43))\b'
+        ),
+        example=(
+            "[347.1] NVRM: Xid (PCI:0000:02:00): 79, pid='<unknown>', name=<unknown>, "
+            'GPU has fallen off the bus.'
+        ),
+        healthy=(
+            'NVRM: Xid (PCI:0000:02:00): 31, pid=777, name=other, Ch 00000010, intr '
+            '00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted'
+        ),
+        writer="NVIDIA's driver, its kernel module",
         is_sure=True,
-        healthy='NVRM: Xid (PCI:0000:02:00): 31, pid=777, name=other, Ch 00000010, MMU Fault',
     ),
     Pattern(
         cause='gpu_lost',
         order=Order.STATED,
         pattern='NVRM: .{0,120}has fallen off the bus',
         example='NVRM: GPU 0000:02:00.0: GPU has fallen off the bus.',
+        healthy=_NVRM_LOADS,
+        writer="NVIDIA's driver, its kernel module",
         is_sure=True,
-        healthy='NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05',
     ),
     Pattern(
         cause='gpu_lost',
         order=Order.STATED,
         pattern=r': GPU is lost(?:\.|$)',
         example='pynvml.NVMLError_GpuIsLost: GPU is lost',
+        healthy=_NVIDIA_SMI_LIST,
+        writer='nvidia-smi and nvidia-ml-py, pynvml.py',
         is_sure=True,
     ),
     Pattern(
         cause='gpu_lost',
         order=Order.STATED,
         pattern='Unable to determine the device handle for GPU',
-        example='Unable to determine the device handle for GPU 0000:02:00.0: Unknown Error',
+        example=(
+            'Unable to determine the device handle for GPU0000:CB:00.0: Unknown Error'
+        ),
+        healthy=_NVIDIA_SMI_LIST,
+        writer='nvidia-smi',
         is_sure=True,
     ),
     Pattern(
         cause='gpu_lost',
         order=Order.STATED,
-        pattern='GPU requires reset',
-        example='pynvml.NVMLError: GPU requires reset',
-        healthy='GPU reset is not needed',
+        pattern='GPU requires re(?:set|start)',
+        example='pynvml.NVMLError_ResetRequired: GPU requires restart',
+        healthy='        Reset Required                        : No',
+        writer='nvidia-smi and nvidia-ml-py, pynvml.py',
     ),
     Pattern(
         cause='gpu_lost',
         order=Order.STATED,
         pattern='NVRM: .{0,60}RmInitAdapter failed',
         example='NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x26:0x56:1474)',
+        healthy=_NVRM_LOADS,
+        writer="NVIDIA's driver, its kernel module",
     ),
     Pattern(
         cause='storage_stalled',
         order=Order.HINTED,
         pattern=r'nfs: server \S+ not responding',
         example='[99.1] nfs: server filer01 not responding, still trying',
-        healthy='nfs: server filer01 OK',
+        healthy='[99.9] nfs: server filer01 OK',
+        writer='Linux, net/sunrpc/clnt.c',
     ),
     Pattern(
         cause='storage_stalled',
@@ -369,126 +593,175 @@ PATTERNS = (
         pattern=r'ceph: (?:mds|mon)\d.{0,80}(?:hung|session lost)',
         example='libceph: mon0 (1)10.0.0.1:6789 session lost, hunting for new mon',
         healthy='libceph: mon0 (1)10.0.0.1:6789 session established',
+        writer='Linux, net/ceph/mon_client.c',
     ),
     Pattern(
         cause='storage_stalled',
         order=Order.HINTED,
         pattern='Lustre: .{0,120}was lost; in progress',
-        example='Lustre: scratch-MDT0000-mdc: Connection to scratch-MDT0000 (at 10.0.0.1@o2ib) was lost; in progress operations using this service will wait',
-        healthy='Lustre: scratch-MDT0000-mdc: Connection restored to scratch-MDT0000 (at 10.0.0.1@o2ib)',
+        example=(
+            'Lustre: scratch-OST0003-osc-ffff3000ef06c000: Connection to '
+            'scratch-OST0003 (at 10.0.0.1@o2ib) was lost; in progress operations using '
+            'this service will wait for recovery to complete'
+        ),
+        healthy=_LUSTRE_RESTORED,
+        writer='Lustre, lustre/ptlrpc/import.c',
     ),
     Pattern(
         cause='storage_stalled',
         order=Order.HINTED,
         pattern='LustreError: .{0,120}(?:rc = -107|evicted by)',
-        example='LustreError: 167-0: scratch-OST0003-osc: This client was evicted by scratch-OST0003',
+        example=(
+            'LustreError: 167-0: scratch-OST0003-osc-ffff3000ef06c000: This client was '
+            'evicted by scratch-OST0003; in progress operations using this service '
+            'will fail.'
+        ),
+        healthy=_LUSTRE_RESTORED,
+        writer='Lustre, lustre/ptlrpc/import.c',
     ),
     Pattern(
         cause='storage_stalled',
         order=Order.HINTED,
         pattern=r'task (?:python|pt_data_worker)\S*:\d+ blocked for more than',
-        example='INFO: task python:4123 blocked for more than 120 seconds.',
+        example='[12345.6] INFO: task python:4123 blocked for more than 120 seconds.',
+        healthy=(
+            '[16097.9] INFO: task kworker/18:1:32111 blocked for more than 122 seconds.'
+        ),
+        writer='Linux, kernel/hung_task.c',
     ),
     Pattern(
         cause='preempted',
         order=Order.ENDED,
         pattern=r'CANCELLED AT \S+ DUE TO (?:TIME|PREEMPT|NODE|JOB)',
-        example='slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2024-03-15T18:00:46 DUE TO TIME LIMIT ***',
+        example=(
+            'slurmstepd: error: *** JOB 37361369 ON learn5 CANCELLED AT '
+            '2021-03-15T18:00:46 DUE TO PREEMPTION ***'
+        ),
+        healthy=_SRUN_WAITS,
+        writer='Slurm, src/slurmd/slurmstepd/req.c',
         is_sure=True,
-        healthy='Jobs can be CANCELLED AT 10:00 DUE TO TIME LIMIT',
     ),
     Pattern(
         cause='preempted',
         order=Order.ENDED,
         pattern='TERM_(?:PREEMPT|RUNLIMIT): job killed',
         example='TERM_RUNLIMIT: job killed after reaching LSF run time limit.',
+        healthy='    Run time :                                   3641 sec.',
+        writer="LSF, a job's report",
         is_sure=True,
     ),
     Pattern(
         cause='preempted',
         order=Order.ENDED,
         pattern=r'PBS: job killed: walltime \S+ exceeded limit',
-        example='=>> PBS: job killed: walltime 3641 exceeded limit 3600',
+        example='=>> PBS: job killed: walltime 3611 exceeded limit 3600',
+        healthy='    resources_used.walltime = 01:00:03',
+        writer='PBS and Torque, src/resmom/linux/mom_mach.c',
         is_sure=True,
-        healthy='PBS: job walltime limit 3600',
     ),
     Pattern(
         cause='preempted',
         order=Order.ENDED,
         pattern='exceeded hard wallclock',
-        example='job 123.1 exceeded hard wallclock time - initiate terminate method',
+        example='job 48.1 exceeded hard wallclock time - initiate terminate method',
+        healthy='hard resource_list:         h_rt=86400',
+        writer='Grid Engine, source/daemons/execd/msg_execd.h',
+        since='2011',
         is_sure=True,
     ),
     Pattern(
         cause='preempted',
         order=Order.ENDED,
         pattern=r'this job is (?:preempted|timed-out)(?:\.|$)',
-        example='submitit WARNING (2022-08-12 02:06:11,453) - Caught signal SIGUSR2 on gpu1: this job is timed-out.',
+        example=(
+            'submitit WARNING (2022-08-12 02:06:11,453) - Caught signal SIGUSR2 on '
+            'gpu1: this job is timed-out.'
+        ),
+        healthy=(
+            'submitit INFO (2022-08-12 02:00:11,453) - Starting with JobEnvironment('
+            'job_id=191, hostname=gpu1, local_rank=0(1), node=0(1), global_rank=0(1))'
+        ),
+        writer='submitit, submitit/core/job_environment.py',
         is_sure=True,
-        healthy='NOTE: this job may be preempted at any time.',
     ),
     Pattern(
         cause='preempted',
         order=Order.ENDED,
         pattern=r'Preempted in order to admit \S',
         example='Preempted in order to admit critical pod',
+        healthy=_KUBERNETES_ASSIGNED,
+        writer='Kubernetes, pkg/kubelet/preemption/preemption.go',
         is_sure=True,
     ),
     Pattern(
         cause='preempted',
         order=Order.ENDED,
         pattern=r'Preempted by (?:pod |\S+/\S)',
-        example='Warning  Preempted  9s  default-scheduler  Preempted by pod 1234 on node gpu-pool-7',
+        example=(
+            'Normal  Preempted  9s  default-scheduler  Preempted by pod '
+            '56e257bf-2145-4451-a43f-7d83c0566e57 on node gpu-pool-7'
+        ),
+        healthy=_KUBERNETES_ASSIGNED,
+        writer='Kubernetes, pkg/scheduler/framework/preemption/preemption.go',
         is_sure=True,
     ),
     Pattern(
         cause='preempted',
         order=Order.ENDED,
-        pattern=r'(?i:\b(?:job|instance) .{0,40}(?:was|has been|is being) preempted\b)',
-        example='Instance train-1 was preempted.',
+        pattern=(
+            r'(?i:\b(?:job|instance) .{0,40}(?:was|has been|is being) preempted\b)'
+        ),
+        example='Instance was preempted.',
+        healthy='  preemptible: true',
+        writer='Google Compute Engine, operation compute.instances.preempted',
         is_sure=True,
     ),
     Pattern(
         cause='preempted',
         order=Order.ENDED,
-        pattern='(?i:spot instance (?:interruption notice|will be (?:interrupted|terminated)))',
-        example='The spot instance will be terminated',
-        healthy='Using spot instances',
+        pattern=(
+            '(?i:spot instance (?:interruption notice|will be '
+            '(?:interrupted|terminated)))'
+        ),
+        example='Spot instance will be terminated at: 2024-01-01T00:00:00Z',
+        healthy='  provisioningModel: SPOT',
     ),
     Pattern(
         cause='preempted',
         order=Order.ENDED,
         pattern='(?i:(?:received|got|caught) (?:a )?preemption (?:signal|notice))',
-        example='Received preemption notice, saving state',
-        healthy='Preemption signal handler installed',
+        example='Received preemption notice with death time: 2024-05-01T10:00:30+00:00',
+        healthy='INFO:tensorflow:PreemptionCheckpointHandler initialized or restored.',
+        writer='XLA and TensorFlow, tsl/distributed_runtime/preemption',
     ),
     Pattern(
         cause='preempted',
         order=Order.ENDED,
-        pattern=r'[Rr]eason: +(?:Preempted|Evicted)\s*$',
-        example='Reason:       Evicted',
-        healthy='  Reason:       Completed',
-    ),
-    Pattern(
-        cause='preempted',
-        order=Order.ENDED,
-        pattern='[Pp]od was (?:preempted|evicted)',
-        example='Pod was preempted',
+        pattern=r'[Rr]eason: +(?:Preempt(?:ed|ing)|Evicted)\s*$',
+        example='Reason:           Evicted',
+        healthy='      Reason:       Completed',
+        writer='Kubernetes, kubectl describe',
     ),
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
         pattern=r'(?:^|[\s:\]])KeyboardInterrupt\b(?!.*[Pp]ress)',
         example='KeyboardInterrupt',
+        healthy='Press Ctrl-C to quit',
+        writer='Python',
         is_sure=True,
         is_raised=True,
-        healthy='Press Ctrl-C for KeyboardInterrupt',
     ),
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
         pattern=r'SignalException: .*got signal: (?:1|2|15)\b',
-        example='torch.distributed.elastic.multiprocessing.api.SignalException: Process 4000 got signal: 2',
+        example=(
+            'torch.distributed.elastic.multiprocessing.api.SignalException: Process '
+            '4000 got signal: 2'
+        ),
+        healthy=_TORCHRUN_STARTS,
+        writer='PyTorch, torch/distributed/elastic/multiprocessing/api.py',
         is_sure=True,
         is_raised=True,
     ),
@@ -497,31 +770,38 @@ PATTERNS = (
         order=Order.ENDED,
         pattern=r'^\^C(?:\s*$|\S)',
         example='^C',
+        healthy=_TENSORBOARD_STARTS,
+        writer='the terminal: Linux, drivers/tty/n_tty.c',
         is_sure=True,
-        healthy='^C stops it, ^Z suspends it',
     ),
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
         pattern=r"""[^\s"'(\[`]\^C$""",
         example='loss: 0.5^C',
+        healthy=_TENSORBOARD_STARTS,
+        writer='the terminal: Linux, drivers/tty/n_tty.c',
         is_sure=True,
-        healthy='Press ^C to stop.',
     ),
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
         pattern=r'srun: (?:interrupt \(|sending Ctrl-C)',
         example='srun: interrupt (one more within 1 sec to abort)',
+        healthy=_SRUN_ALLOCATED,
+        writer='Slurm, src/srun/signals.c',
         is_sure=True,
-        healthy='srun: job 55595933 has been allocated resources',
     ),
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
         pattern=r'Received (?:1|2|15|Signals\.SIG\w+) death signal',
-        example='Received 2 death signal, shutting down workers',
-        source='torch 2.13.0, torch/distributed/elastic/agent/server/api.py',
+        example=(
+            'WARNING:torch.distributed.elastic.agent.server.api:Received 2 death '
+            'signal, shutting down workers'
+        ),
+        healthy=_TORCHRUN_STARTS,
+        writer='PyTorch, torch/distributed/elastic/agent/server/api.py',
         is_sure=True,
     ),
     Pattern(
@@ -529,69 +809,109 @@ PATTERNS = (
         order=Order.ENDED,
         pattern='^Hangup$',
         example='Hangup',
+        healthy=_BASH_DONE,
+        writer='bash, jobs.c',
         is_sure=True,
     ),
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
         pattern=r'\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ \*\*\*',
-        example='slurmstepd: error: *** JOB 55595933 ON gpu7 CANCELLED AT 2025-01-10T15:27:25 ***',
+        example=(
+            'slurmstepd: error: *** JOB 55595933 ON gpu7 CANCELLED AT '
+            '2025-01-10T15:27:25 ***'
+        ),
+        healthy=_SRUN_WAITS,
+        writer='Slurm, src/slurmd/slurmstepd/req.c',
     ),
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
         pattern=r'CANCELLED AT \S+ DUE to SIGNAL',
-        example='error: *** JOB 7 ON node1 CANCELLED AT 2026-09-21T10:00:00 DUE to SIGNAL Terminated ***',
+        example=(
+            '[2026-09-21T10:00:00.123] error: *** JOB 7 ON node1 CANCELLED AT '
+            '2026-09-21T10:00:00 DUE to SIGNAL Terminated ***'
+        ),
+        healthy=_SRUN_WAITS,
+        writer='Slurm, src/slurmd/slurmstepd/req.c',
+        since='2026',
     ),
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
         pattern=r'exited on signal 2 \(',
-        example='mpirun noticed that process rank 0 with PID 5997 on node juan exited on signal 2 (Interrupt).',
+        example=(
+            'mpirun noticed that process rank 0 with PID 5997 on node juan exited on '
+            'signal 2 (Interrupt).'
+        ),
+        healthy=_MPIRUN_BOUND,
+        writer='Open MPI, mpirun',
     ),
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
         pattern='closing signal SIG(?:INT|HUP)',
-        example='Sending process 33 closing signal SIGINT',
-        source='torch 2.13.0, torch/distributed/elastic/multiprocessing/api.py',
+        example=(
+            'WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 33 '
+            'closing signal SIGINT'
+        ),
+        healthy=_TORCHRUN_STARTS,
+        writer='PyTorch, torch/distributed/elastic/multiprocessing/api.py',
     ),
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
         pattern='Detected KeyboardInterrupt',
         example='Detected KeyboardInterrupt, attempting graceful shutdown ...',
+        healthy='`Trainer.fit` stopped: `max_epochs=2` reached.',
+        writer='Lightning, src/lightning/pytorch/trainer/call.py',
     ),
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
         pattern='DataLoader worker .*killed by signal: (?:Interrupt|Hangup)',
-        example='RuntimeError: DataLoader worker (pid 3) is killed by signal: Interrupt.',
+        example=(
+            'RuntimeError: DataLoader worker (pid 3) is killed by signal: Interrupt.'
+        ),
+        healthy=_MANY_WORKERS,
+        writer='PyTorch, torch/csrc/DataLoader.cpp',
     ),
     Pattern(
         cause='interrupted',
         order=Order.AFTER,
         pattern='^Terminated$',
         example='Terminated',
+        healthy=_BASH_DONE,
+        writer='bash, jobs.c',
     ),
     Pattern(
         cause='interrupted',
         order=Order.AFTER,
         pattern='Received SIGTERM(?:$|:)',
         example='[rank: 0] Received SIGTERM: 15',
-        healthy='Received SIGTERM handlers are installed',
+        healthy='[rank: 0] Bypassing SIGTERM: 15',
+        writer='Lightning, .../trainer/connectors/signal_connector.py',
     ),
     Pattern(
         cause='interrupted',
         order=Order.AFTER,
         pattern=r'line \d+:\s+\d+ Terminated',
-        example='run.sh: line 3:  4711 Terminated              python tools/train.py cfg.py',
+        example=(
+            'run.sh: line 3:  4711 Terminated              python tools/train.py cfg.py'
+        ),
+        healthy=_BASH_DONE,
+        writer='bash, jobs.c',
     ),
     Pattern(
         cause='interrupted',
         order=Order.AFTER,
         pattern='(?:terminated by|exited on) signal (?:SIGTERM|15)',
-        example="fish: Job 1, 'python' terminated by signal SIGTERM (Polite quit request)",
+        example=(
+            "fish: Job 1, 'python tools/train.py' terminated by signal SIGTERM (Polite "
+            'quit request)'
+        ),
+        healthy="fish: Job 1, 'python tools/train.py &' has ended",
+        writer='fish',
     ),
     Pattern(
         cause='interrupted',
@@ -599,29 +919,31 @@ PATTERNS = (
         pattern=r'(?i:exit(?:ed)?.{0,8} code:? 143\b)',
         example='trainer-1 exited with code 143',
         healthy='trainer-1 exited with code 0',
+        writer='Docker Compose',
     ),
     Pattern(
         cause='shm_full',
         order=Order.RESOURCE,
         pattern='(?:SHM).*No space left',
-        example='RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2>: No space left on device (28)',
+        example=(
+            'RuntimeError: unable to allocate shared memory(shm) for file '
+            '</torch_8125_1632_77>: No space left on device (28)'
+        ),
+        healthy=_SHMEM_NOTE,
+        writer='PyTorch, aten/src/ATen/MapAllocator.cpp',
         is_sure=True,
         survives=64,
-        healthy='/dev/shm has 64 MiB, no problem found',
     ),
     Pattern(
         cause='shm_full',
         order=Order.RESOURCE,
         pattern=r'(?:SHM).*\(28\)',
-        example='RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2>: No space left on device (28)',
-        is_sure=True,
-        survives=64,
-    ),
-    Pattern(
-        cause='shm_full',
-        order=Order.RESOURCE,
-        pattern='(?:SHM).*Errno 28',
-        example='OSError: /dev/shm/x: Errno 28',
+        example=(
+            'RuntimeError: unable to resize file </torch_8125_1632_77> to the right '
+            'size: No space left on device (28)'
+        ),
+        healthy=_SHMEM_NOTE,
+        writer='PyTorch, aten/src/ATen/MapAllocator.cpp',
         is_sure=True,
         survives=64,
     ),
@@ -629,7 +951,14 @@ PATTERNS = (
         cause='shm_full',
         order=Order.RESOURCE,
         pattern='No space left.*(?:SHM)',
-        example="OSError: [Errno 28] No space left on device: '/dev/shm/x'",
+        example=(
+            "OSError: [Errno 28] No space left on device: '/dev/shm/coco_cache.npy'"
+        ),
+        healthy=(
+            'WARNING services.py:1826 -- WARNING: The object store is using /tmp '
+            'instead of /dev/shm because /dev/shm has only 67108864 bytes available.'
+        ),
+        writer='Python, OSError',
         is_sure=True,
         survives=64,
     ),
@@ -638,73 +967,118 @@ PATTERNS = (
         order=Order.RESOURCE,
         pattern=r'received \d+ items of ancdata',
         example='RuntimeError: received 0 items of ancdata',
+        healthy=_OPEN_FILES_LIMIT,
+        writer='Python, Lib/multiprocessing/reduction.py',
         is_sure=True,
         survives=64,
-        healthy='received 12 items of data',
     ),
     Pattern(
         cause='open_files',
         order=Order.RESOURCE,
         pattern=r'Too many open files(?:$|[^ ]| \()',
-        example='accept4: Too many open files',
+        example=(
+            'RuntimeError: unable to open shared memory object '
+            '</torch_30997_2076642173> in read-write mode: Too many open files (24)'
+        ),
+        healthy=_OPEN_FILES_LIMIT,
+        writer='PyTorch, aten/src/ATen/MapAllocator.cpp',
         is_sure=True,
         survives=64,
-        healthy='Too many open files may be a matter of ulimit -n',
     ),
     Pattern(
         cause='open_files',
         order=Order.RESOURCE,
         pattern=r'\[Errno 24\]',
-        example='OSError: [Errno 24] x',
+        example=(
+            'OSError: [Errno 24] Too many open files: '
+            "'/data/coco/train2017/000000000009.jpg'"
+        ),
+        healthy=_OPEN_FILES_LIMIT,
+        writer='Python, OSError',
         is_sure=True,
         survives=64,
-        healthy='open files: 65536',
     ),
     Pattern(
         cause='oom_host',
         order=Order.RESOURCE,
         pattern='unable to mmap .*Cannot allocate memory',
-        example='RuntimeError: unable to mmap 128 bytes from file </torch_1_2_3>: Cannot allocate memory (12)',
+        example=(
+            'RuntimeError: unable to mmap 4096 bytes from file </torch_8125_1632_77>: '
+            'Cannot allocate memory (12)'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='PyTorch, aten/src/ATen/MapAllocator.cpp',
         survives=64,
     ),
     Pattern(
         cause='shm_full',
         order=Order.RESOURCE,
         pattern=r'(?i:unable to allocate shared memory ?\(shm\))',
-        example='RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2>: No space left on device (28)',
+        example=(
+            'RuntimeError: unable to allocate shared memory(shm) for file '
+            '</torch_1140157_3143461634_13983>: Success (0)'
+        ),
+        healthy=_SHMEM_NOTE,
+        writer='PyTorch, aten/src/ATen/MapAllocator.cpp',
         survives=64,
     ),
     Pattern(
         cause='shm_full',
         order=Order.RESOURCE,
         pattern='unable to (?:write to|resize) file </?torch_',
-        example='RuntimeError: unable to write to file </torch_1_2>: (28)',
+        example='RuntimeError: unable to write to file </torch_18692_1954506624>',
+        healthy=_SHMEM_NOTE,
+        writer='PyTorch, aten/src/ATen/MapAllocator.cpp',
         survives=64,
     ),
     Pattern(
         cause='shm_full',
         order=Order.RESOURCE,
         pattern='Error while creating shared memory segment',
-        example='NCCL WARN Error while creating shared memory segment nccl-shm-recv-b7948f (size 4460544)',
+        example=(
+            'node08:27106:27302 [0] include/shm.h:48 NCCL WARN Error while creating '
+            'shared memory segment nccl-shm-recv-b7948f (size 4460544)'
+        ),
+        healthy=(
+            'node08:27106:27302 [0] NCCL INFO Channel 00 : 0[1b000] -> 1[1c000] via '
+            'SHM/direct/direct'
+        ),
+        writer='NCCL, src/include/shm.h',
         survives=64,
     ),
     Pattern(
         cause='shm_full',
         order=Order.WORKER,
         pattern='killed by signal: Bus error',
-        example='RuntimeError: DataLoader worker (pid 77) is killed by signal: Bus error.',
+        example=(
+            'RuntimeError: DataLoader worker (pid 77) is killed by signal: Bus error. '
+            "It is possible that dataloader's workers are out of shared memory. Please "
+            'try to raise your shared memory limit.'
+        ),
+        healthy=_MANY_WORKERS,
+        writer='PyTorch, torch/csrc/DataLoader.cpp',
     ),
     Pattern(
         cause='shm_full',
         order=Order.WORKER,
         pattern='Unexpected bus error encountered in worker',
-        example='ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).',
+        example=(
+            'ERROR: Unexpected bus error encountered in worker. This might be caused '
+            'by insufficient shared memory (shm).'
+        ),
+        healthy=_SHMEM_NOTE,
+        writer='PyTorch, torch/csrc/DataLoader.cpp',
     ),
     Pattern(
         cause='open_files',
         order=Order.HINTED,
-        pattern=r'unable to open shared memory object .*read-write mode(?!.*\d+\))',
-        example='RuntimeError: unable to open shared memory object </torch_30997_2076642173> in read-write mode',
+        pattern=(r'unable to open shared memory object .*read-write mode(?!.*\d+\))'),
+        example=(
+            'RuntimeError: unable to open shared memory object '
+            '</torch_30997_2076642173> in read-write mode'
+        ),
+        healthy=_OPEN_FILES_LIMIT,
+        writer='PyTorch, aten/src/ATen/MapAllocator.cpp',
         is_raised=True,
         survives=64,
     ),
@@ -712,16 +1086,28 @@ PATTERNS = (
         cause='oom_gpu',
         order=Order.RESOURCE,
         pattern='(?:CUDA|HIP|XPU|NPU|MPS backend) out of memory',
-        example='RuntimeError: CUDA out of memory. Tried to allocate 1.17 GiB',
+        example=(
+            'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. '
+            'GPU 2 has a total capacity of 79.15 GiB of which 3.25 MiB is free.'
+        ),
+        healthy=(
+            '2024/05/01 10:00:00 - mmengine - WARNING - Attempting to copy inputs of '
+            '<function loss at 0x7f3c1c0d1ee0> to CPU due to CUDA OOM'
+        ),
+        writer='PyTorch, c10/cuda/CUDACachingAllocator.cpp',
         is_sure=True,
         is_raised=True,
-        healthy='To avoid "CUDA out of memory" lower the batch size',
     ),
     Pattern(
         cause='oom_gpu',
         order=Order.RESOURCE,
         pattern=r'(?:^|\.)OutOfMemoryError: (?!Task)',
-        example='torch.OutOfMemoryError: Allocation on device 0 would exceed allowed memory.',
+        example=(
+            'torch.OutOfMemoryError: Allocation on device 0 would exceed allowed '
+            'memory. (out of memory)'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='PyTorch, c10/cuda/CUDAMallocAsyncAllocator.cpp',
         is_sure=True,
         is_raised=True,
     ),
@@ -729,7 +1115,9 @@ PATTERNS = (
         cause='oom_gpu',
         order=Order.RESOURCE,
         pattern='(?i:CUDA (?:runtime )?error.{0,10}: out of memory)',
-        example='RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/THCStorage.cu:58',
+        example='RuntimeError: CUDA error: out of memory',
+        healthy=NoNeighbour.RAISED,
+        writer='PyTorch, c10/cuda/CUDAException.cpp',
         is_sure=True,
         is_raised=True,
     ),
@@ -737,33 +1125,56 @@ PATTERNS = (
         cause='oom_gpu',
         order=Order.RESOURCE,
         pattern='CUDA_ERROR_OUT_OF_MEMORY',
-        example='failed to allocate 2.2G: CUDA_ERROR_OUT_OF_MEMORY: out of memory',
+        example=(
+            'failed to allocate 2.20G (2362232064 bytes) from device: '
+            'CUDA_ERROR_OUT_OF_MEMORY: out of memory'
+        ),
+        healthy=(
+            'I tensorflow/core/common_runtime/gpu/gpu_device.cc:1613] Created device '
+            '/job:localhost/replica:0/task:0/device:GPU:0 with 9656 MB memory'
+        ),
+        writer='TensorFlow, tensorflow/stream_executor/cuda/cuda_driver.cc',
     ),
     Pattern(
         cause='oom_gpu',
         order=Order.RESOURCE,
         pattern="Cuda failure.*'out of memory'",
         example="NCCL WARN Cuda failure 2 'out of memory'",
+        healthy='NCCL version 2.18.5+cuda12.1',
+        writer='NCCL, src/include/checks.h',
     ),
     Pattern(
         cause='oom_gpu',
         order=Order.RESOURCE,
         pattern='CU(?:BLAS|DNN|SOLVER)_STATUS_ALLOC_FAILED',
-        example='RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`',
+        example=(
+            'RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling '
+            '`cublasCreate(handle)`'
+        ),
+        healthy=_CUBLAS_TWICE,
+        writer='PyTorch, aten/src/ATen/cuda/Exceptions.h',
         is_raised=True,
     ),
     Pattern(
         cause='oom_gpu',
         order=Order.RESOURCE,
         pattern='Unable to find a valid cuDNN algorithm',
-        example='RuntimeError: Unable to find a valid cuDNN algorithm to run convolution',
+        example=(
+            'RuntimeError: Unable to find a valid cuDNN algorithm to run convolution'
+        ),
+        healthy=_CUDNN_TWICE,
+        writer='PyTorch, aten/src/ATen/native/cudnn/Conv_v7.cpp',
         is_raised=True,
     ),
     Pattern(
         cause='oom_gpu',
         order=Order.RESOURCE,
         pattern='unable to find an engine to execute this computation',
-        example='RuntimeError: GET was unable to find an engine to execute this computation',
+        example=(
+            'RuntimeError: GET was unable to find an engine to execute this computation'
+        ),
+        healthy=_CUDNN_TWICE,
+        writer='PyTorch, aten/src/ATen/native/cudnn/Conv_v8.cpp',
         is_raised=True,
     ),
     Pattern(
@@ -771,37 +1182,58 @@ PATTERNS = (
         order=Order.RESOURCE,
         pattern='uncorrectable ECC error',
         example='RuntimeError: CUDA error: uncorrectable ECC error encountered',
+        healthy=(
+            '| GPU  Name                 Persistence-M| Bus-Id        Disp.A | '
+            'Volatile Uncorr. ECC |'
+        ),
+        writer='CUDA, cudaGetErrorString',
         is_sure=True,
         is_raised=True,
-        healthy='Volatile Uncorr. ECC 0, Xid errors: none',
     ),
     Pattern(
         cause='gpu_lost',
         order=Order.RESOURCE,
         pattern='over nvlink or a hardware error',
-        example='RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error',
+        example=(
+            'RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink '
+            'or a hardware error'
+        ),
+        healthy=(
+            'gpu7:27106:27302 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via '
+            'P2P/CUMEM/read'
+        ),
+        writer='CUDA, cudaGetErrorString',
         is_raised=True,
     ),
     Pattern(
         cause='shm_full',
         order=Order.RESOURCE,
         pattern=r'\[Errno 28\] No space left on device',
-        example="OSError: [Errno 28] No space left on device: '/dev/shm/x'",
+        example=(
+            '  File "/usr/lib/python3.8/multiprocessing/synchronize.py", line 57, in '
+            '__init__\n'
+            'OSError: [Errno 28] No space left on device'
+        ),
+        healthy=_SHMEM_NOTE,
+        writer='Python, Lib/multiprocessing/synchronize.py',
         needs='shm',
     ),
     Pattern(
         cause='disk_full',
         order=Order.RESOURCE,
         pattern='Disk quota exceeded(?:$|[^ ])',
-        example="cp: error writing 'a': Disk quota exceeded",
+        example="cp: error writing 'epoch_3.pth': Disk quota exceeded",
+        healthy='Disk quotas for user bob (uid 1000): none',
+        writer='any program, by the strerror of glibc',
         is_sure=True,
-        healthy='Disk quota exceeded for user bob',
     ),
     Pattern(
         cause='disk_full',
         order=Order.RESOURCE,
         pattern=r'\[Errno 122\]',
         example='OSError: [Errno 122] Disk quota exceeded',
+        healthy='Disk quotas for user bob (uid 1000): none',
+        writer='Python, OSError',
         is_sure=True,
     ),
     Pattern(
@@ -809,6 +1241,8 @@ PATTERNS = (
         order=Order.RESOURCE,
         pattern='database or disk is full',
         example='sqlite3.OperationalError: database or disk is full',
+        healthy=NoNeighbour.RAISED,
+        writer='SQLite, src/main.c',
         is_sure=True,
     ),
     Pattern(
@@ -816,34 +1250,57 @@ PATTERNS = (
         order=Order.RESOURCE,
         pattern=r'(?i:(?:: |\[Errno 28\] )no space left on device)',
         example='OSError: [Errno 28] No space left on device',
+        healthy='/dev/sda1       1.8T  1.7T   20G  99% /scratch',
+        writer='Python, OSError',
         is_sure=True,
     ),
     Pattern(
         cause='disk_full',
         order=Order.HINTED,
         pattern='PytorchStreamWriter failed writing',
-        example='RuntimeError: [enforce fail at inline_container.cc:471] . PytorchStreamWriter failed writing file data/228: file write failed',
+        example=(
+            'RuntimeError: [enforce fail at inline_container.cc:471] . '
+            'PytorchStreamWriter failed writing file data/228: file write failed'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='PyTorch, caffe2/serialize/inline_container.cc',
         is_raised=True,
     ),
     Pattern(
         cause='disk_full',
         order=Order.HINTED,
         pattern=r'inline_container\.cc.*unexpected pos',
-        example='RuntimeError: [enforce fail at inline_container.cc:337] . unexpected pos 190007680 vs 190007572',
+        example=(
+            'RuntimeError: [enforce fail at inline_container.cc:337] . unexpected pos '
+            '190007680 vs 190007572'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='PyTorch, caffe2/serialize/inline_container.cc',
         is_raised=True,
     ),
     Pattern(
         cause='disk_full',
         order=Order.HINTED,
         pattern='No usable temporary directory found',
-        example="FileNotFoundError: [Errno 2] No usable temporary directory found in ['/tmp', '/var/tmp']",
+        example=(
+            'FileNotFoundError: [Errno 2] No usable temporary directory found in '
+            "['/tmp', '/var/tmp', '/usr/tmp', '/work']"
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='Python, Lib/tempfile.py',
         is_raised=True,
     ),
     Pattern(
         cause='oom_host',
         order=Order.RESOURCE,
         pattern="DefaultCPUAllocator: (?:can't allocate|not enough) memory",
-        example="RuntimeError: [enforce fail at alloc_cpu.cpp:75] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 5308416 bytes.",
+        example=(
+            'RuntimeError: [enforce fail at alloc_cpu.cpp:75] err == 0. '
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 5308416 "
+            'bytes. Error code 12 (Cannot allocate memory)'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='PyTorch, c10/core/impl/alloc_cpu.cpp',
         is_sure=True,
         is_raised=True,
     ),
@@ -852,6 +1309,8 @@ PATTERNS = (
         order=Order.RESOURCE,
         pattern=r'\[Errno 12\]',
         example='OSError: [Errno 12] Cannot allocate memory',
+        healthy=NoNeighbour.RAISED,
+        writer='Python, OSError',
         is_sure=True,
         is_raised=True,
     ),
@@ -859,7 +1318,12 @@ PATTERNS = (
         cause='oom_host',
         order=Order.RESOURCE,
         pattern='OSError: .*Cannot allocate memory',
-        example='OSError: [Errno 12] Cannot allocate memory',
+        example=(
+            'OSError: /env/lib/libcudart.so.11.0: failed to map segment from shared '
+            'object: Cannot allocate memory'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='glibc, elf/dl-load.c',
         is_sure=True,
         is_raised=True,
     ),
@@ -867,7 +1331,12 @@ PATTERNS = (
         cause='oom_host',
         order=Order.RESOURCE,
         pattern=r'(?:^|\.)_?(?:Array)?MemoryError\b',
-        example='numpy.core._exceptions._ArrayMemoryError: Unable to allocate 2.2 GiB for an array with shape (8, 4000)',
+        example=(
+            'numpy.core._exceptions._ArrayMemoryError: Unable to allocate 2.20 GiB for '
+            'an array with shape (8, 4000, 6000, 3) and data type float32'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='NumPy, numpy/core/_exceptions.py',
         is_sure=True,
         is_raised=True,
     ),
@@ -875,7 +1344,16 @@ PATTERNS = (
         cause='oom_host',
         order=Order.RESOURCE,
         pattern=r'\(-4:Insufficient memory\)',
-        example="cv2.error: OpenCV(4.5.5) alloc.cpp:73: error: (-4:Insufficient memory) Failed to allocate 1234 bytes in function 'OutOfMemoryError'",
+        example=(
+            'cv2.error: OpenCV(4.5.5) /io/opencv/modules/core/src/alloc.cpp:73: error: '
+            '(-4:Insufficient memory) Failed to allocate 1244160000 bytes in function '
+            "'OutOfMemoryError'"
+        ),
+        healthy=(
+            '[ WARN:0@12.345] global loadsave.cpp:248 findDecoder '
+            "imread_('/data/1.jpg'): can't open/read file: check file path/integrity"
+        ),
+        writer='OpenCV, modules/core/src/alloc.cpp',
         is_sure=True,
         is_raised=True,
     ),
@@ -883,21 +1361,36 @@ PATTERNS = (
         cause='oom_host',
         order=Order.RESOURCE,
         pattern='WinError 1455',
-        example='OSError: [WinError 1455] The operation failed',
+        example=(
+            'OSError: [WinError 1455] The paging file is too small for this operation '
+            r'to complete. Error loading "C:\env\Lib\site-packages\torch\lib\c10.dll"'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='Python, OSError, by the FormatMessage of Windows',
         is_sure=True,
     ),
     Pattern(
         cause='oom_host',
         order=Order.RESOURCE,
         pattern='error code: <1455>',
-        example="RuntimeError: Couldn't open shared file mapping: <00000208E3B91D22>, error code: <1455>",
+        example=(
+            "RuntimeError: Couldn't open shared file mapping: <torch_22884_2321048452>,"
+            ' error code: <1455>'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='PyTorch, aten/src/ATen/MapAllocator.cpp',
         is_sure=True,
     ),
     Pattern(
         cause='oom_host',
         order=Order.RESOURCE,
         pattern='paging file is too small',
-        example='The paging file is too small for this operation to complete.',
+        example=(
+            'ImportError: DLL load failed while importing _C: The paging file is too '
+            'small for this operation to complete.'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='Python, ImportError, by the FormatMessage of Windows',
         is_sure=True,
     ),
     Pattern(
@@ -905,6 +1398,8 @@ PATTERNS = (
         order=Order.RESOURCE,
         pattern='fork: Cannot allocate',
         example='bash: fork: Cannot allocate memory',
+        healthy=NoNeighbour.SILENT,
+        writer='bash, jobs.c',
         is_sure=True,
     ),
     Pattern(
@@ -912,49 +1407,62 @@ PATTERNS = (
         order=Order.RESOURCE,
         pattern='std::bad_alloc',
         example="terminate called after throwing an instance of 'std::bad_alloc'",
+        healthy=NoNeighbour.SILENT,
+        writer='GCC, libstdc++-v3/libsupc++/vterminate.cc',
     ),
     Pattern(
         cause='unused_parameters',
         order=Order.RESOURCE,
         pattern='Expected to have finished reduction',
-        example='RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.',
+        example=(
+            'RuntimeError: Expected to have finished reduction in the prior iteration '
+            'before starting a new one. This error indicates that your module has '
+            'parameters that were not used in producing loss.'
+        ),
+        healthy=(
+            '[W reducer.cpp:1346] Warning: find_unused_parameters=True was specified '
+            'in DDP constructor, but did not find any unused parameters in the forward '
+            'pass.'
+        ),
+        writer='PyTorch, torch/csrc/distributed/c10d/reducer.cpp',
         is_sure=True,
         is_raised=True,
-        healthy='find_unused_parameters=True: reduction of all parameters is expected',
     ),
     Pattern(
         cause='device_assert',
         order=Order.RESOURCE,
         pattern='device-side assert triggered',
         example='RuntimeError: CUDA error: device-side assert triggered',
+        healthy='Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.',
+        writer='CUDA, cudaGetErrorString',
         is_sure=True,
         is_raised=True,
-        healthy='Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.',
     ),
     Pattern(
         cause='port_in_use',
         order=Order.RESOURCE,
         pattern='(?i:address already in use)',
-        example='RuntimeError: The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).',
+        example=(
+            'RuntimeError: The server socket has failed to listen on any local network '
+            'address. The server socket has failed to bind to [::]:29500 (errno: 98 - '
+            'Address already in use).'
+        ),
+        healthy='ERROR: TensorBoard could not bind to port 6006, it was already in use',
+        writer='PyTorch, torch/csrc/distributed/c10d/socket.cpp',
         is_sure=True,
         is_raised=True,
-        healthy='TensorBoard failed to bind: [Errno 98] Address already in use, going on without',
     ),
     Pattern(
         cause='resume_refused',
         order=Order.RESOURCE,
         pattern='Weights only load failed',
-        example='_pickle.UnpicklingError: Weights only load failed. This file can still be loaded',
-        source='torch 2.13.0, torch/serialization.py',
-        is_sure=True,
-        is_raised=True,
-        healthy='FutureWarning: You are using `torch.load` with `weights_only=False`',
-    ),
-    Pattern(
-        cause='resume_refused',
-        order=Order.RESOURCE,
-        pattern='Unsupported global: GLOBAL',
-        example='_pickle.UnpicklingError: Unsupported global: GLOBAL mmengine.logging.history_buffer.HistoryBuffer was not an allowed global',
+        example=(
+            '_pickle.UnpicklingError: Weights only load failed. This file can still be '
+            'loaded, to do so you have two options'
+        ),
+        healthy=_WEIGHTS_ONLY_WARNING,
+        writer='PyTorch, torch/serialization.py',
+        since='1.13',
         is_sure=True,
         is_raised=True,
     ),
@@ -962,62 +1470,102 @@ PATTERNS = (
         cause='resume_refused',
         order=Order.RESOURCE,
         pattern='WeightsUnpickler error',
-        example='_pickle.UnpicklingError: WeightsUnpickler error: Unsupported operand 149',
+        example=(
+            '\tWeightsUnpickler error: Unsupported global: GLOBAL '
+            'mmengine.logging.history_buffer.HistoryBuffer was not an allowed global '
+            'by default.'
+        ),
+        healthy=_WEIGHTS_ONLY_WARNING,
+        writer='PyTorch, torch/serialization.py',
         is_sure=True,
-        is_raised=True,
     ),
     Pattern(
         cause='nan_loss',
         order=Order.RESOURCE,
-        pattern='(?i:loss bec[ao]me infinite or nan|FloatingPointError: .*(?:nan|infin|loss scale))',
-        example='AssertionError: loss become infinite or NaN!',
+        pattern=(
+            '(?i:loss bec[ao]me infinite or nan'
+            '|FloatingPointError: .*(?:nan|infin|loss scale))'
+        ),
+        example='2024/05/01 10:00:00 - mmengine - INFO - loss become infinite or NaN!',
+        healthy=_APEX_OVERFLOW,
+        writer='MMDetection, mmdet/engine/hooks/checkloss_hook.py',
         is_sure=True,
-        healthy='check_nan: the loss is checked for NaN',
     ),
     Pattern(
         cause='nan_loss',
         order=Order.RESOURCE,
         pattern=r'(?i:\bloss is (?:nan|inf),? ?(?:stopping|exit|abort|terminat))',
         example='Loss is nan, stopping training',
+        healthy=_APEX_OVERFLOW,
+        writer='DETR, engine.py, and torchvision, references/detection/engine.py',
         is_sure=True,
     ),
     Pattern(
         cause='nan_loss',
         order=Order.RESOURCE,
         pattern='loss scale already at minimum',
-        example='Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.',
+        example=(
+            'Exception: Current loss scale already at minimum - cannot decrease scale '
+            'anymore. Exiting run.'
+        ),
+        healthy=(
+            '[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, '
+            'reducing to 32768.0'
+        ),
+        writer='DeepSpeed, deepspeed/runtime/fp16/loss_scaler.py',
         is_raised=True,
-        healthy='Current loss scale: 65536',
     ),
     Pattern(
         cause='nan_loss',
         order=Order.RESOURCE,
         pattern='matrix contains invalid numer',
         example='ValueError: matrix contains invalid numeric entries',
+        healthy=NoNeighbour.RAISED,
+        writer='SciPy, scipy/optimize/_lsap.c',
         is_raised=True,
     ),
     Pattern(
         cause='nan_loss',
         order=Order.RESOURCE,
         pattern='returned nan values',
-        example="RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.",
+        example=(
+            "RuntimeError: Function 'MulBackward0' returned nan values in its 0th "
+            'output.'
+        ),
+        healthy=(
+            'UserWarning: Anomaly Detection has been enabled. This mode will increase '
+            'the runtime and should only be enabled for debugging.'
+        ),
+        writer='PyTorch, torch/csrc/autograd/engine.cpp',
         is_raised=True,
     ),
     Pattern(
         cause='config_error',
         order=Order.RESOURCE,
         pattern=r'is not in the .{0,60}\bregistry',
-        example="KeyError: 'RTMDett is not in the mmdet::model registry. Please check'",
-        source='mmengine 0.10.7, mmengine/registry/build_functions.py',
+        example=(
+            "KeyError: 'RTMDett is not in the mmdet::model registry. Please check "
+            'whether the value of `RTMDett` is correct or it was registered as '
+            "expected.'"
+        ),
+        healthy=(
+            'Failed to search registry with scope "mmdet" in the "optim_wrapper" '
+            'registry tree. As a workaround, the current "optim_wrapper" registry in '
+            '"mmengine" is used to build instance.'
+        ),
+        writer='MMEngine, mmengine/registry/build_functions.py',
         is_sure=True,
         is_raised=True,
-        healthy='The registry has 12 modules; timeout option: 0',
     ),
     Pattern(
         cause='config_error',
         order=Order.RESOURCE,
         pattern="'ConfigDict' object has no attribute",
-        example="AttributeError: 'ConfigDict' object has no attribute 'train_dataloder'",
+        example=(
+            "AttributeError: 'ConfigDict' object has no attribute 'train_dataloder'"
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='MMEngine, mmengine/config/config.py',
         is_sure=True,
         is_raised=True,
     ),
@@ -1025,8 +1573,12 @@ PATTERNS = (
         cause='config_error',
         order=Order.RESOURCE,
         pattern='Duplicate key is not allowed among bases',
-        example="KeyError: 'Duplicate key is not allowed among bases. Duplicate keys: ..'",
-        source='mmengine 0.10.7, mmengine/config/config.py',
+        example=(
+            'KeyError: "Duplicate key is not allowed among bases. Duplicate keys: '
+            "{'model'}\""
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='MMEngine, mmengine/config/config.py',
         is_sure=True,
         is_raised=True,
     ),
@@ -1034,8 +1586,13 @@ PATTERNS = (
         cause='config_error',
         order=Order.RESOURCE,
         pattern='Failed to import custom modules',
-        example="ImportError: Failed to import custom modules from ['a'], allow_failed_imports=False",
-        source='mmengine 0.10.7, mmengine/config/config.py',
+        example=(
+            "ImportError: Failed to import custom modules from {'imports': "
+            "['projects.mine'], 'allow_failed_imports': False}, the current sys.path "
+            'is: '
+        ),
+        healthy='UserWarning: projects.mine failed to import and is ignored.',
+        writer='MMEngine, mmengine/config/config.py',
         is_sure=True,
         is_raised=True,
     ),
@@ -1044,7 +1601,8 @@ PATTERNS = (
         order=Order.RESOURCE,
         pattern='Only py/yml/yaml/json type are supported',
         example='OSError: Only py/yml/yaml/json type are supported now!',
-        source='mmengine 0.10.7, mmengine/config/config.py',
+        healthy=NoNeighbour.RAISED,
+        writer='MMEngine, mmengine/config/config.py',
         is_sure=True,
         is_raised=True,
     ),
@@ -1053,6 +1611,8 @@ PATTERNS = (
         order=Order.RESOURCE,
         pattern=r'^omegaconf\.',
         example='omegaconf.errors.ConfigAttributeError: Missing key lr',
+        healthy=NoNeighbour.RAISED,
+        writer='OmegaConf, omegaconf/errors.py',
         is_sure=True,
         is_raised=True,
     ),
@@ -1060,25 +1620,45 @@ PATTERNS = (
         cause='config_error',
         order=Order.RESOURCE,
         pattern=r'^hydra\.',
-        example='hydra.errors.MissingConfigException: Cannot find primary config',
+        example=(
+            'hydra.errors.MissingConfigException: Cannot find primary config '
+            "'confg'. Check that it's in your config search path."
+        ),
+        healthy=_HYDRA_WARNS,
+        writer='Hydra, hydra/errors.py',
         is_sure=True,
         is_raised=True,
     ),
     Pattern(
         cause='config_error',
         order=Order.RESOURCE,
-        pattern='(?:prefetch_factor|persistent_workers|timeout) option (?:could|needs|should)',
-        example='ValueError: prefetch_factor option could only be specified in multiprocessing.',
-        source='torch 2.13.0, torch/utils/data/dataloader.py',
+        pattern=(
+            '(?:num_workers|prefetch_factor|persistent_workers|timeout) option '
+            '(?:could|needs|should)'
+        ),
+        example=(
+            'ValueError: prefetch_factor option could only be specified in '
+            'multiprocessing.let num_workers > 0 to enable multiprocessing, otherwise '
+            'set prefetch_factor to None.'
+        ),
+        healthy=_MANY_WORKERS,
+        writer='PyTorch, torch/utils/data/dataloader.py',
         is_sure=True,
         is_raised=True,
-        healthy='UserWarning: persistent_workers is off',
     ),
     Pattern(
         cause='config_error',
         order=Order.RESOURCE,
         pattern='does not matches the length of',
-        example='AssertionError: The `num_classes` (80) in Shared2FCBBoxHead does not matches the length of `CLASSES` 3) in CocoDataset',
+        example=(
+            'AssertionError: The `num_classes` (80) in Shared2FCBBoxHead of FasterRCNN '
+            'does not matches the length of `classes` 3) in CocoDataset'
+        ),
+        healthy=(
+            'Please set `classes` in the CocoDataset `metainfo` andcheck if it is '
+            'consistent with the `num_classes` of head'
+        ),
+        writer='MMDetection, mmdet/engine/hooks/num_class_check_hook.py',
         is_sure=True,
         is_raised=True,
     ),
@@ -1086,7 +1666,9 @@ PATTERNS = (
         cause='config_error',
         order=Order.RESOURCE,
         pattern='(?:not a valid|Non-existent) config key',
-        example="KeyError: 'CLASS_CENTER_FEA_INIT is not a valid config key'",
+        example="KeyError: 'Non-existent config key: SOLVER.BASE_LRR'",
+        healthy=NoNeighbour.RAISED,
+        writer='YACS, yacs/config.py',
         is_sure=True,
         is_raised=True,
     ),
@@ -1095,6 +1677,8 @@ PATTERNS = (
         order=Order.HINTED,
         pattern='Class values must be smaller than num_classes',
         example='RuntimeError: Class values must be smaller than num_classes.',
+        healthy=NoNeighbour.RAISED,
+        writer='PyTorch, aten/src/ATen/native/Onehot.cpp',
         is_raised=True,
     ),
     Pattern(
@@ -1102,6 +1686,8 @@ PATTERNS = (
         order=Order.RESOURCE,
         pattern=r'^\S+(?:\.py|torchrun|train): error:\s',
         example='train.py: error: unrecognized arguments: --wrok-dir x',
+        healthy='usage: train.py [-h] [--work-dir WORK_DIR] [--amp] config',
+        writer='Python, Lib/argparse.py',
         is_sure=True,
     ),
     Pattern(
@@ -1109,6 +1695,8 @@ PATTERNS = (
         order=Order.RESOURCE,
         pattern="^Could not override '",
         example="Could not override 'model.lrr'.",
+        healthy=_HYDRA_WARNS,
+        writer='Hydra, hydra/_internal/config_loader_impl.py',
         is_sure=True,
     ),
     Pattern(
@@ -1116,13 +1704,16 @@ PATTERNS = (
         order=Order.RESOURCE,
         pattern='unexpected keyword arg',
         example=(
-            '  File "/env/mmengine/registry/build_functions.py", line 121, in build_from_cfg\n'
-            "TypeError: class `A` in b.py: __init__() got an unexpected keyword argument 'c'"
+            '  File "/env/mmengine/registry/build_functions.py", line 121, in '
+            'build_from_cfg\n'
+            'TypeError: class `FasterRCNN` in mmdet/models/detectors/faster_rcnn.py: '
+            "__init__() got an unexpected keyword argument 'backbonee'"
         ),
+        healthy='unexpected key in source state_dict: fc.weight, fc.bias',
+        writer='Python and MMEngine, mmengine/registry/build_functions.py',
         is_sure=True,
         is_raised=True,
         needs='config',
-        healthy='unexpected key in source state_dict: fc.weight, fc.bias',
     ),
     Pattern(
         cause='config_error',
@@ -1132,6 +1723,8 @@ PATTERNS = (
             '  File "/env/mmengine/config/config.py", line 496, in fromfile\n'
             "SyntaxError: '(' was never closed"
         ),
+        healthy=NoNeighbour.RAISED,
+        writer='Python',
         is_raised=True,
         needs='config',
     ),
@@ -1143,6 +1736,8 @@ PATTERNS = (
             '  File "/usr/lib/python3.10/logging/__init__.py", line 1103, in emit\n'
             'OSError: [Errno 5] Input/output error'
         ),
+        healthy=NoNeighbour.RAISED,
+        writer='Python, OSError',
         is_raised=True,
         needs='terminal',
     ),
@@ -1150,21 +1745,33 @@ PATTERNS = (
         cause='storage_stalled',
         order=Order.WORKER,
         pattern='Stale (?:NFS )?file handle',
-        example='OSError: Stale file handle',
+        example="OSError: [Errno 116] Stale file handle: '/nfs/coco/train/1.jpg'",
+        healthy=NoNeighbour.RAISED,
+        writer='Python, OSError',
         is_raised=True,
     ),
     Pattern(
         cause='storage_stalled',
         order=Order.WORKER,
         pattern=r'\[Errno 1(?:07|08|12|16)\]',
-        example='OSError: [Errno 116] stale',
+        example=(
+            'OSError: [Errno 108] Cannot send after transport endpoint shutdown: '
+            "'/scratch/train/a.jpg'"
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='Python, OSError',
         is_raised=True,
     ),
     Pattern(
         cause='storage_stalled',
         order=Order.WORKER,
         pattern='Transport endpoint is not connected',
-        example='OSError: Transport endpoint is not connected',
+        example=(
+            'OSError: [Errno 107] Transport endpoint is not connected: '
+            "'/mnt/gcs/coco/1.jpg'"
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='Python, OSError',
         is_raised=True,
     ),
     Pattern(
@@ -1172,85 +1779,129 @@ PATTERNS = (
         order=Order.WORKER,
         pattern=r'\[Errno 5\]',
         example="OSError: [Errno 5] Input/output error: '/data/1.jpg'",
+        healthy=NoNeighbour.RAISED,
+        writer='Python, OSError',
         is_raised=True,
     ),
     Pattern(
         cause='storage_stalled',
         order=Order.WORKER,
         pattern=r'\berrno = 5\b',
-        example="OSError: Unable to open file (file read failed: errno = 5, error message = 'Input/output error')",
+        example=(
+            '  File "h5py/h5f.pyx", line 88, in h5py.h5f.open\n'
+            'OSError: Unable to open file (file read failed: time = Fri Oct 15 '
+            '11:49:15 2021\n'
+            ", filename = '/data/coco.h5', file descriptor = 23, errno = 5, error "
+            "message = 'Input/output error', buf = 0x7fffbbfb0078, total read size = 8"
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='HDF5, src/H5FDsec2.c',
+        since='2021',
         is_raised=True,
     ),
     Pattern(
         cause='oom_host',
         order=Order.WORKER,
         pattern='DataLoader worker .*killed by signal: Killed',
-        example='RuntimeError: DataLoader worker (pid 4123) is killed by signal: Killed.',
+        example=(
+            'RuntimeError: DataLoader worker (pid 4123) is killed by signal: Killed.'
+        ),
+        healthy=_MANY_WORKERS,
+        writer='PyTorch, torch/csrc/DataLoader.cpp',
         victim='worker',
     ),
     Pattern(
         cause='worker_killed',
         order=Order.WORKER,
-        pattern='DataLoader worker .*killed by signal: (?:Segm|Abort|Illegal|Floating|Trace)',
-        example='RuntimeError: DataLoader worker (pid 9) is killed by signal: Aborted.',
+        pattern=(
+            'DataLoader worker .*killed by signal: '
+            '(?:Segm|Abort|Illegal|Floating|Trace)'
+        ),
+        example=(
+            'RuntimeError: DataLoader worker (pid 1657) is killed by signal: '
+            'Segmentation fault.'
+        ),
+        healthy=_MANY_WORKERS,
+        writer='PyTorch, torch/csrc/DataLoader.cpp',
         is_sure=True,
-        healthy='UserWarning: This DataLoader will create 16 worker processes in total.',
     ),
     Pattern(
         cause='worker_killed',
         order=Order.WORKER,
-        pattern='Unexpected (?:segmentation fault|floating.point exception) encountered in worker',
+        pattern=(
+            'Unexpected (?:segmentation fault|floating.point exception) encountered '
+            'in worker'
+        ),
         example='ERROR: Unexpected segmentation fault encountered in worker.',
+        healthy=_MANY_WORKERS,
+        writer='PyTorch, torch/csrc/DataLoader.cpp',
         is_sure=True,
     ),
     Pattern(
         cause='unknown',
         order=Order.LOST,
         pattern='DataLoader worker .*killed by signal: Terminated',
-        example='RuntimeError: DataLoader worker (pid 88) is killed by signal: Terminated.',
+        example=(
+            'RuntimeError: DataLoader worker (pid 88) is killed by signal: Terminated.'
+        ),
+        healthy=_MANY_WORKERS,
+        writer='PyTorch, torch/csrc/DataLoader.cpp',
         victim='terminated',
     ),
     Pattern(
         cause='worker_killed',
         order=Order.LOST,
         pattern='DataLoader worker .*(?:killed by signal:|exited unexpectedly)',
-        example='RuntimeError: DataLoader worker (pid 9) is killed by signal: Aborted.',
-        source='torch 2.13.0, torch/utils/data/dataloader.py',
+        example='RuntimeError: DataLoader worker (pid(s) 4743) exited unexpectedly',
+        healthy=_MANY_WORKERS,
+        writer='PyTorch, torch/utils/data/dataloader.py',
     ),
     Pattern(
         cause='worker_stuck',
         order=Order.WORKER,
         pattern=r'DataLoader timed out after [\d.]+ sec',
         example='RuntimeError: DataLoader timed out after 60 seconds',
-        source='torch 2.13.0, torch/utils/data/dataloader.py',
+        healthy='    timeout=60,',
+        writer='PyTorch, torch/utils/data/dataloader.py',
         is_sure=True,
         is_raised=True,
-        healthy='DataLoader timeout is 60 seconds',
     ),
     Pattern(
         cause='sample_raised',
         order=Order.WRAPPED,
         pattern=r'Caught (?!KeyboardInterrupt)\w+ in DataLoader worker process',
-        example='FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 2.',
-        source='torch 2.13.0, torch/utils/data/_utils/worker.py',
+        example=(
+            'FileNotFoundError: Caught FileNotFoundError in DataLoader worker process '
+            '2.'
+        ),
+        healthy='Corrupt JPEG data: premature end of data segment',
+        writer='PyTorch, torch/_utils.py',
         is_sure=True,
-        healthy='Exceptions in DataLoader worker processes are caught',
     ),
     Pattern(
         cause='worker_killed',
         order=Order.AFTER,
         pattern=r'^(?:Connection(?:Reset|Refused)|EOF|BrokenPipe)Error\b',
         example=(
-            '  File "/env/torch/utils/data/_utils/pin_memory.py", line 49, in _pin_memory_loop\n'
+            '  File "/env/torch/utils/data/_utils/pin_memory.py", line 49, in '
+            '_pin_memory_loop\n'
             'ConnectionResetError: [Errno 104] Connection reset by peer'
         ),
+        healthy='wandb: Network error (ConnectionError), entering retry loop.',
+        writer='Python, OSError',
         needs='loader',
     ),
     Pattern(
         cause='unknown',
         order=Order.WRAPPED,
         pattern=r'^[\w.]*Error\b',
-        example='RuntimeError: DataLoader worker (pid 88) is killed by signal: Terminated.',
+        example=(
+            '  File "C:\\env\\lib\\multiprocessing\\spawn.py", line 134, in '
+            '_check_not_importing_main\n'
+            'RuntimeError:'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='Python, Lib/multiprocessing/spawn.py',
         is_raised=True,
         needs='spawn',
     ),
@@ -1259,9 +1910,10 @@ PATTERNS = (
         order=Order.WRAPPED,
         pattern=r'^[\w.]*Exception\b',
         example=(
-            '  File "C:\\env\\lib\\multiprocessing\\spawn.py", line 134, in _check_not_importing_main\n'
-            'some.Exception'
+            '  File "C:\\env\\lib\\multiprocessing\\spawn.py", line 125, in _main\n'
+            'Exception: no images in D:\\data\\coco'
         ),
+        healthy=NoNeighbour.RAISED,
         is_raised=True,
         needs='spawn',
     ),
@@ -1270,23 +1922,26 @@ PATTERNS = (
         order=Order.AFTER,
         pattern='Pin memory thread exited unexpectedly',
         example='RuntimeError: Pin memory thread exited unexpectedly',
-        source='torch 2.13.0, torch/utils/data/dataloader.py',
+        healthy='    pin_memory=True,',
+        writer='PyTorch, torch/utils/data/dataloader.py',
         is_raised=True,
-        healthy='pin_memory: True, the pin memory thread starts',
     ),
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
         pattern=r'(?:^|[\]\)]\s?|\ds)Killed(?:: 9)?$',
         example='Killed',
+        healthy=_BASH_DONE,
+        writer='bash, jobs.c',
         victim='process',
-        healthy='Killed jobs are listed by seff',
     ),
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
         pattern='^已杀死$',
         example='已杀死',
+        healthy=_BASH_DONE,
+        writer='bash, jobs.c, by the strsignal of glibc, po/zh_CN.po',
         victim='process',
     ),
     Pattern(
@@ -1294,35 +1949,50 @@ PATTERNS = (
         order=Order.KILLED,
         pattern=r'^zsh: killed\b',
         example='zsh: killed     python tools/train.py',
+        healthy='[1]  + done       python tools/train.py',
+        writer='zsh, Src/jobs.c',
         victim='process',
     ),
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
         pattern=r'line \d+:\s+\d+ Killed\b',
-        example='run.sh: line 28:  8156 Killed                  python tools/train.py cfg.py',
+        example=(
+            'run.sh: line 28:  8156 Killed                  python tools/train.py a.py'
+        ),
+        healthy=_BASH_DONE,
+        writer='bash, jobs.c',
         victim='process',
     ),
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
         pattern=r'^\[\d+\]\+?\s+\d* ?Killed\b',
-        example='[1]+  8156 Killed                  python tools/train.py',
+        example='[1]+  Killed                  python tools/train.py',
+        healthy=_BASH_DONE,
+        writer='bash, jobs.c',
         victim='process',
     ),
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
-        pattern=r'(?i:exit(?:ed)?(?: with)?[ _]?(?:status|code)?[ :=]+137(?:$|[^ \w]| \())',
+        pattern=(
+            r'(?i:exit(?:ed)?(?: with)?[ _]?(?:status|code)?[ :=]+137(?:$|[^ \w]| \())'
+        ),
         example='trainer-1 exited with code 137',
+        healthy='trainer-1 exited with code 0',
+        writer='Docker Compose',
         victim='process',
-        healthy='exited with code 0',
     ),
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
         pattern=r'terminated by signal (?:SIGKILL|9)\b',
-        example="fish: Job 1, 'python train.py' terminated by signal SIGKILL (Forced quit)",
+        example=(
+            "fish: Job 1, 'python train.py' terminated by signal SIGKILL (Forced quit)"
+        ),
+        healthy="fish: Job 1, 'python tools/train.py &' has ended",
+        writer='fish',
         victim='process',
     ),
     Pattern(
@@ -1330,22 +2000,32 @@ PATTERNS = (
         order=Order.KILLED,
         pattern='code=killed, status=9',
         example='train.service: Main process exited, code=killed, status=9/KILL',
+        healthy='train.service: Deactivated successfully.',
+        writer='systemd, src/core/unit.c',
         victim='process',
-        healthy='train.service: Main process exited, code=exited, status=0/SUCCESS',
     ),
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
         pattern=r'\(exitcode: -9\)',
-        example='failed (exitcode: -9) local_rank: 3 (pid: 812917) of binary: /env/bin/python',
-        source='torch 2.13.0, torch/distributed/elastic/multiprocessing/api.py',
+        example=(
+            'ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) '
+            'local_rank: 3 (pid: 812917) of binary: /env/bin/python'
+        ),
+        healthy=_TORCHRUN_ENDED,
+        writer='PyTorch, torch/distributed/elastic/multiprocessing/api.py',
         victim='rank',
     ),
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
         pattern='exited on signal 9',
-        example='mpirun noticed that process rank 3 with PID 11920 on node gpu7 exited on signal 9 (Killed).',
+        example=(
+            'mpirun noticed that process rank 3 with PID 11920 on node gpu7 exited on '
+            'signal 9 (Killed).'
+        ),
+        healthy=_MPIRUN_BOUND,
+        writer='Open MPI, mpirun',
         victim='rank',
     ),
     Pattern(
@@ -1353,29 +2033,44 @@ PATTERNS = (
         order=Order.KILLED,
         pattern='KILLED BY SIGNAL: 9',
         example='=   KILLED BY SIGNAL: 9 (Killed)',
+        healthy=_INTEL_MPI_STARTS,
+        writer='Intel MPI, mpiexec.hydra',
         victim='rank',
     ),
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
         pattern='died with <Signals.SIGKILL',
-        example="subprocess.CalledProcessError: Command '['python']' died with <Signals.SIGKILL: 9>.",
+        example=(
+            "subprocess.CalledProcessError: Command '['/opt/conda/bin/python', '-u', "
+            "'./tools/train.py']' died with <Signals.SIGKILL: 9>."
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='Python, Lib/subprocess.py',
         victim='rank',
     ),
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
         pattern='exits with return code = -9',
-        example="[launch.py:434:sigkill_handler] ['python', 'main.py'] exits with return code = -9",
+        example=(
+            '[2023-09-10 11:45:59,870] [ERROR] [launch.py:434:sigkill_handler] '
+            "['/usr/bin/python3', '-u', 'main.py'] exits with return code = -9"
+        ),
+        healthy=_DEEPSPEED_ENDED,
+        writer='DeepSpeed, deepspeed/launcher/launch.py',
         victim='rank',
-        healthy='[launch.py:348:main] Process 6293 exits successfully.',
     ),
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
         pattern='terminated with signal SIGKILL',
-        example='torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGKILL',
-        source='torch 2.13.0, torch/multiprocessing/spawn.py',
+        example=(
+            'torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated '
+            'with signal SIGKILL'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='PyTorch, torch/multiprocessing/spawn.py',
         victim='rank',
     ),
     Pattern(
@@ -1383,17 +2078,21 @@ PATTERNS = (
         order=Order.KILLED_TOO,
         pattern=r'srun: error: .*\btasks? [\d,-]+: Killed',
         example='srun: error: gpu1: task 0: Killed',
+        healthy=_SRUN_ALLOCATED,
+        writer='Slurm, srun',
         victim='rank',
-        healthy='srun: gpu1: task 0: Completed',
     ),
     Pattern(
         cause='oom_host',
         order=Order.KILLED_TOO,
         pattern=r'exitcode\s+: -9\b',
-        example=('Root Cause (first observed failure):\n  exitcode  : -9 (pid: 2630)'),
+        example=(
+            'Root Cause (first observed failure):\n[0]:\n  exitcode  : -9 (pid: 2630)'
+        ),
+        healthy=_TORCHRUN_ENDED,
+        writer='PyTorch, torch/distributed/elastic/multiprocessing/errors/__init__.py',
         victim='rank',
         needs='root',
-        healthy='  exitcode  : 0 (pid: 2630)',
     ),
     Pattern(
         cause='oom_host',
@@ -1401,8 +2100,11 @@ PATTERNS = (
         pattern=r'Signal 9 \(SIGKILL\) received',
         example=(
             'Root Cause (first observed failure):\n'
+            '[0]:\n'
             '  traceback : Signal 9 (SIGKILL) received by PID 2630'
         ),
+        healthy=_TORCHRUN_ENDED,
+        writer='PyTorch, torch/distributed/elastic/multiprocessing/errors/__init__.py',
         victim='rank',
         needs='root',
     ),
@@ -1410,36 +2112,66 @@ PATTERNS = (
         cause='rank_waits',
         order=Order.PEERS,
         pattern='Watchdog caught collective operation timeout',
-        example='[Rank 7] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4486)',
+        example=(
+            '[E ProcessGroupNCCL.cpp:458] [Rank 0] Watchdog caught collective '
+            'operation timeout: WorkNCCL(SeqNum=96120, OpType=ALLREDUCE, '
+            'Timeout(ms)=1800000) ran for 1802212 milliseconds before timing out.'
+        ),
+        healthy=_WATCHDOG_STARTS,
+        writer='PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp',
         is_sure=True,
     ),
     Pattern(
         cause='rank_waits',
         order=Order.PEERS,
         pattern=r'ran for \d+ milliseconds before timing out',
-        example='WorkNCCL(SeqNum=4486) ran for 600013 milliseconds before timing out.',
+        example=(
+            'RuntimeError: [Rank 0] Caught collective operation timeout: '
+            'WorkNCCL(OpType=ALLREDUCE, TensorShape=[1], Timeout(ms)=10000) ran for '
+            '10003 milliseconds before timing out.'
+        ),
+        healthy='TIMEOUT(ms): 1800000',
+        writer='PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp',
         is_sure=True,
-        healthy='NCCL_TIMEOUT is 600000 milliseconds',
     ),
     Pattern(
         cause='rank_waits',
         order=Order.PEERS,
         pattern=r'Timed out waiting \d+ ?ms for',
-        example='RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete',
+        example=(
+            'RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:'
+            '81] Timed out waiting 1800000ms for recv operation to complete'
+        ),
+        healthy=_GLOO_CONNECTED,
+        writer='Gloo, gloo/transport/tcp/unbound_buffer.cc',
         is_sure=True,
     ),
     Pattern(
         cause='rank_waits',
         order=Order.PEERS,
         pattern='failed to pass monitoredBarrier',
-        example='RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 1800000 ms',
+        example=(
+            'RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in '
+            '1800000 ms'
+        ),
+        healthy=_GLOO_CONNECTED,
+        writer='PyTorch, torch/csrc/distributed/c10d/ProcessGroupGloo.cpp',
         is_sure=True,
     ),
     Pattern(
         cause='rank_waits',
         order=Order.PEERS,
         pattern='(?i:timed out .{0,60}(?:store.based barrier|process group))',
-        example='RuntimeError: Timed out initializing process group in store based barrier on rank: 0',
+        example=(
+            'torch.distributed.DistStoreError: Timed out initializing process group in '
+            'store based barrier on rank 0, for key: store_based_barrier_key:1 '
+            '(world_size=8, num_workers_joined=7, timeout=0:30:00'
+        ),
+        healthy=(
+            'Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 '
+            'with 2 nodes.'
+        ),
+        writer='PyTorch, torch/distributed/distributed_c10d.py',
         is_sure=True,
         is_raised=True,
     ),
@@ -1447,7 +2179,15 @@ PATTERNS = (
         cause='rank_waits',
         order=Order.PEERS,
         pattern=r'Timed out after \d+ seconds waiting for clients',
-        example='torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 1/2 clients joined.',
+        example=(
+            'torch.distributed.DistStoreError: Timed out after 901 seconds waiting for '
+            'clients. 1/2 clients joined.'
+        ),
+        healthy=(
+            '[I socket.cpp:522] [c10d - debug] The server socket has started to listen '
+            'on [::]:29500.'
+        ),
+        writer='PyTorch, torch/csrc/distributed/c10d/TCPStore.cpp',
         is_sure=True,
         is_raised=True,
     ),
@@ -1455,7 +2195,15 @@ PATTERNS = (
         cause='rank_waits',
         order=Order.PEERS,
         pattern='client socket has timed out',
-        example='torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to connect',
+        example=(
+            'torch.distributed.DistNetworkError: The client socket has timed out after '
+            '600000ms while trying to connect to (10.0.0.1, 29500).'
+        ),
+        healthy=(
+            '[W socket.cpp:601] [c10d] The client socket has failed to connect to '
+            '[node1]:29500 (errno: 111 - Connection refused).'
+        ),
+        writer='PyTorch, torch/csrc/distributed/c10d/socket.cpp',
         is_sure=True,
         is_raised=True,
     ),
@@ -1463,7 +2211,12 @@ PATTERNS = (
         cause='rank_waits',
         order=Order.PEERS,
         pattern='Detected mismatch between collectives on ranks',
-        example='RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: ALLREDUCE',
+        example=(
+            'RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is '
+            'running collective: CollectiveFingerPrint(OpType=ALLREDUCE'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='PyTorch, torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp',
         is_sure=True,
         is_raised=True,
     ),
@@ -1471,242 +2224,374 @@ PATTERNS = (
         cause='rank_waits',
         order=Order.PEER_GONE,
         pattern='Some NCCL operations have failed or timed out',
-        example='[Rank 7] Some NCCL operations have failed or timed out. Due to the asynchronous nature',
+        example=(
+            '[E ProcessGroupNCCL.cpp:474] Some NCCL operations have failed or timed '
+            'out. Due to the asynchronous nature of CUDA kernels, subsequent GPU '
+            'operations might run on corrupted/incomplete data.'
+        ),
+        healthy=_WATCHDOG_STARTS,
+        writer='PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.PEER_GONE,
-        pattern='(?i:remote process exited or there was a network error|ncclRemoteError)',
-        example='DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1269, remote process exited or there was a network error',
+        pattern=(
+            '(?i:remote process exited or there was a network error|ncclRemoteError)'
+        ),
+        example=(
+            'torch.distributed.DistBackendError: NCCL error in: '
+            'ProcessGroupNCCL.cpp:1269, remote process exited or there was a network '
+            'error, NCCL version 2.18.1'
+        ),
         healthy='NCCL version 2.18.5+cuda12.1',
+        writer='NCCL, src/init.cc',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.PEER_GONE,
-        pattern=r'(?i:(?:gloo|pair\.cc|NCCL|c10d|TCPStore).*closed by (?:remote )?peer)',
-        example='RuntimeError: [../gloo/transport/tcp/pair.cc:598] Connection closed by peer [127.0.0.1]:10895',
-        healthy='Connections closed by the gateway: 0',
+        pattern=(
+            r'(?i:(?:gloo|pair\.cc|NCCL|c10d|TCPStore).*closed by (?:remote )?peer)'
+        ),
+        example=(
+            'RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] '
+            'Connection closed by peer [127.0.0.1]:10895'
+        ),
+        healthy=_GLOO_CONNECTED,
+        writer='Gloo, gloo/transport/tcp/pair.cc',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.PEER_GONE,
         pattern=r'(?i:(?:gloo|pair\.cc|NCCL|c10d|TCPStore).*reset by peer)',
-        example='[W socket.cpp:464] [c10d] TCPStore: Connection reset by peer',
+        example=(
+            'RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:525] Read '
+            'error [127.0.0.1]:3324: Connection reset by peer'
+        ),
+        healthy=_GLOO_CONNECTED,
+        writer='Gloo, gloo/transport/tcp/pair.cc',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.PEER_GONE,
         pattern='watchdog got stuck',
-        example="ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress",
+        example=(
+            "[Rank 7] ProcessGroupNCCL's watchdog got stuck for 480 seconds without "
+            'making progress in monitoring enqueued collectives.'
+        ),
+        healthy=_WATCHDOG_STARTS,
+        writer='PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.PEER_GONE,
-        pattern='heartbeat monitor timed out',
-        example="ProcessGroupNCCL's heartbeat monitor timed out",
+        pattern='[Hh]eartbeat monitor timed out',
+        example=(
+            '[Rank 7] Heartbeat monitor timed out! Process will be terminated after '
+            'dumping debug info.'
+        ),
+        healthy=_WATCHDOG_STARTS,
+        writer='PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.PEER_GONE,
         pattern='recvValue failed',
-        example='[W TCPStore.cpp:115] recvValue failed on SocketImpl',
+        example=(
+            '[rank7]:[W1120 01:13:20.886560089 TCPStore.cpp:125] [c10d] recvValue '
+            'failed on SocketImpl(fd=81, addr=[localhost]:49590, '
+            'remote=[localhost]:29500): failed to recv, got 0 bytes'
+        ),
+        healthy=_GROUP_NOT_DESTROYED,
+        writer='PyTorch, torch/csrc/distributed/c10d/TCPStore.cpp',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.PEER_GONE,
         pattern='sendBytes failed',
-        example='[W TCPStore.cpp:115] sendBytes failed on SocketImpl',
+        example=(
+            '[rank7]:[W1120 01:13:20.886560089 TCPStore.cpp:106] [c10d] sendBytes '
+            'failed on SocketImpl(fd=81, addr=[localhost]:49590, '
+            'remote=[localhost]:29500): Broken pipe'
+        ),
+        healthy=_GROUP_NOT_DESTROYED,
+        writer='PyTorch, torch/csrc/distributed/c10d/TCPStore.cpp',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.PEER_GONE,
         pattern='NCCL communicator was aborted',
         example='RuntimeError: NCCL communicator was aborted on rank 1.',
+        healthy=(
+            'gpu7:27106:27302 [0] NCCL INFO comm 0x5579c3a6e2f0 rank 0 nranks 2 '
+            'cudaDev 0 busId 3b000 - Abort COMPLETE'
+        ),
+        writer='PyTorch, torch/csrc/distributed/c10d/NCCLUtils.hpp',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.PEER_GONE,
         pattern='srun: error: Node failure on',
         example='srun: error: Node failure on gpu17',
+        healthy=_SRUN_ALLOCATED,
+        writer='Slurm, src/srun/libsrun/allocate.c',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
         pattern=r'exitcode: -(?:11|[4678])\b',
-        example='failed (exitcode: -11) local_rank: 5 (pid: 2630) of binary: /env/bin/python',
+        example=(
+            'ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -11)'
+            ' local_rank: 5 (pid: 2630) of binary: /env/bin/python'
+        ),
+        healthy=_TORCHRUN_ENDED,
+        writer='PyTorch, torch/distributed/elastic/multiprocessing/api.py',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
         pattern=r'return code = -(?:11|[4678])\b',
-        example="['python', 'main.py'] exits with return code = -6",
+        example=(
+            '[2023-09-10 11:45:59,870] [ERROR] [launch.py:434:sigkill_handler] '
+            "['/usr/bin/python3', '-u', 'main.py'] exits with return code = -6"
+        ),
+        healthy=_DEEPSPEED_ENDED,
+        writer='DeepSpeed, deepspeed/launcher/launch.py',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
         pattern=r'exited on signal (?:11|[4678])\b',
-        example='process rank 3 with PID 1 on node gpu7 exited on signal 11 (Segmentation fault).',
+        example=(
+            'mpirun noticed that process rank 3 with PID 11920 on node gpu7 exited on '
+            'signal 11 (Segmentation fault).'
+        ),
+        healthy=_MPIRUN_BOUND,
+        writer='Open MPI, mpirun',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
         pattern=r'KILLED BY SIGNAL: (?:11|[4678])\b',
         example='=   KILLED BY SIGNAL: 11 (Segmentation fault)',
+        healthy=_INTEL_MPI_STARTS,
+        writer='Intel MPI, mpiexec.hydra',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
         pattern='terminated with signal SIG(?:SEGV|ABRT|BUS)',
-        example='torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGSEGV',
-        source='torch 2.13.0, torch/multiprocessing/spawn.py',
+        example=(
+            'torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated '
+            'with signal SIGSEGV'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='PyTorch, torch/multiprocessing/spawn.py',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
         pattern=r'died with <Signals\.SIG(?:SEGV|ABRT|BUS)',
-        example="CalledProcessError: Command '['python']' died with <Signals.SIGSEGV: 11>.",
+        example=(
+            "subprocess.CalledProcessError: Command '['/opt/conda/bin/python', '-u', "
+            "'./tools/train.py']' died with <Signals.SIGSEGV: 11>."
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='Python, Lib/subprocess.py',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
         pattern=r'\btasks? [\d,-]+: Segmentation fault',
-        example='srun: error: gpu1: task 2: Segmentation fault',
+        example='srun: error: gpu1: task 2: Segmentation fault (core dumped)',
+        healthy=_SRUN_ALLOCATED,
+        writer='Slurm, srun',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
         pattern=r'\btasks? [\d,-]+: Aborted',
-        example='srun: error: gpu1: task 2: Aborted',
+        example='srun: error: gpu1: task 2: Aborted (core dumped)',
+        healthy=_SRUN_ALLOCATED,
+        writer='Slurm, srun',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
         pattern=r'\btasks? [\d,-]+: Bus error',
-        example='srun: error: gpu1: task 2: Bus error',
+        example='srun: error: gpu1: task 2: Bus error (core dumped)',
+        healthy=_SRUN_ALLOCATED,
+        writer='Slurm, srun',
     ),
     Pattern(
         cause='unknown',
         order=Order.CRASHED,
         pattern=r'^(?:Fatal Python error: )?Segmentation fault(?:$|[^ ]| \()',
-        example='Segmentation fault (core dumped)',
-        healthy='Segmentation fault reports go to the administrators',
+        example='Fatal Python error: Segmentation fault',
+        healthy='Timeout (0:00:30)!',
+        writer='Python, Modules/faulthandler.c',
     ),
     Pattern(
         cause='unknown',
         order=Order.CRASHED,
         pattern='^Fatal Python error: Aborted',
         example='Fatal Python error: Aborted',
+        healthy='Timeout (0:00:30)!',
+        writer='Python, Modules/faulthandler.c',
     ),
     Pattern(
         cause='unknown',
         order=Order.CRASHED,
         pattern=r'^Aborted\b',
-        example='Aborted',
+        example='Aborted (core dumped)',
+        healthy=_BASH_DONE,
+        writer='bash, jobs.c',
     ),
     Pattern(
         cause='unknown',
         order=Order.CRASHED,
         pattern=r'^Bus error\b',
-        example='Bus error',
+        example='Bus error (core dumped)',
+        healthy=_BASH_DONE,
+        writer='bash, jobs.c',
     ),
     Pattern(
         cause='unknown',
         order=Order.CRASHED,
         pattern='Memory access fault by GPU',
-        example='Memory access fault by GPU node-1 (Agent handle: 0x1) on address 0x7f',
+        example=(
+            'Memory access fault by GPU node-1 (Agent handle: 0x55d5f1e9a2b0) on '
+            'address 0x7f4f2be00000. Reason: Page not present or supervisor privilege.'
+        ),
+        healthy=NoNeighbour.SILENT,
+        writer='ROCm, ROCR-Runtime',
     ),
     Pattern(
         cause='unknown',
         order=Order.CRASHED,
         pattern=r'line \d+:\s+\d+ Segmentation fault',
-        example='run.sh: line 1:  1234 Segmentation fault      python train.py',
+        example='run.sh: line 1:  1234 Segmentation fault      (core dumped) python',
+        healthy=_BASH_DONE,
+        writer='bash, jobs.c',
     ),
     Pattern(
         cause='unknown',
         order=Order.CRASHED,
         pattern=r'line \d+:\s+\d+ Aborted',
-        example='run.sh: line 1:  1234 Aborted                 python train.py',
+        example='run.sh: line 1:  1234 Aborted                 (core dumped) python',
+        healthy=_BASH_DONE,
+        writer='bash, jobs.c',
     ),
     Pattern(
         cause='unknown',
         order=Order.CRASHED,
         pattern=r'line \d+:\s+\d+ Bus error',
-        example='run.sh: line 1:  1234 Bus error               python train.py',
+        example='run.sh: line 1:  1234 Bus error               (core dumped) python',
+        healthy=_BASH_DONE,
+        writer='bash, jobs.c',
     ),
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
         pattern='ChildFailedError',
         example='torch.distributed.elastic.multiprocessing.errors.ChildFailedError:',
+        healthy=_TORCHRUN_ENDED,
+        writer='PyTorch, torch/distributed/elastic/multiprocessing/errors/__init__.py',
     ),
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
         pattern='ProcessRaisedException',
         example='torch.multiprocessing.spawn.ProcessRaisedException:',
+        healthy=NoNeighbour.RAISED,
+        writer='PyTorch, torch/multiprocessing/spawn.py',
     ),
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
         pattern='CalledProcessError',
-        example="subprocess.CalledProcessError: Command '['python']' returned non-zero exit status 1.",
+        example=(
+            "subprocess.CalledProcessError: Command '['python', 'train.py']' returned "
+            'non-zero exit status 1.'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='Python, Lib/subprocess.py',
     ),
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
-        pattern=r'\(exitcode: -?\d+\)',
-        example='failed (exitcode: 1) local_rank: 2 (pid: 2630) of binary: /env/bin/python',
-        source='torch 2.13.0, torch/distributed/elastic/multiprocessing/api.py',
+        pattern=r'\(exitcode: -?[1-9]\d*\)',
+        example=(
+            'ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) '
+            'local_rank: 2 (pid: 2630) of binary: /env/bin/python'
+        ),
+        healthy=_TORCHRUN_ENDED,
+        writer='PyTorch, torch/distributed/elastic/multiprocessing/api.py',
     ),
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
         pattern='Exited with exit code [1-9]',
         example='srun: error: gpu1: task 2: Exited with exit code 1',
-        healthy='srun: Exited with exit code 0',
+        healthy=_SRUN_ALLOCATED,
+        writer='Slurm, srun',
     ),
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
         pattern='exited with non-zero status',
-        example='script exited with non-zero status',
+        example='Command exited with non-zero status 1',
+        healthy='\tExit status: 0',
+        writer='GNU time, src/time.c',
     ),
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
         pattern='BAD TERMINATION',
         example='=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES',
+        healthy=_INTEL_MPI_STARTS,
+        writer='MPICH and Intel MPI, mpiexec.hydra',
     ),
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
         pattern=r'exit(?:ed)? (?:code|status):? -?[1-9]\d*(?:$|[^ \w]| \()',
-        example="subprocess.CalledProcessError: Command '['python']' returned non-zero exit status 1.",
-        healthy='exited with code 0',
+        example='ERROR: Job failed: command terminated with exit code 1',
+        healthy='Job succeeded',
+        writer='GitLab Runner',
     ),
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
         pattern=r'\(core dumped\)',
-        example='Segmentation fault (core dumped)',
+        example='Illegal instruction (core dumped)',
+        healthy=_BASH_DONE,
+        writer='bash, jobs.c',
     ),
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
         pattern='exits with return code = -?[1-9]',
-        example="['python', 'main.py'] exits with return code = 1",
-        healthy="['python', 'main.py'] exits with return code = 0",
+        example=(
+            '[2023-09-10 11:45:59,870] [ERROR] [launch.py:434:sigkill_handler] '
+            "['/usr/bin/python3', '-u', 'main.py'] exits with return code = 1"
+        ),
+        healthy=_DEEPSPEED_ENDED,
+        writer='DeepSpeed, deepspeed/launcher/launch.py',
     ),
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
         pattern=r'User defined signal [12]\b',
-        example='slurm_script: line 9: 222 User defined signal 1   srun python train.py',
+        example='slurm_script: line 9:   222 User defined signal 1   srun python a.py',
+        healthy=_BASH_DONE,
+        writer='bash, jobs.c',
     ),
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
         pattern='^terminate called (?:after throwing|without)',
-        example='terminate called without an active exception',
+        example="terminate called after throwing an instance of 'c10::Error'",
+        healthy=NoNeighbour.SILENT,
+        writer='GCC, libstdc++-v3/libsupc++/vterminate.cc',
     ),
 )

@@ -250,8 +250,10 @@ def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
             or (e.order < ending.order and e.sign.order in _OWN_REASONS)
         ]
         return min(before, key=_urgency, default=ending)
-    asked = [e.order for e in events if e.sign[:2] == ('interrupted', Order.AFTER)]
-    asked_at = min(asked, default=math.inf)
+    asked = [e for e in events if e.sign.order == Order.AFTER]
+    asked_at = min(
+        (e.order for e in asked if e.sign.cause == 'interrupted'), default=math.inf
+    )
     # a launcher ends the other ranks by SIGKILL once one has failed, and docker stop
     # sends it some time after SIGTERM
     own = [

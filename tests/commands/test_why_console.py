@@ -5,19 +5,16 @@ from __future__ import annotations
 import codecs
 import io
 import os
-import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.judge.console_log import SIGNS, read_log
-from mmgpu_hooks.judge.console_patterns import PATTERNS, SHARED_MEMORY
+from mmgpu_hooks.judge.console_log import MATCHERS, read_log
 
-HERE = Path(__file__).parent
 ITERATION = 'Epoch(train)  [1][{:3d}/100]  lr: 1.0e-02  eta: 1:00:00  loss: 0.5'
+ITERATIONS = '\n'.join(ITERATION.format(number) for number in range(1, 6))
 ENVIRONMENT = 'System environment:\n' + '    sys.platform: linux\n' * 12
 FRAME = '  File "tools/train.py", line 121, in <module>\n'
 TRACEBACK = 'Traceback (most recent call last):\n' + FRAME
@@ -74,6 +71,31 @@ This node was Preempted by nobody
 Reason: Preempted is shown by kubectl
 Segmentation fault reports go to the administrators
 Timeouts: NCCL 1800000 ms
+slurmstepd: Detected 0 oom_kill events in StepId=1.batch.
+failed (exitcode: 0) local_rank: 3 (pid: 8) of binary: /env/bin/python
+Exceeded attempts: 0, memory limit: none
+memory pressure: 0, killed: 0, exit code 0
+Loading /data/films/Killed
+disk is 81 % full, quota: 2 TB
+Volatile Uncorr. ECC 0, Xid errors: none
+Mounted by NFS: server filer01, timeout 600
+Ctrl-C raises KeyboardInterrupt; press it twice to stop
+signal SIGTERM handler set
+/dev/shm has 64 MiB, no problem found
+The container has insufficient shared memory settings: none
+To avoid "CUDA out of memory" lower the batch size
+2024/05/01 10:00:00 - mmengine - WARNING - CUDA out of memory, batch skipped
+find_unused_parameters=True: reduction of all parameters is expected
+TensorBoard failed to bind: [Errno 98] Address already in use, going on without
+pin_memory: True, the pin memory thread starts
+Iter(val) [100/100]  failed: 0.0  loss_error: nan
+check_nan: the loss is checked for NaN
+The registry has 12 modules; timeout option: 0
+[W] reading took 61 s, timeout is 120 s
+Exceptions in DataLoader worker processes are caught
+Warning: NCCL_BLOCKING_WAIT is deprecated, timeout 1800000ms (function operator())
+Connections closed by the gateway: 0
+num errors: 0, killed: 0, interrupt handler installed
 """.strip().split('\n')
 
 
@@ -98,11 +120,10 @@ def test_a_banner_does_not_win_over_the_error_below(ask, tmp_path, cause, head):
 
 
 def test_a_banner_at_the_end_of_a_healthy_log_is_no_cause(ask, tmp_path):
-    healthy = '\n'.join(ITERATION.format(n) for n in range(1, 6))
     wrong = {
         banner: cause
         for banner in BANNERS
-        if (cause := cause_of(ask, tmp_path, f'{healthy}\n{banner}\n'))
+        if (cause := cause_of(ask, tmp_path, f'{ITERATIONS}\n{banner}\n'))
     }
     assert not wrong
 
@@ -143,10 +164,8 @@ def test_an_old_event_at_the_head_does_not_win(ask, tmp_path, stated, error):
          'oom_cgroup'),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize('head', ['', 'iterations'])
+@pytest.mark.parametrize('head', ['', f'{ITERATIONS}\n'])
 def test_real_ends_still_win(ask, tmp_path, head, last, cause):
-    if head:
-        head = '\n'.join(ITERATION.format(n) for n in range(1, 6)) + '\n'
     assert cause_of(ask, tmp_path, f'{head}{last}\n') == cause
 
 
@@ -166,20 +185,9 @@ GLUED = (
         (f'{TRACEBACK}OSError: [Errno 5] Input/output error', 'storage_stalled'),
         (f"{TRACEBACK}OSError: [Errno 5] Input/output error: '/n/1.jpg'",
          'storage_stalled'),
-        ('Traceback (most recent call last):\n  File "/usr/lib/python3.10/logging/'
-         '__init__.py", line 1103, in emit\nOSError: [Errno 5] Input/output error',
-         'interrupted'),
         (GLUED, 'config_error'),
         (TRACEBACK * 4 + f'    main(){OUT_OF_MEMORY}', 'oom_gpu'),
         (TRACEBACK + 'RuntimeErrorRuntimeError: : CUDA out of memory.', 'oom_gpu'),
-        ('RuntimeError: DataLoader worker (pid 8) is killed by signal: Terminated.',
-         'unknown'),
-        (f'{TRACEBACK}RuntimeError: Expected to have finished reduction in the prior '
-         'iteration before starting a new one.', 'unused_parameters'),
-        (f'{TRACEBACK}RuntimeError: CUDA error: device-side assert triggered',
-         'device_assert'),
-        (f'{TRACEBACK}RuntimeError: Pin memory thread exited unexpectedly',
-         'pin_thread_lost'),
         ('Exception in thread Thread-2:\nTraceback (most recent call last):\n  File '
          '"/e/torch/utils/data/_utils/pin_memory.py", line 28, in _pin_memory_loop\n'
          'ValueError: not enough values to unpack (expected 2, got 0)',
@@ -188,12 +196,13 @@ GLUED = (
          'to listen on any local network address. port: 29500, useIpv6: false, code: '
          '-98, name: EADDRINUSE, message: address already in use', 'port_in_use'),
         ('WARNING: [Errno 98] Address already in use; trying 6007', None),
-        ('slurmstepd: Step 1234.0 hit memory limit at least once during execution.',
-         'oom_cgroup'),
         ('accept4: Too many open files', 'open_files'),
-        ('sqlite3.OperationalError: database or disk is full', 'disk_full'),
         ('database or disk is full', 'disk_full'),
         ('this job is timed-out', 'preempted'),
+        ('Traceback (most recent call last):\n  File '
+         '"/e/torch/multiprocessing/spawn.py", line 140, in join\n'
+         'torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated '
+         'with signal SIGKILL', 'oom_host'),
     ],
 )  # fmt: skip
 def test_lines_as_they_are_found(ask, tmp_path, text, cause):
@@ -283,7 +292,7 @@ REPEATED = [
 
 @pytest.mark.timing
 def test_no_line_takes_long():
-    parts = {*REPEATED, *(word for sign in SIGNS for word in sign.words)}
+    parts = {*REPEATED, *(word for matcher in MATCHERS for word in matcher.words)}
     heads = ['', TRACEBACK, 'DataLoader worker ', 'srun: error: ', '[']
     slow = {}
     for part in sorted(parts):
@@ -306,79 +315,25 @@ def test_warnings_of_libjpeg_are_read_quickly():
     assert (time.process_time() - start) * 16 < 15
 
 
-def _read_lines() -> list[tuple[str, str, str]]:
-    """Cause, mark and line, with the lines that must stand above it."""
-    cause, above, found = '', '', []
-    for line in (HERE / 'console_log_lines.txt').read_text().splitlines():
-        mark, _, text = line.partition(' ')
-        if mark == '##':
-            cause = text
-        elif mark in ('+', '-'):
-            found.append((cause, mark, above + text))
-            above = ''
-        else:
-            above += line[2:] + '\n'
-    return found
-
-
-def _split_alternatives(pattern: str) -> list[str]:
-    """The alternatives of a pattern that stand outside its groups."""
-    parts, depth = [''], 0
-    for atom in re.findall(r'\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|.', pattern):
-        depth += {'(': 1, ')': -1}.get(atom, 0)
-        if atom == '|' and not depth:
-            parts.append('')
-        else:
-            parts[-1] += atom
-    return parts
-
-
-LINES = _read_lines()
-
-
-def test_each_line_alone_has_its_cause(ask, tmp_path):
+def test_each_pattern_matches_its_example(ask, tmp_path):
     wrong = []
-    for cause, mark, text in LINES:
-        found = cause_of(ask, tmp_path, text + '\n')
-        if found != (cause if mark == '+' else None):
-            wrong.append((text, cause, found))
+    for matcher in MATCHERS:
+        example = matcher.sign.example
+        last = example.rpartition('\n')[2].strip()
+        found = cause_of(ask, tmp_path, f'{example}\n')
+        if found != matcher.sign.cause or not matcher.expression.search(last):
+            wrong.append((example, found))
     assert not wrong
 
 
-def test_each_healthy_line_at_the_end_of_a_log_is_no_cause(ask, tmp_path):
-    healthy = '\n'.join(ITERATION.format(n) for n in range(1, 6))
-    causes = {cause for cause, mark, _ in LINES if mark == '-'}
-    assert causes == {cause for cause, mark, _ in LINES if mark == '+'}
+@pytest.mark.parametrize('head', ['', f'{ITERATIONS}\n'])
+def test_what_is_printed_while_all_is_well_is_no_cause(ask, tmp_path, head):
+    lines = {matcher.sign.healthy for matcher in MATCHERS}
+    healthy = sorted(line for line in lines if isinstance(line, str))
+    assert healthy
     wrong = {
-        text: cause
-        for _, mark, text in LINES
-        if mark == '-' and (cause := cause_of(ask, tmp_path, f'{healthy}\n{text}\n'))
+        line: cause
+        for line in healthy
+        if (cause := cause_of(ask, tmp_path, f'{head}{line}\n'))
     }
-    assert not wrong
-
-
-def test_each_alternative_of_each_pattern_has_a_line():
-    without = []
-    for sign in SIGNS:
-        lines = [
-            text.rpartition('\n')[2].strip()
-            for cause, mark, text in LINES
-            if mark == '+' and cause == sign.cause
-        ]
-        for part in _split_alternatives(sign.pattern.pattern):
-            if not any(re.search(part, line) for line in lines):
-                without.append((sign.cause, part))
-    assert not without
-
-
-def test_each_pattern_matches_its_example_and_not_the_healthy_line(ask, tmp_path):
-    wrong = []
-    for pattern in PATTERNS:
-        last = pattern.example.rpartition('\n')[2].strip()
-        expression = pattern.pattern.replace('SHM', SHARED_MEMORY)
-        found = cause_of(ask, tmp_path, pattern.example + '\n')
-        if found != pattern.cause or not re.search(expression, last):
-            wrong.append((pattern.example, found))
-        if pattern.healthy and cause_of(ask, tmp_path, pattern.healthy + '\n'):
-            wrong.append((pattern.healthy, None))
     assert not wrong
