@@ -63,6 +63,10 @@ _WITHOUT_MEMORY = {
 }
 """The cause of a kill, by its victim, where memory was not short."""
 _CARD_LOST = re.compile(r'GPU is lost|fallen off the bus', re.I)
+_PYTHON_ERROR = re.compile(r'(?:\w+\.)*\w*Error\b')
+"""How an exception of this training begins, unlike what other programs say."""
+_TIMED_OUT = 'worker_stuck', 'rank_waits'
+"""Time-outs: a quota that another program met does not explain them."""
 
 Found = Sequence[tuple[str, ConsoleLog]]
 """Logs that were read, each with the name of its source; the console's first."""
@@ -281,9 +285,12 @@ def _went_on(event: Event, later: Event) -> bool:
     is_named = later.sign.is_raised and later.sign.order == Order.RESOURCE
     if is_outside and (is_named or later.sign.cause == 'sample_raised'):
         return True
-    # a shell or another user met the quota
-    if is_named and event.sign.cause == 'disk_full':
-        return True
+    if event.sign.cause == 'disk_full' and event.sign.order != Order.STATED:
+        # a shell or another user met the quota
+        is_foreign = not _PYTHON_ERROR.match(event.text)
+        is_unrelated = later.sign.victim == 'worker' or later.sign.cause in _TIMED_OUT
+        if is_named or (is_foreign and is_unrelated):
+            return True
     is_failure = later.sign.order not in (*_OUTSIDE, Order.AFTER, Order.WRAPPER)
     is_apart = later.progress > 0 or later.calm - event.calm >= _HEAD
     return event.progress == 0 and is_failure and is_apart

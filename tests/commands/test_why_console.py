@@ -128,10 +128,25 @@ def test_a_banner_at_the_end_of_a_healthy_log_is_no_cause(ask, tmp_path):
     assert not wrong
 
 
-@pytest.mark.parametrize('error', ['config_error', 'oom_gpu'])
-def test_a_quota_that_another_met_does_not_win(ask, tmp_path, error):
-    text = f'cp: error writing a: Disk quota exceeded\n{REAL[error]}\n'
-    assert cause_of(ask, tmp_path, text) == error
+@pytest.mark.parametrize('head', ['', f'{ITERATIONS}\n'])
+@pytest.mark.parametrize(
+    ('error', 'cause'),
+    [
+        *((error, cause) for cause, error in REAL.items()),
+        (f'{TRACEBACK}RuntimeError: DataLoader timed out after 60 seconds',
+         'worker_stuck'),
+    ],
+)  # fmt: skip
+def test_a_quota_that_another_met_does_not_win(ask, tmp_path, head, error, cause):
+    text = f'{head}cp: error writing a: Disk quota exceeded\n{error}\n'
+    assert cause_of(ask, tmp_path, text) == cause
+
+
+@pytest.mark.parametrize('later', ['oom_host', 'rank_waits'])
+def test_a_quota_that_the_training_met_wins(ask, tmp_path, later):
+    error = '[rank0]: OSError: [Errno 122] Disk quota exceeded'
+    text = f'{ITERATIONS}\n{TRACEBACK}{error}\n{REAL[later]}\n'
+    assert cause_of(ask, tmp_path, text) == 'disk_full'
 
 
 @pytest.mark.parametrize(
