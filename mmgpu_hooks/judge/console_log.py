@@ -12,7 +12,7 @@ import codecs
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from mmgpu_hooks.judge.console_patterns import (
     PATTERNS,
@@ -333,7 +333,7 @@ class ConsoleLog:
         """Before the first line that was read."""
         self.is_text = True
         """False if much of what was read is in no encoding that is known here."""
-        self._done = 0, 0
+        self._done_line = self._done_progress = 0
         self._order = 0
         self._frame = -_NEAR
         self._recent: deque[str] = deque(maxlen=64)
@@ -389,7 +389,7 @@ class ConsoleLog:
             traceback.begin(order, False)
             traceback.flags.add('root')
         elif _DONE.search(text):
-            self._done = line, self.progress
+            self._done_line, self._done_progress = line, self.progress
             self._events.clear()
         elif _START.search(text) and self.progress:
             # another attempt in the same log: what ended the last one is past
@@ -429,9 +429,24 @@ class ConsoleLog:
             return None
         return sign
 
-    def _event(self, sign: Sign, line: int, text: str, *where: Any) -> Event:
-        order, progress, calm = self._order, self.progress, self._calm
-        return Event(sign, line, text[:400], order, progress, calm, *where)
+    def _event(
+        self,
+        sign: Sign,
+        line: int,
+        text: str,
+        rank: int | None = None,
+        frame: str | None = None,
+    ) -> Event:
+        return Event(
+            sign=sign,
+            line=line,
+            text=text[:400],
+            order=self._order,
+            progress=self.progress,
+            calm=self._calm,
+            rank=rank,
+            frame=frame,
+        )
 
     def _note_progress(self, line: int, text: str) -> bool:
         is_progress = is_new = False
@@ -458,8 +473,8 @@ class ConsoleLog:
     @property
     def done(self) -> int:
         """Line that says training is complete; 0 for none, or where it went on."""
-        line, progress = self._done
-        return line if self.progress - progress < SURVIVED else 0
+        went_on = self.progress - self._done_progress >= SURVIVED
+        return 0 if went_on else self._done_line
 
     def events(self) -> list[Event]:
         """What training did not survive, in the order it was read."""
