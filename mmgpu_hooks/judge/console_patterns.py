@@ -89,7 +89,7 @@ class Pattern(Sign, frozen=True, kw_only=True):
     writer: str | None = None
     """Program that prints the line, and its source file; None: not known."""
     since: str | None = None
-    """Earliest version or year in which it was seen; None: not known."""
+    """First version, or year, whose source or log shows it; None: not known."""
 
 
 _BASH_DONE = '[1]+  Done                    python tools/train.py'
@@ -212,7 +212,7 @@ PATTERNS = (
         ),
         healthy=_SLURM_LIMITS,
         writer='Slurm, src/plugins/task/cgroup/task_cgroup_memory.c',
-        since='2017',
+        since='17.11',
         is_sure=True,
     ),
     Pattern(
@@ -220,8 +220,9 @@ PATTERNS = (
         order=Order.STATED,
         pattern=r'\btasks? [\d,-]+: Out Of Memory',
         example='srun: error: gpu04: task 0: Out Of Memory',
-        healthy=_SRUN_ALLOCATED,
-        writer='Slurm, srun',
+        healthy='srun: gpu1: task 0: Completed',
+        writer='Slurm, src/srun/launch.c',
+        since='17.02',
         is_sure=True,
     ),
     Pattern(
@@ -230,7 +231,8 @@ PATTERNS = (
         pattern=r'\bOUT_OF_ME(?:MORY|\+) +\d+:\d+',
         example='191.batch         batch  OUT_OF_ME+      0:125',
         healthy='191.batch         batch   COMPLETED      0:0',
-        writer='Slurm, sacct',
+        writer='Slurm, src/common/slurm_protocol_defs.c',
+        since='17.02',
         is_sure=True,
     ),
     Pattern(
@@ -240,6 +242,7 @@ PATTERNS = (
         example='State: OUT_OF_MEMORY (exit code 0)',
         healthy='State: COMPLETED (exit code 0)',
         writer='Slurm, contribs/seff/seff',
+        since='17.02',
         is_sure=True,
     ),
     Pattern(
@@ -248,7 +251,8 @@ PATTERNS = (
         pattern=r'JobState=OUT_OF_MEMORY\b',
         example='   JobState=OUT_OF_MEMORY Reason=OutOfMemory Dependency=(null)',
         healthy='   JobState=RUNNING Reason=None Dependency=(null)',
-        writer='Slurm, scontrol',
+        writer='Slurm, src/scontrol/info_job.c',
+        since='17.02',
         is_sure=True,
     ),
     Pattern(
@@ -262,7 +266,8 @@ PATTERNS = (
             'Slurm Job_id=209194 Name=train Ended, Run time 00:00:55, COMPLETED, '
             'ExitCode 0'
         ),
-        writer="Slurm, slurmctld's mail",
+        writer='Slurm, src/slurmctld/agent.c',
+        since='17.02',
         is_sure=True,
     ),
     Pattern(
@@ -298,7 +303,8 @@ PATTERNS = (
         pattern='Exceeded (?:job|step) memory limit at some point',
         example='slurmstepd: error: Exceeded job memory limit at some point.',
         healthy=_SLURM_LIMITS,
-        writer='Slurm, slurmstepd',
+        writer='Slurm, src/plugins/task/cgroup/task_cgroup_memory.c',
+        since='2.6',
         is_sure=True,
     ),
     Pattern(
@@ -310,7 +316,8 @@ PATTERNS = (
             '52428800), being killed'
         ),
         healthy=_SLURM_LIMITS,
-        writer='Slurm, src/common/slurm_jobacct_gather.c',
+        writer='Slurm, src/interfaces/jobacct_gather.c',
+        since='1.3',
         is_sure=True,
     ),
     Pattern(
@@ -327,9 +334,10 @@ PATTERNS = (
         cause='oom_cgroup',
         order=Order.STATED,
         pattern=r'PBS: job killed: v?mem \S+ exceeded limit',
-        example='=>> PBS: job killed: vmem 17223929856 exceeded limit 17179869184',
+        example='=>> PBS: job killed: vmem 8404504kb exceeded limit 8388608kb',
         healthy='    resources_used.vmem = 8404504kb',
-        writer='PBS and Torque, src/resmom/linux/mom_mach.c',
+        writer='OpenPBS, src/resmom/mom_main.c',
+        since='14.1',
         is_sure=True,
     ),
     Pattern(
@@ -342,6 +350,7 @@ PATTERNS = (
         ),
         healthy=_SLURM_LIMITS,
         writer='Slurm, src/plugins/task/cgroup/task_cgroup_memory.c',
+        since='17.11',
     ),
     Pattern(
         cause='oom_host',
@@ -407,6 +416,7 @@ PATTERNS = (
             '<= 10.00%,'
         ),
         writer='earlyoom, kill.c',
+        since='1.3',
         is_sure=True,
     ),
     Pattern(
@@ -540,7 +550,7 @@ PATTERNS = (
         pattern='NVRM: .{0,120}has fallen off the bus',
         example='NVRM: GPU 0000:02:00.0: GPU has fallen off the bus.',
         healthy=_NVRM_LOADS,
-        writer="NVIDIA's driver, its kernel module",
+        writer="NVIDIA's driver, src/nvidia/arch/nvalloc/unix/src/osinit.c",
         is_sure=True,
     ),
     Pattern(
@@ -577,7 +587,7 @@ PATTERNS = (
         pattern='NVRM: .{0,60}RmInitAdapter failed',
         example='NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x26:0x56:1474)',
         healthy=_NVRM_LOADS,
-        writer="NVIDIA's driver, its kernel module",
+        writer="NVIDIA's driver, src/nvidia/arch/nvalloc/unix/src/osinit.c",
     ),
     Pattern(
         cause='storage_stalled',
@@ -606,6 +616,7 @@ PATTERNS = (
         ),
         healthy=_LUSTRE_RESTORED,
         writer='Lustre, lustre/ptlrpc/import.c',
+        since='1.4',
     ),
     Pattern(
         cause='storage_stalled',
@@ -618,6 +629,7 @@ PATTERNS = (
         ),
         healthy=_LUSTRE_RESTORED,
         writer='Lustre, lustre/ptlrpc/import.c',
+        since='1.4',
     ),
     Pattern(
         cause='storage_stalled',
@@ -639,6 +651,7 @@ PATTERNS = (
         ),
         healthy=_SRUN_WAITS,
         writer='Slurm, src/slurmd/slurmstepd/req.c',
+        since='2.3',
         is_sure=True,
     ),
     Pattern(
@@ -656,7 +669,8 @@ PATTERNS = (
         pattern=r'PBS: job killed: walltime \S+ exceeded limit',
         example='=>> PBS: job killed: walltime 3611 exceeded limit 3600',
         healthy='    resources_used.walltime = 01:00:03',
-        writer='PBS and Torque, src/resmom/linux/mom_mach.c',
+        writer='OpenPBS, src/resmom/mom_main.c',
+        since='14.1',
         is_sure=True,
     ),
     Pattern(
@@ -666,7 +680,7 @@ PATTERNS = (
         example='job 48.1 exceeded hard wallclock time - initiate terminate method',
         healthy='hard resource_list:         h_rt=86400',
         writer='Grid Engine, source/daemons/execd/msg_execd.h',
-        since='2011',
+        since='2001',
         is_sure=True,
     ),
     Pattern(
@@ -682,6 +696,7 @@ PATTERNS = (
             'job_id=191, hostname=gpu1, local_rank=0(1), node=0(1), global_rank=0(1))'
         ),
         writer='submitit, submitit/core/job_environment.py',
+        since='1.0',
         is_sure=True,
     ),
     Pattern(
@@ -790,6 +805,7 @@ PATTERNS = (
         example='srun: interrupt (one more within 1 sec to abort)',
         healthy=_SRUN_ALLOCATED,
         writer='Slurm, src/srun/signals.c',
+        since='1.0',
         is_sure=True,
     ),
     Pattern(
@@ -823,6 +839,7 @@ PATTERNS = (
         ),
         healthy=_SRUN_WAITS,
         writer='Slurm, src/slurmd/slurmstepd/req.c',
+        since='15.08',
     ),
     Pattern(
         cause='interrupted',
@@ -834,7 +851,7 @@ PATTERNS = (
         ),
         healthy=_SRUN_WAITS,
         writer='Slurm, src/slurmd/slurmstepd/req.c',
-        since='2026',
+        since='25.05',
     ),
     Pattern(
         cause='interrupted',
@@ -845,7 +862,8 @@ PATTERNS = (
             'signal 2 (Interrupt).'
         ),
         healthy=_MPIRUN_BOUND,
-        writer='Open MPI, mpirun',
+        writer='Open MPI, orte/tools/orterun/help-orterun.txt',
+        since='1.3',
     ),
     Pattern(
         cause='interrupted',
@@ -865,6 +883,7 @@ PATTERNS = (
         example='Detected KeyboardInterrupt, attempting graceful shutdown ...',
         healthy='`Trainer.fit` stopped: `max_epochs=2` reached.',
         writer='Lightning, src/lightning/pytorch/trainer/call.py',
+        since='0.7',
     ),
     Pattern(
         cause='interrupted',
@@ -891,6 +910,7 @@ PATTERNS = (
         example='[rank: 0] Received SIGTERM: 15',
         healthy='[rank: 0] Bypassing SIGTERM: 15',
         writer='Lightning, .../trainer/connectors/signal_connector.py',
+        since='2.0',
     ),
     Pattern(
         cause='interrupted',
@@ -912,6 +932,7 @@ PATTERNS = (
         ),
         healthy="fish: Job 1, 'python tools/train.py &' has ended",
         writer='fish',
+        since='1.16',
     ),
     Pattern(
         cause='interrupted',
@@ -919,7 +940,8 @@ PATTERNS = (
         pattern=r'(?i:exit(?:ed)?.{0,8} code:? 143\b)',
         example='trainer-1 exited with code 143',
         healthy='trainer-1 exited with code 0',
-        writer='Docker Compose',
+        writer='Docker Compose, pkg/compose/printer.go',
+        since='2.0',
     ),
     Pattern(
         cause='shm_full',
@@ -1044,6 +1066,7 @@ PATTERNS = (
             'SHM/direct/direct'
         ),
         writer='NCCL, src/include/shm.h',
+        since='2.4',
         survives=64,
     ),
     Pattern(
@@ -1142,6 +1165,7 @@ PATTERNS = (
         example="NCCL WARN Cuda failure 2 'out of memory'",
         healthy='NCCL version 2.18.5+cuda12.1',
         writer='NCCL, src/include/checks.h',
+        since='1.2',
     ),
     Pattern(
         cause='oom_gpu',
@@ -1498,6 +1522,7 @@ PATTERNS = (
         example='Loss is nan, stopping training',
         healthy=_APEX_OVERFLOW,
         writer='DETR, engine.py, and torchvision, references/detection/engine.py',
+        since='2020',
         is_sure=True,
     ),
     Pattern(
@@ -1513,6 +1538,7 @@ PATTERNS = (
             'reducing to 32768.0'
         ),
         writer='DeepSpeed, deepspeed/runtime/fp16/loss_scaler.py',
+        since='0.6',
         is_raised=True,
     ),
     Pattern(
@@ -1554,6 +1580,7 @@ PATTERNS = (
             '"mmengine" is used to build instance.'
         ),
         writer='MMEngine, mmengine/registry/build_functions.py',
+        since='0.1',
         is_sure=True,
         is_raised=True,
     ),
@@ -1566,6 +1593,7 @@ PATTERNS = (
         ),
         healthy=NoNeighbour.RAISED,
         writer='MMEngine, mmengine/config/config.py',
+        since='0.1',
         is_sure=True,
         is_raised=True,
     ),
@@ -1579,6 +1607,7 @@ PATTERNS = (
         ),
         healthy=NoNeighbour.RAISED,
         writer='MMEngine, mmengine/config/config.py',
+        since='0.1',
         is_sure=True,
         is_raised=True,
     ),
@@ -1593,6 +1622,7 @@ PATTERNS = (
         ),
         healthy='UserWarning: projects.mine failed to import and is ignored.',
         writer='MMEngine, mmengine/config/config.py',
+        since='0.7',
         is_sure=True,
         is_raised=True,
     ),
@@ -1603,6 +1633,7 @@ PATTERNS = (
         example='OSError: Only py/yml/yaml/json type are supported now!',
         healthy=NoNeighbour.RAISED,
         writer='MMEngine, mmengine/config/config.py',
+        since='0.1',
         is_sure=True,
         is_raised=True,
     ),
@@ -1613,6 +1644,7 @@ PATTERNS = (
         example='omegaconf.errors.ConfigAttributeError: Missing key lr',
         healthy=NoNeighbour.RAISED,
         writer='OmegaConf, omegaconf/errors.py',
+        since='2.0',
         is_sure=True,
         is_raised=True,
     ),
@@ -1626,6 +1658,7 @@ PATTERNS = (
         ),
         healthy=_HYDRA_WARNS,
         writer='Hydra, hydra/errors.py',
+        since='0.11',
         is_sure=True,
         is_raised=True,
     ),
@@ -1669,6 +1702,7 @@ PATTERNS = (
         example="KeyError: 'Non-existent config key: SOLVER.BASE_LRR'",
         healthy=NoNeighbour.RAISED,
         writer='YACS, yacs/config.py',
+        since='0.1',
         is_sure=True,
         is_raised=True,
     ),
@@ -1697,6 +1731,7 @@ PATTERNS = (
         example="Could not override 'model.lrr'.",
         healthy=_HYDRA_WARNS,
         writer='Hydra, hydra/_internal/config_loader_impl.py',
+        since='1.0',
         is_sure=True,
     ),
     Pattern(
@@ -1950,7 +1985,8 @@ PATTERNS = (
         pattern=r'^zsh: killed\b',
         example='zsh: killed     python tools/train.py',
         healthy='[1]  + done       python tools/train.py',
-        writer='zsh, Src/jobs.c',
+        writer='zsh, Src/signames2.awk',
+        since='3.1',
         victim='process',
     ),
     Pattern(
@@ -1981,7 +2017,8 @@ PATTERNS = (
         ),
         example='trainer-1 exited with code 137',
         healthy='trainer-1 exited with code 0',
-        writer='Docker Compose',
+        writer='Docker Compose, pkg/compose/printer.go',
+        since='2.0',
         victim='process',
     ),
     Pattern(
@@ -1993,6 +2030,7 @@ PATTERNS = (
         ),
         healthy="fish: Job 1, 'python tools/train.py &' has ended",
         writer='fish',
+        since='1.16',
         victim='process',
     ),
     Pattern(
@@ -2025,7 +2063,8 @@ PATTERNS = (
             'signal 9 (Killed).'
         ),
         healthy=_MPIRUN_BOUND,
-        writer='Open MPI, mpirun',
+        writer='Open MPI, orte/tools/orterun/help-orterun.txt',
+        since='1.3',
         victim='rank',
     ),
     Pattern(
@@ -2059,6 +2098,7 @@ PATTERNS = (
         ),
         healthy=_DEEPSPEED_ENDED,
         writer='DeepSpeed, deepspeed/launcher/launch.py',
+        since='0.5',
         victim='rank',
     ),
     Pattern(
@@ -2078,8 +2118,8 @@ PATTERNS = (
         order=Order.KILLED_TOO,
         pattern=r'srun: error: .*\btasks? [\d,-]+: Killed',
         example='srun: error: gpu1: task 0: Killed',
-        healthy=_SRUN_ALLOCATED,
-        writer='Slurm, srun',
+        healthy='srun: gpu1: task 0: Completed',
+        writer='Slurm, src/srun/launch.c',
         victim='rank',
     ),
     Pattern(
@@ -2144,6 +2184,7 @@ PATTERNS = (
         ),
         healthy=_GLOO_CONNECTED,
         writer='Gloo, gloo/transport/tcp/unbound_buffer.cc',
+        since='2018',
         is_sure=True,
     ),
     Pattern(
@@ -2245,6 +2286,7 @@ PATTERNS = (
         ),
         healthy='NCCL version 2.18.5+cuda12.1',
         writer='NCCL, src/init.cc',
+        since='2.13',
     ),
     Pattern(
         cause='rank_lost',
@@ -2258,6 +2300,7 @@ PATTERNS = (
         ),
         healthy=_GLOO_CONNECTED,
         writer='Gloo, gloo/transport/tcp/pair.cc',
+        since='2018',
     ),
     Pattern(
         cause='rank_lost',
@@ -2269,6 +2312,7 @@ PATTERNS = (
         ),
         healthy=_GLOO_CONNECTED,
         writer='Gloo, gloo/transport/tcp/pair.cc',
+        since='2017',
     ),
     Pattern(
         cause='rank_lost',
@@ -2333,7 +2377,8 @@ PATTERNS = (
         pattern='srun: error: Node failure on',
         example='srun: error: Node failure on gpu17',
         healthy=_SRUN_ALLOCATED,
-        writer='Slurm, src/srun/libsrun/allocate.c',
+        writer='Slurm, src/srun/allocate.c',
+        since='1.0',
     ),
     Pattern(
         cause='rank_lost',
@@ -2356,6 +2401,7 @@ PATTERNS = (
         ),
         healthy=_DEEPSPEED_ENDED,
         writer='DeepSpeed, deepspeed/launcher/launch.py',
+        since='0.5',
     ),
     Pattern(
         cause='rank_lost',
@@ -2366,7 +2412,8 @@ PATTERNS = (
             'signal 11 (Segmentation fault).'
         ),
         healthy=_MPIRUN_BOUND,
-        writer='Open MPI, mpirun',
+        writer='Open MPI, orte/tools/orterun/help-orterun.txt',
+        since='1.3',
     ),
     Pattern(
         cause='rank_lost',
@@ -2403,24 +2450,24 @@ PATTERNS = (
         order=Order.CRASHED,
         pattern=r'\btasks? [\d,-]+: Segmentation fault',
         example='srun: error: gpu1: task 2: Segmentation fault (core dumped)',
-        healthy=_SRUN_ALLOCATED,
-        writer='Slurm, srun',
+        healthy='srun: gpu1: task 0: Completed',
+        writer='Slurm, src/srun/launch.c',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
         pattern=r'\btasks? [\d,-]+: Aborted',
         example='srun: error: gpu1: task 2: Aborted (core dumped)',
-        healthy=_SRUN_ALLOCATED,
-        writer='Slurm, srun',
+        healthy='srun: gpu1: task 0: Completed',
+        writer='Slurm, src/srun/launch.c',
     ),
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
         pattern=r'\btasks? [\d,-]+: Bus error',
         example='srun: error: gpu1: task 2: Bus error (core dumped)',
-        healthy=_SRUN_ALLOCATED,
-        writer='Slurm, srun',
+        healthy='srun: gpu1: task 0: Completed',
+        writer='Slurm, src/srun/launch.c',
     ),
     Pattern(
         cause='unknown',
@@ -2463,7 +2510,7 @@ PATTERNS = (
             'address 0x7f4f2be00000. Reason: Page not present or supervisor privilege.'
         ),
         healthy=NoNeighbour.SILENT,
-        writer='ROCm, ROCR-Runtime',
+        writer='ROCm, runtime/hsa-runtime/core/runtime/runtime.cpp',
     ),
     Pattern(
         cause='unknown',
@@ -2532,8 +2579,9 @@ PATTERNS = (
         order=Order.WRAPPER,
         pattern='Exited with exit code [1-9]',
         example='srun: error: gpu1: task 2: Exited with exit code 1',
-        healthy=_SRUN_ALLOCATED,
-        writer='Slurm, srun',
+        healthy='srun: gpu1: task 0: Completed',
+        writer='Slurm, src/srun/launch.c',
+        since='1.0',
     ),
     Pattern(
         cause='unknown',
@@ -2549,7 +2597,8 @@ PATTERNS = (
         pattern='BAD TERMINATION',
         example='=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES',
         healthy=_INTEL_MPI_STARTS,
-        writer='MPICH and Intel MPI, mpiexec.hydra',
+        writer='MPICH and Intel MPI, src/pm/hydra/mpiexec/pmiserv_cb.c',
+        since='1.5',
     ),
     Pattern(
         cause='unknown',
@@ -2577,6 +2626,7 @@ PATTERNS = (
         ),
         healthy=_DEEPSPEED_ENDED,
         writer='DeepSpeed, deepspeed/launcher/launch.py',
+        since='0.5',
     ),
     Pattern(
         cause='unknown',
