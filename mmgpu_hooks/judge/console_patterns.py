@@ -931,7 +931,7 @@ PATTERNS = (
             'quit request)'
         ),
         healthy="fish: Job 1, 'python tools/train.py &' has ended",
-        writer='fish',
+        writer='fish, share/functions/fish_job_summary.fish',
         since='1.16',
     ),
     Pattern(
@@ -2029,7 +2029,7 @@ PATTERNS = (
             "fish: Job 1, 'python train.py' terminated by signal SIGKILL (Forced quit)"
         ),
         healthy="fish: Job 1, 'python tools/train.py &' has ended",
-        writer='fish',
+        writer='fish, share/functions/fish_job_summary.fish',
         since='1.16',
         victim='process',
     ),
