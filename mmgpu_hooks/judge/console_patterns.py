@@ -1095,7 +1095,9 @@ PATTERNS = (
     Pattern(
         cause='open_files',
         order=Order.HINTED,
-        pattern=(r'unable to open shared memory object .*read-write mode(?!.*\d+\))'),
+        pattern=(
+            r'unable to open shared memory object .{0,200}read-write mode(?!.*\d\))'
+        ),
         example=(
             'RuntimeError: unable to open shared memory object '
             '</torch_30997_2076642173> in read-write mode'
