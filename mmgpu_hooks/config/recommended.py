@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -124,32 +123,9 @@ def _inherit(config: str, target: Path) -> tuple[str, FlatConfig] | None:
     """A child of a config, and as it is loaded; ``None`` where it can have none."""
     text = f'_base_ = {config!r}\n'
     try:
-        if _is_pure_python(config):
-            return None
         return text, read_config(target, {target: text.encode()})
     except (RefusedError, LoadError, OSError):
         return None
-
-
-def _is_pure_python(config: str) -> bool:
-    """True if a config is in MMEngine's pure Python style: no child can inherit it."""
-    if not config.endswith('.py'):
-        return False
-    module = Module(read_source(Path(config))[0].decode())
-    roots = [
-        name.partition('.')[0]
-        for statement in module.body
-        if isinstance(statement, (ast.Import, ast.ImportFrom))
-        for name in _list_imported(statement)
-    ]
-    # the style is told by an import of something else than the standard library
-    return module.is_lazy or not sys.stdlib_module_names.issuperset(roots)
-
-
-def _list_imported(statement: ast.Import | ast.ImportFrom) -> list[str]:
-    if isinstance(statement, ast.ImportFrom):
-        return [statement.module or '']
-    return [alias.name for alias in statement.names]
 
 
 def _trains_the_same(loaded: FlatConfig, trained: FlatConfig) -> bool:

@@ -119,6 +119,14 @@ def test_where_the_config_is_not_what_was_trained_the_copy_is(
     expect_changed(outcome.target, trained)
 
 
+def test_a_text_config_that_imports_has_a_child(tmp_path):
+    config = write_configs(tmp_path, text=f'{CONFIG}import numpy\n')
+    files, trained = make_run(tmp_path / 'run', config)
+    outcome, _ = write_beside_run(FOUND, str(config), files)
+    assert outcome.target.read_text().startswith(f'_base_ = {str(config)!r}\n')
+    expect_changed(outcome.target, trained, 'work_dir', 'launcher')
+
+
 @pytest.mark.parametrize(('text', 'apart'), [(CONFIG, 2), (PURE, 0)])
 def test_after_a_resumed_run_it_begins_anew(tmp_path, text, apart):
     config = write_configs(tmp_path, text=text)
