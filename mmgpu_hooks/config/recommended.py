@@ -24,9 +24,17 @@ from mmgpu_hooks.schema.judged import Recommendation
 from mmgpu_hooks.schema.run_folder import RunFiles
 
 _OF_START = ('work_dir', 'launcher')
-"""What a script that trains sets anew at each start, whatever the config says."""
-_OF_RESUMING: dict[str, Setting] = {'resume': False, 'load_from': None}
-"""What ``--resume`` sets, and what a training from the start has."""
+"""Top-level names that a script sets at each start, whatever the config says."""
+_OF_RESUMING = ('resume', 'load_from')
+"""Top-level names that ``--resume`` sets."""
+_WITH_WEIGHTS = """\
+# The run was resumed. This config trains from the start, with the weights that the
+# config of the run names in load_from.
+"""
+_WITHOUT_WEIGHTS = """\
+# The run was resumed. This config trains from the start. If the training had begun with
+# the weights of another one, name them in load_from.
+"""
 
 
 def apply_recommended(
@@ -113,19 +121,29 @@ def _list_texts(
     child = None if config is None else _inherit(config, target)
     if child is not None and _trains_the_same(child[1], trained):
         yield child
-    fresh = _start_anew(whole)
-    if fresh != whole:
-        trained = read_config(target, {target: fresh.encode()})
-    yield fresh, trained
+    if trained.get(('resume',)):
+        whole = _start_anew(whole, _find_first_weights(config))
+        trained = read_config(target, {target: whole.encode()})
+    yield whole, trained
 
 
 def _inherit(config: str, target: Path) -> tuple[str, FlatConfig] | None:
-    """A child of a config, and as it is loaded; ``None`` where it can have none."""
+    """A text that inherits a config, and as it is loaded; ``None`` without one."""
     text = f'_base_ = {config!r}\n'
     try:
+        if _lies_in_run_folder(Path(config)):
+            # that run may be deleted: this one inherits what its config did
+            text = read_source(Path(config))[0].decode()
+            if not Module(text).is_bound('_base_'):
+                return None
         return text, read_config(target, {target: text.encode()})
     except (RefusedError, LoadError, OSError):
         return None
+
+
+def _lies_in_run_folder(config: Path) -> bool:
+    folder = config.parent
+    return folder.name == 'vis_data' or (folder / 'vis_data').is_dir()
 
 
 def _trains_the_same(loaded: FlatConfig, trained: FlatConfig) -> bool:
@@ -134,23 +152,35 @@ def _trains_the_same(loaded: FlatConfig, trained: FlatConfig) -> bool:
     return all(path and path[0] in ignored for path in differing)
 
 
-def _start_anew(text: str) -> str:
-    """The run's copy for a training from the start, though this one was resumed."""
+def _find_first_weights(config: str | None) -> str | None:
+    """The weights with which a training from the start begins, by its config."""
+    if config is None:
+        return None
+    try:
+        loaded = read_config(Path(config))
+    except LoadError:
+        return None
+    weights = loaded.get(('load_from',))
+    # a config that resumes names its own checkpoint there
+    is_first = isinstance(weights, str) and not loaded.get(('resume',))
+    return str(weights) if is_first else None
+
+
+def _start_anew(text: str, weights: str | None) -> str:
+    """The copy of a resumed run, as a config that trains from the start."""
     module = Module(text)
     values = {
         parse_chain(statement.targets[0])[0]: statement.value
         for statement in module.body
         if isinstance(statement, ast.Assign) and is_literal(statement.value)
     }
-    resumes = values.get('resume')
-    if resumes is None or not ast.literal_eval(resumes):
-        return text
+    fresh: dict[str, Setting] = {'resume': False, 'load_from': weights}
     edits = [
-        (*module.span(values[name]), repr(fresh))
-        for name, fresh in _OF_RESUMING.items()
+        (*module.span(values[name]), repr(value))
+        for name, value in fresh.items()
         if name in values
     ]
     # from the end on, so that places before an edit stay where they are
     for start, stop, code in sorted(edits, reverse=True):
         text = text[:start] + code + text[stop:]
-    return text
+    return (_WITHOUT_WEIGHTS if weights is None else _WITH_WEIGHTS) + text

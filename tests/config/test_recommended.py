@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -127,14 +128,45 @@ def test_a_text_config_that_imports_has_a_child(tmp_path):
     expect_changed(outcome.target, trained, 'work_dir', 'launcher')
 
 
-@pytest.mark.parametrize(('text', 'apart'), [(CONFIG, 2), (PURE, 0)])
-def test_after_a_resumed_run_it_begins_anew(tmp_path, text, apart):
+@pytest.mark.parametrize(
+    ('text', 'apart', 'weights'),
+    [
+        (CONFIG, 2, None),
+        (PURE, 0, None),
+        (f"{PURE}load_from = 'coco.pth'\n", 0, 'coco.pth'),
+    ],
+)
+def test_after_a_resumed_run_it_begins_anew(tmp_path, text, apart, weights):
     config = write_configs(tmp_path, text=text)
     resumed = {'resume': True, 'load_from': str(tmp_path / 'epoch_3.pth')}
     files, trained = make_run(tmp_path / 'run', config, **resumed)
     outcome, _ = write_beside_run(FOUND, str(config), files)
-    begun = {**trained, 'resume': False, 'load_from': None}
+    begun = {**trained, 'resume': False, 'load_from': weights}
     expect_changed(outcome.target, begun, *('work_dir', 'launcher')[:apart])
+    # a child says by itself what it begins with
+    written = outcome.target.read_text()
+    assert written.count('# The run was resumed.') == (not apart)
+    assert written.count('name them in load_from') == (not apart and weights is None)
+
+
+@pytest.mark.parametrize(('text', 'is_child'), [(CONFIG, True), (PURE, False)])
+def test_it_needs_no_older_run(tmp_path, text, is_child):
+    config = write_configs(tmp_path, text=text)
+    first, _ = make_run(tmp_path / 'older', config)
+    older = write_beside_run(FOUND, str(config), first)[0].target
+    second, _ = make_run(tmp_path / 'newer', older)
+    change = Change('train_dataloader.num_workers', 4, 6, 'planted', 'high')
+    outcome, _ = write_beside_run(Recommendation((change,)), str(older), second)
+    assert outcome.target == second.run_folder / 'mine_recommended.py'
+    shutil.rmtree(tmp_path / 'older')
+    written = outcome.target.read_text()
+    assert written.startswith(f'_base_ = {str(config)!r}\n') == is_child
+    loader = Config.fromfile(outcome.target).train_dataloader
+    assert loader.to_dict() == {
+        'num_workers': 6,
+        'persistent_workers': True,
+        'batch_size': 2,
+    }
 
 
 @pytest.mark.parametrize('path', [None, 'gone.py'])
