@@ -22,6 +22,8 @@ from mmgpu_hooks.schema.run_folder import read_run_folder
 
 LIMIT_S = 10.0
 """The child is killed then."""
+_GONE_WITHIN_S = 1.0
+"""Once killed, the child is waited for so long; the kernel may take longer."""
 LEAST_FREE_BYTES = 2**30
 """Below it no child is started: a training that has ended well is not to be killed for
 the memory of its advice."""
@@ -45,7 +47,7 @@ def ask_adviser(evidence: Path, limit_s: float = LIMIT_S) -> RunAdvice:
 
     Returns:
         Its answer; where there is none, the reason. Nothing is raised for what the
-        child does, or where it cannot be started.
+        child does, or where it cannot be started; Ctrl-C ends the child alone.
     """
     if read_run_folder(evidence).config_copy is None:
         return RunAdvice(reason="no copy of the config in the run's folder")
@@ -61,15 +63,18 @@ def ask_adviser(evidence: Path, limit_s: float = LIMIT_S) -> RunAdvice:
         answer, _ = child.communicate(timeout=limit_s)
         return msgspec.json.decode(answer, type=RunAdvice)
     except subprocess.TimeoutExpired:
-        end_child(child)
         return RunAdvice(reason=f'it took longer than {limit_s:g} s')
+    except KeyboardInterrupt:
+        # the training is completed, and goes on as one without advice
+        return RunAdvice(reason='Ctrl-C ended the process that writes it')
     except msgspec.DecodeError:
-        said = f'its process ended with exit code {child.returncode}'
+        said = 'its process gave an answer that cannot be read'
+        if child.returncode:
+            said = f'its process ended with exit code {child.returncode}'
         return RunAdvice(reason=said)
-    except BaseException:  # Ctrl-C ends the child, too
-        end_child(child)
-        raise
     finally:
+        if child.returncode is None:
+            end_child(child, _GONE_WITHIN_S)
         if child.stdout is not None:
             child.stdout.close()
 
@@ -85,6 +90,8 @@ def _start(evidence: Path) -> subprocess.Popen[bytes]:
         env={
             **os.environ,
             'CUDA_VISIBLE_DEVICES': '',
+            # ROCm ignores an empty value
+            'HIP_VISIBLE_DEVICES': '-1',
             # small arrays: threads would only be started
             'OMP_NUM_THREADS': '1',
             'OPENBLAS_NUM_THREADS': '1',

@@ -13,16 +13,16 @@ from typing import Any
 from mmgpu_hooks.measure.clock import monotonic_s
 
 _PR_SET_PDEATHSIG = 1
-_GONE_WITHIN_S = 5.0
 
 
-def end_child(child: subprocess.Popen[bytes]) -> None:
+def end_child(child: subprocess.Popen[bytes], within_s: float = 5.0) -> None:
     """End a child with all its descendants, and wait until they are gone.
 
     What the kernel cannot end within seconds is left to it.
 
     Args:
         child: The leader of a session of its own (``start_new_session``).
+        within_s: Seconds to wait at most. Defaults to 5.
     """
     import psutil
 
@@ -35,9 +35,9 @@ def end_child(child: subprocess.Popen[bytes]) -> None:
     for process in family:
         with contextlib.suppress(psutil.Error):
             process.kill()
+    deadline_s = monotonic_s() + within_s
     with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(_GONE_WITHIN_S)
-    deadline_s = monotonic_s() + _GONE_WITHIN_S
+        child.wait(within_s)
     while any(map(_is_alive, family)) and monotonic_s() < deadline_s:
         time.sleep(0.01)
 

@@ -99,8 +99,9 @@ class GPUEfficiencyHook(Hook):
             has not ended once). Nothing is ended. Defaults to 60; 0 switches it off.
         scalars: ``main`` or ``all``, as above. Defaults to ``main``.
         write_config: Whether a training that ends by itself leaves the recommended
-            config in the run's folder. A child process writes it, after everything
-            else, in a second or two and at most 10. Defaults to True.
+            config in the run's folder. A child process writes it, after the last save
+            and before the summary, in a second or two; after 10 it is killed. Defaults
+            to True.
 
     Raises:
         TypeError: If an argument has another type.

@@ -234,8 +234,9 @@ def test_a_child_that_is_slow_is_killed_with_all_that_it_started(
         began_s = time.monotonic()
         if is_interrupted:
             threading.Thread(target=press_ctrl_c, daemon=True).start()
-            with pytest.raises(KeyboardInterrupt):
-                ask_adviser(evidence, limit_s=60.0)
+            advice = ask_adviser(evidence, limit_s=60.0)
+            said = 'Ctrl-C ended the process that writes it'
+            assert (advice.config, advice.reason) == (None, said)
         else:
             advice = ask_adviser(evidence, limit_s=6.0)
             assert time.monotonic() - began_s < 11
@@ -247,6 +248,17 @@ def test_a_child_that_is_slow_is_killed_with_all_that_it_started(
     assert all(is_gone(int(pid)) for pid in started)
 
 
+def test_ctrl_c_at_the_end_costs_the_config_and_no_more(tmp_path):
+    config = write_configs(tmp_path)
+    ended = train(config, tmp_path / 'run', endings.interrupt_adviser)
+    # what comes after the training is done: after_run, and the script's own
+    assert (ended.code, ended.written) == (SCRIPT_CODE, [])
+    assert endings.IN_FOLDER in ended.console
+    command, why = ended.last_lines
+    assert command.endswith(f'mmgpu recommend {tmp_path / "run"}')
+    assert 'Ctrl-C' in why
+
+
 def is_gone(pid: int) -> bool:
     try:
         # a zombie is dead; in a container no parent may collect it
@@ -255,17 +267,23 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def test_a_child_that_cannot_be_started_or_dies_is_a_reason(
+def test_a_child_that_cannot_be_started_dies_or_babbles_is_a_reason(
     completed, monkeypatch, tmp_path
 ):
     evidence = find_evidence(completed[1].work_dir)
     monkeypatch.setattr('sys.executable', str(tmp_path / 'python'))
     said = 'no process could be started (No such file or directory)'
     assert ask_adviser(evidence).reason == said
-    dies = tmp_path / 'python'
-    dies.write_text('#!/bin/sh\nexit 3\n')
-    dies.chmod(0o755)
+    python, seen = tmp_path / 'python', tmp_path / 'seen.txt'
+    python.write_text('#!/bin/sh\nexit 3\n')
+    python.chmod(0o755)
     assert ask_adviser(evidence).reason == 'its process ended with exit code 3'
+    cards = '"$CUDA_VISIBLE_DEVICES,$HIP_VISIBLE_DEVICES"'
+    python.write_text(f'#!/bin/sh\necho {cards} > {seen}\necho no JSON\n')
+    said = 'its process gave an answer that cannot be read'
+    assert ask_adviser(evidence).reason == said
+    # no card is seen, on ROCm neither
+    assert seen.read_text() == ',-1\n'
 
 
 def test_no_child_is_started_where_memory_is_short(completed, monkeypatch):
