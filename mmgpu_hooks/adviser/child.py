@@ -7,15 +7,13 @@ from pathlib import Path
 
 import msgspec
 
+from mmgpu_hooks.adviser.ranks import choose_rank
 from mmgpu_hooks.config.recommended import write_beside_run
 from mmgpu_hooks.experiment.children import die_with_parent
-from mmgpu_hooks.judge.ranks import choose_judged, compare_ranks
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings, with_save_cures
 from mmgpu_hooks.schema.judged import RunAdvice
-from mmgpu_hooks.schema.run import read_other_ranks
-from mmgpu_hooks.schema.run_folder import find_other_ranks, read_run_folder
+from mmgpu_hooks.schema.run_folder import read_run_folder
 
 
 def main(evidence: str, parent: int) -> None:
@@ -23,7 +21,7 @@ def main(evidence: str, parent: int) -> None:
 
     Args:
         evidence: Of rank 0.
-        parent: Process id of the training; without it there is nobody to answer to.
+        parent: Process id of the training; this process ends with it.
     """
     # what a config prints, or leaves to its children, is no part of the answer
     answer = os.dup(1)
@@ -46,18 +44,14 @@ def advise_on_run(evidence: Path) -> RunAdvice:
     Raises:
         EvidenceError: If it cannot be read.
     """
-    first = Run.read(evidence)
-    others, notes = read_other_ranks(find_other_ranks(evidence))
-    runs = [first, *map(Run, others)]
-    run, _ = choose_judged(compare_ranks(first, runs[1:], notes), runs)
-    verdict = diagnose_run(run).verdict
+    run, _ = choose_rank(evidence, Run.read(evidence))
     found = with_save_cures(recommend_settings(run), run)
     if not found.changes:
-        return RunAdvice(verdict, found)
+        return RunAdvice(found)
     files = read_run_folder(evidence)
     outcome, found = write_beside_run(found, run.run.config_path, files)
     if outcome.status != 'rewritten':
         reason = outcome.reason or 'the config has the recommended settings'
         reason = reason.removeprefix(f'{outcome.source}: ')
-        return RunAdvice(verdict, found, reason=reason)
-    return RunAdvice(verdict, found, config=str(outcome.target))
+        return RunAdvice(found, reason=reason)
+    return RunAdvice(found, config=str(outcome.target))

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmgpu_hooks.judge.ranks import choose_judged, compare_ranks
+from mmgpu_hooks.judge.ranks import read_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings, with_save_cures
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
-from mmgpu_hooks.schema.run import RanksSummary, read_other_ranks
+from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.show.recommendation import Answer
 from mmgpu_hooks.show.text import short_path
@@ -86,10 +86,7 @@ def read_run(folder: Path) -> ReadRun:
         EvidenceError: If it has no evidence.
     """
     files, run = find_run(folder)
-    evidence, notes = read_other_ranks(files.other_ranks)
-    found = [Run(one) for one in evidence]
-    ranks = compare_ranks(run, found, notes)
-    return ReadRun(files, *choose_judged(ranks, [run, *found]))
+    return ReadRun(files, *read_ranks(run, files.other_ranks))
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[ReadRun, RunPool, tuple[str, ...]]:

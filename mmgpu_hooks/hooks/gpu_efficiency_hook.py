@@ -17,26 +17,19 @@ from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 
 from mmgpu_hooks.adviser.process import ask_adviser
+from mmgpu_hooks.adviser.ranks import choose_rank
 from mmgpu_hooks.config.hook_arguments import ARGUMENTS, check_argument
 from mmgpu_hooks.config.switches import DISABLE, is_disabled
 from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from mmgpu_hooks.hooks.sources import open_train_probe
-from mmgpu_hooks.judge.ranks import (
-    compare_ranks,
-    find_slowest,
-    join_ranks,
-    with_saves_of,
-)
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import EndRecord
-from mmgpu_hooks.schema.run import RanksSummary, read_other_ranks
-from mmgpu_hooks.schema.run_folder import find_other_ranks
 from mmgpu_hooks.show.summary import render_training_summary
 
 _LIVE = (
@@ -44,10 +37,6 @@ _LIVE = (
     *('_is_disabled', 'after_train_iter'),
 )
 """Attributes of the training that is on; a copy of the hook begins without them."""
-
-_OTHER_RANKS_BYTES = 64 * 2**20
-"""Evidence of the other ranks that rank 0 reads when training ends, in a second or two;
-more is left to ``mmgpu recommend``."""
 
 
 @HOOKS.register_module(force=True)
@@ -292,27 +281,17 @@ class GPUEfficiencyHook(Hook):
         is_complete = run.status == 'completed'
         if run.evidence.end is None:
             run = Run(replace(run.evidence, end=end))
-        ranks = self._guard.run('comparison of ranks', _compare_ranks, path, run)
-        compared, slowest = ranks or (None, None)
-        judged = run if slowest is None else with_saves_of(slowest, run)
+        chosen = self._guard.run('comparison of ranks', choose_rank, path, run)
+        judged, ranks = chosen or (run, None)
         diagnosis, advice = diagnose_run(judged), None
         if self.write_config and is_complete and judged.is_enough:
             advice = self._guard.run('recommended config', ask_adviser, path)
         if self.summary:
             self._logger.info(
-                render_training_summary(run, diagnosis, compared, advice, sys.argv)
+                render_training_summary(
+                    run, diagnosis, ranks, advice, sys.argv, judged.run.rank
+                )
             )
-
-
-def _compare_ranks(path: Path, first: Run) -> tuple[RanksSummary | None, Run | None]:
-    paths = find_other_ranks(path)
-    if sum(one.stat().st_size for one in paths) > _OTHER_RANKS_BYTES:
-        return None, None
-    found, notes = read_other_ranks(paths)
-    others = [Run(evidence) for evidence in found]
-    ranks = compare_ranks(first, others, notes)
-    join_ranks(ranks, [first, *others])
-    return ranks, find_slowest(ranks, [first, *others])
 
 
 # Iteration-based loops of MMEngine start workers in their constructor, before any hook

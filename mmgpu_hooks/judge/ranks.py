@@ -12,6 +12,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from mmgpu_hooks.judge.columns import Column, Intervals, count_all, filled, tota
 from mmgpu_hooks.judge.run import Run, gpu_figures
 from mmgpu_hooks.schema.figures import format_seconds, plural
 from mmgpu_hooks.schema.recorded import RunRecord
-from mmgpu_hooks.schema.run import RankRow, RanksSummary
+from mmgpu_hooks.schema.run import RankRow, RanksSummary, read_other_ranks
 
 MIN_INTERVALS = 3
 """Fewer do not show how much a rank varies by itself."""
@@ -114,10 +115,19 @@ def join_ranks(ranks: RanksSummary | None, runs: Sequence[Run]) -> list[Run]:
     return joined
 
 
-def find_slowest(ranks: RanksSummary | None, runs: Sequence[Run]) -> Run | None:
-    """The rank that the others wait for; ``None`` without one."""
-    slowest = None if ranks is None else ranks.slowest
-    return next((rank for rank in runs if rank.run.rank == slowest), None)
+def read_ranks(first: Run, others: Sequence[Path]) -> tuple[Run, RanksSummary | None]:
+    """Read the other ranks of a run, and choose the one that is judged.
+
+    Args:
+        first: Rank 0.
+        others: Evidence of the other ranks; a file that cannot be read is a note.
+
+    Returns:
+        As :func:`choose_judged`.
+    """
+    found, notes = read_other_ranks(others)
+    runs = [first, *map(Run, found)]
+    return choose_judged(compare_ranks(first, runs[1:], notes), runs)
 
 
 def choose_judged(

@@ -157,8 +157,6 @@ class Recommendation:
 class RunAdvice:
     """Answer of the adviser's process about a run."""
 
-    verdict: Optional[Verdict] = None
-    """``None`` where it could not be asked."""
     recommendation: Recommendation = Recommendation()
     """What is in the config, where one was written."""
     config: Optional[str] = None

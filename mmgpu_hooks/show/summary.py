@@ -26,6 +26,7 @@ def render_training_summary(
     ranks: RanksSummary | None = None,
     advice: RunAdvice | None = None,
     command: Sequence[str] = (),
+    judged: int | None = None,
 ) -> str:
     """ASCII: the verdict first, the command to run next last.
 
@@ -33,16 +34,17 @@ def render_training_summary(
 
     Args:
         run: The figures of the rank that writes it.
-        diagnosis: What is judged of them; of the slowest rank, where there is one.
+        diagnosis: What is judged of the run.
         ranks: All ranks, when there is more than one.
         advice: Of a training that ended by itself, where it was asked for.
         command: The command line of the training, as ``sys.argv`` has it.
+        judged: The rank that is judged, where there are several.
     """
     verdict = diagnosis.verdict
     name, _, why = verdict.sentence.partition(': ')
     rank = ''
-    if ranks is not None and ranks.slowest not in (None, run.run.rank):
-        rank = f'Rank {ranks.slowest}: '
+    if judged not in (None, run.run.rank):
+        rank = f'Rank {judged}: '
     # what takes more than there may be of it, worst first
     full = [
         f'{one.code}: {one.detail}'

@@ -12,7 +12,7 @@ from fakes.runs import (
     make_ranks,
     make_run,
 )
-from mmgpu_hooks.judge.ranks import compare_ranks, find_slowest
+from mmgpu_hooks.judge.ranks import choose_judged, compare_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.schema.judged import (
@@ -28,11 +28,10 @@ HOOKS = {'LoggerHook': 0.12, 'EMAHook': 0.06, 'RuntimeInfoHook': 0.004}
 
 
 def render_of(evidence: RunEvidence, *others: RunEvidence) -> str:
-    run, *ranks = map(Run, (evidence, *others))
-    compared = compare_ranks(run, ranks)
-    slowest = find_slowest(compared, [run, *ranks])
-    judged = diagnose_run(slowest or run)
-    return render_training_summary(run, judged, compared)
+    runs = [Run(one) for one in (evidence, *others)]
+    judged, ranks = choose_judged(compare_ranks(runs[0], runs[1:]), runs)
+    diagnosis, rank = diagnose_run(judged), judged.run.rank
+    return render_training_summary(runs[0], diagnosis, ranks, judged=rank)
 
 
 def full_run() -> RunEvidence:
@@ -146,7 +145,7 @@ def advise(
     outlook = None if validation is None else ValidationOutlook('', 1, 2.0, 1.0)
     if outlook is not None:
         outlook = replace(outlook, run_gain_pct=validation)
-    return RunAdvice(None, Recommendation((change,), validation=outlook), config)
+    return RunAdvice(Recommendation((change,), validation=outlook), config)
 
 
 FASTER = advise(44.6, 36.2, 53.5)

@@ -43,3 +43,9 @@ def test_no_rank_is_called_slow_once_both_have_ended(apart):
     assert [row.rank for row in ranks.rows] == [0, 1]
     assert (ranks.slowest, ranks.lost_s) == (None, None)
     assert '--launcher pytorch' in ranks.why
+
+
+def test_the_summary_judges_the_rank_that_recommend_judges(apart):
+    log = ' '.join((apart / 'log.txt').read_text().split())
+    assert ' verdict Rank 1: Data-bound' in log
+    assert read_run(apart).run.run.rank == 1

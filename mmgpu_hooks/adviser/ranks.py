@@ -1,0 +1,33 @@
+"""Chooses the rank that is judged when training ends: for the hook and its adviser.
+
+Both read no more than that takes a second or two, and judge the same rank.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mmgpu_hooks.judge.ranks import read_ranks
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema.run import RanksSummary
+from mmgpu_hooks.schema.run_folder import find_other_ranks
+
+_MOST_BYTES = 64 * 2**20
+"""Evidence of the other ranks that is read; more is left to ``mmgpu recommend``."""
+
+
+def choose_rank(evidence: Path, first: Run) -> tuple[Run, RanksSummary | None]:
+    """Choose as :func:`mmgpu_hooks.judge.ranks.choose_judged` does.
+
+    Args:
+        evidence: Of rank 0.
+        first: Its run.
+
+    Returns:
+        The rank that is judged, and all ranks, where there are several. Rank 0 alone,
+        where the others left more than can be read now.
+    """
+    paths = find_other_ranks(evidence)
+    if sum(path.stat().st_size for path in paths) > _MOST_BYTES:
+        return first, None
+    return read_ranks(first, paths)
