@@ -54,10 +54,22 @@ def read_arguments(environ: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         ValueError: If they are none that the hook can be built with.
     """
-    found = json.loads(environ.get(RUN) or '{}')
     try:
+        found = json.loads(environ.get(RUN) or '{}')
         for name, value in found.items():
             check_argument(name, value)
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f'{RUN} is not as mmgpu run left it') from error
     return dict(found)
+
+
+def render_options(arguments: Mapping[str, Any]) -> list[str]:
+    """Writes arguments of the hook as options of ``mmgpu run``, a word each."""
+    words = []
+    for name, value in arguments.items():
+        option = name.removesuffix('_s').replace('_', '-')
+        if isinstance(value, bool):
+            words.append(f'--{option}' if value else f'--no-{option}')
+        else:
+            words += [f'--{option}', str(value)]
+    return words

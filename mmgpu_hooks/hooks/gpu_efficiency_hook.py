@@ -18,7 +18,7 @@ from mmengine.runner import BaseLoop
 
 from mmgpu_hooks.adviser.process import ask_adviser
 from mmgpu_hooks.adviser.ranks import choose_rank
-from mmgpu_hooks.config.hook_arguments import ARGUMENTS, check_argument
+from mmgpu_hooks.config.hook_arguments import check_argument
 from mmgpu_hooks.config.switches import DISABLE, is_disabled
 from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.recording import Guard
@@ -108,7 +108,9 @@ class GPUEfficiencyHook(Hook):
     added_by: str | None = None
     """Command that added the hook; ``None`` where a config or script names it."""
     before_hook_s: Mapping[str, float] | None = None
-    """What the process did before, where that is known; as in the run record."""
+    """Seconds of the process before the hook, by part; ``None`` is unknown."""
+    command_arguments: Mapping[str, Any] | None = None
+    """Arguments that ``mmgpu run`` gave; ``None`` where it started no training."""
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class GPUEfficiencyHook(Hook):
         self._set_live_parts()
 
     def change_arguments(self, changed: Mapping[str, Any]) -> None:
-        """Set some arguments anew, before training.
+        """Set some arguments anew; one that training has read is not read again.
 
         Args:
             changed: By name, as the constructor takes them.
@@ -146,8 +148,10 @@ class GPUEfficiencyHook(Hook):
             TypeError: As the constructor.
             ValueError: Likewise.
         """
-        arguments = {name: getattr(self, name) for name in ARGUMENTS}
-        GPUEfficiencyHook.__init__(self, **{**arguments, **changed})
+        for name, value in changed.items():
+            check_argument(name, value)
+        for name, value in changed.items():
+            setattr(self, name, value)
 
     @property
     def scalar_names(self) -> tuple[str, ...]:
@@ -155,7 +159,7 @@ class GPUEfficiencyHook(Hook):
         return SCALARS if self.scalars == 'all' else MAIN
 
     def _set_live_parts(self) -> None:
-        """What no copy shares: see `_LIVE`."""
+        """(Re)create the attributes that no copy of the hook may share: `_LIVE`."""
         self.built_s = monotonic_s()
         self._recorder: Recorder | None = None
         self._pid = os.getpid()

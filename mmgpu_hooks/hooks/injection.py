@@ -60,13 +60,17 @@ def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
     Hooks are judged once they are built, so every spelling of a config counts.
 
     Returns:
-        The hook that records; ``None`` for a Runner that never trains.
+        The hook that records; ``None`` for a Runner that never trains, and for one
+        that registers more hooks, maybe while it trains.
     """
     from mmgpu_hooks.hooks.gpu_efficiency_hook import GPUEfficiencyHook
 
     given = ', '.join(f'{name}={value!r}' for name, value in arguments.items())
     hooks = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
+    if any(hook.command_arguments is not None for hook in hooks):
+        return None
     if hooks:
+        hooks[0].command_arguments = arguments
         if arguments:
             hooks[0].change_arguments(arguments)
             runner.logger.info(
@@ -76,7 +80,7 @@ def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
     if runner._train_loop is None:
         return None
     hook = GPUEfficiencyHook(**arguments)
-    hook.added_by = COMMAND
+    hook.added_by, hook.command_arguments = COMMAND, arguments
     runner.register_hook(hook)
     with_arguments = f' with {given}' if given else ''
     runner.logger.info(f'GPUEfficiencyHook: switched on by {COMMAND}{with_arguments}.')

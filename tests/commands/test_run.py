@@ -127,6 +127,13 @@ def test_a_hook_that_a_script_registers_records_in_place_of_ours(spellings):
     assert 'found several' not in spellings['log of late']
 
 
+def test_hooks_that_a_script_registers_later_change_nothing_of_ours(spellings):
+    # the start of the process is of the first Runner that trains
+    assert spellings['start'] == ['imports', 'config', 'model']
+    kept = {'interval': 3, 'stuck_after_s': 7.0, 'added_by': None}
+    assert spellings['again'] == {'hooks': [kept], 'iterations': 12, 'lines': 1}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('context', ['spawn', 'forkserver'])
 def test_workers_that_import_all_have_no_hook(context, tmp_path):

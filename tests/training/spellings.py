@@ -18,7 +18,16 @@ BARE, DOTTED = 'GPUEfficiencyHook', 'mmgpu_hooks.GPUEfficiencyHook'
 # before the toys, which import us
 IS_REGISTERED = HOOKS.get(BARE) is not None
 
-from training.toy import ToyModel, build_runner, log_of, train, validation  # noqa: E402
+from training.toy import (  # noqa: E402
+    AfterIteration,
+    LossTape,
+    ToyModel,
+    build_runner,
+    evidence_of,
+    log_of,
+    train,
+    validation,
+)
 
 GIVEN: dict[str, Any] = {'interval': 3, 'stuck_after_s': 9}
 
@@ -56,6 +65,11 @@ def describe(runner: Any) -> list[dict[str, Any]]:
     ]
 
 
+def find_hook(runner: Any) -> Any:
+    """The first hook of ours."""
+    return next(hook for hook in runner.hooks if type(hook).__name__ == BARE)
+
+
 def validate_only(folder: Path) -> Any:
     """A Runner without a training."""
     return Runner(ToyModel(), str(folder), **validation(0.0))
@@ -85,17 +99,41 @@ def train_with_late_hook(folder: Path) -> tuple[Any, str]:
     return runner, log_of(runner)
 
 
+def train_and_register_again(folder: Path) -> dict[str, Any]:
+    """Train a Runner whose script registers hooks once more in mid-training."""
+    defaults = ('runtime_info', 'timer', 'sampler_seed', 'logger')
+    none = dict.fromkeys([*defaults, 'param_scheduler', 'checkpoint'])
+
+    def register_again(runner: Any) -> None:
+        if runner.iter == 6:
+            runner.register_hooks(none, [LossTape()])
+
+    again = AfterIteration(register_again)
+    hook = {'type': BARE, **GIVEN}
+    runner = train(build_runner(folder, hook=hook, custom_hooks=[again]))
+    end = evidence_of(folder).end
+    return {
+        'hooks': describe(runner),
+        'iterations': end and end.iterations,
+        'lines': log_of(runner).count("over the config's own"),
+    }
+
+
 def main(folder: Path) -> None:
     """Build each, and train one."""
     runners = {
         'validates only': validate_only(folder / 'validates'),
         'from_cfg': from_config(folder / 'from_cfg'),
     }
+    runners['from_cfg'].register_hooks()
     for name, arguments in list_spellings().items():
         runners[name] = build_runner(folder / name, **arguments)
     found: dict[str, Any] = {name: describe(one) for name, one in runners.items()}
     late, log = train_with_late_hook(folder / 'late')
     found.update({'late': describe(late), 'log of late': log})
+    parts = find_hook(runners['from_cfg']).before_hook_s
+    found['start'] = list(parts or ())
+    found['again'] = train_and_register_again(folder / 'again')
     print(json.dumps({**found, 'is registered': IS_REGISTERED}))
 
 
