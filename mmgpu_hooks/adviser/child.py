@@ -11,7 +11,12 @@ from mmgpu_hooks.adviser.ranks import choose_rank
 from mmgpu_hooks.config.recommended import write_beside_run
 from mmgpu_hooks.experiment.children import die_with_parent
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.policy import recommend_settings, with_save_cures
+from mmgpu_hooks.recommend.policy import (
+    NICE_KEY,
+    leave_out,
+    recommend_settings,
+    with_save_cures,
+)
 from mmgpu_hooks.schema.judged import RunAdvice
 from mmgpu_hooks.schema.run_folder import read_run_folder
 
@@ -46,12 +51,23 @@ def advise_on_run(evidence: Path) -> RunAdvice:
     """
     run, _ = choose_rank(evidence, Run.read(evidence))
     found = with_save_cures(recommend_settings(run), run)
+    nice: int | None = None
+    if run.run.hook_added_by is not None:
+        # the hook is in no config: that command takes its arguments
+        values = (one.new for one in found.changes if one.key == NICE_KEY)
+        nice = next(values, None)
+        found = leave_out(found, (NICE_KEY,), '')
     if not found.changes:
-        return RunAdvice(found)
+        return RunAdvice(found, worker_nice=nice)
     files = read_run_folder(evidence)
-    outcome, found = write_beside_run(found, run.run.config_path, files)
-    if outcome.status != 'rewritten':
-        reason = outcome.reason or 'the config has the recommended settings'
-        reason = reason.removeprefix(f'{outcome.source}: ')
-        return RunAdvice(found, reason=reason)
-    return RunAdvice(found, config=str(outcome.target))
+    outcome, kept = write_beside_run(found, run.run.config_path, files)
+    changed = {change.key for change in kept.changes}
+    left_out = [one.key for one in found.changes if one.key not in changed]
+    if outcome.status == 'rewritten':
+        return RunAdvice(kept, str(outcome.target), None, tuple(left_out), nice)
+    reason = outcome.reason or 'the config has the recommended settings'
+    if left_out:
+        names = [key.rpartition('.')[2] for key in left_out]
+        reason = f'{" and ".join(names)} cannot be set in this config'
+    reason = reason.removeprefix(f'{outcome.source}: ')
+    return RunAdvice(kept, reason=reason, worker_nice=nice)

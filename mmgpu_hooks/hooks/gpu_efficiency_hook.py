@@ -293,9 +293,23 @@ class GPUEfficiencyHook(Hook):
         if self.summary:
             self._logger.info(
                 render_training_summary(
-                    run, diagnosis, ranks, advice, sys.argv, judged.run.rank
+                    run,
+                    diagnosis,
+                    ranks,
+                    advice,
+                    program=_list_words(),
+                    judged=judged.run.rank,
+                    arguments=self.command_arguments,
                 )
             )
+
+
+def _list_words() -> list[str]:
+    """The command line of this process, as it is typed after ``python``."""
+    spec = getattr(sys.modules.get('__main__'), '__spec__', None)
+    if spec is not None and spec.origin == os.path.abspath(''.join(sys.argv[:1])):
+        return ['-m', spec.name.removesuffix('.__main__'), *sys.argv[1:]]
+    return sys.argv
 
 
 # Iteration-based loops of MMEngine start workers in their constructor, before any hook

@@ -164,6 +164,11 @@ class RunAdvice:
     reason: Optional[str] = None
     """Why none was written although something is to change, or why there is no answer;
     else ``None``."""
+    left_out: Tuple[str, ...] = ()
+    """Keys that are recommended, too, and that this config cannot take."""
+    worker_nice: Optional[int] = None
+    """Recommended as an option of the command that added the hook: no config has the
+    hook. ``None`` where it is not recommended, or is in a config."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from mmgpu_hooks.config.switches import render_options
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.figures import format_bytes, format_pct, format_seconds, plural
 from mmgpu_hooks.schema.judged import Diagnosis, Recommendation, RunAdvice
@@ -25,8 +27,9 @@ def render_training_summary(
     diagnosis: Diagnosis,
     ranks: RanksSummary | None = None,
     advice: RunAdvice | None = None,
-    command: Sequence[str] = (),
+    program: Sequence[str] = (),
     judged: int | None = None,
+    arguments: Mapping[str, Any] | None = None,
 ) -> str:
     """ASCII: the verdict first, the command to run next last.
 
@@ -37,8 +40,9 @@ def render_training_summary(
         diagnosis: What is judged of the run.
         ranks: All ranks, when there is more than one.
         advice: Of a training that ended by itself, where it was asked for.
-        command: The command line of the training, as ``sys.argv`` has it.
+        program: What trained, as it is typed after ``python``.
         judged: The rank that is judged, where there are several.
+        arguments: Of ``mmgpu run``; ``None`` where it did not start the training.
     """
     verdict = diagnosis.verdict
     name, _, why = verdict.sentence.partition(': ')
@@ -67,7 +71,7 @@ def render_training_summary(
     # where the disk was full, say
     part = f', {recorded} of them recorded' if recorded < done else ''
     head = f'GPUEfficiencyHook: {run.status} after {plural(done, "iteration")}, '
-    last = list(_next(run, advice, command))
+    last = list(_next(run, advice, program, arguments))
     begin = f'{head}{format_seconds(run.duration_s)}{part}'
     for spared in ('', *_SPARED):
         rows.pop(spared, None)
@@ -79,33 +83,71 @@ def render_training_summary(
     return visible(whole).encode('ascii', 'backslashreplace').decode('ascii')
 
 
-def _next(run: Run, advice: RunAdvice | None, command: Sequence[str]) -> Iterator[str]:
+def _next(
+    run: Run,
+    advice: RunAdvice | None,
+    program: Sequence[str],
+    arguments: Mapping[str, Any] | None,
+) -> Iterator[str]:
     """The command that goes on from here, as long as it is, and what it gives."""
     label, indent = f'  {"next":<11}', ' ' * _LABEL
-    if advice is not None and advice.config is not None:
-        yield label + _train_command(run, advice.config, command)
-        gain = _phrase_gain(advice.recommendation)
-        yield from [f'{indent}predicted: {gain}'] if gain else []
-        return
-    has_ended = run.status in ('completed', 'interrupted')
-    folder = shell_path(run.run.work_dir) or '<work_dir>'
-    yield f'{label}mmgpu {"recommend" if has_ended else "why"} {folder}'
-    if advice is not None:
-        said = 'it says why nothing is to change'
-        if advice.reason is not None:
-            said = f'no recommended config: {" ".join(advice.reason.split())}'
-        yield indent + textwrap.shorten(said, _WIDTH - _LABEL, placeholder=' ...')
+    if advice is not None and (advice.config or advice.worker_nice):
+        if advice.worker_nice is not None:
+            arguments = {**(arguments or {}), 'worker_nice': advice.worker_nice}
+        config = advice.config or run.run.config_path
+        yield label + _train_command(run, config, program, arguments)
+    else:
+        has_ended = run.status in ('completed', 'interrupted')
+        folder = shell_path(run.run.work_dir) or '<work_dir>'
+        yield f'{label}mmgpu {"recommend" if has_ended else "why"} {folder}'
+    for sentence in () if advice is None else _describe_advice(advice):
+        line = ' '.join(sentence.split())
+        yield indent + textwrap.shorten(line, _WIDTH - _LABEL, placeholder=' ...')
 
 
-def _train_command(run: Run, config: str, command: Sequence[str]) -> str:
-    """The script that trained, where it can be typed again with another config."""
-    script, given = (*command[:1], '')[0], map(os.path.abspath, command[1:])
-    takes_config = script.endswith('.py') and (run.run.config_path or '') in given
+def _describe_advice(advice: RunAdvice) -> Iterator[str]:
+    """What the command gives, and what is not in its config: a line each."""
+    gain = _phrase_gain(advice.recommendation)
+    if advice.config and gain:
+        yield f'predicted: {gain}'
+    if advice.left_out:
+        yield f'left out: {", ".join(advice.left_out)}'
+    if advice.reason is not None:
+        yield f'no recommended config: {advice.reason}'
+    elif not advice.config and advice.worker_nice:
+        yield 'niced workers give way to the thread that saves'
+    elif not advice.config:
+        yield 'it says why nothing is to change'
+
+
+def _train_command(
+    run: Run,
+    config: str | None,
+    program: Sequence[str],
+    arguments: Mapping[str, Any] | None,
+) -> str:
+    """The words that trained, where they can be typed again with another config.
+
+    Args:
+        run: Of the training.
+        config: To train; ``None`` where it is in no file.
+        program: What trained, as it is typed after ``python``.
+        arguments: Of ``mmgpu run``; ``None`` where it did not start the training.
+    """
+    name, *given = *program, ''
+    script = shell_path(name) if name.endswith('.py') else None
+    if name == '-m':
+        module, *given = given
+        script = f'-m {module}'
+    is_given = run.run.config_path in map(os.path.abspath, given)
+    starter = 'python'
+    if arguments is not None:
+        starter = ' '.join(['mmgpu run', *render_options(arguments)])
     # several ranks need a launcher, which is not in it
-    if takes_config and run.run.world_size == 1:
-        starter = run.run.hook_added_by or 'python'
-        return f'{starter} {shell_path(script)} {shell_path(config)}'
-    return f'train {shell_path(config)}'
+    if script and config and is_given and run.run.world_size == 1:
+        return f'{starter} {script} {shell_path(config)}'
+    below = f' with {starter}' if arguments else ''
+    return f'train {shell_path(config) or "it again"}{below}'
 
 
 def _phrase_gain(found: Recommendation) -> str:

@@ -14,8 +14,10 @@ from fakes.replaced import replace
 from fakes.runs import make_evidence, make_run, write_run
 from fakes.saves import HOST, LOADER, make_contended_ones, with_saves
 from fakes.validations import make_validation
+from mmgpu_hooks.adviser.child import advise_on_run
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema.recorded import LoaderSettings
+from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -226,6 +228,29 @@ def test_a_hook_that_was_switched_on_elsewhere_is_left_to_the_user(
     assert files_of(config.parent) == {'mine.py'}
     # what would help is said all the same
     assert answer['save_cures'][0]['name'] == 'polite_workers'
+
+
+@pytest.mark.parametrize(
+    ('added_by', 'elsewhere', 'nice', 'reason'),
+    [
+        ('mmgpu run', '', 10, None),
+        (
+            *(None, f'custom_hooks = [{OURS})]\n', None),
+            'worker_nice cannot be set in this config',
+        ),
+    ],
+)
+def test_when_training_ends_niced_workers_are_an_option_of_the_command(
+    tmp_path, config, added_by, elsewhere, nice, reason
+):
+    config.write_text(LOADING + elsewhere)
+    run = make_run(config_path=str(config), host=HOST, loader=LOADER)
+    run = replace(run, hook_added_by=added_by)
+    evidence = make_evidence(run=run, data_wait_s=0.0)
+    evidence = with_saves(evidence, make_contended_ones(4))
+    folder = write_run(tmp_path / 'run', evidence, config.read_text())
+    advice = advise_on_run(folder / EVIDENCE_NAME)
+    assert (advice.config, advice.worker_nice, advice.reason) == (None, nice, reason)
 
 
 # The loader of validation.

@@ -21,8 +21,9 @@ from fakes.forked import run_forked
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.commands.run import run
 from mmgpu_hooks.config.hook_arguments import ARGUMENTS
-from mmgpu_hooks.config.switches import INJECTED, switch_on
+from mmgpu_hooks.config.switches import INJECTED, render_options, switch_on
 from training.detection import environ, find_tools
+from training.recommended import write_configs
 from training.toy import HOOK, AfterIteration, build_runner, evidence_of, log_of, train
 from training.trial_toys import write_config
 
@@ -132,6 +133,28 @@ def test_hooks_that_a_script_registers_later_change_nothing_of_ours(spellings):
     assert spellings['start'] == ['imports', 'config', 'model']
     kept = {'interval': 3, 'stuck_after_s': 7.0, 'added_by': None}
     assert spellings['again'] == {'hooks': [kept], 'iterations': 12, 'lines': 1}
+
+
+def test_the_summary_says_what_to_type_next_with_the_same_options(tmp_path):
+    config = write_configs(tmp_path)
+    options = ['--interval', '4', '--stuck-after', '60.0', '--summary']
+    done = start(*options, '-m', 'training.recommended', config, tmp_path / 'run')
+    assert done.returncode == 0, done.stderr[-2000:]
+    (path,) = (tmp_path / 'run').glob('*/mine_recommended.py')
+    (line,) = re.findall('^  next +(.*)$', done.stdout, re.MULTILINE)
+    assert line == f'mmgpu run {" ".join(options)} -m training.recommended {path}'
+
+
+def test_what_the_summary_says_are_options_of_the_command():
+    arguments = {
+        **{'interval': 20, 'gpu_sample_period_s': 0.5, 'worker_nice': 3},
+        **{'stuck_after_s': 7.0, 'scalars': 'all'},
+        **{'summary': False, 'write_config': True},
+    }
+    assert arguments.keys() == {*ARGUMENTS}
+    words = [*render_options(arguments), 'true']
+    given = run.make_context('run', words).params
+    assert {name: given[name] for name in arguments} == arguments
 
 
 @pytest.mark.slow

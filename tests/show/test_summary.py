@@ -149,58 +149,91 @@ def advise(
 
 
 FASTER = advise(44.6, 36.2, 53.5)
+GAIN = 'predicted: 45 % less time (36 to 54 %)'
+NICED = RunAdvice(worker_nice=10)
+MINE = {'config_path': '/configs/mine.py'}
 NEXT = {
-    'not asked for': (None, {}, SCRIPT, [ASK]),
+    'not asked for': (None, {}, SCRIPT, None, [ASK]),
     'nothing to change': (
-        RunAdvice(),
-        {},
-        SCRIPT,
+        *(RunAdvice(), {}, SCRIPT, None),
         [ASK, 'it says why nothing is to change'],
     ),
     'not written': (
         RunAdvice(reason='No space left\n on device ' + 90 * 'x'),
-        {},
-        SCRIPT,
+        *({}, SCRIPT, None),
         [ASK, 'no recommended config: No space left on device ...'],
     ),
     'a script': (
-        FASTER,
-        {'config_path': '/configs/mine.py'},
-        SCRIPT,
-        [f'python tools/train.py {WRITTEN}', 'predicted: 45 % less time (36 to 54 %)'],
+        *(FASTER, MINE, SCRIPT, None),
+        [f'python tools/train.py {WRITTEN}', GAIN],
     ),
-    'below a command of ours': (
-        FASTER,
-        {'config_path': '/configs/mine.py', 'hook_added_by': 'mmgpu run'},
-        SCRIPT,
+    'a module': (
+        *(FASTER, MINE, ('-m', 'mine.train', '/configs/mine.py'), None),
+        [f'python -m mine.train {WRITTEN}', GAIN],
+    ),
+    'below mmgpu run': (
+        *(FASTER, MINE, SCRIPT, {}),
+        [f'mmgpu run tools/train.py {WRITTEN}', GAIN],
+    ),
+    'below mmgpu run with options': (
+        *(FASTER, MINE, SCRIPT, {'interval': 20, 'write_config': True}),
+        [f'mmgpu run --interval 20 --write-config tools/train.py {WRITTEN}', GAIN],
+    ),
+    'niced workers, too': (
+        *(replace(FASTER, worker_nice=10), MINE, SCRIPT),
+        {'interval': 20, 'worker_nice': 0},
+        [f'mmgpu run --interval 20 --worker-nice 10 tools/train.py {WRITTEN}', GAIN],
+    ),
+    'niced workers alone': (
+        *(NICED, MINE, SCRIPT, {}),
         [
-            f'mmgpu run tools/train.py {WRITTEN}',
-            'predicted: 45 % less time (36 to 54 %)',
+            'mmgpu run --worker-nice 10 tools/train.py /configs/mine.py',
+            'niced workers give way to the thread that saves',
+        ],
+    ),
+    'niced workers of a launcher': (
+        *(NICED, {**MINE, 'world_size': 2}, SCRIPT, {}),
+        [
+            'train /configs/mine.py with mmgpu run --worker-nice 10',
+            'niced workers give way to the thread that saves',
+        ],
+    ),
+    'niced workers of a config in memory': (
+        replace(NICED, reason='no room'),
+        *({'config_path': None}, ('-c',), {}),
+        [
+            'train it again with mmgpu run --worker-nice 10',
+            'no recommended config: no room',
+        ],
+    ),
+    'what the config cannot take': (
+        replace(FASTER, left_out=('default_hooks.gpu_efficiency.worker_nice',)),
+        *(MINE, SCRIPT, None),
+        [
+            f'python tools/train.py {WRITTEN}',
+            GAIN,
+            'left out: default_hooks.gpu_efficiency.worker_nice',
         ],
     ),
     'a script that takes no config': (
-        advise(-1.2, -3.4, -0.6),
-        {'config_path': '/configs/mine.py'},
-        SCRIPT[:1],
+        *(advise(-1.2, -3.4, -0.6), MINE, SCRIPT[:1], None),
         [f'train {WRITTEN}', 'predicted: 1 % more time (1 to 3 %)'],
     ),
     'a config in memory': (
-        advise(validation=3.21),
-        {'config_path': None},
-        ('-c',),
+        *(advise(validation=3.21), {'config_path': None}, ('-c',), None),
         [f'train {WRITTEN}', 'predicted: 3.2 % less time, in validation'],
     ),
-    'nobody knows what it gives': (advise(), {}, (), [f'train {WRITTEN}']),
+    'a gain that is unknown': (advise(), {}, (), None, [f'train {WRITTEN}']),
     'a launcher': (
-        FASTER,
-        {'config_path': '/configs/mine.py', 'world_size': 2},
-        SCRIPT,
-        [f'train {WRITTEN}', 'predicted: 45 % less time (36 to 54 %)'],
+        *(FASTER, {**MINE, 'world_size': 2}, SCRIPT, None),
+        [f'train {WRITTEN}', GAIN],
+    ),
+    'a launcher below mmgpu run': (
+        *(FASTER, {**MINE, 'world_size': 2}, SCRIPT, {'summary': True}),
+        [f'train {WRITTEN} with mmgpu run --summary', GAIN],
     ),
     'a word of the shell': (
-        advise(config="/runs/it's mine.py"),
-        {},
-        SCRIPT,
+        *(advise(config="/runs/it's mine.py"), {}, SCRIPT, None),
         ["train '/runs/it'\"'\"'s mine.py'"],
     ),
 }
@@ -208,10 +241,12 @@ NEXT = {
 
 @pytest.mark.parametrize('name', NEXT)
 def test_what_to_type_next_is_the_end_of_it(name):
-    advice, fields, command, expected = NEXT[name]
+    advice, fields, program, arguments, expected = NEXT[name]
     evidence = full_run()
     run = Run(replace(evidence, run=replace(evidence.run, **fields)))
-    text = render_training_summary(run, diagnose_run(run), None, advice, command)
+    text = render_training_summary(
+        run, diagnose_run(run), None, advice, program, arguments=arguments
+    )
     lines = text.splitlines()
     assert [line[13:] for line in lines[-len(expected) :]] == expected
     assert lines[-len(expected)].startswith('  next       ')

@@ -1,6 +1,6 @@
 """Trainings from config files in processes of their own, ended in all ways there are.
 
-Also run as ``python -m training.recommended CONFIG FOLDER`` by torchrun: a rank.
+Also run as ``python -m training.recommended CONFIG FOLDER``; by torchrun, as a rank.
 """
 
 from __future__ import annotations
@@ -283,9 +283,11 @@ def train_ranks(config: Path, work_dir: Path) -> subprocess.CompletedProcess[str
 def _main(config: str, work_dir: str) -> None:
     _allow_for_a_busy_machine()
     torch.set_num_threads(1)
-    torch.distributed.init_process_group('gloo')
+    launcher = 'pytorch' if 'RANK' in os.environ else 'none'
+    if launcher != 'none':
+        torch.distributed.init_process_group('gloo')
     loaded = Config.fromfile(config)
-    loaded.work_dir, loaded.launcher = work_dir, 'pytorch'
+    loaded.work_dir, loaded.launcher = work_dir, launcher
     Runner.from_cfg(loaded).train()
     with contextlib.suppress(Exception):
         torch.distributed.destroy_process_group()
