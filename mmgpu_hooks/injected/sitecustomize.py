@@ -64,12 +64,19 @@ class _AtRunner:
     def _give_up(self, error: Exception) -> None:
         sys.meta_path.remove(self)
         # one warning is enough of several ranks
-        if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
-            sys.stderr.write(
-                'mmgpu run: expected mmgpu_hooks to be installed for '
-                f'{sys.executable}, found "{error}"; training goes on without '
-                'GPUEfficiencyHook. Install it there.\n'
+        if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) != '0':
+            return
+        said = f'GPUEfficiencyHook cannot be added ({type(error).__name__}: {error})'
+        cure = ''
+        if isinstance(error, ImportError):
+            said = (
+                f'expected mmgpu_hooks to be installed for {sys.executable}, found '
+                f'"{error}"'
             )
+            cure = ' Install it there.'
+        sys.stderr.write(
+            f'mmgpu run: {said}; training goes on without GPUEfficiencyHook.{cure}\n'
+        )
 
 
 def _import_next() -> None:

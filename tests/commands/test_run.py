@@ -260,6 +260,8 @@ def test_a_module_is_run_as_by_python():
     assert done.stdout.startswith('Linux')
 
 
+IMPORT_RUNNER = 'import mmengine.runner.runner as one; print(one.Runner.__name__)'
+
 OTHERS = {
     'none': None,
     'one': 'import sys\nwhere = sys.path\nprint("theirs")',
@@ -323,6 +325,22 @@ def test_a_python_without_our_package_trains_with_one_warning(
     assert done.stderr.count('\n') == warnings
     sentence = f'mmgpu run: expected mmgpu_hooks to be installed for {other_python}, '
     assert done.stderr.startswith(sentence) == bool(warnings)
+
+
+@pytest.mark.parametrize(
+    ('held', 'said'),
+    [
+        ('{"interval": 0}', 'ValueError: GPUEfficiencyHook: expected interval'),
+        ('{"interval": ', 'ValueError: MMGPU_RUN is not as mmgpu run left it'),
+        ('{"speed": 1}', 'ValueError: MMGPU_RUN is not as mmgpu run left it'),
+    ],
+)
+def test_arguments_that_are_none_of_ours_are_named_as_the_reason(held, said):
+    env = {**switch_on(environ(), {}), 'MMGPU_RUN': held}
+    code, printed, warning = ask_python('-c', IMPORT_RUNNER, env=env)
+    assert (code, printed, warning.count('\n')) == (0, 'Runner\n', 1)
+    assert f'GPUEfficiencyHook cannot be added ({said}' in warning
+    assert 'installed' not in warning
 
 
 # --- switched off
