@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
 import time
 from collections.abc import Container, Mapping, Sequence
 
@@ -12,9 +11,9 @@ import click
 
 from mmgpu_hooks.commands import exit_codes, options
 from mmgpu_hooks.commands.output import print_sections, warner
+from mmgpu_hooks.commands.programs import become
 from mmgpu_hooks.experiment.card_locks import lock_cards, read_locks
 from mmgpu_hooks.experiment.cards import VARIABLE, Card, judge_cards, read_cards
-from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import format_bytes, format_pct, plural
 from mmgpu_hooks.show.document import Column, Section, tabulate
 
@@ -89,16 +88,7 @@ def pick_gpu(
     for locks in picked.values():
         for descriptor in locks:
             os.set_inheritable(descriptor, True)
-    # Python ignores these, and the command would inherit that
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(ignored, signal.SIG_DFL)
-    try:
-        os.execvpe(program[0], list(program), {**os.environ, VARIABLE: visible})
-    except OSError as error:
-        raise UserError(
-            f'expected a command to run, {program[0]!r} could not be started: '
-            f'{error.strerror}.'
-        ) from error
+    return become(program, {**os.environ, VARIABLE: visible})
 
 
 def _describe_shortage(cards: Sequence[Card], count: int) -> str:

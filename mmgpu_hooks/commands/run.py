@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
-import re
-import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,13 +14,13 @@ import click
 
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import warner
+from mmgpu_hooks.commands.programs import become
 from mmgpu_hooks.config.hook_arguments import check_argument
 from mmgpu_hooks.config.switches import DISABLE, is_disabled, switch_on
+from mmgpu_hooks.config.syntax import is_read_base, parse_chain
 from mmgpu_hooks.schema.errors import UserError
 
 _warn = warner('run')
-_CONFIG = re.compile(r'^(_base_ *=|with read_base\(\):)', re.MULTILINE)
-"""Lines that no script has, and nearly every config."""
 
 
 def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
@@ -102,7 +102,7 @@ def run(is_module: bool, program: Sequence[str], **arguments: Any) -> NoReturn:
         _warn(f'{DISABLE} is set, so the program runs without GPUEfficiencyHook.')
     else:
         environ = switch_on(environ, given)
-    _become(_complete(program, is_module), environ)
+    become(_complete(program, is_module), environ)
 
 
 def _complete(program: Sequence[str], is_module: bool) -> list[str]:
@@ -112,13 +112,13 @@ def _complete(program: Sequence[str], is_module: bool) -> list[str]:
     if not program[0].endswith('.py'):
         return list(program)
     try:
-        text = Path(program[0]).read_text(errors='replace')
+        source = Path(program[0]).read_bytes()
     except OSError as error:
         raise UserError(
             f'expected a Python script, found {error.strerror!r} for {program[0]!r}.'
         ) from error
     # which would run, do nothing and end well
-    if _CONFIG.search(text):
+    if _is_config(source):
         raise UserError(
             f'expected a script that trains, found a config of MMEngine; write "mmgpu '
             f'run tools/train.py {program[0]}".'
@@ -126,19 +126,18 @@ def _complete(program: Sequence[str], is_module: bool) -> list[str]:
     return [sys.executable, *program]
 
 
-def _become(words: Sequence[str], environ: dict[str, str]) -> NoReturn:
-    """Let the program take our place: signals and exit code are its own then."""
-    # Python ignores these, and the program would inherit that
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(ignored, signal.SIG_DFL)
+def _is_config(source: bytes) -> bool:
+    """True if it inherits as no script does, and nearly every config."""
     try:
-        os.execvpe(words[0], list(words), environ)
-    except PermissionError as error:
-        raise UserError(
-            f'expected a program, found {words[0]!r}, which may not be executed; if '
-            f'it is a shell script, write "mmgpu run bash {words[0]} ...".'
-        ) from error
-    except OSError as error:
-        raise UserError(
-            f'expected a program, {words[0]!r} could not be started: {error.strerror}.'
-        ) from error
+        with warnings.catch_warnings():
+            # of escape sequences, which are for the program to say
+            warnings.simplefilter('ignore')
+            statements = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(is_read_base(one) or _sets_base(one) for one in statements)
+
+
+def _sets_base(statement: ast.stmt) -> bool:
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return ('_base_',) in map(parse_chain, targets)

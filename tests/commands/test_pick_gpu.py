@@ -99,6 +99,15 @@ def test_a_command_that_is_not_there_is_one_sentence(environ):
     assert 'Traceback' not in done.stderr
 
 
+def test_a_shell_script_that_may_not_be_executed_is_to_be_named_otherwise(
+    environ, tmp_path
+):
+    (tmp_path / 'plain.sh').write_text('echo\n')
+    done = pick(environ, '--', './plain.sh')
+    assert (done.returncode, done.stdout) == (2, '')
+    assert 'write "bash ./plain.sh ..." in its place' in done.stderr
+
+
 def test_a_driver_that_does_not_start_is_one_sentence(fake_nvml, capsys):
     fake_nvml.set(init=9)
     assert main(['pick-gpu']) == 2

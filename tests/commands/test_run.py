@@ -260,6 +260,16 @@ def test_a_module_is_run_as_by_python():
     assert done.stdout.startswith('Linux')
 
 
+def test_a_script_that_writes_configs_is_no_config(tmp_path):
+    script = tmp_path / 'mine.py'
+    script.write_text(
+        'TEMPLATE = """\n_base_ = ["mmdet::rtmdet.py"]\nwith read_base():\n"""\n'
+        'print(TEMPLATE[1:7])\n'
+    )
+    done = start(script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, '_base_\n', '')
+
+
 IMPORT_RUNNER = 'import mmengine.runner.runner as one; print(one.Runner.__name__)'
 
 OTHERS = {
@@ -391,7 +401,7 @@ BAD = {
     'no_such.py': "found 'No such file or directory' for 'no_such.py'",
     'rtmdet.py --work-dir .': 'write "mmgpu run tools/train.py rtmdet.py"',
     'no-such-program': "'no-such-program' could not be started: No such file",
-    './plain.sh': 'write "mmgpu run bash ./plain.sh ..."',
+    './plain.sh': 'write "bash ./plain.sh ..." in its place',
     '-m': 'PROGRAM',
 }
 
