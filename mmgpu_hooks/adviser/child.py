@@ -54,15 +54,15 @@ def advise_on_run(evidence: Path) -> RunAdvice:
     nice: int | None = None
     if run.run.hook_added_by is not None:
         # the hook is in no config: that command takes its arguments
-        values = (one.new for one in found.changes if one.key == NICE_KEY)
+        values = (change.new for change in found.changes if change.key == NICE_KEY)
         nice = next(values, None)
         found = leave_out(found, (NICE_KEY,), '')
     if not found.changes:
         return RunAdvice(found, worker_nice=nice)
     files = read_run_folder(evidence)
     outcome, kept = write_beside_run(found, run.run.config_path, files)
-    changed = {change.key for change in kept.changes}
-    left_out = [one.key for one in found.changes if one.key not in changed]
+    taken = {change.key for change in kept.changes}
+    left_out = [change.key for change in found.changes if change.key not in taken]
     if outcome.status == 'rewritten':
         return RunAdvice(kept, str(outcome.target), None, tuple(left_out), nice)
     reason = outcome.reason or 'the config has the recommended settings'

@@ -36,13 +36,13 @@ _CONFIGS = ('.py', '.yaml', '.yml')
 
 @dataclass(frozen=True)
 class _Side:
-    """One of both trainings."""
+    """Config and settings of one of both trainings."""
 
     config: Path
     loaded: FlatConfig
     """Without the settings."""
     settings: Mapping[str, Any]
-    """By dotted key, changed in memory."""
+    """Changed in memory, by dotted key."""
 
     @property
     def workers(self) -> int:
@@ -54,7 +54,7 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Job:
-    """What is trained in turns, and what is known of it beforehand."""
+    """Both trainings, and what is known of them beforehand."""
 
     sides: tuple[_Side, _Side]
     parent: Path
@@ -104,9 +104,10 @@ def verify(
 ) -> int:
     """Train two settings in turns and measure the gain.
 
-    Of RUN_FOLDER, the work_dir of a run: its settings and the recommended ones, beside
-    what was predicted. Of two configs: the first and the second. With --set: the config
-    (of the run) as it is, and with these settings.
+    With RUN_FOLDER, the work_dir of a run, its settings and the recommended ones are
+    trained, and the answer has what was predicted. With two configs, these two are
+    trained. With --set, the config (of the run) is trained as it is, and with these
+    settings.
 
     Both train in short alternating blocks, so that the machine is the same for both.
     """
@@ -140,7 +141,7 @@ def verify(
         store.clear()
     notes = (*job.known.get('notes', ()), *measured.notes)
     answer = replace(measured, **{**job.known, 'folder': str(folder), 'notes': notes})
-    print_answer(answer, form, describe_verify, lambda one: to_json(**vars(one)))
+    print_answer(answer, form, describe_verify, lambda found: to_json(**vars(found)))
     return exit_codes.OK
 
 
@@ -151,7 +152,7 @@ def _read_job(
     *,
     allow_equal: bool,
 ) -> _Job:
-    """What the words of the command ask for.
+    """Read the words of the command.
 
     Raises:
         UserError: If they do not belong together, or name nothing that can be trained.
@@ -247,7 +248,7 @@ def _read_configs(first: Path, second: Path, *, allow_equal: bool) -> _Job:
         if path.is_dir():
             raise UserError(
                 f'{path}: expected a config beside another one, found a folder; "mmgpu '
-                'compare" tells two runs apart, "mmgpu verify" with one run measures '
+                'compare" compares two runs, "mmgpu verify" with one run measures '
                 'what is recommended.'
             )
     old, new = map(trials.read_trainable_config, (first, second))

@@ -28,7 +28,7 @@ _NOT_TRAINED: tuple[KeyPath, ...] = (
     # MMEngine puts its CheckpointHook there
     ('default_hooks', 'checkpoint'),
 )
-"""What a trial of its own leaves out: validation, tests, saves, where it logs."""
+"""Keys that a trial of its own leaves out: validation, tests, saves, where it logs."""
 _WORK: dict[KeyPath, str] = {
     ('model',): 'model',
     ('data_preprocessor',): 'model',
@@ -39,7 +39,7 @@ _WORK: dict[KeyPath, str] = {
     ('train_dataloader', 'batch_sampler'): 'sampler',
     ('train_dataloader', 'collate_fn'): 'pipeline',
 }
-"""What an iteration works on."""
+"""Keys of the work that an iteration does, and how that part is called."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _list_whole(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
     """Paths that differ, none of them below another."""
     found: list[KeyPath] = []
     for path in list_differences(before, after):
-        if any(path[: len(one)] == one for one in found):
+        if any(path[: len(outer)] == outer for outer in found):
             continue
         old, new = before.get(path, _MISSING), after.get(path, _MISSING)
         if _is_spelling(path, old, new) or _is_shown_by_items(path, before, after):
@@ -112,21 +112,22 @@ def _is_spelling(path: KeyPath, old: object, new: object) -> bool:
 
 def _is_shown_by_items(path: KeyPath, before: FlatConfig, after: FlatConfig) -> bool:
     """True if what differs is in the items, each of which is listed by itself."""
-    found = [one[path] for one in (before, after) if path in one]
-    if not all(isinstance(one, Container) for one in found):
+    found = [config[path] for config in (before, after) if path in config]
+    containers = [value for value in found if isinstance(value, Container)]
+    if len(containers) < len(found):
         return False
-    kinds = [(one.kind, one.size) for one in found if isinstance(one, Container)]
+    kinds = [(container.kind, container.size) for container in containers]
     if len(kinds) == 2:
         # a list in the place of a tuple
         return kinds[0][1] == kinds[1][1] and all(kind in _LISTS for kind, _ in kinds)
     holder = before if path in before else after
     count = len(path)
-    has_items = any(len(one) > count and one[:count] == path for one in holder)
+    has_items = any(len(key) > count and key[:count] == path for key in holder)
     return kinds[0][0] == 'dict' and has_items
 
 
 def _is_left_out(before: FlatConfig, after: FlatConfig, path: KeyPath) -> bool:
-    if any(path[: len(one)] == one for one in _NOT_TRAINED):
+    if any(path[: len(outer)] == outer for outer in _NOT_TRAINED):
         return True
     hooks = _list_hooks(before, after, path)
     return bool(hooks) and all(name.endswith('CheckpointHook') for name in hooks)

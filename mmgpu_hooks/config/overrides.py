@@ -40,12 +40,12 @@ class Override:
     """A config with settings changed in memory."""
 
     changes: Mapping[str, Setting]
-    """By dotted key: what was asked and what that entails, without what holds
+    """Settings by dotted key: those asked for and what they entail, without what holds
     already."""
     config: FlatConfig
-    """As MMEngine makes it of both."""
+    """Both, merged by MMEngine."""
     unknown: tuple[str, ...]
-    """Keys that the config did not have, and of which nobody here knows the reader."""
+    """Keys that the config did not have and that may have no reader."""
 
 
 def override_settings(
@@ -62,16 +62,16 @@ def override_settings(
         RefusedError: If a key is misspelt or read by nothing, or if MMEngine, PyTorch
             or our hook refuses a value.
     """
-    judged = {key: one for key, one in wanted.items() if is_rewritable(before, key)}
-    others = {key: one for key, one in wanted.items() if key not in judged}
+    judged = {k: value for k, value in wanted.items() if is_rewritable(before, k)}
+    others = {key: value for key, value in wanted.items() if key not in judged}
     parse_settings(judged)
-    unknown = [key for key, one in others.items() if not _is_known(before, key, one)]
+    unknown = [key for key in others if not _is_known(before, key, others[key])]
     changes = {
         key: value
         for key, value in complete_settings(before, wanted).items()
         if not is_held(before, key, value)
     }
-    entailed = {key: one for key, one in changes.items() if key not in others}
+    entailed = {key: value for key, value in changes.items() if key not in others}
     verify_changes(before, entailed)
     try:
         after = read_config(path, changes=changes)

@@ -1,4 +1,4 @@
-"""Which settings may be asked for, what they entail and what they concern. Pure."""
+"""Checks settings that are asked for, and says what they entail and concern. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mmgpu_hooks.config.loading import (
 from mmgpu_hooks.schema.judged import THREADS_KEY
 
 HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
-"""How the hook is named in a config, without an import."""
+"""Name of the hook in a config, which needs no import."""
 HOOK_KEY = 'gpu_efficiency'
 """Its key in ``default_hooks``."""
 _PLACE = ('default_hooks', HOOK_KEY)

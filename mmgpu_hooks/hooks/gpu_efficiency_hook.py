@@ -330,10 +330,10 @@ def expect_loop(hook: Any) -> None:
             original(loop, *args, **kwargs)
             given = args[1] if len(args) > 1 else kwargs.get('dataloader')
             for find_hook in list(_waiting.values()):
-                one = find_hook()
-                if one is not None and _is_train_loop_of(one, loop, given):
-                    expect_no_loop(one)
-                    one.see_loop(loop)
+                found = find_hook()
+                if found is not None and _is_train_loop_of(found, loop, given):
+                    expect_no_loop(found)
+                    found.see_loop(loop)
 
         _patches.set(BaseLoop, '__init__', __init__)
     key = id(hook)
@@ -353,6 +353,6 @@ def _forget(key: int) -> None:
 
 def _is_train_loop_of(hook: Any, loop: Any, given: Any) -> bool:
     runner = getattr(loop, '_runner', None)
-    is_ours = any(one is hook for one in getattr(runner, '_hooks', ()))
+    is_ours = any(hook is each for each in getattr(runner, '_hooks', ()))
     # loops of validation get another one
     return is_ours and given is getattr(runner, '_train_dataloader', None)

@@ -13,7 +13,7 @@ from mmgpu_hooks.schema.recorded import SaveRecord
 
 @dataclass(frozen=True)
 class SweepSetting:
-    """What one trial of the sweep is trained with; ``None`` keeps the config's own."""
+    """Settings of one trial of a sweep; ``None`` keeps the config's own."""
 
     num_workers: int
     batch_size: Optional[int] = None
@@ -62,7 +62,7 @@ class GpuSpan:
 
 @dataclass(frozen=True)
 class ModelBytes:
-    """What the trained model itself holds, counted in the training process."""
+    """Memory of the trained model itself, counted in the training process."""
 
     parameters: int
     """Buffers included."""
@@ -225,7 +225,7 @@ class SaveBenchRow:
 
 @dataclass(frozen=True)
 class SaveBench:
-    """What number of workers does to saves, on this host and with this model."""
+    """Effect of the number of workers on saves, on this host and with this model."""
 
     rows: Tuple[SaveBenchRow, ...]
     """By number of workers."""
@@ -275,7 +275,7 @@ FIRST, SECOND = SIDES = ('first', 'second')
 
 @dataclass(frozen=True)
 class TrialRole:
-    """Which side of a comparison a trial trained, and how."""
+    """Side of a comparison that a trial trained, and how."""
 
     side: str
     """One of :data:`SIDES`."""
@@ -287,7 +287,7 @@ class TrialRole:
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of a trial; a training that fails is a result like any other."""
+    """Result of a trial; a training that fails is one like any other."""
 
     name: str
     """Of what was trained; a plan has no two of the same name."""
@@ -309,7 +309,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Profile:
-    """What the steps of a training were spent on, by torch.profiler."""
+    """Time of a training's steps by what it was spent on, by torch.profiler."""
 
     device: str
     iterations: int

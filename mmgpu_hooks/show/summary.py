@@ -17,7 +17,7 @@ from mmgpu_hooks.show.text import BOUND, bind_units, shell_path, visible
 
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
-"""Of the run, from which a part outside of iterations is named."""
+"""Share of the run from which on a part outside of iterations is named."""
 _SPARED = ('why', 'rest', 'loader', 'machine')
 """Rows that go, in this order, while there are too many lines: recommend has them."""
 
@@ -51,9 +51,9 @@ def render_training_summary(
         rank = f'Rank {judged}: '
     # what takes more than there may be of it, worst first
     full = [
-        f'{one.code}: {one.detail}'
-        for one in diagnosis.findings
-        if one.code.startswith('MG4') and one.severity in ('problem', 'notice')
+        f'{finding.code}: {finding.detail}'
+        for finding in diagnosis.findings
+        if finding.code.startswith('MG4') and finding.severity in ('problem', 'notice')
     ]
     rows = {
         'verdict': f'{rank}{name} ({verdict.confidence} confidence)',
@@ -106,7 +106,7 @@ def _next(
 
 
 def _describe_advice(advice: RunAdvice) -> Iterator[str]:
-    """What the command gives, and what is not in its config: a line each."""
+    """Lines on what the command gives, and on what is not in its config."""
     gain = _phrase_gain(advice.recommendation)
     if advice.config and gain:
         yield f'predicted: {gain}'
@@ -139,7 +139,7 @@ def _train_command(
     if name == '-m':
         module, *given = given
         script = f'-m {module}'
-    is_given = run.run.config_path in map(os.path.abspath, given)
+    is_given = (run.run.config_path or '') in map(os.path.abspath, given)
     starter = 'python'
     if arguments is not None:
         starter = ' '.join(['mmgpu run', *render_options(arguments)])
