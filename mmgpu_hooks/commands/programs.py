@@ -35,3 +35,9 @@ def become(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
         raise UserError(
             f'expected a program, {program!r} could not be started: {error.strerror}.'
         ) from error
+    # an empty name, which a shell makes of a variable that is not set
+    except ValueError as error:
+        raise UserError(
+            f'expected a program, {program!r} cannot be one; is a variable of the '
+            'shell not set?'
+        ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import statistics
 import subprocess
@@ -403,6 +404,8 @@ BAD = {
     'no-such-program': "'no-such-program' could not be started: No such file",
     './plain.sh': 'write "bash ./plain.sh ..." in its place',
     '-m': 'PROGRAM',
+    # of a variable that is not set
+    "''": "'' cannot be one; is a variable of the shell not set?",
 }
 
 
@@ -411,7 +414,7 @@ def test_what_cannot_be_run_is_one_sentence(line, tmp_path):
     (tmp_path / 'plain.sh').write_text('echo\n')
     (tmp_path / 'rtmdet.py').write_text("_base_ = ['mmdet::rtmdet.py']\n")
     code, printed, said = run_forked(
-        ['run', *line.split()], first=lambda: os.chdir(tmp_path)
+        ['run', *shlex.split(line)], first=lambda: os.chdir(tmp_path)
     )
     assert (code, printed, said.count('\n')) == (2, '', 1)
     assert said.startswith('mmgpu run: ')
