@@ -363,7 +363,7 @@ BAD_PAIRS = {
     'a.py gone.py': 'gone.py: expected a config file, found nothing there',
     'gone.py --set model.step_s=1': 'gone.py: expected a config file',
     'a.py run': 'run: expected a config beside another one, found a folder',
-    'run a.py': '"mmgpu compare" tells two runs apart',
+    'run a.py': '"mmgpu compare" compares two runs',
     'run --set model.step_s=0.0': 'that nothing differs',
     'a.py broken.py': 'broken.py: expected a config that MMEngine loads, found',
     'a.py text.txt': 'text.txt: expected a config that MMEngine loads, found OSError',
