@@ -42,8 +42,8 @@ _OF_EVIDENCE = '.json', '.jsonl'
 _MOST_OF_PIPE, _MOST_OF_FILE = 2**30, 8 * 2**30
 """Of a log, so that reading ends; its lines are counted from its first on."""
 _TIMED_BYTES = 2**20
-_TIME = re.compile(rb'(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d) - \w+ - ')
-"""What MMEngine puts before each line."""
+_TIME = re.compile(rb'((?:\d{4}/)?\d\d/\d\d \d\d:\d\d:\d\d) - \w+ - ')
+"""The time before each line of MMEngine's: without a year on the console."""
 _STATES = {'ended': 'Dead', 'running': 'Running', 'completed': 'Completed'}
 
 
@@ -147,14 +147,33 @@ class _Console:
     """What the console showed."""
 
     log: ConsoleLog
-    last_time: datetime | None
-    """Of the last line that MMEngine logged; ``None`` where it logged none."""
+    last_time: str | None
+    """Of the last line that MMEngine logged, as it stands there; ``None`` where it
+    logged none."""
 
 
 def _is_before(console: _Console, began: datetime | None) -> bool:
     """True if a console shows an earlier run, by the clock of the training's host."""
-    last = console.last_time
-    return began is not None and last is not None and last < began
+    if began is None or console.last_time is None:
+        return False
+    last = _parse_time(console.last_time, began)
+    return last is not None and last < began
+
+
+def _parse_time(text: str, near: datetime) -> datetime | None:
+    """A time of MMEngine's; without a year it is of the year that is nearest.
+
+    Returns:
+        ``None`` for digits that are no time.
+    """
+    years = [near.year - 1, near.year, near.year + 1]
+    written = [text] if text.count('/') == 2 else [f'{year}/{text}' for year in years]
+    times = []
+    for candidate in written:
+        # a 29th of February is no day of most years
+        with contextlib.suppress(ValueError):
+            times.append(datetime.strptime(candidate, '%Y/%m/%d %H:%M:%S'))
+    return min(times, key=lambda time: abs(time - near), default=None)
 
 
 def _list_logs(
@@ -223,15 +242,12 @@ def _measure_size(file: BinaryIO) -> int:
     return file.tell()
 
 
-def _read_last_time(file: BinaryIO) -> datetime | None:
+def _read_last_time(file: BinaryIO) -> str | None:
     """The last time that MMEngine logged in a console, by its end."""
     size = _measure_size(file)
     file.seek(max(size - _TIMED_BYTES, 0))
     times = _TIME.findall(file.read(_TIMED_BYTES))
-    # none at all, or digits that are no time
-    with contextlib.suppress(IndexError, ValueError):
-        return datetime.strptime(times[-1].decode(), '%Y/%m/%d %H:%M:%S')
-    return None
+    return times[-1].decode() if times else None
 
 
 def _read_log(file: BinaryIO, name: str) -> ConsoleLog:

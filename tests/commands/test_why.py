@@ -170,9 +170,11 @@ def test_a_console_of_the_older_run_is_judged_with_it(ask, tmp_path):
     assert NEW in answer['notes'][0]
 
 
-def test_a_console_that_ends_before_the_run_began_is_left_out(capsys, tmp_path):
+@pytest.mark.parametrize('year', ['2026/', ''], ids=['as in a file', 'on a console'])
+def test_a_console_that_ends_before_the_run_began_is_left_out(capsys, tmp_path, year):
     work_dir, console = make_work_dir(tmp_path / 'one'), tmp_path / 'old.out'
-    console.write_text(LOGGED.replace('11/20', '11/19') + OUT_OF_MEMORY)
+    logged = LOGGED.replace('11/20', '11/19').replace('2026/', year)
+    console.write_text(logged + OUT_OF_MEMORY)
     assert main(['why', str(work_dir), '--log', str(console)]) == 0
     shown = capsys.readouterr()
     assert shown.out.startswith('Completed: It ended as planned')
