@@ -213,10 +213,11 @@ _DONE = _any(_DONE_LINES)
 _START_LINE = r'^System environment:|^Environment info:'
 _START = re.compile(_START_LINE)
 _WISH = re.compile(
-    r'(?i)\b(?:may|might|can|would|should|must|if|when|whenever|unless|could(?! not)'
-    r'|hint|note|tip|news|policy|faq)\b(?!\')'
+    r'(?i)(?<![\w/.-])(?:may|might|can|would|should|must|if|when|whenever|unless'
+    r'|could(?! not)|hint|note|tip|news|policy|faq)\b(?![\'/.-])'
 )
-"""Before the words of a sign: a banner says what can happen, not what did."""
+"""Before the words of a sign: a banner says what can happen, not what did. In a path or
+a host's name they are no words."""
 _WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
 _OWN_LINE = r'\s*Cause: (\w+) \((sure|likely)\); mmgpu explain \1$'
 _OWN = re.compile(_OWN_LINE)

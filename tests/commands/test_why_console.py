@@ -174,6 +174,10 @@ def test_an_old_event_at_the_head_does_not_win(ask, tmp_path, stated, error):
         (f'^C{TRACEBACK}KeyboardInterrupt', 'interrupted'),
         ('    5/100  loss: 0.5^C', 'interrupted'),
         ('cp: error writing a: Disk quota exceeded', 'disk_full'),
+        # words of banners are none in a path or in a host's name
+        ("cp: error writing '/scratch/news/a.tar': Disk quota exceeded", 'disk_full'),
+        ('*** JOB 17 ON gpu-tip CANCELLED AT 08:00 DUE TO PREEMPTION ***', 'preempted'),
+        ('/home/bob/policy/run.sh: line 28: 8156 Killed python train.py', 'oom_host'),
         (f'Out of memory: Killed process 88 (python)\n{KILLED}', 'oom_host'),
         (f'{TRACEBACK}ValueError: x\nMemory cgroup out of memory: Killed process 8',
          'oom_cgroup'),
