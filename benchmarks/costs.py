@@ -43,7 +43,7 @@ class Work:
 
 
 def make_works() -> dict[str, Work]:
-    """How steps and loading burn, by kind; ``python`` never lets go of the GIL."""
+    """The work of steps and loading, by kind; ``python`` never lets go of the GIL."""
     chunk, matrix = b'\0' * 65536, torch.rand(384, 384)
     burning = Work(lambda: hashlib.sha256(chunk).digest())
     threads = Work(lambda: matrix @ matrix)

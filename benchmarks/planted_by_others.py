@@ -31,12 +31,12 @@ from benchmarks.costs import (
 from benchmarks.toy import Sized
 
 Step = Callable[[Any], None]
-"""What a training process does with one batch."""
+"""The work of a training process on one batch."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one read takes; milliseconds, alone on the machine."""
+    """CPU and wait of one read; milliseconds, alone on the machine."""
 
     cpu_ms: float
     wait_ms: float = 0.0
@@ -101,7 +101,7 @@ class PlantedByOthers:
         return {'inputs': torch.zeros(3, self.side, self.side), 'data_samples': index}
 
     def make_step(self, works: dict[str, Work]) -> Step:
-        """What the training process does; without work it sleeps, as for a GPU."""
+        """Does the step; without work it sleeps, as for a GPU."""
         work, work_s = works[self.step_work], self.step_cpu_ms / 1000
         sleep_s = self.step_ms / 1000 - work_s
 
@@ -172,7 +172,7 @@ class ManyTensors(PlantedByOthers):
 
 
 class HugeFiles(PlantedByOthers):
-    """Aerial photographs, of which 1 of 53 is a whole scene of 30 times the pixels."""
+    """Aerial photographs, of which 1 of 53 is a survey sheet of 30 times the pixels."""
 
     name = '1 of 53 files is huge'
     costs = (Cost(1.8),) * 52 + (Cost(54),)

@@ -70,9 +70,9 @@ from mmgpu_hooks.schema.judged import Prediction
 MEDIAN_LIMIT, P90_LIMIT, COVERAGE_LIMIT = 5.0, 12.0, 90.0
 OTHERS_MEDIAN_LIMIT, OTHERS_P90_LIMIT = 3.0, 10.0
 OTHERS_COVERAGE_LIMIT, ONE_COVERAGE_LIMIT, WIDTH_LIMIT = 88.0, 70.0, 14.0
-"""Of those planted by others: all, one pipeline, and the median half width."""
+"""Limits for those planted by others: all, one pipeline, the median half width."""
 REPEATS_WITHIN_PCT = 5.0
-"""What trainings of a setting may differ by, for an error against their mean."""
+"""Largest difference of a setting's trainings that are judged by their mean."""
 
 GRID = ((0, 2), (1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (8, 2), (8, 4))
 """``num_workers`` and ``prefetch_factor``; the latter says nothing without workers."""
@@ -144,7 +144,7 @@ class Pipeline:
         return RecipeImages(self.recipe, folder / 'demo', length)
 
     def make_step(self, works: dict[str, Work]) -> Step:
-        """What the training process does with one batch."""
+        """The step that the training process does with one batch."""
         seconds, work = self.step_ms / 1000, works[self.step]
         if self.step == 'sleep':
             return lambda batch: time.sleep(seconds)
@@ -428,7 +428,7 @@ class Case:
 def gather_truths(
     trials: Sequence[dict[str, Any]],
 ) -> dict[tuple[int, int], list[float]]:
-    """What the trainings of each setting of one pipeline took, in seconds.
+    """Seconds of an iteration in each training of one pipeline, by setting.
 
     A setting of which a training was left out is no truth where two are wanted.
     """

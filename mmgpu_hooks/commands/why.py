@@ -148,8 +148,8 @@ class _Console:
 
     log: ConsoleLog
     last_time: str | None
-    """Of the last line that MMEngine logged, as it stands there; ``None`` where it
-    logged none."""
+    """Time of the last line that MMEngine logged, as it stands there; ``None``
+    where it logged none."""
 
 
 def _is_before(console: _Console, began: datetime | None) -> bool:

@@ -82,7 +82,7 @@ _WEIGHTS_ONLY_SINCE = 2, 6
 
 @dataclass(frozen=True)
 class Places:
-    """Where the host shows what it is."""
+    """Roots of the file systems in which the host describes itself."""
 
     proc: Path = Path('/proc')
     sys: Path = Path('/sys')

@@ -334,13 +334,12 @@ def _log_normal(intervals: Intervals, field: str) -> _LogNormal | None:
     """The log-normal of a time per batch; ``None`` where too little is known."""
     counts = intervals.column(f'{field}.count')
     p50_s = median(intervals.column(f'{field}.p50_s')[counts >= _LEAST_COUNT])
-    variation = _variation(intervals, field)
-    if p50_s is None or variation is None or p50_s <= 0.0:
+    sigma = _sigma(intervals, field)
+    if p50_s is None or sigma is None or p50_s <= 0.0:
         return None
-    sigma = math.sqrt(math.log1p(variation**2))
     mean_s = p50_s * math.exp(sigma**2 / 2)
-    p95_s = p50_s * math.exp(_Z95 * sigma)
-    return _LogNormal(mean_s, variation * mean_s, p95_s)
+    std_s = math.sqrt(math.expm1(sigma**2)) * mean_s
+    return _LogNormal(mean_s, std_s, p50_s * math.exp(_Z95 * sigma))
 
 
 def _run_delay_s(run: Run) -> float | None:
@@ -371,8 +370,9 @@ def _batch_cpu_cost(run: Run, loading: Cost) -> Cost | None:
         variation = loading.variation
     error_s = loading.relative_error * cpu_s
     cpu = Cost(cpu_s, variation * cpu_s, error_s, loading.count)
-    usual, share = _log_normal(run.every, 'workers.batch_cpu'), loading.rare_share
-    if usual is None or not share:
+    share = loading.rare_share
+    usual = _log_normal(run.every, 'workers.batch_cpu') if share else None
+    if usual is None:
         return cpu
     # how much of a rare batch is CPU shows in the mean over all
     rare_s = (cpu_s - (1.0 - share) * usual.mean_s) / share
@@ -396,9 +396,18 @@ def _of_intervals(run: Run, mean_s: float, field: str) -> Cost:
 
 def _variation(intervals: Intervals, field: str) -> float | None:
     """Standard deviation over mean, of a log-normal with the same percentiles."""
+    sigma = _sigma(intervals, field)
+    return None if sigma is None else math.sqrt(math.expm1(sigma**2))
+
+
+def _sigma(intervals: Intervals, field: str) -> float | None:
+    """Standard deviation of the logarithm, of a log-normal with the same percentiles.
+
+    No more than 1.5; ``None`` where too little is known.
+    """
     p50_s = intervals.column(f'{field}.p50_s')
     p95_s = intervals.column(f'{field}.p95_s')
     counts = intervals.column(f'{field}.count')
     is_known = (counts >= _LEAST_COUNT) & (p50_s > 0) & (p95_s >= p50_s)
     sigma = median(np.log(p95_s[is_known] / p50_s[is_known]) / _Z95)
-    return None if sigma is None else math.sqrt(math.expm1(min(sigma, 1.5) ** 2))
+    return None if sigma is None else min(sigma, 1.5)
