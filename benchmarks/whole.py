@@ -214,7 +214,8 @@ def follow(folder: Path, next_line: str) -> tuple[str, str | None]:
     """
     words = shlex.split(next_line)
     if words[0] in ('python', 'train'):
-        return next_line, words[2] if words[0] == 'python' else words[1]
+        # a script before it, `-m MODULE`, or nothing
+        return next_line, words[-1]
     if words[0] != 'mmgpu':
         raise SystemExit(f'expected a command of mmgpu, or a training: {next_line}')
     answer = run(folder, ['mmgpu_hooks', *words[1:]])

@@ -158,6 +158,9 @@ def build_whole(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]:
     answer, written = whole.follow(work, trained.next_line)
     assert answer.strip()
     assert written is None or (work / written).is_file()
+    for starter in ('python tools/train.py', 'python -m package.train', 'train'):
+        line = f'{starter} new.py'
+        assert whole.follow(work, line) == (line, 'new.py')
     outcome = whole.Outcome(case, 'balanced', {}, answer, [trained] * 2)
     assert whole.render_cases({'nothing wrong': outcome}).count('\n') == 2
     return list(whole.list_figures({'nothing wrong': outcome}))
