@@ -206,21 +206,21 @@ def train(
     return Training(whole_s, statistics.median(times), found[-1])
 
 
-def follow(folder: Path, next_line: str) -> tuple[str, str | None]:
+def follow(folder: Path, next_line: str) -> str | None:
     """Do what the summary's `next` line says.
 
     Returns:
-        What it printed, and the config that is to be trained; ``None`` without one.
+        The config that is to be trained; ``None`` without one.
     """
     words = shlex.split(next_line)
     if words[0] in ('python', 'train'):
         # a script before it, `-m MODULE`, or nothing
-        return next_line, words[-1]
+        return words[-1]
     if words[0] != 'mmgpu':
         raise SystemExit(f'expected a command of mmgpu, or a training: {next_line}')
     answer = run(folder, ['mmgpu_hooks', *words[1:]])
     written = re.search(r'^Written +(\S.*)$', answer, re.MULTILINE)
-    return answer, written and written[1]
+    return written[1] if written else None
 
 
 def read_loaded(folder: Path, config: str, settings: Mapping[str, Any]) -> Any:
@@ -251,11 +251,12 @@ def play(name: str, folder: Path, turns: int, load: list[float]) -> Outcome:
         return one
 
     before = measure('before_1', case.config)
-    answer, written = follow(folder, before.next_line)
+    written = follow(folder, before.next_line)
+    # what a user reads who asks why, and the same for the table
     evidence = find_evidence(folder / runs / 'before_1').relative_to(folder)
-    # the same answer, for the table alone
-    said = ['recommend', str(evidence), '--dry-run', '--format', 'json']
-    judged = json.loads(run(folder, ['mmgpu_hooks', *said]))
+    asked = ['mmgpu_hooks', 'recommend', str(evidence)]
+    answer = run(folder, asked)
+    judged = json.loads(run(folder, [*asked, '--dry-run', '--format', 'json']))
     changes = {one['key']: one['new'] for one in judged['changes']}
     outcome = Outcome(case, judged['verdict']['name'], changes, answer, [before])
     is_best = written is not None and read_loaded(folder, written, {}) == read_loaded(
