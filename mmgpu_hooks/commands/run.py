@@ -42,7 +42,7 @@ def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
 )
 @click.option(
     '--interval',
-    type=int,
+    type=options.WHOLE,
     callback=_check,
     metavar='N',
     help="Iterations per record; by default LoggerHook's interval.",
@@ -50,7 +50,7 @@ def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
 @click.option(
     '--gpu-sample-period',
     'gpu_sample_period_s',
-    type=float,
+    type=options.NUMBER,
     callback=_check,
     metavar='SECONDS',
     help='Time between two samples of the GPU; by default 0.2.',
@@ -60,7 +60,7 @@ def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
 )
 @click.option(
     '--worker-nice',
-    type=int,
+    type=options.WHOLE,
     callback=_check,
     metavar='N',
     help="Nice value of the train loader's workers, 0 to 19.",
@@ -68,7 +68,7 @@ def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
 @click.option(
     '--stuck-after',
     'stuck_after_s',
-    type=float,
+    type=options.NUMBER,
     callback=_check,
     metavar='SECONDS',
     help='Say where training stands when nothing goes on for so long; 0 is never.',
