@@ -298,7 +298,7 @@ def test_a_home_without_locks_is_left_out_where_another_folder_has_them(environ)
     assert 'mmgpu/GPU-empty.lock: No locks available)' in done.stderr
 
 
-@pytest.mark.parametrize('visible', ['²', '\u0661', '9' * 5000])
+@pytest.mark.parametrize('visible', ['0,0', '²', '\u0661', '9' * 5000])
 def test_visible_devices_that_cuda_cannot_read_are_none(environ, visible):
     refused = pick({**environ, 'CUDA_VISIBLE_DEVICES': visible})
     assert refused.returncode == 1
