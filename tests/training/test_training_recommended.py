@@ -165,6 +165,8 @@ def test_a_pure_python_config_with_relative_bases_is_written_whole(tmp_path):
     config = write_configs(tmp_path, PURE)
     path = expect_it(train(config, tmp_path / 'run'))
     assert '_base_' not in path.read_text()
+    # nor into the folder of the first training, which the script had named
+    assert 'work_dir' not in path.read_text()
     assert find_change(copy_of(config), copy_of(path)).keys() >= {'num_workers'}
     assert train(path, tmp_path / 'again', endings.leave).code == 7
 
