@@ -56,7 +56,7 @@ class Command(click.Command):
 
 
 class Whole(click.IntRange):
-    """A whole number of ASCII digits; ``int`` takes other scripts' and ``1_000``, too."""
+    """A whole number of ASCII digits, where ``int`` takes others and ``1_000``, too."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None

@@ -1,4 +1,4 @@
-"""Finds the process that holds the lock (``flock``) of a folder, by ``/proc``. Linux."""
+"""Finds the process that holds the lock (``flock``) of a folder, on Linux."""
 
 from __future__ import annotations
 

@@ -267,7 +267,9 @@ def _refuse_unbatched(
     def read(name: str, otherwise: object = None) -> object:
         return wanted.get(f'{loader}.{name}', before.get((loader, name), otherwise))
 
-    is_asked = any(f'{loader}.{name}' in wanted for name in ('batch_size', *_OF_BATCHES))
+    is_asked = any(
+        f'{loader}.{name}' in wanted for name in ('batch_size', *_OF_BATCHES)
+    )
     # another class of loader has arguments of its own
     if not is_asked or (loader, 'type') in before:
         return

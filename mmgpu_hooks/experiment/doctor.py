@@ -217,9 +217,7 @@ def _examine_cards(environ: Mapping[str, str]) -> Cards:
     return Cards(cards, version, cuda, visible, _count_visible(cards, environ))
 
 
-def _count_visible(
-    cards: Sequence[HostCard], environ: Mapping[str, str]
-) -> int | None:
+def _count_visible(cards: Sequence[HostCard], environ: Mapping[str, str]) -> int | None:
     """Number of cards that ``CUDA_VISIBLE_DEVICES`` leaves; see `schema.checkup`."""
     value = environ.get(VARIABLE)
     # a driver may name none, and slices have names of their own

@@ -19,7 +19,6 @@ from mmgpu_hooks.measure.topology import format_numbers
 from mmgpu_hooks.schema.checkup import (
     MMENGINE_OPEN_FILES,
     Bounds,
-    Cards,
     Checked,
     ConfigCheck,
     Folder,

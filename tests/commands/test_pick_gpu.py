@@ -271,9 +271,7 @@ def test_a_folder_that_others_can_write_is_mended_or_not_used(environ):
 
 @pytest.mark.parametrize('name', ['GPU-empty.lock', 'picking.lock'])
 @pytest.mark.parametrize('mode', [0o777, 0o700])
-def test_locks_that_another_user_left_in_our_folder_forbid_nothing(
-    environ, name, mode
-):
+def test_locks_that_another_user_left_in_our_folder_forbid_nothing(environ, name, mode):
     if os.getuid():
         pytest.skip('only root can give a file to another user')
     LOCKS.mkdir()

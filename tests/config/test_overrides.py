@@ -120,7 +120,7 @@ REFUSED = {
     'param_scheduler.0.end=5': "a list in param_scheduler for '0', found none",
     'model.neck.0.depth=4': "a list in model.neck for '0', found none",
     'model.backbone.0=4': "a list in model.backbone for '0', found a dict",
-    'custom_hooks.\u0661.momentum=1': "an index below 1 in custom_hooks",
+    'custom_hooks.\u0661.momentum=1': 'an index below 1 in custom_hooks',
     'model..depth=4': "found 'model..depth'",
     '=4': "found ''",
 }
