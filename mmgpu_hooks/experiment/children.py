@@ -73,12 +73,20 @@ def die_with_parent(parent: int) -> None:
         SystemExit: If the parent is gone already.
     """
     if (prctl := _find_prctl()) is not None:
+        forking = os.getpid()
+
+        def note() -> None:
+            nonlocal forking
+            forking = os.getpid()
 
         def ask() -> None:
             prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+            # a parent that was gone before is none to the kernel
+            if os.getppid() != forking:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-        ask()
-        os.register_at_fork(after_in_child=ask)
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        os.register_at_fork(before=note, after_in_child=ask)
     if os.getppid() != parent:
         raise SystemExit('the process that started this one is gone')
 
