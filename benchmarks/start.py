@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.harness import Benchmark, Figure, at_most, say
-from mmgpu_hooks.config.switches import SWITCHES, switch_on
+from mmgpu_hooks.config.switches import SWITCHES, compile_injected, switch_on
 
 PROGRAMS = {
     'python -c pass': 'pass',
@@ -66,7 +66,8 @@ def measure_pairs(code: str, count: int) -> list[Pair]:
     """
     without = {name: text for name, text in os.environ.items() if name not in SWITCHES}
     environs = (without, switch_on(without, {}))
-    # what is compiled on the way is compiled before
+    # as the command does, and what is compiled on the way is compiled before
+    compile_injected()
     for environ in environs:
         start(code, environ)
     pairs = []

@@ -16,7 +16,12 @@ from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import warner
 from mmgpu_hooks.commands.programs import become
 from mmgpu_hooks.config.hook_arguments import check_argument
-from mmgpu_hooks.config.switches import DISABLE, is_disabled, switch_on
+from mmgpu_hooks.config.switches import (
+    DISABLE,
+    compile_injected,
+    is_disabled,
+    switch_on,
+)
 from mmgpu_hooks.config.syntax import is_read_base, parse_chain
 from mmgpu_hooks.schema.errors import UserError
 
@@ -105,6 +110,7 @@ def run(is_module: bool, program: Sequence[str], **arguments: Any) -> NoReturn:
         _warn(f'{DISABLE} is set, so the program runs without GPUEfficiencyHook.')
     else:
         environ = switch_on(environ, given)
+        compile_injected()
     become(_complete(program, is_module), environ)
 
 

@@ -474,6 +474,21 @@ def test_odd_names_that_python_can_run_are_run(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, '5\n', '')
 
 
+def test_it_is_compiled_once_where_python_writes_no_compiled_files(tmp_path):
+    env = {'PYTHONPYCACHEPREFIX': str(tmp_path), 'PYTHONDONTWRITEBYTECODE': '1'}
+    done = start('true', env=env)
+    assert (done.returncode, done.stderr) == (0, '')
+    (compiled,) = tmp_path.rglob('sitecustomize*.pyc')
+    before = compiled.stat().st_ino
+    code = 'import sys; print(sys.modules["sitecustomize"].__cached__)'
+    done = start('-m', 'timeit', '-n1', '-r1', code, env=env)
+    assert done.stdout.startswith(f'{compiled}\n')
+    assert compiled.stat().st_ino == before
+    # what it cannot be written to costs time alone
+    done = start('true', env={**env, 'PYTHONPYCACHEPREFIX': '/proc/none'})
+    assert (done.returncode, done.stderr) == (0, '')
+
+
 def test_every_argument_of_the_hook_is_an_option():
     names = {one.name for one in run.params if isinstance(one, click.Option)}
     assert names == {*ARGUMENTS, 'is_module'}
