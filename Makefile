@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DELETE_ON_ERROR:
 .PHONY: help setup demo dist test lint clean bench-drift bench-ledger bench-overhead
 .PHONY: bench-memory bench-memory-causes bench-predict bench-regret bench-rewrite
-.PHONY: bench-saves bench-setup bench-whole bench-why gpu-check
+.PHONY: bench-saves bench-setup bench-start bench-whole bench-why gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
@@ -37,6 +37,7 @@ help:
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
 	@echo 'make bench-setup     the set-up of a clone, step by step (10 minutes)'
+	@echo 'make bench-start     what Python takes longer to start below mmgpu run (1 minute)'
 	@echo 'make bench-whole     trainings before and after their own advice (20 minutes)'
 	@echo 'make bench-why       planted ends of trainings, and the cause that is named (8 minutes)'
 	@echo 'make gpu-check       what only a CUDA machine can show, its table kept (9 minutes)'
@@ -98,6 +99,9 @@ bench-saves: setup
 
 bench-setup: setup
 	PIP_FLAGS='$(PIP_FLAGS)' $(BIN)/python -m benchmarks.setup_time $(BENCH_FLAGS)
+
+bench-start: setup
+	$(BIN)/python -m benchmarks.start $(BENCH_FLAGS)
 
 bench-whole: setup
 	$(BIN)/python -m benchmarks.whole $(BENCH_FLAGS)

@@ -9,7 +9,11 @@ import msgspec
 
 from mmgpu_hooks.adviser.ranks import choose_rank
 from mmgpu_hooks.config.recommended import write_beside_run
-from mmgpu_hooks.experiment.children import die_with_parent
+from mmgpu_hooks.experiment.children import (
+    adopt_orphans,
+    die_with_parent,
+    end_descendants,
+)
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.policy import (
     NICE_KEY,
@@ -33,8 +37,13 @@ def main(evidence: str, parent: int) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     die_with_parent(parent)
-    with os.fdopen(answer, 'wb') as stream:
-        stream.write(msgspec.json.encode(advise_on_run(Path(evidence))))
+    adopt_orphans()
+    try:
+        with os.fdopen(answer, 'wb') as stream:
+            stream.write(msgspec.json.encode(advise_on_run(Path(evidence))))
+    finally:
+        # a config is a program, and what it started is of no use to anybody
+        end_descendants()
 
 
 def advise_on_run(evidence: Path) -> RunAdvice:

@@ -9,13 +9,14 @@ fork would break, and must not import what MMEngine's configs import. It sees no
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 
-from mmgpu_hooks.experiment.children import end_child
+from mmgpu_hooks.experiment.children import end_child, signal_group
 from mmgpu_hooks.measure.memory import read_free_bytes
 from mmgpu_hooks.schema.judged import RunAdvice
 from mmgpu_hooks.schema.run_folder import read_run_folder
@@ -75,6 +76,10 @@ def ask_adviser(evidence: Path, limit_s: float = LIMIT_S) -> RunAdvice:
     finally:
         if child.returncode is None:
             end_child(child, _GONE_WITHIN_S)
+        else:
+            # what it left behind if it died; its number stays that of its own group,
+            # never of ours, while anything of it is there
+            signal_group(child, signal.SIGKILL)
         if child.stdout is not None:
             child.stdout.close()
 

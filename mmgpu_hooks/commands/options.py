@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, TypeVar
 
 import click
@@ -15,6 +16,8 @@ from mmgpu_hooks.model.prediction import MOST_WORKERS
 
 Function = TypeVar('Function', bound=Callable[..., Any])
 Decorator = Callable[[Function], Function]
+
+_WHOLE = r'[+-]?\d{1,18}'
 
 
 class Several(click.Option):
@@ -52,6 +55,18 @@ class Command(click.Command):
         return super().parse_args(ctx, found)
 
 
+class Whole(click.IntRange):
+    """A whole number of ASCII digits, where ``int`` takes others and ``1_000``, too."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        """Refuse what is no such number, or out of range."""
+        if not isinstance(value, int) and not re.fullmatch(_WHOLE, value, re.A):
+            self.fail(f'expected a whole number, found {short(value)}', param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def command(
     name: str, codes: str, **more: Any
 ) -> Callable[[Callable[..., Any]], click.Command]:
@@ -75,10 +90,11 @@ def parsed(
     """
 
     def convert(text: Any) -> Any:
-        match = re.fullmatch(pattern, str(text).strip(), re.IGNORECASE)
+        # digits and letters of other scripts would match, too
+        match = re.fullmatch(pattern, str(text).strip(), re.IGNORECASE | re.ASCII)
         value = parse(match) if match else None
         if value is None:
-            raise click.BadParameter(f'expected {expected}, found {text!r}')
+            raise click.BadParameter(f'expected {expected}, found {short(text)}')
         return value
 
     return convert
@@ -102,6 +118,13 @@ def flag(name: str, text: str) -> Decorator[Any]:
 
 PATH = click.Path(path_type=Path)
 SECONDS = above_0('seconds')
+WHOLE = parsed(_WHOLE, lambda match: int(match[0]), 'a whole number')
+NUMBER = parsed(
+    r'[+-]?\d{1,18}(?:\.\d{1,18})?(?:e[+-]?\d{1,2})?',
+    lambda match: float(match[0]),
+    'a number',
+)
+"""Any number, as Python prints it; ``nan`` and ``inf`` are none."""
 SIZE = parsed(
     r'(\d{1,9}(?:\.\d{1,3})?) ?([KMGT])(i?B|)', _parse_size, 'a size such as 24GiB'
 )
@@ -148,7 +171,5 @@ assignments = click.option(
     metavar='KEY=VALUE',
     help='Setting to measure, such as train_dataloader.num_workers=8; repeatable.',
 )
-num_workers = functools.partial(
-    several, '--num-workers', click.IntRange(0, MOST_WORKERS)
-)
-batch_size = functools.partial(several, '--batch-size', click.IntRange(1, MOST_BATCH))
+num_workers = functools.partial(several, '--num-workers', Whole(0, MOST_WORKERS))
+batch_size = functools.partial(several, '--batch-size', Whole(1, MOST_BATCH))

@@ -20,7 +20,7 @@ from mmgpu_hooks.show.experiments import describe_profile
 @options.config_argument
 @click.option(
     '--iterations',
-    type=click.IntRange(1, 50),
+    type=options.Whole(1, 50),
     default=20,
     help='To profile; a few more are trained before.',
 )

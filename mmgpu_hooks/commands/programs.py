@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
@@ -26,18 +29,42 @@ def become(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
         signal.signal(ignored, signal.SIG_DFL)
     try:
         os.execvpe(program, list(words), environ)
-    except PermissionError as error:
-        raise UserError(
-            f'expected a program, found {program!r}, which may not be executed; if '
-            f'it is a shell script, write "bash {program} ..." in its place.'
-        ) from error
     except OSError as error:
-        raise UserError(
-            f'expected a program, {program!r} could not be started: {error.strerror}.'
-        ) from error
+        found = _describe(program, environ, error)
+        raise UserError(f'expected a program, {found}.') from error
     # an empty name, which a shell makes of a variable that is not set
     except ValueError as error:
         raise UserError(
             f'expected a program, {program!r} cannot be one; is a variable of the '
             'shell not set?'
         ) from error
+
+
+def _describe(program: str, environ: Mapping[str, str], error: OSError) -> str:
+    """Why a program could not be started, and what to write in its place."""
+    found = f'found {program!r}'
+    by_shell = f'if it is a shell script, write "bash {program} ..." in its place'
+    if os.sep in program and os.path.isdir(program):
+        return f'found the folder {program!r}; name a file in it'
+    if isinstance(error, PermissionError):
+        return f'{found}, which may not be executed; {by_shell}'
+    if error.errno == errno.ENOEXEC:
+        return f'{found}, without a first line such as #!/bin/sh; {by_shell}'
+    interpreter = _read_interpreter(shutil.which(program, path=environ.get('PATH')))
+    if isinstance(error, FileNotFoundError) and interpreter:
+        cure = 'mend that line'
+        if interpreter.endswith('\r'):
+            cure = f"its lines end as on Windows: sed -i 's/\\r$//' {program}"
+        return f'{found}, whose first line names {interpreter!r}, which is none; {cure}'
+    return f'{program!r} could not be started: {error.strerror}'
+
+
+def _read_interpreter(path: str | None) -> str:
+    """The program that the first line of a script names; empty where none is named."""
+    line = b''
+    with contextlib.suppress(OSError):
+        if path is not None:
+            with open(path, 'rb') as file:
+                line = file.readline(256)
+    words = line.removeprefix(b'#!').strip(b' \t\n').split(b' ')
+    return words[0].decode(errors='replace') if line.startswith(b'#!') else ''

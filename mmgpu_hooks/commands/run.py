@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import os
+import stat
 import sys
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -16,9 +16,17 @@ from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import warner
 from mmgpu_hooks.commands.programs import become
 from mmgpu_hooks.config.hook_arguments import check_argument
-from mmgpu_hooks.config.switches import DISABLE, is_disabled, switch_on
+from mmgpu_hooks.config.switches import (
+    DISABLE,
+    compile_injected,
+    is_disabled,
+    switch_on,
+)
 from mmgpu_hooks.config.syntax import is_read_base, parse_chain
 from mmgpu_hooks.schema.errors import UserError
+
+_MOST_BYTES = 2**20
+"""Of a script, which are searched for what makes it a config."""
 
 _warn = warner('run')
 
@@ -42,7 +50,7 @@ def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
 )
 @click.option(
     '--interval',
-    type=int,
+    type=options.WHOLE,
     callback=_check,
     metavar='N',
     help="Iterations per record; by default LoggerHook's interval.",
@@ -50,7 +58,7 @@ def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
 @click.option(
     '--gpu-sample-period',
     'gpu_sample_period_s',
-    type=float,
+    type=options.NUMBER,
     callback=_check,
     metavar='SECONDS',
     help='Time between two samples of the GPU; by default 0.2.',
@@ -60,7 +68,7 @@ def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
 )
 @click.option(
     '--worker-nice',
-    type=int,
+    type=options.WHOLE,
     callback=_check,
     metavar='N',
     help="Nice value of the train loader's workers, 0 to 19.",
@@ -68,7 +76,7 @@ def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
 @click.option(
     '--stuck-after',
     'stuck_after_s',
-    type=float,
+    type=options.NUMBER,
     callback=_check,
     metavar='SECONDS',
     help='Say where training stands when nothing goes on for so long; 0 is never.',
@@ -102,28 +110,51 @@ def run(is_module: bool, program: Sequence[str], **arguments: Any) -> NoReturn:
         _warn(f'{DISABLE} is set, so the program runs without GPUEfficiencyHook.')
     else:
         environ = switch_on(environ, given)
+        compile_injected()
     become(_complete(program, is_module), environ)
 
 
 def _complete(program: Sequence[str], is_module: bool) -> list[str]:
     """The words to start: a Python script or module by the Python that runs us."""
+    name, *words = program
     if is_module:
+        if not name:
+            raise UserError(
+                'expected the name of a module, found an empty one; is a variable of '
+                'the shell not set?'
+            )
         return [sys.executable, '-m', *program]
-    if not program[0].endswith('.py'):
+    if not name.endswith('.py'):
         return list(program)
-    try:
-        source = Path(program[0]).read_bytes()
-    except OSError as error:
-        raise UserError(
-            f'expected a Python script, found {error.strerror!r} for {program[0]!r}.'
-        ) from error
     # which would run, do nothing and end well
-    if _is_config(source):
+    if _is_config(_read_script(name)):
         raise UserError(
             f'expected a script that trains, found a config of MMEngine; write "mmgpu '
-            f'run tools/train.py {program[0]}".'
+            f'run tools/train.py {name}".'
         )
-    return [sys.executable, *program]
+    # it would be an option of Python's
+    name = os.path.join('.', name) if name.startswith('-') else name
+    return [sys.executable, name, *words]
+
+
+def _read_script(name: str) -> bytes:
+    """The text of a script; nothing of a folder or pipe that Python can run.
+
+    Raises:
+        UserError: If there is none, or it cannot be read.
+    """
+    try:
+        mode = os.stat(name).st_mode
+        if stat.S_ISREG(mode):
+            with open(name, 'rb') as file:
+                return file.read(_MOST_BYTES)
+        is_package = os.path.isfile(os.path.join(name, '__main__.py'))
+        found = 'a folder without __main__.py'
+        if not stat.S_ISDIR(mode) or is_package:
+            return b''
+    except OSError as error:
+        found = error.strerror or str(error)
+    raise UserError(f'expected a Python script, found {found!r} for {name!r}.')
 
 
 def _is_config(source: bytes) -> bool:

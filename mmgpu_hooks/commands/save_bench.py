@@ -28,7 +28,7 @@ from mmgpu_hooks.show.document import to_json
 @options.num_workers('Numbers of loader workers, such as 0 2 8 16 32.', required=True)
 @click.option(
     '--saves',
-    type=click.IntRange(min=BENCH_SAVES),
+    type=options.Whole(min=BENCH_SAVES),
     default=6,
     help='To measure beside each number; one more is made before.',
 )

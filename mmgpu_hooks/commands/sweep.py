@@ -37,18 +37,18 @@ SWITCH = click.Choice(('off', 'on'))
 @options.num_workers('Numbers of loader workers.', default=(0, 1, 2, 4, 8))
 @options.batch_size("Images per batch; by default the config's.")
 @options.several(
-    '--prefetch-factor', click.IntRange(1, 64), 'Batches ahead of each worker.'
+    '--prefetch-factor', options.Whole(1, 64), 'Batches ahead of each worker.'
 )
 @options.several(
     '--pin-memory', SWITCH, "Page-locked batches; by default the config's."
 )
 @options.several('--amp', SWITCH, "Mixed precision; by default the config's.")
 @options.several(
-    '--gpus', click.IntRange(1, 1024), 'Processes, one a GPU, started by torchrun.'
+    '--gpus', options.Whole(1, 1024), 'Processes, one a GPU, started by torchrun.'
 )
 @click.option(
     '--saves',
-    type=click.IntRange(0, 100),
+    type=options.Whole(0, 100),
     default=2,
     help='Checkpoints to save at the end of each training; one more is made before.',
 )

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmgpu_hooks.config.loading import RefusedError
+from mmgpu_hooks.config.lock_holders import Holder, find_holder
 
 WAIT_S = 30.0
 """Longest wait for another rewrite, which takes as long as MMEngine loads a config."""
@@ -39,24 +40,39 @@ def hold_folder(folder: Path) -> Iterator[str | None]:
         locks, and not every folder can be opened.
 
     Raises:
-        RefusedError: If another rewrite holds it for longer than :data:`WAIT_S`.
+        RefusedError: If what holds it for longer than :data:`WAIT_S` may be another
+            rewrite of this user. Any user who may read a folder can hold its lock, so
+            what is certainly no such rewrite forbids none.
     """
     with contextlib.ExitStack() as stack:
         reason = None
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             stack.callback(os.close, descriptor)
-            if not _wait_for(descriptor):
-                raise RefusedError(
-                    f'expected the folder {folder} to be free, found another rewrite '
-                    f'in it for {WAIT_S:g} s; end that (it may be stopped), or run '
-                    'again'
-                )
-            # what a config forked shares the descriptor and would keep the lock
-            stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
+            if _wait_for(descriptor):
+                # what a config forked shares the descriptor and would keep the lock
+                stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
+            else:
+                reason = _judge_holder(folder, find_holder(descriptor))
         except OSError as error:
             reason = error.strerror or str(error)
         yield reason
+
+
+def _judge_holder(folder: Path, holder: Holder | None) -> str:
+    """Says why a folder is written to without its lock.
+
+    Raises:
+        RefusedError: If a rewrite of this user may hold it, whose edit would be lost.
+    """
+    if holder is not None and holder.is_foreign:
+        return f'{holder.text} held its lock for {WAIT_S:g} s'
+    who = 'its process is unknown, maybe on another host'
+    raise RefusedError(
+        f'expected the folder {folder} to be free, found another rewrite in it for '
+        f'{WAIT_S:g} s ({holder.text if holder else who}); end that (it may be '
+        'stopped), or run again'
+    )
 
 
 def _wait_for(descriptor: int) -> bool:

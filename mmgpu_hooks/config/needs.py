@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mmgpu_hooks.config.loading import KeyPath
 from mmgpu_hooks.config.settings import HOOK_TYPE
 from mmgpu_hooks.schema.checkup import MMENGINE_OPEN_FILES
 
@@ -80,24 +81,29 @@ def read_open_files_limit(config: Mapping[str, Any]) -> int:
     """The soft limit on open files that MMEngine raises a lower one to."""
     environment = config.get('env_cfg')
     limit = environment.get('resource_limit') if isinstance(environment, dict) else None
-    return limit if isinstance(limit, int) else MMENGINE_OPEN_FILES
+    is_limit = isinstance(limit, int) and 0 < limit < 2**63
+    return int(limit) if is_limit else MMENGINE_OPEN_FILES
 
 
-def find_unregistered(config: Mapping[str, Any], place: str) -> bool:
+def find_unregistered(config: Mapping[str, Any], place: KeyPath) -> bool:
     """True if our hook is named in a way that MMEngine does not find.
 
     A name without its package is known only after the package was imported.
 
     Args:
         config: As loaded.
-        place: Of the hook, such as ``default_hooks.gpu_efficiency``.
+        place: Of the hook, of `settings.find_hooks`.
     """
     node: Any = config
-    for key in place.split('.'):
-        node = node[int(key)] if isinstance(node, (list, tuple)) else node[key]
+    for key in place:
+        if isinstance(node, (list, tuple)):
+            node = node[int(key)]
+        else:
+            # a key may be no text, or have a dot in it
+            node = next(value for name, value in node.items() if str(name) == key)
     if node.get('type') != HOOK_TYPE.rpartition('.')[2]:
         return False
     imports = config.get('custom_imports')
     named = imports.get('imports') if isinstance(imports, Mapping) else imports
-    listed = [named] if isinstance(named, str) else named or ()
+    listed = named if isinstance(named, (list, tuple)) else [named]
     return not any(str(name).partition('.')[0] == 'mmgpu_hooks' for name in listed)

@@ -107,8 +107,28 @@ def _is_known(config: FlatConfig, dotted: str, value: Setting) -> bool:
     for count in range(2, len(path) + 1):
         if path[:count] not in config:
             _expect_place(config, path[: count - 1], path[count - 1])
+            _expect_names(config, path, count - 1)
             return False
     return path in config
+
+
+def _expect_names(config: FlatConfig, path: KeyPath, known: int) -> None:
+    """Refuses an index where no list is: MMEngine would make a dict with it as a key.
+
+    Args:
+        config: As loaded.
+        path: A key that it does not have, and that none of its lists can have.
+        known: So many of its first parts it has.
+    """
+    for count in range(known, len(path)):
+        parent, name = path[:count], path[count]
+        if not (name.isdecimal() or parent == ('custom_hooks',)):
+            continue
+        said = 'a dict' if parent in config else 'none'
+        raise RefusedError(
+            f'expected a list in {".".join(parent)} for {name!r}, found {said}; add it '
+            'in a second config, and compare both'
+        )
 
 
 def _expect_read(config: FlatConfig, root: str) -> None:

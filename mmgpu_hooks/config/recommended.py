@@ -35,6 +35,9 @@ _WITHOUT_WEIGHTS = """\
 # The run was resumed. This config trains from the start. If the training had begun with
 # the weights of another one, name them in load_from.
 """
+_WITH_WORK_DIR = """\
+# work_dir is the folder of that run: with --work-dir DIR, what is in it stays as it is.
+"""
 
 
 def apply_recommended(
@@ -121,10 +124,8 @@ def _list_texts(
     child = None if config is None else _inherit(config, target)
     if child is not None and _trains_the_same(child[1], trained):
         yield child
-    if trained.get(('resume',)):
-        whole = _start_anew(whole, _find_first_weights(config))
-        trained = read_config(target, {target: whole.encode()})
-    yield whole, trained
+    own = child[1] if child is not None else _load(config)
+    yield _start_anew(whole, trained, own)
 
 
 def _inherit(config: str, target: Path) -> tuple[str, FlatConfig] | None:
@@ -152,35 +153,61 @@ def _trains_the_same(loaded: FlatConfig, trained: FlatConfig) -> bool:
     return all(path and path[0] in ignored for path in differing)
 
 
-def _find_first_weights(config: str | None) -> str | None:
-    """The weights with which a training from the start begins, by its config."""
-    if config is None:
-        return None
+def _load(config: str | None) -> FlatConfig | None:
     try:
-        loaded = read_config(Path(config))
+        return None if config is None else read_config(Path(config))
     except LoadError:
         return None
-    weights = loaded.get(('load_from',))
-    # a config that resumes names its own checkpoint there
-    is_first = isinstance(weights, str) and not loaded.get(('resume',))
-    return str(weights) if is_first else None
 
 
-def _start_anew(text: str, weights: str | None) -> str:
-    """The copy of a resumed run, as a config that trains from the start."""
-    module = Module(text)
-    values = {
-        parse_chain(statement.targets[0])[0]: statement.value
-        for statement in module.body
-        if isinstance(statement, ast.Assign) and is_literal(statement.value)
-    }
-    fresh: dict[str, Setting] = {'resume': False, 'load_from': weights}
-    edits = [
-        (*module.span(values[name]), repr(value))
-        for name, value in fresh.items()
-        if name in values
-    ]
+def _start_anew(
+    text: str, trained: FlatConfig, own: FlatConfig | None
+) -> tuple[str, FlatConfig]:
+    """The copy of a run as a config for another training, and as it is loaded.
+
+    It trains from the start, and not into the folder of the run: tools/train.py names
+    one by the config where the config itself names none.
+
+    Args:
+        text: The copy.
+        trained: The same, as loaded.
+        own: The user's config, if it can be loaded.
+    """
+    wanted: dict[str, Setting] = {}
+    comment = ''
+    if trained.get(('resume',)):
+        weights = _find_first_weights(own)
+        wanted.update(resume=False, load_from=weights)
+        comment = _WITHOUT_WEIGHTS if weights is None else _WITH_WEIGHTS
+    if own is None:
+        comment += _WITH_WORK_DIR if ('work_dir',) in trained else ''
+    elif isinstance(folder := own.get(('work_dir',)), (str, type(None))):
+        wanted['work_dir'] = folder
+    module, loaded = Module(text), {**trained}
+    edits: list[tuple[int, int, str]] = []
+    for statement in module.body:
+        if not (isinstance(statement, ast.Assign) and is_literal(statement.value)):
+            continue
+        name, *below = parse_chain(statement.targets[0])
+        if below or name not in wanted:
+            continue
+        value = wanted[name]
+        if name == 'work_dir' and value is None:
+            start, stop = module.span(statement)
+            edits.append((start, stop + len(module.newline), ''))
+            del loaded[name,]
+        else:
+            edits.append((*module.span(statement.value), repr(value)))
+            loaded[name,] = value
     # from the end on, so that places before an edit stay where they are
     for start, stop, code in sorted(edits, reverse=True):
         text = text[:start] + code + text[stop:]
-    return (_WITHOUT_WEIGHTS if weights is None else _WITH_WEIGHTS) + text
+    return comment + text, loaded
+
+
+def _find_first_weights(own: FlatConfig | None) -> str | None:
+    """The weights with which a training from the start begins, by its config."""
+    weights = own.get(('load_from',)) if own is not None else None
+    # a config that resumes names its own checkpoint there
+    is_first = isinstance(weights, str) and own is not None and not own.get(('resume',))
+    return str(weights) if is_first else None

@@ -50,6 +50,14 @@ OF_WORKERS: dict[str, Setting] = {
 }
 """Keys of a loader that PyTorch refuses without workers, and what it then takes."""
 
+_OF_BATCHES = ('drop_last', 'num_batch_per_epoch', 'batch_sampler')
+"""Keys of a loader that need batches of a known size."""
+_OBJECTS = (
+    *('dataset', 'sampler', 'batch_sampler'),
+    *('collate_fn', 'worker_init_fn', 'generator'),
+)
+"""Keys of a loader from which MMEngine builds something: no plain value will do."""
+
 OF_MMENGINE = ('num_batch_per_epoch',)
 """Keys of a loader that MMEngine takes out before PyTorch sees them."""
 OF_LOADER: tuple[str, ...] = (
@@ -229,6 +237,7 @@ def complete_settings(
     """
     complete = dict(wanted)
     for loader in LOADERS:
+        _refuse_unbatched(before, wanted, loader)
         key = f'{loader}.num_workers'
         workers = wanted.get(key, before.get((loader, 'num_workers')))
         # what is no dict is refused as such
@@ -244,6 +253,32 @@ def complete_settings(
             if key in wanted and dotted not in wanted and before.get((loader, name)):
                 complete[dotted] = resting
     return complete
+
+
+def _refuse_unbatched(
+    before: FlatConfig, wanted: Mapping[str, Setting], loader: str
+) -> None:
+    """Refuses ``batch_size=None``, which forms no batches, beside what needs them.
+
+    Raises:
+        RefusedError: If one of both is asked for and the other is there.
+    """
+
+    def read(name: str, otherwise: object = None) -> object:
+        return wanted.get(f'{loader}.{name}', before.get((loader, name), otherwise))
+
+    is_asked = any(
+        f'{loader}.{name}' in wanted for name in ('batch_size', *_OF_BATCHES)
+    )
+    # another class of loader has arguments of its own
+    if not is_asked or (loader, 'type') in before:
+        return
+    beside = [name for name in _OF_BATCHES if read(name)]
+    if beside and read('batch_size', 1) is None:
+        raise RefusedError(
+            f'expected a whole number for {loader}.batch_size beside '
+            f'{" and ".join(beside)}, found None; PyTorch or MMEngine refuses that'
+        )
 
 
 def verify_changes(config: FlatConfig, changes: Mapping[str, Setting]) -> None:
@@ -270,6 +305,8 @@ def verify_changes(config: FlatConfig, changes: Mapping[str, Setting]) -> None:
             )
         if path not in config:
             _verify_known(config, path)
+        elif path[0] in LOADERS and path[-1] in _OBJECTS:
+            _refuse_plain(config, path, value)
 
 
 def _verify_known(held: Collection[KeyPath], path: KeyPath) -> None:
@@ -284,6 +321,15 @@ def _verify_known(held: Collection[KeyPath], path: KeyPath) -> None:
         hint = f'did you mean {near[0]}?' if near else f'it has {", ".join(known)}'
         raise RefusedError(
             f'expected an argument of {owner}, found {".".join(path)}; {hint}'
+        )
+
+
+def _refuse_plain(config: FlatConfig, path: KeyPath, value: Setting) -> None:
+    """Refuses a plain value for an object, but for another class of loader."""
+    if (path[0], 'type') not in config:
+        raise RefusedError(
+            f'expected a dict for {".".join(path)}, of which MMEngine builds it, found '
+            f'{value!r}; change it by hand'
         )
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,22 @@ def switch_on(
         RUN: json.dumps(dict(arguments)),
         'PYTHONPATH': os.pathsep.join([ours, *others]),
     }
+
+
+def compile_injected() -> None:
+    """Leaves the compiled ``sitecustomize`` where this Python looks for it.
+
+    Each Python below would compile it anew, in some 3 ms, where
+    ``PYTHONDONTWRITEBYTECODE`` is set. One that is there and valid stays; where it may
+    not be written, nothing is said.
+    """
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = False
+    try:
+        path = str(INJECTED / 'sitecustomize.py')
+        SourceFileLoader('sitecustomize', path).get_code('sitecustomize')
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def read_arguments(environ: Mapping[str, str]) -> dict[str, Any]:

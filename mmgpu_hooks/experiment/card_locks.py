@@ -254,6 +254,9 @@ def _open_folders(
                 raise PermissionError(errno.EPERM, f'is that of user {status.st_uid}')
             if status.st_mode & _OTHERS_WRITE:
                 os.fchmod(descriptor, 0o700)
+            strange = _find_strange(descriptor)
+            if strange is not None:
+                raise PermissionError(errno.EPERM, f'{strange} in it is not ours')
         except OSError as error:
             refused.append(f'{path}: {error.strerror}')
             return None
@@ -275,6 +278,20 @@ def _open_folders(
     found = [folder for folder in (in_runtime, in_temporary, in_cache) if folder]
     # a home on NFS may have no locks
     return [folder for folder in found if folder.has_locks(is_made=is_made)] or found
+
+
+def _find_strange(folder: int) -> str | None:
+    """Name a lock of another user, left by one who could write to the folder once.
+
+    It would keep its card from being picked for ever.
+    """
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.name.endswith('.lock'):
+                continue
+            if entry.stat(follow_symlinks=False).st_uid != os.getuid():
+                return entry.name
+    return None
 
 
 def _is_private(folder: Path) -> bool:

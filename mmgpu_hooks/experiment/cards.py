@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -59,7 +60,7 @@ def count_cards() -> int:
         cards = read_cards()
     except UserError:
         return 0
-    return len(_parse_visible(cards, os.environ) if VARIABLE in os.environ else cards)
+    return len(parse_visible(cards, os.environ) if VARIABLE in os.environ else cards)
 
 
 def _read_card(index: int) -> Card:
@@ -94,7 +95,7 @@ def judge_cards(
         environ: With ``CUDA_VISIBLE_DEVICES``, if it is set.
         least_bytes: Of free memory; a tenth of the card's by default.
     """
-    visible = _parse_visible(cards, environ) if VARIABLE in environ else cards
+    visible = parse_visible(cards, environ) if VARIABLE in environ else cards
 
     def judge(card: Card) -> str | None:
         least = 0.1 * card.total_bytes if least_bytes is None else least_bytes
@@ -115,27 +116,42 @@ def judge_cards(
     return sorted(judged, key=worth)
 
 
-def _parse_visible(cards: Sequence[Card], environ: Mapping[str, str]) -> list[Card]:
-    """As CUDA reads the variable: up to the first entry that names nothing."""
+def parse_visible(cards: Sequence[Card], environ: Mapping[str, str]) -> list[Card]:
+    """Cards that CUDA and PyTorch leave a process, in the order of the variable.
+
+    They are read up to the first entry that names nothing. An entry that is there twice
+    hides all of them. A number ends at what is no digit.
+
+    Args:
+        cards: Of the host, in the driver's order; those that cannot be read have no
+            UUID.
+        environ: With ``CUDA_VISIBLE_DEVICES``.
+
+    Raises:
+        UserError: If a number may mean another card, as they are not all alike.
+    """
     # CUDA counts only the cards that the process may open
     readable = [card for card in cards if card.uuid]
     is_alike = len({card.name for card in readable}) == 1
+    is_in_order = is_alike or environ.get('CUDA_DEVICE_ORDER') == 'PCI_BUS_ID'
     found: list[Card] = []
     entries = environ[VARIABLE].lower().split(',')
     for entry in (text.strip(' \t') for text in entries):
         # of other scripts' digits, CUDA reads none
-        if entry.isascii() and entry.isdigit():
-            if not is_alike and environ.get('CUDA_DEVICE_ORDER') != 'PCI_BUS_ID':
+        if number := re.match(r'\+?(\d+)', entry, re.ASCII):
+            position = number[1].lstrip('0') or '0'
+            named = [card for n, card in enumerate(readable) if str(n) == position]
+            if named and not is_in_order:
                 raise UserError(
                     f"{VARIABLE}={environ[VARIABLE]} counts cards in CUDA's own order, "
                     'and they are not all alike; expected UUIDs, or '
                     'CUDA_DEVICE_ORDER=PCI_BUS_ID.'
                 )
-            position = entry.lstrip('0') or '0'
-            named = [card for n, card in enumerate(readable) if str(n) == position]
         else:
             named = [card for card in readable if card.uuid.lower().startswith(entry)]
         if len(named) != 1 or not entry:
             break
+        if named[0] in found:
+            return []
         found += named
     return found

@@ -12,7 +12,9 @@ from typing import Any
 
 from mmgpu_hooks.measure.clock import monotonic_s
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_END_S = 1.0
+"""Longest that ended descendants are waited for."""
 
 
 def end_child(child: subprocess.Popen[bytes], within_s: float = 5.0) -> None:
@@ -44,7 +46,8 @@ def end_child(child: subprocess.Popen[bytes], within_s: float = 5.0) -> None:
 
 def signal_group(child: subprocess.Popen[bytes], number: int) -> None:
     """Send a signal to a child that leads a session, and to those in its group."""
-    with contextlib.suppress(ProcessLookupError):
+    # gone, or of another user: a program that becomes one
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
 
 
@@ -69,13 +72,61 @@ def die_with_parent(parent: int) -> None:
     Raises:
         SystemExit: If the parent is gone already.
     """
-    prctl = getattr(ctypes.CDLL(None), 'prctl', None)
-    if prctl is not None:
+    if (prctl := _find_prctl()) is not None:
+        forking = os.getpid()
+
+        def note() -> None:
+            nonlocal forking
+            forking = os.getpid()
 
         def ask() -> None:
             prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+            # a parent that was gone before is none to the kernel
+            if os.getppid() != forking:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-        ask()
-        os.register_at_fork(after_in_child=ask)
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        os.register_at_fork(before=note, after_in_child=ask)
     if os.getppid() != parent:
         raise SystemExit('the process that started this one is gone')
+
+
+def adopt_orphans() -> None:
+    """Have the kernel make this process the parent of what its descendants leave.
+
+    Linux only. :func:`end_descendants` finds them then.
+    """
+    if (prctl := _find_prctl()) is not None:
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_descendants() -> None:
+    """End all that this process has started, in whatever session or group it is."""
+    import psutil
+
+    deadline_s = monotonic_s() + _END_S
+    while _has_children() and monotonic_s() < deadline_s:
+        family = []
+        with contextlib.suppress(psutil.Error, OSError):  # a host may have no /proc
+            family = psutil.Process().children(recursive=True)
+        if not any(map(_is_alive, family)):
+            return
+        for process in family:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        # what one of them started meanwhile is ours by then
+        time.sleep(0.01)
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    except AttributeError:  # macOS
+        pass
+    return True
+
+
+def _find_prctl() -> Any:
+    return getattr(ctypes.CDLL(None), 'prctl', None)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from mmgpu_hooks.config.needs import (
     read_open_files_limit,
 )
 from mmgpu_hooks.config.settings import find_hooks
+from mmgpu_hooks.experiment.cards import VARIABLE, Card, parse_visible
 from mmgpu_hooks.judge.doctor import FAMILIES, RESUME_VARIABLE
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure import installed as packages
@@ -71,6 +73,8 @@ from mmgpu_hooks.show.text import short_path
 
 PATIENCE_S = 5.0
 """Longest wait for a file system to answer."""
+_BEYOND = 2**31
+"""Numbers of a config from here on mean nothing."""
 _CHANNELS = 3
 _MAKE_FLOATS = 'PhotoMetricDistortion', 'Normalize'
 """Transforms whose pixels have four bytes a channel."""
@@ -160,7 +164,7 @@ def _examine_folders(names: Sequence[str]) -> tuple[Folder, ...]:
         try:
             found[name] = _examine_folder(name)
         except (OSError, ValueError):  # no name that a file can have
-            found[name] = Folder(name, is_there=False)
+            found[name] = Folder(name, is_there=False, is_writable=False)
 
     threads = [
         threading.Thread(target=examine, args=(name,), daemon=True) for name in names
@@ -202,7 +206,7 @@ def _examine_folder(name: str) -> Folder:
 
 
 def _examine_cards(environ: Mapping[str, str]) -> Cards:
-    visible = environ.get('CUDA_VISIBLE_DEVICES')
+    visible = environ.get(VARIABLE)
     try:
         count, version, cuda = read_driver()
     except AbsentError as error:
@@ -210,7 +214,21 @@ def _examine_cards(environ: Mapping[str, str]) -> Cards:
     if not count:
         return Cards(visible=visible, reason='the driver lists none')
     cards = tuple(map(_examine_card, range(count)))
-    return Cards(cards, version, cuda, visible)
+    return Cards(cards, version, cuda, visible, _count_visible(cards, environ))
+
+
+def _count_visible(cards: Sequence[HostCard], environ: Mapping[str, str]) -> int | None:
+    """Number of cards that ``CUDA_VISIBLE_DEVICES`` leaves; see `schema.checkup`."""
+    value = environ.get(VARIABLE)
+    # a driver may name none, and slices have names of their own
+    is_nameless = any(card.reason is None and not card.uuid for card in cards)
+    if value is None or is_nameless or 'mig-' in value.lower():
+        return None
+    named = [Card(card.index, card.uuid or '', card.name or '') for card in cards]
+    try:
+        return len(parse_visible(named, environ))
+    except UserError:
+        return None
 
 
 def _examine_card(index: int) -> HostCard:
@@ -229,6 +247,7 @@ def _examine_card(index: int) -> HostCard:
         bus_id,
         node,
         cpus or place.get('cpus'),
+        uuid=device.get('uuid'),
     )
 
 
@@ -296,15 +315,15 @@ def _examine_config(path: Path) -> tuple[ConfigCheck, Folder]:
     data = locate_data(config)
     local = [place.path for place in data if not place.is_remote]
     work_dir, *folders = _examine_folders([locate_work_dir(config, path), *local])
-    hooks = tuple('.'.join(place) for place in find_hooks(parse_flat(config)))
-    unregistered = (place for place in hooks if find_unregistered(config, place))
+    hooks = find_hooks(parse_flat(config))
+    unregistered = filter(partial(find_unregistered, config), hooks)
     check = ConfigCheck(
         named,
         loader=_read_plan(config, work_dir),
         data=tuple(folders),
         remote_data=tuple(place.path for place in data if place.is_remote),
-        hooks=hooks,
-        unregistered=next(unregistered, None),
+        hooks=tuple(map('.'.join, hooks)),
+        unregistered=next(map('.'.join, unregistered), None),
         open_files=read_open_files_limit(config),
     )
     try:
@@ -325,12 +344,10 @@ def _read_plan(config: Mapping[str, Any], work_dir: Folder) -> LoaderPlan | None
     loader = config.get('train_dataloader')
     if not isinstance(loader, Mapping):
         return None
-    workers, ahead = loader.get('num_workers'), loader.get('prefetch_factor')
-    images = loader.get('batch_size')
     plan = LoaderPlan(
-        num_workers=max(workers, 0) if isinstance(workers, int) else 0,
-        prefetch_factor=ahead if isinstance(ahead, int) else DEFAULT_PREFETCH,
-        batch_size=images if isinstance(images, int) else None,
+        num_workers=_whole(loader.get('num_workers'), 0),
+        prefetch_factor=_whole(loader.get('prefetch_factor'), DEFAULT_PREFETCH),
+        batch_size=_whole(loader.get('batch_size'), None),
     )
     measured = _read_measured(plan, work_dir)
     return measured or replace(plan, batch_bytes=_estimate_batch_bytes(config, plan))
@@ -344,7 +361,7 @@ def _read_measured(plan: LoaderPlan, work_dir: Folder) -> LoaderPlan | None:
     try:
         files = read_run_folder(Path(work_dir.path))
         run = None if files.evidence is None else Run.read(files.evidence)
-    except (UserError, OSError):
+    except (UserError, OSError, ValueError):
         return None
     if run is None or run.run.loader.batch_size != plan.batch_size:
         return None
@@ -365,14 +382,22 @@ def _estimate_batch_bytes(config: Mapping[str, Any], plan: LoaderPlan) -> int | 
     loader = {**config['train_dataloader'], 'batch_sampler': sampler}
     try:
         size, _ = locate_padded_size({'train_dataloader': loader})
-        transforms = list(each_transform({'train_dataloader': loader}))
+        if size is None or plan.batch_size is None:
+            return None
+        is_float = any(
+            type_name(transform) in _MAKE_FLOATS or transform.get('to_float32')
+            for transform in each_transform({'train_dataloader': loader})
+        )
+        height, width = map(int, size)
     # a transform of the user's own may have the name of a known one
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
         return None
-    if size is None or plan.batch_size is None:
+    if not (0 < height < _BEYOND and 0 < width < _BEYOND):
         return None
-    is_float = any(
-        type_name(one) in _MAKE_FLOATS or one.get('to_float32') for one in transforms
-    )
-    pixel_bytes = _CHANNELS * (4 if is_float else 1)
-    return plan.batch_size * pixel_bytes * size[0] * size[1]
+    return plan.batch_size * _CHANNELS * (4 if is_float else 1) * height * width
+
+
+def _whole(value: object, otherwise: int | None) -> Any:
+    """A number of workers, batches or images; ``otherwise`` for what is none."""
+    is_number = isinstance(value, int) and 0 < value < _BEYOND
+    return value if is_number else otherwise

@@ -347,9 +347,10 @@ def count_ranks_on_host(world_size: int, environ: Mapping[str, str]) -> int:
         # of a list such as 8(x3),4 the most
         names = 'SLURM_STEP_TASKS_PER_NODE', 'SLURM_NTASKS_PER_NODE'
         tasks = next(filter(None, map(environ.get, names)), '')
-        counts.append(max(re.findall(r'(?<![x\d])\d+', tasks), key=int, default=''))
+        tasks_here = re.findall(r'(?<![x\d])\d{1,9}', tasks, re.ASCII)
+        counts.append(max(tasks_here, key=int, default=''))
     for count in counts:
-        if count.isdigit() and int(count) > 0:
+        if re.fullmatch(r'\d{1,9}', count, re.ASCII) and int(count) > 0:
             return min(int(count), world_size)
     return world_size
 

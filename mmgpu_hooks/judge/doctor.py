@@ -7,6 +7,7 @@ trains; what may be meant so is a notice. Thresholds are those of the rules.
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,6 @@ from mmgpu_hooks.measure.topology import format_numbers
 from mmgpu_hooks.schema.checkup import (
     MMENGINE_OPEN_FILES,
     Bounds,
-    Cards,
     Checked,
     ConfigCheck,
     Folder,
@@ -43,6 +43,8 @@ RESUME_VARIABLE = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
 _SILENT = 'it does not answer'
 _NOT_SAID = 'this platform does not say'
 _OF_MOUNT = 'check the mount: mount | grep nfs; dmesg | tail'
+_MOST_LETTERS = 60
+"""Of the value of an environment variable that is repeated."""
 _MOST_NAMES = 2
 """Most files that are named."""
 
@@ -122,14 +124,19 @@ def _judge_threads(machine: Machine) -> Checked:
         text = 'OMP_NUM_THREADS is not set: one a core, in workers one (torch)'
         return Checked('threads', 'ok', text)
     first = value.partition(',')[0].strip()
-    if not first.isdecimal() or not int(first):
-        text = f'OMP_NUM_THREADS={value} is no number of threads, and is not heeded'
+    threads = int(first) if re.fullmatch(r'\+?\d{1,9}', first, re.ASCII) else 0
+    text = f'OMP_NUM_THREADS={_cut(value)}'
+    if not threads:
+        text += ' is no number of threads, and is not heeded'
         return Checked('threads', 'notice', text, cure)
-    text = f'OMP_NUM_THREADS={value}'
-    if usable is not None and int(first) > math.ceil(usable):
+    if usable is not None and threads > math.ceil(usable):
         text += f', on {usable:g} usable cores'
         return Checked('threads', 'notice', text, cure)
     return Checked('threads', 'ok', text)
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= _MOST_LETTERS else f'{value[:_MOST_LETTERS]}...'
 
 
 def _judge_memory(machine: Machine) -> Checked:
@@ -254,29 +261,16 @@ def _judge_cards(machine: Machine) -> Iterator[Checked]:
     ]
     text = '; '.join([*texts, *lost])
     if cards.visible is not None:
-        text += f'; CUDA_VISIBLE_DEVICES={cards.visible or "(empty)"}'
+        text += f'; CUDA_VISIBLE_DEVICES={_cut(cards.visible) or "(empty)"}'
     if lost:
         cure = 'nvidia-smi; dmesg | grep Xid'
         yield Checked('GPU', 'problem', text, cure)
-    elif _hides_all(cards):
+    elif cards.visible_count == 0:
         text += ' hides all of them'
         yield Checked('GPU', 'problem', text, 'unset CUDA_VISIBLE_DEVICES')
     else:
         yield Checked('GPU', 'ok', text)
     yield from _judge_place(known, machine.own_cpus)
-
-
-def _hides_all(cards: Cards) -> bool:
-    """True if the first card that ``CUDA_VISIBLE_DEVICES`` names is not there.
-
-    CUDA goes by the numbers up to the first that names nothing.
-    """
-    if cards.visible is None:
-        return False
-    first = cards.visible.partition(',')[0].strip()
-    if first.isdecimal():
-        return int(first) >= len(cards.cards)
-    return first in ('', '-1')
 
 
 def _judge_place(cards: Sequence[HostCard], own: Sequence[int] | None) -> list[Checked]:

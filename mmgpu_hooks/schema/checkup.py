@@ -67,6 +67,7 @@ class HostCard:
     """CPUs beside which it is plugged in; ``None`` if they are unknown."""
     reason: Optional[str] = None
     """Why nothing is known of it; ``None`` where it can be read."""
+    uuid: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,9 @@ class Cards:
     """Newest CUDA that the driver runs, such as ``12.4``."""
     visible: Optional[str] = None
     """``CUDA_VISIBLE_DEVICES``; ``None`` where it is not set."""
+    visible_count: Optional[int] = None
+    """Cards that it leaves a process; ``None`` where it is not set, or names slices, or
+    it is unknown what it counts."""
     reason: Optional[str] = None
     """Why no GPU is known; ``None`` where one is."""
 

@@ -30,6 +30,7 @@ from benchmarks import (
     rewrite,
     saves,
     setup_time,
+    start,
     whole,
     why,
 )
@@ -183,6 +184,19 @@ def build_setup_time(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     }
     assert [figure.value for figure in figures[-2:]] == [0.25, 0.25]
     return figures
+
+
+def build_start(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    code = next(iter(start.PROGRAMS.values()))
+    pairs = start.measure_pairs(code, count=3)
+    assert all(spent.wall_s > 0 for pair in pairs for spent in pair)
+    planted = [
+        (start.Spent(0.01, 0.01), start.Spent(0.01 + ms / 1000, 0.01))
+        for ms in (1.0, 1.5, 5.0)
+    ]
+    longer = list(start.list_figures('planted', planted))[1]
+    assert (round(longer.value or 0, 6), longer.verdict) == (1.5, 'met')
+    return list(start.list_figures('python -c pass', pairs))
 
 
 def build_why(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:

@@ -424,6 +424,110 @@ def test_cards_that_are_hidden(host, check, fake_nvml, monkeypatch, visible, lev
     assert 'CUDA_VISIBLE_DEVICES=' in card['text']
 
 
+HOOK = "dict(type='GPUEfficiencyHook')"
+
+
+@pytest.mark.parametrize(
+    ('text', 'name', 'level', 'words'),
+    [
+        ("work_dir = 'a\\0b'", 'work_dir', 'problem', 'cannot be written to'),
+        ('work_dir = 5', 'work_dir', 'ok', '5 on '),
+        (f"default_hooks = {{'a.b': {HOOK}}}", 'hook', 'problem', 'default_hooks.a.b'),
+        (f'default_hooks = {{7: {HOOK}}}', 'hook', 'problem', 'default_hooks.7'),
+        (f'custom_imports = 5\ncustom_hooks = [{HOOK}]', 'hook', 'problem', 'hooks.0'),
+        (
+            f"custom_imports = dict(imports='mmgpu_hooks')\ncustom_hooks = [{HOOK}]",
+            *('hook', 'ok', 'in the config: custom_hooks.0'),
+        ),
+        (
+            f'custom_imports = dict(imports=5)\ndefault_hooks = dict(a={HOOK})',
+            *('hook', 'problem', 'MMEngine does not know that name'),
+        ),
+        ('custom_hooks = 5', 'base hooks', 'ok', 'none is lost'),
+        ('train_dataloader = 5', 'loader', 'unknown', 'no train_dataloader'),
+        ('train_dataloader = [dict()]', 'loader', 'unknown', 'no train_dataloader'),
+        ('train_dataloader = dict(num_workers=10**400)', 'loader', 'ok', 'no worker'),
+        ("train_dataloader = dict(num_workers='4')", 'loader', 'ok', 'no worker'),
+        (
+            'train_dataloader = dict(num_workers=4, prefetch_factor=-1, batch_size=-2)',
+            *('loader', 'notice', '4 workers, 2 batches of unknown size'),
+        ),
+        (
+            'train_dataloader = dict(num_workers=4, batch_size=10**400, dataset=dict('
+            "pipeline=[dict(type='Resize', scale=(10**400, 5)), 'odd', None]))",
+            *('/dev/shm', 'ok', 'what a batch takes is unknown'),
+        ),
+        (
+            'train_dataloader = dict(num_workers=4, batch_size=2, dataset=dict('
+            "pipeline=[dict(type='Resize', scale=(float('inf'), 5))]))",
+            *('/dev/shm', 'ok', 'what a batch takes is unknown'),
+        ),
+        (
+            "train_dataloader = dict(num_workers=4, batch_size=2, dataset='odd')",
+            *('/dev/shm', 'ok', 'what a batch takes is unknown'),
+        ),
+        (
+            "train_dataloader = dict(dataset=dict(data_root=7, ann_file='a\\0.json'))",
+            *('data', 'problem', 'not found'),
+        ),
+        (
+            "train_dataloader = dict(dataset=dict(ann_file=['a', 5], data_prefix=3))",
+            *('data', 'unknown', 'names no file or folder'),
+        ),
+        ("env_cfg = dict(resource_limit='many')", 'open files', 'ok', ''),
+        ('env_cfg = dict(resource_limit=10**400)', 'open files', 'ok', ''),
+        ('env_cfg = dict(resource_limit=-5)', 'open files', 'ok', ''),
+        ('env_cfg = 5\nval_evaluator = [[[5]]]', 'open files', 'ok', ''),
+    ],
+)
+def test_a_config_with_odd_values_is_examined(
+    host, check, monkeypatch, text, name, level, words
+):
+    pytest.importorskip('mmengine.config', reason='MMEngine loads configs')
+    monkeypatch.chdir(host)
+    set_shm(monkeypatch, 16 * GIB, 16 * GIB)
+    (host / 'odd.py').write_text(text + '\n')
+    row = check('odd.py')[name]
+    assert row['level'] == level
+    assert words in row['text']
+
+
+@pytest.mark.parametrize(
+    ('variable', 'value', 'name', 'level', 'words'),
+    [
+        ('OMP_NUM_THREADS', '9' * 5000, 'threads', 'notice', 'no number of threads'),
+        ('OMP_NUM_THREADS', '²', 'threads', 'notice', 'no number of threads'),
+        ('OMP_NUM_THREADS', '\u0661', 'threads', 'notice', 'no number of threads'),
+        ('OMP_NUM_THREADS', ' 1 ,4', 'threads', 'ok', 'OMP_NUM_THREADS= 1 ,4'),
+        ('SLURM_CPUS_PER_TASK', '9' * 5000, 'cores', 'ok', '1.5 usable'),
+        ('CUDA_VISIBLE_DEVICES', '9' * 5000, 'GPU', 'problem', '999... hides all'),
+        ('CUDA_VISIBLE_DEVICES', '0,0', 'GPU', 'problem', 'hides all of them'),
+        ('CUDA_VISIBLE_DEVICES', '\u0660', 'GPU', 'problem', 'hides all of them'),
+        ('CUDA_VISIBLE_DEVICES', 'GPU-nowhere', 'GPU', 'problem', 'hides all of them'),
+        ('CUDA_VISIBLE_DEVICES', 'NoDevFiles', 'GPU', 'problem', 'hides all of them'),
+        ('CUDA_VISIBLE_DEVICES', 'gpu-8a56', 'GPU', 'ok', '=gpu-8a56'),
+        ('CUDA_VISIBLE_DEVICES', 'MIG-8a56', 'GPU', 'ok', '=MIG-8a56'),
+    ],
+)
+def test_odd_values_of_the_environment_are_no_traceback(
+    host, check, fake_nvml, monkeypatch, variable, value, name, level, words
+):
+    fake_nvml.set(H100)
+    monkeypatch.setenv(variable, value)
+    row = check()[name]
+    assert row['level'] == level
+    assert words in row['text']
+    assert len(row['text']) < 200
+
+
+def test_a_number_may_name_any_of_unlike_cards(host, check, fake_nvml, monkeypatch):
+    fake_nvml.set(H100, FakeGpu(uuid='GPU-2', name='NVIDIA A100', memory=(GIB, 0)))
+    monkeypatch.delenv('CUDA_DEVICE_ORDER', raising=False)
+    for visible, level in (('1', 'ok'), ('2', 'problem'), ('GPU-2', 'ok')):
+        monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
+        assert check()['GPU']['level'] == level
+
+
 def test_a_card_that_is_lost(host, check, fake_nvml):
     fake_nvml.set(H100, FakeGpu(uuid='GPU-lost', fail={'name': (15, 0)}))
     card = check()['GPU']

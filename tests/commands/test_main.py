@@ -111,6 +111,24 @@ BAD = {
     'doctor gone.py': 'found nothing there',
     'doctor config.py more.py': 'more.py',
     'save-bench config.py --num-workers 0 --saves 2': '--saves',
+    # what Python reads as a number, and nobody means
+    'compare a b --max-regression \u0663%': "found '\u0663%'",
+    'compare a b --max-regression nan%': "found 'nan%'",
+    'estimate-memory config.py --image-size \u0663': "found '\u0663'",
+    # the sign of kelvin is a K in lower case
+    'estimate-memory config.py --fit 24\u212a': "found '24\u212a'",
+    'predict run --num-workers \u0661': "'--num-workers': expected a whole number",
+    'predict run --num-workers 1 ²': "expected a whole number, found '²'",
+    'predict run --batch-size 1_0': "expected a whole number, found '1_0'",
+    'sweep config.py --gpus 1e3': "'--gpus': expected a whole number, found '1e3'",
+    'sweep config.py --saves \u0661': "'--saves': expected a whole number",
+    'sweep config.py --seconds \u0661': "expected seconds above 0, found '\u0661'",
+    'sweep config.py --time-limit 1e999': "expected seconds above 0, found '1e999'",
+    f'profile config.py --iterations {"9" * 400}': "found '9999999999",
+    'save-bench config.py --num-workers 0 --saves ²': "'--saves': expected a whole",
+    'verify run --max-minutes 1_0': "expected minutes above 0, found '1_0'",
+    'pick-gpu -n \u0661': "'--count': expected a whole number",
+    'pick-gpu --wait inf': "expected seconds above 0, found 'inf'",
 }
 
 

@@ -269,6 +269,26 @@ def test_a_folder_that_others_can_write_is_mended_or_not_used(environ):
     assert not [*runtime.iterdir()]
 
 
+@pytest.mark.parametrize('name', ['GPU-empty.lock', 'picking.lock'])
+@pytest.mark.parametrize('mode', [0o777, 0o700])
+def test_locks_that_another_user_left_in_our_folder_forbid_nothing(environ, name, mode):
+    if os.getuid():
+        pytest.skip('only root can give a file to another user')
+    LOCKS.mkdir()
+    (LOCKS / name).touch(0o644)
+    os.chown(LOCKS / name, 65534, 65534)
+    LOCKS.chmod(mode)
+    table = pick(environ)
+    assert table.stdout.endswith('\nCUDA_VISIBLE_DEVICES=GPU-empty\n')
+    with holding(environ) as first, holding(environ) as second:
+        assert [first, second] == ['GPU-empty', 'GPU-half']
+        assert 'in use by process' in pick(environ).stderr
+    # where no folder is left, it is named
+    alone = pick({**environ, 'XDG_CACHE_HOME': '/proc'}, '--', 'true')
+    assert alone.returncode == 2
+    assert f'{LOCKS}: {name} in it is not ours; ' in alone.stderr
+
+
 NO_LOCKS = """
 import errno, fcntl, os
 flock = fcntl.flock
@@ -298,7 +318,7 @@ def test_a_home_without_locks_is_left_out_where_another_folder_has_them(environ)
     assert 'mmgpu/GPU-empty.lock: No locks available)' in done.stderr
 
 
-@pytest.mark.parametrize('visible', ['²', '\u0661', '9' * 5000])
+@pytest.mark.parametrize('visible', ['0,0', '²', '\u0661', '9' * 5000])
 def test_visible_devices_that_cuda_cannot_read_are_none(environ, visible):
     refused = pick({**environ, 'CUDA_VISIBLE_DEVICES': visible})
     assert refused.returncode == 1

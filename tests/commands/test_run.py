@@ -393,7 +393,13 @@ def test_disabled_a_hook_of_a_config_does_nothing(value, tmp_path, monkeypatch):
 BAD = {
     '': 'PROGRAM',
     '--interval 0 true': "'--interval': expected interval",
-    '--stuck-after nan true': "'--stuck-after': expected stuck_after_s",
+    '--stuck-after nan true': "'--stuck-after': expected a number, found 'nan'",
+    '--stuck-after 1e999 true': "'--stuck-after': expected a number, found '1e999'",
+    '--stuck-after -1 true': "'--stuck-after': expected stuck_after_s",
+    '--gpu-sample-period inf true': "'--gpu-sample-period': expected a number",
+    '--interval 1_000 true': "'--interval': expected a whole number, found '1_000'",
+    '--interval ² true': "'--interval': expected a whole number, found '²'",
+    '--worker-nice \u0661 true': "'--worker-nice': expected a whole number, found",
     '--worker-nice 20 true': "'--worker-nice': expected worker_nice",
     '--scalars some true': '--scalars',
     '--bogus true': '--bogus',
@@ -402,6 +408,13 @@ BAD = {
     'no-such-program': "'no-such-program' could not be started: No such file",
     './plain.sh': 'write "bash ./plain.sh ..." in its place',
     '-m': 'PROGRAM',
+    '-- -x.py': "found 'No such file or directory' for '-x.py'",
+    'empty.py': "found 'a folder without __main__.py' for 'empty.py'",
+    './empty.py/': "found the folder './empty.py/'; name a file in it",
+    './bare.sh': 'without a first line such as #!/bin/sh; if it is a shell script',
+    './windows.sh': "names '/bin/sh\\r', which is none; its lines end as on Windows",
+    './gone.sh': "names '/no/such/sh', which is none; mend that line.",
+    "-m ''": 'expected the name of a module, found an empty one',
     # of a variable that is not set
     "''": "'' cannot be one; is a variable of the shell not set?",
 }
@@ -410,6 +423,15 @@ BAD = {
 @pytest.mark.parametrize('line', BAD)
 def test_what_cannot_be_run_is_one_sentence(line, tmp_path):
     (tmp_path / 'plain.sh').write_text('echo\n')
+    (tmp_path / 'empty.py').mkdir()
+    for name, first in (
+        ('bare', ''),
+        ('windows', '#!/bin/sh\r'),
+        ('gone', '#! /no/such/sh -e'),
+    ):
+        script = tmp_path / f'{name}.sh'
+        script.write_bytes(f'{first}\necho\n'.encode())
+        script.chmod(0o755)
     (tmp_path / 'rtmdet.py').write_text("_base_ = ['mmdet::rtmdet.py']\n")
     code, printed, said = run_forked(
         ['run', *shlex.split(line)], first=lambda: os.chdir(tmp_path)
@@ -417,6 +439,54 @@ def test_what_cannot_be_run_is_one_sentence(line, tmp_path):
     assert (code, printed, said.count('\n')) == (2, '', 1)
     assert said.startswith('mmgpu run: ')
     assert BAD[line] in said
+
+
+def test_a_script_that_may_not_be_read_is_one_sentence(tmp_path):
+    if os.getuid():
+        pytest.skip('only root can become a user who may not read it')
+    (tmp_path / 'mine.py').touch(0o600)
+
+    def enter() -> None:
+        tmp_path.chmod(0o755)
+        os.chdir(tmp_path)
+        os.seteuid(65534)
+
+    code, printed, said = run_forked(['run', 'mine.py'], first=enter)
+    assert (code, printed, said.count('\n')) == (2, '', 1)
+    assert "found 'Permission denied' for 'mine.py'" in said
+
+
+def test_odd_names_that_python_can_run_are_run(tmp_path):
+    (tmp_path / '-x.py').write_text('import sys\nprint(sys.argv)\n')
+    done = start('--', '-x.py', '-v', cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("['./-x.py', '-v']\n", '')
+    folder = tmp_path / 'folder.py'
+    folder.mkdir()
+    (folder / '__main__.py').write_text('print("inside")\n')
+    done = start(folder)
+    assert (done.returncode, done.stdout) == (0, 'inside\n')
+    # what is read here would be lost to Python
+    script = ['sh', '-c', 'mkfifo p.py && { echo "print(5)" > p.py & "$@" p.py; }']
+    command = [*script, 'sh', *MMGPU]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ(), capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, '5\n', '')
+
+
+def test_it_is_compiled_once_where_python_writes_no_compiled_files(tmp_path):
+    env = {'PYTHONPYCACHEPREFIX': str(tmp_path), 'PYTHONDONTWRITEBYTECODE': '1'}
+    done = start('true', env=env)
+    assert (done.returncode, done.stderr) == (0, '')
+    (compiled,) = tmp_path.rglob('sitecustomize*.pyc')
+    before = compiled.stat().st_ino
+    code = 'import sys; print(sys.modules["sitecustomize"].__cached__)'
+    done = start('-m', 'timeit', '-n1', '-r1', code, env=env)
+    assert done.stdout.startswith(f'{compiled}\n')
+    assert compiled.stat().st_ino == before
+    # what it cannot be written to costs time alone
+    done = start('true', env={**env, 'PYTHONPYCACHEPREFIX': '/proc/none'})
+    assert (done.returncode, done.stderr) == (0, '')
 
 
 def test_every_argument_of_the_hook_is_an_option():

@@ -10,6 +10,7 @@ import fcntl
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.config import files, locks
+from mmgpu_hooks.config import files, lock_holders, locks
 from mmgpu_hooks.config.rewrite import (
     Options,
     disable_hook,
@@ -151,7 +152,8 @@ def test_a_folder_that_is_held_is_waited_for_and_then_refused(
         out, err = capsys.readouterr()
         assert (out, err.count('\n')) == ('', 1)
         assert re.search(
-            'expected the folder .* to be free, found another rewrite in it .*; end '
+            r'expected the folder .* to be free, found another rewrite in it for '
+            rf'0.3 s \(process {os.getpid()} of user .*\); end '
             'that .*, or run again',
             err,
         )
@@ -159,6 +161,101 @@ def test_a_folder_that_is_held_is_waited_for_and_then_refused(
         # what writes nothing waits for nobody
         assert main([*words, '--dry-run']) == 0
     assert main(words) == 0
+    assert config.read_text() == CONFIG.replace('2', '8')
+
+
+HOLD = """
+import fcntl, os, sys, time
+descriptor = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(descriptor, fcntl.LOCK_EX)
+if {forks} and os.fork():
+    os._exit(0)
+os.setuid({user})
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+OWN, NOBODY = os.getuid(), 65534
+
+
+@contextlib.contextmanager
+def held_by(command, *words):
+    """The folder as another process holds it; yields the process id that it prints."""
+    with subprocess.Popen(
+        [command, *map(str, words)], stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize('forks', [False, True])
+def test_a_python_of_this_user_that_holds_the_folder_is_named(
+    config, capsys, monkeypatch, forks
+):
+    monkeypatch.setattr(locks, 'WAIT_S', 0.3)
+    code = HOLD.format(user=OWN, forks=forks)
+    with held_by(sys.executable, '-c', code, config.parent) as holder:
+        assert main(['set', str(config), f'{WORKERS}=8', '--in-place']) == 2
+    said = capsys.readouterr().err
+    assert said.count('\n') == 1
+    assert f'for 0.3 s (process {holder} of user ' in said
+    assert config.read_text() == CONFIG
+
+
+def test_a_holder_that_is_nowhere_to_be_seen_may_be_a_rewrite(
+    config, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(locks, 'WAIT_S', 0.3)
+    monkeypatch.setattr(lock_holders, '_PROC', tmp_path / 'no proc')
+    with held(config.parent):
+        assert main(['set', str(config), f'{WORKERS}=8', '--in-place']) == 2
+    assert '(its process is unknown, maybe on another host)' in capsys.readouterr().err
+    assert config.read_text() == CONFIG
+
+
+def holder_of_another_user():
+    if OWN:
+        pytest.skip('only root can be another user')
+    return (sys.executable, '-c', HOLD.format(user=NOBODY, forks=False))
+
+
+def holder_that_is_no_python():
+    if shutil.which('flock') is None:
+        pytest.skip('flock(1) is not installed')
+    return ('sh', '-c', 'exec flock "$0" -c "echo \\$PPID; exec sleep 60"')
+
+
+@pytest.mark.parametrize('find', [holder_of_another_user, holder_that_is_no_python])
+def test_who_rewrites_nothing_cannot_forbid_it(config, capsys, monkeypatch, find):
+    monkeypatch.setattr(locks, 'WAIT_S', 0.3)
+    with held_by(*find(), config.parent) as holder:
+        start = time.monotonic()
+        assert main(['set', str(config), f'{WORKERS}=8', '--in-place']) == 0
+        assert time.monotonic() - start >= 0.3
+    said = capsys.readouterr().out
+    assert re.search(
+        rf'could not be locked \(process {holder} of user \w+ \(.+\) held its lock for '
+        '0.3 s\\): of two rewrites of one file at once, one may be lost',
+        said,
+    )
+    assert config.read_text() == CONFIG.replace('2', '8')
+
+
+def test_a_lock_that_a_wrapper_shares_with_us_forbids_nothing(config):
+    if shutil.which('flock') is None:
+        pytest.skip('flock(1) is not installed')
+    code = (
+        'import sys\n'
+        'from mmgpu_hooks.commands.main import main\n'
+        'from mmgpu_hooks.config import locks\n'
+        'locks.WAIT_S = 0.3\n'
+        'sys.exit(main(sys.argv[1:]))\n'
+    )
+    words = ['set', str(config), f'{WORKERS}=8', '--in-place']
+    wrapped = ['flock', str(config.parent), sys.executable, '-c', code, *words]
+    done = subprocess.run(wrapped, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     assert config.read_text() == CONFIG.replace('2', '8')
 
 

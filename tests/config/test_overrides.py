@@ -116,6 +116,11 @@ REFUSED = {
     'custom_hooks.first=0.2': "found 'first'",
     'model.scales.0=4': 'MMEngine can merge, found model.scales.0',
     'model.backbone.out_indices.0=4': 'MMEngine can merge',
+    # MMEngine would make dicts of them
+    'param_scheduler.0.end=5': "a list in param_scheduler for '0', found none",
+    'model.neck.0.depth=4': "a list in model.neck for '0', found none",
+    'model.backbone.0=4': "a list in model.backbone for '0', found a dict",
+    'custom_hooks.\u0661.momentum=1': 'an index below 1 in custom_hooks',
     'model..depth=4': "found 'model..depth'",
     '=4': "found ''",
 }
@@ -127,6 +132,14 @@ def test_what_cannot_be_trained_is_one_sentence(override, text):
         override(text)
     assert REFUSED[text] in str(refusal.value)
     assert '\n' not in str(refusal.value)
+
+
+@pytest.mark.parametrize('text', ['custom_hooks.0.x=1', 'custom_hooks.ema.x=1'])
+def test_hooks_are_a_list_where_the_config_has_none(tmp_path, text):
+    path = tmp_path / 'mine.py'
+    path.write_text(CONFIG.replace('custom_hooks', 'hooks'))
+    with pytest.raises(RefusedError, match='expected a list in custom_hooks for'):
+        override_settings(path, read_config(path), parse_assignments([text]))
 
 
 def test_workers_are_asked_for_with_what_only_they_have(override):

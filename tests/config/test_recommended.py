@@ -117,7 +117,40 @@ def test_where_the_config_is_not_what_was_trained_the_copy_is(
     outcome, _ = write_beside_run(FOUND, str(config), files)
     assert outcome.target == files.run_folder / 'mine_recommended.py'
     assert '_base_' not in outcome.target.read_text()
-    expect_changed(outcome.target, trained)
+    expect_changed(outcome.target, trained, 'work_dir')
+
+
+@pytest.mark.parametrize(
+    ('text', 'started', 'later', 'folder'),
+    [
+        (PURE, {}, None, None),
+        (CONFIG, {'model.depth': 101}, None, None),
+        (f'{PURE}work_dir = None\n', {}, None, None),
+        (f"{PURE}work_dir = 'work_dirs/own'\n", {}, None, 'work_dirs/own'),
+        (f"{CONFIG}work_dir = 'own'\n", {'model.depth': 101}, None, 'own'),
+        # nobody knows what it said
+        (CONFIG, {}, 'def broken(:\n', 'run'),
+        (PURE, {}, 'gone', 'run'),
+    ],
+)
+def test_a_copy_does_not_train_into_the_folder_of_the_run(
+    tmp_path, text, started, later, folder
+):
+    config = write_configs(tmp_path, text=text)
+    run = tmp_path / 'run'
+    files, _ = make_run(run, config, **started)
+    if later == 'gone':
+        config.unlink()
+    elif later is not None:
+        config.write_text(later)
+    outcome, _ = write_beside_run(FOUND, str(config), files)
+    assert outcome.target is not None
+    loaded, is_unknown = Config.fromfile(outcome.target), folder == 'run'
+    # MMDetection's tools/train.py names one by the config where there is none
+    assert loaded.get('work_dir') == (str(run) if is_unknown else folder)
+    written = outcome.target.read_text()
+    assert ('work_dir' in written) == (folder is not None)
+    assert written.startswith('# work_dir is the folder of that run') == is_unknown
 
 
 def test_a_text_config_that_imports_has_a_child(tmp_path):
@@ -129,24 +162,26 @@ def test_a_text_config_that_imports_has_a_child(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('text', 'apart', 'weights'),
+    ('text', 'is_child', 'weights'),
     [
-        (CONFIG, 2, None),
-        (PURE, 0, None),
-        (f"{PURE}load_from = 'coco.pth'\n", 0, 'coco.pth'),
+        (CONFIG, True, None),
+        (PURE, False, None),
+        (f"{PURE}load_from = 'coco.pth'\n", False, 'coco.pth'),
     ],
 )
-def test_after_a_resumed_run_it_begins_anew(tmp_path, text, apart, weights):
+def test_after_a_resumed_run_it_begins_anew(tmp_path, text, is_child, weights):
     config = write_configs(tmp_path, text=text)
     resumed = {'resume': True, 'load_from': str(tmp_path / 'epoch_3.pth')}
     files, trained = make_run(tmp_path / 'run', config, **resumed)
     outcome, _ = write_beside_run(FOUND, str(config), files)
     begun = {**trained, 'resume': False, 'load_from': weights}
-    expect_changed(outcome.target, begun, *('work_dir', 'launcher')[:apart])
+    apart = ('work_dir', 'launcher') if is_child else ('work_dir',)
+    expect_changed(outcome.target, begun, *apart)
     # a child says by itself what it begins with
     written = outcome.target.read_text()
-    assert written.count('# The run was resumed.') == (not apart)
-    assert written.count('name them in load_from') == (not apart and weights is None)
+    assert written.count('# The run was resumed.') == (not is_child)
+    is_unknown = not is_child and weights is None
+    assert written.count('name them in load_from') == is_unknown
 
 
 @pytest.mark.parametrize(('text', 'is_child'), [(CONFIG, True), (PURE, False)])

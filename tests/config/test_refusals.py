@@ -124,6 +124,63 @@ def test_settings(tmp_path, settings, words):
     assert words in refuse(source, settings).reason
 
 
+@pytest.mark.parametrize(
+    ('loader', 'settings', 'beside'),
+    [
+        ('batch_size=2, drop_last=True', {'batch_size': None}, 'drop_last'),
+        ('batch_size=2', {'batch_size': None, 'drop_last': True}, 'drop_last'),
+        ('batch_size=None', {'drop_last': True}, 'drop_last'),
+        ('batch_size=None', {'num_batch_per_epoch': 5}, 'num_batch_per_epoch'),
+        (
+            'batch_size=2, num_batch_per_epoch=5, drop_last=True',
+            {'batch_size': None},
+            'drop_last and num_batch_per_epoch',
+        ),
+        (
+            "batch_size=2, batch_sampler=dict(type='AspectRatioBatchSampler')",
+            {'batch_size': None},
+            'batch_sampler',
+        ),
+    ],
+)
+def test_no_batch_size_beside_what_needs_one(tmp_path, loader, settings, beside):
+    source = tmp_path / 'c.py'
+    source.write_text(f'val_dataloader = dict(num_workers=0, {loader})\n')
+    wanted = {f'val_dataloader.{key}': value for key, value in settings.items()}
+    words = f'val_dataloader.batch_size beside {beside}, found None; PyTorch or'
+    assert words in refuse(source, wanted).reason
+
+
+@pytest.mark.parametrize(
+    ('loader', 'settings'),
+    [
+        ('batch_size=2', {'batch_size': None}),
+        ('batch_size=2, drop_last=True', {'batch_size': None, 'drop_last': False}),
+        ('batch_size=None', {'batch_size': 4, 'drop_last': True}),
+        # what a config has already is its own affair
+        ('batch_size=None, drop_last=True', {'pin_memory': True}),
+        ("type='MyLoader', drop_last=True, batch_size=2", {'batch_size': None}),
+    ],
+)
+def test_no_batch_size_where_nothing_needs_one(tmp_path, loader, settings):
+    source = tmp_path / 'c.py'
+    source.write_text(f'train_dataloader = dict(num_workers=0, {loader})\n')
+    wanted = {f'train_dataloader.{key}': value for key, value in settings.items()}
+    outcome = rewrite_config(source, wanted, dry_run=True)
+    assert outcome.status == 'rewritten', outcome.reason
+
+
+@pytest.mark.parametrize('key', ['batch_sampler', 'sampler', 'worker_init_fn'])
+def test_no_plain_value_for_what_mmengine_builds(tmp_path, key):
+    source = tmp_path / 'c.py'
+    source.write_text(f'train_dataloader = dict(num_workers=0, {key}=None)\n')
+    reason = refuse(source, {f'train_dataloader.{key}': 'Some'}).reason
+    assert f'a dict for train_dataloader.{key}, of which MMEngine builds it' in reason
+    source.write_text(f"train_dataloader = dict(type='Mine', {key}=None)\n")
+    wanted = {f'train_dataloader.{key}': 'Some'}
+    assert rewrite_config(source, wanted, dry_run=True).status == 'rewritten'
+
+
 def test_a_read_only_folder(tmp_path, monkeypatch):
     source = tmp_path / 'own.py'
     source.write_bytes(OWN)

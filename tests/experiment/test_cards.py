@@ -62,6 +62,12 @@ def test_the_best_that_is_allowed_comes_first(cards, request_, expected):
         ('0,-1,2', '0'),  # CUDA's list ends at what names nothing
         ('0,7,2', '0'),
         ('NoDevFiles', ''),
+        # as PyTorch reads them, too: twice is none, and a number ends at a letter
+        ('0,0', ''),
+        ('1,2,1', ''),
+        ('0,GPU-00', ''),
+        ('0,7,0', '0'),
+        ('1gpu2,+2', '21'),
         (' 1 , 2 ', '21'),
         ('02', '2'),
         # CUDA reads ASCII digits alone
@@ -84,6 +90,8 @@ def test_an_index_is_no_name_where_cuda_counts_in_another_order():
     with pytest.raises(UserError, match=r"CUDA's own order.*PCI_BUS_ID"):
         order(cards, environ)
     assert order(cards, {**environ, 'CUDA_DEVICE_ORDER': 'PCI_BUS_ID'}) == '0'
+    # what names no card is none in any order
+    assert order(cards, {'CUDA_VISIBLE_DEVICES': '9'}) == ''
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from mmgpu_hooks.hooks.sources import count_ranks_on_host
         ('SLURM_PROCID=9 SLURM_NTASKS_PER_NODE=8', 8),
         ('SLURM_NTASKS_PER_NODE=8', 32),
         ('LOCAL_WORLD_SIZE=odd', 32),
+        ('LOCAL_WORLD_SIZE=²', 32),
+        (f'LOCAL_WORLD_SIZE={"9" * 5000}', 32),
     ],
 )
 def test_ranks_on_a_host_are_what_the_launcher_says(environ, expected):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -164,6 +165,8 @@ def test_a_pure_python_config_with_relative_bases_is_written_whole(tmp_path):
     config = write_configs(tmp_path, PURE)
     path = expect_it(train(config, tmp_path / 'run'))
     assert '_base_' not in path.read_text()
+    # nor into the folder of the first training, which the script had named
+    assert 'work_dir' not in path.read_text()
     assert find_change(copy_of(config), copy_of(path)).keys() >= {'num_workers'}
     assert train(path, tmp_path / 'again', endings.leave).code == 7
 
@@ -246,6 +249,60 @@ def test_a_child_that_is_slow_is_killed_with_all_that_it_started(
     started = pids.read_text().split()
     assert len(started) == 2
     assert all(is_gone(int(pid)) for pid in started)
+
+
+STARTS = """\
+import os
+import subprocess
+with open({pids!r}, 'a') as file:
+    for is_apart in (False, True):
+        child = subprocess.Popen(['sleep', '60'], start_new_session=is_apart)
+        print(child.pid, file=file)
+# a daemon, whose parent is gone
+os.system('setsid sleep 60 > {pids}.log 2>&1 & echo $! >> {pids}')
+child = os.fork()
+if not child:
+    __import__('time').sleep(60)
+with open({pids!r}, 'a') as file:
+    print(child, file=file)
+{end}
+del file, is_apart, child
+"""
+
+
+@pytest.mark.parametrize(
+    ('end', 'reason'),
+    [('', None), ('os._exit(3)', 'its process ended with exit code 3')],
+)
+def test_what_a_config_starts_when_it_is_loaded_does_not_stay(
+    completed, tmp_path, end, reason
+):
+    config, ended = completed
+    text, pids = config.read_text(), tmp_path / 'pids.txt'
+    bystander = subprocess.Popen(['sleep', '60'])
+    try:
+        config.write_text(text + STARTS.format(pids=str(pids), end=end))
+        advice = ask_adviser(find_evidence(ended.work_dir), limit_s=60.0)
+    finally:
+        config.write_text(text)
+        started = [int(pid) for pid in pids.read_text().split()]
+        # killed without a word, it leaves what has a session of its own
+        apart = started[1:3] if end else []
+        deadline_s = time.monotonic() + 10
+        while not all(map(is_gone, {*started} - {*apart})):
+            if time.monotonic() > deadline_s:
+                break
+            time.sleep(0.05)
+        left = [pid for pid in started if not is_gone(pid)]
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert advice.reason == reason
+    assert len(started) >= 4
+    assert set(left) <= set(apart)
+    # of the training's own group nothing is ended
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()
 
 
 def test_ctrl_c_at_the_end_costs_the_config_and_no_more(tmp_path):

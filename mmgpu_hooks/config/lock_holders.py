@@ -1,0 +1,117 @@
+"""Finds the process that holds the lock (``flock``) of a folder, on Linux."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_PROC = Path('/proc')
+
+_REWRITES = re.compile('python|pypy|mmgpu')
+"""In the name of a program that may rewrite configs with this package."""
+
+_MOST_LETTERS = 60
+"""Of a command line that is repeated."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that holds the lock of a folder."""
+
+    text: str
+    """Its number, user and command, as far as they are known."""
+
+    is_foreign: bool
+    """True if it is certainly no rewrite of this user."""
+
+
+def find_holder(descriptor: int) -> Holder | None:
+    """Finds who holds the lock of an open folder.
+
+    Args:
+        descriptor: Of the folder.
+
+    Returns:
+        ``None`` where no process of this host is known to: it may be in another
+        container, or on another host, or have ended just now.
+    """
+    inode = os.fstat(descriptor).st_ino
+    # "1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF"; "->" stands before one that
+    # only waits. The device is left out: btrfs and overlays have two numbers for it.
+    lock = re.compile(rf'\d+:\s+FLOCK\s+ADVISORY\s+\w+\s+(\d+)\s+\w+:\w+:{inode}\s')
+    own = [process for process in _list_own() if _shares(process.pid, lock)]
+    if own:
+        rewriting = [process for process in own if _may_rewrite(process)]
+        shown = [*rewriting, *own][0]
+        return Holder(_describe(shown.pid), is_foreign=not rewriting)
+    takers = [int(pid) for pid in lock.findall(_read(_PROC / 'locks'))]
+    if not takers:
+        return None
+    own_takers = [pid for pid in takers if not _is_of_another(pid)]
+    shown_taker = [*own_takers, *takers][0]
+    return Holder(_describe(shown_taker), is_foreign=not own_takers)
+
+
+def _list_own() -> Iterator[psutil.Process]:
+    """Processes of this user."""
+    for process in psutil.process_iter(['uids']):
+        uids = process.info['uids']
+        if uids is not None and uids.effective == os.geteuid():
+            yield process
+
+
+def _shares(pid: int, lock: re.Pattern[str]) -> bool:
+    """True if a process has the folder open by which the lock was taken.
+
+    The one that took it may have ended since, and left the folder to its children.
+    """
+    folder, names = _PROC / str(pid) / 'fdinfo', list[str]()
+    with contextlib.suppress(OSError):  # it is gone, or shows nothing
+        names = os.listdir(folder)
+    takers = (lock.search(_read(folder / name)) for name in names)
+    return any(
+        # a wrapper such as flock(1) shares its own lock with us
+        taker is not None and (pid != os.getpid() or int(taker[1]) == pid)
+        for taker in takers
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text('ascii', 'replace')
+    except OSError:  # closed meanwhile, or not shown
+        return ''
+
+
+def _may_rewrite(process: psutil.Process) -> bool:
+    try:
+        names = (os.path.basename(process.exe()), process.name())
+    except psutil.Error:
+        return True
+    return any(map(_REWRITES.search, names))
+
+
+def _is_of_another(pid: int) -> bool:
+    """True if a process is another user's, one that is gone or hidden included."""
+    try:
+        return bool(psutil.Process(pid).uids().effective != os.geteuid())
+    except psutil.Error:
+        return True
+
+
+def _describe(pid: int) -> str:
+    try:
+        process = psutil.Process(pid)
+        user, words = process.username(), process.cmdline() or [process.name()]
+    except psutil.Error:
+        return f'process {pid}, of which this user sees no more,'
+    command = ' '.join(' '.join(words).split())
+    if len(command) > _MOST_LETTERS:
+        command = f'{command[:_MOST_LETTERS]}...'
+    return f'process {pid} of user {user} ({command})'
