@@ -247,7 +247,7 @@ class WorkerThreads:
 
     @property
     def is_crowd(self) -> bool:
-        """Whether they are more than the cores, and wait for them."""
+        """True if they are more than the cores, and wait for them."""
         waits = self.delay_s / (self.cpu_s + self.delay_s)
         return (
             self.threads > thresholds.OWN_THREADS
@@ -257,7 +257,7 @@ class WorkerThreads:
 
     @property
     def is_thrash(self) -> bool:
-        """Whether threads of the workers are worth a word."""
+        """True if threads of the workers are worth a word."""
         return self.is_crowd and (self.share or 0.0) >= thresholds.THREADS_NOTICE
 
 

@@ -95,7 +95,7 @@ def find_growth_of(some: Intervals, field: str, **least: float) -> Estimate | No
 
 
 def are_workers_kept(run: Run) -> bool:
-    """Whether workers live on when an epoch ends: an endless loader has one epoch."""
+    """True if workers live on when an epoch ends: an endless loader has one epoch."""
     return bool(run.run.loader.persistent_workers) or run.run.loop == 'iter'
 
 
@@ -119,7 +119,7 @@ class HostGrowth(NamedTuple):
     workers: Estimate | None
     room: HostRoom | None
     is_lasting: bool
-    """Whether it goes on when an epoch ends, and does not end with the workers."""
+    """True if it goes on when an epoch ends, and does not end with the workers."""
     bytes_each: float
     """Of one iteration, over all ranks of the host."""
 

@@ -490,7 +490,7 @@ class Run(Figures):
 
     @property
     def is_enough(self) -> bool:
-        """Whether enough steady iterations, of measurable length, were recorded."""
+        """True if enough steady iterations, of measurable length, were recorded."""
         return bool(self.iter_s) and self.steady_iterations >= thresholds.MIN_ITERATIONS
 
     @property
@@ -502,7 +502,7 @@ class Run(Figures):
 
     @property
     def is_data_bound(self) -> bool:
-        """Whether waiting for data is a problem in steady iterations."""
+        """True if waiting for data is a problem in steady iterations."""
         return (
             self.is_enough
             and (self.data_wait_share or 0.0) >= thresholds.DATA_WAIT_PROBLEM
@@ -529,12 +529,12 @@ class Run(Figures):
 
     @property
     def is_starved(self) -> bool:
-        """Whether the loop waits because the loader cannot keep up."""
+        """True if the loop waits because the loader cannot keep up."""
         return self.wait_cause == 'starved'
 
     @property
     def is_stalled(self) -> bool:
-        """Whether rare stalls are all that is known of the waits.
+        """True if rare stalls are all that is known of the waits.
 
         Where loading was measured inside the workers, the workload tells more.
         """
@@ -622,7 +622,7 @@ class Run(Figures):
 
     @property
     def is_cpu_the_wall(self) -> bool:
-        """Whether the CPU floor, not the step, limits even an ideal loader."""
+        """True if the CPU floor, not the step, limits even an ideal loader."""
         floor_s, workload = self.cpu_floor_s, self.workload
         if floor_s is None or workload is None or not self.iter_s:
             return False
@@ -638,7 +638,7 @@ class Run(Figures):
 
     @property
     def is_busy_host(self) -> bool:
-        """Whether others took enough of the host to change the figures."""
+        """True if others took enough of the host to change the figures."""
         external, logical = self.external_cpu_cores, self.run.host.logical_cpus
         return bool(
             external and logical and external >= thresholds.EXTERNAL_LOAD * logical

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmgpu_hooks.judge.columns import median, read_field
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.batches import MemoryFit, fit_batch_memory, fit_step_line
+from mmgpu_hooks.model.batches import (
+    MemoryFit,
+    PeakPoint,
+    StepPoint,
+    fit_batch_memory,
+    fit_step_line,
+)
 from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema.judged import NoPrediction
 
@@ -71,8 +77,10 @@ def pool_runs(runs: Sequence[Run]) -> RunPool:
             fitted.append(run)
     memory, workload = _fit_memory(fitted), newest.workload
     if len(fitted) > 1:
-        costs = [run.workload for run in fitted if run.workload]
-        line = fit_step_line([(w.batch_size, w.step) for w in costs if w.batch_size])
+        loads = [run.workload for run in fitted if run.workload]
+        line = fit_step_line(
+            [StepPoint(load.batch_size, load.step) for load in loads if load.batch_size]
+        )
         if isinstance(line, NoPrediction):
             notes.append(f'{line.reason} The newest run is judged by itself.')
             fitted = fitted[:1]
@@ -87,8 +95,11 @@ def _why_left_out(newest: Run, run: Run) -> str | None:
 
     They may differ in the settings of the train loader, batch size included.
     """
-    for what, here, there in find_unequal(newest, run, {**NATURE, **_CONDITIONS}):
-        return f'The {what} is {there} there, and {here} in {newest.path}.'
+    for unequal in find_unequal(newest, run, {**NATURE, **_CONDITIONS}):
+        return (
+            f'The {unequal.name} is {unequal.after} there, and {unequal.before} in '
+            f'{newest.path}.'
+        )
     here, there = _measure_image(newest), _measure_image(run)
     if here and there and max(here, there) > _LARGER * min(here, there):
         return (
@@ -104,14 +115,28 @@ def _measure_image(run: Run) -> float | None:
     return batch_bytes / size if size and batch_bytes else None
 
 
+class Unequal(NamedTuple):
+    """A fact that is known of two runs, and not the same."""
+
+    name: str
+    before: Any
+    after: Any
+
+
 def find_unequal(
-    old: Run, new: Run, fields: dict[str, str]
-) -> Iterator[tuple[str, Any, Any]]:
-    """What is known of both runs and not the same: its name, and both."""
-    for what, name in fields.items():
-        before, after = read_field(old, name), read_field(new, name)
+    old: Run, new: Run, fields: Mapping[str, str]
+) -> Iterator[Unequal]:
+    """Find what is known of both runs and not the same.
+
+    Args:
+        old: The first run.
+        new: The second one.
+        fields: Dotted paths from a run on, by how a sentence calls them.
+    """
+    for name, path in fields.items():
+        before, after = read_field(old, path), read_field(new, path)
         if before is not None and after is not None and before != after:
-            yield what, before, after
+            yield Unequal(name, before, after)
 
 
 def _fit_memory(runs: Sequence[Run]) -> MemoryFit | NoPrediction:
@@ -121,7 +146,7 @@ def _fit_memory(runs: Sequence[Run]) -> MemoryFit | NoPrediction:
         ranks = (run, *run.other_ranks)
         peaks = [rank.gpu_mem_peak_bytes for rank in ranks if rank.gpu_mem_peak_bytes]
         if peaks and run.run.loader.batch_size:
-            points.append((run.run.loader.batch_size, max(peaks)))
+            points.append(PeakPoint(run.run.loader.batch_size, max(peaks)))
     if points:
         return fit_batch_memory(points)
     return NoPrediction(

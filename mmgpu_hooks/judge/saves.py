@@ -176,7 +176,7 @@ def judge_save(
 
 
 def is_reference(save: SaveRecord) -> bool:
-    """Whether later saves can be measured by this one: it hardly waited."""
+    """True if later saves can be measured by this one: it hardly waited."""
     if save.error is not None or save.cpu_s is None or save.run_delay_s is None:
         return False
     is_calm = save.run_delay_s <= CALM_RUN_DELAY * save.wall_s
@@ -318,7 +318,7 @@ def _find_cause(
 
 
 def is_delay(delay_s: float, usual_s: float, least: tuple[float, float]) -> bool:
-    """Whether a delay reaches a threshold: in seconds, and over the usual length."""
+    """True if a delay reaches a threshold: in seconds, and over the usual length."""
     least_s, ratio = least
     return delay_s >= max(least_s, ratio * usual_s)
 

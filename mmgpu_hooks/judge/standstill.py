@@ -52,7 +52,7 @@ class Rank(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """Whether its process ended without a word."""
+        """True if its process ended without a word."""
         return self.host.is_alive is False and self.evidence.end is None
 
     @property
@@ -157,7 +157,7 @@ def phrase_part(stuck: StuckRecord) -> str:
 
 
 def _waits_for_ranks(rank: Rank, stuck: StuckRecord) -> bool:
-    """Whether it stands in a collective."""
+    """True if it stands in a collective."""
     if any(_COLLECTIVE.search(call) for call in stuck.stack):
         return True
     innermost = '\n'.join(stuck.stack[:3])
@@ -193,7 +193,7 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> tuple[str, str]:
 
 
 def is_lost(stuck: StuckRecord) -> bool:
-    """Whether the worker that owes the batch waits for work itself."""
+    """True if the worker that owes the batch waits for work itself."""
     is_known = stuck.worker is not None and stuck.sample is None
     return is_known and bool(_IDLE.search(''.join(stuck.stack[:3])))
 

@@ -68,12 +68,12 @@ def find_alike(run: Run) -> list[ValidationRecord]:
 
 
 def is_timed(one: ValidationRecord) -> bool:
-    """Whether its seconds can be: evidence is a text file, and may have been edited."""
+    """True if its seconds can be: evidence is a text file, and may have been edited."""
     return 0.0 < one.wall_s < _MOST_S
 
 
 def _is_possible(one: ValidationRecord) -> bool:
-    """Whether a record has all of its iterations, and time for them."""
+    """True if a record has all of its iterations, and time for them."""
     wait, step = one.data_wait, one.step
     if not is_timed(one) or not wait or not step or not one.iter:
         return False

@@ -10,7 +10,7 @@ from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import CAUSES
 from mmgpu_hooks.schema.figures import format_seconds, format_sum
-from mmgpu_hooks.schema.judged import Diagnosis, Finding, Verdict
+from mmgpu_hooks.schema.judged import Diagnosis, EvidenceCounts, Finding, Verdict
 
 VERDICTS: dict[str, str] = {
     'not_enough_evidence': 'Not enough evidence',
@@ -44,12 +44,12 @@ def diagnose_run(run: Run) -> Diagnosis:
     judged = (rule.apply(run) for rule in RULES.values())
     findings = {finding.code: finding for finding in judged if finding is not None}
     worst = sorted(findings.values(), key=lambda f: (_ORDER.index(f.severity), f.code))
-    counts = {
-        'iterations': run.iterations,
-        'steady_iterations': run.steady_iterations,
-        'gpu_samples': run.gpu.samples if run.gpu else 0,
-        'saves': run.saves,
-    }
+    counts = EvidenceCounts(
+        iterations=run.iterations,
+        steady_iterations=run.steady_iterations,
+        gpu_samples=run.gpu.samples if run.gpu else 0,
+        saves=run.saves,
+    )
     verdict = _choose_verdict(run, findings)
     return Diagnosis(verdict, tuple(worst), counts, run.judged_saves)
 

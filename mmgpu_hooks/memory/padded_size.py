@@ -74,7 +74,7 @@ def _of_dataset(dataset: Mapping[str, Any]) -> Iterator[_Transform]:
 
 
 def _mixes_ratios(transforms: Iterable[_Transform], mixes: bool) -> bool:
-    """Whether a batch may hold portrait and landscape images."""
+    """True if a batch may hold portrait and landscape images."""
     for transform in transforms:
         name = type_name(transform)
         if name in ('RandomChoice', 'RandomApply'):

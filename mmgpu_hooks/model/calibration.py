@@ -35,7 +35,7 @@ _DELAY_ERROR = 0.1
 
 _ROUNDS, _DRAWS = 12, 512
 
-_FETCH_RANGE = 0.25, 4.0
+_LEAST_FETCHING, _MOST_FETCHING = 0.25, 4.0
 """How far from the usual the fetching of a ready batch may be."""
 
 _TURNS_ERROR = 0.4
@@ -84,7 +84,7 @@ def calibrate(
         loop = make_loop(workload, workers, prefetch, _DRAWS)
         trace = simulate_loop(loop, _DRAWS, settle(workers, prefetch, _DRAWS))
         fetching *= _fetch_correction(measured, trace)
-        fetching = min(max(fetching, _FETCH_RANGE[0]), _FETCH_RANGE[1])
+        fetching = min(max(fetching, _LEAST_FETCHING), _MOST_FETCHING)
         workload = _correct_step(measured, workload, trace.step_s / trace.iterations)
         late_s = measured.batch_time.mean_s - trace.busy_s / trace.iterations
         loading_s = max(workload.batch_time.mean_s + late_s, least_loading_s)

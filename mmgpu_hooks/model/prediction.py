@@ -60,7 +60,7 @@ def rate_of(workload: Workload, num_workers: int, prefetch: int, draws: int) -> 
 
 def _rate_alone(workload: Workload) -> Rate:
     """Without workers nothing overlaps; only other processes take cores."""
-    cpu_s, loading_s = workload.local_loading_s
+    cpu_s, loading_s = workload.local_loading
     wait_s = cpu_s / workload.core_share(1) + loading_s - cpu_s + workload.turns_s
     whole_s = wait_s + workload.local_step_s
     used_s = cpu_s + workload.step_cpu_s
@@ -165,7 +165,8 @@ _TURNS = 0.5
 """Of `Workload.turns_s`: how many operations there are is not known."""
 
 _POWER = 0.5
-"""Of what is beyond 1 of a `Workload.step_power` that is not known."""
+"""Relative error assumed for the part of `Workload.step_power` above 1, where no run
+showed it."""
 
 
 def model_error(
@@ -257,7 +258,7 @@ come first makes 0.4 % at most, with costs that vary by twice their mean."""
 
 
 @dataclass(frozen=True)
-class Setting:
+class LoaderSetting:
     """The settings of the loader that are chosen together."""
 
     num_workers: int
@@ -265,7 +266,7 @@ class Setting:
     prefetch_factor: int
     """Batches in flight per worker."""
     persistent_workers: bool
-    """Whether workers live through all epochs."""
+    """True if workers live through all epochs."""
 
 
 @dataclass(frozen=True)
@@ -281,7 +282,7 @@ class JobPlan:
 
 # a choice asks for the same settings again and again
 @functools.lru_cache(maxsize=512)
-def estimate_job_s(workload: Workload, setting: Setting, plan: JobPlan) -> float:
+def estimate_job_s(workload: Workload, setting: LoaderSetting, plan: JobPlan) -> float:
     """Seconds of a whole job: the iterations, the epochs' starts, the saves.
 
     Every epoch begins with no batch made; without persistent workers they are started

@@ -234,7 +234,7 @@ class _Simulation:
                 break
 
     def _is_crowded(self) -> bool:
-        """Whether a task that wakes up now finds every core taken."""
+        """True if a task that wakes up now finds every core taken."""
         # half a task more or less is within what is known of other processes
         loop, wanting = self._loop, self._wanting
         if wanting > loop.cores - 0.5:

@@ -109,6 +109,13 @@ class BatchLine:
     """Those that it was fitted to."""
 
 
+class LocalLoading(NamedTuple):
+    """Loading a batch in the training process, in seconds."""
+
+    cpu_s: float
+    whole_s: float
+
+
 @dataclass(frozen=True)
 class Workload:
     """What one run says of its loader and its loop, each on a core of its own.
@@ -168,20 +175,21 @@ class Workload:
     fetch_error: float = 0.0
     """Relative standard error of ``fetch_s`` and ``fetch_busy_s``."""
     is_transfer_known: bool = True
-    """Whether workers were measured that sent batches."""
+    """True if workers were measured that sent batches."""
     is_batch_time_known: bool = True
-    """Whether the batch time was measured, and not just bounded."""
+    """True if the batch time was measured, and not just bounded."""
     turns_s: float = 0.0
-    """What loading in the training process takes longer beside other processes than its
-    share of a core explains: PyTorch has a thread for each core there, and all wait for
-    the one that has to share its core."""
+    """Extra seconds per batch of loading without workers on a busy host.
+
+    PyTorch has a thread for each core there, and all wait for the one that shares its
+    core. Not what the share of a core explains."""
     step_waits_s: float = 0.0
     """What the training process's main thread waited for a core in the measured step;
     0 once ``step`` is freed from it."""
     held_up_s: float = 0.0
     """What workers made the measured step longer by taking cores from it."""
     is_step_power_known: bool = True
-    """Whether workers were seen to delay the step, where it has several threads."""
+    """True if workers were seen to delay the step, where it has several threads."""
     notes: tuple[str, ...] = ()
     """Sentences about what was left out or assumed, for the user."""
 
@@ -236,13 +244,14 @@ class Workload:
         return self.step.mean_s + self.fetch_s
 
     @property
-    def local_loading_s(self) -> tuple[float, float]:
-        """CPU and whole of loading a batch in the loop, where none is transferred.
+    def local_loading(self) -> LocalLoading:
+        """Loading a batch in the training loop, where none is transferred.
 
         Without ``turns_s``.
         """
         cpu_s = max(self.batch_cpu.mean_s - self.transfer_cpu_s, 0.0)
-        return cpu_s, max(self.batch_time.mean_s - self.transfer_s, cpu_s)
+        whole_s = max(self.batch_time.mean_s - self.transfer_s, cpu_s)
+        return LocalLoading(cpu_s, whole_s)
 
     def core_share(self, tasks: int) -> float:
         """Share of a core that each of so many tasks gets beside other processes."""
@@ -270,7 +279,7 @@ class Workload:
         ``max(G + f, S / W, (P + m + f) / C)``; G + S without workers.
         """
         if num_workers == 0:
-            return self.step.mean_s + self.local_loading_s[1]
+            return self.step.mean_s + self.local_loading.whole_s
         cpu_s = self.cpu_s / self.usable_cores
         return max(self.ready_s, self.batch_time.mean_s / num_workers, cpu_s)
 

@@ -88,7 +88,7 @@ class Chart:
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is there and works: one built for another NumPy does not."""
+    """True if matplotlib is there and works: one built for another NumPy does not."""
     try:
         importlib.import_module('matplotlib.figure')
     except Exception:  # noqa: BLE001 - whatever its import raises

@@ -38,7 +38,7 @@ class Table:
     """Rows that stand out."""
 
     def is_words(self, column: int) -> bool:
-        """Whether a column holds words: one of the first, or by its heading."""
+        """True if a column holds words: one of the first, or by its heading."""
         return column < self.texts or self.head[column] in _WORDS
 
 

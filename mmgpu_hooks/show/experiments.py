@@ -342,7 +342,7 @@ def describe_profile(profile: Profile) -> list[Section]:
 
 
 def _say_amp(profile: Profile) -> str:
-    """Whether AMP is on, and why it brings little where that shows."""
+    """Says if AMP is on, and why it brings little where that shows."""
     said, share = f'AMP is {f"on ({profile.amp})" if profile.amp else "off"}', ''
     products_pct, why = profile.products_pct, ''
     if products_pct is not None:

@@ -19,7 +19,7 @@ _MARK = b'name="generator" content="mmgpu_hooks '
 
 
 def is_page(beginning: bytes) -> bool:
-    """Whether a file that begins so is a page of ours.
+    """True if a file that begins so is a page of ours.
 
     Args:
         beginning: Some kilobytes of it.

@@ -158,7 +158,7 @@ def test_a_run_without_workers_tells_loading_by_its_waits():
 def test_what_workers_burn_to_send_a_batch_is_not_burnt_without_them():
     workers = replace(STARVED['workers'], fetch_cpu_s=0.34)
     found = fitted(**{**STARVED, 'workers': workers})
-    assert found.local_loading_s[0] == pytest.approx(0.34)
+    assert found.local_loading.cpu_s == pytest.approx(0.34)
     assumed = fitted(**STARVED)
     assert found.transfer_cpu_error < assumed.transfer_cpu_error
     unlike = [predict_setting(one, 0).iter_time_high_s for one in (found, assumed)]
@@ -170,9 +170,9 @@ def test_sending_that_outweighs_loading_is_not_taken_out_of_the_loading():
     quick = make_inside_workers(0.1)
     workers = replace(STARVED['workers'], occupancy=quick.occupancy, fetch_cpu_s=0.06)
     found = fitted(**{**STARVED, 'workers': workers})
-    loading_cpu_s, loading_s = found.local_loading_s
-    assert loading_cpu_s == pytest.approx(0.06)
-    assert loading_s == pytest.approx(0.1)
+    loading = found.local_loading
+    assert loading.cpu_s == pytest.approx(0.06)
+    assert loading.whole_s == pytest.approx(0.1)
     alone = predict_setting(found, 0)
     assert alone.iter_time_s == pytest.approx(0.1 + found.local_step_s, rel=0.01)
 

@@ -9,7 +9,7 @@ from fakes.workloads import make_workload
 from mmgpu_hooks.model.prediction import (
     LIMITS,
     JobPlan,
-    Setting,
+    LoaderSetting,
     estimate_job_s,
     predict_setting,
 )
@@ -118,7 +118,7 @@ PLAIN = {
 
 def job_s(workers: int, plan: JobPlan, persistent: bool = True, **fields) -> float:
     workload = make_workload(**{**PLAIN, **fields})
-    return estimate_job_s(workload, Setting(workers, 2, persistent), plan)
+    return estimate_job_s(workload, LoaderSetting(workers, 2, persistent), plan)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from fakes.runs import (
 )
 from fakes.workloads import make_workload
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.prediction import JobPlan, Setting
+from mmgpu_hooks.model.prediction import JobPlan, LoaderSetting
 from mmgpu_hooks.model.workload import Cost
 from mmgpu_hooks.recommend.choice import Job, count_starts, most_gain
 from mmgpu_hooks.recommend.policy import (
@@ -342,7 +342,7 @@ def test_the_predicted_gain_is_in_images_per_second():
 
 # What a job is, and what settings can save of it at most.
 
-OLD = Setting(2, 2, True)
+OLD = LoaderSetting(2, 2, True)
 RUN = Run(make_evidence(run=make_run(max_epochs=2)))
 
 
@@ -362,7 +362,7 @@ def test_no_setting_saves_more_than_the_most(workload):
     job = Job(RUN, workload)
     most, now_s = most_gain(job, OLD), job.total_s(OLD)
     for workers in (0, 1, 3, 4, 8):
-        new = Setting(workers, 2, workers > 0)
+        new = LoaderSetting(workers, 2, workers > 0)
         assert 1.0 - job.total_s(new) / now_s <= most + 0.005
 
 
