@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,7 +33,12 @@ from mmgpu_hooks.judge.columns import (
     sum_known,
     total,
 )
-from mmgpu_hooks.judge.cpu import TrainingCpu, WorkerThreads, find_cpu, find_threads
+from mmgpu_hooks.judge.cpu import (
+    CpuEvidence,
+    TrainingCpu,
+    WorkerThreads,
+    find_cpu,
+)
 from mmgpu_hooks.judge.saves import judge_saves
 from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.workload import Workload
@@ -47,7 +52,7 @@ MIN_CALM = 3
 """Intervals without a validation or a save, from which means are over them alone."""
 
 
-class Figures:
+class IntervalFigures:
     """Figures of some intervals of a run.
 
     Args:
@@ -73,7 +78,7 @@ def of_steady(reduce: Callable[[Column], _T], field: str) -> cached_property[_T]
 def mean_of(field: str, weight: str = 'duration_s') -> cached_property[float | None]:
     """The mean of a field over steady intervals, weighted by another one."""
 
-    def mean(figures: Figures) -> float | None:
+    def mean(figures: IntervalFigures) -> float | None:
         return average(figures.steady.column(field), figures.steady.column(weight))
 
     return cached_property(mean)
@@ -110,7 +115,16 @@ def part_of(group: str, name: str) -> cached_property[float | None]:
     return cached_property(lambda run: getattr(getattr(run, group), name))
 
 
-class LoaderFigures(Figures):
+class TransformCost(NamedTuple):
+    """What a transform of the pipeline takes, mean over all samples timed."""
+
+    name: str
+    """Of its class."""
+    image_s: float
+    """Per image, those that skipped it included."""
+
+
+class LoaderFigures(IntervalFigures):
     """The loader's workers.
 
     Where no time per batch is known in steady intervals (an epoch whose batches were
@@ -149,24 +163,21 @@ class LoaderFigures(Figures):
         return pooled_std(*(self.steady.column(f'workers.{field}') for field in fields))
 
     @cached_property
-    def transforms(self) -> list[tuple[str, float]]:
-        """Seconds per image by name, most expensive first.
-
-        They are over all samples timed, those that skipped it included.
-        """
+    def transforms(self) -> list[TransformCost]:
+        """The cost of each transform, most expensive first."""
         seconds: Counter[str] = Counter()
         for costs_s in self.steady.values('workers.transforms_s'):
             seconds.update(costs_s or {})
         if not self.timed_samples:
             return []
         return [
-            (name, sum_s / self.timed_samples)
+            TransformCost(name, sum_s / self.timed_samples)
             for name, sum_s in seconds.most_common()
             if sum_s
         ]
 
 
-class GpuFigures(Figures):
+class GpuFigures(IntervalFigures):
     """The card that this rank trains on.
 
     Utilisation is of plain training, where it has `MIN_CALM` intervals with samples;
@@ -214,7 +225,7 @@ def gpu_figures(intervals: Intervals, every: Intervals) -> GpuFigures | None:
     return GpuFigures(every.having('gpu'), steady)
 
 
-class Run(Figures):
+class Run(IntervalFigures):
     """One rank's run.
 
     Args:
@@ -255,7 +266,9 @@ class Run(Figures):
         """
         intervals = self.intervals[number:]
         if until is not None:
-            intervals = tuple(one for one in intervals if one.iteration <= until)
+            intervals = tuple(
+                interval for interval in intervals if interval.iteration <= until
+            )
         part = Run(replace(self.evidence, intervals=intervals, end=None))
         part.other_ranks = self.other_ranks
         return part
@@ -325,7 +338,7 @@ class Run(Figures):
     @cached_property
     def unknown(self) -> Mapping[str, str]:
         """Why a figure is missing, by source."""
-        off = {one.source: one.reason for one in self.evidence.sources_off}
+        off = {record.source: record.reason for record in self.evidence.sources_off}
         cpu = {'CPU': self._cpu.unknown} if self._cpu.unknown else {}
         if self.why_no_external:
             cpu['CPU of other programs'] = self.why_no_external
@@ -404,7 +417,20 @@ class Run(Figures):
 
     @cached_property
     def _cpu(self) -> TrainingCpu:
-        return find_cpu(self)
+        others = [other.cpu_evidence for other in self.other_ranks]
+        return find_cpu(self.cpu_evidence, others)
+
+    @property
+    def cpu_evidence(self) -> CpuEvidence:
+        """What says who used the CPU, for this rank or another one of its run."""
+        return CpuEvidence(
+            run=self.run,
+            steady=self.steady,
+            saves=self.save_records,
+            validations=self.validations,
+            worker_cpu_s=self.worker_cpu_s,
+            iter_s=self.iter_s,
+        )
 
     @cached_property
     def why_no_external(self) -> str | None:
@@ -446,7 +472,7 @@ class Run(Figures):
     @cached_property
     def gpu_last_iteration(self) -> int | None:
         """The last one with GPU utilisation, where that ended before the run."""
-        off = {one.source for one in self.evidence.sources_off}
+        off = {record.source for record in self.evidence.sources_off}
         sampled = self.every.having('gpu.util_pct').values('iteration')
         if off.isdisjoint(('GPU', 'GPU util_pct')) or not sampled:
             return None
@@ -478,8 +504,31 @@ class Run(Figures):
 
     @cached_property
     def threads(self) -> WorkerThreads | None:
-        """Of the loader's workers; ``None`` where they do not show it."""
-        return find_threads(self)
+        """Threads of the loader's workers.
+
+        ``None`` where there are no workers, or they do not show it.
+        """
+        workers, cores = self.run.loader.num_workers, self.run.host.usable_cores
+        threads = largest(self.column('worker_threads'))
+        cpu_s, delay_s = self.worker_cpu_s, self.worker_run_delay_s
+        beside_s = sum_known(self.steady.column('workers.thread_cpu_s'))
+        if not workers or not threads or not cores or not cpu_s or delay_s is None:
+            return None
+        if beside_s is None or not self.steady_iterations:
+            return None
+        sent_s = self.loader.sent_cpu_s if self.loader else None
+        share = None
+        if sent_s is not None:
+            share = max(beside_s / self.steady_iterations - sent_s, 0.0) / cpu_s
+        return WorkerThreads(
+            workers=workers,
+            threads=threads,
+            cores=cores,
+            cpu_s=cpu_s,
+            delay_s=delay_s,
+            share=share,
+            opencv=self.loader.opencv_threads if self.loader else None,
+        )
 
     @cached_property
     def judged_saves(self) -> tuple[SaveJudgement, ...]:
@@ -646,7 +695,8 @@ class Run(Figures):
 
     def saves_held_by(self, cause: str | None) -> list[SaveJudgement]:
         """Slow saves with this cause; with ``None``, those whose cause is unproven."""
-        return [one for one in self.judged_saves if one.is_slow and one.cause == cause]
+        judged = self.judged_saves
+        return [save for save in judged if save.is_slow and save.cause == cause]
 
     def run_share(self, seconds: float) -> float:
         """``seconds`` as a share of the whole run."""

@@ -56,7 +56,7 @@ NAMED_SHARE = 0.2
 """Of the delay: what held less of it is not named beside the cause."""
 
 
-class Cause(NamedTuple):
+class SaveCause(NamedTuple):
     """What can hold a save."""
 
     why: str
@@ -65,23 +65,23 @@ class Cause(NamedTuple):
 
 
 CAUSES = {
-    'workers': Cause(
+    'workers': SaveCause(
         'because loader workers had the cores',
         'Use fewer workers, or GPUEfficiencyHook(worker_nice=10), which lets the '
         'saving thread go first.',
     ),
-    'other_load': Cause(
+    'other_load': SaveCause(
         'because other programs had the cores',
         'Run the other programs elsewhere or at another time; no setting of the loader '
         'helps.',
     ),
-    'storage': Cause(
+    'storage': SaveCause(
         'blocked in the write to storage',
         'The storage is slow, not the loader: save to a faster or a local disk, less '
         'often, or without the optimizer (save_optimizer=False) where none is resumed '
         'from.',
     ),
-    'memory': Cause(
+    'memory': SaveCause(
         'because memory was short',
         'A save holds its file in memory, and more: free some (fewer workers, a '
         'smaller batch), or save without the optimizer.',
@@ -150,14 +150,22 @@ def judge_save(
         why = 'cannot tell what held it: the kernel shows no schedstat of its thread.'
         if save.error is not None:
             why = f'it failed with {save.error}, so it is not judged.'
-        return SaveJudgement(False, None, None, None, None, sentence + why)
-    usual_s, basis = _usual_s(save, earlier)
+        return SaveJudgement(
+            is_slow=False,
+            cause=None,
+            uncontended_s=None,
+            gross_delay_s=None,
+            net_delay_s=None,
+            sentence=sentence + why,
+        )
+    usual = _usual_length(save, earlier)
+    usual_s = usual.wall_s
     gross_s = save.wall_s - usual_s
     net_s = net_delay_s(gross_s, won_back_s(aftermath, loader))
     held_s = _divide_delay(save, gross_s, host)
     cause = _find_cause(held_s, min(gross_s, save.run_delay_s), usual_s)
     is_slow = bool(cause) or is_delay(gross_s, usual_s, thresholds.ODD_SAVE)
-    sentence += f'{format_seconds(usual_s)} uncontended ({basis}).'
+    sentence += f'{format_seconds(usual_s)} uncontended ({usual.basis}).'
     if is_slow:
         said = [
             f'{format_seconds(held_s[name])} {CAUSES[name].why}'
@@ -172,7 +180,15 @@ def judge_save(
             f'(net): {format_seconds(net_s)}.'
         )
         sentence += f' {CAUSES[cause].cure}' if cause else ''
-    return SaveJudgement(is_slow, cause, usual_s, gross_s, net_s, sentence, held_s)
+    return SaveJudgement(
+        is_slow=is_slow,
+        cause=cause,
+        uncontended_s=usual_s,
+        gross_delay_s=gross_s,
+        net_delay_s=net_s,
+        sentence=sentence,
+        held_s=held_s,
+    )
 
 
 def is_reference(save: SaveRecord) -> bool:
@@ -218,26 +234,35 @@ def _others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
     return max(save.other_cpu_s - elsewhere * save.wall_s, 0.0)
 
 
-def _usual_s(save: SaveRecord, earlier: Iterable[SaveRecord]) -> tuple[float, str]:
-    """What the save would have taken without its waits, and what that rests on.
+class _UsualLength(NamedTuple):
+    """How long a save would have taken without its waits."""
+
+    wall_s: float
+    basis: str
+    """What it rests on."""
+
+
+def _usual_length(save: SaveRecord, earlier: Iterable[SaveRecord]) -> _UsualLength:
+    """How long the save would have taken without its waits.
 
     The median of the run's uncontended saves of like size, scaled to this one's bytes;
     where they are too few, its own parts that did not wait.
     """
     alike = []
-    for one in earlier:
-        if one.backend != save.backend or not is_reference(one):
+    for other in earlier:
+        if other.backend != save.backend or not is_reference(other):
             continue
         # where neither says how large it was, they count as alike
-        scale = (save.bytes or 1) / (one.bytes or 1)
+        scale = (save.bytes or 1) / (other.bytes or 1)
         if 1 / LIKE_SIZE <= scale <= LIKE_SIZE:
-            alike.append(one.wall_s * scale)
+            alike.append(other.wall_s * scale)
     if len(alike) >= LEAST_REFERENCES:
         basis = f'median of {len(alike)} uncontended saves of this run like it'
-        return min(statistics.median(alike), save.wall_s), basis
+        return _UsualLength(min(statistics.median(alike), save.wall_s), basis)
     excess_s = max((save.blocked_s or 0.0) - USUAL_BLOCKING * (save.cpu_s or 0.0), 0.0)
     left_s = save.wall_s - (save.run_delay_s or 0.0) - excess_s
-    return min(max(left_s, 0.0), save.wall_s), 'its parts that did not wait'
+    wall_s = min(max(left_s, 0.0), save.wall_s)
+    return _UsualLength(wall_s, 'its parts that did not wait')
 
 
 def _divide_delay(
@@ -317,10 +342,11 @@ def _find_cause(
     return max(causes, key=causes.__getitem__, default=None)
 
 
-def is_delay(delay_s: float, usual_s: float, least: tuple[float, float]) -> bool:
+def is_delay(
+    delay_s: float, usual_s: float, least: thresholds.DelayThreshold
+) -> bool:
     """True if a delay reaches a threshold: in seconds, and over the usual length."""
-    least_s, ratio = least
-    return delay_s >= max(least_s, ratio * usual_s)
+    return delay_s >= max(least.least_s, least.ratio * usual_s)
 
 
 def _figures(cause: str, save: SaveRecord, host: HostLimits) -> str:

@@ -48,24 +48,32 @@ _LEAST_COUNT = 8
 _USUAL_VARIATION = 0.3
 """Spread of the loading of a batch where it was not measured."""
 
+class _Bounded(NamedTuple):
+    """A figure of a run, and the largest one that is possible."""
+
+    field: str
+    """Dotted path from a run on."""
+    most: float
+
+
 _NEEDED = {
-    'num_workers of the loader': ('run.loader.num_workers', MOST_WORKERS),
-    'number of usable cores': ('run.host.usable_cores', _MOST_CORES),
-    'wait for data per iteration': ('data_wait_s', _LONGEST_S),
-    'time of a step': ('step_s', _LONGEST_S),
-    'time in hooks per iteration': ('hooks_s', _LONGEST_S),
-    'CPU of the training process': ('main_cpu_s', _LONGEST_S),
+    'num_workers of the loader': _Bounded('run.loader.num_workers', MOST_WORKERS),
+    'number of usable cores': _Bounded('run.host.usable_cores', _MOST_CORES),
+    'wait for data per iteration': _Bounded('data_wait_s', _LONGEST_S),
+    'time of a step': _Bounded('step_s', _LONGEST_S),
+    'time in hooks per iteration': _Bounded('hooks_s', _LONGEST_S),
+    'CPU of the training process': _Bounded('main_cpu_s', _LONGEST_S),
 }
-"""Without them there is no workload; each with the largest that is possible."""
+"""Without them there is no workload."""
 
 _USED = {
-    'prefetch_factor': ('run.loader.prefetch_factor', MOST_PREFETCH),
-    'number of CPUs': ('run.host.logical_cpus', _MOST_CORES),
-    'CPU of the workers per batch': ('worker_cpu_s', _LONGEST_S),
-    'wait for cores per batch': ('worker_run_delay_s', _LONGEST_S),
-    'time of a worker per batch': ('loader.occupancy_s', _LONGEST_S),
-    'spread of that time': ('loader.occupancy_std_s', _LONGEST_S),
-    'CPU of a worker per batch': ('loader.batch_cpu_s', _LONGEST_S),
+    'prefetch_factor': _Bounded('run.loader.prefetch_factor', MOST_PREFETCH),
+    'number of CPUs': _Bounded('run.host.logical_cpus', _MOST_CORES),
+    'CPU of the workers per batch': _Bounded('worker_cpu_s', _LONGEST_S),
+    'wait for cores per batch': _Bounded('worker_run_delay_s', _LONGEST_S),
+    'time of a worker per batch': _Bounded('loader.occupancy_s', _LONGEST_S),
+    'spread of that time': _Bounded('loader.occupancy_std_s', _LONGEST_S),
+    'CPU of a worker per batch': _Bounded('loader.batch_cpu_s', _LONGEST_S),
 }
 
 
@@ -74,16 +82,21 @@ def fit_workload(run: Run) -> Workload | NoPrediction:
 
     A run whose pipeline changed midway is cut and its last long part taken.
     """
-    segment, notes = _cut_segment(run)
+    cut = _cut_segment(run)
+    segment = cut.run
     missing = _find_missing(segment)
     if missing is not None:
         return NoPrediction(missing)
-    workload = _make_workload(segment, notes)
+    workload = _make_workload(segment, cut.notes)
     if isinstance(workload, NoPrediction):
         return workload
-    external = min(segment.external_share_cores, workload.host_cores)
-    waits_s = _run_delay_s(segment), segment.main_run_delay_s or 0.0
-    workload = calibrate(workload, external, *waits_s, segment.batch_bytes)
+    workload = calibrate(
+        workload,
+        other_cores=min(segment.external_share_cores, workload.host_cores),
+        run_delay_s=_run_delay_s(segment),
+        main_delay_s=segment.main_run_delay_s or 0.0,
+        batch_bytes=segment.batch_bytes,
+    )
     return replace(
         workload,
         worker_start_s=_worker_start_s(segment, workload),
@@ -91,12 +104,18 @@ def fit_workload(run: Run) -> Workload | NoPrediction:
     )
 
 
-def _cut_segment(run: Run) -> tuple[Run, list[str]]:
+class _Segment(NamedTuple):
+    """The part of a run that is used."""
+
+    run: Run
+    notes: list[str]
+    """What is to be said of it: sentences."""
+
+
+def _cut_segment(run: Run) -> _Segment:
     """The last long part of a run that changed midway.
 
-    Returns:
-        The run itself when nothing changed, or the part after the change is too short;
-        what is to be said of it.
+    It is the whole run when nothing changed, or the part after the change is too short.
     """
     counts, cut = run.column('iterations'), 0
     for field in ('workers.occupancy.mean_s', 'step.p50_s'):
@@ -105,10 +124,11 @@ def _cut_segment(run: Run) -> tuple[Run, list[str]]:
         if counts[found + 1 :].sum() >= thresholds.MIN_ITERATIONS:
             cut = max(cut, found)
     if not cut:
-        return run, []
+        return _Segment(run, [])
     part = run.since(cut)
     why = 'The pipeline or the step changed during the run: only what was measured from'
-    return part, [f'{why} iteration {part.intervals[0].iteration} on is used.']
+    first = part.intervals[0].iteration
+    return _Segment(part, [f'{why} iteration {first} on is used.'])
 
 
 def _find_cut(values: Column) -> int:
@@ -126,13 +146,13 @@ def _find_missing(run: Run) -> str | None:
             f'Not enough evidence: {run.steady_iterations} steady iterations, '
             f'{thresholds.MIN_ITERATIONS} needed.'
         )
-    for name, (field, most) in {**_NEEDED, **_USED}.items():
-        value = read_field(run, field)
+    for name, bounded in {**_NEEDED, **_USED}.items():
+        value = read_field(run, bounded.field)
         if value is None and name in _NEEDED:
             source = 'CPU' if 'CPU' in name else 'loader workers'
             reason = run.unknown.get(source, 'it was not recorded').rstrip('.')
             return f'The {name} is unknown: {reason}.'
-        if not 0.0 <= (value or 0.0) <= most:
+        if not 0.0 <= (value or 0.0) <= bounded.most:
             return f'The {name} is absurd: {value:g}; was the evidence edited?'
     if not run.iter_s or not run.run.host.usable_cores:
         return 'Iterations took no time, or there is no core; was the evidence edited?'
@@ -142,7 +162,8 @@ def _find_missing(run: Run) -> str | None:
 def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
     record, settings = run.run, run.run.loader
     workers, iter_s = settings.num_workers or 0, run.iter_s or 0.0
-    loading, is_known = _loading_cost(run)
+    loaded = _loading_cost(run)
+    loading, is_known = loaded.cost, loaded.is_measured
     cpu = _batch_cpu_cost(run, loading) if loading else None
     if loading is None or cpu is None:
         return NoPrediction('The time or the CPU of loading a batch is unknown.')
@@ -265,30 +286,40 @@ def _worker_start_s(run: Run, workload: Workload) -> float:
     return max(run.startup_s - latency_s, 0.0) / starts / workload.num_workers
 
 
-def _loading_cost(run: Run) -> tuple[Cost | None, bool]:
-    """A batch's loading without waiting for cores, and whether that was measured."""
+class _Loading(NamedTuple):
+    """The loading of a batch without waiting for cores."""
+
+    cost: Cost | None
+    is_measured: bool
+    """False if it is only bounded, or unknown."""
+
+
+def _loading_cost(run: Run) -> _Loading:
     loader, workers = run.loader, run.run.loader.num_workers or 0
     std_s = loader.occupancy_std_s if loader else None
     wait_s, iter_s = run.data_wait_s or 0.0, run.iter_s or 0.0
     if workers == 0:
         waits = _of_intervals(run, wait_s, 'data_wait')
         if std_s is None:
-            return waits, True
-        return _with_rare(replace(waits, std_s=std_s), run.every.after(1)), True
+            return _Loading(waits, is_measured=True)
+        waits = _with_rare(replace(waits, std_s=std_s), run.every.after(1))
+        return _Loading(waits, is_measured=True)
     if loader is not None and loader.occupancy_s is not None:
         whole_s, std_s, count = loader.occupancy_s, std_s or 0.0, loader.batches
         error_s = std_s / math.sqrt(count) if count else whole_s
         loading = Cost(whole_s, std_s, error_s, count)
-        return _with_rare(loading, run.every), True
+        return _Loading(_with_rare(loading, run.every), is_measured=True)
     low_s = run.worker_cpu_s
     if low_s is None:
-        return None, False
+        return _Loading(None, is_measured=False)
     high_s = max(workers * iter_s - (run.worker_run_delay_s or 0.0), low_s)
     if wait_s >= 0.1 * iter_s:
         # workers that cannot keep up are busy all the time
-        return Cost(high_s, _USUAL_VARIATION * high_s, 0.1 * high_s), True
+        loading = Cost(high_s, _USUAL_VARIATION * high_s, 0.1 * high_s)
+        return _Loading(loading, is_measured=True)
     mean_s = (low_s + high_s) / 2
-    return Cost(mean_s, _USUAL_VARIATION * mean_s, (high_s - low_s) / 4), False
+    loading = Cost(mean_s, _USUAL_VARIATION * mean_s, (high_s - low_s) / 4)
+    return _Loading(loading, is_measured=False)
 
 
 _RARE_FROM = 0.02

@@ -322,8 +322,8 @@ BLOCKS = 8
 READINGS = 2 * BLOCKS
 """Readings behind the warm-up below which growth is not distinguished from it."""
 
-_LEAST_BYTES = 2**24
-_LEAST_SHARE = 0.01
+LEAST_GROWTH_BYTES = 2**24
+LEAST_GROWTH_SHARE = 0.01
 """Of the level: growth below both is the allocator's own."""
 
 _EVEN = 0.25
@@ -338,8 +338,8 @@ def find_growth(
     iterations: npt.ArrayLike,
     sizes: npt.ArrayLike,
     *,
-    least_bytes: float = _LEAST_BYTES,
-    least_share: float = _LEAST_SHARE,
+    least_bytes: float = LEAST_GROWTH_BYTES,
+    least_share: float = LEAST_GROWTH_SHARE,
     warm_up: float = 0.0,
 ) -> Estimate | None:
     """Steady growth behind the warm-up, in bytes per 1000 iterations.

@@ -104,14 +104,15 @@ def _advise_loading(run: Run) -> Iterator[str]:
     """What makes a batch cheaper: the costliest transform, waiting less."""
     loader = run.loader
     if loader is not None and loader.transforms:
-        name, image_s = loader.transforms[0]
-        share = image_s / sum(seconds for _, seconds in loader.transforms)
-        cheaper = _CHEAPER.get(name)
-        if name == 'LoadImageFromFile':
+        costliest = loader.transforms[0]
+        whole_s = sum(cost.image_s for cost in loader.transforms)
+        share = costliest.image_s / whole_s
+        cheaper = _CHEAPER.get(costliest.name)
+        if costliest.name == 'LoadImageFromFile':
             cheaper = _name_cheaper_decoding(run)
         hint = f'; cheaper: {cheaper}' if cheaper else ''
         yield (
-            f'{name} takes {100 * share:.0f} % of the pipeline '
+            f'{costliest.name} takes {100 * share:.0f} % of the pipeline '
             f'({loader.timed_samples} samples timed){hint}.'
         )
     if run.waiting_share and run.workload is not None:
