@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer
@@ -16,8 +16,12 @@ from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH, cap_workers
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import NoPrediction
-from mmgpu_hooks.show import forecasts as show
-from mmgpu_hooks.show.document import to_json
+from mmgpu_hooks.show.forecasts import (
+    Forecast,
+    describe_forecast,
+    forecast_memory,
+    render_forecast_json,
+)
 
 
 @options.command('predict', '0 predicted')
@@ -46,7 +50,7 @@ def predict(
     asked = tuple(dict.fromkeys(batch_size))
     sizes = asked or (pool.workload.batch_size,)
     sized = [at_batch_size(pool.workload, size) for size in sizes]
-    reasons = [one.reason for one in sized if isinstance(one, NoPrediction)]
+    reasons = [found.reason for found in sized if isinstance(found, NoPrediction)]
     if len(reasons) == len(sized):
         raise UserError(' '.join([reasons[0], *said]))
     notes = [*said, *reasons]
@@ -56,21 +60,19 @@ def predict(
         notes.append(f'More than {most} may be too many here: {carried.reason}.')
     if len(run_folders) > 1 and isinstance(pool.memory, NoPrediction):
         notes.append(pool.memory.reason)
-    answer: dict[str, Any] = {
-        'run': run.path,
-        'status': run.status,
-        'workload': pool.workload,
-        'predictions': [
-            predict_setting(one, workers, max(one.prefetch_factor, DEFAULT_PREFETCH))
-            for one in sized
-            if isinstance(one, Workload)
-            for workers in sorted({*num_workers, one.num_workers})
-        ],
-        'notes': notes,
-    }
+    predictions = [
+        predict_setting(
+            workload, workers, max(workload.prefetch_factor, DEFAULT_PREFETCH)
+        )
+        for workload in sized
+        if isinstance(workload, Workload)
+        for workers in sorted({*num_workers, workload.num_workers})
+    ]
+    forecast = Forecast(run.path, run.status, pool.workload, predictions, notes)
     if len(run_folders) > 1:
-        answer |= {'fitted_runs': pool.fitted, 'memory': None}
+        forecast = replace(forecast, fitted_runs=pool.fitted)
         if not isinstance(pool.memory, NoPrediction):
             card = find_card_room(pool.newest)
-            answer['memory'] = show.answer_memory(pool.memory, asked, card)
-    print_answer(answer, form, show.describe_forecast, lambda one: to_json(**one))
+            memory = forecast_memory(pool.memory, asked, card)
+            forecast = replace(forecast, memory=memory)
+    print_answer(forecast, form, describe_forecast, render_forecast_json)
