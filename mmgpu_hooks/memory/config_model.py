@@ -139,8 +139,8 @@ def _leave_out(part: Any) -> None:
             part[name] = None
         part = list(part.values())
     if isinstance(part, (list, tuple)):
-        for one in part:
-            _leave_out(one)
+        for inner in part:
+            _leave_out(inner)
 
 
 def phrase(error: BaseException) -> str:

@@ -195,8 +195,8 @@ def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
     """The parts of a training's memory, and the totals by batch size."""
     static, size, image = estimate.static, estimate.image_size, None
     if size is not None:
-        height, width = size
-        image = f'{height}x{width} ({estimate.image_size_source})'
+        shown = f'{size.height}x{size.width}'
+        image = f'{shown} ({estimate.image_size_source})'
     parts = {
         name: value for name, value in vars(static).items() if name.endswith('_bytes')
     }
@@ -220,12 +220,12 @@ def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
         (batch, format_bytes(size), format_bytes(estimate.total_bytes(batch)))
         for batch, size in estimate.activation_bytes.items()
     ]
-    least, most = estimate.peak_factors
+    factors = estimate.peak_factors
     beside = (
         'On top of these totals a training needs the CUDA context (300 to 600 MiB), '
         "cuDNN's workspaces, tensors that live briefly, and room for fragments: "
-        f'published peaks of the allocator were {least:g} to {most:g} times such '
-        'a total.'
+        f'published peaks of the allocator were {factors.least:g} to '
+        f'{factors.most:g} times such a total.'
     )
     return [
         Section(facts=facts),

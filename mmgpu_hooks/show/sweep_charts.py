@@ -369,20 +369,34 @@ def _mark_best(axes: Any, points: Sequence[tuple[float, float]]) -> None:
     axes.plot(x, y, 'o', ms=13, ls='', **label, **ring)
 
 
+class _SaveGrowth(NamedTuple):
+    """Saves beside the fewest and the most workers of a group."""
+
+    group: str
+    fewest: SweepRow
+    most: SweepRow
+
+    @property
+    def ratio(self) -> float:
+        """Length of a save beside the most workers over that beside the fewest."""
+        return (self.most.save_s or 0.0) / (self.fewest.save_s or 1.0)
+
+
 def title_saves(groups: Mapping[str, Sequence[SweepRow]]) -> str:
     """``A save takes 0.31 s beside 2 workers, 0.12 s beside 0 (batch 8)``."""
     found = []
     for group, rows in groups.items():
         fewest, most = rows[0], rows[-1]
         if fewest.save_s and most.save_s:
-            found.append((most.save_s / fewest.save_s, group, fewest, most))
-    _, group, fewest, most = max(found, key=lambda one: one[0])
+            found.append(_SaveGrowth(group, fewest, most))
+    largest = max(found, key=lambda growth: growth.ratio)
+    fewest, most = largest.fewest, largest.most
     title = f'A save takes {format_seconds(most.save_s)} beside '
     title += plural(most.setting.num_workers, 'worker')
     if fewest is not most:
         title += f', {format_seconds(fewest.save_s)} beside '
         title += f'{fewest.setting.num_workers}'
-    return f'{title} ({group})'
+    return f'{title} ({largest.group})'
 
 
 def chart_saves(sweep: Sweep) -> Chart | None:
