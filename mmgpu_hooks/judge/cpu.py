@@ -80,13 +80,13 @@ class CpuUse:
     """CPU in seconds that was used while training stood still; NaN is unknown."""
 
     process_s: float = 0.0
-    """Of the training process."""
+    """CPU of the training process."""
     main_delay_s: float = 0.0
-    """What its main thread waited for a core."""
+    """Wait of its main thread for a core."""
     workers_s: float = 0.0
-    """Of the train loader's workers."""
+    """CPU of the train loader's workers."""
     host_s: float = 0.0
-    """Of all on the host."""
+    """CPU of all on the host."""
 
     def __add__(self, other: CpuUse) -> CpuUse:
         return CpuUse(
@@ -176,7 +176,7 @@ class ExternalCores(NamedTuple):
 
     cores: float | None
     why_unknown: str | None = None
-    """What is missing for them on a host with several ranks, as a sentence."""
+    """Sentence that says what is missing for them on a host with several ranks."""
 
 
 def find_external_cores(
@@ -259,11 +259,11 @@ class _EventCpu(NamedTuple):
     process_s: float | None
     main_delay_s: float | None
     workers_s: float | None
-    """Of the train loader's workers."""
+    """CPU of the train loader's workers."""
     own_workers_s: float | None
-    """Of those of the loader of validation."""
+    """CPU of the workers of validation's loader."""
     other_s: float | None
-    """Of other programs."""
+    """CPU of other programs."""
 
     @classmethod
     def of(cls, event: SaveRecord | ValidationRecord) -> _EventCpu:
@@ -297,7 +297,7 @@ def _read(measured: Sequence[_EventCpu], name: str) -> Column:
 def _use_at_rate(
     events: Sequence[SaveRecord | ValidationRecord], seconds: float
 ) -> CpuUse:
-    """What so many seconds used, at the mean rate of the events that show it."""
+    """CPU that so many seconds used, at the mean rate of the events that show it."""
     if seconds <= 0.0:
         return CpuUse()
     measured = [_EventCpu.of(event) for event in events]

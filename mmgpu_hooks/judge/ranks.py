@@ -42,9 +42,9 @@ class _OwnPart(NamedTuple):
     """A part of the time ledger that no other rank makes longer."""
 
     field: str
-    """Of a row."""
+    """Name of its field in a row."""
     does: str
-    """What a rank does in it."""
+    """Verb for a rank that is in it."""
 
 
 _OWN_PARTS = {

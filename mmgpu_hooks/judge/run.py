@@ -116,10 +116,10 @@ def part_of(group: str, name: str) -> cached_property[float | None]:
 
 
 class TransformCost(NamedTuple):
-    """What a transform of the pipeline takes, mean over all samples timed."""
+    """Time of one transform of the pipeline, mean over all samples timed."""
 
     name: str
-    """Of its class."""
+    """Name of its class."""
     image_s: float
     """Per image, those that skipped it included."""
 
@@ -349,7 +349,7 @@ class Run(IntervalFigures):
         """Seconds of the whole run, by part of the time ledger."""
         if self.end and self.end.ledger_s:
             return self.end.ledger_s
-        found = {part for one in self.every.values('ledger_s') for part in one}
+        found = {part for spent_s in self.every.values('ledger_s') for part in spent_s}
         seconds = {p: total(self.column('ledger_s', p)) for p in PARTS if p in found}
         if seconds:
             seconds['startup'] = seconds.get('startup', 0.0) + self.run.build_s
@@ -422,7 +422,7 @@ class Run(IntervalFigures):
 
     @property
     def cpu_evidence(self) -> CpuEvidence:
-        """What says who used the CPU, for this rank or another one of its run."""
+        """Evidence of who used the CPU, for this rank or another one of its run."""
         return CpuEvidence(
             run=self.run,
             steady=self.steady,

@@ -239,7 +239,7 @@ class _UsualLength(NamedTuple):
 
     wall_s: float
     basis: str
-    """What it rests on."""
+    """Where the figure comes from."""
 
 
 def _usual_length(save: SaveRecord, earlier: Iterable[SaveRecord]) -> _UsualLength:

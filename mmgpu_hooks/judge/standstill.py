@@ -43,7 +43,7 @@ class LastSign(NamedTuple):
     iteration: int
     """The last one of which it has figures."""
     alarms: int
-    """Of the watchdog, after it."""
+    """Alarms of the watchdog after it."""
 
 
 class Rank(NamedTuple):

@@ -109,7 +109,7 @@ class _Segment(NamedTuple):
 
     run: Run
     notes: list[str]
-    """What is to be said of it: sentences."""
+    """Sentences to say about it."""
 
 
 def _cut_segment(run: Run) -> _Segment:

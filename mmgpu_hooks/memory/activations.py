@@ -40,26 +40,26 @@ class Gradient(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Any) -> Gradient:
-        """That of a parameter, or of its gradient."""
+        """Size of a parameter, or of its gradient."""
         return cls(int(tensor.nelement()), int(tensor.element_size()))
 
 
 class ModelProbe(NamedTuple):
-    """What was counted of a model, at small batches and sizes."""
+    """Counts of a model, at small batches and sizes."""
 
     points: list[ActivationPoint]
     gradients: list[Gradient]
-    """Of the parameters that get one."""
+    """Gradients of the parameters that get one."""
 
 
 class StepCount(NamedTuple):
-    """What was counted of one step."""
+    """Counts of one step."""
 
     saved_bytes: int
     """Storage kept for the backward pass, shared storage once, without parameters and
     buffers."""
     gradients: list[Gradient]
-    """Those of the parameters that got one; they are dropped again."""
+    """Gradients of the parameters that got one; they are dropped again."""
 
 
 class _Plan(NamedTuple):

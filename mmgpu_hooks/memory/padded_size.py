@@ -16,7 +16,7 @@ class PaddedSize(NamedTuple):
     size: ImageSize | None
     """``None`` where the config does not say it."""
     source: str
-    """What it comes from, or why it is unknown."""
+    """Names of the transforms that set it, or why it is unknown."""
 
 
 _Transform = Mapping[str, Any]

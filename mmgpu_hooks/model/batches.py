@@ -81,7 +81,7 @@ class _FittedLine(NamedTuple):
     slope: float
     constant: float
     covariance: FloatArray
-    """Of both, the slope first."""
+    """Covariance of both, the slope first."""
 
     @property
     def slope_error(self) -> float:
@@ -126,15 +126,15 @@ class MemoryFit:
     """``peak = fixed + image x batch``, of the CUDA allocator."""
 
     fixed_bytes: float
-    """What any batch takes."""
+    """Memory that any batch takes."""
     image_bytes: float
     """Growth per image."""
     relative_error: float
     """Standard error of a training's peak over itself."""
     covariance: FloatArray
-    """Of both parts of the line, the growth first."""
+    """Covariance of both parts of the line, the growth first."""
     batch_sizes: tuple[int, ...]
-    """Those that it was fitted to, ascending."""
+    """Batch sizes that it was fitted to, ascending."""
 
     def band(self, batch: Any) -> _PeakBand:
         """The peak and its interval for one batch size or for an array of them."""

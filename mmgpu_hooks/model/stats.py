@@ -145,12 +145,12 @@ def summarize_series(
 
 
 class _Residuals(NamedTuple):
-    """Of a generalised least squares fit of a constant, for each correlation."""
+    """Generalised least squares fits of a constant, one for each correlation."""
 
     squares: FloatArray
     """Sum of squares of the residuals."""
     information: FloatArray
-    """On the constant."""
+    """Information on the constant."""
 
 
 def _fit_correlations(away: FloatArray, correlation: FloatArray) -> _Residuals:

@@ -35,12 +35,12 @@ _USUAL = {size for power in range(16) for size in (2**power, 3 * 2**power // 2)}
 
 
 class BatchSizeChoice(NamedTuple):
-    """What is decided of the batch size."""
+    """Decision on the batch size."""
 
     sentence: str
-    """What is said of it."""
+    """Sentence that says it, and why."""
     decision: Decision | None = None
-    """With the new batch size; ``None`` where it stays as it is."""
+    """Setting with the new batch size; ``None`` where it stays as it is."""
 
 
 def choose_batch_size(

@@ -122,9 +122,9 @@ class _Need(NamedTuple):
 
     name: str
     size: float
-    """What this rank has of it, in any unit."""
+    """Amount that this rank has, in any unit."""
     each: float
-    """What each worker takes, in the same unit."""
+    """Amount that each worker takes, in the same unit."""
     reason: str
     """Says both: a format with two places."""
 

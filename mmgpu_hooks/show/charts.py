@@ -27,7 +27,7 @@ from mmgpu_hooks.schema.recorded import PART_NAMES, PARTS
 
 
 class Color(NamedTuple):
-    """A role's colour."""
+    """Colour of one role."""
 
     light: str
     """On a light ground."""
@@ -55,7 +55,7 @@ COLORS: dict[str, Color] = {
     'other': Color('#69717b', '#8d96a0'),
     'gpu': Color('#3c7d2b', '#86c775'),
 }
-"""Of each role."""
+"""Colours of the page and its charts, by role."""
 
 LIGHT = {role: color.light for role, color in COLORS.items()}
 _ROLES = {light: role for role, light in LIGHT.items()}
@@ -242,7 +242,7 @@ class Scale(NamedTuple):
     """A unit that figures are shown in."""
 
     factor: float
-    """Of a figure in the base unit."""
+    """Factor of a figure in the base unit."""
     unit: str
 
 
@@ -259,9 +259,9 @@ class _TrackSource(NamedTuple):
 
     title: str
     role: str
-    """Of its colour."""
+    """Role of its colour."""
     field: str
-    """Of an interval."""
+    """Field of an interval."""
 
 
 _TRACKS = (

@@ -33,7 +33,7 @@ class KeyFigure(NamedTuple):
     value: str
     """With its unit."""
     basis: str
-    """What it rests on."""
+    """Where the figure comes from."""
 
 
 SIGNS = {'problem': '!', 'notice': '-', 'ok': '+', 'unknown': '?'}

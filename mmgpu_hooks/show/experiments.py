@@ -312,9 +312,9 @@ _BOUNDS = {
     ),
 }
 _CLOSES_WITHIN_PCT = 5.0
-"""Of the step, by which the sum of its parts may be off before a note says so."""
+"""Share of the step that its parts may be off before a note says so."""
 _FEW_PRODUCTS_PCT = 30.0
-"""Of the busy time: with less of it in matrix products, AMP gains little."""
+"""Share of the busy time in matrix products below which AMP gains little."""
 _TENSOR_CORES = (7, 0)
 """Compute capability of the first cards with tensor cores."""
 

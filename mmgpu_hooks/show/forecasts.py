@@ -52,7 +52,7 @@ class MemoryForecast:
     image_bytes: int
     relative_error: float
     peaks: tuple[SizedPeak, ...]
-    """Of the batch sizes that were asked for."""
+    """Peaks of the batch sizes that were asked for."""
     card_bytes: int | None
     """``None`` when the size of the card is unknown, as are then the next two."""
     oom_batch_size: int | None
@@ -136,7 +136,7 @@ def tabulate_predictions(
 
 
 def describe_forecast(forecast: Forecast) -> list[Section]:
-    """What was measured, then one line a setting."""
+    """Sections of a forecast: what was measured, then one line a setting."""
     workload = forecast.workload
     marks = {workload.num_workers: '*'}
     table = tabulate_predictions(forecast.predictions, workload.batch_size, marks)

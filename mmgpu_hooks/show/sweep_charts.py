@@ -19,7 +19,7 @@ class _LineStyle(NamedTuple):
     """How a line looks: no two differ by colour alone."""
 
     role: str
-    """Of its colour."""
+    """Role of its colour."""
     marker: str
 
 
@@ -72,10 +72,10 @@ class _MemoryPart(NamedTuple):
     """A part of the memory in bars."""
 
     role: str
-    """Of its colour."""
+    """Role of its colour."""
     label: str
     sizes: Sequence[float]
-    """Of each batch size, in the unit of the axis."""
+    """Sizes of each batch size, in the unit of the axis."""
 
 
 def _memory_parts(line: MemoryLine) -> list[_MemoryPart]:
