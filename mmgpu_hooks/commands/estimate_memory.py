@@ -13,9 +13,8 @@ from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer, warner
 from mmgpu_hooks.commands.runs import read_run
 from mmgpu_hooks.memory import estimate
-from mmgpu_hooks.model.batches import PeakPoint
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.memory import ImageSize
+from mmgpu_hooks.schema.memory import ImageSize, MeasuredPeak
 from mmgpu_hooks.show import forecasts as show
 
 
@@ -78,8 +77,8 @@ def estimate_memory(
     print_answer(estimated, form, show.describe_estimate, show.render_estimate_json)
 
 
-def _read_peak(folder: Path) -> PeakPoint:
-    """Batch size of the newest run, and the peak of its fullest card."""
+def _read_peak(folder: Path) -> MeasuredPeak:
+    """Read the peak of the fullest card in the newest run."""
     run = read_run(folder).run
     batch_size = run.run.loader.batch_size
     peak = max(rank.gpu_mem_peak_bytes or 0 for rank in (run, *run.other_ranks))
@@ -88,4 +87,4 @@ def _read_peak(folder: Path) -> PeakPoint:
             f'{run.path}: expected the batch size and the peak of a card, found them '
             'unknown; on the CPU there is no such peak.'
         )
-    return PeakPoint(batch_size, peak)
+    return MeasuredPeak(batch_size, peak)

@@ -13,13 +13,13 @@ from mmgpu_hooks.judge.columns import median, read_field
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.batches import (
     MemoryFit,
-    PeakPoint,
     StepPoint,
     fit_batch_memory,
     fit_step_line,
 )
 from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.memory import MeasuredPeak
 
 NATURE = {
     'number of ranks': 'run.world_size',
@@ -146,7 +146,7 @@ def _fit_memory(runs: Sequence[Run]) -> MemoryFit | NoPrediction:
         ranks = (run, *run.other_ranks)
         peaks = [rank.gpu_mem_peak_bytes for rank in ranks if rank.gpu_mem_peak_bytes]
         if peaks and run.run.loader.batch_size:
-            points.append(PeakPoint(run.run.loader.batch_size, max(peaks)))
+            points.append(MeasuredPeak(run.run.loader.batch_size, max(peaks)))
     if points:
         return fit_batch_memory(points)
     return NoPrediction(

@@ -18,7 +18,7 @@ from mmgpu_hooks.memory.config_model import (
     read_config_model,
 )
 from mmgpu_hooks.memory.padded_size import PaddedSize, locate_padded_size, type_name
-from mmgpu_hooks.model.batches import MOST_BATCH, PeakPoint
+from mmgpu_hooks.model.batches import MOST_BATCH
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import format_bytes
 from mmgpu_hooks.schema.memory import (
@@ -26,6 +26,7 @@ from mmgpu_hooks.schema.memory import (
     ActivationPoint,
     CardFit,
     ImageSize,
+    MeasuredPeak,
     MemoryEstimate,
     PeakFactors,
     StaticBytes,
@@ -107,7 +108,7 @@ def estimate_memory(
 
 
 def fit_card(
-    estimate: MemoryEstimate, card_bytes: int, measured: PeakPoint | None = None
+    estimate: MemoryEstimate, card_bytes: int, measured: MeasuredPeak | None = None
 ) -> MemoryEstimate:
     """The estimate with the largest batch sizes that a card has room for.
 
@@ -146,7 +147,7 @@ class _SafeEstimate(NamedTuple):
 
 
 def _correct(
-    estimate: MemoryEstimate, room: int, measured: PeakPoint
+    estimate: MemoryEstimate, room: int, measured: MeasuredPeak
 ) -> _SafeEstimate:
     """Correct the estimate by the peak of a run."""
     peak_bytes = measured.peak_bytes

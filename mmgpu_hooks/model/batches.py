@@ -17,6 +17,7 @@ from mmgpu_hooks.model.prediction import COVERAGE
 from mmgpu_hooks.model.stats import FloatArray
 from mmgpu_hooks.model.workload import BatchLine, Cost
 from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.memory import MeasuredPeak
 
 USUAL_ERROR = 0.02
 """Standard error of a step, and of a peak, over itself from one training to the
@@ -97,13 +98,6 @@ def _fit_line(
     return _FittedLine(float(slope), float(constant), covariance)
 
 
-class PeakPoint(NamedTuple):
-    """The peak of the memory that a run with one batch size measured."""
-
-    batch_size: int
-    peak_bytes: int
-
-
 class PeakPrediction(NamedTuple):
     """Peak memory that a batch size would come to."""
 
@@ -146,7 +140,7 @@ class MemoryFit:
         return _PeakBand(peak, np.maximum(peak - reach, 0.0), peak + reach)
 
 
-def fit_batch_memory(points: Sequence[PeakPoint]) -> MemoryFit | NoPrediction:
+def fit_batch_memory(points: Sequence[MeasuredPeak]) -> MemoryFit | NoPrediction:
     """Fit the line through measured peaks, each weighed by its own size.
 
     Args:

@@ -80,6 +80,13 @@ class ActivationFit:
     points: Tuple[ActivationPoint, ...]
 
 
+class MeasuredPeak(NamedTuple):
+    """Peak of the CUDA allocator in a training."""
+
+    batch_size: int
+    peak_bytes: int
+
+
 @dataclass(frozen=True)
 class CardFit:
     """The largest batch sizes that fit a card; 0 where none does."""

@@ -9,13 +9,13 @@ import pytest
 
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.memory.estimate import fit_card, predict_activations
-from mmgpu_hooks.model.batches import PeakPoint
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.memory import (
     ActivationFit,
     ActivationPoint,
     CardFit,
     ImageSize,
+    MeasuredPeak,
     MemoryEstimate,
     PeakFactors,
     StaticBytes,
@@ -80,7 +80,7 @@ def activations(batch: int) -> int:
     return predict_activations(ESTIMATE.fit, batch, 800 * 1344)
 
 
-def card_of(card_bytes: int, measured: PeakPoint | None = None) -> CardFit:
+def card_of(card_bytes: int, measured: MeasuredPeak | None = None) -> CardFit:
     card = fit_card(ESTIMATE, card_bytes, measured).card
     assert card is not None
     return card
@@ -104,8 +104,8 @@ def test_the_largest_batch_of_a_card_leaves_a_margin(card_gib):
 def test_the_peak_of_a_run_takes_the_place_of_published_ones():
     peak = 9 * GIB
     exact = round(peak / 0.9 + 600 * MIB) + 1  # all the room, and no more
-    assert card_of(exact, PeakPoint(4, peak)).safe_batch_size == 4
-    card = card_of(24 * GIB, PeakPoint(4, peak))
+    assert card_of(exact, MeasuredPeak(4, peak)).safe_batch_size == 4
+    card = card_of(24 * GIB, MeasuredPeak(4, peak))
     # gradients, 7 MiB, are gone while activations are most
     resident = 23 * MIB + 2048
     grown = (peak - resident) / activations(4)
@@ -113,16 +113,16 @@ def test_the_peak_of_a_run_takes_the_place_of_published_ones():
     assert card.safe_batch_size == safe
     assert card.factor == pytest.approx(peak / (30 * MIB + 2048 + activations(4)))
     with pytest.raises(UserError, match='trained another'):
-        fit_card(ESTIMATE, 24 * GIB, PeakPoint(4, 9 * MIB))
+        fit_card(ESTIMATE, 24 * GIB, MeasuredPeak(4, 9 * MIB))
     with pytest.raises(UserError, match='unknown'):
-        fit_card(replace(ESTIMATE, fit=None), 24 * GIB, PeakPoint(4, peak))
+        fit_card(replace(ESTIMATE, fit=None), 24 * GIB, MeasuredPeak(4, peak))
 
 
 @pytest.mark.parametrize(
     ('estimate', 'run', 'line'),
     [
         (ESTIMATE, None, 'batch 13 by the estimate; 7 to be safe, with a peak of 1.9 '),
-        (ESTIMATE, PeakPoint(4, 9 * GIB), 'batch 13 by the estimate; 9 to be safe'),
+        (ESTIMATE, MeasuredPeak(4, 9 * GIB), 'batch 13 by the estimate; 9 to be safe'),
         (replace(ESTIMATE, image_size=None), None, 'unknown, see below'),
     ],
 )

@@ -6,7 +6,6 @@ import pytest
 
 from mmgpu_hooks.model.batches import (
     MemoryFit,
-    PeakPoint,
     StepPoint,
     find_largest_batch,
     find_oom_batch,
@@ -16,12 +15,13 @@ from mmgpu_hooks.model.batches import (
 )
 from mmgpu_hooks.model.workload import BatchLine, Cost
 from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.memory import MeasuredPeak
 
 MIB, GIB = 2**20, 2**30
 
 
 def points_of(*batches: int, fixed: int = 600 * MIB, each: int = 700 * MIB):
-    return [PeakPoint(batch, fixed + batch * each) for batch in batches]
+    return [MeasuredPeak(batch, fixed + batch * each) for batch in batches]
 
 
 def fitted(points) -> MemoryFit:
@@ -36,7 +36,7 @@ def test_nine_in_ten_truths_are_inside(sizes):
     inside = 0
     for _ in range(200):
         noisy = [
-            PeakPoint(point.batch_size, round(point.peak_bytes * draw.gauss(1, 0.02)))
+            MeasuredPeak(point.batch_size, round(point.peak_bytes * draw.gauss(1, 0.02)))
             for point in points_of(*sizes)
         ]
         truth = points_of(24)[0].peak_bytes * draw.gauss(1, 0.02)
@@ -47,7 +47,7 @@ def test_nine_in_ten_truths_are_inside(sizes):
 
 def test_points_that_scatter_widen_the_interval():
     true, odd = points_of(2, 4, 8), points_of(2, 4, 8)
-    odd[1] = PeakPoint(4, round(1.2 * odd[1].peak_bytes))
+    odd[1] = MeasuredPeak(4, round(1.2 * odd[1].peak_bytes))
     widths = []
     for points in (true, odd):
         seen = predict_peak(fitted(points), 8)
