@@ -13,9 +13,8 @@ from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.model.workload import Workload, at_batch_size
 from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH, cap_workers
-from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.errors import NoPredictionError, UserError
 from mmgpu_hooks.schema.figures import plural
-from mmgpu_hooks.schema.judged import NoPrediction
 from mmgpu_hooks.show.forecasts import (
     Forecast,
     describe_forecast,
@@ -49,30 +48,33 @@ def predict(
         raise UserError(run.why_no_workload)
     asked = tuple(dict.fromkeys(batch_size))
     sizes = asked or (pool.workload.batch_size,)
-    sized = [at_batch_size(pool.workload, size) for size in sizes]
-    reasons = [found.reason for found in sized if isinstance(found, NoPrediction)]
-    if len(reasons) == len(sized):
+    sized, reasons = list[Workload](), list[str]()
+    for size in sizes:
+        try:
+            sized.append(at_batch_size(pool.workload, size))
+        except NoPredictionError as error:
+            reasons.append(str(error))
+    if not sized:
         raise UserError(' '.join([reasons[0], *said]))
     notes = [*said, *reasons]
     carried = cap_workers(run)
     if max(num_workers) > carried.workers:
         most = plural(carried.workers, 'worker')
         notes.append(f'More than {most} may be too many here: {carried.reason}.')
-    if len(run_folders) > 1 and isinstance(pool.memory, NoPrediction):
-        notes.append(pool.memory.reason)
+    if len(run_folders) > 1 and pool.memory.fit is None:
+        notes.append(pool.memory.why_unknown)
     predictions = [
         predict_setting(
             workload, workers, max(workload.prefetch_factor, DEFAULT_PREFETCH)
         )
         for workload in sized
-        if isinstance(workload, Workload)
         for workers in sorted({*num_workers, workload.num_workers})
     ]
     forecast = Forecast(run.path, run.status, pool.workload, predictions, notes)
     if len(run_folders) > 1:
         forecast = replace(forecast, fitted_runs=pool.fitted)
-        if not isinstance(pool.memory, NoPrediction):
+        if pool.memory.fit is not None:
             card = find_card_room(pool.newest)
-            memory = forecast_memory(pool.memory, asked, card)
+            memory = forecast_memory(pool.memory.fit, asked, card)
             forecast = replace(forecast, memory=memory)
     print_answer(forecast, form, describe_forecast, render_forecast_json)

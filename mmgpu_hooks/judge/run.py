@@ -42,7 +42,8 @@ from mmgpu_hooks.judge.cpu import (
 from mmgpu_hooks.judge.saves import judge_saves
 from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.schema.judged import NoPrediction, SaveJudgement
+from mmgpu_hooks.schema.errors import NoPredictionError
+from mmgpu_hooks.schema.judged import SaveJudgement
 from mmgpu_hooks.schema.recorded import PARTS
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence
 
@@ -223,6 +224,14 @@ def gpu_figures(intervals: Intervals, every: Intervals) -> GpuFigures | None:
     calm = sampled.calm()
     steady = sampled.where(calm) if calm.sum() >= MIN_CALM else sampled
     return GpuFigures(every.having('gpu'), steady)
+
+
+class _FittedWorkload(NamedTuple):
+    """The workload of a run."""
+
+    workload: Workload | None
+    why_unknown: str = ''
+    """Sentence that says why there is none."""
 
 
 class Run(IntervalFigures):
@@ -488,19 +497,21 @@ class Run(IntervalFigures):
     # what the rules and the recommendation make of it
 
     @cached_property
-    def _fitted(self) -> Workload | NoPrediction:
-        return fit_workload(self)
+    def _fitted(self) -> _FittedWorkload:
+        try:
+            return _FittedWorkload(fit_workload(self))
+        except NoPredictionError as error:
+            return _FittedWorkload(None, str(error))
 
     @cached_property
     def workload(self) -> Workload | None:
-        """What predictions start from; ``None`` when the run does not show it."""
-        return self._fitted if isinstance(self._fitted, Workload) else None
+        """Costs that predictions start from; ``None`` if the run does not show them."""
+        return self._fitted.workload
 
     @property
     def why_no_workload(self) -> str:
         """A sentence; empty when there is one."""
-        found = self._fitted
-        return found.reason if isinstance(found, NoPrediction) else ''
+        return self._fitted.why_unknown
 
     @cached_property
     def threads(self) -> WorkerThreads | None:

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from mmgpu_hooks.judge.columns import median, read_field
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.batches import (
-    MemoryFit,
+    CardMemory,
     StepPoint,
     fit_batch_memory,
     fit_step_line,
 )
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.errors import NoPredictionError
 from mmgpu_hooks.schema.memory import MeasuredPeak
 
 NATURE = {
@@ -51,7 +51,7 @@ class RunPool:
     workload: Workload | None
     """Of the newest, with the line that all runs make; ``None`` when none has
     enough evidence."""
-    memory: MemoryFit | NoPrediction
+    memory: CardMemory
     fitted: Mapping[str, int | None] = field(default_factory=dict)
     """Evidence and batch size of each, the newest first."""
     notes: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ def pool_runs(runs: Sequence[Run]) -> RunPool:
     runs = sorted(runs, key=lambda run: run.run.started_unix_s, reverse=True)
     newest = next((run for run in runs if run.workload), runs[0])
     if newest.workload is None:
-        return RunPool(newest, None, NoPrediction(newest.why_no_workload))
+        return RunPool(newest, None, CardMemory(None, newest.why_no_workload))
     fitted, notes = [newest], list[str]()
     for run in runs:
         why = _why_left_out(newest, run)
@@ -78,14 +78,14 @@ def pool_runs(runs: Sequence[Run]) -> RunPool:
     memory, workload = _fit_memory(fitted), newest.workload
     if len(fitted) > 1:
         loads = [run.workload for run in fitted if run.workload]
-        line = fit_step_line(
-            [StepPoint(load.batch_size, load.step) for load in loads if load.batch_size]
-        )
-        if isinstance(line, NoPrediction):
-            notes.append(f'{line.reason} The newest run is judged by itself.')
+        points = [
+            StepPoint(load.batch_size, load.step) for load in loads if load.batch_size
+        ]
+        try:
+            workload = replace(workload, step_line=fit_step_line(points))
+        except NoPredictionError as error:
+            notes.append(f'{error} The newest run is judged by itself.')
             fitted = fitted[:1]
-        else:
-            workload = replace(workload, step_line=line)
     sizes = {run.path: run.run.loader.batch_size for run in fitted}
     return RunPool(newest, workload, memory, sizes, tuple(notes))
 
@@ -139,7 +139,7 @@ def find_unequal(
             yield Unequal(name, before, after)
 
 
-def _fit_memory(runs: Sequence[Run]) -> MemoryFit | NoPrediction:
+def _fit_memory(runs: Sequence[Run]) -> CardMemory:
     """Any rank can run out of memory: the largest peak of each run counts."""
     points = []
     for run in runs:
@@ -147,9 +147,10 @@ def _fit_memory(runs: Sequence[Run]) -> MemoryFit | NoPrediction:
         peaks = [rank.gpu_mem_peak_bytes for rank in ranks if rank.gpu_mem_peak_bytes]
         if peaks and run.run.loader.batch_size:
             points.append(MeasuredPeak(run.run.loader.batch_size, max(peaks)))
-    if points:
-        return fit_batch_memory(points)
-    return NoPrediction(
-        'The memory of the card is unknown: its peak was not recorded, as in a '
-        'training on the CPU.'
-    )
+    if not points:
+        why = 'The memory of the card is unknown: its peak was not recorded, as in a '
+        return CardMemory(None, f'{why}training on the CPU.')
+    try:
+        return CardMemory(fit_batch_memory(points))
+    except NoPredictionError as error:
+        return CardMemory(None, str(error))

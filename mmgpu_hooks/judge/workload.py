@@ -24,7 +24,7 @@ from mmgpu_hooks.model.workload import (
     Workload,
     estimate_transfer,
 )
-from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.errors import NoPredictionError
 
 if TYPE_CHECKING:
     from mmgpu_hooks.judge.run import Run
@@ -77,19 +77,20 @@ _USED = {
 }
 
 
-def fit_workload(run: Run) -> Workload | NoPrediction:
-    """Make a workload of one rank's run, or say why there is none.
+def fit_workload(run: Run) -> Workload:
+    """Make a workload of one rank's run.
 
     A run whose pipeline changed midway is cut and its last long part taken.
+
+    Raises:
+        NoPredictionError: If the run does not show it.
     """
     cut = _cut_segment(run)
     segment = cut.run
     missing = _find_missing(segment)
     if missing is not None:
-        return NoPrediction(missing)
+        raise NoPredictionError(missing)
     workload = _make_workload(segment, cut.notes)
-    if isinstance(workload, NoPrediction):
-        return workload
     workload = calibrate(
         workload,
         other_cores=min(segment.external_share_cores, workload.host_cores),
@@ -159,19 +160,19 @@ def _find_missing(run: Run) -> str | None:
     return None
 
 
-def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
+def _make_workload(run: Run, notes: list[str]) -> Workload:
     record, settings = run.run, run.run.loader
     workers, iter_s = settings.num_workers or 0, run.iter_s or 0.0
     loaded = _loading_cost(run)
     loading, is_known = loaded.cost, loaded.is_measured
     cpu = _batch_cpu_cost(run, loading) if loading else None
     if loading is None or cpu is None:
-        return NoPrediction('The time or the CPU of loading a batch is unknown.')
+        raise NoPredictionError('The time or the CPU of loading a batch is unknown.')
     step_cpu_s, usable = run.main_cpu_s or 0.0, record.host.usable_cores or 0.0
     burnt_s = cpu.mean_s + step_cpu_s
     too_much = _find_too_much(run, burnt_s)
     if too_much is not None:
-        return NoPrediction(too_much)
+        raise NoPredictionError(too_much)
     # OpenMP's other threads had the rest of the cores, the workers only these
     had = max(record.host.cores_had or 0.0, burnt_s / iter_s)
     if had < usable:

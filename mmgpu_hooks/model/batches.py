@@ -16,7 +16,7 @@ import numpy as np
 from mmgpu_hooks.model.prediction import COVERAGE
 from mmgpu_hooks.model.stats import FloatArray
 from mmgpu_hooks.model.workload import BatchLine, Cost
-from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.errors import NoPredictionError
 from mmgpu_hooks.schema.memory import MeasuredPeak
 
 USUAL_ERROR = 0.02
@@ -36,7 +36,7 @@ class StepPoint(NamedTuple):
     step: Cost
 
 
-def fit_step_line(points: Sequence[StepPoint]) -> BatchLine | NoPrediction:
+def fit_step_line(points: Sequence[StepPoint]) -> BatchLine:
     """Fit ``step = constant + image x batch``.
 
     A GPU that is not full takes as long for one image as for a few: the line is an
@@ -46,12 +46,12 @@ def fit_step_line(points: Sequence[StepPoint]) -> BatchLine | NoPrediction:
     Args:
         points: With two batch sizes at least, some repeated perhaps.
 
-    Returns:
-        The line, or why there is none.
+    Raises:
+        NoPredictionError: If they make no line.
     """
     sizes = tuple(sorted({point.batch_size for point in points}))
     if len(sizes) < 2:
-        return NoPrediction(
+        raise NoPredictionError(
             'The step against batch size needs runs with at least two batch sizes: '
             'train a second run with another one.'
         )
@@ -64,7 +64,7 @@ def fit_step_line(points: Sequence[StepPoint]) -> BatchLine | NoPrediction:
     constant_s, image_s, error_s = line.constant, line.slope, line.slope_error
     if image_s < -2.0 * error_s:
         first, *_, last = sorted(points, key=lambda point: point.batch_size)
-        return NoPrediction(
+        raise NoPredictionError(
             'The step does not grow with the batch size: '
             f'{first.step.mean_s:.4f} s with {first.batch_size}, '
             f'{last.step.mean_s:.4f} s with {last.batch_size}; the runs '
@@ -140,19 +140,19 @@ class MemoryFit:
         return _PeakBand(peak, np.maximum(peak - reach, 0.0), peak + reach)
 
 
-def fit_batch_memory(points: Sequence[MeasuredPeak]) -> MemoryFit | NoPrediction:
+def fit_batch_memory(points: Sequence[MeasuredPeak]) -> MemoryFit:
     """Fit the line through measured peaks, each weighed by its own size.
 
     Args:
         points: With two batch sizes at least.
 
-    Returns:
-        The line, or why there is none.
+    Raises:
+        NoPredictionError: If they make no line.
     """
     sizes = [point.batch_size for point in points]
     peaks = np.array([point.peak_bytes for point in points], float)
     if len(set(sizes)) < 2:
-        return NoPrediction(
+        raise NoPredictionError(
             'Memory against batch size needs peaks of at least two batch sizes: train '
             'a second run with another batch size.'
         )
@@ -163,7 +163,7 @@ def fit_batch_memory(points: Sequence[MeasuredPeak]) -> MemoryFit | NoPrediction
     scatter = max(float((away**2).sum()) / max(len(points) - 2, 1), 1.0)
     if line.slope <= math.sqrt(scatter) * line.slope_error:
         least, most = min(points), max(points)
-        return NoPrediction(
+        raise NoPredictionError(
             'Memory does not grow with the batch size: '
             f'{least.peak_bytes / 2**20:.0f} MiB with {least.batch_size}, '
             f'{most.peak_bytes / 2**20:.0f} MiB with {most.batch_size}. That is noise '
@@ -176,6 +176,14 @@ def fit_batch_memory(points: Sequence[MeasuredPeak]) -> MemoryFit | NoPrediction
         covariance=scatter * line.covariance,
         batch_sizes=tuple(sorted(sizes)),
     )
+
+
+class CardMemory(NamedTuple):
+    """Memory of the card against batch size."""
+
+    fit: MemoryFit | None
+    why_unknown: str = ''
+    """Sentence that says why there is no fit."""
 
 
 def predict_peak(fit: MemoryFit, batch_size: int) -> PeakPrediction:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.errors import NoPredictionError
 
 _LEAST_CORES = 0.5
 """However many other tasks there are, the scheduler gives as much."""
@@ -284,17 +284,19 @@ class Workload:
         return max(self.ready_s, self.batch_time.mean_s / num_workers, cpu_s)
 
 
-def at_batch_size(
-    workload: Workload, batch_size: int | None
-) -> Workload | NoPrediction:
-    """The workload with another batch size, or why that is not known."""
+def at_batch_size(workload: Workload, batch_size: int | None) -> Workload:
+    """The workload with another batch size.
+
+    Raises:
+        NoPredictionError: If no run shows the step against batch size.
+    """
     old, line = workload.batch_size, workload.step_line
     if batch_size is None or batch_size == old:
         return workload
     old_s = line.constant_s + line.image_s * old if line and old else 0.0
     new_s = line.constant_s + line.image_s * batch_size if line else 0.0
     if not old or line is None or old_s <= 0.0 or new_s <= 0.0:
-        return NoPrediction(
+        raise NoPredictionError(
             f'What a step takes with a batch size of {batch_size} is unknown: runs '
             'with several batch sizes that go together are needed.'
         )

@@ -12,8 +12,13 @@ from msgspec import structs
 
 from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.judge.thresholds import WORTHWHILE_GAIN
-from mmgpu_hooks.model.batches import MemoryFit, find_largest_batch, predict_peak
-from mmgpu_hooks.model.workload import Workload, at_batch_size
+from mmgpu_hooks.model.batches import (
+    CardMemory,
+    MemoryFit,
+    find_largest_batch,
+    predict_peak,
+)
+from mmgpu_hooks.model.workload import at_batch_size
 from mmgpu_hooks.recommend.choice import (
     Candidate,
     Decision,
@@ -22,7 +27,7 @@ from mmgpu_hooks.recommend.choice import (
     predict_gain,
     propose,
 )
-from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.errors import NoPredictionError
 
 KNEE_SHARE = 0.03
 """A batch size this close to the fastest is as fast: less memory, and less is asked of
@@ -43,24 +48,24 @@ class BatchSizeChoice(NamedTuple):
     """Setting with the new batch size; ``None`` where it stays as it is."""
 
 
-def choose_batch_size(
-    decision: Decision, memory: MemoryFit | NoPrediction
-) -> BatchSizeChoice:
+def choose_batch_size(decision: Decision, memory: CardMemory) -> BatchSizeChoice:
     """Choose the smallest batch size that is nearly as fast as the fastest safe one.
 
     Args:
         decision: What is best with the run's own batch size.
-        memory: Of the card against the batch size, or why that is not known.
+        memory: Of the card against the batch size.
     """
     job = decision.job
-    limit = _find_limit(job, memory)
-    old = job.workload.batch_size
-    if isinstance(limit, NoPrediction):
-        return BatchSizeChoice(f'The batch size stays as it is. {limit.reason}')
+    old, fit = job.workload.batch_size, memory.fit
+    if fit is None:
+        return BatchSizeChoice(f'The batch size stays as it is. {memory.why_unknown}')
     if old is None:
         return BatchSizeChoice('The batch size stays as it is, and is unknown.')
-    assert isinstance(memory, MemoryFit)  # or there were no limit
-    usual = sorted(_USUAL | {*memory.batch_sizes})
+    try:
+        limit = _find_limit(job, fit)
+    except NoPredictionError as error:
+        return BatchSizeChoice(f'The batch size stays as it is. {error}')
+    usual = sorted(_USUAL | {*fit.batch_sizes})
     sizes = [size for size in usual if old < size <= limit.most]
     if not sizes and limit.most > old:
         sizes = [limit.most]
@@ -83,7 +88,7 @@ def choose_batch_size(
         if further.share < WORTHWHILE_GAIN or min(further.low, whole.low) <= 0.0:
             few = f'{stays} {best} would save {phrase_gain(further)}: too little, or '
             return BatchSizeChoice(f'{few}too unsure, for another recipe.')
-    peak = predict_peak(memory, best)
+    peak = predict_peak(fit, best)
     said = (
         f'{rates[best]:.1f} images/s are predicted with {best} images per batch, '
         f'{old / job.iter_s(job.old):.1f} now with {old}; memory is predicted to peak '
@@ -105,21 +110,21 @@ class _BatchLimit(NamedTuple):
     reason: str
 
 
-def _find_limit(
-    job: Job, memory: MemoryFit | NoPrediction
-) -> _BatchLimit | NoPrediction:
-    """The tightest limit on the batch size, or why none is known."""
-    if isinstance(memory, NoPrediction):
-        return memory
+def _find_limit(job: Job, fit: MemoryFit) -> _BatchLimit:
+    """Find the tightest limit on the batch size.
+
+    Raises:
+        NoPredictionError: If the step, or the size of the card, is unknown.
+    """
     if job.workload.step_line is None:
         few = 'Not enough evidence of the step against batch size'
-        return NoPrediction(f'{few}: train a second run with another batch size.')
+        raise NoPredictionError(f'{few}: train a second run with another batch size.')
     run = job.run
     card = find_card_room(run)
     if card is None:
-        return NoPrediction('How much memory the card has is unknown.')
-    safe = find_largest_batch(memory, card.safe_bytes)
-    gib, measured = card.safe_bytes / 2**30, max(memory.batch_sizes)
+        raise NoPredictionError('How much memory the card has is unknown.')
+    safe = find_largest_batch(fit, card.safe_bytes)
+    gib, measured = card.safe_bytes / 2**30, max(fit.batch_sizes)
     limits = [
         _BatchLimit(safe, f'{gib:.1f} GiB of the card are safe to plan for'),
         _BatchLimit(
@@ -140,7 +145,6 @@ def _decide(job: Job, batch_size: int) -> Decision:
     """
     run, record = job.run, job.run.run
     sized = at_batch_size(job.workload, batch_size)
-    assert isinstance(sized, Workload)  # its step against batch size is known
     old = job.workload.batch_size or batch_size
 
     def less(count: int | None) -> int | None:

@@ -336,8 +336,8 @@ def predict_gain(before: Candidate, after: Candidate) -> Gain:
     is_freed = sized.freed is not None and job.freed is None
 
     def share_of(workload: Workload, error: float = 0.0) -> float:
+        # of which the step is known, or there were no such candidate
         other = at_batch_size(workload, sized.workload.batch_size)
-        assert isinstance(other, Workload)  # its step against batch size is the job's
         if is_freed:
             other = with_one_thread(other, sized.threads_save - error)
         then_s = image_s(sized.plan, other, new)

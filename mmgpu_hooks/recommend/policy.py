@@ -15,7 +15,7 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.validation import find_alike, make_validation_run
 from mmgpu_hooks.judge.verdict import count_missing, judge_confidence
-from mmgpu_hooks.model.batches import MemoryFit
+from mmgpu_hooks.model.batches import CardMemory
 from mmgpu_hooks.model.prediction import COVERAGE, START_ERROR, LoaderSetting
 from mmgpu_hooks.recommend.advice import advise
 from mmgpu_hooks.recommend.choice import (
@@ -34,7 +34,6 @@ from mmgpu_hooks.schema.figures import format_seconds, format_sum, plural
 from mmgpu_hooks.schema.judged import (
     THREADS_KEY,
     Change,
-    NoPrediction,
     Recommendation,
     SaveCure,
     ValidationOutlook,
@@ -55,9 +54,7 @@ _AT_HAND = 'In steady iterations data is at hand when it is needed.'
 _STALLS = 'The waits are not those of a loader that cannot keep up.'
 
 
-def recommend_settings(
-    run: Run, memory: MemoryFit | NoPrediction | None = None
-) -> Recommendation:
+def recommend_settings(run: Run, memory: CardMemory | None = None) -> Recommendation:
     """Decide num_workers, prefetch_factor and persistent_workers.
 
     The train loader is judged on the whole job: its iterations, the starts of its
@@ -65,8 +62,8 @@ def recommend_settings(
 
     Args:
         run: One rank's, with the live settings and the host's limits.
-        memory: Of the card against the batch size, or why that is not known; given,
-            another batch size may be recommended too.
+        memory: Of the card against the batch size; given, another batch size may be
+            recommended too.
 
     Returns:
         The changes, or the reason why there is none.

@@ -343,14 +343,6 @@ class Why:
 
 
 @dataclass(frozen=True)
-class NoPrediction:
-    """Why nothing is predicted."""
-
-    reason: str
-    """One sentence: what is missing or absurd, and what helps."""
-
-
-@dataclass(frozen=True)
 class Prediction:
     """What one setting of the loader would give on the same host."""
 

@@ -24,7 +24,7 @@ from mmgpu_hooks.model.workload import (
     TRANSFER_TENSOR_S,
     Workload,
 )
-from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.errors import NoPredictionError
 from mmgpu_hooks.schema.recorded import (
     DurationStats,
     HostLimits,
@@ -34,20 +34,14 @@ from mmgpu_hooks.schema.recorded import (
 from mmgpu_hooks.schema.run import RunEvidence
 
 
-def fit(evidence: RunEvidence) -> Workload | NoPrediction:
-    return fit_workload(Run(evidence))
-
-
 def fitted(**fields: Any) -> Workload:
-    found = fit(make_evidence(**fields))
-    assert isinstance(found, Workload), found
-    return found
+    return fit_workload(Run(make_evidence(**fields)))
 
 
 def refused(**fields: Any) -> str:
-    found = fit(make_evidence(**fields))
-    assert isinstance(found, NoPrediction), found
-    return found.reason
+    with pytest.raises(NoPredictionError) as caught:
+        fitted(**fields)
+    return str(caught.value)
 
 
 # two workers of 0.4 s per batch, 0.36 s of it CPU; the loop takes one every 0.2 s
@@ -254,8 +248,7 @@ def test_a_pipeline_that_changed_midway_is_cut():
         for i in range(6)
     ]
     evidence = replace(make_evidence(), intervals=(*slow, *fast))
-    found = fit(evidence)
-    assert isinstance(found, Workload)
+    found = fit_workload(Run(evidence))
     assert found.batch_time.mean_s == pytest.approx(0.1 + GAP_S)
     assert found.iterations == 5 * 20
     assert 'changed during the run' in found.notes[0]
@@ -319,8 +312,8 @@ def test_whatever_was_edited_no_exception_and_no_nonsense_comes_out(field):
             part = part[group]
         part[name] = 10**18
     intervals = msgspec.convert(records, tuple[IntervalRecord, ...])
-    found = fit(replace(whole, intervals=intervals))
-    if not isinstance(found, NoPrediction):
-        one = predict_setting(found, 4, 2)
-        assert 0.0 < one.iter_time_low_s <= one.iter_time_s < 1e4
-        assert one.iter_time_s <= one.iter_time_high_s < 1e5
+    workload = Run(replace(whole, intervals=intervals)).workload
+    if workload is not None:
+        seen = predict_setting(workload, 4, 2)
+        assert 0.0 < seen.iter_time_low_s <= seen.iter_time_s < 1e4
+        assert seen.iter_time_s <= seen.iter_time_high_s < 1e5

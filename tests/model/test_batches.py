@@ -14,7 +14,7 @@ from mmgpu_hooks.model.batches import (
     predict_peak,
 )
 from mmgpu_hooks.model.workload import BatchLine, Cost
-from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.errors import NoPredictionError
 from mmgpu_hooks.schema.memory import MeasuredPeak
 
 MIB, GIB = 2**20, 2**30
@@ -25,9 +25,7 @@ def points_of(*batches: int, fixed: int = 600 * MIB, each: int = 700 * MIB):
 
 
 def fitted(points) -> MemoryFit:
-    fit = fit_batch_memory(points)
-    assert isinstance(fit, MemoryFit)
-    return fit
+    return fit_batch_memory(points)
 
 
 @pytest.mark.parametrize('sizes', [(2, 4), (2, 4, 8)])
@@ -72,9 +70,7 @@ def test_a_true_line_is_found_and_says_where_memory_ends(free):
 
 
 def line_of(*steps: tuple[int, float]) -> BatchLine:
-    line = fit_step_line([StepPoint(batch, Cost(step_s)) for batch, step_s in steps])
-    assert isinstance(line, BatchLine)
-    return line
+    return fit_step_line([StepPoint(batch, Cost(step_s)) for batch, step_s in steps])
 
 
 def test_steps_of_two_batch_sizes_make_a_line():
@@ -112,5 +108,5 @@ def test_steps_of_two_batch_sizes_make_a_line():
     ],
 )
 def test_points_that_make_no_line(fit, points, reason):
-    found = fit(points)
-    assert isinstance(found, NoPrediction) and reason in found.reason
+    with pytest.raises(NoPredictionError, match=reason):
+        fit(points)
