@@ -16,13 +16,13 @@ from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
 from mmgpu_hooks.experiment.save_bench import plan_blocks
 from mmgpu_hooks.experiment.trial import Progress, read_trial_run
 from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
-from mmgpu_hooks.recommend.policy import KEY
+from mmgpu_hooks.recommend.policy import TRAIN_KEY
 from mmgpu_hooks.recommend.sweep import (
     choose_best,
     complete_row,
     estimate_iter,
     fit_memory,
-    is_settled,
+    is_iter_settled,
 )
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
@@ -169,7 +169,7 @@ class SweepPlan(Plan):
             'pin_memory': setting.pin_memory,
         }
         asked: dict[str, Any] = {
-            f'{KEY}{key}': v for key, v in named.items() if v is not None
+            f'{TRAIN_KEY}{key}': v for key, v in named.items() if v is not None
         }
         if setting.amp is not None:
             asked[OPTIMIZER_KEY] = AMP_WRAPPER if setting.amp else PLAIN_WRAPPER
@@ -205,7 +205,7 @@ class SweepPlan(Plan):
         iter_s = estimate_iter(read_trial_run(progress.folder), warm_up)
         passed_s = progress.seconds - (progress.first_block_s or 0.0)
         is_late = iter_s is not None and passed_s >= self.measure_s
-        if is_settled(iter_s) or is_late:
+        if is_iter_settled(iter_s) or is_late:
             return 0
         seconds = progress.blocks[-1].seconds
         interval_s = math.fsum(seconds) / len(seconds) * interval

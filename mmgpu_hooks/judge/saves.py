@@ -56,32 +56,32 @@ NAMED_SHARE = 0.2
 """Of the delay: what held less of it is not named beside the cause."""
 
 
-class SaveCause(NamedTuple):
-    """What can hold a save."""
+class DelayCause(NamedTuple):
+    """A cause of the delay of a save, in words."""
 
     why: str
-    """It took longer."""
+    """Clause after "it took longer"."""
     cure: str
 
 
-CAUSES = {
-    'workers': SaveCause(
+DELAY_CAUSES = {
+    'workers': DelayCause(
         'because loader workers had the cores',
         'Use fewer workers, or GPUEfficiencyHook(worker_nice=10), which lets the '
         'saving thread go first.',
     ),
-    'other_load': SaveCause(
+    'other_load': DelayCause(
         'because other programs had the cores',
         'Run the other programs elsewhere or at another time; no setting of the loader '
         'helps.',
     ),
-    'storage': SaveCause(
+    'storage': DelayCause(
         'blocked in the write to storage',
         'The storage is slow, not the loader: save to a faster or a local disk, less '
         'often, or without the optimizer (save_optimizer=False) where none is resumed '
         'from.',
     ),
-    'memory': SaveCause(
+    'memory': DelayCause(
         'because memory was short',
         'A save holds its file in memory, and more: free some (fewer workers, a '
         'smaller batch), or save without the optimizer.',
@@ -168,7 +168,7 @@ def judge_save(
     sentence += f'{format_seconds(usual_s)} uncontended ({usual.basis}).'
     if is_slow:
         said = [
-            f'{format_seconds(held_s[name])} {CAUSES[name].why}'
+            f'{format_seconds(held_s[name])} {DELAY_CAUSES[name].why}'
             f'{_figures(name, save, host)}'
             for name in sorted(held_s, key=lambda name: (name != cause, -held_s[name]))
             if name == cause or held_s[name] >= NAMED_SHARE * gross_s
@@ -179,7 +179,7 @@ def judge_save(
             f'{format_seconds(gross_s)} longer (gross); less what workers won back '
             f'(net): {format_seconds(net_s)}.'
         )
-        sentence += f' {CAUSES[cause].cure}' if cause else ''
+        sentence += f' {DELAY_CAUSES[cause].cure}' if cause else ''
     return SaveJudgement(
         is_slow=is_slow,
         cause=cause,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.saves import CAUSES
+from mmgpu_hooks.judge.saves import DELAY_CAUSES
 from mmgpu_hooks.schema.figures import format_seconds, format_sum
 from mmgpu_hooks.schema.judged import Diagnosis, EvidenceCounts, Finding, Verdict
 
@@ -154,5 +154,5 @@ def _save_cause(run: Run) -> str:
     for cause, seconds in held_s.most_common(1):
         least_s = thresholds.SLOW_SAVE.ratio * usual_s
         if seconds >= least_s or run.saves_held_by(cause):
-            return f' {format_sum(seconds)} of it {CAUSES[cause].why} (gross).'
+            return f' {format_sum(seconds)} of it {DELAY_CAUSES[cause].why} (gross).'
     return ''

@@ -44,7 +44,7 @@ def estimate_iter(run: Run | None, warm_up: int) -> Estimate | None:
     return estimate_mean(series) if series is not None else None
 
 
-def is_settled(iter_s: Estimate | None) -> bool:
+def is_iter_settled(iter_s: Estimate | None) -> bool:
     """True if more iterations would show nothing that matters."""
     if iter_s is None or iter_s.count < LEAST_VALUES:
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmgpu_hooks.judge.saves import CAUSES
+from mmgpu_hooks.judge.saves import DELAY_CAUSES
 from mmgpu_hooks.recommend.sweep import exceeds_host, find_rivals
 from mmgpu_hooks.schema.figures import (
     format_bytes,
@@ -167,7 +167,7 @@ def _save_sentences(bench: SaveBench) -> Iterator[str]:
         return
     row = found[bench.harmful_workers]
     took = format_seconds(row.save_s)
-    why = f', {CAUSES[row.cause].why}' if row.cause else ''
+    why = f', {DELAY_CAUSES[row.cause].why}' if row.cause else ''
     yield f'From {row.name} on, saves are harmed: {took}, not {usual}.'
     gross, net = map(format_seconds, (row.gross_s, row.net_s))
     lost = f'{gross} longer for each (gross), and the job lost {net} (net)'

@@ -11,7 +11,7 @@ from mmgpu_hooks.recommend.sweep import (
     choose_best,
     complete_row,
     estimate_iter,
-    is_settled,
+    is_iter_settled,
 )
 from mmgpu_hooks.schema.tried import SweepRow, SweepSetting
 
@@ -63,8 +63,8 @@ def test_few_intervals_give_a_wide_one_that_is_never_settled():
     error_s = 0.0002 * (2 / 3) ** 0.5
     assert iter_s.half_width == pytest.approx(12.706 * error_s, rel=1e-3)
     assert iter_s.half_width < KNOWN_WITHIN * iter_s.value
-    assert not is_settled(iter_s)
-    assert is_settled(replace(iter_s, count=6))
+    assert not is_iter_settled(iter_s)
+    assert is_iter_settled(replace(iter_s, count=6))
 
 
 @pytest.mark.parametrize(

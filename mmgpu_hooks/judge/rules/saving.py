@@ -6,7 +6,7 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.memory import count_left
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.saves import CAUSES
+from mmgpu_hooks.judge.saves import DELAY_CAUSES
 from mmgpu_hooks.schema.figures import format_bytes, format_seconds, format_sum, plural
 from mmgpu_hooks.schema.judged import Finding
 
@@ -15,7 +15,7 @@ _MOST_VALUES = 1_000_000
 
 
 @rule('MG301', 'What checkpoint saves take', 'save_bound')
-def judge_saves(run: Run) -> Finding | None:
+def judge_save_time(run: Run) -> Finding | None:
     """Training stands still while a checkpoint is saved, the GPU too.
 
     Ranks that do not save wait for those that do. A longer ``interval`` of
@@ -158,7 +158,7 @@ def _judge_cause(run: Run, cause: str) -> Finding | None:
     worst = max(slow, key=lambda save: save.gross_delay_s or 0.0)
     detail = (
         f'{len(slow)} of {len(run.judged_saves)} saves took {gross_s:.1f} s longer in '
-        f'all {CAUSES[cause].why} (gross); the job lost {lost}. The worst: '
+        f'all {DELAY_CAUSES[cause].why} (gross); the job lost {lost}. The worst: '
         f'{worst.sentence}'
     )
     is_problem = share is not None and share >= thresholds.SAVE_PROBLEM
