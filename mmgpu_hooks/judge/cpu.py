@@ -23,7 +23,7 @@ from mmgpu_hooks.judge.columns import (
 from mmgpu_hooks.schema.recorded import RunRecord, SaveRecord, ValidationRecord
 
 START_CPU_SHARE = 0.65
-"""Of the time in which workers are started, and those of the epoch before are ended:
+"""Share of the time in which workers are started, and those before are ended:
 to fork is CPU and to join is waiting; 0.5 to 0.8 were seen."""
 
 CALM_ITERATIONS = 20
@@ -43,7 +43,7 @@ class TrainingCpu(NamedTuple):
     """CPU of plain training; ``None`` is unknown."""
 
     main_s: float | None = None
-    """Of the training process per iteration, its waits' part left out."""
+    """CPU of the training process per iteration, its waits' part left out."""
     main_delay_s: float | None = None
     """Its main thread's wait for cores per iteration."""
     process_cores: float | None = None
@@ -338,13 +338,13 @@ class WorkerThreads:
     threads: int
     """Most that one worker had, PyTorch's own included."""
     cores: float
-    """That this rank may use."""
+    """Cores that this rank may use."""
     cpu_s: float
-    """Of a worker for one batch, all its threads."""
+    """CPU of a worker for one batch, all its threads."""
     delay_s: float
-    """What its main thread waited for a core, per batch."""
+    """Wait of its main thread for a core, per batch."""
     share: float | None
-    """Of ``cpu_s``, what neither the main thread used nor those that send batches;
+    """Share of ``cpu_s`` beside the main thread and the threads that send batches;
     ``None`` where the latter were not measured."""
     opencv: int | None
     """Threads that OpenCV says it uses in a worker."""

@@ -83,7 +83,7 @@ class HostRoom(NamedTuple):
 
 
 def find_host_room(run: Run) -> HostRoom | None:
-    """What is free when the run was read last: in the control group, or on the host."""
+    """Memory that was free last: in the control group, or on the host."""
     read = {
         'on the host': known(run.column('host.ram_available_bytes')),
         'below the limit of its control group': known(run.column('group_free_bytes')),
@@ -138,7 +138,7 @@ class HostGrowth(NamedTuple):
     is_lasting: bool
     """True if it goes on when an epoch ends, and does not end with the workers."""
     bytes_each: float
-    """Of one iteration, over all ranks of the host."""
+    """Bytes of one iteration, over all ranks of the host."""
 
     @property
     def full_in(self) -> int | None:

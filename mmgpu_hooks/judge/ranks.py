@@ -27,10 +27,10 @@ MIN_INTERVALS = 3
 """Fewer do not show how much a rank varies by itself."""
 
 NOISE_SHARE = 0.01
-"""Of an iteration: a smaller difference between ranks is noise, however steady."""
+"""Share of an iteration: a smaller difference of ranks is noise, however steady."""
 
 IN_STEP_SHARE = 0.05
-"""By how much the wall clock per iteration may differ between ranks in step."""
+"""Most relative difference of the wall clock per iteration between ranks in step."""
 
 START_TOLERANCE_S = 300.0
 """Ranks of one run start within this: datasets take time, hosts' clocks differ."""
@@ -292,7 +292,7 @@ def _row(number: int, shared: Intervals) -> RankRow:
 
 
 def _seconds(intervals: Intervals, part: str) -> Column:
-    """Of each interval."""
+    """Seconds of each interval in one part of the ledger."""
     seconds = filled(intervals.column('ledger_s', part))
     if part == 'hooks':
         seconds = seconds - filled(intervals.column('hooks_s', _WAITING_HOOK))
@@ -300,7 +300,7 @@ def _seconds(intervals: Intervals, part: str) -> Column:
 
 
 def _noise_s(shared: Mapping[int, Intervals], slowest: int) -> float:
-    """What the slowest's lead must exceed, in seconds per iteration.
+    """Lead that the slowest must exceed, in seconds per iteration.
 
     Three standard errors of its mean lead in waits and hooks over the common intervals,
     and at least a hundredth of an iteration. Saves and starts are few and large: they

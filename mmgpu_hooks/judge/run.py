@@ -96,7 +96,7 @@ def per_iteration(field: str, key: str | None = None) -> cached_property[float |
 
 
 def per_batch(field: str) -> cached_property[float | None]:
-    """What workers used for a batch, over the whole run: they make batches ahead.
+    """A figure of the workers per batch, over the whole run: they make batches ahead.
 
     An epoch's may all be made in its first interval. Workers that were reached count
     their batches themselves; of the others, those that were taken are known.
@@ -135,7 +135,7 @@ class LoaderFigures(IntervalFigures):
     batches = of_steady(count_all, 'workers.occupancy.count')
     """Batches the occupancy is taken over."""
     occupancy_s = mean_of('workers.occupancy.mean_s', 'workers.occupancy.count')
-    """How long a worker was busy with one batch, mean; ``None`` from outside."""
+    """Mean time that a worker was busy with one batch; ``None`` from outside."""
     batch_cpu_s = mean_of('workers.batch_cpu.mean_s', 'workers.batch_cpu.count')
     """CPU of the worker for one batch, mean; ``None`` from outside."""
     fetch_cpu_s = mean_of('workers.fetch_cpu_s', 'workers.batch_cpu.count')
@@ -212,7 +212,7 @@ class GpuFigures(IntervalFigures):
 
 
 def gpu_figures(intervals: Intervals, every: Intervals) -> GpuFigures | None:
-    """Of some intervals; ``None`` where no sample was taken in them.
+    """Figures of the card; ``None`` where no sample was taken in the intervals.
 
     Args:
         intervals: The utilisation is taken over these.
@@ -254,7 +254,7 @@ class Run(IntervalFigures):
         self.validations = evidence.validations
         self.notes = evidence.notes
         self.other_ranks: Sequence[Run] = ()
-        """Of the same run, where they were read."""
+        """Ranks of the same run, where they were read."""
         self._given: Mapping[str, Any] = {}
 
     @classmethod
@@ -320,7 +320,7 @@ class Run(IntervalFigures):
     inactive_bytes = of_every(largest, 'cuda_memory.inactive_bytes')
     """Most at the end of an interval (fragmentation)."""
     throttled_s = of_every(sum_known, 'host.throttled_s')
-    """How long the CPU quota held tasks back, as far as that is known."""
+    """Time for which the CPU quota held tasks back, as far as that is known."""
     shm_free_bytes = of_every(smallest, 'host.shm_free_bytes')
     """Least at the end of an interval."""
     stored_pixel_ratio = of_steady(median, 'stored_pixel_ratio')
@@ -328,7 +328,7 @@ class Run(IntervalFigures):
     main_cpu_s = part_of('_cpu', 'main_s')
     """CPU of the training process per iteration, its waits' part left out."""
     main_run_delay_s = part_of('_cpu', 'main_delay_s')
-    """What its main thread waited for a core, per iteration."""
+    """Wait of its main thread for a core, per iteration."""
     process_cpu_cores = part_of('_cpu', 'process_cores')
     """Cores that the training process used."""
     external_cpu_cores = part_of('_cpu', 'external_cores')
@@ -366,7 +366,7 @@ class Run(IntervalFigures):
 
     @cached_property
     def duration_s(self) -> float:
-        """Of the whole run."""
+        """Length of the whole run."""
         return math.fsum(self.ledger_s.values())
 
     @cached_property
@@ -398,7 +398,7 @@ class Run(IntervalFigures):
 
     @cached_property
     def images_per_s(self) -> float | None:
-        """Of this rank, in steady iterations."""
+        """Images per second of this rank, in steady iterations."""
         images = sum_all(self.steady.column('images'))
         if not images or not self.iter_s:
             return None
@@ -443,7 +443,7 @@ class Run(IntervalFigures):
 
     @cached_property
     def why_no_external(self) -> str | None:
-        """What is missing for ``external_cpu_cores`` on a host with several ranks."""
+        """Reason why ``external_cpu_cores`` is unknown on a host with several ranks."""
         return self._cpu.external_unknown
 
     @cached_property
@@ -651,7 +651,7 @@ class Run(IntervalFigures):
 
     @property
     def unbinding(self) -> str | None:
-        """How to undo what bound the process; ``None`` where that is not known."""
+        """Sentence on how to unbind the process; ``None`` where that is unknown."""
         host = self.run.host
         if host.unbound_cpus is None or host.bound_by is None:
             return None

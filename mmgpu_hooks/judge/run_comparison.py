@@ -38,7 +38,7 @@ _SETTINGS = (
     'gpu.driver_version',
 )
 _CHANGING = 'host.ram_available_bytes', 'host.shm_free_bytes'
-"""What is free changes from run to run."""
+"""Limits that change from run to run: what is free."""
 
 
 def compare_runs(before: Run, after: Run) -> RunComparison:
@@ -120,7 +120,7 @@ def find_settings(before: Run, after: Run) -> dict[str, SettingTexts]:
 
 
 def _read_settings(run: RunRecord) -> dict[str, str]:
-    """Those that are known."""
+    """Settings that are known, as text."""
     groups = {
         '': {name: read_field(run, name) for name in _SETTINGS},
         'loader.': asdict(run.loader),

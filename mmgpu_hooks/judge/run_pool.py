@@ -28,7 +28,7 @@ NATURE = {
     'number of CPUs of the host': 'run.host.logical_cpus',
     'number of parameters of the model': 'run.parameters',
 }
-"""What makes a training another one, by how a sentence calls it."""
+"""Facts that make a training another one, by how a sentence calls them."""
 
 _CONDITIONS = {
     'number of usable cores': 'run.host.cores_had',
@@ -36,7 +36,7 @@ _CONDITIONS = {
     'number of steps whose gradients are added up': 'run.accumulative_counts',
     'number of images in the data set': 'run.loader.dataset_length',
 }
-"""What else costs depend on."""
+"""Facts that costs depend on, too."""
 
 _LARGER = 1.5
 """Images that have so many times the bytes are of another size; crops vary by less."""
@@ -44,18 +44,18 @@ _LARGER = 1.5
 
 @dataclass(frozen=True)
 class RunPool:
-    """What belongs together, and what follows from all of it."""
+    """Runs that belong together, and what follows from all of them."""
 
     newest: Run
     """The newest with enough evidence: it is the one that is judged."""
     workload: Workload | None
-    """Of the newest, with the line that all runs make; ``None`` when none has
+    """Workload of the newest, with the line that all runs make; ``None`` when none has
     enough evidence."""
     memory: CardMemory
     fitted: Mapping[str, int | None] = field(default_factory=dict)
     """Evidence and batch size of each, the newest first."""
     notes: tuple[str, ...] = ()
-    """Which runs were left out, and why."""
+    """Sentences on the runs that were left out."""
 
 
 def pool_runs(runs: Sequence[Run]) -> RunPool:

@@ -53,7 +53,7 @@ MAJOR_FAULT_S = 1e-4
 """Least time that a page takes from storage or swap: a fast solid-state disk's."""
 
 NAMED_SHARE = 0.2
-"""Of the delay: what held less of it is not named beside the cause."""
+"""Share of the delay: what held less of it is not named beside the cause."""
 
 
 class DelayCause(NamedTuple):
@@ -216,7 +216,7 @@ def won_back_s(aftermath: Aftermath | None, loader: LoaderSettings) -> float | N
 
 
 def net_delay_s(gross_s: float, won_s: float | None) -> float | None:
-    """What the job lost: from 0 to the gross delay; ``None`` while unknown."""
+    """Time that the job lost: from 0 to the gross delay; ``None`` while unknown."""
     return None if won_s is None else min(max(gross_s - won_s, 0.0), gross_s)
 
 
@@ -235,7 +235,7 @@ def _others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
 
 
 class _UsualLength(NamedTuple):
-    """How long a save would have taken without its waits."""
+    """Length of a save without its waits."""
 
     wall_s: float
     basis: str
@@ -243,7 +243,7 @@ class _UsualLength(NamedTuple):
 
 
 def _usual_length(save: SaveRecord, earlier: Iterable[SaveRecord]) -> _UsualLength:
-    """How long the save would have taken without its waits.
+    """Estimate the length of the save without its waits.
 
     The median of the run's uncontended saves of like size, scaled to this one's bytes;
     where they are too few, its own parts that did not wait.
@@ -268,7 +268,7 @@ def _usual_length(save: SaveRecord, earlier: Iterable[SaveRecord]) -> _UsualLeng
 def _divide_delay(
     save: SaveRecord, delay_s: float, host: HostLimits
 ) -> dict[str, float]:
-    """What is proven to have held the save, in seconds by cause."""
+    """Seconds that each proven cause held the save."""
     contention_s = min(delay_s, save.run_delay_s or 0.0)
     left_s, write = delay_s - contention_s, save.phases.get('write')
     held_s = {'memory': _memory_s(save, left_s)}
@@ -350,7 +350,7 @@ def is_delay(
 
 
 def _figures(cause: str, save: SaveRecord, host: HostLimits) -> str:
-    """What proves a cause, in brackets."""
+    """Figures that prove a cause, in brackets."""
     write, cores = save.phases.get('write'), f'{host.usable_cores or 0:g} usable cores'
     if cause == 'workers':
         busy = f'{save.workers_busy or 0:.1f} of {save.workers or 0} busy'

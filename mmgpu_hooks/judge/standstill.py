@@ -38,7 +38,7 @@ _DOING = {
 
 
 class LastSign(NamedTuple):
-    """How far the evidence of a rank goes; the order is that of time."""
+    """End of a rank's evidence; sorts by time."""
 
     iteration: int
     """The last one of which it has figures."""
@@ -51,7 +51,7 @@ class Rank(NamedTuple):
 
     evidence: RunEvidence
     host: HostNow = HostNow()
-    """What its host shows of it now."""
+    """State that its host shows now."""
 
     @property
     def number(self) -> int | None:
@@ -66,7 +66,7 @@ class Rank(NamedTuple):
 
     @property
     def last_sign(self) -> LastSign:
-        """How far its evidence goes."""
+        """End of its evidence."""
         evidence = self.evidence
         last = evidence.intervals[-1].iteration if evidence.intervals else 0
         alarms = sum(stuck.iteration >= last for stuck in evidence.stuck)
@@ -74,7 +74,7 @@ class Rank(NamedTuple):
 
     @property
     def stuck(self) -> StuckRecord | None:
-        """What it stands still in; ``None`` where it went on after that."""
+        """Standstill that it is in; ``None`` where it went on after that."""
         evidence = self.evidence
         last = evidence.intervals[-1].iteration if evidence.intervals else 0
         for stuck in evidence.stuck[-1:]:
@@ -164,7 +164,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
 
 
 def phrase_part(stuck: StuckRecord) -> str:
-    """What it was doing."""
+    """Words for the part of training that it was in."""
     return _DOING.get(stuck.part, f'in {stuck.part}')
 
 
@@ -220,7 +220,7 @@ def is_lost(stuck: StuckRecord) -> bool:
 
 
 def describe_stuck(stuck: StuckRecord) -> list[str]:
-    """What was seen of it, a sentence or a call each, for the log and `mmgpu why`."""
+    """Sentences and calls that were seen of it, for the log and `mmgpu why`."""
     found = []
     if stuck.worker is not None:
         state = _STATES.get(stuck.state or '', f'is in state {stuck.state}')

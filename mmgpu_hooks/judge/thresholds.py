@@ -110,7 +110,7 @@ BENCH_SAVES = 3
 fewest whose ranks can be that unlikely."""
 
 FULL_SHARE = 0.8
-"""Of a memory, from which it is nearly full: the next batch may be larger."""
+"""Share of a memory from which it is nearly full: the next batch may be larger."""
 
 COPIES_NOTICE_BYTES = 2**28
 """Copies of a dataset in all workers, or results of a validation, from which they are
@@ -130,7 +130,7 @@ THREADS_NOTICE = 0.1
 where the loading is worth a word."""
 
 THREADS_PROBLEM = 0.25
-"""That share, from which threads are what the loading suffers from."""
+"""The same share, from which threads are what the loading suffers from."""
 
 IDLE_CORES = 0.25
 """Share of the cores that is idle while the loop waits, from which it is a finding."""
@@ -146,7 +146,7 @@ RISE_SHARE = 0.1
 """And this share of what it had."""
 
 WORTH_GROWTH = 0.1
-"""Of the memory that is free, from which growth until training ends is worth a word."""
+"""Share of the free memory from which growth until training ends is worth a word."""
 
 CONTAINER_SHM_BYTES = 2**26
 """/dev/shm of a container that was started without ``--shm-size``: 64 MiB, which the

@@ -14,7 +14,7 @@ from mmgpu_hooks.schema.recorded import IntervalRecord, ValidationRecord
 from mmgpu_hooks.schema.run import RunEvidence
 
 _MOST_S = 366 * 86400.0
-"""Of one validation: a longer one was never measured."""
+"""Longest validation: none that takes longer was ever measured."""
 
 
 _ALIKE = (
@@ -97,7 +97,7 @@ def _is_possible(record: ValidationRecord) -> bool:
 
 
 def count_validations(run: Run) -> int:
-    """How often the whole training validates, at the rate at which it has so far."""
+    """Validations of the whole training, at the rate of those so far."""
     record, seen = run.run, len(run.validations)
     whole = record.max_iters
     if record.loop == 'epoch' and record.max_epochs and record.loader.batches_per_epoch:

@@ -97,7 +97,7 @@ def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
 
 
 def count_missing(run: Run) -> int:
-    """How many more iterations a run needs before it is judged."""
+    """Iterations that a run still needs before it is judged."""
     more = thresholds.MIN_ITERATIONS - run.steady_iterations
     if run.steady_iterations == run.iterations:
         # the only interval becomes the warm-up once there is another
@@ -146,7 +146,7 @@ def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> _Wait:
 
 
 def _save_cause(run: Run) -> str:
-    """What is proven to hold the saves up, alone or added up, if anything is."""
+    """Sentence on what is proven to hold the saves up, alone or added up."""
     held_s = Counter[str]()
     for save in run.judged_saves:
         held_s.update(save.held_s)

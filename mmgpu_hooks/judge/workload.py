@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from mmgpu_hooks.judge.run import Run
 
 _MOST_CORES = 65536
-"""Of one host; no more were built."""
+"""Most cores of one host; no more were built."""
 
 _WORKER_START_S = 0.02
-"""What a worker adds to the start of an epoch where it was not measured: a fork of a
+"""Seconds that a worker adds to the start of an epoch, not measured: a fork of a
 process that has PyTorch loaded, on an ordinary server."""
 
 _LONGEST_S = 3600.0
@@ -141,7 +141,7 @@ def _find_cut(values: Column) -> int:
 
 
 def _find_missing(run: Run) -> str | None:
-    """What a workload cannot be made without; a sentence, or ``None``."""
+    """Sentence on what is missing for a workload; ``None`` where nothing is."""
     if run.steady_iterations < thresholds.MIN_ITERATIONS:
         return (
             f'Not enough evidence: {run.steady_iterations} steady iterations, '
@@ -242,7 +242,7 @@ def _find_too_much(run: Run, burnt_s: float) -> str | None:
 
 
 def _transfer(run: Run, loading: Cost, cpu: Cost) -> Transfer:
-    """What collating and sending a batch costs, as far as the run shows it."""
+    """Cost of collating and sending a batch, as far as the run shows it."""
     workers = run.run.loader.num_workers
     wait_s, wait_cpu_s, sent_cpu_s = run.data_wait_s or 0.0, None, None
     if workers and run.data_wait_cpu_share is not None:
@@ -279,7 +279,7 @@ def _spin_s(run: Run, step_cpu_s: float) -> float:
 
 
 def _worker_start_s(run: Run, workload: Workload) -> float:
-    """What one worker adds to the start of an epoch beyond making its first batch."""
+    """Seconds that one worker adds to the start of an epoch, its first batch aside."""
     if not workload.num_workers or not run.epoch_starts:
         return _WORKER_START_S
     starts = 1 if workload.persistent_workers else run.epoch_starts
@@ -375,7 +375,7 @@ def _log_normal(intervals: Intervals, field: str) -> _LogNormal | None:
 
 
 def _run_delay_s(run: Run) -> float | None:
-    """What a worker waits for a core, per batch, once the run is under way.
+    """Wait of a worker for a core, per batch, once the run is under way.
 
     The start, when all workers make their first batches side by side, is left out if
     the intervals allow it.

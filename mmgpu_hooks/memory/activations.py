@@ -26,9 +26,9 @@ from mmgpu_hooks.schema.memory import ActivationPoint, ImageSize
 
 _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128
-"""Of the coarsest features of common detectors: such sizes scale without rounding."""
+"""Stride of the coarsest features of detectors: such sizes scale without rounding."""
 _MOST_PROBE_PIXELS = 640 * 640
-"""What one image that is run here may have."""
+"""Most pixels of an image that is run here."""
 
 
 class Gradient(NamedTuple):

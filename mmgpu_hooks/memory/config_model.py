@@ -18,10 +18,10 @@ from mmgpu_hooks.schema.errors import UserError
 
 @dataclass(frozen=True)
 class ConfigModel:
-    """What a config trains."""
+    """The model that a config trains."""
 
     config: Any
-    """As MMEngine loaded it, with the changes that were made for the CPU."""
+    """Config as MMEngine loaded it, with the changes that were made for the CPU."""
     model: Any
     """On the CPU, in training mode."""
 
@@ -150,7 +150,7 @@ def phrase(error: BaseException) -> str:
 
 
 def find_progress(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What MMEngine's ``RuntimeInfoHook`` says in the last epoch.
+    """Find what MMEngine's ``RuntimeInfoHook`` says in the last epoch.
 
     What a config leaves open is as in a training of one epoch, of one iteration.
 
@@ -178,7 +178,7 @@ class CannotRunError(Exception):
 
 
 def _raw(number: int, height: int, width: int) -> dict[str, Any]:
-    """What the data set and the loading of the image would have given."""
+    """A made-up sample, as after the loading of its image."""
     import numpy as np
 
     pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3))

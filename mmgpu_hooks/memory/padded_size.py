@@ -101,7 +101,7 @@ def _mixes_ratios(transforms: Iterable[_Transform], mixes: bool) -> bool:
 
 
 def _branches(transform: _Transform) -> Iterator[Sequence[_Transform]]:
-    """What may be done: one of several pipelines; or nothing, or all."""
+    """Pipelines of which one is applied; nothing, or all, for ``RandomApply``."""
     inner = transform.get('transforms') or ()
     if type_name(transform) == 'RandomApply':
         inner = [(), inner]

@@ -1,4 +1,4 @@
-"""What a setting of the loader would give: an iteration, and a whole training.
+"""Predictions for a setting of the loader: an iteration, and a whole training.
 
 By simulation, and never beyond the bound.
 """
@@ -17,7 +17,7 @@ from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema.judged import Prediction
 
 LIMITS = ('step', 'workers', 'cores')
-"""What can keep an iteration from being faster."""
+"""Limits that can keep an iteration from being faster."""
 
 MOST_WORKERS, MOST_PREFETCH = 512, 1024
 """Beyond these a setting is a slip of the finger."""
@@ -41,7 +41,7 @@ class Rate:
     wait_s: float
     """For data, fetching it included."""
     cpu_share: float
-    """Of the cores, in use by any process."""
+    """Share of the cores that is in use by any process."""
 
 
 # a grid asks for the same settings again and again
@@ -159,10 +159,10 @@ _RESIZED = 0.03
 loading is taken to grow with the images, and the step along its line."""
 
 _TRANSFERRED = 0.5
-"""Of what a transfer makes a worker's batch longer, which no run measures."""
+"""Relative error of the time that a transfer adds to a batch; no run measures it."""
 
 _TURNS = 0.5
-"""Of `Workload.turns_s`: how many operations there are is not known."""
+"""Relative error of `Workload.turns_s`: the number of operations is not known."""
 
 _POWER = 0.5
 """Relative error assumed for the part of `Workload.step_power` above 1, where no run
@@ -274,10 +274,10 @@ class JobPlan:
     """A training from first to last iteration."""
 
     iterations: int
-    """Of one epoch."""
+    """Iterations of one epoch."""
     epochs: int = 1
     saves_s: float = 0.0
-    """What all of its checkpoint saves take, with any setting of the loader."""
+    """Seconds in all of its checkpoint saves, with any setting of the loader."""
 
 
 # a choice asks for the same settings again and again
@@ -313,7 +313,7 @@ def estimate_job_s(workload: Workload, setting: LoaderSetting, plan: JobPlan) ->
 
 
 def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
-    """How long an epoch takes, whichever of the batches come first: their mean."""
+    """Mean length of an epoch over the batches that may come first."""
     whole_s = 0.0
     for first in (turn * count // turns for turn in range(turns)):
         shifted = replace(
@@ -326,7 +326,7 @@ def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
 
 
 def first_batch_s(workload: Workload) -> float:
-    """What an epoch's first wait takes beyond a usual one, at the run's own setting.
+    """Excess of an epoch's first wait over a usual one, at the run's own setting.
 
     Without the start of workers.
     """

@@ -38,7 +38,7 @@ def student_t(share: float, degrees: float) -> float:
 
 
 def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate | None:
-    """How much faster the second setting is, from pairs measured one after the other.
+    """Gain of the second setting, from pairs measured one after the other.
 
     Each pair shares what the machine was like then, so the logarithms of their ratios
     are averaged, and their spread is that of the noise alone: a t interval on them.
@@ -324,7 +324,7 @@ READINGS = 2 * BLOCKS
 
 LEAST_GROWTH_BYTES = 2**24
 LEAST_GROWTH_SHARE = 0.01
-"""Of the level: growth below both is the allocator's own."""
+"""Share of the level: growth below both is the allocator's own."""
 
 _EVEN = 0.25
 """Each block grows by this share of the mean at least: a pool that only reaches its
@@ -387,7 +387,7 @@ def find_growth(
 
 
 def count_missing_readings(iterations: npt.ArrayLike) -> int:
-    """How many more readings are needed before growth is distinguished from warm-up."""
+    """Number of readings still needed to distinguish growth from warm-up."""
     behind = len(_behind_warm_up(iterations, iterations).iterations)
     return max(READINGS - behind, 0)
 

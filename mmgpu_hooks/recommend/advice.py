@@ -1,4 +1,4 @@
-"""What else would help, with the evidence for it: said, never applied."""
+"""Advice on what else would help, with the evidence for it: said, never applied."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHEAPER = {
     'RandomResize': 'images stored at the largest size they are trained at',
     'RandomChoiceResize': 'images stored at the largest size they are trained at',
 }
-"""By class name; a change of augmentation changes what is trained."""
+"""Cheaper ways by class name; another augmentation changes what is trained."""
 
 
 _AMP = 'AmpOptimWrapper'
@@ -101,7 +101,7 @@ def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[str]:
 
 
 def _advise_loading(run: Run) -> Iterator[str]:
-    """What makes a batch cheaper: the costliest transform, waiting less."""
+    """Advice that makes a batch cheaper: the costliest transform, waiting less."""
     loader = run.loader
     if loader is not None and loader.transforms:
         costliest = loader.transforms[0]

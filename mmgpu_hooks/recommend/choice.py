@@ -45,7 +45,7 @@ rest is left to batches of unusual size, the page cache and other programs."""
 _MIB, _GIB = 2**20, 2**30
 
 ONE_THREAD = 0
-"""Of ``opencv_num_threads``: OpenCV's sequential mode, and MMEngine's default."""
+"""Value of ``opencv_num_threads``: OpenCV's sequential mode, MMEngine's default."""
 
 SAME_SPEED = 0.02
 """Settings this close to the best are equal, and the one with fewer workers wins."""
@@ -154,7 +154,7 @@ def _list_needs(run: Run, prefetch: int) -> Iterator[_Need]:
 
 @dataclass(frozen=True)
 class Gain:
-    """What a setting saves of a job, over what the job would take: 0.1 is a tenth."""
+    """Saving of a setting, over what the job would take: 0.1 is a tenth."""
 
     share: float
     low: float
@@ -178,7 +178,7 @@ class Job:
     beside: LiveLoader | None = None
     """A loader whose workers live on meanwhile."""
     freed: WorkerThreads | None = None
-    """Those of the run, where the workload is that of one thread of OpenCV each."""
+    """Threads of the run, where the workload is that of one thread of OpenCV each."""
     threads_save: float = 0.0
     """Share of a batch's CPU that this saves."""
 
@@ -210,11 +210,11 @@ class Job:
 
     @cached_property
     def cap(self) -> WorkerCap:
-        """What the host carries, with as many batches ahead as now or usual."""
+        """Workers that the host carries, with as many batches ahead as now or usual."""
         return self.cap_with(max(self.old.prefetch_factor, DEFAULT_PREFETCH))
 
     def cap_with(self, prefetch_factor: int) -> WorkerCap:
-        """What the host carries with so many batches ahead."""
+        """Workers that the host carries with so many batches ahead."""
         return cap_workers(self.run, prefetch_factor, self.beside)
 
     @property
@@ -229,11 +229,11 @@ class Job:
         return replace(self, workload=alone)
 
     def total_s(self, setting: LoaderSetting) -> float:
-        """What the job would take."""
+        """Predicted seconds of the whole job."""
         return estimate_job_s(self.workload, setting, self.plan)
 
     def iter_s(self, setting: LoaderSetting) -> float:
-        """What a steady iteration would take."""
+        """Predicted seconds of a steady iteration."""
         return estimate_iter_s(
             self.workload, setting.num_workers, setting.prefetch_factor
         )
@@ -297,7 +297,7 @@ def _free_threads(job: Job) -> Job | None:
 
 
 def _confirm(job: Job, proposed: Decision) -> Decision:
-    """What is proposed, or the job's own setting and why."""
+    """Return what is proposed, or the job's own setting and why."""
     gain, quiet = proposed.gain, job.without_other_load
     assert gain is not None
     then = proposed.job.without_other_load
@@ -373,7 +373,7 @@ def _cpu_share(candidate: Candidate) -> float:
 
 
 def most_gain(job: Job, setting: LoaderSetting) -> float:
-    """What any other setting could save of the job, at most.
+    """Most that any other setting could save of the job.
 
     With workers, what data that costs nothing would save. Without, nothing is fetched
     and no worker is started, which can be less.
@@ -393,7 +393,7 @@ def read_setting(run: Run) -> LoaderSetting:
 
 
 def count_starts(run: Run) -> int:
-    """How often the loader starts over, as far as known.
+    """Number of times that the loader starts over, as far as known.
 
     A loop that counts iterations says nothing of its epochs, so only what was seen
     counts.

@@ -48,7 +48,7 @@ NICE_KEY = 'default_hooks.gpu_efficiency.worker_nice'
 """Where ``mmgpu enable`` puts the hook."""
 
 NICE = 10
-"""Of niced workers: a tenth of the weight, which starves nothing."""
+"""Niceness of niced workers: a tenth of the weight, which starves nothing."""
 
 _AT_HAND = 'In steady iterations data is at hand when it is needed.'
 _STALLS = 'The waits are not those of a loader that cannot keep up.'

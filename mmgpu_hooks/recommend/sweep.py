@@ -1,4 +1,4 @@
-"""What the trials of a sweep show: rows of figures, and the best.
+"""Results of the trials of a sweep: rows of figures, and the best.
 
 Each trial left the evidence of a run; its row holds what the table and CSV say of it.
 """
@@ -28,7 +28,7 @@ KNOWN_WITHIN = 0.03
 """The iteration time is known well enough when its interval is within this share."""
 
 LEAST_INTERVALS = 3
-"""Of a trial whose time is up; its interval of confidence is then a wide one."""
+"""Fewest intervals of a trial whose time is up; its interval is then a wide one."""
 
 
 def estimate_iter(run: Run | None, warm_up: int) -> Estimate | None:

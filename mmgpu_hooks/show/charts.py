@@ -83,7 +83,7 @@ _STYLE: dict[str, Any] = {
     'legend.labelcolor': _FAINT,
 }
 _POINTS = 400
-"""Of a timeline; more than the page's width can show."""
+"""Points of a timeline; more than the page's width can show."""
 _CUT = 4.0
 """Times the 99th percentile: a stall beyond is cut off and its height written."""
 

@@ -27,7 +27,7 @@ _NAMES = {
     **{f'{part}_s': name for part, name in PART_NAMES.items()},
 }
 _LEAST_SHARE = 0.0005
-"""Of an iteration: a part below it in both runs is not worth a line."""
+"""Share of an iteration: a part below it in both runs is not worth a line."""
 
 
 def _show_mean(mean: Estimate | None) -> str:
@@ -48,7 +48,7 @@ _FIGURES: Sequence[TableColumn] = (
 
 
 def describe_compare(comparison: RunComparison) -> list[Section]:
-    """Which run is slower and by how much, part by part; what else differs."""
+    """Sections that say which run is slower, part by part, and what else differs."""
     iteration, _, *parts = comparison.figures
     least_s = _LEAST_SHARE * _largest(iteration)
     notable = [part for part in parts if _largest(part) > least_s]

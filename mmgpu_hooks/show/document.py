@@ -37,7 +37,7 @@ class KeyFigure(NamedTuple):
 
 
 SIGNS = {'problem': '!', 'notice': '-', 'ok': '+', 'unknown': '?'}
-"""Of the levels of an item."""
+"""Signs of the levels of an item."""
 _WORDS = ('', 'limited by', '9 times in 10')
 """Headings of columns with words."""
 
@@ -66,7 +66,7 @@ class Item:
     text: str
     title: str = ''
     basis: str = ''
-    """What it rests on, in small print."""
+    """Source of the item, in small print."""
     level: str = ''
     """A key of :data:`SIGNS`; empty without a judgement."""
 

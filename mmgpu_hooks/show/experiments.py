@@ -236,7 +236,7 @@ def _cut_left(text: str, most: int) -> str:
 
 
 def _verify_sentences(measured: Verification) -> Iterator[str]:
-    """What was measured and predicted; the gain over whole epochs, with their starts,
+    """Sentences on what was measured and predicted; the gain over whole epochs, too,
     where those were measured."""
     predicted, gain = measured.predicted_gain, measured.gain
     of_which = 'config'
@@ -320,7 +320,7 @@ _TENSOR_CORES = (7, 0)
 
 
 def describe_profile(profile: Profile) -> list[Section]:
-    """What decides, the parts of a step, the modules, the settings of torch."""
+    """Sections of a profile: what decides, the parts of a step, the modules, flags."""
     whole_s = sum(profile.parts.values())
 
     tables = [

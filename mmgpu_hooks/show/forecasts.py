@@ -236,7 +236,7 @@ def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
 
 
 def _describe_card(card: CardFit | None) -> list[Fact]:
-    """What fits by the estimate, and what is safe."""
+    """Batch sizes that fit by the estimate, and that are safe."""
     if card is None:
         return []
     text = 'unknown, see below'

@@ -17,7 +17,7 @@ from mmgpu_hooks.show.terminal import render
 from mmgpu_hooks.show.text import shell_path
 
 MOST_LINES = 25
-"""Of an answer without details."""
+"""Lines of an answer without details."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ _HOOKS_NAMED = 3
 _SHOWN = 12
 """Rows at most: transforms, saves."""
 _SHOWN_SHARE = 0.0005
-"""Of the run: a part that took less is not worth a line."""
+"""Share of the run: a part that took less is not worth a line."""
 _USUAL_WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 _LOADER: Sequence[TableColumn] = (
@@ -229,7 +229,7 @@ def _loader_section(run: Run) -> Section:
 
 
 def _saves_section(run: Run) -> Section:
-    """How long saves took and waited, the longest first."""
+    """Table of the saves and their waits, the longest first."""
     if not run.saves and not run.save_records:
         return Section('Checkpoint saves', 'saves', ['No checkpoint was saved.'])
     whole = format_seconds(run.ledger_s.get('checkpoint_save'))

@@ -16,7 +16,7 @@ from mmgpu_hooks.show.charts import LIGHT, WIDTH, Chart, Scale, scale_seconds
 
 
 class _LineStyle(NamedTuple):
-    """How a line looks: no two differ by colour alone."""
+    """Look of a line: no two differ by colour alone."""
 
     role: str
     """Role of its colour."""

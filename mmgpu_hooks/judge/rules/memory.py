@@ -21,7 +21,7 @@ from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.judged import Estimate, Finding
 
 _FATAL = 1.0
-"""What a run that ends before its time loses, as a share of it."""
+"""Loss of a run that ends before its time, as a share of it."""
 
 
 @rule('MG401', 'Memory of the host grows', 'memory_bound')
