@@ -60,7 +60,8 @@ def choose_batch_size(decision: Decision, memory: CardMemory) -> BatchSizeChoice
     if fit is None:
         return BatchSizeChoice(f'The batch size stays as it is. {memory.why_unknown}')
     if old is None:
-        return BatchSizeChoice('The batch size stays as it is, and is unknown.')
+        said = 'The batch size stays as it is. That of the run was not recorded.'
+        return BatchSizeChoice(said)
     try:
         limit = _find_limit(job, fit)
     except NoPredictionError as error:
