@@ -38,6 +38,7 @@ START_TOLERANCE_S = 300.0
 _WAITING_HOOK = 'SyncBuffersHook'
 """It talks to all ranks: the others wait for the slowest in there."""
 
+
 class _OwnPart(NamedTuple):
     """A part of the time ledger that no other rank makes longer."""
 
@@ -150,9 +151,7 @@ def read_ranks(first: Run, others: Sequence[Path]) -> JudgedRank:
     return choose_judged(compare_ranks(first, runs[1:], notes), runs)
 
 
-def choose_judged(
-    ranks: RanksSummary | None, runs: Sequence[Run]
-) -> JudgedRank:
+def choose_judged(ranks: RanksSummary | None, runs: Sequence[Run]) -> JudgedRank:
     """Choose the rank that is judged for the whole run.
 
     Args:

@@ -123,9 +123,7 @@ class Unequal(NamedTuple):
     after: Any
 
 
-def find_unequal(
-    old: Run, new: Run, fields: Mapping[str, str]
-) -> Iterator[Unequal]:
+def find_unequal(old: Run, new: Run, fields: Mapping[str, str]) -> Iterator[Unequal]:
     """Find what is known of both runs and not the same.
 
     Args:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from mmgpu_hooks.judge import thresholds
@@ -166,21 +167,7 @@ def judge_save(
     cause = _find_cause(held_s, min(gross_s, save.run_delay_s), usual_s)
     is_slow = bool(cause) or is_delay(gross_s, usual_s, thresholds.ODD_SAVE)
     sentence += f'{format_seconds(usual_s)} uncontended ({usual.basis}).'
-    if is_slow:
-        said = [
-            f'{format_seconds(held_s[name])} {DELAY_CAUSES[name].why}'
-            f'{_figures(name, save, host)}'
-            for name in sorted(held_s, key=lambda name: (name != cause, -held_s[name]))
-            if name == cause or held_s[name] >= NAMED_SHARE * gross_s
-        ]
-        said += [] if cause else ['it is unknown, as no cause is proven for enough']
-        sentence += (
-            f' What held it: {"; ".join(said)}. Training stood still '
-            f'{format_seconds(gross_s)} longer (gross); less what workers won back '
-            f'(net): {format_seconds(net_s)}.'
-        )
-        sentence += f' {DELAY_CAUSES[cause].cure}' if cause else ''
-    return SaveJudgement(
+    judged = SaveJudgement(
         is_slow=is_slow,
         cause=cause,
         uncontended_s=usual_s,
@@ -188,6 +175,30 @@ def judge_save(
         net_delay_s=net_s,
         sentence=sentence,
         held_s=held_s,
+    )
+    if not is_slow:
+        return judged
+    return replace(judged, sentence=sentence + _phrase_delay(judged, save, host))
+
+
+def _phrase_delay(judged: SaveJudgement, save: SaveRecord, host: HostLimits) -> str:
+    """Say what held a slow save, what that cost, and what helps."""
+    gross_s, held_s = judged.gross_delay_s or 0.0, judged.held_s
+    said = [
+        f'{format_seconds(held_s[name])} {DELAY_CAUSES[name].why}'
+        f'{_figures(name, save, host)}'
+        for name in sorted(
+            held_s, key=lambda name: (name != judged.cause, -held_s[name])
+        )
+        if name == judged.cause or held_s[name] >= NAMED_SHARE * gross_s
+    ]
+    if judged.cause is None:
+        said.append('it is unknown, as no cause is proven for enough')
+    cure = '' if judged.cause is None else f' {DELAY_CAUSES[judged.cause].cure}'
+    return (
+        f' What held it: {"; ".join(said)}. Training stood still '
+        f'{format_seconds(gross_s)} longer (gross); less what workers won back '
+        f'(net): {format_seconds(judged.net_delay_s)}.{cure}'
     )
 
 
@@ -342,9 +353,7 @@ def _find_cause(
     return max(causes, key=causes.__getitem__, default=None)
 
 
-def is_delay(
-    delay_s: float, usual_s: float, least: thresholds.DelayThreshold
-) -> bool:
+def is_delay(delay_s: float, usual_s: float, least: thresholds.DelayThreshold) -> bool:
     """True if a delay reaches a threshold: in seconds, and over the usual length."""
     return delay_s >= max(least.least_s, least.ratio * usual_s)
 

@@ -48,6 +48,7 @@ _LEAST_COUNT = 8
 _USUAL_VARIATION = 0.3
 """Spread of the loading of a batch where it was not measured."""
 
+
 class _Bounded(NamedTuple):
     """A figure of a run, and the largest one that is possible."""
 

@@ -152,9 +152,7 @@ def _correct(
     """Correct the estimate by the peak of a run."""
     peak_bytes = measured.peak_bytes
     static = estimate.static.total_bytes
-    activations = _activations(
-        estimate.fit, estimate.image_size, measured.batch_size
-    )
+    activations = _activations(estimate.fit, estimate.image_size, measured.batch_size)
     if static is None or not activations:
         raise UserError('expected an estimate that --run can correct; it is unknown.')
     # gradients are dropped after a step, so they are gone while activations are most

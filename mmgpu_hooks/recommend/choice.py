@@ -183,7 +183,7 @@ class Job:
     """Share of a batch's CPU that this saves."""
 
     @cached_property
-    def old(self) -> Setting:
+    def old(self) -> LoaderSetting:
         """The run's own setting."""
         return read_setting(self.run)
 

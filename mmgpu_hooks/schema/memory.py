@@ -117,7 +117,7 @@ class MemoryEstimate:
     """``None`` when the model could not be run; a note says why."""
     activation_bytes: Mapping[int, Optional[int]] = field(default_factory=dict)
     """By batch size."""
-    peak_factors: PeakFactors = PeakFactors(1.0, 1.0)
+    peak_factors: PeakFactors = field(default=PeakFactors(1.0, 1.0))
     """Least and most that published peaks were of such a total."""
     notes: Tuple[str, ...] = ()
     card: Optional[CardFit] = None

@@ -31,7 +31,7 @@ _LEAST_SHARE = 0.0005
 
 
 def _show_mean(mean: Estimate | None) -> str:
-    return format_seconds(mean and mean.value)
+    return format_seconds(None if mean is None else mean.value)
 
 
 def _show_interval(difference: Estimate) -> str:

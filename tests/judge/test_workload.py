@@ -31,7 +31,6 @@ from mmgpu_hooks.schema.recorded import (
     IntervalRecord,
     LoaderSettings,
 )
-from mmgpu_hooks.schema.run import RunEvidence
 
 
 def fitted(**fields: Any) -> Workload:

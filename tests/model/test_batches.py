@@ -34,7 +34,9 @@ def test_nine_in_ten_truths_are_inside(sizes):
     inside = 0
     for _ in range(200):
         noisy = [
-            MeasuredPeak(point.batch_size, round(point.peak_bytes * draw.gauss(1, 0.02)))
+            MeasuredPeak(
+                point.batch_size, round(point.peak_bytes * draw.gauss(1, 0.02))
+            )
             for point in points_of(*sizes)
         ]
         truth = points_of(24)[0].peak_bytes * draw.gauss(1, 0.02)

@@ -57,7 +57,7 @@ def test_never_beyond_the_memory_that_is_safe(gib, size):
 
 
 def test_a_batch_size_that_was_not_recorded_stays():
-    loader = make_loader(4, persistent_workers=True, prefetch_factor=2)
+    loader = make_loader(4, batch_size=None, persistent_workers=True)
     found = recommend(make_pooled(day=31, run={'loader': loader}), *two_sizes())
     said = 'The batch size stays as it is. That of the run was not recorded.'
     assert found.batch_size == (said,)

@@ -92,9 +92,7 @@ def judge_histories(run: Run) -> Finding | None:
     page on slow saves (``docs/en/slow-saves.md``) has one of six lines. Log lines need
     no more values than the largest ``window_size`` of ``log_processor``.
     """
-    known = [
-        save for save in run.save_records if save.bytes and save.message_hub_bytes
-    ]
+    known = [save for save in run.save_records if save.bytes and save.message_hub_bytes]
     if not known:
         return None
     first, last = known[0], known[-1]
