@@ -16,7 +16,7 @@ from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
 from mmgpu_hooks.experiment.save_bench import plan_blocks
 from mmgpu_hooks.experiment.trial import Progress, read_trial_run
 from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
-from mmgpu_hooks.recommend.policy import TRAIN_KEY
+from mmgpu_hooks.recommend.policy import KEY
 from mmgpu_hooks.recommend.sweep import (
     choose_best,
     complete_row,
@@ -169,7 +169,7 @@ class SweepPlan(Plan):
             'pin_memory': setting.pin_memory,
         }
         asked: dict[str, Any] = {
-            f'{TRAIN_KEY}{key}': v for key, v in named.items() if v is not None
+            f'{KEY}{key}': v for key, v in named.items() if v is not None
         }
         if setting.amp is not None:
             asked[OPTIMIZER_KEY] = AMP_WRAPPER if setting.amp else PLAIN_WRAPPER

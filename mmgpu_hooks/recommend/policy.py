@@ -39,10 +39,10 @@ from mmgpu_hooks.schema.judged import (
     ValidationOutlook,
 )
 
-TRAIN_KEY = 'train_dataloader.'
-WORKERS_KEY = f'{TRAIN_KEY}num_workers'
-PERSISTENT_KEY = f'{TRAIN_KEY}persistent_workers'
-BATCH_KEY = f'{TRAIN_KEY}batch_size'
+KEY = 'train_dataloader.'
+WORKERS_KEY = f'{KEY}num_workers'
+PERSISTENT_KEY = f'{KEY}persistent_workers'
+BATCH_KEY = f'{KEY}batch_size'
 VALIDATION_KEY = 'val_dataloader.'
 NICE_KEY = 'default_hooks.gpu_efficiency.worker_nice'
 """Where ``mmgpu enable`` puts the hook."""
@@ -146,7 +146,7 @@ def _list_changes(decision: Decision, why_batch: str = '') -> Iterator[Change]:
     if new.num_workers != old.num_workers:
         why = _why_workers(decision)
         yield change(WORKERS_KEY, old.num_workers, new.num_workers, why)
-    key, prefetch = f'{TRAIN_KEY}prefetch_factor', run.run.loader.prefetch_factor
+    key, prefetch = f'{KEY}prefetch_factor', run.run.loader.prefetch_factor
     if not new.num_workers and old.num_workers and prefetch is not None:
         why = _Why('there are no workers to make batches ahead')
         yield change(key, prefetch, None, why)
@@ -438,16 +438,16 @@ def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | Non
     changes = {
         change.key: change.new
         for change in recommendation.changes
-        if change.key.startswith(TRAIN_KEY) or change.key == THREADS_KEY
+        if change.key.startswith(KEY) or change.key == THREADS_KEY
     }
     if not changes:
         return None
-    live = {TRAIN_KEY + name: getattr(loader, name) for name in _LIVE}
+    live = {KEY + name: getattr(loader, name) for name in _LIVE}
     if THREADS_KEY in changes and run.loader is not None:
         live[THREADS_KEY] = run.loader.opencv_threads
     if not loader.num_workers:
         # a default of older PyTorch, that no worker is there to use
-        del live[f'{TRAIN_KEY}prefetch_factor']
+        del live[f'{KEY}prefetch_factor']
     before = {key: value for key, value in live.items() if value is not None}
     return SettingPair(before, {**before, **changes})
 

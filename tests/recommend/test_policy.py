@@ -21,7 +21,7 @@ from mmgpu_hooks.model.prediction import JobPlan, LoaderSetting
 from mmgpu_hooks.model.workload import Cost
 from mmgpu_hooks.recommend.choice import Job, count_starts, most_gain
 from mmgpu_hooks.recommend.policy import (
-    TRAIN_KEY,
+    KEY,
     pair_settings,
     recommend_settings,
     sum_predicted_gain,
@@ -292,7 +292,7 @@ def of_loader(**changes: object) -> Recommendation:
     """What is said of the train loader, whatever the run."""
     return Recommendation(
         tuple(
-            Change(TRAIN_KEY + name, 1, new, 'it helps', 'high', predicted_iter_s=0.2)
+            Change(KEY + name, 1, new, 'it helps', 'high', predicted_iter_s=0.2)
             for name, new in changes.items()
         )
     )
@@ -320,9 +320,9 @@ ALONE = {'num_workers': 0, 'prefetch_factor': None, 'persistent_workers': False}
 def test_what_ran_is_trained_again_with_the_changes(settings, changes, after):
     run = Run(make_evidence(run=make_run(loader=settings)))
     before, wanted = pair_settings(run, of_loader(**changes))
-    assert before[TRAIN_KEY + 'num_workers'] == settings.num_workers
+    assert before[KEY + 'num_workers'] == settings.num_workers
     after = {'pin_memory': False, **after}
-    assert wanted == {TRAIN_KEY + name: value for name, value in after.items()}
+    assert wanted == {KEY + name: value for name, value in after.items()}
 
 
 def test_nothing_recommended_of_the_train_loader_is_nothing_to_train():
@@ -334,10 +334,10 @@ def test_nothing_recommended_of_the_train_loader_is_nothing_to_train():
 def test_the_predicted_gain_is_in_images_per_second():
     run = Run(make_evidence()).altered(iter_s=0.3)
     assert sum_predicted_gain(run, of_loader(num_workers=3)) == pytest.approx(0.5)
-    key = TRAIN_KEY + 'batch_size'
+    key = KEY + 'batch_size'
     twice = Change(key, 4, 8, 'it fits', 'high', predicted_iter_s=0.4)
     assert sum_predicted_gain(run, Recommendation((twice,))) == pytest.approx(0.5)
-    key = TRAIN_KEY + 'pin_memory'
+    key = KEY + 'pin_memory'
     silent = Recommendation((Change(key, False, True, 'x', 'low'),))
     assert sum_predicted_gain(run, silent) is None
 
