@@ -63,7 +63,6 @@ from benchmarks.planted_by_others import OTHERS, PlantedByOthers, Step
 from benchmarks.toy import HOOK, OneWeight, Sized, build_runner
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.schema.judged import Prediction
 
@@ -450,9 +449,10 @@ def judge_trials(trials: Sequence[dict[str, Any]]) -> list[Case]:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder, 'gpu_efficiency.jsonl')
                 path.write_text('\n'.join(run['evidence']) + '\n')
-                workload: Any = fit_workload(Run.read(path))
-            if hasattr(workload, 'reason'):
-                say(f'not predicted from {name}: {workload.reason}')
+                recorded = Run.read(path)
+                workload = recorded.workload
+            if workload is None:
+                say(f'not predicted from {name}: {recorded.why_no_workload}')
                 continue
             for setting, measured_s in truths.items():
                 if setting != tuple(run['setting']):

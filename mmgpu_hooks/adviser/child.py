@@ -58,7 +58,7 @@ def advise_on_run(evidence: Path) -> RunAdvice:
     Raises:
         EvidenceError: If it cannot be read.
     """
-    run, _ = choose_rank(evidence, Run.read(evidence))
+    run = choose_rank(evidence, Run.read(evidence)).run
     found = with_save_cures(recommend_settings(run), run)
     nice: int | None = None
     if run.run.hook_added_by is not None:

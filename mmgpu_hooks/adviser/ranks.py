@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mmgpu_hooks.judge.ranks import read_ranks
+from mmgpu_hooks.judge.ranks import JudgedRank, read_ranks
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.schema.run_folder import find_other_ranks
 
 _MOST_BYTES = 64 * 2**20
 """Evidence of the other ranks that is read; more is left to ``mmgpu recommend``."""
 
 
-def choose_rank(evidence: Path, first: Run) -> tuple[Run, RanksSummary | None]:
+def choose_rank(evidence: Path, first: Run) -> JudgedRank:
     """Choose as :func:`mmgpu_hooks.judge.ranks.choose_judged` does.
 
     Args:
@@ -29,5 +28,5 @@ def choose_rank(evidence: Path, first: Run) -> tuple[Run, RanksSummary | None]:
     """
     paths = find_other_ranks(evidence)
     if sum(path.stat().st_size for path in paths) > _MOST_BYTES:
-        return first, None
+        return JudgedRank(first, None)
     return read_ranks(first, paths)

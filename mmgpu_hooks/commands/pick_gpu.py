@@ -15,7 +15,7 @@ from mmgpu_hooks.commands.programs import become
 from mmgpu_hooks.experiment.card_locks import lock_cards, read_locks
 from mmgpu_hooks.experiment.cards import VARIABLE, Card, judge_cards, read_cards
 from mmgpu_hooks.schema.figures import format_bytes, format_pct, plural
-from mmgpu_hooks.show.document import Column, Section, tabulate
+from mmgpu_hooks.show.document import Section, TableColumn, tabulate
 
 _POLL_S = 2.0
 """Seconds between two readings while waiting."""
@@ -101,13 +101,17 @@ def _describe_shortage(cards: Sequence[Card], count: int) -> str:
 
 def _print_table(cards: Sequence[Card], picked: Container[Card]) -> None:
     cards = sorted(cards, key=lambda card: card.index)
-    columns: Sequence[Column] = (
-        ('GPU', 'index', str),
-        ('name', 'name', str),
-        ('free', 'free_bytes', lambda size: format_bytes(size or None)),
-        ('of', 'total_bytes', lambda size: format_bytes(size or None)),
-        ('busy', 'util_pct', format_pct),
-        ('', '', lambda card: 'picked' if card in picked else card.reason or 'free'),
+
+    def name_state(card: Card) -> str:
+        return 'picked' if card in picked else card.reason or 'free'
+
+    columns: Sequence[TableColumn] = (
+        TableColumn('GPU', 'index', str),
+        TableColumn('name', 'name', str),
+        TableColumn('free', 'free_bytes', lambda size: format_bytes(size or None)),
+        TableColumn('of', 'total_bytes', lambda size: format_bytes(size or None)),
+        TableColumn('busy', 'util_pct', format_pct),
+        TableColumn('', '', name_state),
     )
     strong = [n for n, card in enumerate(cards) if card in picked]
     table = tabulate(cards, columns, texts=2, strong=strong)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer
@@ -13,11 +13,14 @@ from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.model.workload import Workload, at_batch_size
 from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH, cap_workers
-from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.errors import NoPredictionError, UserError
 from mmgpu_hooks.schema.figures import plural
-from mmgpu_hooks.schema.judged import NoPrediction
-from mmgpu_hooks.show import forecasts as show
-from mmgpu_hooks.show.document import to_json
+from mmgpu_hooks.show.forecasts import (
+    Forecast,
+    describe_forecast,
+    forecast_memory,
+    render_forecast_json,
+)
 
 
 @options.command('predict', '0 predicted')
@@ -45,32 +48,33 @@ def predict(
         raise UserError(run.why_no_workload)
     asked = tuple(dict.fromkeys(batch_size))
     sizes = asked or (pool.workload.batch_size,)
-    sized = [at_batch_size(pool.workload, size) for size in sizes]
-    reasons = [one.reason for one in sized if isinstance(one, NoPrediction)]
-    if len(reasons) == len(sized):
+    sized, reasons = list[Workload](), list[str]()
+    for size in sizes:
+        try:
+            sized.append(at_batch_size(pool.workload, size))
+        except NoPredictionError as error:
+            reasons.append(str(error))
+    if not sized:
         raise UserError(' '.join([reasons[0], *said]))
     notes = [*said, *reasons]
     carried = cap_workers(run)
     if max(num_workers) > carried.workers:
         most = plural(carried.workers, 'worker')
         notes.append(f'More than {most} may be too many here: {carried.reason}.')
-    if len(run_folders) > 1 and isinstance(pool.memory, NoPrediction):
-        notes.append(pool.memory.reason)
-    answer: dict[str, Any] = {
-        'run': run.path,
-        'status': run.status,
-        'workload': pool.workload,
-        'predictions': [
-            predict_setting(one, workers, max(one.prefetch_factor, DEFAULT_PREFETCH))
-            for one in sized
-            if isinstance(one, Workload)
-            for workers in sorted({*num_workers, one.num_workers})
-        ],
-        'notes': notes,
-    }
+    if len(run_folders) > 1 and pool.memory.fit is None:
+        notes.append(pool.memory.why_unknown)
+    predictions = [
+        predict_setting(
+            workload, workers, max(workload.prefetch_factor, DEFAULT_PREFETCH)
+        )
+        for workload in sized
+        for workers in sorted({*num_workers, workload.num_workers})
+    ]
+    forecast = Forecast(run.path, run.status, pool.workload, predictions, notes)
     if len(run_folders) > 1:
-        answer |= {'fitted_runs': pool.fitted, 'memory': None}
-        if not isinstance(pool.memory, NoPrediction):
+        forecast = replace(forecast, fitted_runs=pool.fitted)
+        if pool.memory.fit is not None:
             card = find_card_room(pool.newest)
-            answer['memory'] = show.answer_memory(pool.memory, asked, card)
-    print_answer(answer, form, show.describe_forecast, lambda one: to_json(**one))
+            memory = forecast_memory(pool.memory.fit, asked, card)
+            forecast = replace(forecast, memory=memory)
+    print_answer(forecast, form, describe_forecast, render_forecast_json)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import click
@@ -18,6 +17,7 @@ from mmgpu_hooks.recommend.policy import VALIDATION_KEY, leave_out
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import RunFiles
 from mmgpu_hooks.show.recommendation import Answer, describe_answer, render_json
+from mmgpu_hooks.show.run_sections import describe_details
 from mmgpu_hooks.show.text import short_path
 
 
@@ -61,7 +61,8 @@ def recommend(
     judged, files = judge_runs(run_folders, allow_batch_size=allow_batch_size)
     answer = rewrite_judged(judged, files, target, config)
 
-    print_answer(answer, form, partial(describe_answer, details=details), render_json)
+    describe = describe_details if details else describe_answer
+    print_answer(answer, form, describe, render_json)
     if answer.error is not None:
         raise UserError(answer.error)
     return exit_codes.NO if check and answer.recommendation.changes else exit_codes.OK

@@ -86,7 +86,8 @@ def read_run(folder: Path) -> ReadRun:
         EvidenceError: If it has no evidence.
     """
     files, run = find_run(folder)
-    return ReadRun(files, *read_ranks(run, files.other_ranks))
+    judged = read_ranks(run, files.other_ranks)
+    return ReadRun(files, judged.run, judged.ranks)
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[ReadRun, RunPool, tuple[str, ...]]:

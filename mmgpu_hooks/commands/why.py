@@ -33,7 +33,7 @@ from mmgpu_hooks.schema.run_folder import (
     read_run_folder,
     read_start_time,
 )
-from mmgpu_hooks.show.document import Section, to_json
+from mmgpu_hooks.show.document import Fact, Section, to_json
 from mmgpu_hooks.show.text import shell_path, short_path
 
 _MOST_LETTERS = 240
@@ -278,22 +278,28 @@ def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
 def _describe(answer: Why) -> list[Section]:
     """What happened, its proof, its cause, and what to do."""
     proof = [
-        (f'line {one.line}' if one.line else one.source, one.text[:_MOST_LETTERS])
-        for one in answer.proof
+        Fact(
+            f'line {proof.line}' if proof.line else proof.source,
+            proof.text[:_MOST_LETTERS],
+        )
+        for proof in answer.proof
     ]
     cause = None
     if answer.cause is not None:
         sure = '' if answer.cause == answer.certainty else f' ({answer.certainty})'
         cause = f'{answer.cause}{sure}    mmgpu explain {answer.cause}'
-    steps = [('' if index else 'Do', text) for index, text in enumerate(answer.do)]
+    steps = [Fact('' if index else 'Do', text) for index, text in enumerate(answer.do)]
     began = f', started {answer.started}' if answer.started else ''
     facts = [
-        ('Cause', cause),
-        ('Rank', answer.rank),
-        ('Sample', answer.sample),
-        ('Run', f'{Path(answer.run).name}{began}' if answer.run else None),
+        Fact('Cause', cause),
+        Fact('Rank', answer.rank),
+        Fact('Sample', answer.sample),
+        Fact('Run', f'{Path(answer.run).name}{began}' if answer.run else None),
         *steps,
-        *(('' if index else 'Also', text) for index, text in enumerate(answer.notes)),
+        *(
+            Fact('' if index else 'Also', text)
+            for index, text in enumerate(answer.notes)
+        ),
     ]
     title = f'{_STATES.get(answer.state, "Unknown")}: {answer.sentence}'
     return [Section(title, facts=proof), Section(facts=facts)]

@@ -22,7 +22,7 @@ from mmgpu_hooks.recommend.sweep import (
     complete_row,
     estimate_iter,
     fit_memory,
-    is_settled,
+    is_iter_settled,
 )
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
@@ -205,7 +205,7 @@ class SweepPlan(Plan):
         iter_s = estimate_iter(read_trial_run(progress.folder), warm_up)
         passed_s = progress.seconds - (progress.first_block_s or 0.0)
         is_late = iter_s is not None and passed_s >= self.measure_s
-        if is_settled(iter_s) or is_late:
+        if is_iter_settled(iter_s) or is_late:
             return 0
         seconds = progress.blocks[-1].seconds
         interval_s = math.fsum(seconds) / len(seconds) * interval

@@ -29,7 +29,7 @@ class BatchSizes:
 
     count: int
     late: int
-    """How many of them were new in the second half of the intervals."""
+    """Sizes that were new in the second half of the intervals."""
     is_all: bool
     """False if counting ended since there were so many."""
     is_fixed: bool

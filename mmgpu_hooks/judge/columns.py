@@ -79,7 +79,7 @@ class Intervals:
         return self.take(np.arange(count, max(len(self), count)))
 
     def calm(self) -> Mask:
-        """Which intervals are plain training: no validation, no save."""
+        """Mask of the intervals of plain training: no validation, no save."""
         busy_s = filled(self.column('ledger_s', 'validation'))
         busy_s += filled(self.column('ledger_s', 'checkpoint_save'))
         return np.equal(busy_s, 0.0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,18 +17,13 @@ from mmgpu_hooks.judge.columns import (
     Intervals,
     average,
     count_all,
-    largest,
     quiet,
-    sum_known,
     total,
 )
-from mmgpu_hooks.schema.recorded import SaveRecord, ValidationRecord
-
-if TYPE_CHECKING:
-    from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema.recorded import RunRecord, SaveRecord, ValidationRecord
 
 START_CPU_SHARE = 0.65
-"""Of the time in which workers are started, and those of the epoch before are ended:
+"""Share of the time in which workers are started, and those before are ended:
 to fork is CPU and to join is waiting; 0.5 to 0.8 were seen."""
 
 CALM_ITERATIONS = 20
@@ -48,7 +43,7 @@ class TrainingCpu(NamedTuple):
     """CPU of plain training; ``None`` is unknown."""
 
     main_s: float | None = None
-    """Of the training process per iteration, its waits' part left out."""
+    """CPU of the training process per iteration, its waits' part left out."""
     main_delay_s: float | None = None
     """Its main thread's wait for cores per iteration."""
     process_cores: float | None = None
@@ -60,8 +55,50 @@ class TrainingCpu(NamedTuple):
     """Why there are no figures."""
 
 
+@dataclass(frozen=True)
+class CpuEvidence:
+    """All of one rank's evidence that says who used the CPU."""
+
+    run: RunRecord
+    steady: Intervals
+    saves: Sequence[SaveRecord]
+    validations: Sequence[ValidationRecord]
+    worker_cpu_s: float | None
+    """CPU of all workers of the train loader per batch; ``None`` is unknown."""
+    iter_s: float | None
+
+    @property
+    def batch_cpu_s(self) -> float:
+        """CPU of the workers per batch: 0 without workers, NaN where it is unknown."""
+        if self.run.loader.num_workers == 0:
+            return 0.0
+        return _NAN if self.worker_cpu_s is None else self.worker_cpu_s
+
+
+@dataclass(frozen=True)
+class CpuUse:
+    """CPU in seconds that was used while training stood still; NaN is unknown."""
+
+    process_s: float = 0.0
+    """CPU of the training process."""
+    main_delay_s: float = 0.0
+    """Wait of its main thread for a core."""
+    workers_s: float = 0.0
+    """CPU of the train loader's workers."""
+    host_s: float = 0.0
+    """CPU of all on the host."""
+
+    def __add__(self, other: CpuUse) -> CpuUse:
+        return CpuUse(
+            process_s=self.process_s + other.process_s,
+            main_delay_s=self.main_delay_s + other.main_delay_s,
+            workers_s=self.workers_s + other.workers_s,
+            host_s=self.host_s + other.host_s,
+        )
+
+
 @quiet
-def find_cpu(run: Run) -> TrainingCpu:
+def find_cpu(rank: CpuEvidence, others: Sequence[CpuEvidence] = ()) -> TrainingCpu:
     """CPU of plain training.
 
     The process of a save and the workers of a validation would pass for the step and
@@ -69,114 +106,145 @@ def find_cpu(run: Run) -> TrainingCpu:
     too few, as in short epochs that end with both, all intervals are, less what saves
     and validations themselves recorded: their mean use by the second, times their
     seconds in the ledger.
+
+    Args:
+        rank: The one that is asked about.
+        others: The other ranks of the run that were read, on any host.
     """
-    steady, aside_s, used = run.steady, 0.0, np.zeros(4)
-    chosen = steady.where(steady.calm())
-    if count_all(chosen.column('iterations')) < CALM_ITERATIONS:
-        chosen = steady
-        saves_s = total(steady.column('ledger_s', 'checkpoint_save'))
-        validations_s = total(steady.column('ledger_s', 'validation'))
-        used = _use(run.save_records, saves_s) + _use(run.validations, validations_s)
-        aside_s = saves_s + validations_s
-    return _subtract(run, chosen, used, aside_s)
+    steady = rank.steady
+    calm = steady.where(steady.calm())
+    if count_all(calm.column('iterations')) >= CALM_ITERATIONS:
+        return _subtract(rank, others, calm, CpuUse(), 0.0)
+    saves_s = total(steady.column('ledger_s', 'checkpoint_save'))
+    validations_s = total(steady.column('ledger_s', 'validation'))
+    used = _use_at_rate(rank.saves, saves_s)
+    used += _use_at_rate(rank.validations, validations_s)
+    return _subtract(rank, others, steady, used, saves_s + validations_s)
 
 
-def _subtract(run: Run, some: Intervals, used: Column, aside_s: float) -> TrainingCpu:
-    """Figures of some intervals, less what was used aside in so many seconds."""
-    column, logical = some.column, run.run.host.logical_cpus or _NAN
+def _subtract(
+    rank: CpuEvidence,
+    others: Sequence[CpuEvidence],
+    some: Intervals,
+    used: CpuUse,
+    aside_s: float,
+) -> TrainingCpu:
+    """CPU per iteration over some intervals, less that of saves and validations.
+
+    Args:
+        rank: The one that is asked about.
+        others: The other ranks of the run.
+        some: Intervals of the rank.
+        used: By saves and validations in these intervals.
+        aside_s: What these took.
+    """
+    column, logical = some.column, rank.run.host.logical_cpus or _NAN
     iterations = count_all(column('iterations')) or _NAN
     whole_s = total(column('duration_s'))
     seconds = max(whole_s - aside_s, 0.0) or _NAN
-    process_s = max(float(column('process_cpu_s').sum() - used[0]), 0.0)
+    process_s = max(float(column('process_cpu_s').sum() - used.process_s), 0.0)
     # a wait for cores within saves and validations would pass for one of the step, and
     # starts of workers are no iterations: they have their part of it by their time
     share = max(1.0 - total(column('ledger_s', 'startup')) / seconds, 0.0)
-    delay_s = share * float(column('process_run_delay_s').sum() - used[1])
+    delay_s = share * float(column('process_run_delay_s').sum() - used.main_delay_s)
     main_s = process_s - float(column('data_wait_cpu_s').sum()) - _start_cpu_s(some)
     busy_pct = average(column('system_cpu_pct'), column('duration_s'))
     busy_s = _NAN if busy_pct is None else busy_pct / 100 * logical * whole_s
-    busy = float(np.clip((busy_s - used[3]) / seconds, 0.0, logical))
-    worker_s = 0.0 if run.run.loader.num_workers == 0 else run.worker_cpu_s
-    workers = _NAN if worker_s is None or not run.iter_s else worker_s / run.iter_s
-    if aside_s and worker_s is not None and not np.isnan(used[2]):
+    busy = float(np.clip((busy_s - used.host_s) / seconds, 0.0, logical))
+    worker_s = rank.batch_cpu_s
+    workers = worker_s / rank.iter_s if rank.iter_s else _NAN
+    if aside_s and not np.isnan(worker_s) and not np.isnan(used.workers_s):
         # batches made while training stood still were not made in these seconds
-        workers = max(worker_s * iterations - float(used[2]), 0.0) / seconds
+        workers = max(worker_s * iterations - used.workers_s, 0.0) / seconds
     cores = process_s / seconds
-    external, why = busy - cores - workers, None
-    if run.run.host.ranks > 1:
+    external = ExternalCores(_known(busy - cores - workers))
+    if rank.run.host.ranks > 1:
         # what is the other ranks' stands in their own evidence
-        found = find_external_cores(run)
-        external, why = (_NAN, found) if isinstance(found, str) else (found, None)
+        external = find_external_cores(rank, others)
     return TrainingCpu(
         main_s=_known(main_s / iterations),
         main_delay_s=_known(delay_s / iterations),
         process_cores=_known(cores),
-        external_cores=_known(external),
-        external_unknown=why,
+        external_cores=external.cores,
+        external_unknown=external.why_unknown,
         unknown=_UNKNOWN if np.isnan(main_s / iterations) else None,
     )
 
 
-def find_external_cores(run: Run) -> float | str:
+class ExternalCores(NamedTuple):
+    """Cores that programs other than the training used, of a host."""
+
+    cores: float | None
+    why_unknown: str | None = None
+    """Sentence that says what is missing for them on a host with several ranks."""
+
+
+def find_external_cores(
+    rank: CpuEvidence, others: Sequence[CpuEvidence]
+) -> ExternalCores:
     """Cores that programs other than the ranks used, of a host with several ranks.
 
     The busy share of the host less what each rank, its loader's workers and those of
     its validations used, over the time in which all of them recorded intervals.
 
     Args:
-        run: One of the ranks; it knows the others.
-
-    Returns:
-        The cores, or a sentence that says what is missing for them.
+        rank: One of the ranks.
+        others: The other ranks of the run that were read, on any host.
     """
-    host, expected = run.run.hostname, run.run.host.ranks
+    host, expected = rank.run.hostname, rank.run.host.ranks
     # evidence without a name of the host is of one host, if all ranks are on it
-    is_named = host is not None or run.run.world_size == expected
-    same = [one for one in run.other_ranks if is_named and one.run.hostname == host]
-    ranks = [run, *same]
+    is_named = host is not None or rank.run.world_size == expected
+    same = [other for other in others if is_named and other.run.hostname == host]
+    ranks = [rank, *same]
     if len(ranks) != expected:
-        return (
+        why = (
             'what other programs used needs the evidence of all '
             f'{expected} ranks on the host, and {len(ranks)} can be read together'
         )
-    begin_s = max(_times_s(rank)[0].min(initial=np.inf) for rank in ranks)
-    end_s = min(_times_s(rank)[1].max(initial=-np.inf) for rank in ranks)
+        return ExternalCores(None, why)
+    spans = [_IntervalTimes.of(rank) for rank in ranks]
+    begin_s = max(span.begins_s.min(initial=np.inf) for span in spans)
+    end_s = min(span.ends_s.max(initial=-np.inf) for span in spans)
     busy, used = list[float](), 0.0
-    for rank in ranks:
-        begins_s, ends_s = _times_s(rank)
+    for rank, span in zip(ranks, spans):
         # one that reaches out by less than half of it is inside
-        middles_s = (begins_s + ends_s) / 2
+        middles_s = (span.begins_s + span.ends_s) / 2
         shared = rank.steady.where((middles_s >= begin_s) & (middles_s <= end_s))
         if not len(shared):
-            return 'the ranks on the host were not measured at the same time'
+            why = 'the ranks on the host were not measured at the same time'
+            return ExternalCores(None, why)
         busy_pct = average(shared.column('system_cpu_pct'), shared.column('duration_s'))
         if busy_pct is not None:
             busy.append(busy_pct / 100 * (rank.run.host.logical_cpus or _NAN))
         used += _used_cores(rank, shared)
     if not busy or np.isnan(used):
-        return 'the CPU of a rank, of its workers or of the host was not recorded'
-    return max(float(np.mean(busy)) - used, 0.0)
+        why = 'the CPU of a rank, of its workers or of the host was not recorded'
+        return ExternalCores(None, why)
+    return ExternalCores(_known(float(np.mean(busy)) - used))
 
 
-def _times_s(run: Run) -> tuple[Column, Column]:
-    """When its steady intervals began and ended, by the clock of the host."""
-    ends_s = run.run.started_unix_s + run.steady.column('elapsed_s')
-    return ends_s - run.steady.column('duration_s'), ends_s
+class _IntervalTimes(NamedTuple):
+    """When the steady intervals of a rank began and ended, by the clock of the host."""
+
+    begins_s: Column
+    ends_s: Column
+
+    @classmethod
+    def of(cls, rank: CpuEvidence) -> _IntervalTimes:
+        ends_s = rank.run.started_unix_s + rank.steady.column('elapsed_s')
+        return cls(ends_s - rank.steady.column('duration_s'), ends_s)
 
 
-def _used_cores(run: Run, some: Intervals) -> float:
+def _used_cores(rank: CpuEvidence, some: Intervals) -> float:
     """Cores that one rank used in some intervals, workers included; NaN is unknown."""
-    batch_s = 0.0 if run.run.loader.num_workers == 0 else run.worker_cpu_s
     cpu_s = float(some.column('process_cpu_s').sum())
-    cpu_s += count_all(some.column('iterations')) * (
-        _NAN if batch_s is None else batch_s
-    )
+    cpu_s += count_all(some.column('iterations')) * rank.batch_cpu_s
     validations_s = total(some.column('ledger_s', 'validation'))
     if validations_s > 0:
-        own = [(one.wall_s, _used(one)[3]) for one in run.validations]
-        wall_s, own_s = np.array(own, dtype=np.float64).reshape(-1, 2).T
-        rate = own_s.sum() / wall_s.sum() if wall_s.sum() > 0 else _NAN
-        cpu_s += float(rate) * validations_s
+        measured = [_EventCpu.of(validation) for validation in rank.validations]
+        own_s = _read(measured, 'own_workers_s').sum()
+        wall_s = _read(measured, 'wall_s').sum()
+        cpu_s += float(own_s / wall_s if wall_s > 0 else _NAN) * validations_s
     return cpu_s / (total(some.column('duration_s')) or _NAN)
 
 
@@ -184,33 +252,69 @@ def _known(figure: float) -> float | None:
     return None if np.isnan(figure) else max(figure, 0.0)
 
 
-def _use(events: Sequence[SaveRecord | ValidationRecord], seconds: float) -> Column:
-    """What so many seconds used, at the mean rate of the events that show it.
+class _EventCpu(NamedTuple):
+    """CPU in seconds of one save or validation; ``None`` is unknown."""
 
-    Returns:
-        CPU of the training process, its main thread's wait for cores, CPU of the train
-        loader's workers, CPU of all on the host; NaN where it is unknown.
-    """
+    wall_s: float
+    process_s: float | None
+    main_delay_s: float | None
+    workers_s: float | None
+    """CPU of the train loader's workers."""
+    own_workers_s: float | None
+    """CPU of the workers of validation's loader."""
+    other_s: float | None
+    """CPU of other programs."""
+
+    @classmethod
+    def of(cls, event: SaveRecord | ValidationRecord) -> _EventCpu:
+        if isinstance(event, SaveRecord):
+            return cls(
+                wall_s=event.wall_s,
+                process_s=event.cpu_s,
+                main_delay_s=event.run_delay_s,
+                workers_s=event.workers_cpu_s,
+                own_workers_s=0.0,
+                other_s=event.other_cpu_s,
+            )
+        own_workers_s = 0.0 if event.loader.num_workers == 0 else None
+        if event.workers is not None and event.workers.count:
+            own_workers_s = event.workers.cpu_s
+        return cls(
+            wall_s=event.wall_s,
+            process_s=event.whole_cpu_s,
+            main_delay_s=event.run_delay_s,
+            workers_s=event.train_workers_cpu_s,
+            own_workers_s=own_workers_s,
+            other_s=event.other_cpu_s,
+        )
+
+
+def _read(measured: Sequence[_EventCpu], name: str) -> Column:
+    """One figure of each event, NaN where it is unknown."""
+    return np.array([getattr(cpu, name) for cpu in measured], dtype=np.float64)
+
+
+def _use_at_rate(
+    events: Sequence[SaveRecord | ValidationRecord], seconds: float
+) -> CpuUse:
+    """CPU that so many seconds used, at the mean rate of the events that show it."""
     if seconds <= 0.0:
-        return np.zeros(4)
-    rows = [[one.wall_s, *_used(one), one.other_cpu_s] for one in events]
-    wall_s, cpu_s, delay_s, workers_s, *others_s = (
-        np.array(rows, dtype=np.float64).reshape(-1, 6).T
+        return CpuUse()
+    measured = [_EventCpu.of(event) for event in events]
+    wall_s = _read(measured, 'wall_s')
+    process_s, workers_s = _read(measured, 'process_s'), _read(measured, 'workers_s')
+    own_s, other_s = _read(measured, 'own_workers_s'), _read(measured, 'other_s')
+
+    def in_seconds(used_s: Column) -> float:
+        known_s = total(wall_s[~np.isnan(used_s)])
+        return total(used_s) / known_s * seconds if known_s > 0 else _NAN
+
+    return CpuUse(
+        process_s=in_seconds(process_s),
+        main_delay_s=in_seconds(_read(measured, 'main_delay_s')),
+        workers_s=in_seconds(workers_s),
+        host_s=in_seconds(process_s + workers_s + own_s + other_s),
     )
-    used = np.array([cpu_s, delay_s, workers_s, cpu_s + workers_s + sum(others_s)])
-    known_s = np.where(np.isnan(used), 0.0, wall_s).sum(axis=1)
-    rates: Column = np.nansum(used, axis=1) / np.where(known_s > 0, known_s, np.nan)
-    return rates * seconds
-
-
-def _used(one: SaveRecord | ValidationRecord) -> list[float | None]:
-    """The first three of `_use`, and the CPU of a validation's own workers."""
-    if isinstance(one, SaveRecord):
-        return [one.cpu_s, one.run_delay_s, one.workers_cpu_s, 0.0]
-    own_s = 0.0 if one.loader.num_workers == 0 else None
-    if one.workers is not None and one.workers.count:
-        own_s = one.workers.cpu_s
-    return [one.whole_cpu_s, one.run_delay_s, one.train_workers_cpu_s, own_s]
 
 
 def _start_cpu_s(some: Intervals) -> float:
@@ -228,26 +332,26 @@ def _start_cpu_s(some: Intervals) -> float:
 
 @dataclass(frozen=True)
 class WorkerThreads:
-    """Of a run with workers whose CPU and waits for cores were read."""
+    """Threads of the loader's workers, with their CPU and their waits for cores."""
 
     workers: int
     threads: int
     """Most that one worker had, PyTorch's own included."""
     cores: float
-    """That this rank may use."""
+    """Cores that this rank may use."""
     cpu_s: float
-    """Of a worker for one batch, all its threads."""
+    """CPU of a worker for one batch, all its threads."""
     delay_s: float
-    """What its main thread waited for a core, per batch."""
+    """Wait of its main thread for a core, per batch."""
     share: float | None
-    """Of ``cpu_s``, what neither the main thread used nor those that send batches;
+    """Share of ``cpu_s`` beside the main thread and the threads that send batches;
     ``None`` where the latter were not measured."""
     opencv: int | None
     """Threads that OpenCV says it uses in a worker."""
 
     @property
     def is_crowd(self) -> bool:
-        """Whether they are more than the cores, and wait for them."""
+        """True if they are more than the cores, and wait for them."""
         waits = self.delay_s / (self.cpu_s + self.delay_s)
         return (
             self.threads > thresholds.OWN_THREADS
@@ -257,23 +361,5 @@ class WorkerThreads:
 
     @property
     def is_thrash(self) -> bool:
-        """Whether threads of the workers are worth a word."""
+        """True if threads of the workers are worth a word."""
         return self.is_crowd and (self.share or 0.0) >= thresholds.THREADS_NOTICE
-
-
-def find_threads(run: Run) -> WorkerThreads | None:
-    """``None`` where there are no workers, or they do not show it."""
-    workers, cores = run.run.loader.num_workers, run.run.host.usable_cores
-    threads = largest(run.column('worker_threads'))
-    cpu_s, delay_s = run.worker_cpu_s, run.worker_run_delay_s
-    beside_s = sum_known(run.steady.column('workers.thread_cpu_s'))
-    if not workers or not threads or not cores or not cpu_s or delay_s is None:
-        return None
-    if beside_s is None or not run.steady_iterations:
-        return None
-    sent_s = run.loader.sent_cpu_s if run.loader else None
-    share = None
-    if sent_s is not None:
-        share = max(beside_s / run.steady_iterations - sent_s, 0.0) / cpu_s
-    opencv = run.loader.opencv_threads if run.loader else None
-    return WorkerThreads(workers, threads, cores, cpu_s, delay_s, share, opencv)

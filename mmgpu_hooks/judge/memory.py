@@ -8,10 +8,14 @@ from typing import NamedTuple
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.columns import Intervals, known
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.stats import find_growth
+from mmgpu_hooks.model.stats import (
+    LEAST_GROWTH_BYTES,
+    LEAST_GROWTH_SHARE,
+    find_growth,
+)
 from mmgpu_hooks.schema.judged import Estimate
 
-SAFE_SHARE = 0.9
+SAFE_CARD_SHARE = 0.9
 """Part of the room that is ever planned for: the rest goes to fragments of the
 allocator and to batches with more boxes than any that was seen."""
 
@@ -41,7 +45,7 @@ def are_files_few(most: float, limit: int) -> bool:
 
 
 class CardRoom(NamedTuple):
-    """Of the card that a run trained on."""
+    """Memory of the card that a run trained on."""
 
     total_bytes: int
     beside_bytes: int
@@ -55,7 +59,7 @@ class CardRoom(NamedTuple):
     @property
     def safe_bytes(self) -> int:
         """Beyond it nothing is recommended."""
-        return int(SAFE_SHARE * self.room_bytes)
+        return int(SAFE_CARD_SHARE * self.room_bytes)
 
 
 def find_card_room(run: Run) -> CardRoom | None:
@@ -79,7 +83,7 @@ class HostRoom(NamedTuple):
 
 
 def find_host_room(run: Run) -> HostRoom | None:
-    """What is free when the run was read last: in the control group, or on the host."""
+    """Memory that was free last: in the control group, or on the host."""
     read = {
         'on the host': known(run.column('host.ram_available_bytes')),
         'below the limit of its control group': known(run.column('group_free_bytes')),
@@ -88,14 +92,27 @@ def find_host_room(run: Run) -> HostRoom | None:
     return min(rooms, default=None)
 
 
-def find_growth_of(some: Intervals, field: str, **least: float) -> Estimate | None:
-    """Steady growth of one figure over some intervals."""
+def find_growth_of(
+    some: Intervals,
+    field: str,
+    *,
+    least_bytes: float = LEAST_GROWTH_BYTES,
+    least_share: float = LEAST_GROWTH_SHARE,
+    warm_up: float = 0.0,
+) -> Estimate | None:
+    """Steady growth of one figure over some intervals, as `find_growth`."""
     read = some.having(field)
-    return find_growth(read.column('iteration'), read.column(field), **least)
+    return find_growth(
+        read.column('iteration'),
+        read.column(field),
+        least_bytes=least_bytes,
+        least_share=least_share,
+        warm_up=warm_up,
+    )
 
 
 def are_workers_kept(run: Run) -> bool:
-    """Whether workers live on when an epoch ends: an endless loader has one epoch."""
+    """True if workers live on when an epoch ends: an endless loader has one epoch."""
     return bool(run.run.loader.persistent_workers) or run.run.loop == 'iter'
 
 
@@ -119,9 +136,9 @@ class HostGrowth(NamedTuple):
     workers: Estimate | None
     room: HostRoom | None
     is_lasting: bool
-    """Whether it goes on when an epoch ends, and does not end with the workers."""
+    """True if it goes on when an epoch ends, and does not end with the workers."""
     bytes_each: float
-    """Of one iteration, over all ranks of the host."""
+    """Bytes of one iteration, over all ranks of the host."""
 
     @property
     def full_in(self) -> int | None:
@@ -135,10 +152,17 @@ def find_host_growth(run: Run) -> HostGrowth | None:
     workers = find_worker_growth(run)
     lasts = bool(process or (workers and are_workers_kept(run)))
     growing = [process] if lasts and not are_workers_kept(run) else [process, workers]
-    each = sum(one.value for one in growing if one) * run.run.host.ranks / 1000
+    rates = [growth.value for growth in growing if growth]
+    each = sum(rates) * run.run.host.ranks / 1000
     if not each:
         return None
-    return HostGrowth(process, workers, find_host_room(run), lasts, each)
+    return HostGrowth(
+        process=process,
+        workers=workers,
+        room=find_host_room(run),
+        is_lasting=lasts,
+        bytes_each=each,
+    )
 
 
 def count_left(run: Run) -> int | None:

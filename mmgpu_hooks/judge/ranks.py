@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,10 +27,10 @@ MIN_INTERVALS = 3
 """Fewer do not show how much a rank varies by itself."""
 
 NOISE_SHARE = 0.01
-"""Of an iteration: a smaller difference between ranks is noise, however steady."""
+"""Share of an iteration: a smaller difference of ranks is noise, however steady."""
 
 IN_STEP_SHARE = 0.05
-"""By how much the wall clock per iteration may differ between ranks in step."""
+"""Most relative difference of the wall clock per iteration between ranks in step."""
 
 START_TOLERANCE_S = 300.0
 """Ranks of one run start within this: datasets take time, hosts' clocks differ."""
@@ -38,13 +38,22 @@ START_TOLERANCE_S = 300.0
 _WAITING_HOOK = 'SyncBuffersHook'
 """It talks to all ranks: the others wait for the slowest in there."""
 
+
+class _OwnPart(NamedTuple):
+    """A part of the time ledger that no other rank makes longer."""
+
+    field: str
+    """Name of its field in a row."""
+    does: str
+    """Verb for a rank that is in it."""
+
+
 _OWN_PARTS = {
-    'data_wait': ('data_wait_s', 'waits for data'),
-    'startup': ('startup_s', 'starts workers'),
-    'hooks': ('hooks_s', 'is in hooks'),
-    'checkpoint_save': ('save_s', 'saves checkpoints'),
+    'data_wait': _OwnPart('data_wait_s', 'waits for data'),
+    'startup': _OwnPart('startup_s', 'starts workers'),
+    'hooks': _OwnPart('hooks_s', 'is in hooks'),
+    'checkpoint_save': _OwnPart('save_s', 'saves checkpoints'),
 }
-"""Parts that no other rank makes longer: the field in a row, and what a rank does."""
 
 
 _APART = (
@@ -90,7 +99,11 @@ def compare_ranks(
     if min(lasts) < max(lasts):
         said.append(f'Ranks are compared up to iteration {min(lasts)} of {max(lasts)}.')
     count = min((len(rank.steady) for rank in known.values()), default=0)
-    shared = {n: one.steady.take(range(count)) for n, one in known.items() if count}
+    shared = {
+        number: rank.steady.take(range(count))
+        for number, rank in known.items()
+        if count
+    }
     summary = _compare(shared, RanksSummary(world, '', notes=tuple(said)))
     if first.run.is_model_wrapped is not False:
         return summary
@@ -115,7 +128,15 @@ def join_ranks(ranks: RanksSummary | None, runs: Sequence[Run]) -> list[Run]:
     return joined
 
 
-def read_ranks(first: Run, others: Sequence[Path]) -> tuple[Run, RanksSummary | None]:
+class JudgedRank(NamedTuple):
+    """The rank that is judged for a whole run, and all that were compared."""
+
+    run: Run
+    ranks: RanksSummary | None
+    """Says which rank is judged; ``None`` for a run of a single rank."""
+
+
+def read_ranks(first: Run, others: Sequence[Path]) -> JudgedRank:
     """Read the other ranks of a run, and choose the one that is judged.
 
     Args:
@@ -130,9 +151,7 @@ def read_ranks(first: Run, others: Sequence[Path]) -> tuple[Run, RanksSummary | 
     return choose_judged(compare_ranks(first, runs[1:], notes), runs)
 
 
-def choose_judged(
-    ranks: RanksSummary | None, runs: Sequence[Run]
-) -> tuple[Run, RanksSummary | None]:
+def choose_judged(ranks: RanksSummary | None, runs: Sequence[Run]) -> JudgedRank:
     """Choose the rank that is judged for the whole run.
 
     Args:
@@ -145,7 +164,7 @@ def choose_judged(
     """
     first = runs[0]
     if ranks is None or not ranks.rows:
-        return first, ranks
+        return JudgedRank(first, ranks)
     judged, why = ranks.slowest, 'holds the others up'
     if judged is None:
         judged = max(ranks.rows, key=lambda row: row.data_wait_s).rank
@@ -153,7 +172,7 @@ def choose_judged(
     joined = join_ranks(ranks, runs)
     note = f'Rank {judged} of {ranks.world_size} {why} and is judged.'
     chosen = with_saves_of(next(r for r in joined if r.run.rank == judged), first)
-    return chosen, replace(ranks, notes=(note, *ranks.notes))
+    return JudgedRank(chosen, replace(ranks, notes=(note, *ranks.notes)))
 
 
 def with_saves_of(judged: Run, first: Run) -> Run:
@@ -197,9 +216,10 @@ def _difference(run: RunRecord, other: RunRecord) -> str | None:
 
 def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSummary:
     """Fill the summary in by the intervals that all ranks recorded, by rank."""
-    rows = [_row(number, one) for number, one in shared.items()]
-    counts = [one.column('iterations') for one in shared.values()] or [np.zeros(0)]
-    iterations = count_all(counts[0])
+    rows = [_row(number, intervals) for number, intervals in shared.items()]
+    # of any rank: all recorded the same intervals
+    first = next(iter(shared.values()), Intervals(()))
+    iterations = count_all(first.column('iterations'))
     summary = replace(summary, rows=tuple(rows), iterations=iterations)
     if len(rows) < 2:
         why = (
@@ -207,10 +227,10 @@ def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSum
             'ranks had recorded intervals when this was read.'
         )
         return replace(summary, why=why)
-    if len(counts[0]) < MIN_INTERVALS:
+    if len(first) < MIN_INTERVALS:
         why = (
             f'The slowest rank is unknown: {plural(len(rows), "rank")} with '
-            f'{plural(len(counts[0]), "interval")} in common after the warm-up, '
+            f'{plural(len(first), "interval")} in common after the warm-up, '
             f'needed {MIN_INTERVALS} of at least 2 ranks.'
         )
         return replace(summary, why=why)
@@ -219,12 +239,15 @@ def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSum
     leads_s = {  # what the slowest spends beyond the median of the others
         field: getattr(slowest, field)
         - statistics.median(getattr(row, field) for row in others)
-        for field in ('own_s', *(field for field, _ in _OWN_PARTS.values()))
+        for field in ('own_s', *(part.field for part in _OWN_PARTS.values()))
     }
     lost_s, noise_s = leads_s['own_s'], _noise_s(shared, slowest.rank)
-    wholes = [total(one.column('duration_s')) / iterations for one in shared.values()]
+    summary = replace(summary, noise_s=noise_s)
+    wholes = [
+        total(intervals.column('duration_s')) / iterations
+        for intervals in shared.values()
+    ]
     of, low, high = f'mean of {iterations} iterations', min(wholes), max(wholes)
-    found: dict[str, Any] = {}
     if high - low > IN_STEP_SHARE * high:
         why = (
             'The slowest rank is unknown: the ranks do not wait for each other: '
@@ -239,24 +262,24 @@ def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSum
             f'{format_seconds(noise_s)} ({of}). A slower card would not show here.'
         )
     else:
-        part = max(_OWN_PARTS, key=lambda name: leads_s[_OWN_PARTS[name][0]])
-        field, does = _OWN_PARTS[part]
+        name = max(_OWN_PARTS, key=lambda own: leads_s[_OWN_PARTS[own].field])
+        part = _OWN_PARTS[name]
         why = (
             f'Rank {slowest.rank} is the slowest and costs every rank '
-            f'{format_seconds(lost_s)} per iteration: it {does} '
-            f'{format_seconds(getattr(slowest, field))}, '
-            f'{format_seconds(leads_s[field])} more than the median of the other ranks '
-            f'({of}).'
+            f'{format_seconds(lost_s)} per iteration: it {part.does} '
+            f'{format_seconds(getattr(slowest, part.field))}, '
+            f'{format_seconds(leads_s[part.field])} more than the median of the other '
+            f'ranks ({of}).'
         )
-        found = {'slowest': slowest.rank, 'part': part, 'lost_s': lost_s}
-    return replace(summary, why=why, noise_s=noise_s, **found)
+        summary = replace(summary, slowest=slowest.rank, part=name, lost_s=lost_s)
+    return replace(summary, why=why)
 
 
 def _row(number: int, shared: Intervals) -> RankRow:
     count, gpu = total(shared.column('iterations')), gpu_figures(shared, shared)
     parts = {
-        field: total(_seconds(shared, part)) / count
-        for part, (field, _) in _OWN_PARTS.items()
+        part.field: total(_seconds(shared, name)) / count
+        for name, part in _OWN_PARTS.items()
     }
     return RankRow(
         rank=number,
@@ -268,7 +291,7 @@ def _row(number: int, shared: Intervals) -> RankRow:
 
 
 def _seconds(intervals: Intervals, part: str) -> Column:
-    """Of each interval."""
+    """Seconds of each interval in one part of the ledger."""
     seconds = filled(intervals.column('ledger_s', part))
     if part == 'hooks':
         seconds = seconds - filled(intervals.column('hooks_s', _WAITING_HOOK))
@@ -276,7 +299,7 @@ def _seconds(intervals: Intervals, part: str) -> Column:
 
 
 def _noise_s(shared: Mapping[int, Intervals], slowest: int) -> float:
-    """What the slowest's lead must exceed, in seconds per iteration.
+    """Lead that the slowest must exceed, in seconds per iteration.
 
     Three standard errors of its mean lead in waits and hooks over the common intervals,
     and at least a hundredth of an iteration. Saves and starts are few and large: they
@@ -284,8 +307,8 @@ def _noise_s(shared: Mapping[int, Intervals], slowest: int) -> float:
     """
     counts = shared[slowest].column('iterations')
     varying = {
-        number: (_seconds(one, 'data_wait') + _seconds(one, 'hooks')) / counts
-        for number, one in shared.items()
+        number: (_seconds(rank, 'data_wait') + _seconds(rank, 'hooks')) / counts
+        for number, rank in shared.items()
     }
     own_s = varying.pop(slowest)
     leads = own_s - np.median(list(varying.values()), axis=0)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,11 +33,17 @@ from mmgpu_hooks.judge.columns import (
     sum_known,
     total,
 )
-from mmgpu_hooks.judge.cpu import TrainingCpu, WorkerThreads, find_cpu, find_threads
+from mmgpu_hooks.judge.cpu import (
+    CpuEvidence,
+    TrainingCpu,
+    WorkerThreads,
+    find_cpu,
+)
 from mmgpu_hooks.judge.saves import judge_saves
 from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.schema.judged import NoPrediction, SaveJudgement
+from mmgpu_hooks.schema.errors import NoPredictionError
+from mmgpu_hooks.schema.judged import SaveJudgement
 from mmgpu_hooks.schema.recorded import PARTS
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence
 
@@ -47,7 +53,7 @@ MIN_CALM = 3
 """Intervals without a validation or a save, from which means are over them alone."""
 
 
-class Figures:
+class IntervalFigures:
     """Figures of some intervals of a run.
 
     Args:
@@ -73,7 +79,7 @@ def of_steady(reduce: Callable[[Column], _T], field: str) -> cached_property[_T]
 def mean_of(field: str, weight: str = 'duration_s') -> cached_property[float | None]:
     """The mean of a field over steady intervals, weighted by another one."""
 
-    def mean(figures: Figures) -> float | None:
+    def mean(figures: IntervalFigures) -> float | None:
         return average(figures.steady.column(field), figures.steady.column(weight))
 
     return cached_property(mean)
@@ -90,7 +96,7 @@ def per_iteration(field: str, key: str | None = None) -> cached_property[float |
 
 
 def per_batch(field: str) -> cached_property[float | None]:
-    """What workers used for a batch, over the whole run: they make batches ahead.
+    """A figure of the workers per batch, over the whole run: they make batches ahead.
 
     An epoch's may all be made in its first interval. Workers that were reached count
     their batches themselves; of the others, those that were taken are known.
@@ -110,7 +116,16 @@ def part_of(group: str, name: str) -> cached_property[float | None]:
     return cached_property(lambda run: getattr(getattr(run, group), name))
 
 
-class LoaderFigures(Figures):
+class TransformCost(NamedTuple):
+    """Time of one transform of the pipeline, mean over all samples timed."""
+
+    name: str
+    """Name of its class."""
+    image_s: float
+    """Per image, those that skipped it included."""
+
+
+class LoaderFigures(IntervalFigures):
     """The loader's workers.
 
     Where no time per batch is known in steady intervals (an epoch whose batches were
@@ -120,7 +135,7 @@ class LoaderFigures(Figures):
     batches = of_steady(count_all, 'workers.occupancy.count')
     """Batches the occupancy is taken over."""
     occupancy_s = mean_of('workers.occupancy.mean_s', 'workers.occupancy.count')
-    """How long a worker was busy with one batch, mean; ``None`` from outside."""
+    """Mean time that a worker was busy with one batch; ``None`` from outside."""
     batch_cpu_s = mean_of('workers.batch_cpu.mean_s', 'workers.batch_cpu.count')
     """CPU of the worker for one batch, mean; ``None`` from outside."""
     fetch_cpu_s = mean_of('workers.fetch_cpu_s', 'workers.batch_cpu.count')
@@ -149,24 +164,21 @@ class LoaderFigures(Figures):
         return pooled_std(*(self.steady.column(f'workers.{field}') for field in fields))
 
     @cached_property
-    def transforms(self) -> list[tuple[str, float]]:
-        """Seconds per image by name, most expensive first.
-
-        They are over all samples timed, those that skipped it included.
-        """
+    def transforms(self) -> list[TransformCost]:
+        """The cost of each transform, most expensive first."""
         seconds: Counter[str] = Counter()
         for costs_s in self.steady.values('workers.transforms_s'):
             seconds.update(costs_s or {})
         if not self.timed_samples:
             return []
         return [
-            (name, sum_s / self.timed_samples)
+            TransformCost(name, sum_s / self.timed_samples)
             for name, sum_s in seconds.most_common()
             if sum_s
         ]
 
 
-class GpuFigures(Figures):
+class GpuFigures(IntervalFigures):
     """The card that this rank trains on.
 
     Utilisation is of plain training, where it has `MIN_CALM` intervals with samples;
@@ -200,7 +212,7 @@ class GpuFigures(Figures):
 
 
 def gpu_figures(intervals: Intervals, every: Intervals) -> GpuFigures | None:
-    """Of some intervals; ``None`` where no sample was taken in them.
+    """Figures of the card; ``None`` where no sample was taken in the intervals.
 
     Args:
         intervals: The utilisation is taken over these.
@@ -214,7 +226,15 @@ def gpu_figures(intervals: Intervals, every: Intervals) -> GpuFigures | None:
     return GpuFigures(every.having('gpu'), steady)
 
 
-class Run(Figures):
+class _FittedWorkload(NamedTuple):
+    """The workload of a run."""
+
+    workload: Workload | None
+    why_unknown: str = ''
+    """Sentence that says why there is none."""
+
+
+class Run(IntervalFigures):
     """One rank's run.
 
     Args:
@@ -234,7 +254,7 @@ class Run(Figures):
         self.validations = evidence.validations
         self.notes = evidence.notes
         self.other_ranks: Sequence[Run] = ()
-        """Of the same run, where they were read."""
+        """Ranks of the same run, where they were read."""
         self._given: Mapping[str, Any] = {}
 
     @classmethod
@@ -255,7 +275,9 @@ class Run(Figures):
         """
         intervals = self.intervals[number:]
         if until is not None:
-            intervals = tuple(one for one in intervals if one.iteration <= until)
+            intervals = tuple(
+                interval for interval in intervals if interval.iteration <= until
+            )
         part = Run(replace(self.evidence, intervals=intervals, end=None))
         part.other_ranks = self.other_ranks
         return part
@@ -298,7 +320,7 @@ class Run(Figures):
     inactive_bytes = of_every(largest, 'cuda_memory.inactive_bytes')
     """Most at the end of an interval (fragmentation)."""
     throttled_s = of_every(sum_known, 'host.throttled_s')
-    """How long the CPU quota held tasks back, as far as that is known."""
+    """Time for which the CPU quota held tasks back, as far as that is known."""
     shm_free_bytes = of_every(smallest, 'host.shm_free_bytes')
     """Least at the end of an interval."""
     stored_pixel_ratio = of_steady(median, 'stored_pixel_ratio')
@@ -306,7 +328,7 @@ class Run(Figures):
     main_cpu_s = part_of('_cpu', 'main_s')
     """CPU of the training process per iteration, its waits' part left out."""
     main_run_delay_s = part_of('_cpu', 'main_delay_s')
-    """What its main thread waited for a core, per iteration."""
+    """Wait of its main thread for a core, per iteration."""
     process_cpu_cores = part_of('_cpu', 'process_cores')
     """Cores that the training process used."""
     external_cpu_cores = part_of('_cpu', 'external_cores')
@@ -325,7 +347,7 @@ class Run(Figures):
     @cached_property
     def unknown(self) -> Mapping[str, str]:
         """Why a figure is missing, by source."""
-        off = {one.source: one.reason for one in self.evidence.sources_off}
+        off = {record.source: record.reason for record in self.evidence.sources_off}
         cpu = {'CPU': self._cpu.unknown} if self._cpu.unknown else {}
         if self.why_no_external:
             cpu['CPU of other programs'] = self.why_no_external
@@ -336,7 +358,7 @@ class Run(Figures):
         """Seconds of the whole run, by part of the time ledger."""
         if self.end and self.end.ledger_s:
             return self.end.ledger_s
-        found = {part for one in self.every.values('ledger_s') for part in one}
+        found = {part for spent_s in self.every.values('ledger_s') for part in spent_s}
         seconds = {p: total(self.column('ledger_s', p)) for p in PARTS if p in found}
         if seconds:
             seconds['startup'] = seconds.get('startup', 0.0) + self.run.build_s
@@ -344,7 +366,7 @@ class Run(Figures):
 
     @cached_property
     def duration_s(self) -> float:
-        """Of the whole run."""
+        """Length of the whole run."""
         return math.fsum(self.ledger_s.values())
 
     @cached_property
@@ -376,7 +398,7 @@ class Run(Figures):
 
     @cached_property
     def images_per_s(self) -> float | None:
-        """Of this rank, in steady iterations."""
+        """Images per second of this rank, in steady iterations."""
         images = sum_all(self.steady.column('images'))
         if not images or not self.iter_s:
             return None
@@ -404,11 +426,24 @@ class Run(Figures):
 
     @cached_property
     def _cpu(self) -> TrainingCpu:
-        return find_cpu(self)
+        others = [other.cpu_evidence for other in self.other_ranks]
+        return find_cpu(self.cpu_evidence, others)
+
+    @property
+    def cpu_evidence(self) -> CpuEvidence:
+        """Evidence of who used the CPU, for this rank or another one of its run."""
+        return CpuEvidence(
+            run=self.run,
+            steady=self.steady,
+            saves=self.save_records,
+            validations=self.validations,
+            worker_cpu_s=self.worker_cpu_s,
+            iter_s=self.iter_s,
+        )
 
     @cached_property
     def why_no_external(self) -> str | None:
-        """What is missing for ``external_cpu_cores`` on a host with several ranks."""
+        """Reason why ``external_cpu_cores`` is unknown on a host with several ranks."""
         return self._cpu.external_unknown
 
     @cached_property
@@ -446,7 +481,7 @@ class Run(Figures):
     @cached_property
     def gpu_last_iteration(self) -> int | None:
         """The last one with GPU utilisation, where that ended before the run."""
-        off = {one.source for one in self.evidence.sources_off}
+        off = {record.source for record in self.evidence.sources_off}
         sampled = self.every.having('gpu.util_pct').values('iteration')
         if off.isdisjoint(('GPU', 'GPU util_pct')) or not sampled:
             return None
@@ -462,24 +497,49 @@ class Run(Figures):
     # what the rules and the recommendation make of it
 
     @cached_property
-    def _fitted(self) -> Workload | NoPrediction:
-        return fit_workload(self)
+    def _fitted(self) -> _FittedWorkload:
+        try:
+            return _FittedWorkload(fit_workload(self))
+        except NoPredictionError as error:
+            return _FittedWorkload(None, str(error))
 
     @cached_property
     def workload(self) -> Workload | None:
-        """What predictions start from; ``None`` when the run does not show it."""
-        return self._fitted if isinstance(self._fitted, Workload) else None
+        """Costs that predictions start from; ``None`` if the run does not show them."""
+        return self._fitted.workload
 
     @property
     def why_no_workload(self) -> str:
         """A sentence; empty when there is one."""
-        found = self._fitted
-        return found.reason if isinstance(found, NoPrediction) else ''
+        return self._fitted.why_unknown
 
     @cached_property
     def threads(self) -> WorkerThreads | None:
-        """Of the loader's workers; ``None`` where they do not show it."""
-        return find_threads(self)
+        """Threads of the loader's workers.
+
+        ``None`` where there are no workers, or they do not show it.
+        """
+        workers, cores = self.run.loader.num_workers, self.run.host.usable_cores
+        threads = largest(self.column('worker_threads'))
+        cpu_s, delay_s = self.worker_cpu_s, self.worker_run_delay_s
+        beside_s = sum_known(self.steady.column('workers.thread_cpu_s'))
+        if not workers or not threads or not cores or not cpu_s or delay_s is None:
+            return None
+        if beside_s is None or not self.steady_iterations:
+            return None
+        sent_s = self.loader.sent_cpu_s if self.loader else None
+        share = None
+        if sent_s is not None:
+            share = max(beside_s / self.steady_iterations - sent_s, 0.0) / cpu_s
+        return WorkerThreads(
+            workers=workers,
+            threads=threads,
+            cores=cores,
+            cpu_s=cpu_s,
+            delay_s=delay_s,
+            share=share,
+            opencv=self.loader.opencv_threads if self.loader else None,
+        )
 
     @cached_property
     def judged_saves(self) -> tuple[SaveJudgement, ...]:
@@ -490,7 +550,7 @@ class Run(Figures):
 
     @property
     def is_enough(self) -> bool:
-        """Whether enough steady iterations, of measurable length, were recorded."""
+        """True if enough steady iterations, of measurable length, were recorded."""
         return bool(self.iter_s) and self.steady_iterations >= thresholds.MIN_ITERATIONS
 
     @property
@@ -502,7 +562,7 @@ class Run(Figures):
 
     @property
     def is_data_bound(self) -> bool:
-        """Whether waiting for data is a problem in steady iterations."""
+        """True if waiting for data is a problem in steady iterations."""
         return (
             self.is_enough
             and (self.data_wait_share or 0.0) >= thresholds.DATA_WAIT_PROBLEM
@@ -529,12 +589,12 @@ class Run(Figures):
 
     @property
     def is_starved(self) -> bool:
-        """Whether the loop waits because the loader cannot keep up."""
+        """True if the loop waits because the loader cannot keep up."""
         return self.wait_cause == 'starved'
 
     @property
     def is_stalled(self) -> bool:
-        """Whether rare stalls are all that is known of the waits.
+        """True if rare stalls are all that is known of the waits.
 
         Where loading was measured inside the workers, the workload tells more.
         """
@@ -591,7 +651,7 @@ class Run(Figures):
 
     @property
     def unbinding(self) -> str | None:
-        """How to undo what bound the process; ``None`` where that is not known."""
+        """Sentence on how to unbind the process; ``None`` where that is unknown."""
         host = self.run.host
         if host.unbound_cpus is None or host.bound_by is None:
             return None
@@ -622,7 +682,7 @@ class Run(Figures):
 
     @property
     def is_cpu_the_wall(self) -> bool:
-        """Whether the CPU floor, not the step, limits even an ideal loader."""
+        """True if the CPU floor, not the step, limits even an ideal loader."""
         floor_s, workload = self.cpu_floor_s, self.workload
         if floor_s is None or workload is None or not self.iter_s:
             return False
@@ -638,7 +698,7 @@ class Run(Figures):
 
     @property
     def is_busy_host(self) -> bool:
-        """Whether others took enough of the host to change the figures."""
+        """True if others took enough of the host to change the figures."""
         external, logical = self.external_cpu_cores, self.run.host.logical_cpus
         return bool(
             external and logical and external >= thresholds.EXTERNAL_LOAD * logical
@@ -646,7 +706,8 @@ class Run(Figures):
 
     def saves_held_by(self, cause: str | None) -> list[SaveJudgement]:
         """Slow saves with this cause; with ``None``, those whose cause is unproven."""
-        return [one for one in self.judged_saves if one.is_slow and one.cause == cause]
+        judged = self.judged_saves
+        return [save for save in judged if save.is_slow and save.cause == cause]
 
     def run_share(self, seconds: float) -> float:
         """``seconds`` as a share of the whole run."""

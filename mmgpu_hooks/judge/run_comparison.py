@@ -16,6 +16,7 @@ from mmgpu_hooks.schema.judged import (
     Estimate,
     FigureComparison,
     RunComparison,
+    SettingTexts,
 )
 from mmgpu_hooks.schema.recorded import PARTS, RunRecord
 
@@ -27,11 +28,17 @@ _NOTABLE_CORES = 0.5
 """Cores used by others that make a run a different one."""
 
 _SETTINGS = (
-    *('loop', 'device', 'world_size', 'optim_wrapper', 'accumulative_counts'),
-    *('start_iteration', 'gpu.name', 'gpu.driver_version'),
+    'loop',
+    'device',
+    'world_size',
+    'optim_wrapper',
+    'accumulative_counts',
+    'start_iteration',
+    'gpu.name',
+    'gpu.driver_version',
 )
 _CHANGING = 'host.ram_available_bytes', 'host.shm_free_bytes'
-"""What is free changes from run to run."""
+"""Limits that change from run to run: what is free."""
 
 
 def compare_runs(before: Run, after: Run) -> RunComparison:
@@ -50,15 +57,20 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
         All figures that can be had, with obstacles where speeds must not be compared.
     """
     obstacles = [
-        f'The {what} is not the same: {old} in the first run, {new} in the second.'
-        for what, old, new in find_unequal(
+        f'The {unequal.name} is not the same: {unequal.before} in the first run, '
+        f'{unequal.after} in the second.'
+        for unequal in find_unequal(
             before, after, {'batch size': 'run.loader.batch_size', **NATURE}
         )
     ]
     notes = [*before.notes, *after.notes]
-    means = [summarize_figures(run.steady) for run in (before, after)]
-    for name, run, found in zip(('first', 'second'), (before, after), means):
-        iteration, count = found[ITER], len(run.steady)
+    old_means = summarize_figures(before.steady)
+    new_means = summarize_figures(after.steady)
+    for name, run, means in (
+        ('first', before, old_means),
+        ('second', after, new_means),
+    ):
+        iteration, count = means[ITER], len(run.steady)
         if iteration is None or iteration.value <= 0.0:
             more = max(stats.LEAST_VALUES - count, 1) * run.run.interval_iterations
             obstacles.append(
@@ -73,15 +85,15 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
             f'Others used {old:.1f} cores in the first run and {new:.1f} in the second'
         )
         notes.insert(0, f'{used}: part of the difference may be theirs.')
-    old_means, new_means = means
-    figures = tuple(
-        _compare_figure(name, old_means[name], new_means[name]) for name in FIGURES
-    )
+    figures = {
+        name: _compare_figure(name, old_means[name], new_means[name])
+        for name in FIGURES
+    }
     return RunComparison(
         before=before.path,
         after=after.path,
-        verdict=None if obstacles else _judge_change(figures[0].difference),
-        figures=figures,
+        verdict=None if obstacles else _judge_change(figures[ITER].difference),
+        figures=tuple(figures.values()),
         settings=find_settings(before, after),
         obstacles=tuple(obstacles),
         notes=tuple(notes),
@@ -97,18 +109,18 @@ def _judge_change(change: Estimate | None) -> str | None:
     return FASTER if change.high < 0 else NO_DIFFERENCE
 
 
-def find_settings(before: Run, after: Run) -> dict[str, tuple[str | None, str | None]]:
+def find_settings(before: Run, after: Run) -> dict[str, SettingTexts]:
     """Settings, limits of the host and versions that differ, by dotted name."""
     old, new = _read_settings(before.run), _read_settings(after.run)
     return {
-        name: (old.get(name), new.get(name))
+        name: SettingTexts(old.get(name), new.get(name))
         for name in {**old, **new}
         if old.get(name) != new.get(name)
     }
 
 
 def _read_settings(run: RunRecord) -> dict[str, str]:
-    """Those that are known."""
+    """Settings that are known, as text."""
     groups = {
         '': {name: read_field(run, name) for name in _SETTINGS},
         'loader.': asdict(run.loader),

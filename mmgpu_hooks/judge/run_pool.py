@@ -7,13 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmgpu_hooks.judge.columns import median, read_field
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.batches import MemoryFit, fit_batch_memory, fit_step_line
+from mmgpu_hooks.model.batches import (
+    CardMemory,
+    StepPoint,
+    fit_batch_memory,
+    fit_step_line,
+)
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.errors import NoPredictionError
+from mmgpu_hooks.schema.memory import MeasuredPeak
 
 NATURE = {
     'number of ranks': 'run.world_size',
@@ -22,7 +28,7 @@ NATURE = {
     'number of CPUs of the host': 'run.host.logical_cpus',
     'number of parameters of the model': 'run.parameters',
 }
-"""What makes a training another one, by how a sentence calls it."""
+"""Facts that make a training another one, by how a sentence calls them."""
 
 _CONDITIONS = {
     'number of usable cores': 'run.host.cores_had',
@@ -30,7 +36,7 @@ _CONDITIONS = {
     'number of steps whose gradients are added up': 'run.accumulative_counts',
     'number of images in the data set': 'run.loader.dataset_length',
 }
-"""What else costs depend on."""
+"""Facts that costs depend on, too."""
 
 _LARGER = 1.5
 """Images that have so many times the bytes are of another size; crops vary by less."""
@@ -38,18 +44,18 @@ _LARGER = 1.5
 
 @dataclass(frozen=True)
 class RunPool:
-    """What belongs together, and what follows from all of it."""
+    """Runs that belong together, and what follows from all of them."""
 
     newest: Run
     """The newest with enough evidence: it is the one that is judged."""
     workload: Workload | None
-    """Of the newest, with the line that all runs make; ``None`` when none has
+    """Workload of the newest, with the line that all runs make; ``None`` when none has
     enough evidence."""
-    memory: MemoryFit | NoPrediction
+    memory: CardMemory
     fitted: Mapping[str, int | None] = field(default_factory=dict)
     """Evidence and batch size of each, the newest first."""
     notes: tuple[str, ...] = ()
-    """Which runs were left out, and why."""
+    """Sentences on the runs that were left out."""
 
 
 def pool_runs(runs: Sequence[Run]) -> RunPool:
@@ -61,7 +67,7 @@ def pool_runs(runs: Sequence[Run]) -> RunPool:
     runs = sorted(runs, key=lambda run: run.run.started_unix_s, reverse=True)
     newest = next((run for run in runs if run.workload), runs[0])
     if newest.workload is None:
-        return RunPool(newest, None, NoPrediction(newest.why_no_workload))
+        return RunPool(newest, None, CardMemory(None, newest.why_no_workload))
     fitted, notes = [newest], list[str]()
     for run in runs:
         why = _why_left_out(newest, run)
@@ -71,13 +77,15 @@ def pool_runs(runs: Sequence[Run]) -> RunPool:
             fitted.append(run)
     memory, workload = _fit_memory(fitted), newest.workload
     if len(fitted) > 1:
-        costs = [run.workload for run in fitted if run.workload]
-        line = fit_step_line([(w.batch_size, w.step) for w in costs if w.batch_size])
-        if isinstance(line, NoPrediction):
-            notes.append(f'{line.reason} The newest run is judged by itself.')
+        loads = [run.workload for run in fitted if run.workload]
+        points = [
+            StepPoint(load.batch_size, load.step) for load in loads if load.batch_size
+        ]
+        try:
+            workload = replace(workload, step_line=fit_step_line(points))
+        except NoPredictionError as error:
+            notes.append(f'{error} The newest run is judged by itself.')
             fitted = fitted[:1]
-        else:
-            workload = replace(workload, step_line=line)
     sizes = {run.path: run.run.loader.batch_size for run in fitted}
     return RunPool(newest, workload, memory, sizes, tuple(notes))
 
@@ -87,8 +95,11 @@ def _why_left_out(newest: Run, run: Run) -> str | None:
 
     They may differ in the settings of the train loader, batch size included.
     """
-    for what, here, there in find_unequal(newest, run, {**NATURE, **_CONDITIONS}):
-        return f'The {what} is {there} there, and {here} in {newest.path}.'
+    for unequal in find_unequal(newest, run, {**NATURE, **_CONDITIONS}):
+        return (
+            f'The {unequal.name} is {unequal.after} there, and {unequal.before} in '
+            f'{newest.path}.'
+        )
     here, there = _measure_image(newest), _measure_image(run)
     if here and there and max(here, there) > _LARGER * min(here, there):
         return (
@@ -104,27 +115,40 @@ def _measure_image(run: Run) -> float | None:
     return batch_bytes / size if size and batch_bytes else None
 
 
-def find_unequal(
-    old: Run, new: Run, fields: dict[str, str]
-) -> Iterator[tuple[str, Any, Any]]:
-    """What is known of both runs and not the same: its name, and both."""
-    for what, name in fields.items():
-        before, after = read_field(old, name), read_field(new, name)
+class Unequal(NamedTuple):
+    """A fact that is known of two runs, and not the same."""
+
+    name: str
+    before: Any
+    after: Any
+
+
+def find_unequal(old: Run, new: Run, fields: Mapping[str, str]) -> Iterator[Unequal]:
+    """Find what is known of both runs and not the same.
+
+    Args:
+        old: The first run.
+        new: The second one.
+        fields: Dotted paths from a run on, by how a sentence calls them.
+    """
+    for name, path in fields.items():
+        before, after = read_field(old, path), read_field(new, path)
         if before is not None and after is not None and before != after:
-            yield what, before, after
+            yield Unequal(name, before, after)
 
 
-def _fit_memory(runs: Sequence[Run]) -> MemoryFit | NoPrediction:
+def _fit_memory(runs: Sequence[Run]) -> CardMemory:
     """Any rank can run out of memory: the largest peak of each run counts."""
     points = []
     for run in runs:
         ranks = (run, *run.other_ranks)
         peaks = [rank.gpu_mem_peak_bytes for rank in ranks if rank.gpu_mem_peak_bytes]
         if peaks and run.run.loader.batch_size:
-            points.append((run.run.loader.batch_size, max(peaks)))
-    if points:
-        return fit_batch_memory(points)
-    return NoPrediction(
-        'The memory of the card is unknown: its peak was not recorded, as in a '
-        'training on the CPU.'
-    )
+            points.append(MeasuredPeak(run.run.loader.batch_size, max(peaks)))
+    if not points:
+        why = 'The memory of the card is unknown: its peak was not recorded, as in a '
+        return CardMemory(None, f'{why}training on the CPU.')
+    try:
+        return CardMemory(fit_batch_memory(points))
+    except NoPredictionError as error:
+        return CardMemory(None, str(error))

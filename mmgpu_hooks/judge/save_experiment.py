@@ -33,23 +33,24 @@ def summarize_saves(
     pairs = list(zip(run.save_records, run.judged_saves))[1:][:most]
     saves = tuple(save for save, _ in pairs if save.error is None)
     slow = [judged for save, judged in pairs if not save.error and judged.is_slow]
-    causes = Counter(judged.cause for judged in slow if judged.cause).most_common(1)
+    causes = Counter(judged.cause for judged in slow if judged.cause)
+    usual_cause = max(causes, key=causes.__getitem__, default=None)
     # there is one save an iteration
-    after = {one.iteration: one for one in run.save_aftermaths}
+    after = {record.iteration: record for record in run.save_aftermaths}
     loader = run.run.loader
     return replace(
         row,
         saves=saves,
-        won_s=tuple(won_back_s(after.get(one.iteration), loader) for one in saves),
-        save_s=_median([one.wall_s for one in saves]),
-        cpu_s=_median([one.cpu_s for one in saves]),
-        run_delay_s=_median([one.run_delay_s for one in saves]),
-        blocked_s=_median([one.blocked_s for one in saves]),
+        won_s=tuple(won_back_s(after.get(save.iteration), loader) for save in saves),
+        save_s=_median([save.wall_s for save in saves]),
+        cpu_s=_median([save.cpu_s for save in saves]),
+        run_delay_s=_median([save.run_delay_s for save in saves]),
+        blocked_s=_median([save.blocked_s for save in saves]),
         other_cores=_median(
-            [one.other_cpu_s and one.other_cpu_s / one.wall_s for one in saves]
+            [save.other_cpu_s and save.other_cpu_s / save.wall_s for save in saves]
         ),
         slow=len(slow),
-        cause=causes[0][0] if causes else None,
+        cause=usual_cause,
     )
 
 
@@ -80,7 +81,14 @@ def judge_save_bench(
             break
         harmful = row.num_workers if row.is_harmful else harmful
     fewest = reference.num_workers if reference else None
-    return SaveBench(tuple(rows), fewest, harmful, is_interrupted, seconds, asked)
+    return SaveBench(
+        rows=tuple(rows),
+        reference=fewest,
+        harmful_workers=harmful,
+        is_interrupted=is_interrupted,
+        seconds=seconds,
+        asked=asked,
+    )
 
 
 def _compare(row: SaveBenchRow, reference: SaveBenchRow | None) -> SaveBenchRow:
@@ -95,15 +103,16 @@ def _compare(row: SaveBenchRow, reference: SaveBenchRow | None) -> SaveBenchRow:
         remark = 'other programs held these saves up'
     if row is reference:
         return replace(row, remark=remark)
-    walls = [[save.wall_s for save in one.saves] for one in (reference, row)]
+    usual_walls_s = [save.wall_s for save in reference.saves]
+    walls_s = [save.wall_s for save in row.saves]
     usual_s, gross_s = reference.save_s, row.save_s - reference.save_s
     if not is_delay(gross_s, usual_s, thresholds.SLOW_SAVE):
         remark, is_harmful = None, False
-    elif remark is None and rank_sum_chance(*walls) > thresholds.BENCH_CHANCE:
+    elif remark is None and _is_by_chance(usual_walls_s, walls_s):
         remark = 'longer, but within noise'
     elif remark is None:
         is_harmful = True
-    delays_s = [max(wall_s - usual_s, 0.0) for wall_s in walls[1]]
+    delays_s = [max(wall_s - usual_s, 0.0) for wall_s in walls_s]
     return replace(
         row,
         gross_s=gross_s,
@@ -111,6 +120,11 @@ def _compare(row: SaveBenchRow, reference: SaveBenchRow | None) -> SaveBenchRow:
         is_harmful=is_harmful,
         remark=remark,
     )
+
+
+def _is_by_chance(usual_walls_s: Sequence[float], walls_s: Sequence[float]) -> bool:
+    """True if saves as long as these are not unlikely without any difference."""
+    return rank_sum_chance(usual_walls_s, walls_s) > thresholds.BENCH_CHANCE
 
 
 def _median(values: Sequence[float | None]) -> float | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from mmgpu_hooks.judge import thresholds
@@ -53,35 +54,35 @@ MAJOR_FAULT_S = 1e-4
 """Least time that a page takes from storage or swap: a fast solid-state disk's."""
 
 NAMED_SHARE = 0.2
-"""Of the delay: what held less of it is not named beside the cause."""
+"""Share of the delay: what held less of it is not named beside the cause."""
 
 
-class Cause(NamedTuple):
-    """What can hold a save."""
+class DelayCause(NamedTuple):
+    """A cause of the delay of a save, in words."""
 
     why: str
-    """It took longer."""
+    """Clause after "it took longer"."""
     cure: str
 
 
-CAUSES = {
-    'workers': Cause(
+DELAY_CAUSES = {
+    'workers': DelayCause(
         'because loader workers had the cores',
         'Use fewer workers, or GPUEfficiencyHook(worker_nice=10), which lets the '
         'saving thread go first.',
     ),
-    'other_load': Cause(
+    'other_load': DelayCause(
         'because other programs had the cores',
         'Run the other programs elsewhere or at another time; no setting of the loader '
         'helps.',
     ),
-    'storage': Cause(
+    'storage': DelayCause(
         'blocked in the write to storage',
         'The storage is slow, not the loader: save to a faster or a local disk, less '
         'often, or without the optimizer (save_optimizer=False) where none is resumed '
         'from.',
     ),
-    'memory': Cause(
+    'memory': DelayCause(
         'because memory was short',
         'A save holds its file in memory, and more: free some (fewer workers, a '
         'smaller batch), or save without the optimizer.',
@@ -150,33 +151,59 @@ def judge_save(
         why = 'cannot tell what held it: the kernel shows no schedstat of its thread.'
         if save.error is not None:
             why = f'it failed with {save.error}, so it is not judged.'
-        return SaveJudgement(False, None, None, None, None, sentence + why)
-    usual_s, basis = _usual_s(save, earlier)
+        return SaveJudgement(
+            is_slow=False,
+            cause=None,
+            uncontended_s=None,
+            gross_delay_s=None,
+            net_delay_s=None,
+            sentence=sentence + why,
+        )
+    usual = _usual_length(save, earlier)
+    usual_s = usual.wall_s
     gross_s = save.wall_s - usual_s
     net_s = net_delay_s(gross_s, won_back_s(aftermath, loader))
     held_s = _divide_delay(save, gross_s, host)
     cause = _find_cause(held_s, min(gross_s, save.run_delay_s), usual_s)
     is_slow = bool(cause) or is_delay(gross_s, usual_s, thresholds.ODD_SAVE)
-    sentence += f'{format_seconds(usual_s)} uncontended ({basis}).'
-    if is_slow:
-        said = [
-            f'{format_seconds(held_s[name])} {CAUSES[name].why}'
-            f'{_figures(name, save, host)}'
-            for name in sorted(held_s, key=lambda name: (name != cause, -held_s[name]))
-            if name == cause or held_s[name] >= NAMED_SHARE * gross_s
-        ]
-        said += [] if cause else ['it is unknown, as no cause is proven for enough']
-        sentence += (
-            f' What held it: {"; ".join(said)}. Training stood still '
-            f'{format_seconds(gross_s)} longer (gross); less what workers won back '
-            f'(net): {format_seconds(net_s)}.'
+    sentence += f'{format_seconds(usual_s)} uncontended ({usual.basis}).'
+    judged = SaveJudgement(
+        is_slow=is_slow,
+        cause=cause,
+        uncontended_s=usual_s,
+        gross_delay_s=gross_s,
+        net_delay_s=net_s,
+        sentence=sentence,
+        held_s=held_s,
+    )
+    if not is_slow:
+        return judged
+    return replace(judged, sentence=sentence + _phrase_delay(judged, save, host))
+
+
+def _phrase_delay(judged: SaveJudgement, save: SaveRecord, host: HostLimits) -> str:
+    """Say what held a slow save, what that cost, and what helps."""
+    gross_s, held_s = judged.gross_delay_s or 0.0, judged.held_s
+    said = [
+        f'{format_seconds(held_s[name])} {DELAY_CAUSES[name].why}'
+        f'{_figures(name, save, host)}'
+        for name in sorted(
+            held_s, key=lambda name: (name != judged.cause, -held_s[name])
         )
-        sentence += f' {CAUSES[cause].cure}' if cause else ''
-    return SaveJudgement(is_slow, cause, usual_s, gross_s, net_s, sentence, held_s)
+        if name == judged.cause or held_s[name] >= NAMED_SHARE * gross_s
+    ]
+    if judged.cause is None:
+        said.append('it is unknown, as no cause is proven for enough')
+    cure = '' if judged.cause is None else f' {DELAY_CAUSES[judged.cause].cure}'
+    return (
+        f' What held it: {"; ".join(said)}. Training stood still '
+        f'{format_seconds(gross_s)} longer (gross); less what workers won back '
+        f'(net): {format_seconds(judged.net_delay_s)}.{cure}'
+    )
 
 
 def is_reference(save: SaveRecord) -> bool:
-    """Whether later saves can be measured by this one: it hardly waited."""
+    """True if later saves can be measured by this one: it hardly waited."""
     if save.error is not None or save.cpu_s is None or save.run_delay_s is None:
         return False
     is_calm = save.run_delay_s <= CALM_RUN_DELAY * save.wall_s
@@ -200,7 +227,7 @@ def won_back_s(aftermath: Aftermath | None, loader: LoaderSettings) -> float | N
 
 
 def net_delay_s(gross_s: float, won_s: float | None) -> float | None:
-    """What the job lost: from 0 to the gross delay; ``None`` while unknown."""
+    """Time that the job lost: from 0 to the gross delay; ``None`` while unknown."""
     return None if won_s is None else min(max(gross_s - won_s, 0.0), gross_s)
 
 
@@ -218,32 +245,41 @@ def _others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
     return max(save.other_cpu_s - elsewhere * save.wall_s, 0.0)
 
 
-def _usual_s(save: SaveRecord, earlier: Iterable[SaveRecord]) -> tuple[float, str]:
-    """What the save would have taken without its waits, and what that rests on.
+class _UsualLength(NamedTuple):
+    """Length of a save without its waits."""
+
+    wall_s: float
+    basis: str
+    """Where the figure comes from."""
+
+
+def _usual_length(save: SaveRecord, earlier: Iterable[SaveRecord]) -> _UsualLength:
+    """Estimate the length of the save without its waits.
 
     The median of the run's uncontended saves of like size, scaled to this one's bytes;
     where they are too few, its own parts that did not wait.
     """
     alike = []
-    for one in earlier:
-        if one.backend != save.backend or not is_reference(one):
+    for other in earlier:
+        if other.backend != save.backend or not is_reference(other):
             continue
         # where neither says how large it was, they count as alike
-        scale = (save.bytes or 1) / (one.bytes or 1)
+        scale = (save.bytes or 1) / (other.bytes or 1)
         if 1 / LIKE_SIZE <= scale <= LIKE_SIZE:
-            alike.append(one.wall_s * scale)
+            alike.append(other.wall_s * scale)
     if len(alike) >= LEAST_REFERENCES:
         basis = f'median of {len(alike)} uncontended saves of this run like it'
-        return min(statistics.median(alike), save.wall_s), basis
+        return _UsualLength(min(statistics.median(alike), save.wall_s), basis)
     excess_s = max((save.blocked_s or 0.0) - USUAL_BLOCKING * (save.cpu_s or 0.0), 0.0)
     left_s = save.wall_s - (save.run_delay_s or 0.0) - excess_s
-    return min(max(left_s, 0.0), save.wall_s), 'its parts that did not wait'
+    wall_s = min(max(left_s, 0.0), save.wall_s)
+    return _UsualLength(wall_s, 'its parts that did not wait')
 
 
 def _divide_delay(
     save: SaveRecord, delay_s: float, host: HostLimits
 ) -> dict[str, float]:
-    """What is proven to have held the save, in seconds by cause."""
+    """Seconds that each proven cause held the save."""
     contention_s = min(delay_s, save.run_delay_s or 0.0)
     left_s, write = delay_s - contention_s, save.phases.get('write')
     held_s = {'memory': _memory_s(save, left_s)}
@@ -317,14 +353,13 @@ def _find_cause(
     return max(causes, key=causes.__getitem__, default=None)
 
 
-def is_delay(delay_s: float, usual_s: float, least: tuple[float, float]) -> bool:
-    """Whether a delay reaches a threshold: in seconds, and over the usual length."""
-    least_s, ratio = least
-    return delay_s >= max(least_s, ratio * usual_s)
+def is_delay(delay_s: float, usual_s: float, least: thresholds.DelayThreshold) -> bool:
+    """True if a delay reaches a threshold: in seconds, and over the usual length."""
+    return delay_s >= max(least.least_s, least.ratio * usual_s)
 
 
 def _figures(cause: str, save: SaveRecord, host: HostLimits) -> str:
-    """What proves a cause, in brackets."""
+    """Figures that prove a cause, in brackets."""
     write, cores = save.phases.get('write'), f'{host.usable_cores or 0:g} usable cores'
     if cause == 'workers':
         busy = f'{save.workers_busy or 0:.1f} of {save.workers or 0} busy'

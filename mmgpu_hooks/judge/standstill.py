@@ -37,12 +37,21 @@ _DOING = {
 }
 
 
+class LastSign(NamedTuple):
+    """End of a rank's evidence; sorts by time."""
+
+    iteration: int
+    """The last one of which it has figures."""
+    alarms: int
+    """Alarms of the watchdog after it."""
+
+
 class Rank(NamedTuple):
     """One rank of a run."""
 
     evidence: RunEvidence
     host: HostNow = HostNow()
-    """What its host shows of it now."""
+    """State that its host shows now."""
 
     @property
     def number(self) -> int | None:
@@ -52,19 +61,20 @@ class Rank(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """Whether its process ended without a word."""
+        """True if its process ended without a word."""
         return self.host.is_alive is False and self.evidence.end is None
 
     @property
-    def last_sign(self) -> tuple[int, int]:
-        """How far its evidence goes: the last iteration, then alarms after it."""
+    def last_sign(self) -> LastSign:
+        """End of its evidence."""
         evidence = self.evidence
         last = evidence.intervals[-1].iteration if evidence.intervals else 0
-        return last, sum(stuck.iteration >= last for stuck in evidence.stuck)
+        alarms = sum(stuck.iteration >= last for stuck in evidence.stuck)
+        return LastSign(last, alarms)
 
     @property
     def stuck(self) -> StuckRecord | None:
-        """What it stands still in; ``None`` where it went on after that."""
+        """Standstill that it is in; ``None`` where it went on after that."""
         evidence = self.evidence
         last = evidence.intervals[-1].iteration if evidence.intervals else 0
         for stuck in evidence.stuck[-1:]:
@@ -85,7 +95,8 @@ def find_first_gone(ranks: Sequence[Rank]) -> Rank | None:
     Returns:
         ``None`` where none is gone, or where evidence of several ends alike.
     """
-    gone = sorted((rank for rank in ranks if rank.is_gone), key=lambda r: r.last_sign)
+    gone = [rank for rank in ranks if rank.is_gone]
+    gone.sort(key=lambda rank: rank.last_sign)
     if len(gone) > 1 and gone[0].last_sign == gone[1].last_sign:
         return None
     return gone[0] if gone else None
@@ -118,7 +129,8 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     rank, stuck = (own or found)[0]
     gone, first_gone = describe_gone(ranks), find_first_gone(ranks)
     proof = describe_stuck(stuck)
-    cause, certainty = name_cause(rank, stuck)
+    named = name_cause(rank, stuck)
+    cause, certainty = named.name, named.certainty
     if first_gone in [waiting for waiting, _ in found]:
         first_gone = None
     # where all are gone, somebody ended those that waited
@@ -127,8 +139,8 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
         certainty = 'sure' if len(gone) < len(ranks) else 'likely'
         rank = first_gone or rank
     proof += [
-        f'rank {other.number} is {phrase_part(one)} at iteration {one.iteration + 1}'
-        for other, one in found
+        f'rank {other.number} is {phrase_part(its)} at iteration {its.iteration + 1}'
+        for other, its in found
         if other is not rank
     ]
     waited = f' for {stuck.waited_s:.0f} s and more' if stuck.waited_s else ''
@@ -140,7 +152,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     if cause != 'unknown':
         sentence += f' {CAUSES[cause].title}.'
     return Why(
-        'running' if any(one.host.is_alive for one in ranks) else 'ended',
+        'running' if any(rank.host.is_alive for rank in ranks) else 'ended',
         cause,
         certainty,
         sentence,
@@ -152,54 +164,63 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
 
 
 def phrase_part(stuck: StuckRecord) -> str:
-    """What it was doing."""
+    """Words for the part of training that it was in."""
     return _DOING.get(stuck.part, f'in {stuck.part}')
 
 
 def _waits_for_ranks(rank: Rank, stuck: StuckRecord) -> bool:
-    """Whether it stands in a collective."""
+    """True if it stands in a collective."""
     if any(_COLLECTIVE.search(call) for call in stuck.stack):
         return True
     innermost = '\n'.join(stuck.stack[:3])
     return rank.number is not None and bool(_OTHERS_NEEDED.search(innermost))
 
 
-def name_cause(rank: Rank, stuck: StuckRecord) -> tuple[str, str]:
-    """The cause and how sure it is."""
-    unknown, is_idle = ('unknown', 'unknown'), stuck.state == 'S'
+class NamedCause(NamedTuple):
+    """Why training stands still."""
+
+    name: str
+    """A key of `CAUSES`."""
+    certainty: str
+    """``sure``, ``likely`` or ``unknown``."""
+
+
+def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
+    """Name the cause of a standstill, and how sure that is."""
+    unknown, is_idle = NamedCause('unknown', 'unknown'), stuck.state == 'S'
     if stuck.part != 'data_wait':
         if _waits_for_ranks(rank, stuck):
-            return 'rank_waits', 'likely'
+            return NamedCause('rank_waits', 'likely')
         is_loading = any('torch/utils/data/_utils/fetch.py' in c for c in stuck.stack)
-        return ('worker_stuck', 'likely') if is_loading else unknown
+        return NamedCause('worker_stuck', 'likely') if is_loading else unknown
     if stuck.state in ('Z', 'X'):
-        return 'worker_killed', 'sure'
+        return NamedCause('worker_killed', 'sure')
     if stuck.state == 'D':
-        return 'storage_stalled', 'sure'
+        return NamedCause('storage_stalled', 'sure')
     if stuck.mount and _NETWORK.search(stuck.mount):
-        return 'storage_stalled', 'likely'
+        return NamedCause('storage_stalled', 'likely')
     # a file, and not a pipe or socket of the loader's
     path = '/' if stuck.path is None and stuck.call in _OPENING[:2] else stuck.path
     if is_idle and stuck.call in _OPENING and (path or '').startswith('/'):
-        return 'storage_stalled', 'likely'
+        return NamedCause('storage_stalled', 'likely')
     workers = rank.evidence.run.loader.num_workers or 0
     if is_idle and stuck.call == 'futex' and stuck.alike >= max(workers, 1):
-        return 'worker_deadlock', 'likely'
+        return NamedCause('worker_deadlock', 'likely')
     if stuck.sample is not None:
-        return 'worker_stuck', 'sure'
+        return NamedCause('worker_stuck', 'sure')
     # one that answers and loads nothing has sent its batch, and it was lost
     is_unknown = stuck.state is None or is_lost(stuck)
-    return unknown if is_unknown else ('worker_stuck', 'likely')
+    return unknown if is_unknown else NamedCause('worker_stuck', 'likely')
 
 
 def is_lost(stuck: StuckRecord) -> bool:
-    """Whether the worker that owes the batch waits for work itself."""
+    """True if the worker that owes the batch waits for work itself."""
     is_known = stuck.worker is not None and stuck.sample is None
     return is_known and bool(_IDLE.search(''.join(stuck.stack[:3])))
 
 
 def describe_stuck(stuck: StuckRecord) -> list[str]:
-    """What was seen of it, a sentence or a call each, for the log and `mmgpu why`."""
+    """Sentences and calls that were seen of it, for the log and `mmgpu why`."""
     found = []
     if stuck.worker is not None:
         state = _STATES.get(stuck.state or '', f'is in state {stuck.state}')

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+
+class DelayThreshold(NamedTuple):
+    """From where on a delay of something counts: the larger one of both."""
+
+    least_s: float
+    """In seconds."""
+    ratio: float
+    """Over what it usually takes."""
+
+
 MIN_ITERATIONS = 20
 """Steady iterations below which nothing is judged: a mean of fewer swings by more
 than the changes we would advise."""
@@ -64,17 +76,17 @@ GPU_UTIL_LOW_PCT = 70.0
 GPU_ZERO_NOTICE_PCT = 10.0
 """Share of time at 0 % that users see as swinging."""
 
-SLOW_SAVE = 0.2, 0.5
+SLOW_SAVE = DelayThreshold(least_s=0.2, ratio=0.5)
 """Delay of one save by the CPU from which it is noticed, in seconds and over an
 uncontended save: spikes of a virtual machine's scheduler and the 10 ms grain of CPU
 accounting are well below, and saves of a quiet run differ by a third."""
 
-BLOCKED_SAVE = 0.5, 1.0
+BLOCKED_SAVE = DelayThreshold(least_s=0.5, ratio=1.0)
 """The same by storage or memory: a disk that writes back
 other pages first blocks a healthy save for a few tenths of a second, and the page cache
 alone makes one write take twice as long as the next."""
 
-ODD_SAVE = 1.0, 2.0
+ODD_SAVE = DelayThreshold(least_s=1.0, ratio=2.0)
 """The same where no proven cause holds enough of it: several small reasons, and jitter,
 come to half of it."""
 
@@ -98,7 +110,7 @@ BENCH_SAVES = 3
 fewest whose ranks can be that unlikely."""
 
 FULL_SHARE = 0.8
-"""Of a memory, from which it is nearly full: the next batch may be larger."""
+"""Share of a memory from which it is nearly full: the next batch may be larger."""
 
 COPIES_NOTICE_BYTES = 2**28
 """Copies of a dataset in all workers, or results of a validation, from which they are
@@ -118,7 +130,7 @@ THREADS_NOTICE = 0.1
 where the loading is worth a word."""
 
 THREADS_PROBLEM = 0.25
-"""That share, from which threads are what the loading suffers from."""
+"""The same share, from which threads are what the loading suffers from."""
 
 IDLE_CORES = 0.25
 """Share of the cores that is idle while the loop waits, from which it is a finding."""
@@ -134,7 +146,7 @@ RISE_SHARE = 0.1
 """And this share of what it had."""
 
 WORTH_GROWTH = 0.1
-"""Of the memory that is free, from which growth until training ends is worth a word."""
+"""Share of the free memory from which growth until training ends is worth a word."""
 
 CONTAINER_SHM_BYTES = 2**26
 """/dev/shm of a container that was started without ``--shm-size``: 64 MiB, which the

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.saves import CAUSES
+from mmgpu_hooks.judge.saves import DELAY_CAUSES
 from mmgpu_hooks.schema.figures import format_seconds, format_sum
-from mmgpu_hooks.schema.judged import Diagnosis, Finding, Verdict
+from mmgpu_hooks.schema.judged import Diagnosis, EvidenceCounts, Finding, Verdict
 
 VERDICTS: dict[str, str] = {
     'not_enough_evidence': 'Not enough evidence',
@@ -44,12 +45,12 @@ def diagnose_run(run: Run) -> Diagnosis:
     judged = (rule.apply(run) for rule in RULES.values())
     findings = {finding.code: finding for finding in judged if finding is not None}
     worst = sorted(findings.values(), key=lambda f: (_ORDER.index(f.severity), f.code))
-    counts = {
-        'iterations': run.iterations,
-        'steady_iterations': run.steady_iterations,
-        'gpu_samples': run.gpu.samples if run.gpu else 0,
-        'saves': run.saves,
-    }
+    counts = EvidenceCounts(
+        iterations=run.iterations,
+        steady_iterations=run.steady_iterations,
+        gpu_samples=run.gpu.samples if run.gpu else 0,
+        saves=run.saves,
+    )
     verdict = _choose_verdict(run, findings)
     return Diagnosis(verdict, tuple(worst), counts, run.judged_saves)
 
@@ -63,11 +64,15 @@ def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
         )
         name = 'not_enough_evidence'
         return Verdict(name, f'{VERDICTS[name]}: {why}', 'low')
-    problems = {c: one for c, one in findings.items() if one.severity == 'problem'}
+    problems = {
+        code: finding
+        for code, finding in findings.items()
+        if finding.severity == 'problem'
+    }
     rivals = [
-        one
-        for code, one in problems.items()
-        if code not in _CAUSES and (one.share or 0.0) >= thresholds.VERDICT_SHARE
+        finding
+        for code, finding in problems.items()
+        if code not in _CAUSES and (finding.share or 0.0) >= thresholds.VERDICT_SHARE
     ]
     if not rivals and run.is_data_bound:
         # a small share of the run, and yet the loader sets the speed of its iterations
@@ -80,11 +85,11 @@ def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
             'so the step sets the speed.'
         )
     else:
-        largest = max(rivals, key=lambda one: one.share or 0.0)
+        largest = max(rivals, key=lambda finding: finding.share or 0.0)
         name, why = RULES[largest.code].verdict or '', largest.detail
         if largest.code == _DATA:
-            name, cause = _explain_wait(run, problems)
-            why = f'{why} {cause}'
+            wait = _explain_wait(run, problems)
+            name, why = wait.verdict, f'{why} {wait.why}'
         elif name == 'save_bound':
             why += _save_cause(run)
     sentence = f'{VERDICTS[name]}: {why}'
@@ -92,7 +97,7 @@ def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
 
 
 def count_missing(run: Run) -> int:
-    """How many more iterations a run needs before it is judged."""
+    """Iterations that a run still needs before it is judged."""
     more = thresholds.MIN_ITERATIONS - run.steady_iterations
     if run.steady_iterations == run.iterations:
         # the only interval becomes the warm-up once there is another
@@ -107,13 +112,21 @@ def judge_confidence(run: Run) -> str:
     return 'high' if run.steady_iterations >= thresholds.SURE_ITERATIONS else 'medium'
 
 
-def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> tuple[str, str]:
-    """The verdict on a data-bound run, and why it waits: a sentence."""
+class _Wait(NamedTuple):
+    """The verdict on a data-bound run."""
+
+    verdict: str
+    why: str
+    """Why it waits, as a sentence."""
+
+
+def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> _Wait:
+    """Say why a data-bound run waits."""
     cause = next((code for code in _CAUSES if code in problems), None)
     workers, cores = run.run.loader.num_workers, run.run.host.usable_cores
     # without workers the loading blocks the loop, whatever it waits for
     if cause and (cause != 'MG103' or workers):
-        return RULES[cause].verdict or '', problems[cause].detail
+        return _Wait(RULES[cause].verdict or '', problems[cause].detail)
     if run.wait_cause == 'stalls':
         usual = format_seconds(run.data_wait_p95_s)
         why = f'Stalls are rare: usually 95 % of the waits are below {usual}.'
@@ -123,20 +136,23 @@ def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> tuple[str, str]:
         why = 'The settings of the loader are unknown.'
     elif workers == 0:
         why = 'The training process loads every batch itself (num_workers=0).'
-        return 'data_bound_workers', why
+        return _Wait('data_bound_workers', why)
     else:
         known = 'an unknown number of' if cores is None else f'{cores:g}'
         why = f'It has num_workers={workers} on {known} usable cores.'
         if cores is None or workers < max(int(cores), 1):
-            return 'data_bound_workers', why
-    return 'data_bound', why
+            return _Wait('data_bound_workers', why)
+    return _Wait('data_bound', why)
 
 
 def _save_cause(run: Run) -> str:
-    """What is proven to hold the saves up, alone or added up, if anything is."""
-    held_s = sum((Counter(one.held_s) for one in run.judged_saves), Counter[str]())
-    usual_s = sum(one.uncontended_s or 0.0 for one in run.judged_saves)
+    """Sentence on what is proven to hold the saves up, alone or added up."""
+    held_s = Counter[str]()
+    for save in run.judged_saves:
+        held_s.update(save.held_s)
+    usual_s = sum(save.uncontended_s or 0.0 for save in run.judged_saves)
     for cause, seconds in held_s.most_common(1):
-        if seconds >= thresholds.SLOW_SAVE[1] * usual_s or run.saves_held_by(cause):
-            return f' {format_sum(seconds)} of it {CAUSES[cause].why} (gross).'
+        least_s = thresholds.SLOW_SAVE.ratio * usual_s
+        if seconds >= least_s or run.saves_held_by(cause):
+            return f' {format_sum(seconds)} of it {DELAY_CAUSES[cause].why} (gross).'
     return ''

@@ -24,16 +24,16 @@ from mmgpu_hooks.model.workload import (
     Workload,
     estimate_transfer,
 )
-from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.errors import NoPredictionError
 
 if TYPE_CHECKING:
     from mmgpu_hooks.judge.run import Run
 
 _MOST_CORES = 65536
-"""Of one host; no more were built."""
+"""Most cores of one host; no more were built."""
 
 _WORKER_START_S = 0.02
-"""What a worker adds to the start of an epoch where it was not measured: a fork of a
+"""Seconds that a worker adds to the start of an epoch, not measured: a fork of a
 process that has PyTorch loaded, on an ordinary server."""
 
 _LONGEST_S = 3600.0
@@ -48,42 +48,57 @@ _LEAST_COUNT = 8
 _USUAL_VARIATION = 0.3
 """Spread of the loading of a batch where it was not measured."""
 
+
+class _Bounded(NamedTuple):
+    """A figure of a run, and the largest one that is possible."""
+
+    field: str
+    """Dotted path from a run on."""
+    most: float
+
+
 _NEEDED = {
-    'num_workers of the loader': ('run.loader.num_workers', MOST_WORKERS),
-    'number of usable cores': ('run.host.usable_cores', _MOST_CORES),
-    'wait for data per iteration': ('data_wait_s', _LONGEST_S),
-    'time of a step': ('step_s', _LONGEST_S),
-    'time in hooks per iteration': ('hooks_s', _LONGEST_S),
-    'CPU of the training process': ('main_cpu_s', _LONGEST_S),
+    'num_workers of the loader': _Bounded('run.loader.num_workers', MOST_WORKERS),
+    'number of usable cores': _Bounded('run.host.usable_cores', _MOST_CORES),
+    'wait for data per iteration': _Bounded('data_wait_s', _LONGEST_S),
+    'time of a step': _Bounded('step_s', _LONGEST_S),
+    'time in hooks per iteration': _Bounded('hooks_s', _LONGEST_S),
+    'CPU of the training process': _Bounded('main_cpu_s', _LONGEST_S),
 }
-"""Without them there is no workload; each with the largest that is possible."""
+"""Without them there is no workload."""
 
 _USED = {
-    'prefetch_factor': ('run.loader.prefetch_factor', MOST_PREFETCH),
-    'number of CPUs': ('run.host.logical_cpus', _MOST_CORES),
-    'CPU of the workers per batch': ('worker_cpu_s', _LONGEST_S),
-    'wait for cores per batch': ('worker_run_delay_s', _LONGEST_S),
-    'time of a worker per batch': ('loader.occupancy_s', _LONGEST_S),
-    'spread of that time': ('loader.occupancy_std_s', _LONGEST_S),
-    'CPU of a worker per batch': ('loader.batch_cpu_s', _LONGEST_S),
+    'prefetch_factor': _Bounded('run.loader.prefetch_factor', MOST_PREFETCH),
+    'number of CPUs': _Bounded('run.host.logical_cpus', _MOST_CORES),
+    'CPU of the workers per batch': _Bounded('worker_cpu_s', _LONGEST_S),
+    'wait for cores per batch': _Bounded('worker_run_delay_s', _LONGEST_S),
+    'time of a worker per batch': _Bounded('loader.occupancy_s', _LONGEST_S),
+    'spread of that time': _Bounded('loader.occupancy_std_s', _LONGEST_S),
+    'CPU of a worker per batch': _Bounded('loader.batch_cpu_s', _LONGEST_S),
 }
 
 
-def fit_workload(run: Run) -> Workload | NoPrediction:
-    """Make a workload of one rank's run, or say why there is none.
+def fit_workload(run: Run) -> Workload:
+    """Make a workload of one rank's run.
 
     A run whose pipeline changed midway is cut and its last long part taken.
+
+    Raises:
+        NoPredictionError: If the run does not show it.
     """
-    segment, notes = _cut_segment(run)
+    cut = _cut_segment(run)
+    segment = cut.run
     missing = _find_missing(segment)
     if missing is not None:
-        return NoPrediction(missing)
-    workload = _make_workload(segment, notes)
-    if isinstance(workload, NoPrediction):
-        return workload
-    external = min(segment.external_share_cores, workload.host_cores)
-    waits_s = _run_delay_s(segment), segment.main_run_delay_s or 0.0
-    workload = calibrate(workload, external, *waits_s, segment.batch_bytes)
+        raise NoPredictionError(missing)
+    workload = _make_workload(segment, cut.notes)
+    workload = calibrate(
+        workload,
+        other_cores=min(segment.external_share_cores, workload.host_cores),
+        run_delay_s=_run_delay_s(segment),
+        main_delay_s=segment.main_run_delay_s or 0.0,
+        batch_bytes=segment.batch_bytes,
+    )
     return replace(
         workload,
         worker_start_s=_worker_start_s(segment, workload),
@@ -91,12 +106,18 @@ def fit_workload(run: Run) -> Workload | NoPrediction:
     )
 
 
-def _cut_segment(run: Run) -> tuple[Run, list[str]]:
+class _Segment(NamedTuple):
+    """The part of a run that is used."""
+
+    run: Run
+    notes: list[str]
+    """Sentences to say about it."""
+
+
+def _cut_segment(run: Run) -> _Segment:
     """The last long part of a run that changed midway.
 
-    Returns:
-        The run itself when nothing changed, or the part after the change is too short;
-        what is to be said of it.
+    It is the whole run when nothing changed, or the part after the change is too short.
     """
     counts, cut = run.column('iterations'), 0
     for field in ('workers.occupancy.mean_s', 'step.p50_s'):
@@ -105,10 +126,11 @@ def _cut_segment(run: Run) -> tuple[Run, list[str]]:
         if counts[found + 1 :].sum() >= thresholds.MIN_ITERATIONS:
             cut = max(cut, found)
     if not cut:
-        return run, []
+        return _Segment(run, [])
     part = run.since(cut)
     why = 'The pipeline or the step changed during the run: only what was measured from'
-    return part, [f'{why} iteration {part.intervals[0].iteration} on is used.']
+    first = part.intervals[0].iteration
+    return _Segment(part, [f'{why} iteration {first} on is used.'])
 
 
 def _find_cut(values: Column) -> int:
@@ -120,37 +142,38 @@ def _find_cut(values: Column) -> int:
 
 
 def _find_missing(run: Run) -> str | None:
-    """What a workload cannot be made without; a sentence, or ``None``."""
+    """Sentence on what is missing for a workload; ``None`` where nothing is."""
     if run.steady_iterations < thresholds.MIN_ITERATIONS:
         return (
             f'Not enough evidence: {run.steady_iterations} steady iterations, '
             f'{thresholds.MIN_ITERATIONS} needed.'
         )
-    for name, (field, most) in {**_NEEDED, **_USED}.items():
-        value = read_field(run, field)
+    for name, bounded in {**_NEEDED, **_USED}.items():
+        value = read_field(run, bounded.field)
         if value is None and name in _NEEDED:
             source = 'CPU' if 'CPU' in name else 'loader workers'
             reason = run.unknown.get(source, 'it was not recorded').rstrip('.')
             return f'The {name} is unknown: {reason}.'
-        if not 0.0 <= (value or 0.0) <= most:
+        if not 0.0 <= (value or 0.0) <= bounded.most:
             return f'The {name} is absurd: {value:g}; was the evidence edited?'
     if not run.iter_s or not run.run.host.usable_cores:
         return 'Iterations took no time, or there is no core; was the evidence edited?'
     return None
 
 
-def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
+def _make_workload(run: Run, notes: list[str]) -> Workload:
     record, settings = run.run, run.run.loader
     workers, iter_s = settings.num_workers or 0, run.iter_s or 0.0
-    loading, is_known = _loading_cost(run)
+    loaded = _loading_cost(run)
+    loading, is_known = loaded.cost, loaded.is_measured
     cpu = _batch_cpu_cost(run, loading) if loading else None
     if loading is None or cpu is None:
-        return NoPrediction('The time or the CPU of loading a batch is unknown.')
+        raise NoPredictionError('The time or the CPU of loading a batch is unknown.')
     step_cpu_s, usable = run.main_cpu_s or 0.0, record.host.usable_cores or 0.0
     burnt_s = cpu.mean_s + step_cpu_s
     too_much = _find_too_much(run, burnt_s)
     if too_much is not None:
-        return NoPrediction(too_much)
+        raise NoPredictionError(too_much)
     # OpenMP's other threads had the rest of the cores, the workers only these
     had = max(record.host.cores_had or 0.0, burnt_s / iter_s)
     if had < usable:
@@ -220,7 +243,7 @@ def _find_too_much(run: Run, burnt_s: float) -> str | None:
 
 
 def _transfer(run: Run, loading: Cost, cpu: Cost) -> Transfer:
-    """What collating and sending a batch costs, as far as the run shows it."""
+    """Cost of collating and sending a batch, as far as the run shows it."""
     workers = run.run.loader.num_workers
     wait_s, wait_cpu_s, sent_cpu_s = run.data_wait_s or 0.0, None, None
     if workers and run.data_wait_cpu_share is not None:
@@ -257,7 +280,7 @@ def _spin_s(run: Run, step_cpu_s: float) -> float:
 
 
 def _worker_start_s(run: Run, workload: Workload) -> float:
-    """What one worker adds to the start of an epoch beyond making its first batch."""
+    """Seconds that one worker adds to the start of an epoch, its first batch aside."""
     if not workload.num_workers or not run.epoch_starts:
         return _WORKER_START_S
     starts = 1 if workload.persistent_workers else run.epoch_starts
@@ -265,30 +288,40 @@ def _worker_start_s(run: Run, workload: Workload) -> float:
     return max(run.startup_s - latency_s, 0.0) / starts / workload.num_workers
 
 
-def _loading_cost(run: Run) -> tuple[Cost | None, bool]:
-    """A batch's loading without waiting for cores, and whether that was measured."""
+class _Loading(NamedTuple):
+    """The loading of a batch without waiting for cores."""
+
+    cost: Cost | None
+    is_measured: bool
+    """False if it is only bounded, or unknown."""
+
+
+def _loading_cost(run: Run) -> _Loading:
     loader, workers = run.loader, run.run.loader.num_workers or 0
     std_s = loader.occupancy_std_s if loader else None
     wait_s, iter_s = run.data_wait_s or 0.0, run.iter_s or 0.0
     if workers == 0:
         waits = _of_intervals(run, wait_s, 'data_wait')
         if std_s is None:
-            return waits, True
-        return _with_rare(replace(waits, std_s=std_s), run.every.after(1)), True
+            return _Loading(waits, is_measured=True)
+        waits = _with_rare(replace(waits, std_s=std_s), run.every.after(1))
+        return _Loading(waits, is_measured=True)
     if loader is not None and loader.occupancy_s is not None:
         whole_s, std_s, count = loader.occupancy_s, std_s or 0.0, loader.batches
         error_s = std_s / math.sqrt(count) if count else whole_s
         loading = Cost(whole_s, std_s, error_s, count)
-        return _with_rare(loading, run.every), True
+        return _Loading(_with_rare(loading, run.every), is_measured=True)
     low_s = run.worker_cpu_s
     if low_s is None:
-        return None, False
+        return _Loading(None, is_measured=False)
     high_s = max(workers * iter_s - (run.worker_run_delay_s or 0.0), low_s)
     if wait_s >= 0.1 * iter_s:
         # workers that cannot keep up are busy all the time
-        return Cost(high_s, _USUAL_VARIATION * high_s, 0.1 * high_s), True
+        loading = Cost(high_s, _USUAL_VARIATION * high_s, 0.1 * high_s)
+        return _Loading(loading, is_measured=True)
     mean_s = (low_s + high_s) / 2
-    return Cost(mean_s, _USUAL_VARIATION * mean_s, (high_s - low_s) / 4), False
+    loading = Cost(mean_s, _USUAL_VARIATION * mean_s, (high_s - low_s) / 4)
+    return _Loading(loading, is_measured=False)
 
 
 _RARE_FROM = 0.02
@@ -343,7 +376,7 @@ def _log_normal(intervals: Intervals, field: str) -> _LogNormal | None:
 
 
 def _run_delay_s(run: Run) -> float | None:
-    """What a worker waits for a core, per batch, once the run is under way.
+    """Wait of a worker for a core, per batch, once the run is under way.
 
     The start, when all workers make their first batches side by side, is left out if
     the intervals allow it.

@@ -18,26 +18,60 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from mmgpu_hooks.memory.config_model import CannotRunError, ConfigModel, phrase
-from mmgpu_hooks.memory.padded_size import Size
-from mmgpu_hooks.schema.memory import ActivationPoint
+from mmgpu_hooks.schema.memory import ActivationPoint, ImageSize
 
 _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128
-"""Of the coarsest features of common detectors: such sizes scale without rounding."""
+"""Stride of the coarsest features of detectors: such sizes scale without rounding."""
 _MOST_PROBE_PIXELS = 640 * 640
-"""What one image that is run here may have."""
+"""Most pixels of an image that is run here."""
 
-Gradients = list[tuple[int, int]]
-"""Numbers, and bytes per number, of each gradient."""
+
+class Gradient(NamedTuple):
+    """Size of the gradient of one parameter."""
+
+    numbers: int
+    number_bytes: int
+    """Bytes of one of its numbers."""
+
+    @classmethod
+    def of(cls, tensor: Any) -> Gradient:
+        """Size of a parameter, or of its gradient."""
+        return cls(int(tensor.nelement()), int(tensor.element_size()))
+
+
+class ModelProbe(NamedTuple):
+    """Counts of a model, at small batches and sizes."""
+
+    points: list[ActivationPoint]
+    gradients: list[Gradient]
+    """Gradients of the parameters that get one."""
+
+
+class StepCount(NamedTuple):
+    """Counts of one step."""
+
+    saved_bytes: int
+    """Storage kept for the backward pass, shared storage once, without parameters and
+    buffers."""
+    gradients: list[Gradient]
+    """Gradients of the parameters that got one; they are dropped again."""
+
+
+class _Plan(NamedTuple):
+    """Batches to count."""
+
+    sizes: list[ImageSize]
+    batch: int
 
 
 def probe_model(
-    built: ConfigModel, mixed: bool, target: Size | None
-) -> tuple[list[ActivationPoint], Gradients]:
+    built: ConfigModel, mixed: bool, target: ImageSize | None
+) -> ModelProbe:
     """Count at several small batches and sizes, and run one backward pass.
 
     Args:
@@ -45,22 +79,19 @@ def probe_model(
         mixed: Whether to run under autocast.
         target: Padded size that the training has; ``None`` when it is not known.
 
-    Returns:
-        Points for a fit, and the gradients.
-
     Raises:
         CannotRunError: If the model does not run here.
     """
     sizes = choose_probe_sizes(target)
-    plans = [(sizes, 1), (sizes, 2)]
-    if target is not None and target[0] * target[1] <= _MOST_PROBE_PIXELS:
+    plans = [_Plan(sizes, 1), _Plan(sizes, 2)]
+    if target is not None and target.pixels <= _MOST_PROBE_PIXELS:
         # a head may need more than the smallest size has
-        plans.insert(1, ([target], 1))
+        plans.insert(1, _Plan([target], 1))
     failure: Exception | None = None
     for plan in plans:
         try:
             with built.running():
-                return _run_plan(built, mixed, *plan)
+                return _run_plan(built, mixed, plan)
         except CannotRunError:
             raise
         # a model is a program: whatever it raises is a reason
@@ -72,21 +103,19 @@ def probe_model(
     ) from failure
 
 
-def _run_plan(
-    built: ConfigModel, mixed: bool, sizes: list[Size], batch: int
-) -> tuple[list[ActivationPoint], Gradients]:
+def _run_plan(built: ConfigModel, mixed: bool, plan: _Plan) -> ModelProbe:
     points: list[ActivationPoint] = []
-    gradients: Gradients = []
-    for number, (height, width) in enumerate(sizes):
+    gradients: list[Gradient] = []
+    for number, size in enumerate(plan.sizes):
         # growth with the batch shows at the smallest sizes
-        for images in (batch + 1, batch) if number < 2 else (batch,):
-            data = built.make_batch(images, height, width)
-            saved, found = run_step(
-                built.model, data, mixed=mixed, is_backward=not points
+        for images in (plan.batch + 1, plan.batch) if number < 2 else (plan.batch,):
+            data = built.make_batch(images, size.height, size.width)
+            count = run_step(built.model, data, mixed=mixed, is_backward=not points)
+            points.append(
+                ActivationPoint(images, size.height, size.width, count.saved_bytes)
             )
-            points.append(ActivationPoint(images, height, width, saved))
-            gradients = gradients or found
-    return points, gradients
+            gradients = gradients or count.gradients
+    return ModelProbe(points, gradients)
 
 
 class _Holder:
@@ -100,7 +129,7 @@ class _Holder:
 
 def run_step(
     model: Any, batch: Mapping[str, Any], *, mixed: bool, is_backward: bool
-) -> tuple[int, Gradients]:
+) -> StepCount:
     """Run the forward pass with its losses and count what is kept for the backward.
 
     Args:
@@ -109,10 +138,6 @@ def run_step(
         mixed: Whether to run under autocast, in bfloat16 on the CPU, whose numbers are
             as large as those of float16.
         is_backward: Whether to run the backward pass as well.
-
-    Returns:
-        Bytes of storage, shared storage once, without parameters and buffers; and the
-        gradients, which are dropped again.
     """
     import torch
     from torch.autograd.graph import saved_tensors_hooks
@@ -138,22 +163,29 @@ def run_step(
         del data, losses
         own = {_place(t) for t in (*model.parameters(), *model.buffers())}
         held = [holder.tensor for holder in holders if not holder.tensor.is_sparse]
-        sizes = {_place(one): int(one.untyped_storage().nbytes()) for one in held}
+        sizes = {
+            _place(tensor): int(tensor.untyped_storage().nbytes()) for tensor in held
+        }
         del held
         if is_backward:
             loss.backward()
-    grads = [p.grad for p in model.parameters() if p.grad is not None]
-    gradients = [(int(g.nelement()), int(g.element_size())) for g in grads]
+    gradients = [
+        Gradient.of(parameter.grad)
+        for parameter in model.parameters()
+        if parameter.grad is not None
+    ]
     model.zero_grad(set_to_none=True)
     saved = sum(size for place, size in sizes.items() if place not in own)
-    return saved, gradients
+    return StepCount(saved, gradients)
 
 
 def _place(tensor: Any) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
-def count_state(optimizer: Mapping[str, Any], gradients: Gradients) -> int | None:
+def count_state(
+    optimizer: Mapping[str, Any], gradients: Sequence[Gradient]
+) -> int | None:
     """Bytes that an optimizer keeps once it has stepped, on tensors without memory.
 
     Args:
@@ -169,8 +201,14 @@ def count_state(optimizer: Mapping[str, Any], gradients: Gradients) -> int | Non
     kinds = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}
     try:
         parameters = [
-            torch.nn.Parameter(torch.empty(count, dtype=kinds[size], device='meta'))
-            for count, size in gradients
+            torch.nn.Parameter(
+                torch.empty(
+                    gradient.numbers,
+                    dtype=kinds[gradient.number_bytes],
+                    device='meta',
+                )
+            )
+            for gradient in gradients
         ]
         for parameter in parameters:
             parameter.grad = torch.empty_like(parameter)
@@ -180,20 +218,21 @@ def count_state(optimizer: Mapping[str, Any], gradients: Gradients) -> int | Non
     # it may be any class of the user's
     except Exception:  # noqa: BLE001
         return None
-    kept = [one for state in built.state.values() for one in state.values()]
-    return sum(int(one.nbytes) for one in kept if isinstance(one, torch.Tensor))
+    kept = [value for state in built.state.values() for value in state.values()]
+    return sum(int(value.nbytes) for value in kept if isinstance(value, torch.Tensor))
 
 
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
     """Replace what stands in for CUDA kernels, in modules that are loaded already."""
     with contextlib.ExitStack() as exits:
-        for module_name, function_name, replace in _STAND_INS:
-            module = sys.modules.get(module_name)
-            original = getattr(module, function_name, None)
+        for stand_in in _STAND_INS:
+            module = sys.modules.get(stand_in.module)
+            original = getattr(module, stand_in.function, None)
             if original is not None:
-                setattr(module, function_name, replace(module, original))
-                exits.callback(setattr, module, function_name, original)
+                replaced = stand_in.replace(module, original)
+                setattr(module, stand_in.function, replaced)
+                exits.callback(setattr, module, stand_in.function, original)
         yield
 
 
@@ -242,9 +281,20 @@ def _run_as_one(function: Callable[..., Any], *tensors: Any) -> Any:
     return checkpoint(function, *tensors, use_reentrant=True, preserve_rng_state=False)
 
 
-_STAND_INS: tuple[tuple[str, str, Callable[[Any, Any], Any]], ...] = (
-    ('mmdet.models.losses.focal_loss', 'py_sigmoid_focal_loss', _replace_focal_loss),
-    (
+class _StandIn(NamedTuple):
+    """A chain of plain operations that stands in for a CUDA kernel on the CPU."""
+
+    module: str
+    function: str
+    replace: Callable[[Any, Callable[..., Any]], Any]
+    """Makes one operation of it, from the module and the function."""
+
+
+_STAND_INS = (
+    _StandIn(
+        'mmdet.models.losses.focal_loss', 'py_sigmoid_focal_loss', _replace_focal_loss
+    ),
+    _StandIn(
         'mmcv.ops.multi_scale_deform_attn',
         'multi_scale_deformable_attn_pytorch',
         _replace_deformable_attention,
@@ -252,22 +302,21 @@ _STAND_INS: tuple[tuple[str, str, Callable[[Any, Any], Any]], ...] = (
 )
 
 
-def choose_probe_sizes(target: Size | None) -> list[Size]:
+def choose_probe_sizes(target: ImageSize | None) -> list[ImageSize]:
     """Image sizes to run at: small ones of the target's shape, and it if it is small.
 
     Examples:
-        >>> choose_probe_sizes((800, 1344))
-        [(256, 384), (384, 640), (512, 896)]
-        >>> choose_probe_sizes((320, 320))
-        [(256, 256), (320, 320)]
+        >>> choose_probe_sizes(ImageSize(320, 320))
+        [ImageSize(height=256, width=256), ImageSize(height=320, width=320)]
     """
     height, width = target or (1, 1)
     ratio = max(width, height) / min(width, height) / _STRIDE
-    sizes = [(one, max(1, round(one * ratio)) * _STRIDE) for one in _PROBE_HEIGHTS]
+    short_sides = _PROBE_HEIGHTS
+    sides = [(short, max(1, round(short * ratio)) * _STRIDE) for short in short_sides]
+    sizes = [ImageSize(short, long) for short, long in sides]
     if height > width:
-        sizes = [(high, wide) for wide, high in sizes]
+        sizes = [ImageSize(long, short) for short, long in sides]
     if target is None:
         return sizes
-    pixels = height * width
-    smaller = [size for size in sizes if size[0] * size[1] < pixels]
-    return [*smaller, target] if pixels <= _MOST_PROBE_PIXELS else smaller
+    smaller = [size for size in sizes if size.pixels < target.pixels]
+    return [*smaller, target] if target.pixels <= _MOST_PROBE_PIXELS else smaller

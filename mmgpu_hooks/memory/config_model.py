@@ -18,10 +18,10 @@ from mmgpu_hooks.schema.errors import UserError
 
 @dataclass(frozen=True)
 class ConfigModel:
-    """What a config trains."""
+    """The model that a config trains."""
 
     config: Any
-    """As MMEngine loaded it, with the changes that were made for the CPU."""
+    """Config as MMEngine loaded it, with the changes that were made for the CPU."""
     model: Any
     """On the CPU, in training mode."""
 
@@ -139,8 +139,8 @@ def _leave_out(part: Any) -> None:
             part[name] = None
         part = list(part.values())
     if isinstance(part, (list, tuple)):
-        for one in part:
-            _leave_out(one)
+        for inner in part:
+            _leave_out(inner)
 
 
 def phrase(error: BaseException) -> str:
@@ -150,7 +150,7 @@ def phrase(error: BaseException) -> str:
 
 
 def find_progress(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What MMEngine's ``RuntimeInfoHook`` says in the last epoch.
+    """Find what MMEngine's ``RuntimeInfoHook`` says in the last epoch.
 
     What a config leaves open is as in a training of one epoch, of one iteration.
 
@@ -178,7 +178,7 @@ class CannotRunError(Exception):
 
 
 def _raw(number: int, height: int, width: int) -> dict[str, Any]:
-    """What the data set and the loading of the image would have given."""
+    """A made-up sample, as after the loading of its image."""
     import numpy as np
 
     pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3))

@@ -6,17 +6,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from mmgpu_hooks.judge.memory import CONTEXT_BYTES, CardRoom
-from mmgpu_hooks.memory.activations import Gradients, count_state, probe_model
+from mmgpu_hooks.memory.activations import Gradient, count_state, probe_model
 from mmgpu_hooks.memory.config_model import (
     CannotRunError,
     ConfigModel,
     read_config_model,
 )
-from mmgpu_hooks.memory.padded_size import Size, locate_padded_size, type_name
+from mmgpu_hooks.memory.padded_size import PaddedSize, locate_padded_size, type_name
 from mmgpu_hooks.model.batches import MOST_BATCH
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import format_bytes
@@ -24,11 +25,17 @@ from mmgpu_hooks.schema.memory import (
     ActivationFit,
     ActivationPoint,
     CardFit,
+    ImageSize,
+    MeasuredPeak,
     MemoryEstimate,
+    PeakFactors,
     StaticBytes,
 )
 
-PEAK_FACTORS = {False: (1.01, 1.5), True: (1.06, 6.7)}
+PEAK_FACTORS = {
+    False: PeakFactors(least=1.01, most=1.5),
+    True: PeakFactors(least=1.06, most=6.7),
+}
 """Least and most that peaks published by MMDetection were of their estimates, without
 and with cudnn_benchmark: benchmarks/results/memory.md."""
 
@@ -40,7 +47,7 @@ def estimate_memory(
     config: Path,
     batch_sizes: tuple[int, ...] = (),
     *,
-    image_size: Size | None = None,
+    image_size: ImageSize | None = None,
     mixed_precision: bool = False,
 ) -> MemoryEstimate:
     """Build a config's model and estimate what training it needs.
@@ -61,16 +68,16 @@ def estimate_memory(
     loaded = built.config
     wrapper = loaded.get('optim_wrapper') or {}
     mixed = mixed_precision or type_name(wrapper) == 'AmpOptimWrapper'
-    size, source = image_size, '--image-size'
-    if size is None:
-        size, source = locate_padded_size(loaded)
+    padded = PaddedSize(image_size, '--image-size')
+    if padded.size is None:
+        padded = locate_padded_size(loaded)
     notes: list[str] = []
     trained = [p for p in built.model.parameters() if p.requires_grad]
-    gradients = [(int(p.nelement()), int(p.element_size())) for p in trained]
+    gradients = [Gradient.of(parameter) for parameter in trained]
     fit: ActivationFit | None = None
     try:
-        points, gradients = probe_model(built, mixed, size)
-        fit = fit_activations(points)
+        probe = probe_model(built, mixed, padded.size)
+        fit, gradients = fit_activations(probe.points), probe.gradients
     except CannotRunError as error:
         notes.append(f'Activations are unknown: {error}.')
     tries_algorithms = bool((loaded.get('env_cfg') or {}).get('cudnn_benchmark'))
@@ -79,59 +86,73 @@ def estimate_memory(
             'The config sets cudnn_benchmark=True: cuDNN then takes workspaces of up '
             'to gigabytes to try its algorithms, and nothing is known of them here.'
         )
-    if size is None:
-        notes.append(f'Totals are unknown: {source}; name one with --image-size.')
+    if padded.size is None:
+        notes.append(
+            f'Totals are unknown: {padded.source}; name one with --image-size.'
+        )
     own = (loaded.get('train_dataloader') or {}).get('batch_size') or 1
     return MemoryEstimate(
         model=type(built.model).__name__,
         static=count_static(built, gradients, notes),
-        image_size=size,
-        image_size_source=source,
+        image_size=padded.size,
+        image_size_source=padded.source,
         mixed_precision=mixed,
         fit=fit,
         peak_factors=PEAK_FACTORS[tries_algorithms],
         activation_bytes={
-            batch: _activations(fit, size, batch) for batch in batch_sizes or (own,)
+            batch: _activations(fit, padded.size, batch)
+            for batch in batch_sizes or (own,)
         },
         notes=tuple(notes),
     )
 
 
 def fit_card(
-    estimate: MemoryEstimate, card_bytes: int, measured: tuple[int, int] | None = None
+    estimate: MemoryEstimate, card_bytes: int, measured: MeasuredPeak | None = None
 ) -> MemoryEstimate:
     """The estimate with the largest batch sizes that a card has room for.
 
     Args:
         estimate: Of the training.
         card_bytes: All the memory of the card.
-        measured: Batch size and peak of a run of this training; the peaks that
-            MMDetection published, if ``None``.
+        measured: The peak of a run of this training; the peaks that MMDetection
+            published, if ``None``.
 
     Raises:
         UserError: If a run's peak cannot be held against the estimate.
     """
     room = CardRoom(card_bytes, CONTEXT_BYTES).safe_bytes
-    factor = estimate.peak_factors[1]
-    safe = room / factor
-    if measured is not None:
-        factor, safe = _correct(estimate, room, *measured)
+    if measured is None:
+        largest = estimate.peak_factors.most
+        safe = _SafeEstimate(largest, room / largest)
+    else:
+        safe = _correct(estimate, room, measured)
     card = CardFit(
         card_bytes=card_bytes,
         room_bytes=room,
-        factor=factor,
+        factor=safe.factor,
         batch_size=_largest_batch(estimate, room),
-        safe_batch_size=_largest_batch(estimate, safe),
+        safe_batch_size=_largest_batch(estimate, safe.room_bytes),
     )
     return replace(estimate, card=card)
 
 
+class _SafeEstimate(NamedTuple):
+    """An estimate whose peak fills the room that a card has."""
+
+    factor: float
+    """A peak over its estimate."""
+    room_bytes: float
+    """The estimate."""
+
+
 def _correct(
-    estimate: MemoryEstimate, room: int, batch_size: int, peak_bytes: int
-) -> tuple[float, float]:
-    """A run's peak over its estimate, and an estimate whose peak fills the room."""
+    estimate: MemoryEstimate, room: int, measured: MeasuredPeak
+) -> _SafeEstimate:
+    """Correct the estimate by the peak of a run."""
+    peak_bytes = measured.peak_bytes
     static = estimate.static.total_bytes
-    activations = _activations(estimate.fit, estimate.image_size, batch_size)
+    activations = _activations(estimate.fit, estimate.image_size, measured.batch_size)
     if static is None or not activations:
         raise UserError('expected an estimate that --run can correct; it is unknown.')
     # gradients are dropped after a step, so they are gone while activations are most
@@ -142,40 +163,44 @@ def _correct(
             f'the peak of --run ({format_bytes(peak_bytes)}) is below what the model '
             f'and its optimizer take ({format_bytes(static)}); it trained another.'
         )
-    return peak_bytes / (static + activations), static + (room - resident) / growth
+    return _SafeEstimate(
+        factor=peak_bytes / (static + activations),
+        room_bytes=static + (room - resident) / growth,
+    )
 
 
 def _activations(
-    fit: ActivationFit | None, size: Size | None, batch_size: int
+    fit: ActivationFit | None, size: ImageSize | None, batch_size: int
 ) -> int | None:
     if fit is None or size is None:
         return None
-    return predict_activations(fit, batch_size, size[0] * size[1])
+    return predict_activations(fit, batch_size, size.pixels)
 
 
 def _largest_batch(estimate: MemoryEstimate, room_bytes: float) -> int | None:
     """The largest batch that fits, or 0; ``None`` where the estimate is unknown."""
     static = estimate.static.total_bytes
-    fixed, one = (_activations(estimate.fit, estimate.image_size, b) for b in (0, 1))
-    if static is None or fixed is None or one is None:
+    fixed = _activations(estimate.fit, estimate.image_size, 0)
+    first = _activations(estimate.fit, estimate.image_size, 1)
+    if static is None or fixed is None or first is None:
         return None
-    fitting = (room_bytes - static - fixed) // max(one - fixed, 1)
+    fitting = (room_bytes - static - fixed) // max(first - fixed, 1)
     return int(min(max(fitting, 0), MOST_BATCH))
 
 
 def count_static(
-    built: ConfigModel, gradients: Gradients, notes: list[str]
+    built: ConfigModel, gradients: Sequence[Gradient], notes: list[str]
 ) -> StaticBytes:
     """Bytes of a model's training that do not grow with the batch.
 
     Args:
         built: The model.
-        gradients: Number and bytes of one number of each parameter with a gradient.
+        gradients: Of each parameter with a gradient.
         notes: Gets a sentence where the state of the optimizer is not known.
     """
     model = built.model
-    parameters = sum(one.nbytes for one in model.parameters())
-    buffers = sum(one.nbytes for one in model.buffers())
+    parameters = sum(parameter.nbytes for parameter in model.parameters())
+    buffers = sum(buffer.nbytes for buffer in model.buffers())
     wrapper, label, state = built.config.get('optim_wrapper') or {}, 'unknown', None
     optimizer = wrapper.get('optimizer')
     if optimizer:
@@ -186,13 +211,15 @@ def count_static(
         *(built.config.get('custom_hooks') or ()),
         *(built.config.get('default_hooks') or {}).values(),
     ]
-    averaged_copies = sum(type_name(one).endswith('EMAHook') for one in hooks if one)
+    averaged_copies = sum(type_name(hook).endswith('EMAHook') for hook in hooks if hook)
     if state is None:
         notes.append(f'The state of the optimizer ({label}) is not known beforehand.')
     return StaticBytes(
-        parameters=sum(one.numel() for one in model.parameters()),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
         parameter_bytes=parameters,
-        gradient_bytes=sum(count * size for count, size in gradients),
+        gradient_bytes=sum(
+            gradient.numbers * gradient.number_bytes for gradient in gradients
+        ),
         buffer_bytes=buffers,
         ema_bytes=(parameters + buffers + _EMA_STEPS_BYTES) * averaged_copies,
         optimizer=label,
@@ -205,12 +232,29 @@ _GOOD_PCT = 0.5
 
 _MEGAPIXEL = 1e6
 
+_FIXED, _PER_IMAGE, _PER_PIXEL, _PER_PIXEL_PAIR = range(4)
+"""Terms of a law of growth."""
+
+
+class _Law(NamedTuple):
+    """A law of growth."""
+
+    sizes: int
+    """Image sizes that it takes to see one."""
+    terms: list[int]
+
+
 _LAWS = (
-    *((1, 2), (1, 0, 2), (2, 1, 2), (2, 0, 1, 2), (2, 2, 3), (2, 0, 2, 3)),
-    *((2, 1, 2, 3), (3, 0, 1, 2, 3)),
+    _Law(1, [_PER_PIXEL]),
+    _Law(1, [_FIXED, _PER_PIXEL]),
+    _Law(2, [_PER_IMAGE, _PER_PIXEL]),
+    _Law(2, [_FIXED, _PER_IMAGE, _PER_PIXEL]),
+    _Law(2, [_PER_PIXEL, _PER_PIXEL_PAIR]),
+    _Law(2, [_FIXED, _PER_PIXEL, _PER_PIXEL_PAIR]),
+    _Law(2, [_PER_IMAGE, _PER_PIXEL, _PER_PIXEL_PAIR]),
+    _Law(3, [_FIXED, _PER_IMAGE, _PER_PIXEL, _PER_PIXEL_PAIR]),
 )
-"""Laws of growth, simplest first: image sizes that it takes to see one, then its terms:
-0 fixed, 1 per image, 2 per pixel, 3 per pair of pixels."""
+"""Simplest first."""
 
 
 def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
@@ -231,18 +275,19 @@ def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
     pixels = np.array([p.height * p.width for p in known]) / _MEGAPIXEL
     grown = np.array([batch**0, batch, batch * pixels, batch * pixels**2]) / saved
     best, parts = math.inf, np.zeros(4)
-    for sizes, *law in _LAWS:
-        rows = grown[law].T
+    for law in _LAWS:
+        rows = grown[law.terms].T
         # more of them than points, or points that do not distinguish them
         scale = rows.max(axis=0)
         found, _, rank, _ = np.linalg.lstsq(rows / scale, saved**0, rcond=1e-9)
-        if len({*pixels}) < sizes or rank < len(law) or (found < 0).any():
+        is_seen = len({*pixels}) >= law.sizes and rank == len(law.terms)
+        if not is_seen or (found < 0).any():
             continue
         residual = float(np.abs(rows @ (found / scale) - 1).max())
         # no rounding error decides between laws that are as close
         if residual < (1 - 1e-9) * best:
             best, parts = residual, np.zeros(4)
-            parts[law] = found / scale
+            parts[law.terms] = found / scale
         if 100 * residual <= _GOOD_PCT:
             break
     fixed, image, pixel, squared = parts.tolist()

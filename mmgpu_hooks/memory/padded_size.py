@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmgpu_hooks.config.loading import bare_name
+from mmgpu_hooks.schema.memory import ImageSize
 
-Size = tuple[int, int]
-"""Height and width in pixels."""
+
+class PaddedSize(NamedTuple):
+    """Padded size of the largest image that a config makes."""
+
+    size: ImageSize | None
+    """``None`` where the config does not say it."""
+    source: str
+    """Names of the transforms that set it, or why it is unknown."""
+
+
 _Transform = Mapping[str, Any]
 
 
-def locate_padded_size(config: Mapping[str, Any]) -> tuple[Size | None, str]:
+def locate_padded_size(config: Mapping[str, Any]) -> PaddedSize:
     """Follow the train pipeline and the data preprocessor.
 
     Where images keep their ratio, a landscape image that fills the scale is taken, and
@@ -23,10 +31,6 @@ def locate_padded_size(config: Mapping[str, Any]) -> tuple[Size | None, str]:
 
     Args:
         config: The loaded config.
-
-    Returns:
-        Padded height and width of the largest image, ``None`` when the config does
-        not say, and where they come from.
     """
     transforms = list(each_transform(config))
     size = _apply_all(transforms, None)
@@ -34,23 +38,29 @@ def locate_padded_size(config: Mapping[str, Any]) -> tuple[Size | None, str]:
     sampler = (config.get('train_dataloader') or {}).get('batch_sampler') or {}
     is_grouped = type_name(sampler).endswith('AspectRatioBatchSampler')
     mixes = _mixes_ratios(transforms, not is_grouped)
-    if mixes and size is not None and size[0] != size[1]:
-        size, sources = (max(size), max(size)), [*sources, 'portrait beside landscape']
+    if mixes and size is not None and size.height != size.width:
+        side = max(size)
+        size = ImageSize(side, side)
+        sources.append('portrait beside landscape')
     preprocessor = (config.get('model') or {}).get('data_preprocessor') or {}
     preprocessor = preprocessor or config.get('data_preprocessor') or {}
     for augment in preprocessor.get('batch_augments') or ():
         name = type_name(augment)
         if name == 'BatchSyncRandomResize':
             side = max(augment['random_size_range'])
-            size, sources = (side, side), [*sources, name]
+            size = ImageSize(side, side)
+            sources.append(name)
         elif name == 'BatchFixedSizePad':
-            size, sources = _larger(size, augment['size']), [*sources, name]
+            size = _larger(size, augment['size'])
+            sources.append(name)
     divisor = int(preprocessor.get('pad_size_divisor') or 1)
     if size is None:
-        return None, 'no known transform of the train pipeline fixes the size'
+        why = 'no known transform of the train pipeline fixes the size'
+        return PaddedSize(None, why)
     if divisor > 1:
         sources.append(f'pad_size_divisor={divisor}')
-    return _round_up(size, divisor), ', '.join(dict.fromkeys(sources))
+    source = ', '.join(dict.fromkeys(sources))
+    return PaddedSize(_round_up(size, divisor), source)
 
 
 def each_transform(config: Mapping[str, Any]) -> Iterator[_Transform]:
@@ -74,11 +84,12 @@ def _of_dataset(dataset: Mapping[str, Any]) -> Iterator[_Transform]:
 
 
 def _mixes_ratios(transforms: Iterable[_Transform], mixes: bool) -> bool:
-    """Whether a batch may hold portrait and landscape images."""
+    """True if a batch may hold portrait and landscape images."""
     for transform in transforms:
         name = type_name(transform)
         if name in ('RandomChoice', 'RandomApply'):
-            mixes = any(_mixes_ratios(one, mixes) for one in _branches(transform))
+            branches = _branches(transform)
+            mixes = any(_mixes_ratios(branch, mixes) for branch in branches)
         elif name == 'RandomCrop':
             kind = transform.get('crop_type', 'absolute')
             mixes = kind.endswith('_range') or (mixes and kind == 'relative')
@@ -90,7 +101,7 @@ def _mixes_ratios(transforms: Iterable[_Transform], mixes: bool) -> bool:
 
 
 def _branches(transform: _Transform) -> Iterator[Sequence[_Transform]]:
-    """What may be done: one of several pipelines; or nothing, or all."""
+    """Pipelines of which one is applied; nothing, or all, for ``RandomApply``."""
     inner = transform.get('transforms') or ()
     if type_name(transform) == 'RandomApply':
         inner = [(), inner]
@@ -98,7 +109,9 @@ def _branches(transform: _Transform) -> Iterator[Sequence[_Transform]]:
         yield branch if isinstance(branch, Sequence) else [branch]
 
 
-def _apply_all(transforms: Iterable[_Transform], size: Size | None) -> Size | None:
+def _apply_all(
+    transforms: Iterable[_Transform], size: ImageSize | None
+) -> ImageSize | None:
     for transform in transforms:
         name = type_name(transform)
         if rule := _RULES.get(name):
@@ -108,24 +121,28 @@ def _apply_all(transforms: Iterable[_Transform], size: Size | None) -> Size | No
     return size
 
 
-def _choose(transform: _Transform, size: Size | None) -> Size | None:
+def _choose(transform: _Transform, size: ImageSize | None) -> ImageSize | None:
     ends = [_apply_all(branch, size) for branch in _branches(transform)]
     known = [end for end in ends if end]
-    return max(known, key=math.prod) if known and known == ends else None
+    if not known or known != ends:
+        return None
+    return max(known, key=lambda size: size.pixels)
 
 
-def _join(transform: _Transform, size: Size | None) -> Size | None:
+def _join(transform: _Transform, size: ImageSize | None) -> ImageSize | None:
     height, width = _scale(transform.get('img_scale', (640, 640)))
-    return 2 * height, 2 * width
+    return ImageSize(2 * height, 2 * width)
 
 
-def _transform_affine(transform: _Transform, size: Size | None) -> Size | None:
+def _transform_affine(
+    transform: _Transform, size: ImageSize | None
+) -> ImageSize | None:
     """A mosaic of four is cut to one."""
     across, down = transform.get('border', (0, 0))
-    return size and (size[0] + 2 * down, size[1] + 2 * across)
+    return size and ImageSize(size.height + 2 * down, size.width + 2 * across)
 
 
-def _resize(transform: _Transform, size: Size | None) -> Size | None:
+def _resize(transform: _Transform, size: ImageSize | None) -> ImageSize | None:
     # whatever draws a scale leaves the rest to another transform
     kind = type_name({'type': transform.get('resize_type', transform['type'])})
     scale = transform.get('scales') or transform.get('scale')
@@ -136,36 +153,39 @@ def _resize(transform: _Transform, size: Size | None) -> Size | None:
     each = scale if several else [scale]
     if is_short:
         limit = int(transform.get('max_size') or 0)
-        short = max(min(_scale(one)) for one in each)
-        return (min(short, limit), limit) if limit else None
+        short = max(min(_scale(value)) for value in each)
+        return ImageSize(min(short, limit), limit) if limit else None
     ratio = max(transform.get('ratio_range') or (1.0,))
-    sizes = [_scale(one, transform) for one in each]
-    height, width = max(sizes, key=math.prod)
-    return round(height * ratio), round(width * ratio)
+    sizes = [_scale(value, transform) for value in each]
+    largest = max(sizes, key=lambda size: size.pixels)
+    return ImageSize(round(largest.height * ratio), round(largest.width * ratio))
 
 
-def _crop(transform: _Transform, size: Size | None) -> Size | None:
+def _crop(transform: _Transform, size: ImageSize | None) -> ImageSize | None:
     kind, crop = transform.get('crop_type', 'absolute'), transform['crop_size']
     if kind == 'relative' and size is not None:
         across, down = crop if isinstance(crop, Sequence) else (crop, crop)
-        return round(size[0] * down), round(size[1] * across)
+        return ImageSize(round(size.height * down), round(size.width * across))
     if not kind.startswith('absolute'):
         return size
     height, width = _scale(crop)
     if kind == 'absolute_range':
         height = width = max(width, height)
-    return (min(size[0], height), min(size[1], width)) if size else (height, width)
+    if size is None:
+        return ImageSize(height, width)
+    return ImageSize(min(size.height, height), min(size.width, width))
 
 
-def _pad(transform: _Transform, size: Size | None) -> Size | None:
+def _pad(transform: _Transform, size: ImageSize | None) -> ImageSize | None:
     if (target := transform.get('size')) is not None:
         return _larger(size, _scale(target))
     if size is not None and transform.get('pad_to_square'):
-        size = max(size), max(size)
+        side = max(size)
+        size = ImageSize(side, side)
     return size and _round_up(size, int(transform.get('size_divisor') or 1))
 
 
-_RULES: dict[str, Callable[[_Transform, Size | None], Size | None]] = {
+_RULES: dict[str, Callable[[_Transform, ImageSize | None], ImageSize | None]] = {
     'RandomChoice': _choose,
     'RandomApply': _choose,
     'Mosaic': _join,
@@ -176,7 +196,7 @@ _RULES: dict[str, Callable[[_Transform, Size | None], Size | None]] = {
     'RandomResize': _resize,
     'RandomChoiceResize': _resize,
     'ResizeShortestEdge': _resize,
-    'FixShapeResize': lambda fixed, _: (fixed['height'], fixed['width']),
+    'FixShapeResize': lambda fixed, _: ImageSize(fixed['height'], fixed['width']),
     'RandomCrop': _crop,
     'Pad': _pad,
 }
@@ -185,21 +205,21 @@ _RESIZES = re.compile('Resize|Crop|Pad|Mosaic|Scale|Expand')
 """In the name of another transform: the size after it is unknown."""
 
 
-def _scale(scale: Any, transform: _Transform | None = None) -> Size:
+def _scale(scale: Any, transform: _Transform | None = None) -> ImageSize:
     """Height and width; MMCV writes width first, or two limits in any order."""
     if isinstance(scale, (int, float)):
-        return int(scale), int(scale)
+        return ImageSize(int(scale), int(scale))
     width, height = int(scale[0]), int(scale[1])
     if transform is not None and transform.get('keep_ratio'):
-        return min(width, height), max(width, height)
-    return height, width
+        return ImageSize(min(width, height), max(width, height))
+    return ImageSize(height, width)
 
 
-def _larger(size: Size | None, other: Any) -> Size:
+def _larger(size: ImageSize | None, other: Any) -> ImageSize:
     height, width = size or (0, 0)
-    return max(height, int(other[0])), max(width, int(other[1]))
+    return ImageSize(max(height, int(other[0])), max(width, int(other[1])))
 
 
-def _round_up(size: Size, divisor: int) -> Size:
+def _round_up(size: ImageSize, divisor: int) -> ImageSize:
     height, width = (-(-side // divisor) * divisor for side in size)
-    return height, width
+    return ImageSize(height, width)

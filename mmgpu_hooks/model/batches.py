@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mmgpu_hooks.model.prediction import COVERAGE
-from mmgpu_hooks.model.stats import Column
+from mmgpu_hooks.model.stats import FloatArray
 from mmgpu_hooks.model.workload import BatchLine, Cost
-from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.errors import NoPredictionError
+from mmgpu_hooks.schema.memory import MeasuredPeak
 
 USUAL_ERROR = 0.02
 """Standard error of a step, and of a peak, over itself from one training to the
@@ -28,7 +29,14 @@ MOST_BATCH = 2**16
 _BATCHES = np.arange(1.0, MOST_BATCH + 1)
 
 
-def fit_step_line(points: Sequence[tuple[int, Cost]]) -> BatchLine | NoPrediction:
+class StepPoint(NamedTuple):
+    """The step that a run with one batch size measured."""
+
+    batch_size: int
+    step: Cost
+
+
+def fit_step_line(points: Sequence[StepPoint]) -> BatchLine:
     """Fit ``step = constant + image x batch``.
 
     A GPU that is not full takes as long for one image as for a few: the line is an
@@ -36,28 +44,30 @@ def fit_step_line(points: Sequence[tuple[int, Cost]]) -> BatchLine | NoPredictio
     far beyond them.
 
     Args:
-        points: Batch size and step; with two batch sizes, some repeated perhaps.
+        points: With two batch sizes at least, some repeated perhaps.
 
-    Returns:
-        The line, or why there is none.
+    Raises:
+        NoPredictionError: If they make no line.
     """
-    sizes = tuple(sorted({size for size, _ in points}))
+    sizes = tuple(sorted({point.batch_size for point in points}))
     if len(sizes) < 2:
-        return NoPrediction(
+        raise NoPredictionError(
             'The step against batch size needs runs with at least two batch sizes: '
             'train a second run with another one.'
         )
-    steps_s = [step.mean_s for _, step in points]
-    errors_s = [math.hypot(s.error_s, USUAL_ERROR * s.mean_s) for _, s in points]
-    image_s, constant_s, covariance = _fit_line(
-        [size for size, _ in points], steps_s, errors_s
-    )
-    error_s = math.sqrt(covariance[0, 0])
+    steps_s = [point.step.mean_s for point in points]
+    errors_s = [
+        math.hypot(point.step.error_s, USUAL_ERROR * point.step.mean_s)
+        for point in points
+    ]
+    line = _fit_line([point.batch_size for point in points], steps_s, errors_s)
+    constant_s, image_s, error_s = line.constant, line.slope, line.slope_error
     if image_s < -2.0 * error_s:
-        first, *_, last = sorted(points, key=lambda point: point[0])
-        return NoPrediction(
-            f'The step does not grow with the batch size: {first[1].mean_s:.4f} s with '
-            f'{first[0]}, {last[1].mean_s:.4f} s with {last[0]}; the runs '
+        first, *_, last = sorted(points, key=lambda point: point.batch_size)
+        raise NoPredictionError(
+            'The step does not grow with the batch size: '
+            f'{first.step.mean_s:.4f} s with {first.batch_size}, '
+            f'{last.step.mean_s:.4f} s with {last.batch_size}; the runs '
             'did not train the same, or others took their time.'
         )
     if image_s <= 0.0:
@@ -66,13 +76,26 @@ def fit_step_line(points: Sequence[tuple[int, Cost]]) -> BatchLine | NoPredictio
     return BatchLine(constant_s, image_s, error_s, sizes)
 
 
+class _FittedLine(NamedTuple):
+    """A line by weighted least squares."""
+
+    slope: float
+    constant: float
+    covariance: FloatArray
+    """Covariance of both, the slope first."""
+
+    @property
+    def slope_error(self) -> float:
+        """Standard error of the slope."""
+        return math.sqrt(self.covariance[0, 0])
+
+
 def _fit_line(
     xs: Sequence[float], ys: Sequence[float], errors: Sequence[float]
-) -> tuple[float, float, Column]:
-    """Slope, constant, and the covariance of both."""
+) -> _FittedLine:
     weights = 1 / np.array(errors, float)
-    line, covariance = np.polyfit(xs, ys, 1, w=weights, cov='unscaled')
-    return float(line[0]), float(line[1]), covariance
+    (slope, constant), covariance = np.polyfit(xs, ys, 1, w=weights, cov='unscaled')
+    return _FittedLine(float(slope), float(constant), covariance)
 
 
 class PeakPrediction(NamedTuple):
@@ -84,70 +107,94 @@ class PeakPrediction(NamedTuple):
     high_bytes: int
 
 
+class _PeakBand(NamedTuple):
+    """Peaks in bytes of one batch size, or of an array of them."""
+
+    peak: Any
+    low: Any
+    high: Any
+
+
 @dataclass(frozen=True)
 class MemoryFit:
     """``peak = fixed + image x batch``, of the CUDA allocator."""
 
     fixed_bytes: float
-    """What any batch takes."""
+    """Memory that any batch takes."""
     image_bytes: float
     """Growth per image."""
     relative_error: float
     """Standard error of a training's peak over itself."""
-    covariance: Column
-    """Of both parts of the line, the growth first."""
+    covariance: FloatArray
+    """Covariance of both parts of the line, the growth first."""
     batch_sizes: tuple[int, ...]
-    """Those that it was fitted to."""
+    """Batch sizes that it was fitted to, ascending."""
 
-    def peaks(self, batch: Any) -> tuple[Any, Any, Any]:
-        """Peak, low and high of one batch size or of an array of them."""
+    def band(self, batch: Any) -> _PeakBand:
+        """The peak and its interval for one batch size or for an array of them."""
         peak = self.fixed_bytes + self.image_bytes * batch
         (of_image, of_both), (_, of_fixed) = self.covariance
         line = of_fixed + 2.0 * batch * of_both + batch**2 * of_image
         # where the line is, and how far a training is from it
         reach = COVERAGE * np.sqrt(line + (self.relative_error * peak) ** 2)
-        return peak, np.maximum(peak - reach, 0.0), peak + reach
+        return _PeakBand(peak, np.maximum(peak - reach, 0.0), peak + reach)
 
 
-def fit_batch_memory(points: Sequence[tuple[int, int]]) -> MemoryFit | NoPrediction:
+def fit_batch_memory(points: Sequence[MeasuredPeak]) -> MemoryFit:
     """Fit the line through measured peaks, each weighed by its own size.
 
     Args:
-        points: Batch size and peak bytes; with two batch sizes at least.
+        points: With two batch sizes at least.
 
-    Returns:
-        The line, or why there is none.
+    Raises:
+        NoPredictionError: If they make no line.
     """
-    sizes, peaks = [size for size, _ in points], [peak for _, peak in points]
+    sizes = [point.batch_size for point in points]
+    peaks = np.array([point.peak_bytes for point in points], float)
     if len(set(sizes)) < 2:
-        return NoPrediction(
+        raise NoPredictionError(
             'Memory against batch size needs peaks of at least two batch sizes: train '
             'a second run with another batch size.'
         )
-    errors = USUAL_ERROR * np.array(peaks, float)
-    image, fixed, covariance = _fit_line(sizes, peaks, errors.tolist())
-    away = (np.array(peaks) - fixed - image * np.array(sizes)) / errors
+    errors = USUAL_ERROR * peaks
+    line = _fit_line(sizes, peaks.tolist(), errors.tolist())
+    away = (peaks - line.constant - line.slope * np.array(sizes)) / errors
     # two points show no error of their own
     scatter = max(float((away**2).sum()) / max(len(points) - 2, 1), 1.0)
-    if image <= math.sqrt(scatter * covariance[0, 0]):
-        (least, first), (most, last) = min(points), max(points)
-        return NoPrediction(
-            f'Memory does not grow with the batch size: {first / 2**20:.0f} MiB with '
-            f'{least}, {last / 2**20:.0f} MiB with {most}. That is noise or another '
-            'limit; measure batch sizes further apart.'
+    if line.slope <= math.sqrt(scatter) * line.slope_error:
+        least, most = min(points), max(points)
+        raise NoPredictionError(
+            'Memory does not grow with the batch size: '
+            f'{least.peak_bytes / 2**20:.0f} MiB with {least.batch_size}, '
+            f'{most.peak_bytes / 2**20:.0f} MiB with {most.batch_size}. That is noise '
+            'or another limit; measure batch sizes further apart.'
         )
-    error = USUAL_ERROR * math.sqrt(scatter)
-    return MemoryFit(fixed, image, error, scatter * covariance, tuple(sorted(sizes)))
+    return MemoryFit(
+        fixed_bytes=line.constant,
+        image_bytes=line.slope,
+        relative_error=USUAL_ERROR * math.sqrt(scatter),
+        covariance=scatter * line.covariance,
+        batch_sizes=tuple(sorted(sizes)),
+    )
+
+
+class CardMemory(NamedTuple):
+    """Memory of the card against batch size."""
+
+    fit: MemoryFit | None
+    why_unknown: str = ''
+    """Sentence that says why there is no fit."""
 
 
 def predict_peak(fit: MemoryFit, batch_size: int) -> PeakPrediction:
     """The peak of a training with another batch size."""
-    return PeakPrediction(*map(int, fit.peaks(batch_size)))
+    band = fit.band(batch_size)
+    return PeakPrediction(int(band.peak), int(band.low), int(band.high))
 
 
 def find_largest_batch(fit: MemoryFit, free_bytes: float) -> int:
     """The largest batch size that fits even if the peak is at its upper end; or 0."""
-    return int((fit.peaks(_BATCHES)[2] <= free_bytes).sum())
+    return int((fit.band(_BATCHES).high <= free_bytes).sum())
 
 
 def find_oom_batch(fit: MemoryFit, free_bytes: float) -> int | None:
@@ -156,5 +203,5 @@ def find_oom_batch(fit: MemoryFit, free_bytes: float) -> int | None:
     Returns:
         ``None`` when none up to :data:`MOST_BATCH` does.
     """
-    fitting = int((fit.peaks(_BATCHES)[0] <= free_bytes).sum())
+    fitting = int((fit.band(_BATCHES).peak <= free_bytes).sum())
     return fitting + 1 if fitting < MOST_BATCH else None

@@ -29,14 +29,14 @@ _POWERS = 1.0, 4.0
 _SEEN_FROM = 0.02
 """Share of the step that workers must cost in the simulation to show a power."""
 _LEAST_SHARE = 0.25
-"""Of a step that was measured, however much its threads were delayed."""
+"""Least share that is left of a measured step, however delayed its threads were."""
 _DELAY_ERROR = 0.1
 """Relative standard error of what is taken out of the step."""
 
 _ROUNDS, _DRAWS = 12, 512
 
-_FETCH_RANGE = 0.25, 4.0
-"""How far from the usual the fetching of a ready batch may be."""
+_LEAST_FETCHING, _MOST_FETCHING = 0.25, 4.0
+"""Range of the fetching of a ready batch, over the usual."""
 
 _TURNS_ERROR = 0.4
 """Relative standard error of `Workload.turns_s`, where it was measured."""
@@ -44,7 +44,7 @@ _SPIN_S = 0.005
 """For so long a thread of OpenMP (libgomp) spins once it has nothing to do: after the
 step, while the training process loads."""
 _THREAD_BYTES = 4 * 32768
-"""Of 32-bit numbers from which PyTorch uses one thread more (``at::GRAIN_SIZE``)."""
+"""Bytes of 32-bit numbers for which PyTorch uses one thread more: ``GRAIN_SIZE``."""
 
 _BUSY_FROM, _BUSY_ALL = 0.6, 0.9
 """Shares of the cores in use: from the first on, a worker's waits for cores make its
@@ -84,7 +84,7 @@ def calibrate(
         loop = make_loop(workload, workers, prefetch, _DRAWS)
         trace = simulate_loop(loop, _DRAWS, settle(workers, prefetch, _DRAWS))
         fetching *= _fetch_correction(measured, trace)
-        fetching = min(max(fetching, _FETCH_RANGE[0]), _FETCH_RANGE[1])
+        fetching = min(max(fetching, _LEAST_FETCHING), _MOST_FETCHING)
         workload = _correct_step(measured, workload, trace.step_s / trace.iterations)
         late_s = measured.batch_time.mean_s - trace.busy_s / trace.iterations
         loading_s = max(workload.batch_time.mean_s + late_s, least_loading_s)
@@ -147,7 +147,7 @@ def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Wo
 
 
 def _fetch_correction(measured: Workload, trace: Trace) -> float:
-    """By how much the fetching has to grow for the iteration to come out right.
+    """Factor by which the fetching has to grow for the iteration to come out right.
 
     A loop that waits for its workers anyway does not show it.
     """
@@ -160,7 +160,7 @@ def _fetch_correction(measured: Workload, trace: Trace) -> float:
 
 
 def _correct_other_tasks(workload: Workload, other_cores: float, trace: Trace) -> float:
-    """As many tasks of other processes as use, simulated, what the real ones did."""
+    """Other tasks that use, in the simulation, the CPU that the real ones used."""
     used = trace.others_cpu_s / trace.seconds
     if used <= 0.0:
         return other_cores
@@ -172,7 +172,7 @@ def _least_step_s(workload: Workload) -> float:
 
 
 def _estimate_turns(workload: Workload, batch_bytes: int | None) -> float:
-    """What a run with workers does not show: see `Workload.turns_s`.
+    """Estimate `Workload.turns_s`, which a run with workers does not show.
 
     The training process copies an image's tensor on several threads. Where one of them
     has no core, the copy waits for the turn of that thread, and then for its own.

@@ -1,4 +1,4 @@
-"""What a setting of the loader would give: an iteration, and a whole training.
+"""Predictions for a setting of the loader: an iteration, and a whole training.
 
 By simulation, and never beyond the bound.
 """
@@ -17,7 +17,7 @@ from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema.judged import Prediction
 
 LIMITS = ('step', 'workers', 'cores')
-"""What can keep an iteration from being faster."""
+"""Limits that can keep an iteration from being faster."""
 
 MOST_WORKERS, MOST_PREFETCH = 512, 1024
 """Beyond these a setting is a slip of the finger."""
@@ -41,7 +41,7 @@ class Rate:
     wait_s: float
     """For data, fetching it included."""
     cpu_share: float
-    """Of the cores, in use by any process."""
+    """Share of the cores that is in use by any process."""
 
 
 # a grid asks for the same settings again and again
@@ -60,7 +60,7 @@ def rate_of(workload: Workload, num_workers: int, prefetch: int, draws: int) -> 
 
 def _rate_alone(workload: Workload) -> Rate:
     """Without workers nothing overlaps; only other processes take cores."""
-    cpu_s, loading_s = workload.local_loading_s
+    cpu_s, loading_s = workload.local_loading
     wait_s = cpu_s / workload.core_share(1) + loading_s - cpu_s + workload.turns_s
     whole_s = wait_s + workload.local_step_s
     used_s = cpu_s + workload.step_cpu_s
@@ -159,13 +159,14 @@ _RESIZED = 0.03
 loading is taken to grow with the images, and the step along its line."""
 
 _TRANSFERRED = 0.5
-"""Of what a transfer makes a worker's batch longer, which no run measures."""
+"""Relative error of the time that a transfer adds to a batch; no run measures it."""
 
 _TURNS = 0.5
-"""Of `Workload.turns_s`: how many operations there are is not known."""
+"""Relative error of `Workload.turns_s`: the number of operations is not known."""
 
 _POWER = 0.5
-"""Of what is beyond 1 of a `Workload.step_power` that is not known."""
+"""Relative error assumed for the part of `Workload.step_power` above 1, where no run
+showed it."""
 
 
 def model_error(
@@ -257,7 +258,7 @@ come first makes 0.4 % at most, with costs that vary by twice their mean."""
 
 
 @dataclass(frozen=True)
-class Setting:
+class LoaderSetting:
     """The settings of the loader that are chosen together."""
 
     num_workers: int
@@ -265,7 +266,7 @@ class Setting:
     prefetch_factor: int
     """Batches in flight per worker."""
     persistent_workers: bool
-    """Whether workers live through all epochs."""
+    """True if workers live through all epochs."""
 
 
 @dataclass(frozen=True)
@@ -273,15 +274,15 @@ class JobPlan:
     """A training from first to last iteration."""
 
     iterations: int
-    """Of one epoch."""
+    """Iterations of one epoch."""
     epochs: int = 1
     saves_s: float = 0.0
-    """What all of its checkpoint saves take, with any setting of the loader."""
+    """Seconds in all of its checkpoint saves, with any setting of the loader."""
 
 
 # a choice asks for the same settings again and again
 @functools.lru_cache(maxsize=512)
-def estimate_job_s(workload: Workload, setting: Setting, plan: JobPlan) -> float:
+def estimate_job_s(workload: Workload, setting: LoaderSetting, plan: JobPlan) -> float:
     """Seconds of a whole job: the iterations, the epochs' starts, the saves.
 
     Every epoch begins with no batch made; without persistent workers they are started
@@ -312,7 +313,7 @@ def estimate_job_s(workload: Workload, setting: Setting, plan: JobPlan) -> float
 
 
 def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
-    """How long an epoch takes, whichever of the batches come first: their mean."""
+    """Mean length of an epoch over the batches that may come first."""
     whole_s = 0.0
     for first in (turn * count // turns for turn in range(turns)):
         shifted = replace(
@@ -325,7 +326,7 @@ def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
 
 
 def first_batch_s(workload: Workload) -> float:
-    """What an epoch's first wait takes beyond a usual one, at the run's own setting.
+    """Excess of an epoch's first wait over a usual one, at the run's own setting.
 
     Without the start of workers.
     """

@@ -31,30 +31,30 @@ from mmgpu_hooks.model.workload import Cost, Workload
 
 @dataclass(frozen=True)
 class Loop:
-    """What is simulated; seconds. Sequences are gone through in turn, over and over."""
+    """Input of a simulation, in seconds; sequences are gone through over and over."""
 
     workers: int
     """At least one."""
     prefetch_factor: int
     cores: float
-    """That the loop and its workers may use together."""
+    """Cores that the loop and its workers may use together."""
     host_cores: float
-    """That they and other processes share."""
+    """Cores that they and other processes share."""
     other_tasks: float
     batch_cpu_s: Sequence[float]
     batch_wait_s: Sequence[float]
-    """Of a worker for each batch, beside its CPU; as many as ``batch_cpu_s``."""
+    """Waits of a worker for each batch, beside its CPU; as many as ``batch_cpu_s``."""
     fetch_s: float
     """CPU of fetching a ready batch, of the loop and of the worker in turn."""
     fetch_busy_s: float
-    """What it takes longer when no core is free."""
+    """Extra seconds of it when no core is free."""
     step_cpu_s: float
     """CPU of the step, spinning left out, over its threads."""
     step_threads: int
     step_spin_s: float
     step_wait_s: float
     wake_s: float = 0.0
-    """How long a worker that gets a batch to make waits for a core when none is free:
+    """Wait for a core of a worker that gets a batch to make when none is free:
     it has to wait for a turn."""
     step_factors: Sequence[float] = (1.0,)
     step_power: float = 1.0
@@ -67,12 +67,12 @@ class Loop:
 
 @dataclass(frozen=True)
 class Trace:
-    """What came of it; the sums are over the iterations that were asked for."""
+    """Result of a simulation; the sums are over the iterations that were asked for."""
 
     ends_s: Sequence[float]
     """When each iteration ended, the first ones included."""
     iterations: int
-    """That the sums are over."""
+    """Iterations that the sums are over."""
     seconds: float
     wait_s: float
     """The loop had no batch."""
@@ -120,7 +120,7 @@ def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
 
 _MAIN = -1
 _SUMS = ('start_s', 'wait_s', 'fetch_s', 'step_s', 'busy_s', 'others_cpu_s')
-"""Of a `Trace`, but for the first; the first four are parts of the training process."""
+"""Sums of a `Trace`, but for the first; the first four are of the training process."""
 
 
 def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
@@ -234,7 +234,7 @@ class _Simulation:
                 break
 
     def _is_crowded(self) -> bool:
-        """Whether a task that wakes up now finds every core taken."""
+        """True if a task that wakes up now finds every core taken."""
         # half a task more or less is within what is known of other processes
         loop, wanting = self._loop, self._wanting
         if wanting > loop.cores - 0.5:

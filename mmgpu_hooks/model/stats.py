@@ -12,6 +12,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from mmgpu_hooks.schema.judged import Estimate
 
 CONFIDENCE = 0.95
 
-Column = npt.NDArray[np.float64]
+FloatArray = npt.NDArray[np.float64]
 
 
 def student_t(share: float, degrees: float) -> float:
@@ -37,7 +38,7 @@ def student_t(share: float, degrees: float) -> float:
 
 
 def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate | None:
-    """How much faster the second setting is, from pairs measured one after the other.
+    """Gain of the second setting, from pairs measured one after the other.
 
     Each pair shares what the machine was like then, so the logarithms of their ratios
     are averaged, and their spread is that of the noise alone: a t interval on them.
@@ -63,7 +64,7 @@ LEAST_VALUES = 6
 """Below these nothing can be said of how neighbours resemble each other."""
 
 _EDGES = np.array([*np.linspace(0.0, 0.96, 25), 0.98, 0.99, 0.995, 0.998, 1.0])
-_CORRELATIONS: Column = (_EDGES[:-1] + _EDGES[1:]) / 2
+_CORRELATIONS: FloatArray = (_EDGES[:-1] + _EDGES[1:]) / 2
 """Correlations of neighbouring values that are considered possible. A negative one
 counts as none: nothing in a training causes it, and it would shorten intervals."""
 
@@ -89,9 +90,9 @@ class SeriesMean:
     """
 
     value: float
-    errors: Column
+    errors: FloatArray
     """Standard error of each component."""
-    shares: Column
+    shares: FloatArray
     """Probability of each component; they add up to 1."""
     degrees: float
     """Degrees of freedom of each component."""
@@ -130,20 +131,29 @@ def summarize_series(
     # in units of the spread, so that nothing overflows
     away = (series - series.mean()) / spread
     correlation = _CORRELATIONS
-    squares, information = _fit_correlations(away, correlation)
-    likelihood = 0.5 * np.log((1 - correlation**2) / information)
-    likelihood -= 0.5 * (count - 1) * np.log(squares)
+    fitted = _fit_correlations(away, correlation)
+    likelihood = 0.5 * np.log((1 - correlation**2) / fitted.information)
+    likelihood -= 0.5 * (count - 1) * np.log(fitted.squares)
     taper = min(_TAPER, _TAPER_PER_VALUE * count)
     prior = np.diff(_EDGES) * np.minimum((1 - correlation) / taper, 1.0)
     shares = prior * np.exp(likelihood - likelihood.max())
     is_likely = shares > _NEGLIGIBLE * shares.sum()
     shares, correlation = shares[is_likely], correlation[is_likely]
-    variances = squares[is_likely] / (1 - correlation**2) / (count - 1)
+    variances = fitted.squares[is_likely] / (1 - correlation**2) / (count - 1)
     errors = spread * np.sqrt(variances * _inflate(weight, correlation))
     return SeriesMean(mean, errors, shares / shares.sum(), count - 1.0, count)
 
 
-def _fit_correlations(away: Column, correlation: Column) -> tuple[Column, Column]:
+class _Residuals(NamedTuple):
+    """Generalised least squares fits of a constant, one for each correlation."""
+
+    squares: FloatArray
+    """Sum of squares of the residuals."""
+    information: FloatArray
+    """Information on the constant."""
+
+
+def _fit_correlations(away: FloatArray, correlation: FloatArray) -> _Residuals:
     """Generalised least squares of a constant, for each correlation.
 
     Args:
@@ -160,16 +170,16 @@ def _fit_correlations(away: Column, correlation: Column) -> tuple[Column, Column
     information = (1 - correlation) * (count - (count - 2) * correlation)
     squares = square + correlation**2 * inner - 2 * correlation * neighbours
     squares -= ((1 - correlation) * correlation * ends) ** 2 / information
-    return squares, information
+    return _Residuals(squares, information)
 
 
-def _inflate(weight: Column, correlation: Column) -> Column:
+def _inflate(weight: FloatArray, correlation: FloatArray) -> FloatArray:
     """Variance of the weighted mean of an AR(1) series whose variance is 1."""
     # sums of the products of weights that are so many values apart
     spectrum = np.fft.rfft(weight, 2 * len(weight))
     products = np.fft.irfft(np.abs(spectrum) ** 2)[: min(len(weight), _MOST_LAGS)]
     powers = correlation[:, None] ** np.arange(len(products))
-    inflated: Column = (2 * powers @ products - products[0]) / weight.sum() ** 2
+    inflated: FloatArray = (2 * powers @ products - products[0]) / weight.sum() ** 2
     return inflated
 
 
@@ -177,7 +187,9 @@ _PRECISION = 1e-9
 """Relative precision of the probability beyond an interval."""
 
 
-def _half_width(errors: Column, shares: Column, degrees: npt.ArrayLike) -> float:
+def _half_width(
+    errors: FloatArray, shares: FloatArray, degrees: npt.ArrayLike
+) -> float:
     """Half of the confidence interval of a mixture of Student's t around 0."""
     # late, because only what has several runs or blocks needs it; scipy.optimize would
     # find the root as well, but takes a third of a second to import
@@ -288,7 +300,7 @@ def find_last_change(values: Sequence[float], least_change: float = 0.1) -> int 
         begin += cut
 
 
-def _find_cut(values: Column, least_change: float) -> int | None:
+def _find_cut(values: FloatArray, least_change: float) -> int | None:
     count = len(values)
     if count < 2 * _LEAST:
         return None
@@ -310,9 +322,9 @@ BLOCKS = 8
 READINGS = 2 * BLOCKS
 """Readings behind the warm-up below which growth is not distinguished from it."""
 
-_LEAST_BYTES = 2**24
-_LEAST_SHARE = 0.01
-"""Of the level: growth below both is the allocator's own."""
+LEAST_GROWTH_BYTES = 2**24
+LEAST_GROWTH_SHARE = 0.01
+"""Share of the level: growth below both is the allocator's own."""
 
 _EVEN = 0.25
 """Each block grows by this share of the mean at least: a pool that only reaches its
@@ -326,8 +338,8 @@ def find_growth(
     iterations: npt.ArrayLike,
     sizes: npt.ArrayLike,
     *,
-    least_bytes: float = _LEAST_BYTES,
-    least_share: float = _LEAST_SHARE,
+    least_bytes: float = LEAST_GROWTH_BYTES,
+    least_share: float = LEAST_GROWTH_SHARE,
     warm_up: float = 0.0,
 ) -> Estimate | None:
     """Steady growth behind the warm-up, in bytes per 1000 iterations.
@@ -346,7 +358,8 @@ def find_growth(
         With the count of readings; ``None`` without steady growth, or with too few
         readings to know.
     """
-    done, held = _behind_warm_up(iterations, sizes, warm_up)
+    read = _behind_warm_up(iterations, sizes, warm_up)
+    done, held = read.iterations, read.sizes
     if len(done) < READINGS:
         return None
     blocks = np.array_split(np.arange(len(done)), BLOCKS)
@@ -374,22 +387,36 @@ def find_growth(
 
 
 def count_missing_readings(iterations: npt.ArrayLike) -> int:
-    """How many more readings are needed before growth is distinguished from warm-up."""
-    behind = len(_behind_warm_up(iterations, iterations)[0])
+    """Number of readings still needed to distinguish growth from warm-up."""
+    behind = len(_behind_warm_up(iterations, iterations).iterations)
     return max(READINGS - behind, 0)
+
+
+class _Readings(NamedTuple):
+    """Bytes held, and the iterations at which that was read."""
+
+    iterations: FloatArray
+    sizes: FloatArray
 
 
 def _behind_warm_up(
     iterations: npt.ArrayLike, sizes: npt.ArrayLike, warm_up: float = 0.0
-) -> tuple[Column, Column]:
+) -> _Readings:
     done, held = np.asarray(iterations, float), np.asarray(sizes, float)
     if not len(done):
-        return done, held
+        return _Readings(done, held)
     late = done >= done[0] + max(WARM_UP * (done[-1] - done[0]), warm_up)
-    return done[late], held[late]
+    return _Readings(done[late], held[late])
 
 
-def fit_line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
-    """Slope and constant of a line through at least two points, by least squares."""
+class LineFit(NamedTuple):
+    """A line by least squares: ``constant + slope x``."""
+
+    slope: float
+    constant: float
+
+
+def fit_line(xs: Sequence[float], ys: Sequence[float]) -> LineFit:
+    """Fit a line through at least two points by least squares."""
     slope, constant = np.polyfit(np.array(xs, float), np.array(ys, float), 1)
-    return float(slope), float(constant)
+    return LineFit(float(slope), float(constant))

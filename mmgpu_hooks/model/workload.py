@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.errors import NoPredictionError
 
 _LEAST_CORES = 0.5
 """However many other tasks there are, the scheduler gives as much."""
@@ -18,7 +18,7 @@ _MOST_RARE = 0.25
 
 @dataclass(frozen=True)
 class Cost:
-    """How long something takes: a mean, how it varies, and how well it is known."""
+    """Duration of something: a mean, its spread, and how well it is known."""
 
     mean_s: float
     std_s: float = 0.0
@@ -106,26 +106,33 @@ class BatchLine:
     image_error_s: float = 0.0
     """Standard error of ``image_s``."""
     batch_sizes: tuple[int, ...] = ()
-    """Those that it was fitted to."""
+    """Batch sizes that it was fitted to."""
+
+
+class LocalLoading(NamedTuple):
+    """Loading a batch in the training process, in seconds."""
+
+    cpu_s: float
+    whole_s: float
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What one run says of its loader and its loop, each on a core of its own.
+    """Costs of one run's loader and loop, each on a core of its own.
 
     Seconds per iteration or batch. Waiting for a core is left out everywhere: a
     prediction adds what its own setting causes.
     """
 
     num_workers: int
-    """Of the run it is taken from, as are the next three."""
+    """Setting of the run it is taken from, as are the next three."""
     prefetch_factor: int
     persistent_workers: bool
     batch_size: int | None
     iterations: int
     """Iterations the figures are taken over."""
     iter_time: Cost
-    """As it was measured, with its waits."""
+    """Iteration as it was measured, with its waits."""
     batch_time: Cost
     """S: a worker's time from one batch to the next."""
     batch_cpu: Cost
@@ -138,7 +145,7 @@ class Workload:
     """f: what fetching a ready batch takes, CPU of either side: for each tensor the
     training process asks the worker that made it."""
     fetch_busy_s: float
-    """What it takes longer when no core is free."""
+    """Extra seconds of it when no core is free."""
     usable_cores: float
     """C: cores that this rank may use."""
     host_cores: float
@@ -149,18 +156,18 @@ class Workload:
     """Part of ``step_cpu_s`` spent spinning for the GPU: it takes a core from the
     workers, but the step does not get longer when they take it back."""
     step_power: float = 1.0
-    """How a step on several threads suffers when cores are crowded: when each thread
+    """Exponent of the slow-down of a step on several threads: when each thread
     gets a share r of a core, the step goes on at r to this power. 1 where the threads
     do not wait for each other, more where they do."""
     transfer_s: float = 0.0
     """Part of ``batch_time`` that collating and sending a batch takes: without workers
     there is none."""
     transfer_cpu_s: float = 0.0
-    """Likewise of ``batch_cpu``."""
+    """Part of ``batch_cpu`` that it takes."""
     transfer_cpu_error: float = 0.5
     """Standard error of that, over it."""
     worker_start_s: float = 0.0
-    """What one worker adds to the start of an epoch."""
+    """Seconds that one worker adds to the start of an epoch."""
     step_line: BatchLine | None = None
     """``None`` until several batch sizes were seen: none other is predicted then."""
     measured_batch_size: int | None = None
@@ -168,26 +175,27 @@ class Workload:
     fetch_error: float = 0.0
     """Relative standard error of ``fetch_s`` and ``fetch_busy_s``."""
     is_transfer_known: bool = True
-    """Whether workers were measured that sent batches."""
+    """True if workers were measured that sent batches."""
     is_batch_time_known: bool = True
-    """Whether the batch time was measured, and not just bounded."""
+    """True if the batch time was measured, and not just bounded."""
     turns_s: float = 0.0
-    """What loading in the training process takes longer beside other processes than its
-    share of a core explains: PyTorch has a thread for each core there, and all wait for
-    the one that has to share its core."""
+    """Extra seconds per batch of loading without workers on a busy host.
+
+    PyTorch has a thread for each core there, and all wait for the one that shares its
+    core. Not what the share of a core explains."""
     step_waits_s: float = 0.0
-    """What the training process's main thread waited for a core in the measured step;
+    """Wait for a core of the training process's main thread in the measured step;
     0 once ``step`` is freed from it."""
     held_up_s: float = 0.0
-    """What workers made the measured step longer by taking cores from it."""
+    """Seconds that workers added to the measured step by taking cores from it."""
     is_step_power_known: bool = True
-    """Whether workers were seen to delay the step, where it has several threads."""
+    """True if workers were seen to delay the step, where it has several threads."""
     notes: tuple[str, ...] = ()
     """Sentences about what was left out or assumed, for the user."""
 
     @property
     def step_threads(self) -> int:
-        """How many threads the step must have to use its CPU in its time."""
+        """Threads that the step must have to use its CPU in its time."""
         # a thread that waits for a core uses none meanwhile
         running_s = self.step.mean_s - self.step_waits_s
         if running_s <= 0.0:
@@ -236,13 +244,14 @@ class Workload:
         return self.step.mean_s + self.fetch_s
 
     @property
-    def local_loading_s(self) -> tuple[float, float]:
-        """CPU and whole of loading a batch in the loop, where none is transferred.
+    def local_loading(self) -> LocalLoading:
+        """Loading a batch in the training loop, where none is transferred.
 
         Without ``turns_s``.
         """
         cpu_s = max(self.batch_cpu.mean_s - self.transfer_cpu_s, 0.0)
-        return cpu_s, max(self.batch_time.mean_s - self.transfer_s, cpu_s)
+        whole_s = max(self.batch_time.mean_s - self.transfer_s, cpu_s)
+        return LocalLoading(cpu_s, whole_s)
 
     def core_share(self, tasks: int) -> float:
         """Share of a core that each of so many tasks gets beside other processes."""
@@ -259,7 +268,7 @@ class Workload:
 
     @property
     def step_delay_s(self) -> float:
-        """What other processes add to the step when no worker runs beside it."""
+        """Delay of the step by other processes when no worker runs beside it."""
         threads = self.step_threads
         rate = self.core_share(threads) ** self.threads_power
         return float(self.compute_s / threads * (1 / rate - 1.0))
@@ -270,22 +279,24 @@ class Workload:
         ``max(G + f, S / W, (P + m + f) / C)``; G + S without workers.
         """
         if num_workers == 0:
-            return self.step.mean_s + self.local_loading_s[1]
+            return self.step.mean_s + self.local_loading.whole_s
         cpu_s = self.cpu_s / self.usable_cores
         return max(self.ready_s, self.batch_time.mean_s / num_workers, cpu_s)
 
 
-def at_batch_size(
-    workload: Workload, batch_size: int | None
-) -> Workload | NoPrediction:
-    """The workload with another batch size, or why that is not known."""
+def at_batch_size(workload: Workload, batch_size: int | None) -> Workload:
+    """The workload with another batch size.
+
+    Raises:
+        NoPredictionError: If no run shows the step against batch size.
+    """
     old, line = workload.batch_size, workload.step_line
     if batch_size is None or batch_size == old:
         return workload
     old_s = line.constant_s + line.image_s * old if line and old else 0.0
     new_s = line.constant_s + line.image_s * batch_size if line else 0.0
     if not old or line is None or old_s <= 0.0 or new_s <= 0.0:
-        return NoPrediction(
+        raise NoPredictionError(
             f'What a step takes with a batch size of {batch_size} is unknown: runs '
             'with several batch sizes that go together are needed.'
         )
@@ -317,7 +328,7 @@ threads in each of 2 and 4 workers on two cores, decoding, resizing, warping, bl
 and changing colours took 0.96 to 1.31 times the CPU of one thread each."""
 
 MOST_DOUBLINGS = 5
-"""That were measured."""
+"""Most doublings that were measured."""
 
 
 def with_one_thread(workload: Workload, saved: float) -> Workload:
@@ -345,11 +356,11 @@ than in a worker, since libraries use several threads there. Real loaders of 1 t
 tensors and 0.05 to 100 MB took 0.8 to 1.9 times what is assumed."""
 
 _FETCH_S, _FETCH_TENSOR_S, _FETCH_BUSY_S = 0.0003, 0.0003, 0.003
-"""Of fetching a ready batch, on both sides: per batch, per tensor in it, and what it
+"""Seconds of fetching a batch, on both sides: per batch, per tensor in it, and what it
 takes longer when no core is free (some turns of the scheduler)."""
 
 _FETCH_SIDES = 2.0
-"""What a tensor takes to cross over the CPU that the training process has in it: a
+"""Time that a tensor takes to cross, over the training process's CPU in it: a
 thread of the worker answers each of its requests, and they run in turns. Batches of 1
 to 64 tensors took 1.7 to 2.2 times that CPU."""
 
@@ -365,17 +376,17 @@ _USUAL_TENSORS, _MOST_TENSORS, _MOST_BYTES = 4, 512, 10**8
 
 
 class Transfer(NamedTuple):
-    """What collating and sending a batch costs, in seconds per batch."""
+    """Cost of collating and sending a batch, in seconds per batch."""
 
     cpu_s: float
     whole_s: float
-    """That it makes the loading longer, :data:`GAP_S` included."""
+    """Seconds that it adds to the loading, :data:`GAP_S` included."""
     fetch_s: float
     fetch_busy_s: float
     cpu_error: float
     """Relative standard error of ``cpu_s``."""
     fetch_error: float
-    """Likewise of ``fetch_s`` and ``fetch_busy_s``."""
+    """Relative standard error of ``fetch_s`` and ``fetch_busy_s``."""
 
 
 def estimate_transfer(
@@ -387,7 +398,7 @@ def estimate_transfer(
     wait_s: float = math.inf,
     wait_cpu_s: float | None = None,
 ) -> Transfer:
-    """What a transfer costs, as far as a run does not say.
+    """Estimate the cost of a transfer, as far as a run does not show it.
 
     A worker pickles each batch, copies it to shared memory and passes a file descriptor
     for each tensor, which the training process asks a thread of that worker for. The

@@ -1,4 +1,4 @@
-"""What else would help, with the evidence for it: said, never applied."""
+"""Advice on what else would help, with the evidence for it: said, never applied."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHEAPER = {
     'RandomResize': 'images stored at the largest size they are trained at',
     'RandomChoiceResize': 'images stored at the largest size they are trained at',
 }
-"""By class name; a change of augmentation changes what is trained."""
+"""Cheaper ways by class name; another augmentation changes what is trained."""
 
 
 _AMP = 'AmpOptimWrapper'
@@ -101,17 +101,18 @@ def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[str]:
 
 
 def _advise_loading(run: Run) -> Iterator[str]:
-    """What makes a batch cheaper: the costliest transform, waiting less."""
+    """Advice that makes a batch cheaper: the costliest transform, waiting less."""
     loader = run.loader
     if loader is not None and loader.transforms:
-        name, image_s = loader.transforms[0]
-        share = image_s / sum(seconds for _, seconds in loader.transforms)
-        cheaper = _CHEAPER.get(name)
-        if name == 'LoadImageFromFile':
+        costliest = loader.transforms[0]
+        whole_s = sum(cost.image_s for cost in loader.transforms)
+        share = costliest.image_s / whole_s
+        cheaper = _CHEAPER.get(costliest.name)
+        if costliest.name == 'LoadImageFromFile':
             cheaper = _name_cheaper_decoding(run)
         hint = f'; cheaper: {cheaper}' if cheaper else ''
         yield (
-            f'{name} takes {100 * share:.0f} % of the pipeline '
+            f'{costliest.name} takes {100 * share:.0f} % of the pipeline '
             f'({loader.timed_samples} samples timed){hint}.'
         )
     if run.waiting_share and run.workload is not None:

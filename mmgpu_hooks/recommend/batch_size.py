@@ -6,21 +6,28 @@ Only larger ones: a smaller one that is as fast changes the recipe for nothing.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from msgspec import structs
 
 from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.judge.thresholds import WORTHWHILE_GAIN
-from mmgpu_hooks.model.batches import MemoryFit, find_largest_batch, predict_peak
-from mmgpu_hooks.model.workload import Workload, at_batch_size
+from mmgpu_hooks.model.batches import (
+    CardMemory,
+    MemoryFit,
+    find_largest_batch,
+    predict_peak,
+)
+from mmgpu_hooks.model.workload import at_batch_size
 from mmgpu_hooks.recommend.choice import (
+    Candidate,
     Decision,
     Job,
     phrase_gain,
     predict_gain,
     propose,
 )
-from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.errors import NoPredictionError
 
 KNEE_SHARE = 0.03
 """A batch size this close to the fastest is as fast: less memory, and less is asked of
@@ -32,72 +39,104 @@ FARTHEST = 2
 _USUAL = {size for power in range(16) for size in (2**power, 3 * 2**power // 2)}
 
 
-def choose_batch_size(
-    decision: Decision, memory: MemoryFit | NoPrediction
-) -> tuple[str, Decision | None]:
-    """The smallest batch size that is nearly as fast as the fastest that fits safely.
+class BatchSizeChoice(NamedTuple):
+    """Decision on the batch size."""
+
+    sentence: str
+    """Sentence that says it, and why."""
+    decision: Decision | None = None
+    """Setting with the new batch size; ``None`` where it stays as it is."""
+
+
+def choose_batch_size(decision: Decision, memory: CardMemory) -> BatchSizeChoice:
+    """Choose the smallest batch size that is nearly as fast as the fastest safe one.
 
     Args:
         decision: What is best with the run's own batch size.
-        memory: Of the card against the batch size, or why that is not known.
-
-    Returns:
-        What is said of it, and the decision with the new batch size, where it changes.
+        memory: Of the card against the batch size.
     """
     job = decision.job
-    limit = _find_limit(job, memory)
-    old = job.workload.batch_size
-    if isinstance(limit, str) or old is None or isinstance(memory, NoPrediction):
-        return f'The batch size stays as it is. {limit}', None
-    most, why = limit
-    usual = sorted(_USUAL | {*memory.batch_sizes})
-    sizes = [size for size in usual if old < size <= most] or [most] * (most > old)
+    old, fit = job.workload.batch_size, memory.fit
+    if fit is None:
+        return BatchSizeChoice(f'The batch size stays as it is. {memory.why_unknown}')
+    if old is None:
+        said = 'The batch size stays as it is. That of the run was not recorded.'
+        return BatchSizeChoice(said)
+    try:
+        limit = _find_limit(job, fit)
+    except NoPredictionError as error:
+        return BatchSizeChoice(f'The batch size stays as it is. {error}')
+    usual = sorted(_USUAL | {*fit.batch_sizes})
+    sizes = [size for size in usual if old < size <= limit.most]
+    if not sizes and limit.most > old:
+        sizes = [limit.most]
     decisions = {old: decision, **{size: _decide(job, size) for size in sizes}}
-    rates = {size: size / one.job.iter_s(one.new) for size, one in decisions.items()}
+    rates = {
+        size: size / sized.job.iter_s(sized.new) for size, sized in decisions.items()
+    }
     enough = (1.0 - KNEE_SHARE) * max(rates.values())
     best = min(size for size, rate in rates.items() if rate >= enough)
     stays = f'The batch size stays at {old}:'
     if best <= old:
-        none = f'{stays} none that fits ({why}) is predicted to be more than '
-        return f'{none}{100 * KNEE_SHARE:.0f} % faster.', None
+        none = f'{stays} none that fits ({limit.reason}) is predicted to be more than '
+        return BatchSizeChoice(f'{none}{100 * KNEE_SHARE:.0f} % faster.')
     new = decisions[best]
-    after = new.job, new.new
+    after = Candidate(new.job, new.new)
     # another recipe has to be worth it for sure, and beside other programs or not
-    for one in (job, job.without_other_load):
-        further = predict_gain((one, decision.new), after)
-        whole = predict_gain((one, job.old), after)
+    for host in (job, job.without_other_load):
+        further = predict_gain(Candidate(host, decision.new), after)
+        whole = predict_gain(Candidate(host, job.old), after)
         if further.share < WORTHWHILE_GAIN or min(further.low, whole.low) <= 0.0:
             few = f'{stays} {best} would save {phrase_gain(further)}: too little, or '
-            return f'{few}too unsure, for another recipe.', None
-    peak, low, high = (f'{one / 2**30:.1f}' for one in predict_peak(memory, best))
+            return BatchSizeChoice(f'{few}too unsure, for another recipe.')
+    peak = predict_peak(fit, best)
     said = (
         f'{rates[best]:.1f} images/s are predicted with {best} images per batch, '
         f'{old / job.iter_s(job.old):.1f} now with {old}; memory is predicted to peak '
-        f'at {peak} GiB ({low} to {high} GiB, 9 times in 10).'
+        f'at {_gib(peak.peak_bytes)} GiB ({_gib(peak.low_bytes)} to '
+        f'{_gib(peak.high_bytes)} GiB, 9 times in 10).'
     )
-    return said, replace(new, gain=predict_gain((job, job.old), after))
+    gain = predict_gain(job.as_it_was, after)
+    return BatchSizeChoice(said, replace(new, gain=gain))
 
 
-def _find_limit(job: Job, memory: MemoryFit | NoPrediction) -> tuple[int, str] | str:
-    """The largest batch size that may be and what says so, or why none is known."""
-    if isinstance(memory, NoPrediction):
-        return memory.reason
+def _gib(size: int) -> str:
+    return f'{size / 2**30:.1f}'
+
+
+class _BatchLimit(NamedTuple):
+    """The largest batch size that may be recommended, and what says so."""
+
+    most: int
+    reason: str
+
+
+def _find_limit(job: Job, fit: MemoryFit) -> _BatchLimit:
+    """Find the tightest limit on the batch size.
+
+    Raises:
+        NoPredictionError: If the step, or the size of the card, is unknown.
+    """
     if job.workload.step_line is None:
         few = 'Not enough evidence of the step against batch size'
-        return f'{few}: train a second run with another batch size.'
+        raise NoPredictionError(f'{few}: train a second run with another batch size.')
     run = job.run
     card = find_card_room(run)
     if card is None:
-        return 'How much memory the card has is unknown.'
-    safe, measured = find_largest_batch(memory, card.safe_bytes), memory.batch_sizes[-1]
+        raise NoPredictionError('How much memory the card has is unknown.')
+    safe = find_largest_batch(fit, card.safe_bytes)
+    gib, measured = card.safe_bytes / 2**30, max(fit.batch_sizes)
     limits = [
-        (safe, f'{card.safe_bytes / 2**30:.1f} GiB of the card are safe to plan for'),
-        (FARTHEST * measured, f'{measured} is the largest that was measured'),
+        _BatchLimit(safe, f'{gib:.1f} GiB of the card are safe to plan for'),
+        _BatchLimit(
+            FARTHEST * measured, f'{measured} is the largest that was measured'
+        ),
     ]
     if run.run.loader.dataset_length:
         images = run.run.loader.dataset_length // max(run.run.world_size, 1)
-        limits.append((images, 'an epoch has no more images for this rank'))
-    return min(limits, key=lambda limit: limit[0])
+        reason = 'an epoch has no more images for this rank'
+        limits.append(_BatchLimit(images, reason))
+    return min(limits, key=lambda limit: limit.most)
 
 
 def _decide(job: Job, batch_size: int) -> Decision:
@@ -107,7 +146,6 @@ def _decide(job: Job, batch_size: int) -> Decision:
     """
     run, record = job.run, job.run.run
     sized = at_batch_size(job.workload, batch_size)
-    assert isinstance(sized, Workload)  # its step against batch size is known
     old = job.workload.batch_size or batch_size
 
     def less(count: int | None) -> int | None:

@@ -20,7 +20,7 @@ from mmgpu_hooks.model.prediction import (
     MOST_WORKERS,
     START_ERROR,
     JobPlan,
-    Setting,
+    LoaderSetting,
     estimate_iter_s,
     estimate_job_s,
     model_error,
@@ -38,25 +38,32 @@ from mmgpu_hooks.model.workload import (
 DEFAULT_PREFETCH = 2
 """PyTorch's own prefetch_factor."""
 
-SAFE_SHARE = 0.5
+SAFE_HOST_SHARE = 0.5
 """Share of a host's memory, shared memory or file limit that workers may take: the
 rest is left to batches of unusual size, the page cache and other programs."""
 
 _MIB, _GIB = 2**20, 2**30
 
 ONE_THREAD = 0
-"""Of ``opencv_num_threads``: OpenCV's sequential mode, and MMEngine's default."""
+"""Value of ``opencv_num_threads``: OpenCV's sequential mode, MMEngine's default."""
 
 SAME_SPEED = 0.02
 """Settings this close to the best are equal, and the one with fewer workers wins."""
 
 OWN_CORE_GAIN = 0.1
-"""What workers in the core of the training process must save."""
+"""Smallest gain for which workers may use the core of the training process."""
 
 EACH_UP_TO = 12
 """Every number of workers up to here is tried; beyond, in steps of a quarter."""
 
 PREFETCHES = (2, 4, 8)
+
+
+class LiveLoader(NamedTuple):
+    """A loader whose workers live on while another one is used."""
+
+    run: Run
+    setting: LoaderSetting
 
 
 class WorkerCap(NamedTuple):
@@ -70,7 +77,7 @@ class WorkerCap(NamedTuple):
 def cap_workers(
     run: Run,
     prefetch_factor: int = DEFAULT_PREFETCH,
-    beside: tuple[Run, Setting] | None = None,
+    beside: LiveLoader | None = None,
 ) -> WorkerCap:
     """The tightest of the host's limits; possibly no worker at all.
 
@@ -82,17 +89,19 @@ def cap_workers(
         run: The run, with the host's limits as the hook recorded them; its usable
             cores must be known, as without them no number is known to be safe.
         prefetch_factor: Batches in flight per worker.
-        beside: A loader whose workers live on meanwhile, and its setting.
+        beside: A loader whose workers live on meanwhile.
     """
     taken: dict[str, float] = {}
     if beside is not None:
-        other, setting = beside
-        needs = _list_needs(other, setting.prefetch_factor)
-        taken = {name: setting.num_workers * each for name, _, each, _ in needs}
+        workers, prefetch = beside.setting.num_workers, beside.setting.prefetch_factor
+        taken = {
+            need.name: workers * need.each for need in _list_needs(beside.run, prefetch)
+        }
     caps = [_cap_by_cores(run)]
-    for name, size, each, text in _list_needs(run, prefetch_factor):
-        left = max(size - taken.get(name, 0.0), 0.0)
-        caps.append(WorkerCap(int(SAFE_SHARE * left / each), text.format(left, each)))
+    for need in _list_needs(run, prefetch_factor):
+        left = max(need.size - taken.get(need.name, 0.0), 0.0)
+        most = int(SAFE_HOST_SHARE * left / need.each)
+        caps.append(WorkerCap(most, need.reason.format(left, need.each)))
     return min(caps, key=lambda cap: cap.workers)
 
 
@@ -108,8 +117,19 @@ def _cap_by_cores(run: Run) -> WorkerCap:
     return WorkerCap(carried, f'{allowed:g} usable cores{taken}')
 
 
-def _list_needs(run: Run, prefetch: int) -> Iterator[tuple[str, float, float, str]]:
-    """What this rank has, what each worker takes of it, and how both are said."""
+class _Need(NamedTuple):
+    """Something of the host that each worker takes a part of."""
+
+    name: str
+    size: float
+    """Amount that this rank has, in any unit."""
+    each: float
+    """Amount that each worker takes, in the same unit."""
+    reason: str
+    """Says both: a format with two places."""
+
+
+def _list_needs(run: Run, prefetch: int) -> Iterator[_Need]:
     host = run.run.host
     ranks = host.ranks
     known = [host.ram_available_bytes, host.cgroup_memory_bytes]
@@ -121,19 +141,20 @@ def _list_needs(run: Run, prefetch: int) -> Iterator[tuple[str, float, float, st
         each, how = pss / run.run.loader.num_workers, 'measured'
     if sizes and each:
         text = f'{{:.1f}} GiB of memory for this rank, {how} {{:.1f}} GiB each'
-        yield 'memory', min(sizes), each / _GIB, text
+        yield _Need('memory', min(sizes), each / _GIB, text)
     if host.shm_free_bytes is not None and run.batch_bytes:
         text = '{:.0f} MiB of /dev/shm for this rank, {:.0f} MiB per worker'
         free, ahead = host.shm_free_bytes / ranks, prefetch * run.batch_bytes
-        yield 'shm', free / _MIB, ahead / _MIB, text
+        yield _Need('shm', free / _MIB, ahead / _MIB, text)
     if host.open_files_soft is not None and run.batch_tensors:
         text = '{:.0f} open files, one per tensor in flight ({:.0f} per worker)'
-        yield 'files', host.open_files_soft, prefetch * run.batch_tensors, text
+        each_opens = prefetch * run.batch_tensors
+        yield _Need('files', host.open_files_soft, each_opens, text)
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What a setting saves of a job, over what the job would take: 0.1 is a tenth."""
+    """Saving of a setting, over what the job would take: 0.1 is a tenth."""
 
     share: float
     low: float
@@ -144,7 +165,7 @@ class Gain:
 
     @property
     def is_worthwhile(self) -> bool:
-        """Whether it is worth a change, and the evidence bears it out."""
+        """True if it is worth a change, and the evidence bears it out."""
         return self.share >= max(thresholds.WORTHWHILE_GAIN, self.noise)
 
 
@@ -154,17 +175,22 @@ class Job:
 
     run: Run
     workload: Workload
-    beside: tuple[Run, Setting] | None = None
-    """A loader whose workers live on meanwhile, and its setting."""
+    beside: LiveLoader | None = None
+    """A loader whose workers live on meanwhile."""
     freed: WorkerThreads | None = None
-    """Those of the run, where the workload is that of one thread of OpenCV each."""
+    """Threads of the run, where the workload is that of one thread of OpenCV each."""
     threads_save: float = 0.0
     """Share of a batch's CPU that this saves."""
 
     @cached_property
-    def old(self) -> Setting:
+    def old(self) -> LoaderSetting:
         """The run's own setting."""
         return read_setting(self.run)
+
+    @property
+    def as_it_was(self) -> Candidate:
+        """The job with the run's own setting."""
+        return Candidate(self, self.old)
 
     @cached_property
     def plan(self) -> JobPlan:
@@ -184,11 +210,11 @@ class Job:
 
     @cached_property
     def cap(self) -> WorkerCap:
-        """What the host carries, with as many batches ahead as now or usual."""
+        """Workers that the host carries, with as many batches ahead as now or usual."""
         return self.cap_with(max(self.old.prefetch_factor, DEFAULT_PREFETCH))
 
     def cap_with(self, prefetch_factor: int) -> WorkerCap:
-        """What the host carries with so many batches ahead."""
+        """Workers that the host carries with so many batches ahead."""
         return cap_workers(self.run, prefetch_factor, self.beside)
 
     @property
@@ -202,15 +228,22 @@ class Job:
         alone = replace(self.workload, other_tasks=0.0, turns_s=0.0)
         return replace(self, workload=alone)
 
-    def total_s(self, setting: Setting) -> float:
-        """What the job would take."""
+    def total_s(self, setting: LoaderSetting) -> float:
+        """Predicted seconds of the whole job."""
         return estimate_job_s(self.workload, setting, self.plan)
 
-    def iter_s(self, setting: Setting) -> float:
-        """What a steady iteration would take."""
+    def iter_s(self, setting: LoaderSetting) -> float:
+        """Predicted seconds of a steady iteration."""
         return estimate_iter_s(
             self.workload, setting.num_workers, setting.prefetch_factor
         )
+
+
+class Candidate(NamedTuple):
+    """A setting of the loader, in the job that it is judged in."""
+
+    job: Job
+    setting: LoaderSetting
 
 
 @dataclass(frozen=True)
@@ -218,7 +251,7 @@ class Decision:
     """The new setting, which is the old one where none is surely better."""
 
     job: Job
-    new: Setting
+    new: LoaderSetting
     gain: Gain | None = None
     """``None`` when nothing changes."""
     doubt: str | None = None
@@ -236,7 +269,7 @@ def decide(job: Job) -> Decision:
     calm, doubt = _free_threads(job), None
     if calm is not None:
         new = propose(calm).new
-        freed = Decision(calm, new, predict_gain((job, job.old), (calm, new)))
+        freed = Decision(calm, new, predict_gain(job.as_it_was, Candidate(calm, new)))
         freed = _confirm(job, freed)
         if freed.doubt is None and freed.gain and freed.gain.is_worthwhile:
             return freed
@@ -264,11 +297,11 @@ def _free_threads(job: Job) -> Job | None:
 
 
 def _confirm(job: Job, proposed: Decision) -> Decision:
-    """What is proposed, or the job's own setting and why."""
+    """Return what is proposed, or the job's own setting and why."""
     gain, quiet = proposed.gain, job.without_other_load
     assert gain is not None
     then = proposed.job.without_other_load
-    alone = predict_gain((quiet, job.old), (then, proposed.new))
+    alone = predict_gain(quiet.as_it_was, Candidate(then, proposed.new))
     if min(gain.low, alone.low) > 0.0:
         return proposed
     doubt = ''
@@ -283,31 +316,36 @@ def _confirm(job: Job, proposed: Decision) -> Decision:
 def propose(job: Job) -> Decision:
     """The setting that is best by all that is known, however sure that is."""
     new = _choose_prefetch(job, _with_persistence(job, _choose_workers(job)))
-    gain = None if new == job.old else predict_gain((job, job.old), (job, new))
+    gain = None if new == job.old else predict_gain(job.as_it_was, Candidate(job, new))
     return Decision(job, new, gain)
 
 
-def predict_gain(before: tuple[Job, Setting], after: tuple[Job, Setting]) -> Gain:
-    """What ``after`` saves, image for image; both see the same errors of the costs."""
-    (job, old), (sized, new) = before, after
+def predict_gain(before: Candidate, after: Candidate) -> Gain:
+    """Predict what ``after`` saves, image for image.
 
-    def image_s(one: Job, workload: Workload, setting: Setting) -> float:
+    Both see the same errors of the costs.
+    """
+    job, old = before.job, before.setting
+    sized, new = after.job, after.setting
+
+    def image_s(plan: JobPlan, workload: Workload, setting: LoaderSetting) -> float:
         # whole batches: an epoch of another size may see a few images more
-        images = one.plan.epochs * one.plan.iterations * (workload.batch_size or 1)
-        return estimate_job_s(workload, setting, one.plan) / images
+        images = plan.epochs * plan.iterations * (workload.batch_size or 1)
+        return estimate_job_s(workload, setting, plan) / images
 
     is_freed = sized.freed is not None and job.freed is None
 
     def share_of(workload: Workload, error: float = 0.0) -> float:
+        # of which the step is known, or there were no such candidate
         other = at_batch_size(workload, sized.workload.batch_size)
-        assert isinstance(other, Workload)  # its step against batch size is the job's
         if is_freed:
             other = with_one_thread(other, sized.threads_save - error)
-        return 1.0 - image_s(sized, other, new) / image_s(job, workload, old)
+        then_s = image_s(sized.plan, other, new)
+        return 1.0 - then_s / image_s(job.plan, workload, old)
 
     share = share_of(job.workload)
     changed = perturb(job.workload, alone=0 in (old.num_workers, new.num_workers))
-    noises = [share_of(one) - share for one in changed]
+    noises = [share_of(workload) - share for workload in changed]
     if is_freed:
         noises.append(share - share_of(job.workload, THREADS_ERROR))
     line = job.workload.step_line
@@ -315,11 +353,12 @@ def predict_gain(before: tuple[Job, Setting], after: tuple[Job, Setting]) -> Gai
         step = (sized.workload.batch_size or 0) - (job.workload.batch_size or 0)
         noises.append((1.0 - share) * line.image_error_s * step / sized.iter_s(new))
     noise = math.hypot(*noises)
-    used = [
-        min(one.workload.cpu_floor_s / one.iter_s(setting), 1.0)
-        for one, setting in (before, after)
-    ]
-    model = (1.0 - share) * model_error(sized.workload, new.num_workers, *used)
+    model = (1.0 - share) * model_error(
+        sized.workload,
+        new.num_workers,
+        run_cpu_share=_cpu_share(before),
+        cpu_share=_cpu_share(after),
+    )
     if sized is job and new == replace(old, persistent_workers=new.persistent_workers):
         # the iterations stay what they are: it is all in the starts
         model = START_ERROR * abs(share)
@@ -327,8 +366,14 @@ def predict_gain(before: tuple[Job, Setting], after: tuple[Job, Setting]) -> Gai
     return Gain(share, share - reach, share + reach, noise)
 
 
-def most_gain(job: Job, setting: Setting) -> float:
-    """What any other setting could save of the job, at most.
+def _cpu_share(candidate: Candidate) -> float:
+    """Share of the free cores that an iteration uses, at most 1."""
+    job, setting = candidate.job, candidate.setting
+    return min(job.workload.cpu_floor_s / job.iter_s(setting), 1.0)
+
+
+def most_gain(job: Job, setting: LoaderSetting) -> float:
+    """Most that any other setting could save of the job.
 
     With workers, what data that costs nothing would save. Without, nothing is fetched
     and no worker is started, which can be less.
@@ -338,16 +383,17 @@ def most_gain(job: Job, setting: Setting) -> float:
     return max(1.0 - min(ideal_s, alone_s) / job.total_s(setting), 0.0)
 
 
-def read_setting(run: Run) -> Setting:
+def read_setting(run: Run) -> LoaderSetting:
     """The run's own setting."""
     loader = run.run.loader
     workers = loader.num_workers or 0
     persistent = bool(loader.persistent_workers) and workers > 0
-    return Setting(workers, loader.prefetch_factor or DEFAULT_PREFETCH, persistent)
+    prefetch = loader.prefetch_factor or DEFAULT_PREFETCH
+    return LoaderSetting(workers, prefetch, persistent)
 
 
 def count_starts(run: Run) -> int:
-    """How often the loader starts over, as far as known.
+    """Number of times that the loader starts over, as far as known.
 
     A loop that counts iterations says nothing of its epochs, so only what was seen
     counts.
@@ -359,7 +405,7 @@ def count_starts(run: Run) -> int:
 
 
 def starts_cost(run: Run) -> bool:
-    """Whether starting workers anew was measured to cost something, and nothing else.
+    """True if starting workers anew was measured to cost something, and nothing else.
 
     Workers that grow give their memory back when an epoch ends them: they stay so.
     """
@@ -371,7 +417,7 @@ def starts_cost(run: Run) -> bool:
     return find_worker_growth(run) is None
 
 
-def _choose_workers(job: Job) -> Setting:
+def _choose_workers(job: Job) -> LoaderSetting:
     old = job.old
     is_worth = most_gain(job, old) >= thresholds.WORTHWHILE_GAIN
     if not is_worth and old.num_workers <= job.cores:
@@ -396,11 +442,12 @@ def _find_fewest(job: Job) -> int:
     ideal_s = workload.bound_iter_s(MOST_WORKERS)
     ideal_s *= job.plan.epochs * job.plan.iterations
     for count in _list_counts(most):
-        times[count] = job.total_s(Setting(count, prefetch, persistent_workers=True))
+        some = LoaderSetting(count, prefetch, persistent_workers=True)
+        times[count] = job.total_s(some)
         if times[count] <= ideal_s * (1 + SAME_SPEED / 4):
             break
     if old.num_workers <= most:
-        own = Setting(old.num_workers, prefetch, persistent_workers=True)
+        own = LoaderSetting(old.num_workers, prefetch, persistent_workers=True)
         times[old.num_workers] = job.total_s(own)
     spare = most
     if not job.run.waiting_share:
@@ -429,12 +476,15 @@ def _find_least(times: dict[int, float]) -> int:
     return min(number for number, seconds in times.items() if seconds <= enough_s)
 
 
-def _is_worthwhile(job: Job, before: Setting, after: Setting) -> bool:
-    return before != after and predict_gain((job, before), (job, after)).is_worthwhile
+def _is_worthwhile(job: Job, before: LoaderSetting, after: LoaderSetting) -> bool:
+    if before == after:
+        return False
+    gain = predict_gain(Candidate(job, before), Candidate(job, after))
+    return gain.is_worthwhile
 
 
-def _is_crowd(job: Job, new: Setting) -> bool:
-    """Whether the old workers only take turns on too few cores.
+def _is_crowd(job: Job, new: LoaderSetting) -> bool:
+    """True if the old workers only take turns on too few cores.
 
     Only where that was measured: workers that wait for storage are right to outnumber
     the cores.
@@ -450,7 +500,7 @@ def _is_crowd(job: Job, new: Setting) -> bool:
     return job.total_s(new) <= job.total_s(old) * (1 + SAME_SPEED)
 
 
-def _with_persistence(job: Job, new: Setting) -> Setting:
+def _with_persistence(job: Job, new: LoaderSetting) -> LoaderSetting:
     """With workers that live through all epochs, where they should."""
     loader, persists = job.run.run.loader, False
     if new.num_workers and loader.persistent_workers is not False:
@@ -461,7 +511,7 @@ def _with_persistence(job: Job, new: Setting) -> Setting:
     return replace(new, persistent_workers=persists)
 
 
-def _choose_prefetch(job: Job, new: Setting) -> Setting:
+def _choose_prefetch(job: Job, new: LoaderSetting) -> LoaderSetting:
     """More batches ahead, where they help by themselves."""
     if new.num_workers == 0 or most_gain(job, new) < thresholds.WORTHWHILE_GAIN:
         return new
@@ -476,7 +526,7 @@ def _choose_prefetch(job: Job, new: Setting) -> Setting:
 
 
 def _phrase(decision: Decision) -> str:
-    """As ``num_workers 2 -> 5 would save 9 % of the time (...)``."""
+    """``num_workers 2 -> 5 would save 9 % of the time (...)``."""
     old, new, gain = asdict(decision.job.old), asdict(decision.new), decision.gain
     if decision.job.freed is not None:
         old['opencv_num_threads'] = decision.job.freed.opencv
@@ -489,6 +539,8 @@ def _phrase(decision: Decision) -> str:
 
 
 def phrase_gain(gain: Gain) -> str:
-    """As ``9 % of the time (4 to 14 %, 9 times in 10)``."""
-    share, low, high = (100 * one for one in (gain.share, gain.low, gain.high))
-    return f'{share:.0f} % of the time ({low:.0f} to {high:.0f} %, 9 times in 10)'
+    """``9 % of the time (4 to 14 %, 9 times in 10)``."""
+    share_pct = 100 * gain.share
+    low_pct, high_pct = 100 * gain.low, 100 * gain.high
+    interval = f'{low_pct:.0f} to {high_pct:.0f} %, 9 times in 10'
+    return f'{share_pct:.0f} % of the time ({interval})'

@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.validation import find_alike, make_validation_run
 from mmgpu_hooks.judge.verdict import count_missing, judge_confidence
-from mmgpu_hooks.model.batches import MemoryFit
-from mmgpu_hooks.model.prediction import COVERAGE, START_ERROR, Setting
+from mmgpu_hooks.model.batches import CardMemory
+from mmgpu_hooks.model.prediction import COVERAGE, START_ERROR, LoaderSetting
 from mmgpu_hooks.recommend.advice import advise
 from mmgpu_hooks.recommend.choice import (
     ONE_THREAD,
     Decision,
     Gain,
     Job,
+    LiveLoader,
     count_starts,
     decide,
     phrase_gain,
@@ -33,7 +34,6 @@ from mmgpu_hooks.schema.figures import format_seconds, format_sum, plural
 from mmgpu_hooks.schema.judged import (
     THREADS_KEY,
     Change,
-    NoPrediction,
     Recommendation,
     SaveCure,
     ValidationOutlook,
@@ -48,15 +48,13 @@ NICE_KEY = 'default_hooks.gpu_efficiency.worker_nice'
 """Where ``mmgpu enable`` puts the hook."""
 
 NICE = 10
-"""Of niced workers: a tenth of the weight, which starves nothing."""
+"""Niceness of niced workers: a tenth of the weight, which starves nothing."""
 
 _AT_HAND = 'In steady iterations data is at hand when it is needed.'
 _STALLS = 'The waits are not those of a loader that cannot keep up.'
 
 
-def recommend_settings(
-    run: Run, memory: MemoryFit | NoPrediction | None = None
-) -> Recommendation:
+def recommend_settings(run: Run, memory: CardMemory | None = None) -> Recommendation:
     """Decide num_workers, prefetch_factor and persistent_workers.
 
     The train loader is judged on the whole job: its iterations, the starts of its
@@ -64,14 +62,14 @@ def recommend_settings(
 
     Args:
         run: One rank's, with the live settings and the host's limits.
-        memory: Of the card against the batch size, or why that is not known; given,
-            another batch size may be recommended too.
+        memory: Of the card against the batch size; given, another batch size may be
+            recommended too.
 
     Returns:
         The changes, or the reason why there is none.
     """
     advice = tuple(advise(run))
-    train: Setting | None = None
+    train: LoaderSetting | None = None
     said: tuple[str, ...] = ()
     if run.workload is None or run.is_stalled:
         changes, reason = _unpredicted(run), _why_unpredicted(run)
@@ -86,10 +84,11 @@ def recommend_settings(
             # late: nothing else needs it
             from mmgpu_hooks.recommend.batch_size import choose_batch_size
 
-            sentence, larger = choose_batch_size(decision, memory)
-            said = (sentence,)
-            if larger is not None:
-                decision, changes = larger, list(_list_changes(larger, sentence))
+            choice = choose_batch_size(decision, memory)
+            said = (choice.sentence,)
+            if choice.decision is not None:
+                decision = choice.decision
+                changes = list(_list_changes(decision, choice.sentence))
         train = decision.new
     validation = advise_validation(run, train)
     together = (*changes, *validation.changes)
@@ -111,8 +110,9 @@ def _unpredicted(run: Run) -> list[Change]:
     starts = count_starts(run)
     share = run.run_share(run.startup_s) * (starts - 1) / starts
     reach = COVERAGE * START_ERROR * share
-    gain, why = Gain(share, share - reach, share + reach), _why_keep(run)
-    return [_make_change(run, gain, None, PERSISTENT_KEY, False, True, why, 'MG104')]
+    gain = Gain(share, share - reach, share + reach)
+    change = partial(_make_change, run, gain, None)
+    return [change(PERSISTENT_KEY, False, True, _why_keep(run))]
 
 
 def _why_unpredicted(run: Run) -> str:
@@ -131,8 +131,9 @@ def _list_changes(decision: Decision, why_batch: str = '') -> Iterator[Change]:
     run, found = job.run, job.freed
     change = partial(_make_change, run, decision.gain, job.iter_s(new))
     if why_batch:
-        sizes = job.workload.measured_batch_size, job.workload.batch_size
-        yield change(BATCH_KEY, *sizes, why_batch)
+        workload = job.workload
+        why = _Why(why_batch)
+        yield change(BATCH_KEY, workload.measured_batch_size, workload.batch_size, why)
     if found is not None:
         reason = (
             f'{found.workers} workers run up to {found.threads} threads each on '
@@ -140,22 +141,34 @@ def _list_changes(decision: Decision, why_batch: str = '') -> Iterator[Change]:
             f'for one; an iteration now takes {format_seconds(run.iter_s)} and is '
             f'predicted to take {format_seconds(job.iter_s(new))}'
         )
-        yield change(THREADS_KEY, found.opencv, ONE_THREAD, reason, 'MG115')
+        why = _Why(reason, ('MG115',))
+        yield change(THREADS_KEY, found.opencv, ONE_THREAD, why)
     if new.num_workers != old.num_workers:
         why = _why_workers(decision)
-        yield change(WORKERS_KEY, old.num_workers, new.num_workers, *why)
+        yield change(WORKERS_KEY, old.num_workers, new.num_workers, why)
     key, prefetch = f'{KEY}prefetch_factor', run.run.loader.prefetch_factor
     if not new.num_workers and old.num_workers and prefetch is not None:
-        yield change(key, prefetch, None, 'there are no workers to make batches ahead')
+        why = _Why('there are no workers to make batches ahead')
+        yield change(key, prefetch, None, why)
     elif new.num_workers and new.prefetch_factor != old.prefetch_factor:
         reason = 'batches vary; more of them made ahead carry the loop over slow ones'
-        yield change(key, prefetch, new.prefetch_factor, reason, 'MG101')
+        why = _Why(reason, ('MG101',))
+        yield change(key, prefetch, new.prefetch_factor, why)
     if old.persistent_workers and not new.persistent_workers:
-        yield change(PERSISTENT_KEY, True, False, 'there are no workers to keep')
+        why = _Why('there are no workers to keep')
+        yield change(PERSISTENT_KEY, True, False, why)
     elif new.persistent_workers and not old.persistent_workers:
         reason = f'new workers would otherwise be started {count_starts(run)} times'
-        reason = _why_keep(run) if old.num_workers else reason
-        yield change(PERSISTENT_KEY, False, True, reason, 'MG104')
+        why = _why_keep(run) if old.num_workers else _Why(reason, ('MG104',))
+        yield change(PERSISTENT_KEY, False, True, why)
+
+
+class _Why(NamedTuple):
+    """Why a setting changes."""
+
+    reason: str
+    rules: tuple[str, ...] = ()
+    """Codes of the rules that say so."""
 
 
 def _make_change(
@@ -165,8 +178,7 @@ def _make_change(
     key: str,
     old: Any,
     new: Any,
-    reason: str,
-    *rules: str,
+    why: _Why,
 ) -> Change:
     """One setting, with the gain of all together."""
     confidence = judge_confidence(run)
@@ -174,12 +186,22 @@ def _make_change(
     is_sure = key != BATCH_KEY and (gain is None or gain.low >= 0.0)
     if confidence == 'high' and not is_sure:
         confidence = 'medium'
-    gains = [100 * g for g in (gain.share, gain.low, gain.high)] if gain else []
-    return Change(key, old, new, reason, confidence, rules, iter_s, *gains)
+    return Change(
+        key=key,
+        old=old,
+        new=new,
+        reason=why.reason,
+        confidence=confidence,
+        rules=why.rules,
+        predicted_iter_s=iter_s,
+        predicted_gain_pct=100 * gain.share if gain else None,
+        predicted_gain_low_pct=100 * gain.low if gain else None,
+        predicted_gain_high_pct=100 * gain.high if gain else None,
+    )
 
 
-def _why_workers(decision: Decision) -> tuple[str, ...]:
-    """The reason, and the rules that say so."""
+def _why_workers(decision: Decision) -> _Why:
+    """Why another number of workers is better, with the figures of both."""
     job, run = decision.job, decision.job.run
     old, new = job.old.num_workers, decision.new.num_workers
     is_resized = job.workload.measured_batch_size is not None
@@ -196,19 +218,20 @@ def _why_workers(decision: Decision) -> tuple[str, ...]:
             f'; {old} workers share {job.cores} usable cores and waited '
             f'{format_seconds(run.worker_run_delay_s)} per batch for one'
         )
-        return reason, 'MG105', 'MG106'
+        return _Why(reason, ('MG105', 'MG106'))
     if new > job.cores:
         reason += (
             f'; they wait for {100 * run.waiting_share:.0f} % of a batch, so they may '
             f'outnumber the {job.cores} usable cores: PyTorch will warn about '
             'this many workers, which is expected here'
         )
-    return reason, 'MG101'
+    return _Why(reason, ('MG101',))
 
 
-def _why_keep(run: Run) -> str:
+def _why_keep(run: Run) -> _Why:
     took = format_sum(run.startup_s)
-    return f'starting workers took {took} in {plural(run.epoch_starts, "start")}'
+    starts = plural(run.epoch_starts, 'start')
+    return _Why(f'starting workers took {took} in {starts}', ('MG104',))
 
 
 def _why_nothing(decision: Decision) -> str:
@@ -226,7 +249,7 @@ def _why_nothing(decision: Decision) -> str:
     return f'No other safe setting is predicted to be {much} ({most}).'
 
 
-def advise_validation(run: Run, train: Setting | None = None) -> Recommendation:
+def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommendation:
     """Decide ``num_workers``, ``persistent_workers`` and prefetching of validation.
 
     Judged on the loops of all validations of the training; what their metrics take,
@@ -250,7 +273,7 @@ def advise_validation(run: Run, train: Setting | None = None) -> Recommendation:
     alike = len(find_alike(run))
     loop_s = validation.duration_s / alike
     waits_s = validation.ledger_s['data_wait'] + validation.ledger_s['startup']
-    whole_s = sum(one.wall_s for one in find_alike(run)) / alike
+    whole_s = sum(record.wall_s for record in find_alike(run)) / alike
     now = ValidationOutlook(
         f'{taken} took {format_sum(whole_s)} each, {format_sum(loop_s)} of it in the '
         f'loop and {format_sum(waits_s / alike)} of that waiting for data.',
@@ -283,11 +306,11 @@ def _stay(now: ValidationOutlook, why: str) -> Recommendation:
     return Recommendation(validation=outlook)
 
 
-def _live_on(run: Run, train: Setting | None) -> tuple[Run, Setting] | None:
+def _live_on(run: Run, train: LoaderSetting | None) -> LiveLoader | None:
     """The train loader, where its workers live on while validation runs."""
     train = train or read_setting(run)
     stays = train.persistent_workers or run.run.loop == 'iter'
-    return (run, train) if stays else None
+    return LiveLoader(run, train) if stays else None
 
 
 def _rename(change: Change) -> Change:
@@ -295,8 +318,14 @@ def _rename(change: Change) -> Change:
     key = VALIDATION_KEY + change.key.rpartition('.')[2]
     # what is said of an iteration is of one of validation
     reason = change.reason.replace('an iteration', 'an iteration of validation', 1)
-    confidence = change.confidence
-    return Change(key, change.old, change.new, reason, confidence, ('MG302',))
+    return Change(
+        key=key,
+        old=change.old,
+        new=change.new,
+        reason=reason,
+        confidence=change.confidence,
+        rules=('MG302',),
+    )
 
 
 def leave_out(
@@ -309,9 +338,11 @@ def leave_out(
         keys: What theirs start with.
         why: Nothing of them is needed or can be set, as a sentence.
     """
-    kept = tuple(one for one in recommendation.changes if not one.key.startswith(keys))
-    outlook, count = recommendation.validation, len(recommendation.changes)
-    if outlook is not None and len(kept) < count and VALIDATION_KEY in keys:
+    changes = recommendation.changes
+    kept = tuple(change for change in changes if not change.key.startswith(keys))
+    outlook = recommendation.validation
+    is_any_left_out = len(kept) < len(changes)
+    if outlook is not None and is_any_left_out and VALIDATION_KEY in keys:
         outlook = _stay(outlook, why).validation
     return replace(recommendation, changes=kept, validation=outlook)
 
@@ -336,8 +367,14 @@ def with_save_cures(recommendation: Recommendation, run: Run) -> Recommendation:
     is_full = settings[WORKERS_KEY] + 1 > cores
     if is_full and run.run_share(cure.run_net_s or 0.0) >= thresholds.SAVE_CURE_WORTH:
         why = 'loader workers had the cores while checkpoints were saved'
-        why, old = f'{why}; {cure.sentence}', run.run.worker_nice
-        change = Change(NICE_KEY, old, NICE, why, 'medium', ('MG304',))
+        change = Change(
+            key=NICE_KEY,
+            old=run.run.worker_nice,
+            new=NICE,
+            reason=f'{why}; {cure.sentence}',
+            confidence='medium',
+            rules=('MG304',),
+        )
         changes = (*changes, change)
     reason = None if changes else recommendation.reason
     return replace(recommendation, changes=changes, reason=reason, save_cures=(cure,))
@@ -384,14 +421,18 @@ def _cure_by_nice(run: Run) -> SaveCure | None:
 _LIVE = ('num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory')
 
 
-def pair_settings(
-    run: Run, recommendation: Recommendation
-) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """What the run had, which may be in no file, and what it is recommended.
+class SettingPair(NamedTuple):
+    """Two settings of the train loader by dotted key; ``None`` takes a key out."""
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | None:
+    """Pair the settings of the run, which may be in no file, and those recommended.
 
     Returns:
-        Settings of the train loader by dotted key, where ``None`` takes a key out; or
-        ``None`` when nothing about it is recommended.
+        ``None`` when nothing about the train loader is recommended.
     """
     loader = run.run.loader
     changes = {
@@ -408,7 +449,7 @@ def pair_settings(
         # a default of older PyTorch, that no worker is there to use
         del live[f'{KEY}prefetch_factor']
     before = {key: value for key, value in live.items() if value is not None}
-    return before, {**before, **changes}
+    return SettingPair(before, {**before, **changes})
 
 
 def sum_predicted_gain(run: Run, recommendation: Recommendation) -> float | None:

@@ -1,4 +1,4 @@
-"""What the trials of a sweep show: rows of figures, and the best.
+"""Results of the trials of a sweep: rows of figures, and the best.
 
 Each trial left the evidence of a run; its row holds what the table and CSV say of it.
 """
@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import NamedTuple
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import ITER, summarize_figures
@@ -23,11 +24,11 @@ from mmgpu_hooks.schema.tried import (
     SweepSetting,
 )
 
-SETTLED = 0.03
+KNOWN_WITHIN = 0.03
 """The iteration time is known well enough when its interval is within this share."""
 
 LEAST_INTERVALS = 3
-"""Of a trial whose time is up; its interval of confidence is then a wide one."""
+"""Fewest intervals of a trial whose time is up; its interval is then a wide one."""
 
 
 def estimate_iter(run: Run | None, warm_up: int) -> Estimate | None:
@@ -43,11 +44,11 @@ def estimate_iter(run: Run | None, warm_up: int) -> Estimate | None:
     return estimate_mean(series) if series is not None else None
 
 
-def is_settled(iter_s: Estimate | None) -> bool:
-    """Whether more iterations would show nothing that matters."""
+def is_iter_settled(iter_s: Estimate | None) -> bool:
+    """True if more iterations would show nothing that matters."""
     if iter_s is None or iter_s.count < LEAST_VALUES:
         return False
-    return iter_s.half_width <= SETTLED * iter_s.value
+    return iter_s.half_width <= KNOWN_WITHIN * iter_s.value
 
 
 def complete_row(
@@ -105,14 +106,14 @@ def complete_row(
 
 def _add_saves(row: SweepRow, run: Run) -> SweepRow:
     """The saves beside the running workers, without the first: its caches are cold."""
-    saves = [one for one in run.save_records[1:] if one.error is None]
+    saves = [save for save in run.save_records[1:] if save.error is None]
     if not saves:
         return row
-    delays = [one.run_delay_s for one in saves if one.run_delay_s is not None]
+    delays = [save.run_delay_s for save in saves if save.run_delay_s is not None]
     return replace(
         row,
-        saves_s=tuple(one.wall_s for one in saves),
-        save_s=median(one.wall_s for one in saves),
+        saves_s=tuple(save.wall_s for save in saves),
+        save_s=median(save.wall_s for save in saves),
         save_run_delay_s=median(delays) if delays else None,
     )
 
@@ -166,14 +167,27 @@ def _fit_memory(
     group: str, source: str, found: Mapping[int, BatchMemory]
 ) -> MemoryLine:
     points = tuple(found[batch] for batch in sorted(found))
-    image, fixed = fit_line(
-        [one.batch_size for one in points], [one.total_bytes for one in points]
+    line = fit_line(
+        [point.batch_size for point in points], [point.total_bytes for point in points]
     )
     off_pct = max(
-        100 * abs(fixed + image * one.batch_size - one.total_bytes) / one.total_bytes
-        for one in points
+        100
+        * abs(line.constant + line.slope * point.batch_size - point.total_bytes)
+        / point.total_bytes
+        for point in points
     )
-    return MemoryLine(group, source, points, fixed, image, off_pct)
+    return MemoryLine(group, source, points, line.constant, line.slope, off_pct)
+
+
+class _Recipe(NamedTuple):
+    """Settings that make a batch larger, and so belong to the recipe."""
+
+    batch_size: int | None
+    gpus: int | None
+
+    @classmethod
+    def of(cls, row: SweepRow) -> _Recipe:
+        return cls(row.setting.batch_size, row.setting.gpus)
 
 
 def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
@@ -188,13 +202,11 @@ def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
     Returns:
         Nothing for a batch size none of whose trials may be recommended.
     """
-    groups: dict[tuple[int | None, int | None], list[SweepRow]] = {}
+    groups: dict[_Recipe, list[SweepRow]] = {}
     for row in rows:
         is_done = row.status == 'completed' and row.is_measured
         if is_done and not exceeds_host(row):
-            # more GPUs make a larger batch of it, too
-            one = row.setting
-            groups.setdefault((one.batch_size, one.gpus), []).append(row)
+            groups.setdefault(_Recipe.of(row), []).append(row)
     best = []
     for group in groups.values():
         enough = (1 - SAME_SPEED) * max(map(_speed, group))
@@ -211,12 +223,11 @@ def find_rivals(rows: Sequence[SweepRow], best: SweepRow) -> list[SweepRow]:
         best: A measured one.
     """
     assert best.iter_s is not None
-    own = best.setting
     return [
         row
         for row in rows
-        if row.setting != own
-        and (row.setting.batch_size, row.setting.gpus) == (own.batch_size, own.gpus)
+        if row.setting != best.setting
+        and _Recipe.of(row) == _Recipe.of(best)
         and row.is_measured
         and row.iter_s is not None
         and row.iter_s.low < best.iter_s.high
@@ -225,7 +236,7 @@ def find_rivals(rows: Sequence[SweepRow], best: SweepRow) -> list[SweepRow]:
 
 
 def exceeds_host(row: SweepRow) -> bool:
-    """Whether it had more workers than the host carries."""
+    """True if it had more workers than the host carries."""
     return row.most_workers is not None and row.setting.num_workers > row.most_workers
 
 

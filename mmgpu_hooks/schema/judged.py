@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 SAVE_CAUSES = ('workers', 'other_load', 'storage', 'memory')
 """What can hold a checkpoint save: this run's loader workers or other programs on the
@@ -106,14 +106,24 @@ class SaveCure:
 
 
 @dataclass(frozen=True)
+class EvidenceCounts:
+    """How much of each kind a judgement rests on."""
+
+    iterations: int = 0
+    steady_iterations: int = 0
+    gpu_samples: int = 0
+    saves: int = 0
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """Everything judged about one run."""
 
     verdict: Verdict
     findings: Tuple[Finding, ...] = ()
     """Worst first."""
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """Samples the judgement rests on, by name."""
+    counts: EvidenceCounts = EvidenceCounts()
+    """Samples the judgement rests on."""
     saves: Tuple[SaveJudgement, ...] = ()
     """In the order of the run's ``save_records``."""
 
@@ -207,6 +217,13 @@ NO_DIFFERENCE = 'no_difference'
 """Verdicts of a comparison, about an iteration of the second run."""
 
 
+class SettingTexts(NamedTuple):
+    """Text of one setting in two runs; ``None`` is unknown or absent."""
+
+    before: Optional[str]
+    after: Optional[str]
+
+
 @dataclass(frozen=True)
 class RunComparison:
     """What differs between two runs, and how sure that is."""
@@ -219,9 +236,9 @@ class RunComparison:
     ``no_difference`` beyond noise; ``None`` when the speeds cannot be compared."""
     figures: Tuple[FigureComparison, ...]
     """The iteration first, images per second, then the parts of the ledger."""
-    settings: Mapping[str, Tuple[Optional[str], Optional[str]]]
+    settings: Mapping[str, SettingTexts]
     """Settings, limits and versions that differ, by dotted name such as
-    ``loader.num_workers``: text of both; ``None`` is unknown or absent."""
+    ``loader.num_workers``."""
     obstacles: Tuple[str, ...]
     """Why the speeds cannot be compared: sentences. Empty when they can."""
     notes: Tuple[str, ...]
@@ -323,14 +340,6 @@ class Why:
     """When that run began, by its host's clock."""
     notes: Tuple[str, ...] = ()
     """Sentences on other runs of the folder, and on what was left out."""
-
-
-@dataclass(frozen=True)
-class NoPrediction:
-    """Why nothing is predicted."""
-
-    reason: str
-    """One sentence: what is missing or absurd, and what helps."""
 
 
 @dataclass(frozen=True)

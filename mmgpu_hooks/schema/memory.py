@@ -4,7 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Optional, Tuple
+from typing import NamedTuple, Optional, Tuple
+
+
+class ImageSize(NamedTuple):
+    """Size of an image in pixels."""
+
+    height: int
+    width: int
+
+    @property
+    def pixels(self) -> int:
+        """Height times width."""
+        return self.height * self.width
+
+
+class PeakFactors(NamedTuple):
+    """Least and most that published peaks were of such a total."""
+
+    least: float
+    most: float
 
 
 @dataclass(frozen=True)
@@ -61,6 +80,13 @@ class ActivationFit:
     points: Tuple[ActivationPoint, ...]
 
 
+class MeasuredPeak(NamedTuple):
+    """Peak of the CUDA allocator in a training."""
+
+    batch_size: int
+    peak_bytes: int
+
+
 @dataclass(frozen=True)
 class CardFit:
     """The largest batch sizes that fit a card; 0 where none does."""
@@ -83,15 +109,15 @@ class MemoryEstimate:
     model: str
     """The model's class."""
     static: StaticBytes
-    image_size: Optional[Tuple[int, int]] = None
-    """Padded height and width that the totals are for."""
+    image_size: Optional[ImageSize] = None
+    """Padded size that the totals are for."""
     image_size_source: str = ''
     mixed_precision: bool = False
     fit: Optional[ActivationFit] = None
     """``None`` when the model could not be run; a note says why."""
     activation_bytes: Mapping[int, Optional[int]] = field(default_factory=dict)
     """By batch size."""
-    peak_factors: Tuple[float, float] = (1.0, 1.0)
+    peak_factors: PeakFactors = field(default=PeakFactors(1.0, 1.0))
     """Least and most that published peaks were of such a total."""
     notes: Tuple[str, ...] = ()
     card: Optional[CardFit] = None

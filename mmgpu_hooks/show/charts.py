@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,31 +25,42 @@ from mmgpu_hooks.schema.figures import format_bytes, format_seconds
 from mmgpu_hooks.schema.judged import Prediction
 from mmgpu_hooks.schema.recorded import PART_NAMES, PARTS
 
-COLORS: dict[str, tuple[str, str]] = {
-    'paper': ('#ffffff', '#14171a'),
-    'panel': ('#f6f7f8', '#1b1f23'),
-    'ink': ('#1a1d21', '#e8eaed'),
-    'faint': ('#565d66', '#a3abb5'),
-    'rule': ('#d9dde2', '#333a42'),
-    'accent': ('#0b57b0', '#7db4f5'),
-    'problem': ('#b3261e', '#ff8f86'),
-    'notice': ('#7a5200', '#e9b44c'),
-    'ok': ('#1c6b3a', '#69c98d'),
-    # fills: 3:1 against the paper, and neighbours of a bar differ in lightness
-    'data_wait': ('#c2410c', '#f08a4b'),
-    'step': ('#2f6fb2', '#5b9bd8'),
-    'hooks': ('#5b3f99', '#b69cf0'),
-    'checkpoint_save': ('#8f6410', '#d8ae4a'),
-    'validation': ('#176a5e', '#54bfae'),
-    'startup': ('#8f2f63', '#e489b8'),
-    'other': ('#69717b', '#8d96a0'),
-    'gpu': ('#3c7d2b', '#86c775'),
-}
-"""Each role's colour on a light and on a dark ground."""
 
-_LIGHT = {role: light for role, (light, _) in COLORS.items()}
-_ROLES = {light: role for role, light in _LIGHT.items()}
-_INK, _FAINT, _PAPER, _RULE = map(_LIGHT.get, ('ink', 'faint', 'paper', 'rule'))
+class Color(NamedTuple):
+    """Colour of one role."""
+
+    light: str
+    """On a light ground."""
+    dark: str
+    """On a dark one."""
+
+
+COLORS: dict[str, Color] = {
+    'paper': Color('#ffffff', '#14171a'),
+    'panel': Color('#f6f7f8', '#1b1f23'),
+    'ink': Color('#1a1d21', '#e8eaed'),
+    'faint': Color('#565d66', '#a3abb5'),
+    'rule': Color('#d9dde2', '#333a42'),
+    'accent': Color('#0b57b0', '#7db4f5'),
+    'problem': Color('#b3261e', '#ff8f86'),
+    'notice': Color('#7a5200', '#e9b44c'),
+    'ok': Color('#1c6b3a', '#69c98d'),
+    # fills: 3:1 against the paper, and neighbours of a bar differ in lightness
+    'data_wait': Color('#c2410c', '#f08a4b'),
+    'step': Color('#2f6fb2', '#5b9bd8'),
+    'hooks': Color('#5b3f99', '#b69cf0'),
+    'checkpoint_save': Color('#8f6410', '#d8ae4a'),
+    'validation': Color('#176a5e', '#54bfae'),
+    'startup': Color('#8f2f63', '#e489b8'),
+    'other': Color('#69717b', '#8d96a0'),
+    'gpu': Color('#3c7d2b', '#86c775'),
+}
+"""Colours of the page and its charts, by role."""
+
+LIGHT = {role: color.light for role, color in COLORS.items()}
+_ROLES = {light: role for role, light in LIGHT.items()}
+_INK, _FAINT = LIGHT['ink'], LIGHT['faint']
+_PAPER, _RULE = LIGHT['paper'], LIGHT['rule']
 WIDTH = 8.6
 _BAR, _PANEL, _EDGE = 0.29, 1.55, 0.45
 """Inches at 96 pixels: the page's column, a bar, a panel with its title, an axis."""
@@ -72,7 +83,7 @@ _STYLE: dict[str, Any] = {
     'legend.labelcolor': _FAINT,
 }
 _POINTS = 400
-"""Of a timeline; more than the page's width can show."""
+"""Points of a timeline; more than the page's width can show."""
 _CUT = 4.0
 """Times the 99th percentile: a stall beyond is cut off and its height written."""
 
@@ -88,7 +99,7 @@ class Chart:
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is there and works: one built for another NumPy does not."""
+    """True if matplotlib is there and works: one built for another NumPy does not."""
     try:
         importlib.import_module('matplotlib.figure')
     except Exception:  # noqa: BLE001 - whatever its import raises
@@ -101,14 +112,14 @@ def chart_ledger(run: Run) -> Chart | None:
     ledger_s = defaultdict[str, float](float)
     for part in PARTS:
         if seconds := run.ledger_s.get(part):
-            ledger_s[part if part in _LIGHT else 'other'] += seconds
+            ledger_s[part if part in LIGHT else 'other'] += seconds
     whole_s = sum(ledger_s.values())
 
     def paint(figure: Any) -> None:
         figure.set_size_inches(WIDTH, _BAR + _EDGE)
         axes, end = figure.subplots(), 0.0
         for role, length in ledger_s.items():
-            name, style = PART_NAMES[role], {'color': _LIGHT[role], 'lw': 0.8}
+            name, style = PART_NAMES[role], {'color': LIGHT[role], 'lw': 0.8}
             axes.barh(0, length, 0.68, end, label=name, edgecolor=_PAPER, **style)
             # a name is written where its part is long enough
             if length > whole_s * 0.016 * len(name):
@@ -156,10 +167,10 @@ def chart_growth(run: Run) -> Chart | None:
     def paint(figure: Any) -> None:
         title = 'Training process and workers, GiB'
         (axes,) = _open_panels(figure, [title], 'iterations')
-        color = _LIGHT['validation']
+        color = LIGHT['validation']
         axes.plot(x, gib * held, color=color, ds='steps-pre', label='as read')
         ends, values = [x[-1], x[-1] + ahead], gib * np.array(forecast)
-        axes.plot(ends, values, color=_LIGHT['problem'], ls='--', label=said)
+        axes.plot(ends, values, color=LIGHT['problem'], ls='--', label=said)
         most = gib * (held[-1] + room.free_bytes / ranks)
         axes.axhline(most, color=_INK, ls='--', label='what there is')
         axes.set_ylim(0)
@@ -185,14 +196,13 @@ def chart_forecast(
     """
     if len(points) < 2:
         return None
-    factor, unit = scale_seconds(max(one.iter_time_high_s for one in points))
-    places = {one.num_workers: n for n, one in enumerate(points)}
-    lines = [
-        [factor * getattr(one, f'iter_time_{name}') for one in points]
-        for name in ('low_s', 's', 'high_s')
-    ]
+    scale = scale_seconds(max(point.iter_time_high_s for point in points))
+    places = {point.num_workers: number for number, point in enumerate(points)}
+    low = [scale.factor * point.iter_time_low_s for point in points]
+    line = [scale.factor * point.iter_time_s for point in points]
+    high = [scale.factor * point.iter_time_high_s for point in points]
     best = next((n for n, mark in marks.items() if mark == 'new'), None)
-    title = f'An iteration against workers, {unit}'
+    title = f'An iteration against workers, {scale.unit}'
     if best is not None:
         then = format_seconds(points[places[best]].iter_time_s)
         title = f'{title}: {then} predicted with {best}'
@@ -202,8 +212,7 @@ def chart_forecast(
     def paint(figure: Any) -> None:
         (axes,) = _open_panels(figure, [title], 'loader workers, evenly spaced')
         figure.set_size_inches(WIDTH, 2.6)
-        x, color = list(places.values()), _LIGHT['step']
-        low, line, high = lines
+        x, color = list(places.values()), LIGHT['step']
         axes.fill_between(x, low, high, color=color, alpha=0.25, lw=0, label=_BAND)
         axes.plot(x, line, color=color, marker='o', ms=4, label='predicted')
         for workers, mark in marks.items():
@@ -213,9 +222,10 @@ def chart_forecast(
             if is_now and measured_s is not None:
                 value_s = measured_s
             name = 'this run, measured' if is_now else 'recommended'
-            style = {'color': _LIGHT[role], 'mfc': 'none', 'mew': 1.8}
+            style = {'color': LIGHT[role], 'mfc': 'none', 'mew': 1.8}
             marker = 'D' if is_now else 'o'
-            axes.plot(at, factor * value_s, marker, ms=11, ls='', label=name, **style)
+            height = scale.factor * value_s
+            axes.plot(at, height, marker, ms=11, ls='', label=name, **style)
         axes.set_xticks(x, list(map(str, places)))
         axes.set_ylim(0)
         axes.margins(x=0.03)
@@ -228,27 +238,77 @@ def chart_forecast(
 _BAND = '9 times in 10 within'
 
 
-def scale_seconds(largest_s: float) -> tuple[float, str]:
-    """A unit that figures up to this size are read in."""
-    for factor, unit in ((1.0, 's'), (1e3, 'ms')):
-        if largest_s * factor >= 1:
-            return factor, unit
-    return 1e6, 'us'
+class Scale(NamedTuple):
+    """A unit that figures are shown in."""
+
+    factor: float
+    """Factor of a figure in the base unit."""
+    unit: str
+
+
+def scale_seconds(largest_s: float) -> Scale:
+    """A unit that seconds up to this number are legible in."""
+    for scale in (Scale(1.0, 's'), Scale(1e3, 'ms')):
+        if largest_s * scale.factor >= 1:
+            return scale
+    return Scale(1e6, 'us')
+
+
+class _TrackSource(NamedTuple):
+    """The figure that a track shows."""
+
+    title: str
+    role: str
+    """Role of its colour."""
+    field: str
+    """Field of an interval."""
 
 
 _TRACKS = (
-    ('Data wait', 'data_wait', 'data_wait.total_s'),
-    ('Step', 'step', 'step.total_s'),
-    ('GPU utilisation', 'gpu', 'gpu.util_pct'),
-    ('Memory of the GPU, peak', 'startup', 'gpu_mem_peak_bytes'),
-    ('Memory of the process', 'validation', 'process_rss_bytes'),
+    _TrackSource('Data wait', 'data_wait', 'data_wait.total_s'),
+    _TrackSource('Step', 'step', 'step.total_s'),
+    _TrackSource('GPU utilisation', 'gpu', 'gpu.util_pct'),
+    _TrackSource('Memory of the GPU, peak', 'startup', 'gpu_mem_peak_bytes'),
+    _TrackSource('Memory of the process', 'validation', 'process_rss_bytes'),
 )
-_SPANS = ((3 * 3600.0, 3600.0, 'hours'), (180.0, 60.0, 'minutes'), (0, 1.0, 'seconds'))
+
+
+class _TimeUnit(NamedTuple):
+    """A unit of the axis of time."""
+
+    least_s: float
+    """Length of a training from which it is taken."""
+    seconds: float
+    name: str
+
+
+_TIME_UNITS = (
+    _TimeUnit(3 * 3600.0, 3600.0, 'hours'),
+    _TimeUnit(180.0, 60.0, 'minutes'),
+    _TimeUnit(0.0, 1.0, 'seconds'),
+)
 _MARKS = {'checkpoint_save': '▼', 'validation': '◆'}
 
 
-_Track = tuple[str, str, Any, Any, Any, Optional[float]]
-"""Title, colour, mean, least and most of merged intervals, and where its axis ends."""
+@dataclass(frozen=True)
+class _Track:
+    """A figure over time, of merged intervals."""
+
+    title: str
+    color: str
+    mean: Sequence[float]
+    least: Sequence[float]
+    most: Sequence[float]
+    top: float | None
+    """Where its axis ends; ``None`` leaves that to matplotlib."""
+
+
+class _Event(NamedTuple):
+    """Something that is marked over time."""
+
+    at_s: float
+    """Since training began."""
+    kind: str
 
 
 def chart_timeline(run: Run) -> Chart | None:
@@ -259,36 +319,40 @@ def chart_timeline(run: Run) -> Chart | None:
     """
     count = len(run.intervals)
     groups = np.array_split(np.arange(count), max(min(count, _POINTS), 1))
-    tracks = [track for one in _TRACKS if (track := _track(run, *one, groups))]
+    found = (_merge(run, figure, groups) for figure in _TRACKS)
+    tracks = [track for track in found if track is not None]
     if not tracks:
         return None
     ends_s = run.column('elapsed_s')
-    xs = [ends_s[0] - run.column('duration_s')[0], *(ends_s[one[-1]] for one in groups)]
-    divide, unit = next(span[1:] for span in _SPANS if xs[-1] >= span[0])
-    x = np.array(xs) / divide
-    x_title = f'{unit} since training began    ▼ save  ◆ validation  │ epoch'
-    titles = [title for title, *_ in tracks]
+    begin_s = ends_s[0] - run.column('duration_s')[0]
+    edges_s = np.array([begin_s, *(ends_s[group[-1]] for group in groups)])
+    unit = next(unit for unit in _TIME_UNITS if edges_s[-1] >= unit.least_s)
+    x = edges_s / unit.seconds
+    x_title = f'{unit.name} since training began    ▼ save  ◆ validation  │ epoch'
+    titles = [track.title for track in tracks]
 
     def paint(figure: Any) -> None:
         panels = _open_panels(figure, titles, x_title)
-        for axes, (_, color, line, low, high, top) in zip(panels, tracks):
-            axes.fill_between(x, low, high, step='pre', color=color, alpha=0.2, lw=0)
-            axes.plot(x, line, color=color, ds='steps-pre')
-            axes.set_ylim(0, top)
+        for axes, track in zip(panels, tracks):
+            band = {'step': 'pre', 'color': track.color, 'alpha': 0.2, 'lw': 0}
+            axes.fill_between(x, track.least, track.most, **band)
+            axes.plot(x, track.mean, color=track.color, ds='steps-pre')
+            axes.set_ylim(0, track.top)
         first = panels[0]
-        for at_s, kind in _find_events(run):
-            at = at_s / divide
+        for event in _find_events(run):
+            at, kind = event.at_s / unit.seconds, event.kind
             if kind == 'epoch':
                 first.axvline(at, color=_RULE, lw=0.8, zorder=0)
                 continue
             place = {'transform': first.get_xaxis_transform(), 'ha': 'center'}
-            first.text(at, 1, _MARKS[kind], color=_LIGHT[kind], fontsize=7, **place)
+            first.text(at, 1, _MARKS[kind], color=LIGHT[kind], fontsize=7, **place)
 
     return Chart(f'Over time: {"; ".join(titles)}.', paint)
 
 
-def _track(run: Run, title: str, role: str, field: str, groups: Any) -> _Track | None:
-    values, is_sum = run.column(field), field.endswith('total_s')
+def _merge(run: Run, figure: _TrackSource, groups: Sequence[Any]) -> _Track | None:
+    """Merge the intervals of each group; ``None`` where nothing is known of them."""
+    values, is_sum = run.column(figure.field), figure.field.endswith('total_s')
     if is_sum:
         iterations = run.column('iterations')
         values = values / np.where(iterations > 0, iterations, np.nan)
@@ -296,31 +360,36 @@ def _track(run: Run, title: str, role: str, field: str, groups: Any) -> _Track |
     if not len(known):
         return None
     most, cut = float(known.max()), ''
-    top, factor, unit = 1.05 * most, 2.0**-30, 'GiB'
+    top, scale = 1.05 * most, Scale(2.0**-30, 'GiB')
     if is_sum:
         usual = _CUT * float(np.percentile(known, 99))
         if 0 < usual < most:
             top, cut = usual, f' (cut off: highest {format_seconds(most)})'
-        factor, unit = scale_seconds(min(top, most))
-        unit += ' per iteration'
-    elif field.endswith('_pct'):
-        top, factor, unit = 100.0, 1.0, '%'
-    parts = [factor * values[group] for group in groups]
+        seconds = scale_seconds(min(top, most))
+        scale = Scale(seconds.factor, f'{seconds.unit} per iteration')
+    elif figure.field.endswith('_pct'):
+        top, scale = 100.0, Scale(1.0, '%')
+    parts = [scale.factor * values[group] for group in groups]
+    # the first point begins the first step
+    parts = [parts[0], *parts]
     with warnings.catch_warnings():
         # of intervals in which it is unknown
         warnings.simplefilter('ignore')
-        # the first point begins the first step
-        line, low, high = (
-            [one(part) for part in (parts[0], *parts)]
-            for one in (np.nanmean, np.nanmin, np.nanmax)
+        return _Track(
+            title=f'{figure.title}, {scale.unit}{cut}',
+            color=LIGHT[figure.role],
+            mean=[float(np.nanmean(part)) for part in parts],
+            least=[float(np.nanmin(part)) for part in parts],
+            most=[float(np.nanmax(part)) for part in parts],
+            top=top * scale.factor or None,
         )
-    title = f'{title}, {unit}{cut}'
-    return title, _LIGHT[role], line, low, high, top * factor or None
 
 
-def _find_events(run: Run) -> Iterator[tuple[float, str]]:
-    """When intervals with a save or a validation ended, and epochs began; in seconds
-    since training began, and at most one of a kind in a hundredth of the axis."""
+def _find_events(run: Run) -> Iterator[_Event]:
+    """When intervals with a save or a validation ended, and epochs began.
+
+    At most one of a kind in a hundredth of the axis.
+    """
     ends_s, epochs = run.column('elapsed_s'), run.column('epoch')
     masks = {
         'checkpoint_save': filled(run.column('saves')) > 0,
@@ -330,7 +399,7 @@ def _find_events(run: Run) -> Iterator[tuple[float, str]]:
     for kind, mask in masks.items():
         places = (100 * ends_s[mask] / ends_s[-1]).astype(int)
         for first in np.unique(places, return_index=True)[1]:
-            yield float(ends_s[mask][first]), kind
+            yield _Event(float(ends_s[mask][first]), kind)
 
 
 _PROLOGUE = re.compile(r'^.*?(?=<svg)|<(metadata|style|title)\b.*?</\1>', re.DOTALL)

@@ -27,9 +27,9 @@ def describe_checkup(rows: Sequence[Checked]) -> list[Section]:
         title = f'{count} {verb} wrong: {", ".join(dict.fromkeys(wrong))}'
     facts: list[Fact] = []
     for row in rows:
-        facts.append((f'{_UNSIGNED[row.level]} {row.name}', row.text))
+        facts.append(Fact(f'{_UNSIGNED[row.level]} {row.name}', row.text))
         if row.cure is not None:
-            facts.append(('', f'-> {row.cure}'))
+            facts.append(Fact('', f'-> {row.cure}'))
     return [Section(title, facts=facts)]
 
 

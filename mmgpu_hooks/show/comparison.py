@@ -8,43 +8,57 @@ from mmgpu_hooks.schema.figures import format_seconds, format_signed
 from mmgpu_hooks.schema.judged import (
     FASTER,
     NO_DIFFERENCE,
+    Estimate,
     FigureComparison,
     RunComparison,
 )
 from mmgpu_hooks.schema.recorded import PART_NAMES
-from mmgpu_hooks.show.document import Column, Section, compose, listing, tabulate
+from mmgpu_hooks.show.document import (
+    Fact,
+    Section,
+    TableColumn,
+    compose,
+    listing,
+    tabulate,
+)
 
 _NAMES = {
     'iter_s': 'iteration',
     **{f'{part}_s': name for part, name in PART_NAMES.items()},
 }
 _LEAST_SHARE = 0.0005
-"""Of an iteration: a part below it in both runs is not worth a line."""
+"""Share of an iteration: a part below it in both runs is not worth a line."""
 
-_FIGURES: Sequence[Column] = (
-    ('mean per iteration', 'name', _NAMES.__getitem__),
-    ('first', '', lambda one: format_seconds(one.before and one.before.value)),
-    ('second', '', lambda one: format_seconds(one.after and one.after.value)),
-    ('change', 'difference.value', format_signed),
-    (
-        '95 % interval',
-        'difference',
-        lambda one: f'{format_signed(one.low)} to {format_signed(one.high)}',
-    ),
+
+def _show_mean(mean: Estimate | None) -> str:
+    return format_seconds(None if mean is None else mean.value)
+
+
+def _show_interval(difference: Estimate) -> str:
+    return f'{format_signed(difference.low)} to {format_signed(difference.high)}'
+
+
+_FIGURES: Sequence[TableColumn] = (
+    TableColumn('mean per iteration', 'name', _NAMES.__getitem__),
+    TableColumn('first', '', lambda figure: _show_mean(figure.before)),
+    TableColumn('second', '', lambda figure: _show_mean(figure.after)),
+    TableColumn('change', 'difference.value', format_signed),
+    TableColumn('95 % interval', 'difference', _show_interval),
 )
 
 
 def describe_compare(comparison: RunComparison) -> list[Section]:
-    """Which run is slower and by how much, part by part; what else differs."""
+    """Sections that say which run is slower, part by part, and what else differs."""
     iteration, _, *parts = comparison.figures
     least_s = _LEAST_SHARE * _largest(iteration)
-    rows = [iteration, *(one for one in parts if _largest(one) > least_s)]
+    notable = [part for part in parts if _largest(part) > least_s]
     facts = [
-        (name, f'{old or "unknown"} -> {new or "unknown"}')
-        for name, (old, new) in comparison.settings.items()
+        Fact(name, f'{texts.before or "unknown"} -> {texts.after or "unknown"}')
+        for name, texts in comparison.settings.items()
     ]
+    table = tabulate([iteration, *notable], _FIGURES, texts=1)
     return [
-        *compose(_sentences(comparison), tabulate(rows, _FIGURES, texts=1)),
+        *compose(_sentences(comparison), table),
         *([Section('Not the same', facts=facts)] if facts else []),
         *listing('Notes', comparison.notes),
     ]

@@ -10,17 +10,34 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 if TYPE_CHECKING:
     from mmgpu_hooks.show.charts import Chart
 
-Fact = tuple[str, object]
-"""A label and what stands behind it; ``None`` leaves it out."""
+
+class Fact(NamedTuple):
+    """A label and what stands behind it."""
+
+    label: str
+    value: object
+    """``None`` leaves the fact out."""
+
+
+class KeyFigure(NamedTuple):
+    """A figure in large print."""
+
+    name: str
+    value: str
+    """With its unit."""
+    basis: str
+    """Where the figure comes from."""
+
+
 SIGNS = {'problem': '!', 'notice': '-', 'ok': '+', 'unknown': '?'}
-"""Of the levels of an item."""
+"""Signs of the levels of an item."""
 _WORDS = ('', 'limited by', '9 times in 10')
 """Headings of columns with words."""
 
@@ -38,7 +55,7 @@ class Table:
     """Rows that stand out."""
 
     def is_words(self, column: int) -> bool:
-        """Whether a column holds words: one of the first, or by its heading."""
+        """True if a column holds words: one of the first, or by its heading."""
         return column < self.texts or self.head[column] in _WORDS
 
 
@@ -49,7 +66,7 @@ class Item:
     text: str
     title: str = ''
     basis: str = ''
-    """What it rests on, in small print."""
+    """Source of the item, in small print."""
     level: str = ''
     """A key of :data:`SIGNS`; empty without a judgement."""
 
@@ -62,8 +79,8 @@ class Section:
     name: str = ''
     """On a page: its anchor, the same for each of several runs."""
     sentences: Sequence[str] = ()
-    figures: Sequence[tuple[str, str, str]] = ()
-    """Name, value with its unit, what it rests on: in large print, on a page."""
+    figures: Sequence[KeyFigure] = ()
+    """The page alone shows them."""
     facts: Sequence[Fact] = ()
     table: Table | None = None
     chart: Chart | None = None
@@ -94,34 +111,39 @@ def compose(
     return [*sections, *listing('Notes', notes)]
 
 
-Column = tuple[str, str, Callable[[Any], str]]
-"""Label, dotted path of a figure from its record on (empty: the record itself), and
-how it is written."""
+class TableColumn(NamedTuple):
+    """A figure of each record of a list, and how it is shown."""
+
+    label: str
+    path: str
+    """Dotted, from the record on; empty for the record itself."""
+    write: Callable[[Any], str]
 
 
-def _cell(record: Any, path: str, write: Callable[[Any], str]) -> str | None:
-    for name in path.split('.') if path else ():
-        record = None if record is None else getattr(record, name)
-    return None if record is None or record == {} else write(record)
+def _cell(record: Any, column: TableColumn) -> str | None:
+    figure = record
+    for name in column.path.split('.') if column.path else ():
+        figure = None if figure is None else getattr(figure, name)
+    return None if figure is None or figure == {} else column.write(figure)
 
 
-def list_facts(record: Any, columns: Sequence[Column]) -> list[Fact]:
+def list_facts(record: Any, columns: Sequence[TableColumn]) -> list[Fact]:
     """The known figures of a record, each with its label."""
-    cells = ((label, _cell(record, path, write)) for label, path, write in columns)
-    return [(label, cell) for label, cell in cells if cell is not None]
+    facts = (Fact(column.label, _cell(record, column)) for column in columns)
+    return [fact for fact in facts if fact.value is not None]
 
 
 def tabulate(
     records: Iterable[Any],
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     caption: str = '',
     texts: int = 0,
     strong: Sequence[int] = (),
 ) -> Table:
     """A row a record, a column a figure; a column that is unknown in all goes."""
-    rows = [[_cell(one, path, write) for _, path, write in columns] for one in records]
+    rows = [[_cell(record, column) for column in columns] for record in records]
     used = [n for n in range(len(columns)) if any(row[n] for row in rows)]
-    head = [columns[n][0] for n in used]
+    head = [columns[n].label for n in used]
     cells = [['-' if row[n] is None else row[n] for n in used] for row in rows]
     return Table(head, cells, caption, texts, strong)
 
@@ -138,6 +160,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.asdict(value)
     if is_dataclass(value):
-        return {one.name: getattr(value, one.name) for one in fields(value)}
+        return {field.name: getattr(value, field.name) for field in fields(value)}
     # numpy's figures
     return value.item()

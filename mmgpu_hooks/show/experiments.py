@@ -1,10 +1,10 @@
-"""What short trainings say: sweeps, benches of saves, verifications and profiles."""
+"""Answers of short trainings: sweeps, benches of saves, verifications, profiles."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmgpu_hooks.judge.saves import CAUSES
+from mmgpu_hooks.judge.saves import DELAY_CAUSES
 from mmgpu_hooks.recommend.sweep import exceeds_host, find_rivals
 from mmgpu_hooks.schema.figures import (
     format_bytes,
@@ -22,22 +22,36 @@ from mmgpu_hooks.schema.tried import (
     Sweep,
     SweepRow,
 )
-from mmgpu_hooks.show.document import Column, Section, Table, compose, listing, tabulate
+from mmgpu_hooks.show.document import (
+    Fact,
+    Section,
+    Table,
+    TableColumn,
+    compose,
+    listing,
+    tabulate,
+)
 from mmgpu_hooks.show.text import short_path
 
 _OTHERS_CORES = 0.25
 """Cores that other programs used, from which a note says so."""
 
-_SWEEP_COLUMNS: Sequence[Column] = (
-    ('workers', 'setting.num_workers', str),
-    ('batch', 'setting.batch_size', str),
-    ('iteration', 'iter_s.value', format_seconds),
-    ('+-\n%', 'iter_s', lambda iter_s: f'{100 * iter_s.half_width / iter_s.value:.1f}'),
-    ('data\nwait', 'data_wait_s', format_seconds),
-    ('images\n/s', 'images_per_s', '{:.1f}'.format),
-    ('GPU\n%', 'gpu_util_pct', '{:.0f}'.format),
-    ('memory', 'memory_peak_bytes', format_bytes),
-    ('CPU\ncores', 'cpu_cores', '{:.1f}'.format),
+
+def _show_half_width(iter_s: Estimate) -> str:
+    """Half of the interval in per cent of the mean."""
+    return f'{100 * iter_s.half_width / iter_s.value:.1f}'
+
+
+_SWEEP_COLUMNS: Sequence[TableColumn] = (
+    TableColumn('workers', 'setting.num_workers', str),
+    TableColumn('batch', 'setting.batch_size', str),
+    TableColumn('iteration', 'iter_s.value', format_seconds),
+    TableColumn('+-\n%', 'iter_s', _show_half_width),
+    TableColumn('data\nwait', 'data_wait_s', format_seconds),
+    TableColumn('images\n/s', 'images_per_s', '{:.1f}'.format),
+    TableColumn('GPU\n%', 'gpu_util_pct', '{:.0f}'.format),
+    TableColumn('memory', 'memory_peak_bytes', format_bytes),
+    TableColumn('CPU\ncores', 'cpu_cores', '{:.1f}'.format),
 )
 
 
@@ -54,7 +68,7 @@ def describe_sweep(sweep: Sweep) -> list[Section]:
         return 'best' * (row.setting in sweep.best)
 
     best = [n for n, row in enumerate(rows) if row.setting in sweep.best]
-    table = tabulate(rows, [*_SWEEP_COLUMNS, ('', '', judge)], strong=best)
+    table = tabulate(rows, [*_SWEEP_COLUMNS, TableColumn('', '', judge)], strong=best)
     took, count = format_seconds(sweep.seconds), plural(len(rows), 'trial')
     basis = f'{count} in random order, {took}. +-: 95 % interval of the mean.'
     return compose(_sweep_sentences(sweep), table, [basis], _sweep_notes(sweep))
@@ -78,7 +92,7 @@ def _sweep_sentences(sweep: Sweep) -> Iterator[str]:
         speed = f'{row.images_per_s:.1f} images/s, ' if row.images_per_s else ''
         yield f'{word}: {setting.name}: {speed}{value} +- {half} per iteration.'
     if sweep.best and (rivals := find_rivals(sweep.rows, rows[sweep.best[0]])):
-        names = ', '.join(one.setting.name for one in rivals)
+        names = ', '.join(rival.setting.name for rival in rivals)
         unsure = f'Not sure: its interval overlaps that of {names}'
         yield f'{unsure}; measure for longer with --seconds.'
     if len(sweep.best) > 1:
@@ -107,15 +121,15 @@ def _others_cores(used: Sequence[float | None]) -> Iterator[str]:
         yield f'{beside}; repeat it with --fresh when the host is calm.'
 
 
-_SAVE_COLUMNS: Sequence[Column] = (
-    ('workers', 'num_workers', str),
-    ('saves', 'saves', lambda saves: str(len(saves))),
-    ('save', 'save_s', format_seconds),
-    ('on a\ncore', 'cpu_s', format_seconds),
-    ('waits\nfor one', 'run_delay_s', format_seconds),
-    ('blocked', 'blocked_s', format_seconds),
-    ('gross', 'gross_s', format_signed),
-    ('net', 'net_s', format_signed),
+_SAVE_COLUMNS: Sequence[TableColumn] = (
+    TableColumn('workers', 'num_workers', str),
+    TableColumn('saves', 'saves', lambda saves: str(len(saves))),
+    TableColumn('save', 'save_s', format_seconds),
+    TableColumn('on a\ncore', 'cpu_s', format_seconds),
+    TableColumn('waits\nfor one', 'run_delay_s', format_seconds),
+    TableColumn('blocked', 'blocked_s', format_seconds),
+    TableColumn('gross', 'gross_s', format_signed),
+    TableColumn('net', 'net_s', format_signed),
 )
 
 
@@ -131,7 +145,7 @@ def describe_save_bench(bench: SaveBench) -> list[Section]:
         return 'cannot tell' if row.saves else _status(row)
 
     harmful = [n for n, row in enumerate(rows) if row.is_harmful]
-    table = tabulate(rows, [*_SAVE_COLUMNS, ('', '', judge)], strong=harmful)
+    table = tabulate(rows, [*_SAVE_COLUMNS, TableColumn('', '', judge)], strong=harmful)
     took, count = format_seconds(bench.seconds), plural(len(rows), 'training')
     basis = 'Medians. Gross: longer than the reference; net: what the job lost of it. '
     basis += f'{count} in random order, {took}.'
@@ -153,7 +167,7 @@ def _save_sentences(bench: SaveBench) -> Iterator[str]:
         return
     row = found[bench.harmful_workers]
     took = format_seconds(row.save_s)
-    why = f', {CAUSES[row.cause].why}' if row.cause else ''
+    why = f', {DELAY_CAUSES[row.cause].why}' if row.cause else ''
     yield f'From {row.name} on, saves are harmed: {took}, not {usual}.'
     gross, net = map(format_seconds, (row.gross_s, row.net_s))
     lost = f'{gross} longer for each (gross), and the job lost {net} (net)'
@@ -195,17 +209,20 @@ def describe_verify(measured: Verification) -> list[Section]:
     if any(rates):
         rows.append(('images/s', *('-' if r is None else f'{r:.1f}' for r in rates)))
     starts = (measured.before_start_s, measured.after_start_s)
-    added = ('unknown' if one is None else format_signed(one) for one in starts)
+    added = (
+        'unknown' if start_s is None else format_signed(start_s) for start_s in starts
+    )
     rows.append(('an epoch start adds', *added))
     basis = f'{measured.gain.count} pairs of blocks in turns, {measured.iterations} '
     basis += f'measured iterations of each, {format_seconds(measured.seconds)} in all; '
     basis += f'{measured.ending}.'
     table = Table(['', *SIDES], rows)
     sections = compose(_verify_sentences(measured), table, [basis])
-    configs = (measured.before_config, measured.after_config)
-    if configs[0] != configs[1]:
-        named = zip(SIDES, map(short_path, configs))
-        sections.insert(2, Section(facts=[*named]))
+    before, after = measured.before_config, measured.after_config
+    if before != after:
+        first, second = SIDES
+        named = [Fact(first, short_path(before)), Fact(second, short_path(after))]
+        sections.insert(2, Section(facts=named))
     return [*sections, *listing('Notes', _verify_notes(measured))]
 
 
@@ -219,7 +236,7 @@ def _cut_left(text: str, most: int) -> str:
 
 
 def _verify_sentences(measured: Verification) -> Iterator[str]:
-    """What was measured and predicted; the gain over whole epochs, with their starts,
+    """Sentences on what was measured and predicted; the gain over whole epochs, too,
     where those were measured."""
     predicted, gain = measured.predicted_gain, measured.gain
     of_which = 'config'
@@ -294,11 +311,16 @@ _BOUNDS = {
         'Cheaper arithmetic shortens such a step: AMP, TF32, smaller images.',
     ),
 }
-_CLOSES_WITHIN_PCT, _FEW_PRODUCTS_PCT, _TENSOR_CORES = 5.0, 30.0, (7, 0)
+_CLOSES_WITHIN_PCT = 5.0
+"""Share of the step that its parts may be off before a note says so."""
+_FEW_PRODUCTS_PCT = 30.0
+"""Share of the busy time in matrix products below which AMP gains little."""
+_TENSOR_CORES = (7, 0)
+"""Compute capability of the first cards with tensor cores."""
 
 
 def describe_profile(profile: Profile) -> list[Section]:
-    """What decides, the parts of a step, the modules, the settings of torch."""
+    """Sections of a profile: what decides, the parts of a step, the modules, flags."""
     whole_s = sum(profile.parts.values())
 
     tables = [
@@ -332,7 +354,11 @@ def describe_profile(profile: Profile) -> list[Section]:
         notes.append(f'The parts are {format_pct(gap_pct)} off the step by the clock.')
     trace = f'{short_path(profile.folder)}/trace.json.gz (open it in ui.perfetto.dev)'
     flags = ', '.join(f'{name} {value}' for name, value in profile.flags.items())
-    facts = [('device', profile.device), ('torch', flags), ('trace', trace)]
+    facts = [
+        Fact('device', profile.device),
+        Fact('torch', flags),
+        Fact('trace', trace),
+    ]
     return [
         Section(title, sentences=[more, f'{took}.']),
         *(Section(table=table) for table in tables),
@@ -342,7 +368,7 @@ def describe_profile(profile: Profile) -> list[Section]:
 
 
 def _say_amp(profile: Profile) -> str:
-    """Whether AMP is on, and why it brings little where that shows."""
+    """Says if AMP is on, and why it brings little where that shows."""
     said, share = f'AMP is {f"on ({profile.amp})" if profile.amp else "off"}', ''
     products_pct, why = profile.products_pct, ''
     if products_pct is not None:

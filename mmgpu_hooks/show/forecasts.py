@@ -1,10 +1,9 @@
-"""What nothing was trained for: ``mmgpu predict`` and ``mmgpu estimate-memory``."""
+"""Answers without a training: ``mmgpu predict`` and ``mmgpu estimate-memory``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from mmgpu_hooks.judge.memory import CardRoom
 from mmgpu_hooks.model.batches import (
@@ -24,38 +23,82 @@ from mmgpu_hooks.schema.figures import (
 from mmgpu_hooks.schema.judged import Prediction
 from mmgpu_hooks.schema.memory import CardFit, MemoryEstimate
 from mmgpu_hooks.show.document import (
-    Column,
     Fact,
     Section,
     Table,
+    TableColumn,
     listing,
     tabulate,
     to_json,
 )
 
 
-def answer_memory(
+@dataclass(frozen=True)
+class SizedPeak:
+    """The peak of the memory with one batch size, and where the truth is expected."""
+
+    batch_size: int
+    peak_bytes: int
+    low_bytes: int
+    """The truth is expected between low and high 9 times in 10."""
+    high_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryForecast:
+    """Memory of the card against batch size; ``docs/en/batch-size.md`` has the keys."""
+
+    fixed_bytes: int
+    image_bytes: int
+    relative_error: float
+    peaks: tuple[SizedPeak, ...]
+    """Peaks of the batch sizes that were asked for."""
+    card_bytes: int | None
+    """``None`` when the size of the card is unknown, as are then the next two."""
+    oom_batch_size: int | None
+    """``None`` also when no batch size is expected to run out of memory."""
+    safe_batch_size: int | None
+
+
+def forecast_memory(
     fit: MemoryFit, batch_sizes: Sequence[int], card: CardRoom | None
-) -> dict[str, Any]:
-    """Memory against batch size; ``docs/en/batch-size.md`` documents the keys.
+) -> MemoryForecast:
+    """Forecast memory against batch size.
 
     Args:
         fit: To measured peaks.
         batch_sizes: Asked for.
         card: ``None`` when its size is unknown.
     """
-    return {
-        'fixed_bytes': round(fit.fixed_bytes),
-        'image_bytes': round(fit.image_bytes),
-        'relative_error': fit.relative_error,
-        'peaks': [
-            {'batch_size': batch, **predict_peak(fit, batch)._asdict()}
-            for batch in batch_sizes
-        ],
-        'card_bytes': card.total_bytes if card else None,
-        'oom_batch_size': find_oom_batch(fit, card.room_bytes) if card else None,
-        'safe_batch_size': find_largest_batch(fit, card.safe_bytes) if card else None,
-    }
+    peaks = (
+        SizedPeak(batch, **predict_peak(fit, batch)._asdict()) for batch in batch_sizes
+    )
+    return MemoryForecast(
+        fixed_bytes=round(fit.fixed_bytes),
+        image_bytes=round(fit.image_bytes),
+        relative_error=fit.relative_error,
+        peaks=tuple(peaks),
+        card_bytes=card.total_bytes if card else None,
+        oom_batch_size=find_oom_batch(fit, card.room_bytes) if card else None,
+        safe_batch_size=find_largest_batch(fit, card.safe_bytes) if card else None,
+    )
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The answer of ``mmgpu predict``."""
+
+    run: str
+    """The evidence it rests on."""
+    status: str
+    workload: Workload
+    predictions: Sequence[Prediction]
+    notes: Sequence[str]
+    fitted_runs: Mapping[str, int | None] | None = None
+    """Batch sizes of the runs that were fitted; ``None`` when one was asked for."""
+    memory: MemoryForecast | None = None
+    """``None`` when one run was asked for, or their peaks make no line (a note says
+    why)."""
 
 
 def tabulate_predictions(
@@ -69,99 +112,120 @@ def tabulate_predictions(
         marks: What stands beside some numbers of workers, at this batch size.
     """
 
-    def mark(one: Prediction) -> str:
-        return marks.get(one.num_workers, '') if one.batch_size == own_batch else ''
+    def mark(prediction: Prediction) -> str:
+        is_own = prediction.batch_size == own_batch
+        return marks.get(prediction.num_workers, '') if is_own else ''
 
-    def interval(one: Prediction) -> str:
-        low, high = one.iter_time_low_s, one.iter_time_high_s
+    def interval(prediction: Prediction) -> str:
+        low, high = prediction.iter_time_low_s, prediction.iter_time_high_s
         return f'{format_seconds(low)} to {format_seconds(high)}'
 
-    columns: Sequence[Column] = (
-        ('workers', 'num_workers', str),
-        ('', '', mark),
-        ('batch', 'batch_size', str),
-        ('iteration', 'iter_time_s', format_seconds),
-        ('9 in 10 within', '', interval),
-        ('data wait', 'data_wait_s', format_seconds),
-        ('images/s', 'images_per_s', '{:.1f}'.format),
-        ('limited by', 'limit', str),
+    columns: Sequence[TableColumn] = (
+        TableColumn('workers', 'num_workers', str),
+        TableColumn('', '', mark),
+        TableColumn('batch', 'batch_size', str),
+        TableColumn('iteration', 'iter_time_s', format_seconds),
+        TableColumn('9 in 10 within', '', interval),
+        TableColumn('data wait', 'data_wait_s', format_seconds),
+        TableColumn('images/s', 'images_per_s', '{:.1f}'.format),
+        TableColumn('limited by', 'limit', str),
     )
-    if all(one.batch_size == own_batch for one in predictions):
-        columns = [one for one in columns if one[0] != 'batch']
+    if all(prediction.batch_size == own_batch for prediction in predictions):
+        columns = [column for column in columns if column.label != 'batch']
     return tabulate(predictions, columns, 'Predicted with other settings')
 
 
-def describe_forecast(answer: Mapping[str, Any]) -> list[Section]:
-    """What was measured, then one line a setting.
-
-    Args:
-        answer: As its JSON; ``docs/en/predict.md`` documents the keys.
-    """
-    workload: Workload = answer['workload']
+def describe_forecast(forecast: Forecast) -> list[Section]:
+    """Sections of a forecast: what was measured, then one line a setting."""
+    workload = forecast.workload
     marks = {workload.num_workers: '*'}
-    table = tabulate_predictions(answer['predictions'], workload.batch_size, marks)
+    table = tabulate_predictions(forecast.predictions, workload.batch_size, marks)
     mean = format_seconds(workload.iter_time.mean_s)
-    fitted = answer.get('fitted_runs', {})
+    fitted = forecast.fitted_runs or {}
     runs = [f'{path} (batch {size})' for path, size in fitted.items()]
+    measured = f'{mean} per iteration, mean of {workload.iterations} (*)'
     facts = [
-        ('evidence', answer['run']),
-        ('fitted', ', '.join(runs) or None),
-        ('measured', f'{mean} per iteration, mean of {workload.iterations} (*)'),
+        Fact('evidence', forecast.run),
+        Fact('fitted', ', '.join(runs) or None),
+        Fact('measured', measured),
     ]
-    memory = list(_describe_memory(answer.get('memory')))
+    memory = list(_describe_memory(forecast.memory))
     return [
         Section(facts=facts),
         Section(table=table),
         *([Section(facts=memory)] if memory else []),
-        *listing('Notes', (*workload.notes, *answer['notes'])),
+        *listing('Notes', (*workload.notes, *forecast.notes)),
     ]
 
 
-def _describe_memory(memory: Mapping[str, Any] | None) -> Iterator[Fact]:
+def render_forecast_json(forecast: Forecast) -> str:
+    """The forecast with stable keys; ``docs/en/predict.md`` documents them."""
+    several: dict[str, object] = {}
+    if forecast.fitted_runs is not None:
+        several = {'fitted_runs': forecast.fitted_runs, 'memory': forecast.memory}
+    return to_json(
+        run=forecast.run,
+        status=forecast.status,
+        workload=forecast.workload,
+        predictions=forecast.predictions,
+        notes=forecast.notes,
+        **several,
+    )
+
+
+def _describe_memory(memory: MemoryForecast | None) -> Iterator[Fact]:
     """Memory against batch size, the peaks that were asked for, the card."""
     if memory is None:
         return
-    image = format_bytes(memory['image_bytes'])
-    yield 'memory', f'{format_bytes(memory["fixed_bytes"])} and {image} per image'
-    for asked in memory['peaks']:
-        batch, *sizes = asked.values()
-        peak, low, high = map(format_bytes, sizes)
-        yield f'batch {batch}', f'peak {peak} ({low} to {high}, 9 times in 10)'
-    if memory['card_bytes'] is not None:
-        oom, fits = memory['oom_batch_size'], memory['safe_batch_size']
+    fixed, image = format_bytes(memory.fixed_bytes), format_bytes(memory.image_bytes)
+    yield Fact('memory', f'{fixed} and {image} per image')
+    for asked in memory.peaks:
+        peak = format_bytes(asked.peak_bytes)
+        low, high = format_bytes(asked.low_bytes), format_bytes(asked.high_bytes)
+        text = f'peak {peak} ({low} to {high}, 9 times in 10)'
+        yield Fact(f'batch {asked.batch_size}', text)
+    if memory.card_bytes is not None:
+        oom, fits = memory.oom_batch_size, memory.safe_batch_size
         full = f', out of memory is expected from {oom} on' if oom is not None else ''
-        size = format_bytes(memory['card_bytes'])
-        yield 'GPU', f'{size}; a batch of {fits} fits safely{full}'
+        size = format_bytes(memory.card_bytes)
+        yield Fact('GPU', f'{size}; a batch of {fits} fits safely{full}')
 
 
 def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
     """The parts of a training's memory, and the totals by batch size."""
-    static, size = estimate.static, estimate.image_size
-    facts: list[Fact] = [
-        ('model', f'{estimate.model}, {format_count(static.parameters)} parameters'),
-        ('optimizer', static.optimizer),
+    static, size, image = estimate.static, estimate.image_size, None
+    if size is not None:
+        shown = f'{size.height}x{size.width}'
+        image = f'{shown} ({estimate.image_size_source})'
+    parts = {
+        name: value for name, value in vars(static).items() if name.endswith('_bytes')
+    }
+    parameters = format_count(static.parameters)
+    facts = [
+        Fact('model', f'{estimate.model}, {parameters} parameters'),
+        Fact('optimizer', static.optimizer),
         *(
-            (name.replace('_', ' '), format_bytes(part))
-            for name, part in vars(static).items()
-            if name.endswith('_bytes')
+            Fact(name.replace('_', ' '), format_bytes(part))
+            for name, part in parts.items()
         ),
-        ('image', size and f'{size[0]}x{size[1]} ({estimate.image_size_source})'),
+        Fact('image', image),
     ]
     if estimate.fit is not None:
         runs = plural(len(estimate.fit.points), 'run')
         runs += ' in mixed precision' * estimate.mixed_precision
         within = format_pct(estimate.fit.residual_pct)
-        facts.append(('activations', f'fitted to {runs} on the CPU, within {within}'))
+        fitted = f'fitted to {runs} on the CPU, within {within}'
+        facts.append(Fact('activations', fitted))
     totals = [
         (batch, format_bytes(size), format_bytes(estimate.total_bytes(batch)))
         for batch, size in estimate.activation_bytes.items()
     ]
-    least, most = estimate.peak_factors
+    factors = estimate.peak_factors
     beside = (
         'On top of these totals a training needs the CUDA context (300 to 600 MiB), '
         "cuDNN's workspaces, tensors that live briefly, and room for fragments: "
-        f'published peaks of the allocator were {least:g} to {most:g} times such '
-        'a total.'
+        f'published peaks of the allocator were {factors.least:g} to '
+        f'{factors.most:g} times such a total.'
     )
     return [
         Section(facts=facts),
@@ -172,7 +236,7 @@ def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
 
 
 def _describe_card(card: CardFit | None) -> list[Fact]:
-    """What fits by the estimate, and what is safe."""
+    """Batch sizes that fit by the estimate, and that are safe."""
     if card is None:
         return []
     text = 'unknown, see below'
@@ -182,7 +246,7 @@ def _describe_card(card: CardFit | None) -> list[Fact]:
             f'{card.safe_batch_size or "none"} to be safe, with a peak of '
             f'{card.factor:.3g} times the estimate'
         )
-    return [(f'{format_bytes(card.card_bytes)} card', text)]
+    return [Fact(f'{format_bytes(card.card_bytes)} card', text)]
 
 
 def render_estimate_json(estimate: MemoryEstimate) -> str:

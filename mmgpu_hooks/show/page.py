@@ -19,7 +19,7 @@ _MARK = b'name="generator" content="mmgpu_hooks '
 
 
 def is_page(beginning: bytes) -> bool:
-    """Whether a file that begins so is a page of ours.
+    """True if a file that begins so is a page of ours.
 
     Args:
         beginning: Some kilobytes of it.
@@ -52,12 +52,15 @@ def _render(described: Sequence[Section], label: str, kind: str) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=shown
     )
     verdict, *sections = described
-    drawn = [(one.name, one.chart) for one in sections if can_draw() and one.chart]
+    pictures = {}
+    for section in sections if can_draw() else ():
+        if section.chart is not None:
+            # what is drawn is escaped already
+            pictures[section.name] = Markup(draw(section.chart, section.name))
     return environment.from_string(_read_own('page.html')).render(
         can_draw=can_draw(),
         kind=kind,
-        # what is drawn is escaped already
-        pictures={name: Markup(draw(chart, name)) for name, chart in drawn},
+        pictures=pictures,
         sections=sections,
         signs=SIGNS,
         style=Markup(_style()),
@@ -68,10 +71,8 @@ def _render(described: Sequence[Section], label: str, kind: str) -> str:
 
 
 def _style() -> str:
-    light, dark = (
-        ''.join(f'--{role}:{pair[is_dark]};' for role, pair in COLORS.items())
-        for is_dark in (False, True)
-    )
+    light = ''.join(f'--{role}:{color.light};' for role, color in COLORS.items())
+    dark = ''.join(f'--{role}:{color.dark};' for role, color in COLORS.items())
     return (
         f':root{{{light}}}\n'
         f'@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n'

@@ -1,4 +1,4 @@
-"""What ``mmgpu recommend`` answers, as text and as JSON."""
+"""The answer of ``mmgpu recommend``, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mmgpu_hooks.recommend.policy import VALIDATION_KEY, pair_settings
 from mmgpu_hooks.schema.figures import format_seconds
 from mmgpu_hooks.schema.judged import Change, Diagnosis, Recommendation
 from mmgpu_hooks.schema.run import RanksSummary
-from mmgpu_hooks.show.document import Section, Table, to_json
+from mmgpu_hooks.show.document import Fact, Section, Table, to_json
 from mmgpu_hooks.show.terminal import render
 from mmgpu_hooks.show.text import shell_path
 
 MOST_LINES = 25
-"""Of an answer without details."""
+"""Lines of an answer without details."""
 
 
 @dataclass(frozen=True)
@@ -82,23 +82,12 @@ def render_json(answer: Answer) -> str:
     )
 
 
-def describe_answer(answer: Answer, *, details: bool = False) -> list[Section]:
+def describe_answer(answer: Answer) -> list[Section]:
     """The answer for a terminal: verdict, both settings, diff, what to type next.
 
-    Args:
-        answer: What to say.
-        details: Also the time ledger, the loader, memory, saves, ranks, the host,
-            every finding and all advice; without them :data:`MOST_LINES` at most, as
-            far as the changes themselves allow it.
+    It has :data:`MOST_LINES` at most, as far as the changes themselves allow it; for
+    more see :func:`mmgpu_hooks.show.run_sections.describe_details`.
     """
-    if details:
-        # late, because it needs this module
-        from mmgpu_hooks.show.run_sections import describe_run
-
-        sections = [*describe_run(answer), Section(code=_commands(answer, details))]
-        # a chart alone, and that nothing is known of a part, is for the page
-        shown = [one for one in sections if _has_words(one)]
-        return [describe_verdict(answer), *shown]
     found, notes = answer.recommendation, answer.notes
     counts = {'findings': len(answer.diagnosis.findings), 'advice': len(found.advice)}
     counts['notes'] = len(notes)
@@ -109,11 +98,11 @@ def describe_answer(answer: Answer, *, details: bool = False) -> list[Section]:
     verdict = describe_verdict(answer)
     said = *verdict.sentences, slow, settings
     verdict = replace(verdict, sentences=list(filter(None, said)))
-    facts = [('Note    ', one) for one in notes[:3]]
-    facts += [('Also    ', one) for one in found.advice[:1]]
+    facts = [Fact('Note    ', note) for note in notes[:3]]
+    facts += [Fact('Also    ', advice) for advice in found.advice[:1]]
     changes = describe_changes(answer)
     while True:
-        last = Section(facts=facts, code=_commands(answer, details, more))
+        last = Section(facts=facts, code=list_commands(answer, more=more))
         sections = [verdict, changes, last]
         if not facts or len(render(sections).splitlines()) <= MOST_LINES:
             return sections
@@ -123,13 +112,8 @@ def describe_answer(answer: Answer, *, details: bool = False) -> list[Section]:
         facts.pop()
 
 
-def _has_words(one: Section) -> bool:
-    has_rows = one.table is not None and bool(one.table.rows)
-    return bool(has_rows or one.sentences or one.facts or one.items or one.code)
-
-
 def describe_verdict(answer: Answer) -> Section:
-    """What it is, how sure that is, and why."""
+    """The verdict, how sure it is, and why."""
     verdict = answer.diagnosis.verdict
     name, _, why = verdict.sentence.partition(': ')
     title = f'{name} ({verdict.confidence} confidence)'
@@ -151,35 +135,46 @@ def describe_changes(
     if not changes:
         said = [f'Nothing to change. {found.reason or ""}'.rstrip(), *found.batch_size]
         return Section(title, 'changes', said)
-    rows = [(_name(one), _value_of(one.old), _value_of(one.new), '') for one in changes]
+    rows = [
+        (_name(change), _value_of(change.old), _value_of(change.new), '')
+        for change in changes
+    ]
     rows += _gains(answer, answer.summary)
     table = Table(['', 'now', 'recommended', '9 times in 10'], rows, 'Both settings')
     why = found.batch_size or [sentence_of(changes[0].reason)]
-    facts = [('' if number else 'Why', one) for number, one in enumerate(why)]
+    facts = [
+        Fact('' if number else 'Why', sentence) for number, sentence in enumerate(why)
+    ]
     if every:
         # changes that follow from one another have one reason
         reasons: dict[str, list[str]] = {}
         for change in changes:
             reasons.setdefault(change.reason, []).append(_name(change))
-        facts = [('Why', one) for one in found.batch_size]
-        facts += [(', '.join(of), sentence_of(one)) for one, of in reasons.items()]
+        facts = [Fact('Why', sentence) for sentence in found.batch_size]
+        facts += [
+            Fact(', '.join(names), sentence_of(reason))
+            for reason, names in reasons.items()
+        ]
     code = [line for line in answer.diff.splitlines() if line[:1] in '+-@']
     return Section(title, 'changes', facts=facts, table=table, code='\n'.join(code))
 
 
 def _name(change: Change) -> str:
-    """The last part of its key, and that it is of validation's loader."""
+    """Last part of a setting's key, marked where it is of validation's loader."""
     short = change.key.rpartition('.')[2]
     return f'val {short}' if change.key.startswith(VALIDATION_KEY) else short
 
 
 def _value_of(value: object) -> str:
-    """Of a setting, in words."""
+    """Value of a setting, in words."""
     return 'not set' if value is None else str(value)
 
 
 def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
-    """What all changes together are predicted to give, validation's on its own."""
+    """Rows of the table: what all changes together are predicted to give.
+
+    Those of validation's loader have a row of their own.
+    """
     found, validation = answer.recommendation, answer.recommendation.validation
     # each predicted change has the figures of all together
     change = next((c for c in found.changes if c.predicted_gain_pct is not None), None)
@@ -200,7 +195,8 @@ def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
         yield name, now, then, less
     if validation and validation.loop_s and gain_s:
         less = f'{validation.run_gain_pct or 0.0:.1f} % of the run less'
-        now, then = map(format_seconds, (validation.loop_s, validation.loop_s - gain_s))
+        now = format_seconds(validation.loop_s)
+        then = format_seconds(validation.loop_s - gain_s)
         yield 'a validation', now, then, less
 
 
@@ -209,8 +205,14 @@ def _train_command(answer: Answer) -> str | None:
     return output and f'python tools/train.py {output}'
 
 
-def _commands(answer: Answer, details: bool, more: str = '') -> str:
-    """Where it was written, and what to type next."""
+def list_commands(answer: Answer, *, details: bool = False, more: str = '') -> str:
+    """Lines that say where the config was written, and what to type next.
+
+    Args:
+        answer: What is said.
+        details: True for every command.
+        more: What else there is to read; empty if it is all there.
+    """
     folder = None
     # it trains, and neither validates nor saves
     if answer.output and pair_settings(answer.summary, answer.recommendation):
@@ -228,7 +230,7 @@ def _commands(answer: Answer, details: bool, more: str = '') -> str:
 
 
 def describe_settings(run: Run) -> str:
-    """Of the train loader, as ``num_workers=2, batch_size=4, ...``."""
+    """Settings of the train loader: ``num_workers=2, batch_size=4, ...``."""
     loader = run.run.loader
     if loader.num_workers is None:
         why = run.unknown.get('loader inside', 'they were not recorded')

@@ -16,13 +16,15 @@ from mmgpu_hooks.schema.figures import (
     format_seconds,
     plural,
 )
-from mmgpu_hooks.schema.recorded import PART_NAMES, UNATTRIBUTED
+from mmgpu_hooks.schema.recorded import PART_NAMES, UNATTRIBUTED, SaveRecord
 from mmgpu_hooks.show import charts
 from mmgpu_hooks.show.document import (
-    Column,
+    Fact,
     Item,
+    KeyFigure,
     Section,
     Table,
+    TableColumn,
     list_facts,
     listing,
     tabulate,
@@ -33,6 +35,7 @@ from mmgpu_hooks.show.recommendation import (
     describe_changes,
     describe_settings,
     describe_verdict,
+    list_commands,
     sentence_of,
 )
 
@@ -40,33 +43,33 @@ _HOOKS_NAMED = 3
 _SHOWN = 12
 """Rows at most: transforms, saves."""
 _SHOWN_SHARE = 0.0005
-"""Of the run: a part that took less is not worth a line."""
+"""Share of the run: a part that took less is not worth a line."""
 _USUAL_WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
-_LOADER: Sequence[Column] = (
-    ('a batch takes', 'loader.occupancy_s', format_seconds),
-    ('CPU of it', 'loader.batch_cpu_s', format_seconds),
-    ('memory of all workers', 'loader.pss_bytes', format_bytes),
+_LOADER: Sequence[TableColumn] = (
+    TableColumn('a batch takes', 'loader.occupancy_s', format_seconds),
+    TableColumn('CPU of it', 'loader.batch_cpu_s', format_seconds),
+    TableColumn('memory of all workers', 'loader.pss_bytes', format_bytes),
 )
-_MEMORY: Sequence[Column] = (
-    ('allocated, peak', 'gpu_mem_peak_bytes', format_bytes),
-    ('reserved, peak', 'gpu_mem_reserved_bytes', format_bytes),
-    ('in use on the GPU', 'gpu.mem_used_bytes', format_bytes),
-    ('size of the GPU', 'run.gpu.memory_total_bytes', format_bytes),
-    ('training process', 'process_rss_bytes', format_bytes),
-    ('largest batch, pixels', 'largest_batch_pixels', format_count),
-    ('most boxes in a batch', 'most_boxes', str),
+_MEMORY: Sequence[TableColumn] = (
+    TableColumn('allocated, peak', 'gpu_mem_peak_bytes', format_bytes),
+    TableColumn('reserved, peak', 'gpu_mem_reserved_bytes', format_bytes),
+    TableColumn('in use on the GPU', 'gpu.mem_used_bytes', format_bytes),
+    TableColumn('size of the GPU', 'run.gpu.memory_total_bytes', format_bytes),
+    TableColumn('training process', 'process_rss_bytes', format_bytes),
+    TableColumn('largest batch, pixels', 'largest_batch_pixels', format_count),
+    TableColumn('most boxes in a batch', 'most_boxes', str),
 )
-_HOST: Sequence[Column] = (
-    ('cores of other programs', 'external_cpu_cores', '{:.1f}'.format),
-    ('usable cores', 'run.host.usable_cores', '{:g}'.format),
-    ('/dev/shm free, least', 'shm_free_bytes', format_bytes),
-    ('GPU idle in an iteration', 'gpu_idle_pct', format_pct),
-    ('GPU clock', 'gpu.sm_clock_mhz', '{:.0f} MHz'.format),
-    ('GPU temperature, most', 'gpu.temperature_c', '{:.0f} C'.format),
-    ('SMs active', 'gpu.sm_active_pct', format_pct),
-    ('clocks held down', 'gpu.throttled_pct', format_pct),
-    ('held down by', 'gpu.throttle_reasons', ', '.join),
+_HOST: Sequence[TableColumn] = (
+    TableColumn('cores of other programs', 'external_cpu_cores', '{:.1f}'.format),
+    TableColumn('usable cores', 'run.host.usable_cores', '{:g}'.format),
+    TableColumn('/dev/shm free, least', 'shm_free_bytes', format_bytes),
+    TableColumn('GPU idle in an iteration', 'gpu_idle_pct', format_pct),
+    TableColumn('GPU clock', 'gpu.sm_clock_mhz', '{:.0f} MHz'.format),
+    TableColumn('GPU temperature, most', 'gpu.temperature_c', '{:.0f} C'.format),
+    TableColumn('SMs active', 'gpu.sm_active_pct', format_pct),
+    TableColumn('clocks held down', 'gpu.throttled_pct', format_pct),
+    TableColumn('held down by', 'gpu.throttle_reasons', ', '.join),
 )
 
 
@@ -76,14 +79,14 @@ def _phrase_start(parts_s: Mapping[str, float]) -> str:
     return f'{format_seconds(sum(parts_s.values()))}: {", ".join(parts)}'
 
 
-_SETTINGS: Sequence[Column] = (
-    ('device', 'run.device', str),
-    ('GPU', 'run.gpu.name', str),
-    ('ranks', 'run.world_size', str),
-    ('config', 'run.config_path', str),
-    ('hook switched on by', 'run.hook_added_by', str),
-    ('start, before the hook', 'run.before_hook_s', _phrase_start),
-    ('evidence', 'path', str),
+_SETTINGS: Sequence[TableColumn] = (
+    TableColumn('device', 'run.device', str),
+    TableColumn('GPU', 'run.gpu.name', str),
+    TableColumn('ranks', 'run.world_size', str),
+    TableColumn('config', 'run.config_path', str),
+    TableColumn('hook switched on by', 'run.hook_added_by', str),
+    TableColumn('start, before the hook', 'run.before_hook_s', _phrase_start),
+    TableColumn('evidence', 'path', str),
 )
 
 
@@ -93,6 +96,29 @@ def describe_page(answer: Answer) -> list[Section]:
     return [replace(describe_verdict(answer), figures=figures), *describe_run(answer)]
 
 
+def describe_details(answer: Answer) -> list[Section]:
+    """The answer for a terminal with all that is known of the run.
+
+    Beside verdict and changes these are the time ledger, the loader, memory, saves,
+    ranks, the host, every finding and all advice.
+    """
+    commands = Section(code=list_commands(answer, details=True))
+    sections = [*describe_run(answer), commands]
+    # a chart alone, and that nothing is known of a part, is for the page
+    shown = [section for section in sections if _has_words(section)]
+    return [describe_verdict(answer), *shown]
+
+
+def _has_words(section: Section) -> bool:
+    return bool(
+        (section.table is not None and section.table.rows)
+        or section.sentences
+        or section.facts
+        or section.items
+        or section.code
+    )
+
+
 def describe_run(answer: Answer) -> list[Section]:
     """Every section of a run below its verdict."""
     run, found = answer.summary, answer.recommendation
@@ -100,8 +126,10 @@ def describe_run(answer: Answer) -> list[Section]:
     advice = list(found.advice)
     if found.validation is not None:
         advice.append(f"Validation's loader: {found.validation.sentence}")
-    versions = ', '.join(f'{name} {one}' for name, one in run.run.versions.items())
-    settings = [*list_facts(run, _SETTINGS), ('versions', versions)]
+    versions = ', '.join(
+        f'{name} {version}' for name, version in run.run.versions.items()
+    )
+    settings = [*list_facts(run, _SETTINGS), Fact('versions', versions)]
     unknown = [f'{name} unknown: {why}' for name, why in run.unknown.items()]
     memory, growth = list_facts(run, _MEMORY), charts.chart_growth(run)
     grows = [growth.description] if growth else []
@@ -124,24 +152,26 @@ def describe_run(answer: Answer) -> list[Section]:
     ]
 
 
-def _list_figures(run: Run) -> Iterator[tuple[str, str, str]]:
+def _list_figures(run: Run) -> Iterator[KeyFigure]:
     """The few figures by which runs differ; unknown ones say so."""
     steady = f'mean of {run.steady_iterations} iterations'
-    yield 'Iteration', format_seconds(run.iter_s), steady
+    yield KeyFigure('Iteration', format_seconds(run.iter_s), steady)
     share = steady
     if run.data_wait_s is not None and run.iter_s:
         share = f'{format_pct(100 * run.data_wait_s / run.iter_s)} of an iteration'
-    yield 'Data wait', format_seconds(run.data_wait_s), share
-    yield 'Step', format_seconds(run.step_s), steady
+    yield KeyFigure('Data wait', format_seconds(run.data_wait_s), share)
+    yield KeyFigure('Step', format_seconds(run.step_s), steady)
     gpu = run.gpu
     if gpu is None or gpu.util_pct is None:
-        yield 'GPU', 'unknown', run.why_no_gpu_util
+        yield KeyFigure('GPU', 'unknown', run.why_no_gpu_util)
     else:
-        yield 'GPU', f'{gpu.util_pct:.0f} %', f'utilisation, {gpu.samples} samples'
+        basis = f'utilisation, {gpu.samples} samples'
+        yield KeyFigure('GPU', f'{gpu.util_pct:.0f} %', basis)
     if run.gpu_mem_peak_bytes is not None:
-        yield 'GPU memory', format_bytes(run.gpu_mem_peak_bytes), 'peak, allocated'
+        peak = format_bytes(run.gpu_mem_peak_bytes)
+        yield KeyFigure('GPU memory', peak, 'peak, allocated')
     ended = f'{run.status} after {plural(run.iterations, "iteration")}'
-    yield 'Training', format_seconds(run.duration_s), ended
+    yield KeyFigure('Training', format_seconds(run.duration_s), ended)
 
 
 def _time_section(run: Run) -> Section:
@@ -190,16 +220,16 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
 
 
 def _loader_section(run: Run) -> Section:
-    """What making a batch costs, and by transform."""
+    """The cost of a batch, and of each transform."""
     costs = run.loader.transforms[:_SHOWN] if run.loader else ()
-    rows = [(name, format_seconds(image_s)) for name, image_s in costs]
+    rows = [(cost.name, format_seconds(cost.image_s)) for cost in costs]
     table = Table(['transform', 'per image'], rows, 'Mean time per timed image')
     facts = list_facts(run, _LOADER)
     return Section('Inside the loader', 'loader', facts=facts, table=table)
 
 
 def _saves_section(run: Run) -> Section:
-    """How long saves took and waited, the longest first."""
+    """Table of the saves and their waits, the longest first."""
     if not run.saves and not run.save_records:
         return Section('Checkpoint saves', 'saves', ['No checkpoint was saved.'])
     whole = format_seconds(run.ledger_s.get('checkpoint_save'))
@@ -208,15 +238,19 @@ def _saves_section(run: Run) -> Section:
     if failed:
         said.append(f'{len(failed)} failed, the last with {failed[-1]}.')
     longest = sorted(run.save_records, key=lambda save: -save.wall_s)[:_SHOWN]
-    columns: Sequence[Column] = (
-        ('save', '', lambda save: save.name or f'iteration {save.iteration}'),
-        ('took', 'wall_s', format_seconds),
-        ('on a core', 'cpu_s', format_seconds),
-        ('waits for one', 'run_delay_s', format_seconds),
-        ('blocked', 'blocked_s', format_seconds),
+    columns: Sequence[TableColumn] = (
+        TableColumn('save', '', _name_save),
+        TableColumn('took', 'wall_s', format_seconds),
+        TableColumn('on a core', 'cpu_s', format_seconds),
+        TableColumn('waits for one', 'run_delay_s', format_seconds),
+        TableColumn('blocked', 'blocked_s', format_seconds),
     )
     table = tabulate(longest, columns, f'The {len(longest)} longest saves', 1)
     return Section('Checkpoint saves', 'saves', said, table=table)
+
+
+def _name_save(save: SaveRecord) -> str:
+    return save.name or f'iteration {save.iteration}'
 
 
 def _ranks_section(answer: Answer) -> list[Section]:
@@ -224,15 +258,19 @@ def _ranks_section(answer: Answer) -> list[Section]:
     ranks = answer.ranks
     if ranks is None:
         return []
-    columns: Sequence[Column] = (
-        ('rank', 'rank', lambda n: f'{n}{" (slowest)" * (n == ranks.slowest)}'),
-        ('data wait', 'data_wait_s', format_seconds),
-        ('start-up', 'startup_s', format_seconds),
-        ('hooks', 'hooks_s', format_seconds),
-        ('saves', 'save_s', format_seconds),
-        ('step', 'step_s', format_seconds),
-        ('its own', 'own_s', format_seconds),
-        ('GPU', 'gpu_util_pct', format_pct),
+
+    def name_rank(number: int) -> str:
+        return f'{number} (slowest)' if number == ranks.slowest else str(number)
+
+    columns: Sequence[TableColumn] = (
+        TableColumn('rank', 'rank', name_rank),
+        TableColumn('data wait', 'data_wait_s', format_seconds),
+        TableColumn('start-up', 'startup_s', format_seconds),
+        TableColumn('hooks', 'hooks_s', format_seconds),
+        TableColumn('saves', 'save_s', format_seconds),
+        TableColumn('step', 'step_s', format_seconds),
+        TableColumn('its own', 'own_s', format_seconds),
+        TableColumn('GPU', 'gpu_util_pct', format_pct),
     )
     caption = f'Per iteration, mean of {ranks.iterations}'
     table = tabulate(ranks.rows, columns, caption, 1)
@@ -242,11 +280,11 @@ def _ranks_section(answer: Answer) -> list[Section]:
 def _findings_section(answer: Answer) -> Section:
     """Each judgement with its numbers; ``mmgpu explain`` has what its rule says."""
     items = []
-    for one in answer.diagnosis.findings:
-        basis = one.code
-        if one.share is not None:
-            basis += f' · {format_pct(100 * one.share)} of the time'
-        items.append(Item(one.detail, one.title, basis, one.severity))
+    for finding in answer.diagnosis.findings:
+        basis = finding.code
+        if finding.share is not None:
+            basis += f' · {format_pct(100 * finding.share)} of the time'
+        items.append(Item(finding.detail, finding.title, basis, finding.severity))
     more = (
         ['What a rule looks for and what helps: mmgpu explain CODE.'] if items else []
     )

@@ -197,9 +197,10 @@ def _loader(run: Run) -> Iterator[str]:
         return
     yield f'{format_seconds(loader.occupancy_s)} per batch'
     if loader.transforms:
-        name, image_s = loader.transforms[0]
-        share = image_s / sum(seconds for _, seconds in loader.transforms)
-        yield f'{100 * share:.0f} % of it {name}'
+        costliest = loader.transforms[0]
+        whole_s = sum(cost.image_s for cost in loader.transforms)
+        share = costliest.image_s / whole_s
+        yield f'{100 * share:.0f} % of it {costliest.name}'
 
 
 def _machine(run: Run) -> Iterator[str]:

@@ -7,25 +7,32 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmgpu_hooks.recommend.sweep import find_rivals
 from mmgpu_hooks.schema.figures import format_bytes, format_seconds, plural
 from mmgpu_hooks.schema.tried import MemoryLine, Sweep, SweepRow
-from mmgpu_hooks.show.charts import COLORS, WIDTH, Chart, scale_seconds
+from mmgpu_hooks.show.charts import LIGHT, WIDTH, Chart, Scale, scale_seconds
 
-_LIGHT = {role: light for role, (light, _) in COLORS.items()}
+
+class _LineStyle(NamedTuple):
+    """Look of a line: no two differ by colour alone."""
+
+    role: str
+    """Role of its colour."""
+    marker: str
+
+
 _LINES = (
-    ('data_wait', 'o'),
-    ('step', 's'),
-    ('gpu', '^'),
-    ('hooks', 'D'),
-    ('startup', 'v'),
-    ('validation', 'P'),
-    ('checkpoint_save', 'X'),
-    ('other', '*'),
+    _LineStyle('data_wait', 'o'),
+    _LineStyle('step', 's'),
+    _LineStyle('gpu', '^'),
+    _LineStyle('hooks', 'D'),
+    _LineStyle('startup', 'v'),
+    _LineStyle('validation', 'P'),
+    _LineStyle('checkpoint_save', 'X'),
+    _LineStyle('other', '*'),
 )
-"""Colour and marker of each line: no two are told apart by colour alone."""
 _TINY = 8.5
 _MOST_TIMELINES = 24
 _BEST = 'best of its batch size'
@@ -35,13 +42,13 @@ _LONGEST_AXIS = 2.5
 
 def _titled(axes: Any, title: str) -> None:
     axes.set_title(title, loc='left', fontsize=9.5, fontweight='bold', pad=9)
-    axes.grid(axis='y', color=_LIGHT['rule'], lw=0.7)
+    axes.grid(axis='y', color=LIGHT['rule'], lw=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(axis='y', length=0)
 
 
 def _label_x(axes: Any, words: str) -> None:
-    axes.set_xlabel(words, loc='right', fontsize=_TINY, color=_LIGHT['faint'])
+    axes.set_xlabel(words, loc='right', fontsize=_TINY, color=LIGHT['faint'])
 
 
 def title_memory(line: MemoryLine) -> str:
@@ -56,29 +63,39 @@ def title_memory(line: MemoryLine) -> str:
     return title
 
 
-def _scale_memory(line: MemoryLine) -> tuple[float, str]:
+def _scale_memory(line: MemoryLine) -> Scale:
     largest = max(point.total_bytes for point in line.points)
-    return (2.0**-30, 'GiB') if largest >= 2**30 else (2.0**-20, 'MiB')
+    return Scale(2.0**-30, 'GiB') if largest >= 2**30 else Scale(2.0**-20, 'MiB')
 
 
-def _memory_parts(line: MemoryLine) -> dict[str, tuple[str, list[float]]]:
-    """Label, and the memory of each batch size, by the colour's role, from below."""
-    scale, _ = _scale_memory(line)
+class _MemoryPart(NamedTuple):
+    """A part of the memory in bars."""
+
+    role: str
+    """Role of its colour."""
+    label: str
+    sizes: Sequence[float]
+    """Sizes of each batch size, in the unit of the axis."""
+
+
+def _memory_parts(line: MemoryLine) -> list[_MemoryPart]:
+    """The parts of the memory, from below."""
+    factor = _scale_memory(line).factor
     rest = 'activations and temporaries'
     if line.source == 'host':
         rest = 'activations, Python, libraries and data'
-    parts: dict[str, tuple[str, list[float]]] = {}
+    parts: list[_MemoryPart] = []
 
     def add(role: str, label: str, sizes: Sequence[float]) -> None:
         if any(sizes):
-            parts[role] = label, [scale * size for size in sizes]
+            parts.append(_MemoryPart(role, label, [factor * size for size in sizes]))
 
     models = [point.model_bytes for point in line.points]
-    known = [one for one in models if one is not None]
+    known = [model for model in models if model is not None]
     if len(known) == len(models):
-        add('step', 'parameters', [one.parameters for one in known])
-        add('validation', 'gradients', [one.gradients for one in known])
-        add('hooks', 'optimizer state', [one.optimizer_state for one in known])
+        add('step', 'parameters', [model.parameters for model in known])
+        add('validation', 'gradients', [model.gradients for model in known])
+        add('hooks', 'optimizer state', [model.optimizer_state for model in known])
         others = [p.total_bytes - m.total for p, m in zip(line.points, known)]
         add('data_wait', rest, [max(size, 0) for size in others])
     else:
@@ -96,7 +113,7 @@ def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
         failed: Batch sizes that ran out of memory.
     """
     title, parts = title_memory(line), _memory_parts(line)
-    scale, unit = _scale_memory(line)
+    scale = _scale_memory(line)
     xs = [point.batch_size for point in line.points]
     most = max([*xs, *failed])
     image = format_bytes(line.image_bytes)
@@ -109,32 +126,34 @@ def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
         _titled(axes, title)
         near = min(b - a for a, b in zip(xs, xs[1:]))
         width = min(max(0.6 * near, 0.014 * most), 0.08 * most)
-        for role, (label, sizes) in parts.items():
-            style = {'color': _LIGHT[role], 'edgecolor': _LIGHT['paper'], 'lw': 0.6}
-            axes.bar(xs, sizes, width, bottom, label=label, **style)
-            bottom = [low + size for low, size in zip(bottom, sizes)]
+        for part in parts:
+            style = {'color': LIGHT[part.role], 'edgecolor': LIGHT['paper'], 'lw': 0.6}
+            axes.bar(xs, part.sizes, width, bottom, label=part.label, **style)
+            bottom = [low + size for low, size in zip(bottom, part.sizes)]
         top = max(bottom)
         ends = [0, 1.05 * most]
-        heights = [scale * (line.fixed_bytes + line.image_bytes * x) for x in ends]
-        axes.plot(ends, heights, color=_LIGHT['ink'], label=fitted)
+        heights = [
+            scale.factor * (line.fixed_bytes + line.image_bytes * x) for x in ends
+        ]
+        axes.plot(ends, heights, color=LIGHT['ink'], label=fitted)
         first = line.points[0]
-        each = scale * first.total_bytes / first.batch_size
+        each = scale.factor * first.total_bytes / first.batch_size
         label = f'if it were proportional to batch {first.batch_size}'
         axes.plot(
-            ends, [each * x for x in ends], color=_LIGHT['faint'], ls=':', label=label
+            ends, [each * x for x in ends], color=LIGHT['faint'], ls=':', label=label
         )
         if line.fixed_bytes > 0:
-            axes.plot(0, heights[0], 'o', color=_LIGHT['ink'], clip_on=False, ms=6)
+            axes.plot(0, heights[0], 'o', color=LIGHT['ink'], clip_on=False, ms=6)
         for point, height in zip(line.points, bottom):
             said = format_bytes(point.total_bytes)
             place = {'ha': 'center', 'va': 'bottom', 'fontsize': _TINY}
             axes.text(point.batch_size, height + 0.02 * top, said, **place)
         for batch in failed:
             place = {'ha': 'center', 'va': 'top', 'fontsize': _TINY}
-            color = _LIGHT['problem']
+            color = LIGHT['problem']
             axes.text(batch, 1.2 * top, 'out of\nmemory', color=color, **place)
         axes.set(xlim=(0, 1.08 * most), ylim=(0, 1.25 * top))
-        axes.set_ylabel(unit, color=_LIGHT['faint'])
+        axes.set_ylabel(scale.unit, color=LIGHT['faint'])
         axes.set_xticks(sorted({0, *xs, *failed}))
         _label_x(axes, 'batch size, images')
         place = {'loc': 'upper left', 'bbox_to_anchor': (0, -0.13), 'ncols': 2}
@@ -181,7 +200,7 @@ def chart_timelines(sweep: Sweep) -> Chart | None:
             _paint_timeline(axes, row, is_best=row.setting in sweep.best)
             axes.set(xlim=(0, end_s), ylim=(0, 100), yticks=[0, 50, 100])
         for axes in grid[:, 0]:
-            axes.set_ylabel('%', color=_LIGHT['faint'])
+            axes.set_ylabel('%', color=LIGHT['faint'])
         for n in range(columns):
             shown = [axes for axes in grid[:, n] if axes.get_visible()]
             shown[-1].tick_params(labelbottom=True)
@@ -194,22 +213,22 @@ def chart_timelines(sweep: Sweep) -> Chart | None:
 
 def _paint_timeline(axes: Any, row: SweepRow, *, is_best: bool) -> None:
     spans = row.gpu_timeline
-    color = _LIGHT['accent'] if is_best else _LIGHT['ink']
+    color = LIGHT['accent'] if is_best else LIGHT['ink']
     title = title_timeline(row, is_best=is_best)
     style = {'loc': 'left', 'fontsize': _TINY, 'fontweight': 'bold', 'color': color}
     axes.set_title(title, pad=5, **style)
-    axes.grid(axis='y', color=_LIGHT['rule'], lw=0.7)
+    axes.grid(axis='y', color=LIGHT['rule'], lw=0.7)
     axes.tick_params(axis='y', length=0)
     warm = [span for span in spans if span.is_warm_up]
     if warm:
         # not in the panel's figures
-        axes.axvspan(0, warm[-1].end_s, color=_LIGHT['rule'], lw=0, label='warm-up')
+        axes.axvspan(0, warm[-1].end_s, color=LIGHT['rule'], lw=0, label='warm-up')
     edges = [spans[0].begin_s, *(span.end_s for span in spans)]
     heights = [span.util_pct for span in spans]
-    style = {'color': _LIGHT['gpu'], 'alpha': 0.75, 'lw': 0}
+    style = {'color': LIGHT['gpu'], 'alpha': 0.75, 'lw': 0}
     axes.stairs(heights, edges, fill=True, label='utilisation', **style)
     zeros = [float('nan') if s.zero_pct is None else s.zero_pct for s in spans]
-    style = {'color': _LIGHT['problem'], 'lw': 1.4, 'baseline': None}
+    style = {'color': LIGHT['problem'], 'lw': 1.4, 'baseline': None}
     axes.stairs(zeros, edges, label='share of the interval at 0 %', **style)
 
 
@@ -220,9 +239,8 @@ def group_rows(
     groups: dict[str, list[SweepRow]] = defaultdict(list)
     for row in rows:
         if is_shown(row):
-            one = row.setting
             # no workers stand in every line of other numbers of batches ahead
-            groups[one.group or "the config's own settings"].append(row)
+            groups[row.setting.group or "the config's own settings"].append(row)
     return groups
 
 
@@ -255,42 +273,45 @@ def chart_speed(sweep: Sweep) -> Chart | None:
         return None
     places, title = _ordinals(groups), title_speed(sweep)
     estimates = [r.iter_s for rows in groups.values() for r in rows if r.iter_s]
-    factor, unit = scale_seconds(max(one.high for one in estimates))
-    counts = [one.count for one in estimates]
+    scale = scale_seconds(max(estimate.high for estimate in estimates))
+    counts = [estimate.count for estimate in estimates]
     least, most = min(counts), max(counts)
     basis = f'mean and 95 % interval of {least} to {most} intervals'
     if least == most:
         basis = f'mean and 95 % interval of {plural(least, "interval")}'
     shown_rows = [row for rows in groups.values() for row in rows]
     has_images = all(row.images_per_s for row in shown_rows)
-    longest = max(one.high for one in estimates) / max(one.value for one in estimates)
+    longest = max(estimate.high for estimate in estimates)
+    longest /= max(estimate.value for estimate in estimates)
     if longest > _LONGEST_AXIS:
         basis += '; the longest are cut off by the axis'
 
     def paint(figure: Any) -> None:
         figure.set_size_inches(WIDTH, 3.5)
         panels = figure.subplots(1, 1 + has_images, squeeze=False)[0]
-        names = ('Images/s', f'An iteration, {unit}')[1 - has_images :]
+        names = ['Images/s'] if has_images else []
+        names.append(f'An iteration, {scale.unit}')
         for axes, name in zip(panels, names):
             _titled(axes, name)
             styles = zip(groups.items(), _LINES * len(groups))
             for number, ((group, rows), style) in enumerate(styles):
-                spans = [_speed_span(row, factor, name) for row in rows]
+                spans = [_speed_span(row, scale.factor, name) for row in rows]
                 # beside each other, so that no interval hides another one
                 aside = 0.05 * (number - (len(groups) - 1) / 2)
                 x = [places[row.setting.num_workers] + aside for row in rows]
                 _paint_line(axes, x, spans, group, style)
                 rings = [
-                    (at, span[0])
+                    (at, span.value)
                     for at, span, row in zip(x, spans, rows)
                     if row.setting in sweep.best
                 ]
                 if rings:
                     _mark_best(axes, rings)
             axes.set_xticks(list(places.values()), list(map(str, places)))
-            values = [_speed_span(r, factor, name)[0] for r in shown_rows]
+            spans = [_speed_span(row, scale.factor, name) for row in shown_rows]
             # an interval of few values may be many times as long as the axis
-            top = min(axes.get_ylim()[1], _LONGEST_AXIS * max(values))
+            _, top = axes.get_ylim()
+            top = min(top, _LONGEST_AXIS * max(span.value for span in spans))
             axes.set_ylim(0, top)
             axes.margins(x=0.08)
             _label_x(axes, 'loader workers')
@@ -299,24 +320,28 @@ def chart_speed(sweep: Sweep) -> Chart | None:
         title_of = {'title': basis, 'title_fontsize': _TINY, 'alignment': 'left'}
         place = {'loc': 'outside lower left', 'ncols': 4, **title_of}
         legend = figure.legend(handles, labels, **place)
-        legend.get_title().set_color(_LIGHT['faint'])
+        legend.get_title().set_color(LIGHT['faint'])
 
     return Chart(f'{title}; {basis}.', paint)
 
 
-_Span = tuple[float, float, float]
-"""Value, low and high."""
+class _Span(NamedTuple):
+    """A mean with its interval, in the unit of the axis."""
+
+    value: float
+    low: float
+    high: float
 
 
 def _speed_span(row: SweepRow, factor: float, name: str) -> _Span:
     assert row.iter_s is not None  # only measured rows are shown
     value, low, high = row.iter_s.value, max(row.iter_s.low, 0.0), row.iter_s.high
     if name.startswith('An iteration'):
-        return factor * value, factor * low, factor * high
+        return _Span(factor * value, factor * low, factor * high)
     speed = row.images_per_s or 0.0
     # an interval from 0 s has no end in images/s; the upper half stands for it
     fastest = speed * value / low if low > 0.5 * value else 2 * speed
-    return speed, speed * value / high, fastest
+    return _Span(speed, speed * value / high, fastest)
 
 
 def _paint_line(
@@ -324,24 +349,37 @@ def _paint_line(
     x: Sequence[float],
     spans: Sequence[_Span],
     label: str,
-    style: tuple[str, str],
+    style: _LineStyle,
 ) -> None:
-    role, marker = style
-    values = [value for value, _, _ in spans]
+    values = [span.value for span in spans]
     errors = [
-        [max(value - low, 0.0) for value, low, _ in spans],
-        [max(high - value, 0.0) for value, _, high in spans],
+        [max(span.value - span.low, 0.0) for span in spans],
+        [max(span.high - span.value, 0.0) for span in spans],
     ]
-    look = {'color': _LIGHT[role], 'marker': marker, 'ms': 5, 'capsize': 3}
+    color = LIGHT[style.role]
+    look = {'color': color, 'marker': style.marker, 'ms': 5, 'capsize': 3}
     axes.errorbar(x, values, errors, label=label, elinewidth=1.1, **look)
 
 
 def _mark_best(axes: Any, points: Sequence[tuple[float, float]]) -> None:
-    ring = {'mfc': 'none', 'mec': _LIGHT['accent'], 'mew': 1.8}
+    ring = {'mfc': 'none', 'mec': LIGHT['accent'], 'mew': 1.8}
     x, y = zip(*points)
     known = axes.get_legend_handles_labels()[1]
     label = {} if _BEST in known else {'label': _BEST}
     axes.plot(x, y, 'o', ms=13, ls='', **label, **ring)
+
+
+class _SaveGrowth(NamedTuple):
+    """Saves beside the fewest and the most workers of a group."""
+
+    group: str
+    fewest: SweepRow
+    most: SweepRow
+
+    @property
+    def ratio(self) -> float:
+        """Length of a save beside the most workers over that beside the fewest."""
+        return (self.most.save_s or 0.0) / (self.fewest.save_s or 1.0)
 
 
 def title_saves(groups: Mapping[str, Sequence[SweepRow]]) -> str:
@@ -350,14 +388,15 @@ def title_saves(groups: Mapping[str, Sequence[SweepRow]]) -> str:
     for group, rows in groups.items():
         fewest, most = rows[0], rows[-1]
         if fewest.save_s and most.save_s:
-            found.append((most.save_s / fewest.save_s, group, fewest, most))
-    _, group, fewest, most = max(found, key=lambda one: one[0])
+            found.append(_SaveGrowth(group, fewest, most))
+    largest = max(found, key=lambda growth: growth.ratio)
+    fewest, most = largest.fewest, largest.most
     title = f'A save takes {format_seconds(most.save_s)} beside '
     title += plural(most.setting.num_workers, 'worker')
     if fewest is not most:
         title += f', {format_seconds(fewest.save_s)} beside '
         title += f'{fewest.setting.num_workers}'
-    return f'{title} ({group})'
+    return f'{title} ({largest.group})'
 
 
 def chart_saves(sweep: Sweep) -> Chart | None:
@@ -366,9 +405,11 @@ def chart_saves(sweep: Sweep) -> Chart | None:
     if not groups:
         return None
     places, title = _ordinals(groups), title_saves(groups)
-    saves = [one for rows in groups.values() for row in rows for one in row.saves_s]
+    saves_s = [
+        save_s for rows in groups.values() for row in rows for save_s in row.saves_s
+    ]
     counts = {len(row.saves_s) for rows in groups.values() for row in rows}
-    factor, unit = scale_seconds(max(saves))
+    scale = scale_seconds(max(saves_s))
     each = ' or '.join(map(str, sorted(counts)))
     basis = f'dots: each of {each} saves beside the running workers; line: median'
 
@@ -376,22 +417,23 @@ def chart_saves(sweep: Sweep) -> Chart | None:
         figure.set_size_inches(WIDTH, 3.1)
         axes = figure.subplots()
         _titled(axes, title)
-        for (group, rows), (role, marker) in zip(groups.items(), _LINES * len(groups)):
+        for (group, rows), line in zip(groups.items(), _LINES * len(groups)):
             x = [places[row.setting.num_workers] for row in rows]
-            medians = [factor * (row.save_s or 0.0) for row in rows]
-            style = {'color': _LIGHT[role], 'marker': marker, 'ms': 6}
+            medians = [scale.factor * (row.save_s or 0.0) for row in rows]
+            color = LIGHT[line.role]
+            style = {'color': color, 'marker': line.marker, 'ms': 6}
             axes.plot(x, medians, label=group, **style)
             for at, row in zip(x, rows):
-                dots = [factor * one for one in row.saves_s]
-                axes.plot([at] * len(dots), dots, '.', color=_LIGHT[role], ms=4)
+                dots = [scale.factor * save_s for save_s in row.saves_s]
+                axes.plot([at] * len(dots), dots, '.', color=color, ms=4)
         axes.set_xticks(list(places.values()), list(map(str, places)))
         axes.set_ylim(0)
-        axes.set_ylabel(f'a save, {unit}', color=_LIGHT['faint'])
+        axes.set_ylabel(f'a save, {scale.unit}', color=LIGHT['faint'])
         axes.margins(x=0.06)
         _label_x(axes, 'loader workers')
         place = {'loc': 'upper left', 'bbox_to_anchor': (0, -0.16), 'ncols': 4}
         title_of = {'title': basis, 'title_fontsize': _TINY, 'alignment': 'left'}
         legend = axes.legend(borderaxespad=0.0, **place, **title_of)
-        legend.get_title().set_color(_LIGHT['faint'])
+        legend.get_title().set_color(LIGHT['faint'])
 
     return Chart(f'{title}; {basis}.', paint)

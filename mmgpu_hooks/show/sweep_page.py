@@ -8,15 +8,16 @@ from dataclasses import replace
 from mmgpu_hooks.schema.figures import format_bytes, format_seconds, plural
 from mmgpu_hooks.schema.tried import MemoryLine, Sweep
 from mmgpu_hooks.show import sweep_charts as charts
-from mmgpu_hooks.show.document import Section, Table
+from mmgpu_hooks.show.document import KeyFigure, Section, Table
 from mmgpu_hooks.show.experiments import describe_sweep
 
 
 def describe_sweep_page(sweep: Sweep) -> list[Section]:
     """The verdict with its figures in large print first."""
     title, *below = describe_sweep(sweep)
-    verdict = Section(title.title, 'verdict', title.sentences, list(_figures(sweep)))
-    notes = [replace(one, name='notes') for one in below if one.items]
+    figures = list(_list_figures(sweep))
+    verdict = Section(title.title, 'verdict', title.sentences, figures)
+    notes = [replace(section, name='notes') for section in below if section.items]
     if not sweep.rows:
         return [verdict, *notes]
     table, basis = below[:2]
@@ -31,17 +32,18 @@ def describe_sweep_page(sweep: Sweep) -> list[Section]:
     ]
 
 
-def _figures(sweep: Sweep) -> Iterator[tuple[str, str, str]]:
+def _list_figures(sweep: Sweep) -> Iterator[KeyFigure]:
     rows = {row.setting: row for row in sweep.rows}
     trained = f'of {sweep.asked} settings, {format_seconds(sweep.seconds)}'
-    yield 'Trained', str(len(sweep.rows)), trained
+    yield KeyFigure('Trained', str(len(sweep.rows)), trained)
     for setting in sweep.best[:3]:
         row = rows[setting]
         assert row.iter_s is not None  # only measured ones are best
         name = 'Best' if setting.batch_size is None else f'Best of {setting.group}'
         count = f'{row.iterations} iterations'
         speed = f'{row.images_per_s:.1f} images/s, ' if row.images_per_s else ''
-        yield name, plural(setting.num_workers, 'worker'), f'{speed}{count}'
+        workers = plural(setting.num_workers, 'worker')
+        yield KeyFigure(name, workers, f'{speed}{count}')
 
 
 def _memory_sections(sweep: Sweep) -> Iterator[Section]:

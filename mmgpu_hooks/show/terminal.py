@@ -77,7 +77,11 @@ def _lay_out(section: Section) -> Iterator[RenderableType]:
         if section.sentences:
             yield ''
         yield _table(section.table)
-    facts = [(_text(n), _text(v)) for n, v in section.facts if v is not None]
+    facts = [
+        (_text(fact.label), _text(fact.value))
+        for fact in section.facts
+        if fact.value is not None
+    ]
     if facts:
         if has_table and section.title:
             yield ''

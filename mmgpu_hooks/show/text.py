@@ -85,7 +85,9 @@ def guarded_output() -> Iterator[None]:
             stream.reconfigure(errors='backslashreplace')
     # one that is closed is None
     names = (STANDARD_OUTPUT, 'standard error')
-    guarded: Any = [one and _Guarded(one, name) for one, name in zip(before, names)]
+    guarded: Any = [
+        stream and _Guarded(stream, name) for stream, name in zip(before, names)
+    ]
     sys.stdout, sys.stderr = guarded
     try:
         yield

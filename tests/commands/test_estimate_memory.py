@@ -14,7 +14,10 @@ from mmgpu_hooks.schema.memory import (
     ActivationFit,
     ActivationPoint,
     CardFit,
+    ImageSize,
+    MeasuredPeak,
     MemoryEstimate,
+    PeakFactors,
     StaticBytes,
 )
 from mmgpu_hooks.show.forecasts import describe_estimate, render_estimate_json
@@ -32,7 +35,7 @@ ESTIMATE = MemoryEstimate(
         optimizer='SGD',
         optimizer_state_bytes=7 * MIB,
     ),
-    image_size=(800, 1344),
+    image_size=ImageSize(800, 1344),
     image_size_source='Resize, pad_size_divisor=32',
     mixed_precision=True,
     fit=ActivationFit(
@@ -43,7 +46,7 @@ ESTIMATE = MemoryEstimate(
         residual_pct=0.12,
         points=(ActivationPoint(1, 256, 384, 9), ActivationPoint(2, 256, 384, 18)),
     ),
-    peak_factors=(1.06, 1.9),
+    peak_factors=PeakFactors(1.06, 1.9),
     activation_bytes={1: 1000 * MIB, 32: 20_000 * MIB},
     notes=('One thing.',),
 )
@@ -77,7 +80,7 @@ def activations(batch: int) -> int:
     return predict_activations(ESTIMATE.fit, batch, 800 * 1344)
 
 
-def card_of(card_bytes: int, measured: tuple[int, int] | None = None) -> CardFit:
+def card_of(card_bytes: int, measured: MeasuredPeak | None = None) -> CardFit:
     card = fit_card(ESTIMATE, card_bytes, measured).card
     assert card is not None
     return card
@@ -101,8 +104,8 @@ def test_the_largest_batch_of_a_card_leaves_a_margin(card_gib):
 def test_the_peak_of_a_run_takes_the_place_of_published_ones():
     peak = 9 * GIB
     exact = round(peak / 0.9 + 600 * MIB) + 1  # all the room, and no more
-    assert card_of(exact, (4, peak)).safe_batch_size == 4
-    card = card_of(24 * GIB, (4, peak))
+    assert card_of(exact, MeasuredPeak(4, peak)).safe_batch_size == 4
+    card = card_of(24 * GIB, MeasuredPeak(4, peak))
     # gradients, 7 MiB, are gone while activations are most
     resident = 23 * MIB + 2048
     grown = (peak - resident) / activations(4)
@@ -110,16 +113,16 @@ def test_the_peak_of_a_run_takes_the_place_of_published_ones():
     assert card.safe_batch_size == safe
     assert card.factor == pytest.approx(peak / (30 * MIB + 2048 + activations(4)))
     with pytest.raises(UserError, match='trained another'):
-        fit_card(ESTIMATE, 24 * GIB, (4, 9 * MIB))
+        fit_card(ESTIMATE, 24 * GIB, MeasuredPeak(4, 9 * MIB))
     with pytest.raises(UserError, match='unknown'):
-        fit_card(replace(ESTIMATE, fit=None), 24 * GIB, (4, peak))
+        fit_card(replace(ESTIMATE, fit=None), 24 * GIB, MeasuredPeak(4, peak))
 
 
 @pytest.mark.parametrize(
     ('estimate', 'run', 'line'),
     [
         (ESTIMATE, None, 'batch 13 by the estimate; 7 to be safe, with a peak of 1.9 '),
-        (ESTIMATE, (4, 9 * GIB), 'batch 13 by the estimate; 9 to be safe'),
+        (ESTIMATE, MeasuredPeak(4, 9 * GIB), 'batch 13 by the estimate; 9 to be safe'),
         (replace(ESTIMATE, image_size=None), None, 'unknown, see below'),
     ],
 )

@@ -11,8 +11,6 @@ from fakes.replaced import replace
 from fakes.runs import make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
-from mmgpu_hooks.model.batches import MemoryFit
-from mmgpu_hooks.schema.judged import NoPrediction
 from mmgpu_hooks.schema.run import RunEvidence
 
 
@@ -28,7 +26,7 @@ def test_runs_of_one_batch_size_leave_the_newest_as_it_is():
         assert found.fitted == {newest.path: 4}
         assert found.workload == Run(newest).workload
         assert len(found.notes) == bool(older)
-        assert isinstance(found.memory, NoPrediction)
+        assert found.memory.fit is None and found.memory.why_unknown
 
 
 def test_batch_sizes_make_lines_of_step_and_memory():
@@ -39,12 +37,13 @@ def test_batch_sizes_make_lines_of_step_and_memory():
     assert line is not None
     assert (line.constant_s, line.image_s) == pytest.approx((0.06, 0.01), rel=0.03)
     assert line.batch_sizes == (2, 4, 8)
-    fit = found.memory
-    assert isinstance(fit, MemoryFit)
+    fit = found.memory.fit
+    assert fit is not None
     assert (fit.fixed_bytes, fit.image_bytes) == pytest.approx((FIXED, EACH), rel=1e-6)
     assert fit.batch_sizes == (2, 4, 8)
     on_cpu = pool(*(make_pooled(size, device='cpu') for size in (2, 4)))
-    assert isinstance(on_cpu.memory, NoPrediction)
+    assert on_cpu.memory.fit is None
+    assert 'training on the CPU' in on_cpu.memory.why_unknown
     assert on_cpu.workload is not None
     assert on_cpu.workload.step_line is not None
 
@@ -92,6 +91,6 @@ def test_the_rank_with_the_largest_peak_tells_of_memory():
     runs[1].other_ranks = [
         runs[1].altered(gpu_mem_peak_bytes=FIXED + size * EACH) for size in (5, 3)
     ]
-    fit = pool_runs(runs).memory
-    assert isinstance(fit, MemoryFit)
+    fit = pool_runs(runs).memory.fit
+    assert fit is not None
     assert fit.image_bytes == pytest.approx(1.5 * EACH)

@@ -18,7 +18,7 @@ from mmgpu_hooks.config.loading import silence
 from mmgpu_hooks.memory import activations, config_model
 from mmgpu_hooks.memory.estimate import estimate_memory, predict_activations
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.memory import MemoryEstimate
+from mmgpu_hooks.schema.memory import ImageSize, MemoryEstimate
 
 torch = pytest.importorskip('torch', exc_type=ImportError)
 pytest.importorskip('mmdet', exc_type=ImportError)
@@ -60,12 +60,12 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope='module')
 def rtmdet(folder: Path) -> MemoryEstimate:
-    return estimate(folder / 'rtmdet.py', image_size=(128, 128))
+    return estimate(folder / 'rtmdet.py', image_size=ImageSize(128, 128))
 
 
 @pytest.fixture(scope='module')
 def retinanet(folder: Path) -> MemoryEstimate:
-    return estimate(folder / 'retinanet.py', image_size=(64, 128))
+    return estimate(folder / 'retinanet.py', image_size=ImageSize(64, 128))
 
 
 def estimate(config: Path, **options: Any) -> MemoryEstimate:
@@ -151,7 +151,7 @@ def test_mixed_precision_keeps_less(folder, retinanet):
     assert retinanet.mixed_precision
     full = folder / 'full.py'
     full.write_text(RETINANET.replace('AmpOptimWrapper', 'OptimWrapper'))
-    without = estimate(full, image_size=(64, 128))
+    without = estimate(full, image_size=ImageSize(64, 128))
     assert not without.mixed_precision
     share = retinanet.activation_bytes[4] / without.activation_bytes[4]
     assert 0.4 < share < 0.9
@@ -273,9 +273,9 @@ def test_a_model_is_run_as_in_its_last_epoch(folder):
 
 def test_small_images_of_the_same_shape_are_run():
     choose = activations.choose_probe_sizes
-    assert choose((1344, 800)) == [(384, 256), (640, 384), (896, 512)]
-    assert choose((608, 608))[-1] == (608, 608)
-    assert choose((128, 128)) == [(128, 128)]
+    assert choose(ImageSize(1344, 800)) == [(384, 256), (640, 384), (896, 512)]
+    assert choose(ImageSize(608, 608))[-1] == (608, 608)
+    assert choose(ImageSize(128, 128)) == [(128, 128)]
     assert choose(None)[0] == (256, 256)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from mmgpu_hooks.model.batches import (
     MemoryFit,
+    StepPoint,
     find_largest_batch,
     find_oom_batch,
     fit_batch_memory,
@@ -13,19 +14,18 @@ from mmgpu_hooks.model.batches import (
     predict_peak,
 )
 from mmgpu_hooks.model.workload import BatchLine, Cost
-from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.errors import NoPredictionError
+from mmgpu_hooks.schema.memory import MeasuredPeak
 
 MIB, GIB = 2**20, 2**30
 
 
 def points_of(*batches: int, fixed: int = 600 * MIB, each: int = 700 * MIB):
-    return [(batch, fixed + batch * each) for batch in batches]
+    return [MeasuredPeak(batch, fixed + batch * each) for batch in batches]
 
 
 def fitted(points) -> MemoryFit:
-    fit = fit_batch_memory(points)
-    assert isinstance(fit, MemoryFit)
-    return fit
+    return fit_batch_memory(points)
 
 
 @pytest.mark.parametrize('sizes', [(2, 4), (2, 4, 8)])
@@ -34,9 +34,12 @@ def test_nine_in_ten_truths_are_inside(sizes):
     inside = 0
     for _ in range(200):
         noisy = [
-            (n, round(peak * draw.gauss(1, 0.02))) for n, peak in points_of(*sizes)
+            MeasuredPeak(
+                point.batch_size, round(point.peak_bytes * draw.gauss(1, 0.02))
+            )
+            for point in points_of(*sizes)
         ]
-        truth = points_of(24)[0][1] * draw.gauss(1, 0.02)
+        truth = points_of(24)[0].peak_bytes * draw.gauss(1, 0.02)
         seen = predict_peak(fitted(noisy), 24)
         inside += seen.low_bytes <= truth <= seen.high_bytes
     assert 0.9 * 200 <= inside < 200
@@ -44,7 +47,7 @@ def test_nine_in_ten_truths_are_inside(sizes):
 
 def test_points_that_scatter_widen_the_interval():
     true, odd = points_of(2, 4, 8), points_of(2, 4, 8)
-    odd[1] = (4, round(1.2 * odd[1][1]))
+    odd[1] = MeasuredPeak(4, round(1.2 * odd[1].peak_bytes))
     widths = []
     for points in (true, odd):
         seen = predict_peak(fitted(points), 8)
@@ -69,9 +72,7 @@ def test_a_true_line_is_found_and_says_where_memory_ends(free):
 
 
 def line_of(*steps: tuple[int, float]) -> BatchLine:
-    line = fit_step_line([(b, Cost(s)) for b, s in steps])
-    assert isinstance(line, BatchLine)
-    return line
+    return fit_step_line([StepPoint(batch, Cost(step_s)) for batch, step_s in steps])
 
 
 def test_steps_of_two_batch_sizes_make_a_line():
@@ -79,7 +80,11 @@ def test_steps_of_two_batch_sizes_make_a_line():
     assert (line.constant_s, line.image_s) == pytest.approx((0.02, 0.015))
     # each step is taken to be within 2 %
     assert line.image_error_s == pytest.approx(0.02 * (0.05**2 + 0.08**2) ** 0.5 / 2)
-    unsure = [(1, Cost(0.1)), (2, Cost(0.2)), (4, Cost(0.9, error_s=1.0))]
+    unsure = [
+        StepPoint(1, Cost(0.1)),
+        StepPoint(2, Cost(0.2)),
+        StepPoint(4, Cost(0.9, error_s=1.0)),
+    ]
     assert fit_step_line(unsure).image_s == pytest.approx(0.1, rel=0.02)
     # noise alone: as long with any batch
     flat = line_of((1, 0.101), (4, 0.1))
@@ -89,10 +94,14 @@ def test_steps_of_two_batch_sizes_make_a_line():
 @pytest.mark.parametrize(
     ('fit', 'points', 'reason'),
     [
-        (fit_step_line, [(4, Cost(0.1)), (4, Cost(0.2))], 'train a second run'),
         (
             fit_step_line,
-            [(2, Cost(0.2)), (4, Cost(0.1))],
+            [StepPoint(4, Cost(0.1)), StepPoint(4, Cost(0.2))],
+            'train a second run',
+        ),
+        (
+            fit_step_line,
+            [StepPoint(2, Cost(0.2)), StepPoint(4, Cost(0.1))],
             '0.2000 s with 2, 0.1000 s with 4',
         ),
         (fit_batch_memory, points_of(4, 4, 4), 'at least two batch sizes'),
@@ -101,5 +110,5 @@ def test_steps_of_two_batch_sizes_make_a_line():
     ],
 )
 def test_points_that_make_no_line(fit, points, reason):
-    found = fit(points)
-    assert isinstance(found, NoPrediction) and reason in found.reason
+    with pytest.raises(NoPredictionError, match=reason):
+        fit(points)

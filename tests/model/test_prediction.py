@@ -9,12 +9,12 @@ from fakes.workloads import make_workload
 from mmgpu_hooks.model.prediction import (
     LIMITS,
     JobPlan,
-    Setting,
+    LoaderSetting,
     estimate_job_s,
     predict_setting,
 )
 from mmgpu_hooks.model.workload import BatchLine, Cost, Workload, at_batch_size
-from mmgpu_hooks.schema.judged import NoPrediction
+from mmgpu_hooks.schema.errors import NoPredictionError
 
 workloads = st.builds(
     lambda loading_s, share, spread, step_s, step_share, cores, others: make_workload(
@@ -90,12 +90,11 @@ def test_what_was_badly_measured_or_not_seen_is_less_sure():
 
 
 def test_another_batch_size_needs_the_line_of_the_step():
-    found = at_batch_size(make_workload(), 8)
-    assert isinstance(found, NoPrediction) and 'batch size of 8' in found.reason
+    with pytest.raises(NoPredictionError, match='batch size of 8'):
+        at_batch_size(make_workload(), 8)
     line = BatchLine(constant_s=0.005, image_s=0.0025)
     workload = make_workload(step_line=line, batch_time=Cost(0.04, 0.02))
     larger = at_batch_size(workload, 16)
-    assert isinstance(larger, Workload)
     # the costs of its images even out, by the root of how many there are
     assert larger.batch_time.mean_s == pytest.approx(0.16)
     assert larger.batch_time.variation == pytest.approx(0.25)
@@ -118,7 +117,7 @@ PLAIN = {
 
 def job_s(workers: int, plan: JobPlan, persistent: bool = True, **fields) -> float:
     workload = make_workload(**{**PLAIN, **fields})
-    return estimate_job_s(workload, Setting(workers, 2, persistent), plan)
+    return estimate_job_s(workload, LoaderSetting(workers, 2, persistent), plan)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from fakes.changed import changed
 from fakes.pooled import EACH, FIXED, make_pooled
 from fakes.replaced import replace
-from fakes.runs import GIB, make_inside_workers, steady
+from fakes.runs import GIB, make_inside_workers, make_loader, steady
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import pool_runs
 from mmgpu_hooks.recommend.policy import recommend_settings
@@ -54,6 +54,14 @@ def test_never_beyond_the_memory_that_is_safe(gib, size):
     assert changed(found).get('batch_size', 2) <= size
     room = 0.9 * (gib - 1)
     assert FIXED / GIB + EACH / GIB * changed(found).get('batch_size', 2) <= room
+
+
+def test_a_batch_size_that_was_not_recorded_stays():
+    loader = make_loader(4, batch_size=None, persistent_workers=True)
+    found = recommend(make_pooled(day=31, run={'loader': loader}), *two_sizes())
+    said = 'The batch size stays as it is. That of the run was not recorded.'
+    assert found.batch_size == (said,)
+    assert 'batch_size' not in changed(found)
 
 
 def test_never_more_images_than_an_epoch_has():

@@ -17,7 +17,7 @@ from fakes.runs import (
 )
 from fakes.workloads import make_workload
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.prediction import JobPlan, Setting
+from mmgpu_hooks.model.prediction import JobPlan, LoaderSetting
 from mmgpu_hooks.model.workload import Cost
 from mmgpu_hooks.recommend.choice import Job, count_starts, most_gain
 from mmgpu_hooks.recommend.policy import (
@@ -334,15 +334,17 @@ def test_nothing_recommended_of_the_train_loader_is_nothing_to_train():
 def test_the_predicted_gain_is_in_images_per_second():
     run = Run(make_evidence()).altered(iter_s=0.3)
     assert sum_predicted_gain(run, of_loader(num_workers=3)) == pytest.approx(0.5)
-    twice = Change(KEY + 'batch_size', 4, 8, 'it fits', 'high', predicted_iter_s=0.4)
+    key = KEY + 'batch_size'
+    twice = Change(key, 4, 8, 'it fits', 'high', predicted_iter_s=0.4)
     assert sum_predicted_gain(run, Recommendation((twice,))) == pytest.approx(0.5)
-    silent = Recommendation((Change(KEY + 'pin_memory', False, True, 'x', 'low'),))
+    key = KEY + 'pin_memory'
+    silent = Recommendation((Change(key, False, True, 'x', 'low'),))
     assert sum_predicted_gain(run, silent) is None
 
 
 # What a job is, and what settings can save of it at most.
 
-OLD = Setting(2, 2, True)
+OLD = LoaderSetting(2, 2, True)
 RUN = Run(make_evidence(run=make_run(max_epochs=2)))
 
 
@@ -362,7 +364,7 @@ def test_no_setting_saves_more_than_the_most(workload):
     job = Job(RUN, workload)
     most, now_s = most_gain(job, OLD), job.total_s(OLD)
     for workers in (0, 1, 3, 4, 8):
-        new = Setting(workers, 2, workers > 0)
+        new = LoaderSetting(workers, 2, workers > 0)
         assert 1.0 - job.total_s(new) / now_s <= most + 0.005
 
 

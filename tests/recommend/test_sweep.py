@@ -7,11 +7,11 @@ from fakes.runs import make_evidence, make_inside_workers, make_interval
 from fakes.sweeps import make_sweep_row as row
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.sweep import (
-    SETTLED,
+    KNOWN_WITHIN,
     choose_best,
     complete_row,
     estimate_iter,
-    is_settled,
+    is_iter_settled,
 )
 from mmgpu_hooks.schema.tried import SweepRow, SweepSetting
 
@@ -62,9 +62,9 @@ def test_few_intervals_give_a_wide_one_that_is_never_settled():
     # 12.7 is Student's t of one degree of freedom
     error_s = 0.0002 * (2 / 3) ** 0.5
     assert iter_s.half_width == pytest.approx(12.706 * error_s, rel=1e-3)
-    assert iter_s.half_width < SETTLED * iter_s.value
-    assert not is_settled(iter_s)
-    assert is_settled(replace(iter_s, count=6))
+    assert iter_s.half_width < KNOWN_WITHIN * iter_s.value
+    assert not is_iter_settled(iter_s)
+    assert is_iter_settled(replace(iter_s, count=6))
 
 
 @pytest.mark.parametrize(

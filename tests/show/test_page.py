@@ -10,7 +10,7 @@ from fakes.replaced import replace
 from fakes.reported import make_full_ranks, make_full_run, make_reported
 from fakes.runs import make_evidence
 from fakes.saves import make_save
-from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.run import Run, TransformCost
 from mmgpu_hooks.schema.judged import (
     Change,
     Diagnosis,
@@ -137,7 +137,7 @@ def evil_page(text: str) -> Page:
     summary = Run(first)
     summary = summary.altered(hooks={text: next(iter(summary.hooks.values()))})
     assert summary.loader is not None
-    summary.loader.__dict__['transforms'] = [(text, 1.0)]
+    summary.loader.__dict__['transforms'] = [TransformCost(text, 1.0)]
     verdict = Verdict('data_bound', text, text)
     diagnosis = Diagnosis(verdict, (Finding(text, text, text, text, 0.5),))
     answer = replace(

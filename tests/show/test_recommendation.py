@@ -19,6 +19,7 @@ from mmgpu_hooks.show.recommendation import (
     render_json,
     sentence_of,
 )
+from mmgpu_hooks.show.run_sections import describe_details
 from mmgpu_hooks.show.terminal import render
 
 HOG = {'workers': 0, 'workers_cpu_s': 0.0, 'other_cpu_s': 8.0}
@@ -31,7 +32,8 @@ def answer(*saves) -> Answer:
 
 
 def render_text(answer: Answer, *, details: bool = False) -> str:
-    return render(describe_answer(answer, details=details))
+    describe = describe_details if details else describe_answer
+    return render(describe(answer))
 
 
 def words_of(text: str) -> str:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mmgpu_hooks.show.document import Item, Section, Table
+from mmgpu_hooks.show.document import Fact, Item, Section, Table
 from mmgpu_hooks.show.terminal import render
 from mmgpu_hooks.show.text import guarded_output
 
@@ -16,7 +16,7 @@ OWNED = '\x1b]0;OWNED\x07\u202e[bold]'
 @pytest.mark.parametrize('width', [40, 80, 200])
 def test_lines_keep_to_the_width_and_nothing_is_cut(width):
     sections = [
-        Section(PATH, sentences=['word ' * 40], facts=[('evidence', PATH)]),
+        Section(PATH, sentences=['word ' * 40], facts=[Fact('evidence', PATH)]),
         Section(
             table=Table(['name', 'size', ''], [('a', '1 s', 'word ' * 9)]),
             items=[Item(PATH)],
@@ -39,7 +39,7 @@ def test_no_part_commands_the_terminal(color):
     everything = Section(
         OWNED,
         sentences=[OWNED],
-        facts=[(OWNED, OWNED)],
+        facts=[Fact(OWNED, OWNED)],
         table=Table([OWNED], [(OWNED,)]),
         items=[Item(OWNED, OWNED, OWNED, 'problem')],
         code=OWNED,

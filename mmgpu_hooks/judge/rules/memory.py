@@ -21,7 +21,7 @@ from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.judged import Estimate, Finding
 
 _FATAL = 1.0
-"""What a run that ends before its time loses, as a share of it."""
+"""Loss of a run that ends before its time, as a share of it."""
 
 
 @rule('MG401', 'Memory of the host grows', 'memory_bound')
@@ -42,7 +42,9 @@ def judge_host_growth(run: Run) -> Finding | None:
     if growth is None:
         return _judge_short_growth(run)
     who = {'The training process grows': growth.process, 'Workers grow': growth.workers}
-    detail = ' '.join(_phrase_growth(name, one) for name, one in who.items() if one)
+    detail = ' '.join(
+        _phrase_growth(name, growth) for name, growth in who.items() if growth
+    )
     room, count, ranks = growth.room, growth.full_in, run.run.host.ranks
     if room is None or count is None:
         return notice(f'{detail} How much is free is unknown.')
@@ -239,8 +241,8 @@ def judge_results(run: Run) -> Finding | None:
     ``max_per_img`` of ``test_cfg``; in a metric of your own no masks as arrays, no
     logits, nothing that holds the image), or validate on fewer images.
     """
-    kept = [one for one in run.validations if one.result_bytes]
-    most = max(kept, key=lambda one: one.result_bytes or 0, default=None)
+    kept = [record for record in run.validations if record.result_bytes]
+    most = max(kept, key=lambda record: record.result_bytes or 0, default=None)
     if most is None or (most.result_bytes or 0) < thresholds.COPIES_NOTICE_BYTES:
         return None
     ranks = run.run.world_size

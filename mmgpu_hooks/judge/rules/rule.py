@@ -1,4 +1,4 @@
-"""What a rule is, and the list of them."""
+"""The type of a rule, and the list of all rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Rule:
     code: str
     title: str
     verdict: str | None
-    """Of a run whose largest problem it is; ``None`` for what never is the largest."""
+    """Verdict on a run whose largest problem it is; ``None`` if it never is that."""
     judge: Judge
 
     @property
@@ -47,14 +47,19 @@ def rule(code: str, title: str, verdict: str | None = None) -> Callable[[Judge],
     return register
 
 
+def _make_finding(severity: str, detail: str, share: float | None = None) -> Finding:
+    # its rule gives it a code and a title
+    return Finding(code='', title='', severity=severity, detail=detail, share=share)
+
+
 def problem(detail: str, share: float) -> Finding:
     """A finding that costs ``share`` of the time."""
-    return Finding('', '', 'problem', detail, share)
+    return _make_finding('problem', detail, share)
 
 
 def notice(detail: str, share: float | None = None) -> Finding:
     """A finding worth knowing."""
-    return Finding('', '', 'notice', detail, share)
+    return _make_finding('notice', detail, share)
 
 
 def weigh(is_problem: bool, detail: str, share: float | None) -> Finding:
@@ -64,9 +69,9 @@ def weigh(is_problem: bool, detail: str, share: float | None) -> Finding:
 
 def fine(detail: str) -> Finding:
     """A finding that all is well."""
-    return Finding('', '', 'ok', detail)
+    return _make_finding('ok', detail)
 
 
 def cannot_tell(missing: str) -> Finding:
     """The rule lacks an input; unknown is neither good nor bad."""
-    return Finding('', '', 'unknown', f'Cannot tell: {missing.rstrip(".")}.')
+    return _make_finding('unknown', f'Cannot tell: {missing.rstrip(".")}.')

@@ -6,7 +6,7 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.memory import count_left
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.saves import CAUSES
+from mmgpu_hooks.judge.saves import DELAY_CAUSES
 from mmgpu_hooks.schema.figures import format_bytes, format_seconds, format_sum, plural
 from mmgpu_hooks.schema.judged import Finding
 
@@ -15,7 +15,7 @@ _MOST_VALUES = 1_000_000
 
 
 @rule('MG301', 'What checkpoint saves take', 'save_bound')
-def judge_saves(run: Run) -> Finding | None:
+def judge_save_time(run: Run) -> Finding | None:
     """Training stands still while a checkpoint is saved, the GPU too.
 
     Ranks that do not save wait for those that do. A longer ``interval`` of
@@ -92,7 +92,7 @@ def judge_histories(run: Run) -> Finding | None:
     page on slow saves (``docs/en/slow-saves.md``) has one of six lines. Log lines need
     no more values than the largest ``window_size`` of ``log_processor``.
     """
-    known = [one for one in run.save_records if one.bytes and one.message_hub_bytes]
+    known = [save for save in run.save_records if save.bytes and save.message_hub_bytes]
     if not known:
         return None
     first, last = known[0], known[-1]
@@ -138,7 +138,7 @@ def judge_unknown_saves(run: Run) -> Finding | None:
     ]
     if not unknown:
         return None
-    worst = max(unknown, key=lambda one: one.gross_delay_s or 0.0)
+    worst = max(unknown, key=lambda save: save.gross_delay_s or 0.0)
     of = f'{len(unknown)} of {len(run.judged_saves)} saves'
     return cannot_tell(f'{of}; {worst.sentence}')
 
@@ -148,15 +148,15 @@ def _judge_cause(run: Run, cause: str) -> Finding | None:
     slow = run.saves_held_by(cause)
     if not slow:
         return None
-    gross_s = sum(one.gross_delay_s or 0.0 for one in slow)
-    nets = [one.net_delay_s for one in slow if one.net_delay_s is not None]
+    gross_s = sum(save.gross_delay_s or 0.0 for save in slow)
+    nets = [save.net_delay_s for save in slow if save.net_delay_s is not None]
     share = run.run_share(sum(nets)) if nets else None
     known = f', known of {len(nets)}' * (len(nets) < len(slow))
     lost = f'{sum(nets):.1f} s (net{known})' if nets else 'an unknown time (net)'
-    worst = max(slow, key=lambda one: one.gross_delay_s or 0.0)
+    worst = max(slow, key=lambda save: save.gross_delay_s or 0.0)
     detail = (
         f'{len(slow)} of {len(run.judged_saves)} saves took {gross_s:.1f} s longer in '
-        f'all {CAUSES[cause].why} (gross); the job lost {lost}. The worst: '
+        f'all {DELAY_CAUSES[cause].why} (gross); the job lost {lost}. The worst: '
         f'{worst.sentence}'
     )
     is_problem = share is not None and share >= thresholds.SAVE_PROBLEM

@@ -47,16 +47,16 @@ def judge_standstills(run: Run) -> Finding | None:
     not answer, a sample that takes minutes and a rank that was late are the usual
     reasons; ``mmgpu explain worker_stuck`` and the other causes say what helps.
     """
-    ended = [one for one in run.evidence.stuck if one.is_over]
-    noticed = [one for one in run.evidence.stuck if not one.is_over]
+    ended = [stuck for stuck in run.evidence.stuck if stuck.is_over]
+    noticed = [stuck for stuck in run.evidence.stuck if not stuck.is_over]
     if not ended:
         return None
     # late: few runs stand still
     from mmgpu_hooks.judge.standstill import Rank, name_cause, phrase_part
 
-    lost_s = sum(one.waited_s for one in ended)
-    worst = max(noticed, key=lambda one: one.waited_s, default=ended[0])
-    cause, _ = name_cause(Rank(run.evidence), worst)
+    lost_s = sum(stuck.waited_s for stuck in ended)
+    worst = max(noticed, key=lambda stuck: stuck.waited_s, default=ended[0])
+    cause = name_cause(Rank(run.evidence), worst).name
     sample = '' if worst.sample is None else f', at sample {worst.sample}'
     named = '' if cause == 'unknown' else f' ({cause})'
     return notice(
