@@ -46,7 +46,7 @@ from mmgpu_hooks.measure.host import (
 from mmgpu_hooks.measure.memory import read_groups_free_bytes
 from mmgpu_hooks.measure.mounts import read_mount
 from mmgpu_hooks.measure.proc import read_affinity
-from mmgpu_hooks.measure.topology import read_device_place
+from mmgpu_hooks.measure.topology import DevicePlace, read_device_place
 from mmgpu_hooks.memory.padded_size import (
     each_transform,
     locate_padded_size,
@@ -63,7 +63,6 @@ from mmgpu_hooks.schema.checkup import (
     Installed,
     LoaderPlan,
     Machine,
-    OpenFiles,
 )
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import read_run_folder
@@ -120,7 +119,7 @@ def examine_machine(
         ),
         installed=_examine_packages(),
         cards=_examine_cards(environ),
-        open_files=OpenFiles(*read_open_files()),
+        open_files=read_open_files(),
         binding=_examine_binding(environ),
         group_free_bytes=read_groups_free_bytes(
             find_memory_groups(PLACES.proc, PLACES.sys)
@@ -146,7 +145,7 @@ def _examine_binding(environ: Mapping[str, str]) -> Binding:
     if found is None:
         reason = "whether it binds is unknown: torch's OpenMP library cannot be tried"
         return Binding(names, reason=reason)
-    return Binding(names, *found)
+    return Binding(names, found.before_cpus, found.after_cpus)
 
 
 def _examine_folders(names: Sequence[str]) -> tuple[Folder, ...]:
@@ -197,38 +196,38 @@ def _examine_folder(name: str) -> Folder:
         kind=mount.kind if mount else None,
         mount_point=mount.point if mount else None,
         is_network=mount is not None and mount.is_network,
-        free_bytes=read_file_system(above)[1],
+        free_bytes=read_file_system(above).free_bytes,
     )
 
 
 def _examine_cards(environ: Mapping[str, str]) -> Cards:
     visible = environ.get('CUDA_VISIBLE_DEVICES')
     try:
-        count, version, cuda = read_driver()
+        driver = read_driver()
     except AbsentError as error:
         return Cards(visible=visible, reason=str(error))
-    if not count:
+    if not driver.cards:
         return Cards(visible=visible, reason='the driver lists none')
-    cards = tuple(map(_examine_card, range(count)))
-    return Cards(cards, version, cuda, visible)
+    cards = tuple(map(_examine_card, range(driver.cards)))
+    return Cards(cards, driver.version, driver.cuda, visible)
 
 
 def _examine_card(index: int) -> HostCard:
     try:
         with closing(open_gpu(index=index)) as gpu:
-            device, place = gpu.device(), gpu.place()
+            device, plugged = gpu.device(), gpu.place()
     except (AbsentError, SourceError) as error:
         return HostCard(index, reason=str(error))
-    bus_id, node, cpus = place.get('pci_bus_id'), None, None
+    bus_id, place = plugged.get('pci_bus_id'), DevicePlace()
     if bus_id is not None:
-        node, cpus = read_device_place(bus_id, PLACES.sys)
+        place = read_device_place(bus_id, PLACES.sys)
     return HostCard(
         index,
         device.get('name'),
         device.get('memory_total_bytes'),
         bus_id,
-        node,
-        cpus or place.get('cpus'),
+        place.numa_node,
+        place.cpus or plugged.get('cpus'),
     )
 
 
@@ -372,7 +371,8 @@ def _estimate_batch_bytes(config: Mapping[str, Any], plan: LoaderPlan) -> int | 
     if size is None or plan.batch_size is None:
         return None
     is_float = any(
-        type_name(one) in _MAKE_FLOATS or one.get('to_float32') for one in transforms
+        type_name(transform) in _MAKE_FLOATS or transform.get('to_float32')
+        for transform in transforms
     )
     pixel_bytes = _CHANNELS * (4 if is_float else 1)
     return plan.batch_size * pixel_bytes * size[0] * size[1]

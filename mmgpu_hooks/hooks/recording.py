@@ -1,4 +1,4 @@
-"""What the parts of one run's recording share: where training is, and the evidence.
+"""Shared by the parts of one run's recording: where training is, and the evidence.
 
 The guard keeps every failure of ours away from training.
 """

@@ -6,7 +6,7 @@ import codecs
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Union
+from typing import IO, Any, NamedTuple, Union
 
 import msgspec
 
@@ -103,8 +103,17 @@ def _decode_head(line: bytes) -> _Head | None:
     return head
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Each line of a file, with its number from 1 on; the last may lack its end.
+class NumberedLine(NamedTuple):
+    """A line of a file."""
+
+    number: int
+    """From 1 on."""
+    data: bytes
+    """With its end, which the last line may lack."""
+
+
+def read_lines(path: Path) -> Iterator[NumberedLine]:
+    """Read the lines of a file.
 
     Raises:
         EvidenceError: If it is not a regular file, or cannot be read.
@@ -112,7 +121,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with open_regular(path) as file:
             for number, line in enumerate(_each_line(file), 1):
-                yield number, line if number > 1 else line.removeprefix(codecs.BOM_UTF8)
+                data = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                yield NumberedLine(number, data)
     except NotRegularError as error:
         raise EvidenceError(
             f'{path}: expected a regular file, found {error.strerror}; move it out of '

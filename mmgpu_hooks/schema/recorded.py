@@ -168,7 +168,7 @@ class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False)
     parameters: Optional[Count] = None
     """How many numbers the parameters of the model are."""
     is_model_wrapped: Optional[bool] = None
-    """Whether a wrapper such as ``MMDistributedDataParallel`` exchanges gradients
+    """True if a wrapper such as ``MMDistributedDataParallel`` exchanges gradients
     between ranks; ``None`` with one rank."""
     device: str = 'cpu'
     cudnn_benchmark: Optional[bool] = None
@@ -282,8 +282,16 @@ class CudaMemoryWindow(Recorded, frozen=True, kw_only=True):
 
 
 PARTS = (
-    *('data_wait', 'step', 'hooks', 'checkpoint_save', 'validation', 'startup'),
-    *('resume', 'teardown', 'loop', 'other'),
+    'data_wait',
+    'step',
+    'hooks',
+    'checkpoint_save',
+    'validation',
+    'startup',
+    'resume',
+    'teardown',
+    'loop',
+    'other',
 )
 """Of the time ledger: every second of training is in exactly one of them."""
 
@@ -549,7 +557,7 @@ class StuckRecord(Line, frozen=True, kw_only=True, tag='stuck'):
     waited_s: Number
     """How long nothing had gone on."""
     is_over: bool = False
-    """Whether it went on by itself after that; the other fields are left out then."""
+    """True if it went on by itself after that; the other fields are left out then."""
     stack: Tuple[str, ...] = ()
     """Calls of the worker that owed the next batch, the innermost first; empty when it
     did not answer. Where no worker owed one, of the thread that trains."""
