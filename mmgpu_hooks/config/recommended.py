@@ -7,13 +7,15 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+from mmgpu_hooks.config.edits import replace_expression
 from mmgpu_hooks.config.files import read_source
 from mmgpu_hooks.config.loading import (
     FlatConfig,
     LoadError,
     RefusedError,
-    Setting,
+    SettingValue,
     list_differences,
     read_config,
 )
@@ -37,19 +39,25 @@ _WITHOUT_WEIGHTS = """\
 """
 
 
+class Applied(NamedTuple):
+    """A rewrite by a recommendation."""
+
+    outcome: RewriteOutcome
+    recommendation: Recommendation
+    """What of the recommendation is in it."""
+    notes: tuple[str, ...] = ()
+    """What was left out, a sentence each."""
+
+
 def apply_recommended(
     found: Recommendation,
-    rewrite: Callable[[Mapping[str, Setting]], RewriteOutcome],
-) -> tuple[RewriteOutcome, Recommendation, list[str]]:
+    rewrite: Callable[[Mapping[str, SettingValue]], RewriteOutcome],
+) -> Applied:
     """Rewrite a config as recommended, or as much of that as it can take.
 
     Args:
         found: What is recommended; at least one change.
         rewrite: Rewrites the config with the settings given to it.
-
-    Returns:
-        The rewrite; what of the recommendation is in it; what was left out, a
-        sentence each.
     """
     settings = {change.key: change.new for change in found.changes}
     outcome, notes = rewrite(settings), list[str]()
@@ -64,12 +72,12 @@ def apply_recommended(
             named = ' and '.join(key.rstrip('.') for key in keys)
             notes.append(f'{named} was left out. {outcome.reason}.')
             outcome = again
-    return outcome, found, notes
+    return Applied(outcome, found, tuple(notes))
 
 
 def write_beside_run(
     found: Recommendation, config_path: str | None, files: RunFiles
-) -> tuple[RewriteOutcome, Recommendation]:
+) -> Applied:
     """Write the recommended config into the folder of the run it was made of.
 
     It trains what the run trained: a child of the user's config where that is what
@@ -79,9 +87,6 @@ def write_beside_run(
         found: What is recommended; at least one change.
         config_path: Of the user's config, absolute.
         files: Of the run.
-
-    Returns:
-        The rewrite, and what of the recommendation is in it.
     """
     copy = files.config_copy
     config = config_path if config_path and os.path.isfile(config_path) else None
@@ -90,25 +95,32 @@ def write_beside_run(
     reason: str | None = None
     if copy is None:
         reason = "expected a copy of the config in the run's folder, found none"
-        return RewriteOutcome('refused', target, reason=reason), found
+        return Applied(RewriteOutcome('refused', target, reason=reason), found)
     try:
-        for text, loaded in _list_texts(config, copy, target):
-            rewrite = partial(write_variant, text, loaded, target)
-            outcome, kept, _ = apply_recommended(found, rewrite)
-            if outcome.status != 'refused':
-                return outcome, kept
-        reason = outcome.reason
+        for variant in _list_texts(config, copy, target):
+            rewrite = partial(write_variant, variant.text, variant.loaded, target)
+            applied = apply_recommended(found, rewrite)
+            if applied.outcome.status != 'refused':
+                return applied
+        reason = applied.outcome.reason
     except LoadError as error:
         reason = f"the run's copy of the config does not load ({error})"
     except (RefusedError, OSError) as error:
         reason = f"the run's copy of the config cannot be read ({error})"
-    return RewriteOutcome('refused', target, reason=reason), found
+    return Applied(RewriteOutcome('refused', target, reason=reason), found)
+
+
+class _LoadedText(NamedTuple):
+    """Text of a config, and the config as MMEngine loads it."""
+
+    text: str
+    loaded: FlatConfig
 
 
 def _list_texts(
     config: str | None, copy: Path, target: Path
-) -> Iterator[tuple[str, FlatConfig]]:
-    """Texts of configs that train what the run trained, and as they are loaded.
+) -> Iterator[_LoadedText]:
+    """List configs that train what the run trained.
 
     The shortest comes first.
 
@@ -116,27 +128,27 @@ def _list_texts(
         RefusedError: If the run's copy is no config.
         LoadError: If MMEngine cannot load it.
     """
-    whole = read_source(copy)[0].decode()
+    whole = read_source(copy).text
     trained = read_config(copy)
     child = None if config is None else _inherit(config, target)
-    if child is not None and _trains_the_same(child[1], trained):
+    if child is not None and _trains_the_same(child.loaded, trained):
         yield child
     if trained.get(('resume',)):
         whole = _start_anew(whole, _find_first_weights(config))
         trained = read_config(target, {target: whole.encode()})
-    yield whole, trained
+    yield _LoadedText(whole, trained)
 
 
-def _inherit(config: str, target: Path) -> tuple[str, FlatConfig] | None:
-    """A text that inherits a config, and as it is loaded; ``None`` without one."""
+def _inherit(config: str, target: Path) -> _LoadedText | None:
+    """Make a text that inherits a config; ``None`` where that cannot be."""
     text = f'_base_ = {config!r}\n'
     try:
         if _lies_in_run_folder(Path(config)):
             # that run may be deleted: this one inherits what its config did
-            text = read_source(Path(config))[0].decode()
+            text = read_source(Path(config)).text
             if not Module(text).is_bound('_base_'):
                 return None
-        return text, read_config(target, {target: text.encode()})
+        return _LoadedText(text, read_config(target, {target: text.encode()}))
     except (RefusedError, LoadError, OSError):
         return None
 
@@ -147,7 +159,9 @@ def _lies_in_run_folder(config: Path) -> bool:
 
 
 def _trains_the_same(loaded: FlatConfig, trained: FlatConfig) -> bool:
-    ignored = {*_OF_START, *(_OF_RESUMING if trained.get(('resume',)) else ())}
+    ignored = set(_OF_START)
+    if trained.get(('resume',)):
+        ignored.update(_OF_RESUMING)
     differing = list_differences(loaded, trained)
     return all(path and path[0] in ignored for path in differing)
 
@@ -174,13 +188,13 @@ def _start_anew(text: str, weights: str | None) -> str:
         for statement in module.body
         if isinstance(statement, ast.Assign) and is_literal(statement.value)
     }
-    fresh: dict[str, Setting] = {'resume': False, 'load_from': weights}
+    fresh: dict[str, SettingValue] = {'resume': False, 'load_from': weights}
     edits = [
-        (*module.span(values[name]), repr(value))
+        replace_expression(module, values[name], value)
         for name, value in fresh.items()
         if name in values
     ]
     # from the end on, so that places before an edit stay where they are
-    for start, stop, code in sorted(edits, reverse=True):
-        text = text[:start] + code + text[stop:]
+    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
+        text = edit.apply(text)
     return (_WITHOUT_WEIGHTS if weights is None else _WITH_WEIGHTS) + text
