@@ -62,7 +62,8 @@ def demo(config: Path, work_dir: Path) -> int:
     print('     The step gets one CPU thread, as a GPU would leave the CPU free.')
     _train(config, before)
     _say(f'3/5  mmgpu recommend {before}')
-    answer = rewrite_judged(*judge_runs([before]), Options())
+    judged = judge_runs([before])
+    answer = rewrite_judged(judged.answer, judged.files, Options())
     print_sections(describe_answer(answer))
     if answer.error is not None:
         raise UserError(answer.error)
@@ -129,7 +130,7 @@ def _say(line: str) -> None:
 
 
 def _follow(log: Path) -> OnProgress:
-    """What prints the log lines and the summary of a training as they come."""
+    """Make what prints the log lines and the summary of a training as they come."""
     printed = 0
 
     def follow(words: str, share: float, left_s: float | None) -> None:
