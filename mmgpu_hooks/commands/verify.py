@@ -97,7 +97,7 @@ class _Known:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Trainings:
     """Both trainings, and what is known of them beforehand."""
 
     sides: tuple[_Side, _Side]
@@ -193,7 +193,7 @@ def _read_job(
     config: Path | None,
     *,
     allow_equal: bool,
-) -> _Job:
+) -> _Trainings:
     """Read the words of the command.
 
     Raises:
@@ -248,7 +248,7 @@ def _read_job(
 
 def _read_recommendation(
     folder: Path, run: Run, config: Path | None, parent: Path
-) -> _Job:
+) -> _Trainings:
     """The settings of a run, and those that are recommended."""
     recommendation = recommend_settings(run)
     settings = pair_settings(run, recommendation)
@@ -271,7 +271,7 @@ def _read_recommendation(
         notes=_note_ranks(run),
     )
     sides = (_Side(config, loaded, before), _Side(config, loaded, after))
-    return _Job(sides, parent, known)
+    return _Trainings(sides, parent, known)
 
 
 def _note_ranks(run: Run) -> tuple[str, ...]:
@@ -284,7 +284,7 @@ def _note_ranks(run: Run) -> tuple[str, ...]:
     )
 
 
-def _read_configs(first: Path, second: Path, *, allow_equal: bool) -> _Job:
+def _read_configs(first: Path, second: Path, *, allow_equal: bool) -> _Trainings:
     """Two configs."""
     for path in (first, second):
         if path.is_dir():
@@ -299,7 +299,7 @@ def _read_configs(first: Path, second: Path, *, allow_equal: bool) -> _Job:
     sides = (_Side(first, old, {}), _Side(second, new, {}))
     parent = trials.choose_folder(None, old, first, '')
     known = _know_difference(sides, difference)
-    return _Job(sides, parent, known, difference.is_of_our_hook)
+    return _Trainings(sides, parent, known, difference.is_of_our_hook)
 
 
 def _read_settings(
@@ -309,7 +309,7 @@ def _read_settings(
     parent: Path,
     *,
     allow_equal: bool,
-) -> _Job:
+) -> _Trainings:
     """A config, and the same one with settings."""
     wanted = parse_assignments(assignments)
     try:
@@ -328,7 +328,7 @@ def _read_settings(
         for key in override.unknown
     )
     known = replace(_know_difference(sides, difference), notes=notes)
-    return _Job(sides, parent, known, difference.is_of_our_hook)
+    return _Trainings(sides, parent, known, difference.is_of_our_hook)
 
 
 def _know_difference(

@@ -46,7 +46,7 @@ else stands for the same dict does not see the last."""
 HOOK_ROOTS = ('default_hooks', 'custom_hooks')
 """The names that hold hooks."""
 
-WIDTH = 79
+CONFIG_WIDTH = 79
 """Columns of a line in OpenMMLab's configs."""
 
 _LEADING_KEYS = (
@@ -259,7 +259,7 @@ class Layout:
     def _is_too_long(self, replacement: Replacement) -> bool:
         head = _BREAK.split(self.text[: replacement.start])[-1]
         tail = _BREAK.split(self.text[replacement.stop :])[0]
-        return len(head) + len(_BREAK.split(replacement.code + tail)[0]) > WIDTH
+        return len(head) + len(_BREAK.split(replacement.code + tail)[0]) > CONFIG_WIDTH
 
     def _find_margin(self) -> int:
         """Returns the column at which the entries start."""

@@ -51,7 +51,7 @@ from mmgpu_hooks.config.settings import (
     enabling_settings,
     find_hooks,
     parse_settings,
-    render_options,
+    render_cfg_options,
     verify_changes,
 )
 from mmgpu_hooks.config.syntax import Module
@@ -354,7 +354,7 @@ class _Job:
         reason = find_refusal(before, after, self.changes)
         if reason is not None:
             raise RefusedError(f'{reason}; choose another value')
-        self.cfg_options = render_options(self.changes)
+        self.cfg_options = render_cfg_options(self.changes)
         self.notes += describe_recipe(before, self.changes)
 
     def disable(self) -> None:

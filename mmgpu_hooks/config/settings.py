@@ -241,7 +241,7 @@ def _parse_value(text: str) -> SettingValue:
     return value
 
 
-def render_options(changes: Mapping[str, SettingValue]) -> str | None:
+def render_cfg_options(changes: Mapping[str, SettingValue]) -> str | None:
     """The argument of ``tools/train.py`` that changes the same, quoted for a shell."""
     words = [shlex.quote(f'{dotted}={value}') for dotted, value in changes.items()]
     return f'--cfg-options {" ".join(words)}' if words else None

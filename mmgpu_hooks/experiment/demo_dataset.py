@@ -31,7 +31,8 @@ _JPEG_QUALITY = 85
 
 # For `configs/demo`: on a CPU, decoding a batch then takes about as long as its step,
 # so that one worker beside the training nearly halves the iteration.
-IMAGES, WIDTH, HEIGHT = 240, 4000, 3000
+IMAGES = 240
+IMAGE_WIDTH, IMAGE_HEIGHT = 4000, 3000
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class DemoDataset:
 
 
 def write_demo_dataset(
-    root: Path, *, images: int = IMAGES, width: int = WIDTH, height: int = HEIGHT
+    root: Path, *, images: int = IMAGES, width: int = IMAGE_WIDTH, height: int = IMAGE_HEIGHT
 ) -> DemoDataset:
     """Write the data set, or reuse the complete one that is there.
 

@@ -14,7 +14,7 @@ import msgspec
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.tried import Profile, Trial
 
-WARM_UP, PLAIN = 3, 5
+WARM_UP_STEPS, PLAIN_STEPS = 3, 5
 """Iterations that are not measured, and that are without the profiler."""
 TRACE_NAME, PROFILE_NAME = 'trace.json.gz', 'profile.json'
 LABEL = 'mmgpu '
@@ -62,7 +62,7 @@ class StepSummary:
 
 def count_iterations(profiled: int) -> int:
     """Iterations to train, those before the profiled ones included."""
-    return WARM_UP + PLAIN + 1 + profiled
+    return WARM_UP_STEPS + PLAIN_STEPS + 1 + profiled
 
 
 def read_profile(trial: Trial, iterations: int) -> Profile:

@@ -70,7 +70,7 @@ class TrialOver(SystemExit):
     """
 
 
-def report(events: Path, event: TrialEvent) -> None:
+def append_event(events: Path, event: TrialEvent) -> None:
     """Append one event."""
     with events.open('a') as file:
         file.write(render_event(event))
@@ -174,7 +174,7 @@ class TrialHook(Hook):
             model_bytes=count_model_bytes(runner) if is_first else None,
         )
         if is_main_process():
-            report(self._events, block)
+            append_event(self._events, block)
         iterations = self._next_block()
         if iterations is None and self._last_saves:
             self._until_save = 1
@@ -247,7 +247,7 @@ def run_child(spec: TrialSpec) -> None:
         # everything else was measured before
         end = TrialEnd('completed', save_error=end.error)
     if is_main_process():
-        report(events, structs.replace(end, iterations=hook.done))
+        append_event(events, structs.replace(end, iterations=hook.done))
 
 
 def _train(spec: TrialSpec, hook: TrialHook) -> None:

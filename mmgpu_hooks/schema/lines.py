@@ -10,12 +10,12 @@ from typing import IO, Any, NamedTuple, Union
 
 import msgspec
 
-from mmgpu_hooks.schema.recorded import Line
+from mmgpu_hooks.schema.recorded import EvidenceLine
 from mmgpu_hooks.schema.regular import NotRegularError, open_regular
 from mmgpu_hooks.schema.run_folder import EvidenceError
 
-KINDS: dict[str, type[Line]] = {
-    str(kind.__struct_config__.tag): kind for kind in Line.__subclasses__()
+KINDS: dict[str, type[EvidenceLine]] = {
+    str(kind.__struct_config__.tag): kind for kind in EvidenceLine.__subclasses__()
 }
 """Classes of the lines by what their ``kind`` says."""
 
@@ -51,7 +51,7 @@ class LineError(ValueError):
     """A line that is not one of our records."""
 
 
-def encode_line(record: Line) -> bytes:
+def encode_line(record: EvidenceLine) -> bytes:
     """One record as one JSON line, newline included.
 
     Figures that are not finite are written as ``null``: JSON knows no infinity,
@@ -69,7 +69,7 @@ def encode_line(record: Line) -> bytes:
         return _encoder.encode(json.loads(text)) + b'\n'
 
 
-def decode_line(line: bytes) -> Line | None:
+def decode_line(line: bytes) -> EvidenceLine | None:
     """Read one line back; fields that a record does not have are ignored.
 
     Returns:
@@ -80,7 +80,7 @@ def decode_line(line: bytes) -> Line | None:
             measurement gives.
     """
     try:
-        record: Line = _decoder.decode(line)
+        record: EvidenceLine = _decoder.decode(line)
     except _REFUSALS as error:
         head = _decode_head(line)
         if head is None or head.kind in KINDS:

@@ -39,7 +39,7 @@ class Recorded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Base of all that is recorded. No record can refer to itself: hence no ``gc``."""
 
 
-class Line(Recorded, frozen=True, tag_field='kind'):
+class EvidenceLine(Recorded, frozen=True, tag_field='kind'):
     """Base of what stands on a line of its own."""
 
 
@@ -136,7 +136,7 @@ class GpuDevice(Recorded, frozen=True, kw_only=True):
     driver_version: Optional[str] = None
 
 
-class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False):
+class RunRecord(EvidenceLine, frozen=True, kw_only=True, tag='run', omit_defaults=False):
     """First line of an evidence file: all that analysis needs to know later."""
 
     started_unix_s: Number
@@ -304,7 +304,7 @@ UNATTRIBUTED = '(unattributed)'
 """Stands for a hook's name where a Runner calls its hooks in a way of its own."""
 
 
-class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
+class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     """Everything measured over one logging interval, and one for the tail."""
 
     iteration: Count
@@ -412,7 +412,7 @@ class SavePhase(Recorded, frozen=True, kw_only=True):
     """Neither: waiting for storage, a lock, the GPU, another thread."""
 
 
-class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
+class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
     """One call of ``save_checkpoint``, first copy to last byte.
 
     Of saves inside a save the outer one counts. A save in a thread of its own holds
@@ -460,7 +460,7 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
     """Type of the exception that ended it."""
 
 
-class SaveAftermathRecord(Line, frozen=True, kw_only=True, tag='save_aftermath'):
+class SaveAftermathRecord(EvidenceLine, frozen=True, kw_only=True, tag='save_aftermath'):
     """The waits for data after one save, while what was loaded meanwhile lasted.
 
     The workers go on while the loop stands in a save, and the next iterations find what
@@ -480,7 +480,7 @@ class SaveAftermathRecord(Line, frozen=True, kw_only=True, tag='save_aftermath')
     those were fewer than the workers, whose batches come in bursts."""
 
 
-class ValidationRecord(Line, frozen=True, kw_only=True, tag='validation'):
+class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'):
     """One validation during training, with what its own loader did.
 
     A validation that an error ended has no record.
@@ -531,7 +531,7 @@ class ValidationRecord(Line, frozen=True, kw_only=True, tag='validation'):
     """CPU of all other processes on the host, other ranks too."""
 
 
-class UnknownRecord(Line, frozen=True, kw_only=True, tag='unknown'):
+class UnknownRecord(EvidenceLine, frozen=True, kw_only=True, tag='unknown'):
     """A figure that is unknown in this run, which showed only while it was on."""
 
     source: str
@@ -539,7 +539,7 @@ class UnknownRecord(Line, frozen=True, kw_only=True, tag='unknown'):
     iteration: Optional[Count] = None
 
 
-class SourceOffRecord(Line, frozen=True, kw_only=True, tag='source_off'):
+class SourceOffRecord(EvidenceLine, frozen=True, kw_only=True, tag='source_off'):
     """A source failed and was switched off; training went on."""
 
     source: str
@@ -547,7 +547,7 @@ class SourceOffRecord(Line, frozen=True, kw_only=True, tag='source_off'):
     iteration: Optional[Count] = None
 
 
-class StuckRecord(Line, frozen=True, kw_only=True, tag='stuck'):
+class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     """Training stood still for long: what ran, and what is seen of it from outside."""
 
     iteration: Count
@@ -589,7 +589,7 @@ Ending = Literal['completed', 'interrupted', 'failed']
 """``completed``, ``interrupted`` or ``failed``."""
 
 
-class EndRecord(Line, frozen=True, kw_only=True, tag='end'):
+class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
     """Last line, written when training ended in any way but a kill."""
 
     status: Ending
