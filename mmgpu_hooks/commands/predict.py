@@ -39,17 +39,17 @@ def predict(
     other batch sizes say how step and memory grow. Nothing is trained and nothing is
     written.
     """
-    read = read_runs(run_folders)
-    run, pool = read.newest.run, read.pool
+    newest, pool, said = read_runs(run_folders)
+    run = newest.run
     if pool.workload is None:
         raise UserError(run.why_no_workload)
     asked = tuple(dict.fromkeys(batch_size))
     sizes = asked or (pool.workload.batch_size,)
     sized = [at_batch_size(pool.workload, size) for size in sizes]
-    reasons = [found.reason for found in sized if isinstance(found, NoPrediction)]
+    reasons = [one.reason for one in sized if isinstance(one, NoPrediction)]
     if len(reasons) == len(sized):
-        raise UserError(' '.join([reasons[0], *read.notes]))
-    notes = [*read.notes, *reasons]
+        raise UserError(' '.join([reasons[0], *said]))
+    notes = [*said, *reasons]
     carried = cap_workers(run)
     if max(num_workers) > carried.workers:
         most = plural(carried.workers, 'worker')
@@ -61,12 +61,10 @@ def predict(
         'status': run.status,
         'workload': pool.workload,
         'predictions': [
-            predict_setting(
-                workload, workers, max(workload.prefetch_factor, DEFAULT_PREFETCH)
-            )
-            for workload in sized
-            if isinstance(workload, Workload)
-            for workers in sorted({*num_workers, workload.num_workers})
+            predict_setting(one, workers, max(one.prefetch_factor, DEFAULT_PREFETCH))
+            for one in sized
+            if isinstance(one, Workload)
+            for workers in sorted({*num_workers, one.num_workers})
         ],
         'notes': notes,
     }
@@ -75,4 +73,4 @@ def predict(
         if not isinstance(pool.memory, NoPrediction):
             card = find_card_room(pool.newest)
             answer['memory'] = show.answer_memory(pool.memory, asked, card)
-    print_answer(answer, form, show.describe_forecast, lambda forecast: to_json(**forecast))
+    print_answer(answer, form, show.describe_forecast, lambda one: to_json(**one))

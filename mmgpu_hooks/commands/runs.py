@@ -112,8 +112,7 @@ def read_run(folder: Path) -> ReadRun:
     Raises:
         EvidenceError: If it has no evidence.
     """
-    found = find_run(folder)
-    files, run = found.files, found.run
+    files, run = find_run(folder)
     return ReadRun(files, *read_ranks(run, files.other_ranks))
 
 

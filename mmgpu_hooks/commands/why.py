@@ -279,8 +279,8 @@ def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
 def _describe(answer: Why) -> list[Section]:
     """What happened, its proof, its cause, and what to do."""
     proof = [
-        (f'line {line.line}' if line.line else line.source, line.text[:_MOST_LETTERS])
-        for line in answer.proof
+        (f'line {one.line}' if one.line else one.source, one.text[:_MOST_LETTERS])
+        for one in answer.proof
     ]
     cause = None
     if answer.cause is not None:

@@ -369,6 +369,13 @@ class IdleShare(NamedTuple):
     """Timed ones."""
 
 
+class _StepSpan(NamedTuple):
+    """Time from the begin of a step to that of the next."""
+
+    idle_ms: float
+    whole_ms: float
+
+
 class CudaEvents:
     """Idle share between steps, one pair of CUDA events each that nothing waits for.
 
@@ -438,12 +445,12 @@ class CudaEvents:
         What the GPU has not passed yet belongs to the next drain.
         """
         spans = [] if self._is_capturing() else [*self._read_passed()]
-        total = sum(all_ms for _, all_ms in spans)
-        idle = sum(idle_ms for idle_ms, _ in spans)
+        total = sum(span.whole_ms for span in spans)
+        idle = sum(span.idle_ms for span in spans)
         return IdleShare(100.0 * idle / total if total > 0.0 else None, len(spans))
 
-    def _read_passed(self) -> Iterator[tuple[float, float]]:
-        """Idle and whole milliseconds from a step to the next."""
+    def _read_passed(self) -> Iterator[_StepSpan]:
+        """Read the spans from a step to the next that the GPU has passed."""
         while len(self._steps) > 1:
             before, after = self._steps[0], self._steps[1]
             if before is not None:
@@ -453,9 +460,9 @@ class CudaEvents:
                     if not all(event.query() for event in events):
                         return
                     # kept to half a microsecond: equal times may come out below 0
-                    yield (
-                        max(0.0, before.end.elapsed_time(after.begin)),
-                        before.begin.elapsed_time(after.begin),
+                    yield _StepSpan(
+                        idle_ms=max(0.0, before.end.elapsed_time(after.begin)),
+                        whole_ms=before.begin.elapsed_time(after.begin),
                     )
                 self._free.append(before)
             self._steps.popleft()
