@@ -57,16 +57,16 @@ class CpuBinding:
 def find_binding(
     own: int,
     environ: Mapping[str, str],
-    library: int = 0,
-    thread: int = 0,
-    ancestor: int = 0,
+    library: int | None = None,
+    thread: int | None = None,
+    ancestor: int | None = None,
 ) -> CpuBinding:
     """Decide whether the process was bound after its start. Pure.
 
     Args:
         own: CPUs that the calling thread may run on.
         environ: The environment of the process.
-        library: CPUs that libgomp counted when it was loaded, with torch; 0 is
+        library: CPUs that libgomp counted when it was loaded, with torch; ``None`` is
             unknown, as below.
         thread: CPUs of the widest thread of the process.
         ancestor: CPUs of the process that started the launcher, where the launcher has
@@ -81,15 +81,16 @@ def find_binding(
     # torchrun may have bound itself before it started us
     is_launched = 'TORCHELASTIC_RUN_ID' in environ
     bound_by = ', '.join(names) or None
-    if names and library > own:
+    if names and library is not None and library > own:
         return CpuBinding(library, bound_by)
+    wider_thread = thread if thread is not None and thread > own else None
     # another OpenMP runtime than libgomp, which cannot be asked
-    is_other = not library or 'KMP_AFFINITY' in names
-    if names and thread > own and is_other:
-        return CpuBinding(thread, bound_by)
-    if names and is_launched and ancestor > own:
+    is_other = library is None or 'KMP_AFFINITY' in names
+    if names and wider_thread is not None and is_other:
+        return CpuBinding(wider_thread, bound_by)
+    if names and is_launched and ancestor is not None and ancestor > own:
         return CpuBinding(ancestor, bound_by)
-    return CpuBinding(wider_thread_cpus=thread if thread > own else None)
+    return CpuBinding(wider_thread_cpus=wider_thread)
 
 
 def read_binding(
@@ -107,8 +108,8 @@ def read_binding(
     """
     asked = any(name in environ for name in VARIABLES)
     # unasked, it counts what the thread has now
-    library = max(_count_by_libgomp(proc), default=0) if asked else 0
-    thread = max(_count_by_thread(proc), default=0)
+    library = max(_count_by_libgomp(proc), default=None) if asked else None
+    thread = max(_count_by_thread(proc), default=None)
     return find_binding(own, environ, library, thread, _count_before_launcher(own))
 
 
@@ -128,14 +129,16 @@ def _count_by_thread(proc: Path) -> Iterator[int]:
             yield len(read_affinity(int(thread)) or ())
 
 
-def _count_before_launcher(own: int) -> int:
+def _count_before_launcher(own: int) -> int | None:
     # one further up was narrowed by who started it: srun, or taskset of a script
     try:
         parents = psutil.Process().parents()[:2]
     except psutil.Error:  # a host may hide processes of others (hidepid=1)
-        return 0
-    masks = [read_affinity(parent.pid) or () for parent in parents]
-    return len(masks[1]) if len(masks) == 2 and len(masks[0]) <= own else 0
+        return None
+    if len(parents) < 2:
+        return None
+    launcher, before = (read_affinity(parent.pid) or () for parent in parents)
+    return len(before) if before and len(launcher) <= own else None
 
 
 _LOAD = """

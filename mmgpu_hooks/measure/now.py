@@ -24,9 +24,9 @@ class ProcessStart(NamedTuple):
     """State of a process, and when it started."""
 
     state: str
-    """As in ``ps``; empty where there is no such process."""
-    ticks: int | None
-    """Clock ticks after boot; ``None`` where there is no such process."""
+    """As in ``ps``."""
+    ticks: int
+    """Clock ticks after boot."""
 
 
 def parse_process_start(text: str) -> ProcessStart:
@@ -78,21 +78,22 @@ def read_process_identity() -> ProcessIdentity:
     """Read who this process is."""
     groups = read_cgroup_folders('memory', _PROC, _SYS)
     folder = str(groups[0].folder) if groups else None
+    start = read_start(os.getpid())
     return ProcessIdentity(
         hostname=socket.gethostname(),
         pid=os.getpid(),
-        start_ticks=read_start(os.getpid()).ticks,
+        start_ticks=None if start is None else start.ticks,
         memory_cgroup=folder,
         oom_kills=read_oom_kills(folder),
     )
 
 
-def read_start(pid: int) -> ProcessStart:
-    """Read the state of a process, and when it started."""
+def read_start(pid: int) -> ProcessStart | None:
+    """Read the state of a process, and when it started; ``None`` where it is gone."""
     try:
         return parse_process_start((_PROC / str(pid) / 'stat').read_text())
     except (OSError, ValueError, IndexError):
-        return ProcessStart('', None)
+        return None
 
 
 def read_own_stack(stack_file: Path) -> tuple[str, ...]:

@@ -44,8 +44,8 @@ ELASTIC = {**BIND, 'TORCHELASTIC_RUN_ID': 'none'}
     ],
 )
 def test_who_bound_a_process_of_one_cpu(environ, library, thread, ancestor, found):
-    counts = (count or 0 for count in (library, thread, ancestor))
-    assert find_binding(1, environ, *counts) == (found or CpuBinding())
+    binding = find_binding(1, environ, library, thread, ancestor)
+    assert binding == (found or CpuBinding())
 
 
 def test_no_runtime_is_loaded_to_ask_it():
