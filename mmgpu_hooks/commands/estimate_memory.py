@@ -14,7 +14,6 @@ from mmgpu_hooks.commands.output import print_answer, warner
 from mmgpu_hooks.commands.runs import read_run
 from mmgpu_hooks.memory import estimate
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.memory import MeasuredPeak
 from mmgpu_hooks.show import forecasts as show
 
 
@@ -77,14 +76,14 @@ def estimate_memory(
     print_answer(estimated, form, show.describe_estimate, show.render_estimate_json)
 
 
-def _read_peak(folder: Path) -> MeasuredPeak:
-    """Read the peak of the fullest card in the newest run."""
+def _read_peak(folder: Path) -> tuple[int, int]:
+    """Batch size of the newest run, and the peak of its fullest card."""
     run = read_run(folder).run
     batch_size = run.run.loader.batch_size
-    peak = max(rank.gpu_mem_peak_bytes or 0 for rank in (run, *run.other_ranks))
+    peak = max(one.gpu_mem_peak_bytes or 0 for one in (run, *run.other_ranks))
     if not batch_size or not peak:
         raise UserError(
             f'{run.path}: expected the batch size and the peak of a card, found them '
             'unknown; on the CPU there is no such peak.'
         )
-    return MeasuredPeak(batch_size, peak)
+    return batch_size, peak

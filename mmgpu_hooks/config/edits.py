@@ -166,7 +166,7 @@ def _edit_variable(
         if not isinstance(statement, ast.Assign) or not is_literal(statement.value):
             continue
         if parse_chain(statement.targets[0]) == (name,):
-            return Edit(replace_expression(module, statement.value, value), note, name)
+            return Edit(_replace(module, statement.value, value), note, name)
     return None
 
 
@@ -178,10 +178,10 @@ def _edit_value(
     if not is_literal(place.node):
         was = ' '.join(module.code(place.node).split())
         note = f'{".".join(path)} was {was} and no longer follows it.'
-    return Edit(replace_expression(module, place.node, value), note)
+    return Edit(_replace(module, place.node, value), note)
 
 
-def replace_expression(
+def _replace(
     module: Module, node: ast.expr, value: SettingValue
 ) -> Replacement:
     """Replaces an expression by a literal."""

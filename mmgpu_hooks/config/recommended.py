@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from mmgpu_hooks.config.edits import replace_expression
 from mmgpu_hooks.config.files import read_source
 from mmgpu_hooks.config.loading import (
     FlatConfig,
@@ -97,8 +96,8 @@ def write_beside_run(
         reason = "expected a copy of the config in the run's folder, found none"
         return Applied(RewriteOutcome('refused', target, reason=reason), found)
     try:
-        for variant in _list_texts(config, copy, target):
-            rewrite = partial(write_variant, variant.text, variant.loaded, target)
+        for text, loaded in _list_texts(config, copy, target):
+            rewrite = partial(write_variant, text, loaded, target)
             applied = apply_recommended(found, rewrite)
             if applied.outcome.status != 'refused':
                 return applied
@@ -110,17 +109,10 @@ def write_beside_run(
     return Applied(RewriteOutcome('refused', target, reason=reason), found)
 
 
-class _LoadedText(NamedTuple):
-    """Text of a config, and the config as MMEngine loads it."""
-
-    text: str
-    loaded: FlatConfig
-
-
 def _list_texts(
     config: str | None, copy: Path, target: Path
-) -> Iterator[_LoadedText]:
-    """List configs that train what the run trained.
+) -> Iterator[tuple[str, FlatConfig]]:
+    """Texts of configs that train what the run trained, and as they are loaded.
 
     The shortest comes first.
 
@@ -131,16 +123,16 @@ def _list_texts(
     whole = read_source(copy).text
     trained = read_config(copy)
     child = None if config is None else _inherit(config, target)
-    if child is not None and _trains_the_same(child.loaded, trained):
+    if child is not None and _trains_the_same(child[1], trained):
         yield child
     if trained.get(('resume',)):
         whole = _start_anew(whole, _find_first_weights(config))
         trained = read_config(target, {target: whole.encode()})
-    yield _LoadedText(whole, trained)
+    yield whole, trained
 
 
-def _inherit(config: str, target: Path) -> _LoadedText | None:
-    """Make a text that inherits a config; ``None`` where that cannot be."""
+def _inherit(config: str, target: Path) -> tuple[str, FlatConfig] | None:
+    """A text that inherits a config, and as it is loaded; ``None`` without one."""
     text = f'_base_ = {config!r}\n'
     try:
         if _lies_in_run_folder(Path(config)):
@@ -148,7 +140,7 @@ def _inherit(config: str, target: Path) -> _LoadedText | None:
             text = read_source(Path(config)).text
             if not Module(text).is_bound('_base_'):
                 return None
-        return _LoadedText(text, read_config(target, {target: text.encode()}))
+        return text, read_config(target, {target: text.encode()})
     except (RefusedError, LoadError, OSError):
         return None
 
@@ -190,11 +182,11 @@ def _start_anew(text: str, weights: str | None) -> str:
     }
     fresh: dict[str, SettingValue] = {'resume': False, 'load_from': weights}
     edits = [
-        replace_expression(module, values[name], value)
+        (*module.span(values[name]), repr(value))
         for name, value in fresh.items()
         if name in values
     ]
     # from the end on, so that places before an edit stay where they are
-    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
-        text = edit.apply(text)
+    for start, stop, code in sorted(edits, reverse=True):
+        text = text[:start] + code + text[stop:]
     return (_WITHOUT_WEIGHTS if weights is None else _WITH_WEIGHTS) + text

@@ -46,7 +46,7 @@ from mmgpu_hooks.measure.host import (
 from mmgpu_hooks.measure.memory import read_groups_free_bytes
 from mmgpu_hooks.measure.mounts import read_mount
 from mmgpu_hooks.measure.proc import read_affinity
-from mmgpu_hooks.measure.topology import DevicePlace, read_device_place
+from mmgpu_hooks.measure.topology import read_device_place
 from mmgpu_hooks.memory.padded_size import (
     each_transform,
     locate_padded_size,
@@ -203,31 +203,31 @@ def _examine_folder(name: str) -> Folder:
 def _examine_cards(environ: Mapping[str, str]) -> Cards:
     visible = environ.get('CUDA_VISIBLE_DEVICES')
     try:
-        driver = read_driver()
+        count, version, cuda = read_driver()
     except AbsentError as error:
         return Cards(visible=visible, reason=str(error))
-    if not driver.cards:
+    if not count:
         return Cards(visible=visible, reason='the driver lists none')
-    cards = tuple(map(_examine_card, range(driver.cards)))
-    return Cards(cards, driver.version, driver.cuda, visible)
+    cards = tuple(map(_examine_card, range(count)))
+    return Cards(cards, version, cuda, visible)
 
 
 def _examine_card(index: int) -> HostCard:
     try:
         with closing(open_gpu(index=index)) as gpu:
-            device, plugged = gpu.device(), gpu.place()
+            device, place = gpu.device(), gpu.place()
     except (AbsentError, SourceError) as error:
         return HostCard(index, reason=str(error))
-    bus_id, place = plugged.get('pci_bus_id'), DevicePlace()
+    bus_id, node, cpus = place.get('pci_bus_id'), None, None
     if bus_id is not None:
-        place = read_device_place(bus_id, PLACES.sys)
+        node, cpus = read_device_place(bus_id, PLACES.sys)
     return HostCard(
         index,
         device.get('name'),
         device.get('memory_total_bytes'),
         bus_id,
-        place.numa_node,
-        place.cpus or plugged.get('cpus'),
+        node,
+        cpus or place.get('cpus'),
     )
 
 
@@ -371,8 +371,7 @@ def _estimate_batch_bytes(config: Mapping[str, Any], plan: LoaderPlan) -> int | 
     if size is None or plan.batch_size is None:
         return None
     is_float = any(
-        type_name(transform) in _MAKE_FLOATS or transform.get('to_float32')
-        for transform in transforms
+        type_name(one) in _MAKE_FLOATS or one.get('to_float32') for one in transforms
     )
     pixel_bytes = _CHANNELS * (4 if is_float else 1)
     return plan.batch_size * pixel_bytes * size[0] * size[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Optional, Tuple
+from typing import Optional, Tuple
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,6 @@ class ActivationFit:
     residual_pct: float
     """Largest relative distance of a point from the fit."""
     points: Tuple[ActivationPoint, ...]
-
-
-class MeasuredPeak(NamedTuple):
-    """Peak of the CUDA allocator in a training."""
-
-    batch_size: int
-    peak_bytes: int
 
 
 @dataclass(frozen=True)
