@@ -42,7 +42,9 @@ def compare(before: Path, after: Path, max_regression: float | None, form: str) 
     """
     first, second = (find_run(folder).run for folder in (before, after))
     answer = compare_runs(first, second)
-    print_answer(answer, form, describe_compare, lambda compared: to_json(**vars(compared)))
+    print_answer(
+        answer, form, describe_compare, lambda compared: to_json(**vars(compared))
+    )
     iteration = answer.figures[0]
     mean, change = iteration.before, iteration.difference
     if answer.verdict is None or mean is None or change is None:

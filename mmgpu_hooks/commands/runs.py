@@ -128,9 +128,7 @@ def read_runs(folders: Sequence[Path]) -> PooledRuns:
     return PooledRuns(newest, pool, (*newest.notes, *pool.notes))
 
 
-def judge_runs(
-    folders: Sequence[Path], *, allow_batch_size: bool = False
-) -> JudgedRun:
+def judge_runs(folders: Sequence[Path], *, allow_batch_size: bool = False) -> JudgedRun:
     """Judge the newest run, and recommend by all that belong together.
 
     Args:

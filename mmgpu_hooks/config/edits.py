@@ -26,6 +26,7 @@ from mmgpu_hooks.config.syntax import (
     parse_string,
 )
 
+
 class Replacement(NamedTuple):
     """A piece of a text, and what replaces it."""
 
@@ -181,9 +182,7 @@ def _edit_value(
     return Edit(_replace(module, place.node, value), note)
 
 
-def _replace(
-    module: Module, node: ast.expr, value: SettingValue
-) -> Replacement:
+def _replace(module: Module, node: ast.expr, value: SettingValue) -> Replacement:
     """Replaces an expression by a literal."""
     start, stop = module.span(node)
     return Replacement(start, stop, repr(value))

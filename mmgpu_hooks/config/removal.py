@@ -183,10 +183,14 @@ def _is_ours(node: ast.expr) -> bool:
     if not isinstance(node, (ast.Call, ast.Dict)) or not is_display(node):
         return False
     types = [entry.value for entry in parse_entries(node) if entry.key == 'type']
-    return any(is_our_hook(parse_string(name) or parse_chain(name)[-1]) for name in types)
+    return any(
+        is_our_hook(parse_string(name) or parse_chain(name)[-1]) for name in types
+    )
 
 
-def _remove_entry(module: Module, display: Display | ast.List, index: int) -> Replacement:
+def _remove_entry(
+    module: Module, display: Display | ast.List, index: int
+) -> Replacement:
     layout = Layout(module, display)
     slot = layout.slots[index]
     ahead = layout.slots[index - 1] if index else None

@@ -168,9 +168,7 @@ def parse_entries(display: Display | ast.List) -> list[Entry]:
         return [Entry(parse_string(key), value) for key, value in pairs]
     found = [Entry(None, value) for value in display.args]
     found += [Entry(item.arg, item.value) for item in display.keywords]
-    return sorted(
-        found, key=lambda entry: (entry.value.lineno, entry.value.col_offset)
-    )
+    return sorted(found, key=lambda entry: (entry.value.lineno, entry.value.col_offset))
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,11 @@ class DemoDataset:
 
 
 def write_demo_dataset(
-    root: Path, *, images: int = IMAGES, width: int = IMAGE_WIDTH, height: int = IMAGE_HEIGHT
+    root: Path,
+    *,
+    images: int = IMAGES,
+    width: int = IMAGE_WIDTH,
+    height: int = IMAGE_HEIGHT,
 ) -> DemoDataset:
     """Write the data set, or reuse the complete one that is there.
 

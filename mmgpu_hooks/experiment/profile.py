@@ -30,6 +30,7 @@ _NODE = 'autograd::engine::evaluate_function: '
 _PRODUCT = re.compile('[Cc]onv|[Mm]m($|Backward)|[Mm]atmul|:linear|Linear|[Aa]ttention')
 """Operators that are convolutions or matrix products: what AMP and TF32 shorten."""
 
+
 class Owner(NamedTuple):
     """What an event belongs to."""
 

@@ -63,8 +63,8 @@ def list_settings(
     Args:
         num_workers: Numbers of workers.
         batch_sizes: Images per batch; ``None`` keeps the config's own.
-        prefetch_factor: Batches ahead of each worker; none keeps the config's own, as do
-            the others.
+        prefetch_factor: Batches ahead of each worker. Default, as for those below: the
+            config's own.
         pin_memory: On or off.
         amp: On or off.
         gpus: Processes that train.

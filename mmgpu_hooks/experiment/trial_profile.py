@@ -75,7 +75,9 @@ class ProfileHook(Hook):
 
         profiler.export_chrome_trace(str(self._folder / names.TRACE_NAME))
         cudnn, has_cuda = torch.backends.cudnn, self._has_cuda
-        plain_s = self._seconds[names.WARM_UP_STEPS : names.WARM_UP_STEPS + names.PLAIN_STEPS]
+        plain_s = self._seconds[
+            names.WARM_UP_STEPS : names.WARM_UP_STEPS + names.PLAIN_STEPS
+        ]
         steps = names.summarize_steps(
             profiler.events(),
             self._iterations,

@@ -281,7 +281,9 @@ class Recorder:
         recording = self._recording
         recording.recorded += count
         waits_s = window.waits_s.tolist()
-        self._guard.run(SAVES_SOURCE, self._saving.waits.add_waits, waits_s, window.firsts)
+        self._guard.run(
+            SAVES_SOURCE, self._saving.waits.add_waits, waits_s, window.firsts
+        )
         saves, self._saves = self._saving.count - self._saves, self._saving.count
         if not count:
             return None

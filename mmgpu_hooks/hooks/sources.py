@@ -106,7 +106,11 @@ class GpuSource:
         """Why a figure is missing, by source; what a card does not offer, too."""
         card = {} if self._gpu is None else self._gpu.reasons()
         memory = {} if self._memory is None else self._memory.lacking
-        return {**self._guard.absent, **_prefix('GPU', card), **_prefix('GPU memory', memory)}
+        return {
+            **self._guard.absent,
+            **_prefix('GPU', card),
+            **_prefix('GPU memory', memory),
+        }
 
     def observe_memory(self) -> None:
         """Sample the allocator's peaks before somebody resets them."""

@@ -51,7 +51,9 @@ class StuckSource:
             self._read,
             partial(self._run, WATCHDOG_SOURCE, self._report),
             partial(self._run, WATCHDOG_SOURCE, self._report_freed),
-            lambda running: self._run(WATCHDOG_SOURCE, self._is_proven, running) or False,
+            lambda running: (
+                self._run(WATCHDOG_SOURCE, self._is_proven, running) or False
+            ),
             self._evidence and self._evidence.with_suffix(STACK_SUFFIX),
         )
         self._watchdog.start()
@@ -108,7 +110,9 @@ class StuckSource:
         self._warn(*lines)
         # the work folder may be on a mount that never answers; later alarms must come
         work = partial(self._run, WATCHDOG_SOURCE, self._file, record)
-        thread = threading.Thread(target=work, name=f'{WATCHDOG_THREAD}-files', daemon=True)
+        thread = threading.Thread(
+            target=work, name=f'{WATCHDOG_THREAD}-files', daemon=True
+        )
         thread.start()
         thread.join(_FILES_S)
 

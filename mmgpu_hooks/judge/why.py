@@ -81,9 +81,7 @@ def read_host(evidence: RunEvidence) -> HostNow:
         return HostNow(stack=stack)
     start = now.read_start(run.pid)
     # its number may be that of another process by now
-    is_alive = (
-        start is not None and start.ticks == began and start.state not in 'ZX'
-    )
+    is_alive = start is not None and start.ticks == began and start.state not in 'ZX'
     kills = now.read_oom_kills(run.memory_cgroup)
     return HostNow(is_alive, kills, now.read_kernel_log(began), stack)
 

@@ -57,6 +57,7 @@ _CPU_WORDS = 64
 _SLOW_S = 1.0
 """Seconds between two samples of what changes slowly or costs more."""
 
+
 class CardFacts(TypedDict, total=False):
     """What does not change while training; what is unknown is left out."""
 
@@ -561,7 +562,9 @@ class GpuSampler:
         self._close = close
         self._clock = clock
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=SAMPLER_THREAD, daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=SAMPLER_THREAD, daemon=True
+        )
         # two hours of the default period, for a drain that never comes
         self._pending: deque[TimedSample] = deque(maxlen=36_000)
 

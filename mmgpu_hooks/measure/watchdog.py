@@ -111,7 +111,9 @@ class Watchdog:
         if self.stack_path is not None:
             self._stack_file = self.stack_path.open('ab', buffering=0)
             _watch_forks()
-        self._thread = threading.Thread(target=self._run, name=WATCHDOG_THREAD, daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=WATCHDOG_THREAD, daemon=True
+        )
         self._thread.start()
 
     def _run(self) -> None:

@@ -136,7 +136,9 @@ class GpuDevice(Recorded, frozen=True, kw_only=True):
     driver_version: Optional[str] = None
 
 
-class RunRecord(EvidenceLine, frozen=True, kw_only=True, tag='run', omit_defaults=False):
+class RunRecord(
+    EvidenceLine, frozen=True, kw_only=True, tag='run', omit_defaults=False
+):
     """First line of an evidence file: all that analysis needs to know later."""
 
     started_unix_s: Number
@@ -460,7 +462,9 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
     """Type of the exception that ended it."""
 
 
-class SaveAftermathRecord(EvidenceLine, frozen=True, kw_only=True, tag='save_aftermath'):
+class SaveAftermathRecord(
+    EvidenceLine, frozen=True, kw_only=True, tag='save_aftermath'
+):
     """The waits for data after one save, while what was loaded meanwhile lasted.
 
     The workers go on while the loop stands in a save, and the next iterations find what

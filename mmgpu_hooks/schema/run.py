@@ -94,9 +94,7 @@ def read_evidence(path: Path) -> RunEvidence:
     file = _read_records(path)
     found = file.records
     run = found[recorded.RunRecord][0]
-    unknown = {
-        record.source: record.reason for record in found[recorded.UnknownRecord]
-    }
+    unknown = {record.source: record.reason for record in found[recorded.UnknownRecord]}
     return RunEvidence(
         path=str(path),
         run=replace(run, unknown={**run.unknown, **unknown}),

@@ -192,7 +192,7 @@ def test_analysis_needs_neither_torch_nor_a_training_host(tmp_path: Path):
 
 
 def is_nameless(annotation: ast.AST) -> bool:
-    """True if it has a tuple of three, or of unlike kinds, whose places have no names."""
+    """True if it has a tuple of three places, or of unlike kinds, without names."""
     for part in ast.walk(annotation):
         if isinstance(part, ast.Subscript) and ast.unparse(part.value) in _TUPLES:
             kinds = part.slice.elts if isinstance(part.slice, ast.Tuple) else []

@@ -233,7 +233,8 @@ def test_a_real_dev_shm_of_64_mib():
 
 def set_shm(monkeypatch, total: int, free: int) -> None:
     monkeypatch.setattr(
-        'mmgpu_hooks.measure.host.read_file_system', lambda folder: FileSystem(total, free)
+        'mmgpu_hooks.measure.host.read_file_system',
+        lambda folder: FileSystem(total, free),
     )
 
 

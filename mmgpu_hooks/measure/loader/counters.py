@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import mmap
 import multiprocessing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,43 +20,38 @@ from numpy.typing import NDArray
 RING = 16_384
 """Newest batches that are kept; an interval has 10,000 at most."""
 
+BATCH = np.dtype(
+    [
+        # in the loader's order; it is written first, so that a row that is being
+        # overwritten is not taken for the batch that stood there
+        ('number', np.float64),
+        # from the begin of the fetch to its end
+        ('wall_s', np.float64),
+        # CPU from one fetch to the next, and of the fetch alone
+        ('cpu_s', np.float64),
+        ('fetch_cpu_s', np.float64),
+        ('images', np.float64),
+        ('pixels', np.float64),
+        ('boxes', np.float64),
+    ]
+)
+"""A batch in the ring; a figure that is unknown is NaN."""
 
-class BatchRow(NamedTuple):
-    """A batch in the ring; a figure that is unknown is NaN."""
-
-    number: float
-    """In the loader's order. It is written first: a row that is being overwritten is
-    not taken for the batch that stood there."""
-    wall_s: float
-    """From the begin of the fetch to its end."""
-    cpu_s: float
-    """CPU from one fetch to the next."""
-    fetch_cpu_s: float
-    """CPU of the fetch alone."""
-    images: float
-    pixels: float
-    boxes: float
-
-
-class WorkerRow(NamedTuple):
-    """Figures of a worker."""
-
-    made: float
-    """Batches it made."""
-    loading_since_s: float
-    """When the sample that is being made was begun, monotonic; 0 between samples."""
-    loading_index: float
-    """Index of that sample; -1 for one that is no number."""
-    stack_file: float
-    """Descriptor that the worker prints its stack into; 0 where it does not offer."""
-    sequence: float
-    """Raised before and after the notes are written: odd meanwhile."""
-
-
-BATCH = np.dtype([(name, np.float64) for name in BatchRow._fields])
-"""A `BatchRow` as it lies in memory."""
-
-_WORKER = np.dtype([(name, np.float64) for name in WorkerRow._fields])
+WORKER = np.dtype(
+    [
+        # batches it made
+        ('made', np.float64),
+        # when the sample that is being made was begun, monotonic, and its index; 0
+        # between samples, -1 for an index that is no number
+        ('loading_since_s', np.float64),
+        ('loading_index', np.float64),
+        # descriptor that it prints its stack into; 0 where it does not offer
+        ('stack_file', np.float64),
+        # raised before and after its notes are written: odd meanwhile
+        ('sequence', np.float64),
+    ]
+)
+"""Figures of a worker."""
 
 _FILE_BYTES, _NOTES_BYTES = 512, 8192
 
@@ -77,6 +72,15 @@ class WorkerNotes:
     """Why nothing more is measured there; the other fields say nothing then."""
 
 
+def join_rows(parts: Sequence[Rows]) -> Rows:
+    """Put batches that were read one after the other into one array."""
+    if len(parts) == 1:
+        return parts[0]
+    # numpy compares types of rows name by name
+    cells = [part.view(np.float64) for part in parts]
+    return np.concatenate([np.empty(0), *cells]).view(BATCH)
+
+
 class Counters:
     """The shared memory of one iterator's workers.
 
@@ -93,7 +97,7 @@ class Counters:
         self, workers: int, start_method: str = 'fork', memory: Any = None
     ) -> None:
         if memory is None:
-            size = RING * BATCH.itemsize + workers * _WORKER.itemsize
+            size = RING * BATCH.itemsize + workers * WORKER.itemsize
             size += workers * (_FILE_BYTES + _NOTES_BYTES)
             if start_method == 'fork':
                 memory = mmap.mmap(-1, size)
@@ -101,10 +105,12 @@ class Counters:
                 memory = multiprocessing.RawArray('b', size)
         self._memory = memory
         self.ring: Rows = np.frombuffer(memory, BATCH, RING)
-        """The newest batches, a `BatchRow` each."""
+        """The newest batches, a :data:`BATCH` each."""
+        # rows of numbers alone are copied twice as fast
+        self._cells = self.ring.view(np.float64).reshape(len(self.ring), -1)
         end = self.ring.nbytes
-        self.workers: Rows = np.frombuffer(memory, _WORKER, workers, end)
-        """The workers' figures, a `WorkerRow` each."""
+        self.workers: Rows = np.frombuffer(memory, WORKER, workers, end)
+        """The workers' figures, a :data:`WORKER` each."""
         end += self.workers.nbytes
         self._files = np.frombuffer(memory, f'S{_FILE_BYTES}', workers, end)
         end += self._files.nbytes
@@ -114,6 +120,34 @@ class Counters:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Counters, (len(self.workers), '', self._memory)
+
+    def write_batch(
+        self,
+        *,
+        number: int,
+        wall_s: float,
+        cpu_s: float,
+        fetch_cpu_s: float,
+        images: float,
+        pixels: float,
+        boxes: float,
+    ) -> None:
+        """Leave what a batch took and holds, in the place of an older one."""
+        # in one go, in the order of `BATCH`
+        row = (number, wall_s, cpu_s, fetch_cpu_s, images, pixels, boxes)
+        self.ring[number % len(self.ring)] = row
+
+    def read_batches(self, first: int, stop: int) -> Rows:
+        """Batches by their numbers, as far as they are in the ring.
+
+        Args:
+            first: Number of the first one.
+            stop: Number behind the last one.
+        """
+        size = len(self.ring)
+        numbers = np.arange(max(first, stop - size), stop)
+        rows = self._cells[numbers % size].view(BATCH)[:, 0]
+        return np.compress(rows['number'] == numbers, rows)
 
     def write_notes(self, worker: int, notes: WorkerNotes) -> None:
         """Leave what is no figure; too much of it is left out."""

@@ -14,13 +14,18 @@ from numpy.typing import NDArray
 
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.ledger import summarize_some
-from mmgpu_hooks.measure.loader import counters as at
 from mmgpu_hooks.measure.loader.batches import (
     MOST_SIZES,
     BatchWatch,
     IntervalContents,
 )
-from mmgpu_hooks.measure.loader.counters import BATCH, Counters, Rows, WorkerNotes
+from mmgpu_hooks.measure.loader.counters import (
+    BATCH,
+    Counters,
+    Rows,
+    WorkerNotes,
+    join_rows,
+)
 from mmgpu_hooks.measure.loader.owed import OwedBatch, find_owed
 from mmgpu_hooks.measure.loader.processes import WorkerProcesses, WorkersUse
 from mmgpu_hooks.measure.loader.worker import FetchProbe, enter_workers
@@ -53,7 +58,7 @@ class _Tally:
     """What is known of the batches since the last record."""
 
     def __init__(self) -> None:
-        self.rows: list[Rows] = [np.empty(0, BATCH)]
+        self.rows: list[Rows] = []
         """Of the ring, of the batches that the loop took."""
         self.made = 0
         self.transforms_s: dict[str, float] = defaultdict(float)
@@ -73,7 +78,7 @@ class _Tally:
             affinity_cpus=min(cpus, default=None),
             pss_bytes=pss_bytes,
         )
-        rows, made = np.concatenate(self.rows), self.made
+        rows, made = join_rows(self.rows), self.made
         taken = len(rows)
         if not made or not taken:
             return window if window.count else None
@@ -163,10 +168,8 @@ class _Followed:
             taken = iterator._rcvd_idx
             if iterator._task_info is not self._epoch:
                 self._epoch, self._taken = iterator._task_info, 0
-        numbers = np.arange(max(self._taken, taken - at.RING), taken)
-        self._taken = taken
-        rows = counters.ring[numbers % at.RING]
-        return np.compress(rows['number'] == numbers, rows)
+        first, self._taken = self._taken, taken
+        return counters.read_batches(first, taken)
 
 
 class LoaderProbe:
@@ -287,7 +290,7 @@ class LoaderProbe:
         """
         self._collect()
         tally, self._tally = self._tally, _Tally()
-        self._contents = np.concatenate(tally.rows)
+        self._contents = join_rows(tally.rows)
         pss_bytes, self._pss_bytes = self._pss_bytes, None
         return tally.summarize(pss_bytes)
 

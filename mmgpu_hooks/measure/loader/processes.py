@@ -180,9 +180,7 @@ class WorkerProcesses:
         delay_s = sum(
             grown(old.run_delay_s, new.run_delay_s) or 0.0 for old, new in both
         )
-        wanting_s = sum(
-            grown(old.wanting_s, new.wanting_s) or 0.0 for old, new in both
-        )
+        wanting_s = sum(grown(old.wanting_s, new.wanting_s) or 0.0 for old, new in both)
         return WorkersUse(
             count=len(both),
             cpu_s=cpu_s,

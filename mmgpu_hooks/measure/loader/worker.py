@@ -15,10 +15,9 @@ from types import FrameType
 from typing import Any, Callable
 
 from mmgpu_hooks.measure.clock import Clock, monotonic_s, process_cpu_s
-from mmgpu_hooks.measure.loader import counters as at
 from mmgpu_hooks.measure.loader.batches import BatchWatch
 from mmgpu_hooks.measure.loader.call_stack import offer_stack
-from mmgpu_hooks.measure.loader.counters import BatchRow, Counters, WorkerNotes
+from mmgpu_hooks.measure.loader.counters import Counters, WorkerNotes
 from mmgpu_hooks.measure.loader.pipeline import Costs, PipelineTimer
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.proc import read_thread_cpu_s
@@ -77,7 +76,6 @@ class FetchProbe:
         self._counters = counters
         self._is_worker = worker is not None
         self._worker = worker or 0
-        self._ring = counters.ring
         # a column each: to find one by its name takes as long as to write it
         self._made = counters.workers['made']
         self._loading_since_s = counters.workers['loading_since_s']
@@ -170,13 +168,13 @@ class FetchProbe:
         self._since_cpu_s = cpu_s
         sent_s = self._read_sending_s() - self._begin_sending_s
         # the worker's loop alone knows a batch's number in the loader's order
-        number = int(self._made[self._worker])
+        number: Any = int(self._made[self._worker])
         if self._is_worker:
             number = loop.f_locals.get('idx')
         self._queue = loop.f_locals.get('data_queue')
         if isinstance(number, int):
             held = self._watch.examine(batch)
-            self._ring[number % at.RING] = BatchRow(
+            self._counters.write_batch(
                 number=number,
                 wall_s=wall_s,
                 cpu_s=used_s,

@@ -74,7 +74,9 @@ def capped(clock: float, hot: float, *reasons: str) -> Sample:
     ],
 )
 def test_samples_come_to_a_window(samples, window):
-    assert GpuWindow(**summarize_samples([TimedSample(*pair) for pair in samples])) == GpuWindow(**window)
+    assert GpuWindow(
+        **summarize_samples([TimedSample(*pair) for pair in samples])
+    ) == GpuWindow(**window)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,13 @@ ELASTIC = {**BIND, 'TORCHELASTIC_RUN_ID': 'none'}
     ('environ', 'library', 'thread', 'ancestor', 'found'),
     [
         (BIND, 8, 1, 8, CpuBinding(8, 'OMP_PROC_BIND')),
-        ({**BIND, 'OMP_PLACES': 'cores'}, 8, 1, 8, CpuBinding(8, 'OMP_PROC_BIND, OMP_PLACES')),
+        (
+            {**BIND, 'OMP_PLACES': 'cores'},
+            8,
+            1,
+            8,
+            CpuBinding(8, 'OMP_PROC_BIND, OMP_PLACES'),
+        ),
         ({'GOMP_CPU_AFFINITY': '0'}, 8, None, None, CpuBinding(8, 'GOMP_CPU_AFFINITY')),
         ({'KMP_AFFINITY': 'compact'}, None, 4, None, CpuBinding(4, 'KMP_AFFINITY')),
         # a variable alone, or a wider parent, proves nothing: taskset has both
