@@ -132,7 +132,7 @@ def _write(root: Path, asked: Mapping[str, int]) -> int:
         textures = list(pool.map(lambda n: _paint_texture(size, n), range(_TEXTURES)))
         written = list(pool.map(write_image, numbers))
     whole_bytes = sum(image.bytes for image in written)
-    objects = chain.from_iterable(image.annotations for image in written)
+    objects = chain(*(image.annotations for image in written))
     sides = {'width': asked['width'], 'height': asked['height']}
     coco = {
         'info': {**asked, 'image_bytes': whole_bytes},
