@@ -194,12 +194,13 @@ def plant_group(group: Path) -> None:
 
     from mmgpu_hooks.hooks import sources
     from mmgpu_hooks.measure import now
+    from mmgpu_hooks.measure.cgroup import GroupFolder
 
     group.mkdir()
     (group / 'memory.events').write_text('oom 0\noom_kill 0\n')
     limits = sources.read_host_limits(ranks_on_host=1)
     limits = msgspec.structs.replace(limits, cgroup_memory_bytes=2**33)
-    now.read_cgroup_folders = lambda *_: [(None, group)]  # type: ignore[assignment]
+    now.read_cgroup_folders = lambda *_: [GroupFolder(2, group)]  # type: ignore[assignment]
     sources.read_host_limits = lambda **_: limits  # type: ignore[assignment]
 
 

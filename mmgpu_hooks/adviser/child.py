@@ -69,7 +69,8 @@ def advise_on_run(evidence: Path) -> RunAdvice:
     if not found.changes:
         return RunAdvice(found, worker_nice=nice)
     files = read_run_folder(evidence)
-    outcome, kept = write_beside_run(found, run.run.config_path, files)
+    applied = write_beside_run(found, run.run.config_path, files)
+    outcome, kept = applied.outcome, applied.recommendation
     taken = {change.key for change in kept.changes}
     left_out = [change.key for change in found.changes if change.key not in taken]
     if outcome.status == 'rewritten':

@@ -40,10 +40,13 @@ def compare(before: Path, after: Path, max_regression: float | None, form: str) 
     Iteration time and each part of the time ledger, with intervals; and which settings,
     limits of the host and versions are not the same.
     """
-    (_, first), (_, second) = map(find_run, (before, after))
+    first, second = (find_run(folder).run for folder in (before, after))
     answer = compare_runs(first, second)
-    print_answer(answer, form, describe_compare, lambda one: to_json(**vars(one)))
-    mean, change = answer.figures[0].before, answer.figures[0].difference
+    print_answer(
+        answer, form, describe_compare, lambda compared: to_json(**vars(compared))
+    )
+    iteration = answer.figures[0]
+    mean, change = iteration.before, iteration.difference
     if answer.verdict is None or mean is None or change is None:
         return exit_codes.INCOMPARABLE
     if max_regression is not None and 100 * change.low > max_regression * mean.value:

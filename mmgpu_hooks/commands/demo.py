@@ -16,9 +16,9 @@ from mmgpu_hooks.commands.runs import judge_runs, read_run
 from mmgpu_hooks.commands.trials import read_trainable_config
 from mmgpu_hooks.config.rewrite import Options
 from mmgpu_hooks.experiment.demo_dataset import (
-    HEIGHT,
+    IMAGE_HEIGHT,
+    IMAGE_WIDTH,
     IMAGES,
-    WIDTH,
     write_demo_dataset,
 )
 from mmgpu_hooks.experiment.engine import OnProgress, Plan, Turn, run_plan
@@ -52,7 +52,7 @@ def demo(config: Path, work_dir: Path) -> int:
     """
     # before the data set is written
     read_trainable_config(config)
-    _say(f'1/5  Data set: {IMAGES} JPEG files of {WIDTH} x {HEIGHT} pixels')
+    _say(f'1/5  Data set: {IMAGES} JPEG files of {IMAGE_WIDTH} x {IMAGE_HEIGHT} pixels')
     dataset = write_demo_dataset(_DATA_ROOT)
     done = 'reused' if dataset.is_reused else 'written'
     print(f'     {done}: {dataset.root}, {dataset.image_bytes / 1e6:.0f} MB')
@@ -62,7 +62,8 @@ def demo(config: Path, work_dir: Path) -> int:
     print('     The step gets one CPU thread, as a GPU would leave the CPU free.')
     _train(config, before)
     _say(f'3/5  mmgpu recommend {before}')
-    answer = rewrite_judged(*judge_runs([before]), Options())
+    judged = judge_runs([before])
+    answer = rewrite_judged(judged.answer, judged.files, Options())
     print_sections(describe_answer(answer))
     if answer.error is not None:
         raise UserError(answer.error)
@@ -129,7 +130,7 @@ def _say(line: str) -> None:
 
 
 def _follow(log: Path) -> OnProgress:
-    """What prints the log lines and the summary of a training as they come."""
+    """Make what prints the log lines and the summary of a training as they come."""
     printed = 0
 
     def follow(words: str, share: float, left_s: float | None) -> None:

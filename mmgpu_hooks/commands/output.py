@@ -1,4 +1,4 @@
-"""What commands print: an answer, a warning, a bar for what takes minutes."""
+"""Prints what commands show: an answer, a warning, a bar for what takes minutes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmgpu_hooks.show.document import Section
 from mmgpu_hooks.show.terminal import DEFAULT_WIDTH, render
 from mmgpu_hooks.show.text import visible
 
-Answer = TypeVar('Answer')
+AnswerT = TypeVar('AnswerT')
 
 
 def print_sections(sections: Sequence[Section]) -> None:
@@ -29,10 +29,10 @@ def print_sections(sections: Sequence[Section]) -> None:
 
 
 def print_answer(
-    answer: Answer,
+    answer: AnswerT,
     form: str,
-    describe: Callable[[Answer], Sequence[Section]],
-    render_json: Callable[[Answer], str],
+    describe: Callable[[AnswerT], Sequence[Section]],
+    render_json: Callable[[AnswerT], str],
 ) -> None:
     """Print an answer as ``--format`` says."""
     if form == 'json':
@@ -42,7 +42,7 @@ def print_answer(
 
 
 def warner(name: str) -> Callable[[str], None]:
-    """What prints a sentence of a command on standard error at once."""
+    """Make what prints a sentence of a command on standard error at once."""
     return lambda sentence: print(
         f'mmgpu {name}: {sentence}', file=sys.stderr, flush=True
     )

@@ -51,5 +51,5 @@ def profile(
         warner('profile')('stopped.')
         return exit_codes.INTERRUPTED
     answer = read_profile(outcome.trials[0], iterations)
-    print_answer(answer, form, describe_profile, lambda one: to_json(**vars(one)))
+    print_answer(answer, form, describe_profile, lambda found: to_json(**vars(found)))
     return exit_codes.OK

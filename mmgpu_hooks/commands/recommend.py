@@ -58,8 +58,8 @@ def recommend(
     NAME_recommended.py.
     """
     target = Options(output, in_place, dry_run or check)
-    judged, files = judge_runs(run_folders, allow_batch_size=allow_batch_size)
-    answer = rewrite_judged(judged, files, target, config)
+    judged = judge_runs(run_folders, allow_batch_size=allow_batch_size)
+    answer = rewrite_judged(judged.answer, judged.files, target, config)
 
     describe = describe_details if details else describe_answer
     print_answer(answer, form, describe, render_json)
@@ -93,10 +93,11 @@ def rewrite_judged(
     # before the rewrite, which may edit this very file
     drift = read_drift(config, copy) if copy is not None and config != copy else None
     found = answer.recommendation
-    outcome, found, left_out = apply_recommended(
+    applied = apply_recommended(
         found, lambda settings: rewrite_config(config, settings, **vars(target))
     )
-    notes += left_out
+    outcome, found = applied.outcome, applied.recommendation
+    notes += applied.notes
     if drift and outcome.proven:
         notes.append(drift)
     if outcome.status == 'unchanged':

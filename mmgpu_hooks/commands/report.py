@@ -40,7 +40,7 @@ def report(run_folder: Path, output: Path) -> None:
                 f'expected a new file or an older report, found another file at '
                 f'{output}; name another with --output.'
             )
-    answer, _ = judge_runs([run_folder])
+    answer = judge_runs([run_folder]).answer
     page = render_page(answer, run_folder.absolute().name).encode()
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(output, page)

@@ -1,4 +1,4 @@
-"""What the commands that rewrite a config have in common: options and output."""
+"""Options and output of the commands that rewrite a config."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def target_options(*, in_place: bool) -> Decorator[Any]:
     Args:
         in_place: Whether there is ``--in-place``; without it that is the default.
     """
-    beside = flag('--in-place', 'Edit the config, keep it as .bak.')
     options = [
         click.option('--output', type=PATH, metavar='FILE', help='File to write.'),
-        *([beside] if in_place else []),
         flag('--dry-run', 'Write nothing.'),
         flag('--check', 'Write nothing; exit with 1 when something would change.'),
         as_format,
     ]
+    if in_place:
+        options.insert(1, flag('--in-place', 'Edit the config, keep it as .bak.'))
 
     def decorate(function: Any) -> Any:
         for option in reversed(options):

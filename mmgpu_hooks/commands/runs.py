@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mmgpu_hooks.judge.ranks import read_ranks
 from mmgpu_hooks.judge.run import Run
@@ -59,22 +60,48 @@ class ReadRun:
             yield f'Training ended with {error}. "mmgpu why" says why.'
 
 
-def find_run(folder: Path) -> tuple[RunFiles, Run]:
-    """The newest run of a folder, and its rank 0.
+class FoundRun(NamedTuple):
+    """The newest run of a folder."""
+
+    files: RunFiles
+    run: Run
+    """Rank 0."""
+
+
+class PooledRuns(NamedTuple):
+    """Runs of several folders that were read."""
+
+    newest: ReadRun
+    """The one that is judged."""
+    pool: RunPool
+    """The fit to all that belong together."""
+    notes: tuple[str, ...]
+    """On both; what was left out, too."""
+
+
+class JudgedRun(NamedTuple):
+    """What is said of a run, without a rewrite, and its files."""
+
+    answer: Answer
+    files: RunFiles
+
+
+def find_run(folder: Path) -> FoundRun:
+    """Find the newest run of a folder, and read its rank 0.
 
     Raises:
         EvidenceError: If it has no evidence.
     """
     files = read_run_folder(folder)
     if files.evidence is None:
-        older = next((one for one in files.older_runs if one.is_file()), None)
+        older = next((path for path in files.older_runs if path.is_file()), None)
         hint = f'; an older run has it: {older}' if older else ''
         raise EvidenceError(
             f'{files.folder}: expected evidence of GPUEfficiencyHook, found only '
             "MMEngine's log; train with the hook: mmgpu run tools/train.py CONFIG "
             f'(or mmgpu enable CONFIG){hint}.'
         )
-    return files, Run.read(files.evidence)
+    return FoundRun(files, Run.read(files.evidence))
 
 
 def read_run(folder: Path) -> ReadRun:
@@ -90,38 +117,30 @@ def read_run(folder: Path) -> ReadRun:
     return ReadRun(files, judged.run, judged.ranks)
 
 
-def read_runs(folders: Sequence[Path]) -> tuple[ReadRun, RunPool, tuple[str, ...]]:
+def read_runs(folders: Sequence[Path]) -> PooledRuns:
     """Read the newest run of each folder, and fit those that belong together.
-
-    Returns:
-        The newest of them, which is judged; the fit to all that belong together; notes
-        on both, what was left out included.
 
     Raises:
         EvidenceError: If one of them holds no evidence.
     """
     runs = [read_run(folder) for folder in folders]
-    pool = pool_runs([one.run for one in runs])
-    judged = next(one for one in runs if one.run is pool.newest)
-    return judged, pool, (*judged.notes, *pool.notes)
+    pool = pool_runs([read.run for read in runs])
+    newest = next(read for read in runs if read.run is pool.newest)
+    return PooledRuns(newest, pool, (*newest.notes, *pool.notes))
 
 
-def judge_runs(
-    folders: Sequence[Path], *, allow_batch_size: bool = False
-) -> tuple[Answer, RunFiles]:
+def judge_runs(folders: Sequence[Path], *, allow_batch_size: bool = False) -> JudgedRun:
     """Judge the newest run, and recommend by all that belong together.
 
     Args:
         folders: What :func:`read_run_folder` takes, each.
-        allow_batch_size: Whether another batch size may be recommended.
-
-    Returns:
-        What is said of the run, without a rewrite, and the files of the run.
+        allow_batch_size: True if another batch size may be recommended.
 
     Raises:
         EvidenceError: If there is nothing that can be judged.
     """
-    newest, pool, notes = read_runs(folders)
+    read = read_runs(folders)
+    newest, pool = read.newest, read.pool
     run = together = newest.run
     # a single run keeps what was worked out of it
     if pool.workload is not run.workload:
@@ -133,10 +152,10 @@ def judge_runs(
         recommendation=with_save_cures(recommend_settings(together, memory), run),
         summary=run,
         ranks=newest.ranks,
-        notes=notes,
+        notes=read.notes,
         fitted=pool.fitted if len(folders) > 1 else {},
     )
-    return answer, newest.files
+    return JudgedRun(answer, newest.files)
 
 
 def find_config(run: Run, copy: Path | None) -> Path:

@@ -11,7 +11,7 @@ from mmgpu_hooks.commands.rewriting import CODES, print_outcome, target_options
 from mmgpu_hooks.config.rewrite import Options, rewrite_config
 from mmgpu_hooks.config.settings import parse_assignments
 
-SUFFIX = '_set'
+SET_SUFFIX = '_set'
 """What the name of the copy ends in."""
 
 
@@ -34,6 +34,6 @@ def set_values(
     Comments, order and _base_ stay, and MMEngine loads the result as proof. Writes a
     copy beside the config, NAME_set.py.
     """
-    target = Options(output, in_place, dry_run or check, SUFFIX)
+    target = Options(output, in_place, dry_run or check, SET_SUFFIX)
     outcome = rewrite_config(config, parse_assignments(settings), **vars(target))
     return print_outcome(outcome, form, dry=dry_run, check=check)

@@ -27,6 +27,7 @@ from mmgpu_hooks.recommend.policy import (
     sum_predicted_gain,
 )
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.judged import Verification
 from mmgpu_hooks.schema.tried import SIDES, TrialSpec
 from mmgpu_hooks.show.document import to_json
 from mmgpu_hooks.show.experiments import describe_verify
@@ -53,14 +54,56 @@ class _Side:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Known:
+    """What the answer says of both trainings beside their times."""
+
+    before: Mapping[str, Any]
+    """Settings by dotted key."""
+    after: Mapping[str, Any]
+    before_config: str
+    after_config: str
+    predicted_gain: float | None = None
+    """``None`` where nothing predicted it."""
+    batches_per_epoch: int | None = None
+    """Of the run; ``None`` leaves it to the trainings."""
+    other_work: tuple[str, ...] = ()
+    untrained: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def add_to(self, measured: Verification, folder: Path) -> Verification:
+        """The whole answer.
+
+        Args:
+            measured: What the trainings showed.
+            folder: With their logs.
+        """
+        before, after = measured.batches_per_epoch, measured.after_batches_per_epoch
+        if self.batches_per_epoch is not None:
+            before = after = self.batches_per_epoch
+        return replace(
+            measured,
+            before=self.before,
+            after=self.after,
+            before_config=self.before_config,
+            after_config=self.after_config,
+            predicted_gain=self.predicted_gain,
+            batches_per_epoch=before,
+            after_batches_per_epoch=after,
+            other_work=self.other_work,
+            untrained=self.untrained,
+            notes=(*self.notes, *measured.notes),
+            folder=str(folder),
+        )
+
+
+@dataclass(frozen=True)
+class _Trainings:
     """Both trainings, and what is known of them beforehand."""
 
     sides: tuple[_Side, _Side]
     parent: Path
     """Folder of the folder of trials."""
-    known: Mapping[str, Any]
-    """Fields of the answer."""
+    known: _Known
     keeps_hook: bool = False
 
 
@@ -139,8 +182,7 @@ def verify(
         measured = plan.finish(outcome)
         # a finished measurement is printed; the same command starts anew
         store.clear()
-    notes = (*job.known.get('notes', ()), *measured.notes)
-    answer = replace(measured, **{**job.known, 'folder': str(folder), 'notes': notes})
+    answer = job.known.add_to(measured, folder)
     print_answer(answer, form, describe_verify, lambda found: to_json(**vars(found)))
     return exit_codes.OK
 
@@ -151,7 +193,7 @@ def _read_job(
     config: Path | None,
     *,
     allow_equal: bool,
-) -> _Job:
+) -> _Trainings:
     """Read the words of the command.
 
     Raises:
@@ -187,7 +229,8 @@ def _read_job(
         return _read_settings(
             first, loaded, assignments, parent, allow_equal=allow_equal
         )
-    files, run = find_run(first)
+    found = find_run(first)
+    files, run = found.files, found.run
     parent = first if first.is_dir() else first.parent
     if not assignments:
         return _read_recommendation(first, run, config or files.config_copy, parent)
@@ -199,13 +242,13 @@ def _read_job(
         parent,
         allow_equal=allow_equal,
     )
-    notes = (*_note_ranks(run), *job.known['notes'])
-    return replace(job, known={**job.known, 'notes': notes})
+    notes = (*_note_ranks(run), *job.known.notes)
+    return replace(job, known=replace(job.known, notes=notes))
 
 
 def _read_recommendation(
     folder: Path, run: Run, config: Path | None, parent: Path
-) -> _Job:
+) -> _Trainings:
     """The settings of a run, and those that are recommended."""
     recommendation = recommend_settings(run)
     settings = pair_settings(run, recommendation)
@@ -218,18 +261,17 @@ def _read_recommendation(
     config = config or find_config(run, None)
     loaded = trials.read_trainable_config(config)
     before, after = settings
-    known = {
-        'before': before,
-        'after': after,
-        'before_config': str(config),
-        'after_config': str(config),
-        'predicted_gain': sum_predicted_gain(run, recommendation),
-        'batches_per_epoch': run.run.loader.batches_per_epoch,
-        'after_batches_per_epoch': run.run.loader.batches_per_epoch,
-        'notes': _note_ranks(run),
-    }
+    known = _Known(
+        before=before,
+        after=after,
+        before_config=str(config),
+        after_config=str(config),
+        predicted_gain=sum_predicted_gain(run, recommendation),
+        batches_per_epoch=run.run.loader.batches_per_epoch,
+        notes=_note_ranks(run),
+    )
     sides = (_Side(config, loaded, before), _Side(config, loaded, after))
-    return _Job(sides, parent, known)
+    return _Trainings(sides, parent, known)
 
 
 def _note_ranks(run: Run) -> tuple[str, ...]:
@@ -242,7 +284,7 @@ def _note_ranks(run: Run) -> tuple[str, ...]:
     )
 
 
-def _read_configs(first: Path, second: Path, *, allow_equal: bool) -> _Job:
+def _read_configs(first: Path, second: Path, *, allow_equal: bool) -> _Trainings:
     """Two configs."""
     for path in (first, second):
         if path.is_dir():
@@ -256,7 +298,8 @@ def _read_configs(first: Path, second: Path, *, allow_equal: bool) -> _Job:
     _expect_difference(f'{first} and {second}', difference, allow_equal=allow_equal)
     sides = (_Side(first, old, {}), _Side(second, new, {}))
     parent = trials.choose_folder(None, old, first, '')
-    return _Job(sides, parent, _known(sides, difference), difference.is_of_our_hook)
+    known = _know_difference(sides, difference)
+    return _Trainings(sides, parent, known, difference.is_of_our_hook)
 
 
 def _read_settings(
@@ -266,7 +309,7 @@ def _read_settings(
     parent: Path,
     *,
     allow_equal: bool,
-) -> _Job:
+) -> _Trainings:
     """A config, and the same one with settings."""
     wanted = parse_assignments(assignments)
     try:
@@ -279,28 +322,28 @@ def _read_settings(
         f'{path} with {" and ".join(wanted)}', difference, allow_equal=allow_equal
     )
     sides = (_Side(path, loaded, {}), _Side(path, loaded, override.changes))
-    known = _known(sides, difference)
-    notes = [
+    notes = tuple(
         f'{key} was not in the config: it does nothing unless what is built there '
         'takes it.'
         for key in override.unknown
-    ]
-    return _Job(
-        sides, parent, {**known, 'notes': tuple(notes)}, difference.is_of_our_hook
     )
+    known = replace(_know_difference(sides, difference), notes=notes)
+    return _Trainings(sides, parent, known, difference.is_of_our_hook)
 
 
-def _known(sides: tuple[_Side, _Side], difference: ConfigDifference) -> dict[str, Any]:
-    """Fields of the answer of any two configs; nothing predicted their gain."""
+def _know_difference(
+    sides: tuple[_Side, _Side], difference: ConfigDifference
+) -> _Known:
+    """What is known of any two configs: nothing predicted their gain."""
     before, after = sides
-    return {
-        'before': difference.before,
-        'after': difference.after,
-        'before_config': str(before.config),
-        'after_config': str(after.config),
-        'other_work': difference.other_work,
-        'untrained': difference.untrained,
-    }
+    return _Known(
+        before=difference.before,
+        after=difference.after,
+        before_config=str(before.config),
+        after_config=str(after.config),
+        other_work=difference.other_work,
+        untrained=difference.untrained,
+    )
 
 
 def _expect_difference(

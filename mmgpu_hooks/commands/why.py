@@ -68,7 +68,7 @@ def why(work_dir: Path | None, log: str | None, form: str) -> None:
     if work_dir is not None and log is None and is_log and _is_no_folder(work_dir):
         work_dir, log = None, str(work_dir)
     answer = _explain(work_dir, log)
-    print_answer(answer, form, _describe, lambda one: to_json(**asdict(one)))
+    print_answer(answer, form, _describe, lambda found: to_json(**asdict(found)))
 
 
 def _is_no_folder(path: Path) -> bool:
@@ -127,10 +127,11 @@ def _judge_run(files: RunFiles, console: _Console | None) -> Why:
     if files.evidence is None:
         return _name_run(judge_end(logs), files.run_folder, None)
     evidence = read_evidence(files.evidence)
-    others, left_out = read_other_ranks(files.other_ranks)
-    why = judge_end(logs, [Rank(one, read_host(one)) for one in (evidence, *others)])
+    others = read_other_ranks(files.other_ranks)
+    ranks = [Rank(rank, read_host(rank)) for rank in (evidence, *others.ranks)]
+    why = judge_end(logs, ranks)
     why = _name_run(why, files.run_folder, evidence.run.started_unix_s)
-    return replace(why, notes=tuple(left_out))
+    return replace(why, notes=tuple(others.notes))
 
 
 def _name_run(why: Why, folder: Path, started_unix_s: float | None) -> Why:
@@ -192,7 +193,7 @@ def _list_logs(
 
 def _find_any_log(folder: Path) -> Path | None:
     """A log in a folder that no training of MMEngine made."""
-    return max((one for one in folder.glob('*.log') if one.is_file()), default=None)
+    return max((log for log in folder.glob('*.log') if log.is_file()), default=None)
 
 
 def _read_console(name: str) -> _Console:

@@ -15,7 +15,7 @@ from mmgpu_hooks.config.loading import (
     LOADERS,
     PLAIN,
     FlatConfig,
-    Setting,
+    SettingValue,
 )
 from mmgpu_hooks.config.settings import (
     OF_LOADER,
@@ -25,14 +25,19 @@ from mmgpu_hooks.config.settings import (
 )
 
 _REFUSALS = (
-    *(ValueError, TypeError, AttributeError, AssertionError, RuntimeError),
-    *(OverflowError, OSError),
+    ValueError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    RuntimeError,
+    OverflowError,
+    OSError,
 )
 """What constructors raise of a value."""
 
 
 def find_refusal(
-    before: FlatConfig, after: FlatConfig, changes: Mapping[str, Setting]
+    before: FlatConfig, after: FlatConfig, changes: Mapping[str, SettingValue]
 ) -> str | None:
     """Says what PyTorch or MMEngine would refuse when the training starts.
 
@@ -65,11 +70,11 @@ def find_refusal(
     return None
 
 
-def _phrase(found: str, whose: str, error: str) -> str:
-    return f'expected settings that {whose}, found {found}; it says "{error}"'
+def _phrase(found: str, taker: str, error: str) -> str:
+    return f'expected settings that {taker}, found {found}; it says "{error}"'
 
 
-def _find_error_of_priority(value: Setting) -> str | None:
+def _find_error_of_priority(value: SettingValue) -> str | None:
     try:
         from mmengine.runner.priority import get_priority
     except ImportError:

@@ -11,7 +11,7 @@ from mmgpu_hooks.config.loading import (
     Container,
     FlatConfig,
     KeyPath,
-    Setting,
+    SettingValue,
     bare_name,
     list_differences,
 )
@@ -21,10 +21,18 @@ _MISSING = object()
 _LISTS = ('list', 'tuple')
 _HOOKS = ('default_hooks', 'custom_hooks')
 _NOT_TRAINED: tuple[KeyPath, ...] = (
-    *(('val_cfg',), ('val_dataloader',), ('val_evaluator',)),
-    *(('test_cfg',), ('test_dataloader',), ('test_evaluator',)),
-    *(('train_cfg', 'val_interval'), ('train_cfg', 'val_begin')),
-    *(('work_dir',), ('resume',), ('launcher',), ('visualizer', 'vis_backends')),
+    ('val_cfg',),
+    ('val_dataloader',),
+    ('val_evaluator',),
+    ('test_cfg',),
+    ('test_dataloader',),
+    ('test_evaluator',),
+    ('train_cfg', 'val_interval'),
+    ('train_cfg', 'val_begin'),
+    ('work_dir',),
+    ('resume',),
+    ('launcher',),
+    ('visualizer', 'vis_backends'),
     # MMEngine puts its CheckpointHook there
     ('default_hooks', 'checkpoint'),
 )
@@ -46,8 +54,8 @@ _WORK: dict[KeyPath, str] = {
 class ConfigDifference:
     """Differences of two configs, by dotted key; a key that one lacks is not in it."""
 
-    before: Mapping[str, Setting]
-    after: Mapping[str, Setting]
+    before: Mapping[str, SettingValue]
+    after: Mapping[str, SettingValue]
     """Containers and code are written as a string: ``[Resize, PackDetInputs]``."""
     untrained: tuple[str, ...]
     """Keys beside those, of which a short training without validation and saves shows
@@ -116,14 +124,14 @@ def _is_shown_by_items(path: KeyPath, before: FlatConfig, after: FlatConfig) -> 
     containers = [value for value in found if isinstance(value, Container)]
     if len(containers) < len(found):
         return False
-    kinds = [(container.kind, container.size) for container in containers]
-    if len(kinds) == 2:
+    if len(containers) == 2:
         # a list in the place of a tuple
-        return kinds[0][1] == kinds[1][1] and all(kind in _LISTS for kind, _ in kinds)
+        are_lists = all(container.kind in _LISTS for container in containers)
+        return are_lists and containers[0].size == containers[1].size
     holder = before if path in before else after
     count = len(path)
     has_items = any(len(key) > count and key[:count] == path for key in holder)
-    return kinds[0][0] == 'dict' and has_items
+    return containers[0].kind == 'dict' and has_items
 
 
 def _is_left_out(before: FlatConfig, after: FlatConfig, path: KeyPath) -> bool:
@@ -155,11 +163,11 @@ def _name_work(path: KeyPath) -> str | None:
     return next((name for name in names if name), None)
 
 
-def _phrase_all(config: FlatConfig, paths: list[KeyPath]) -> dict[str, Setting]:
+def _phrase_all(config: FlatConfig, paths: list[KeyPath]) -> dict[str, SettingValue]:
     return {'.'.join(path): _phrase(config, path) for path in paths if path in config}
 
 
-def _phrase(config: FlatConfig, path: KeyPath) -> Setting:
+def _phrase(config: FlatConfig, path: KeyPath) -> SettingValue:
     """A value as it is written in an answer."""
     value = config[path]
     if isinstance(value, Container):

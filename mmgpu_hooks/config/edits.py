@@ -11,13 +11,14 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from mmgpu_hooks.config.loading import KeyPath, Setting
+from mmgpu_hooks.config.loading import KeyPath, SettingValue
 from mmgpu_hooks.config.syntax import (
     Display,
     Entry,
     Module,
-    Place,
+    SettingPlace,
     is_literal,
     locate_setting,
     parse_chain,
@@ -25,8 +26,19 @@ from mmgpu_hooks.config.syntax import (
     parse_string,
 )
 
-Span = tuple[int, int, str]
-"""Start and stop of a piece of text, and what replaces it."""
+
+class Replacement(NamedTuple):
+    """A piece of a text, and what replaces it."""
+
+    start: int
+    stop: int
+    """Index behind its last letter."""
+    code: str
+
+    def apply(self, text: str) -> str:
+        """The text with the replacement."""
+        return text[: self.start] + self.code + text[self.stop :]
+
 
 INHERIT, UPDATE, REBIND = '{0} = dict({1})', '{0}.update({1})', '{0} = dict({0}, {1})'
 """Statements that set a key of a name. MMEngine merges the first over the base's; what
@@ -35,7 +47,7 @@ else stands for the same dict does not see the last."""
 HOOK_ROOTS = ('default_hooks', 'custom_hooks')
 """The names that hold hooks."""
 
-WIDTH = 79
+CONFIG_WIDTH = 79
 """Columns of a line in OpenMMLab's configs."""
 
 _LEADING_KEYS = (
@@ -60,7 +72,7 @@ _BREAK = re.compile(r'\r\n|\n|\r')
 class Edit:
     """An edit of the text."""
 
-    span: Span
+    replacement: Replacement
     note: str | None = None
     variable: str | None = None
     """The variable that is changed, as nothing else uses it."""
@@ -72,13 +84,13 @@ class Draft:
 
     text: str
     notes: list[str] = field(default_factory=list)
-    variables: dict[str, Setting] = field(default_factory=dict)
+    variables: dict[str, SettingValue] = field(default_factory=dict)
     """Those that were changed in place of a setting."""
 
 
 def edit_settings(
     text: str,
-    settings: Mapping[str, Setting],
+    settings: Mapping[str, SettingValue],
     form: str | None = None,
     original: Module | None = None,
 ) -> Draft:
@@ -105,8 +117,7 @@ def edit_settings(
                 )
             # the others are added to that statement
             form = None
-        start, stop, code = edit.span
-        draft.text = draft.text[:start] + code + draft.text[stop:]
+        draft.text = edit.replacement.apply(draft.text)
         if edit.note is not None:
             draft.notes.append(edit.note)
         if edit.variable is not None:
@@ -114,7 +125,7 @@ def edit_settings(
     return draft
 
 
-def _edit_where_spelled(module: Module, path: KeyPath, value: Setting) -> Edit:
+def _edit_where_spelled(module: Module, path: KeyPath, value: SettingValue) -> Edit:
     place = locate_setting(module, path)
     if place.kind == 'value':
         edit = _edit_variable(module, place, path, value)
@@ -129,41 +140,52 @@ def _edit_where_spelled(module: Module, path: KeyPath, value: Setting) -> Edit:
     return _append_statement(module, form, path, value)
 
 
-def _append_statement(module: Module, form: str, path: KeyPath, value: Setting) -> Edit:
+def _append_statement(
+    module: Module, form: str, path: KeyPath, value: SettingValue
+) -> Edit:
     """Adds a statement at the end, which has the last word."""
     statement = render_statement(form, path, value)
     return Edit(append(module.text, module.original.newline, statement))
 
 
 def _edit_variable(
-    module: Module, place: Place, path: KeyPath, value: Setting
+    module: Module, place: SettingPlace, path: KeyPath, value: SettingValue
 ) -> Edit | None:
     """Replaces the literal of a variable that nothing else uses."""
     if not isinstance(place.node, ast.Name):
         return None
     name = place.node.id
     # an edit before this one may have taken another use away
-    if [len(one.list_uses(name)) for one in (module.original, module)] != [2, 2]:
+    uses = [len(state.list_uses(name)) for state in (module.original, module)]
+    if uses != [2, 2]:
         return None
     note = (
         f'{".".join(path)} is the variable {name}, which nothing else in the file '
         'uses, so that was changed.'
     )
-    for one in module.body:
-        if not isinstance(one, ast.Assign) or not is_literal(one.value):
+    for statement in module.body:
+        if not isinstance(statement, ast.Assign) or not is_literal(statement.value):
             continue
-        if parse_chain(one.targets[0]) == (name,):
-            return Edit((*module.span(one.value), repr(value)), note, name)
+        if parse_chain(statement.targets[0]) == (name,):
+            return Edit(_replace(module, statement.value, value), note, name)
     return None
 
 
-def _edit_value(module: Module, place: Place, path: KeyPath, value: Setting) -> Edit:
+def _edit_value(
+    module: Module, place: SettingPlace, path: KeyPath, value: SettingValue
+) -> Edit:
     """Replaces a value, ``2`` or ``2 * n``, where it is used; variables stay."""
     note = None
     if not is_literal(place.node):
         was = ' '.join(module.code(place.node).split())
         note = f'{".".join(path)} was {was} and no longer follows it.'
-    return Edit((*module.span(place.node), repr(value)), note)
+    return Edit(_replace(module, place.node, value), note)
+
+
+def _replace(module: Module, node: ast.expr, value: SettingValue) -> Replacement:
+    """Replaces an expression by a literal."""
+    start, stop = module.span(node)
+    return Replacement(start, stop, repr(value))
 
 
 class Layout:
@@ -200,10 +222,10 @@ class Layout:
         gap = self._parse_gap(stop if comma is None else comma + 1)
         return Entry(entry.key, entry.value, stop, comma, gap)
 
-    def insert(self, place: int, code: str) -> Span:
+    def insert(self, place: int, code: str) -> Replacement:
         """Adds an entry before a slot, on a line of its own if others are."""
         if not self.slots:
-            return self.stop, self.stop, code
+            return Replacement(self.stop, self.stop, code)
         left = self.slots[place - 1]
         start, gap, comma = left.tail, left.gap, left.comma is not None
         if place == 0:
@@ -217,23 +239,26 @@ class Layout:
         if is_broken(style):
             own_line = _bare_gap(style)
             line, rest = split_gap(gap)
-            return start, stop, f'{ahead}{line}{own_line}{code}{behind}{rest}'
+            code = f'{ahead}{line}{own_line}{code}{behind}{rest}'
+            return Replacement(start, stop, code)
         before, after = style, gap
         if place == 0:
             before, after = self.lead, _bare_gap(self.slots[0].gap)
             after = ' ' if len(self.slots) == 1 else after
-        span = start, stop, f'{ahead}{before}{code}{behind}{after}'
-        if self._is_too_long(span):
+        one_line = f'{ahead}{before}{code}{behind}{after}'
+        replacement = Replacement(start, stop, one_line)
+        if self._is_too_long(replacement):
             # the line is broken behind the entry, or before it where it is the last
             margin = self.newline + ' ' * self._find_margin()
             before, after = (margin, after) if is_last else (before, margin)
-            span = start, stop, f'{ahead}{before}{code}{behind}{after}'
-        return span
+            broken = f'{ahead}{before}{code}{behind}{after}'
+            replacement = Replacement(start, stop, broken)
+        return replacement
 
-    def _is_too_long(self, span: Span) -> bool:
-        head = _BREAK.split(self.text[: span[0]])[-1]
-        tail = _BREAK.split(self.text[span[1] :])[0]
-        return len(head) + len(_BREAK.split(span[2] + tail)[0]) > WIDTH
+    def _is_too_long(self, replacement: Replacement) -> bool:
+        head = _BREAK.split(self.text[: replacement.start])[-1]
+        tail = _BREAK.split(self.text[replacement.stop :])[0]
+        return len(head) + len(_BREAK.split(replacement.code + tail)[0]) > CONFIG_WIDTH
 
     def _find_margin(self) -> int:
         """Returns the column at which the entries start."""
@@ -241,8 +266,8 @@ class Layout:
 
 
 def insert_entry(
-    module: Module, display: Display, rest: tuple[str, ...], value: Setting
-) -> Span:
+    module: Module, display: Display, rest: tuple[str, ...], value: SettingValue
+) -> Replacement:
     """Adds the entry that a display lacks.
 
     It goes behind the last of the short settings, or to the end where it is none of
@@ -252,17 +277,19 @@ def insert_entry(
     place = len(layout.slots)
     if rest[0] in _LEADING_KEYS:
         short = (None, *_LEADING_KEYS)
-        before = [i for i, one in enumerate(layout.slots, 1) if one.key in short]
+        before = [
+            number for number, slot in enumerate(layout.slots, 1) if slot.key in short
+        ]
         place = max(before, default=0)
     key = f'{rest[0]}='
     if isinstance(display, ast.Dict):
-        spelled = [module.code(one) for one in display.keys if parse_string(one)]
+        spelled = [module.code(name) for name in display.keys if parse_string(name)]
         quote = spelled[0][-1] if spelled else "'"
         key = f'{quote}{rest[0]}{quote}: '
     return layout.insert(place, key + render_value(rest[1:], value))
 
 
-def render_value(keys: tuple[str, ...], value: Setting) -> str:
+def render_value(keys: tuple[str, ...], value: SettingValue) -> str:
     """Renders a value below the keys of a dict."""
     code = repr(value)
     for key in reversed(keys):
@@ -270,7 +297,7 @@ def render_value(keys: tuple[str, ...], value: Setting) -> str:
     return code
 
 
-def render_statement(form: str, path: KeyPath, value: Setting) -> str:
+def render_statement(form: str, path: KeyPath, value: SettingValue) -> str:
     """Renders a statement that sets a key of a name."""
     if form == UPDATE and len(path) > 2 and path[0] not in HOOK_ROOTS:
         # what else the inner dict holds stays
@@ -280,11 +307,12 @@ def render_statement(form: str, path: KeyPath, value: Setting) -> str:
     return form.format(path[0], f'{path[1]}={code}')
 
 
-def append(text: str, newline: str, statement: str) -> Span:
+def append(text: str, newline: str, statement: str) -> Replacement:
     """Adds a statement at the end, after a blank line of its own."""
     ended = not text or text.endswith(('\n', '\r'))
     gap = '' if not text else newline if ended else newline + newline
-    return len(text), len(text), f'{gap}{statement}{newline if ended else ""}'
+    code = f'{gap}{statement}{newline if ended else ""}'
+    return Replacement(len(text), len(text), code)
 
 
 def is_broken(gap: str) -> bool:

@@ -13,6 +13,7 @@ import re
 import stat
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from mmgpu_hooks.config.loading import RefusedError
 from mmgpu_hooks.config.syntax import split_lines
@@ -49,11 +50,21 @@ def verify_source(path: Path) -> os.stat_result:
     return status
 
 
-def read_source(path: Path) -> tuple[bytes, os.stat_result]:
-    """Reads a Python config, whatever encoding it declares, as UTF-8 as MMEngine does.
+class SourceFile(NamedTuple):
+    """A config as it was read."""
 
-    Returns:
-        Its bytes, and the status of the file a symbolic link points to.
+    content: bytes
+    status: os.stat_result
+    """Of the file that a symbolic link points to."""
+
+    @property
+    def text(self) -> str:
+        """The content, which is UTF-8."""
+        return self.content.decode()
+
+
+def read_source(path: Path) -> SourceFile:
+    """Reads a Python config, whatever encoding it declares, as UTF-8 as MMEngine does.
 
     Raises:
         RefusedError: If it is no regular ``.py`` file, unreadable or not text.
@@ -66,7 +77,7 @@ def read_source(path: Path) -> tuple[bytes, os.stat_result]:
         found = 'other bytes; save it as UTF-8'
     if found is not None:
         raise _refuse_source(found)
-    return raw, status
+    return SourceFile(raw, status)
 
 
 def _refuse_source(found: str) -> RefusedError:
@@ -157,7 +168,7 @@ def locate_backup(real: Path, raw: bytes) -> Path:
 
 
 def write_config(
-    path: Path, original: tuple[bytes, os.stat_result], target: Path, content: bytes
+    path: Path, original: SourceFile, target: Path, content: bytes
 ) -> Path | None:
     """Writes the new content of a config.
 
@@ -174,12 +185,11 @@ def write_config(
         RefusedError: If the config is not what it was.
         OSError: If something cannot be written; then nothing has changed.
     """
-    raw, status = original
-    if path.read_bytes() != raw:
+    if path.read_bytes() != original.content:
         raise RefusedError(
             'expected the config to stay as it was, it changed meanwhile; run again'
         )
-    return replace_config(locate_real(path, target), content, status)
+    return replace_config(locate_real(path, target), content, original.status)
 
 
 def replace_config(

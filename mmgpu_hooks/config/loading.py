@@ -24,7 +24,7 @@ from mmgpu_hooks.schema.errors import UserError
 KeyPath = tuple[str, ...]
 """The keys that lead to a value, a top-level name first, list indices as digits."""
 
-Setting = Union[bool, int, float, str, None]
+SettingValue = Union[bool, int, float, str, None]
 """What a dataloader key may be set to."""
 
 FlatConfig = dict[KeyPath, object]
@@ -34,7 +34,7 @@ LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 _LOCK = threading.RLock()
 PLAIN = (bool, int, float, str, type(None))
-"""Types of a :data:`Setting`."""
+"""Types of a :data:`SettingValue`."""
 
 
 class Container(NamedTuple):
@@ -81,7 +81,7 @@ def import_mmengine() -> None:
 def read_config(
     path: Path,
     contents: Mapping[Path, bytes] | None = None,
-    changes: Mapping[str, Setting] | None = None,
+    changes: Mapping[str, SettingValue] | None = None,
 ) -> FlatConfig:
     """Loads a config, bases merged, and flattens it.
 
@@ -107,7 +107,7 @@ def read_config(
 def load_config(
     path: Path,
     contents: Mapping[Path, bytes] | None = None,
-    changes: Mapping[str, Setting] | None = None,
+    changes: Mapping[str, SettingValue] | None = None,
     opened: list[Path] | None = None,
 ) -> dict[str, Any]:
     """Loads a config as :func:`read_config` does; its values stay nested.
@@ -265,7 +265,7 @@ def bare_name(kind: object) -> str:
     return str(name).rpartition('.')[2]
 
 
-def is_held(config: FlatConfig, dotted: str, value: Setting) -> bool:
+def is_held(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
     """Says whether a loaded config has a setting already, type included."""
     path = tuple(dotted.split('.'))
     return path in config and is_same(config[path], value)
@@ -274,7 +274,7 @@ def is_held(config: FlatConfig, dotted: str, value: Setting) -> bool:
 def check_edit(
     before: FlatConfig,
     after: FlatConfig,
-    settings: Mapping[str, Setting],
+    settings: Mapping[str, SettingValue],
     others: Iterable[str] = (),
 ) -> str | None:
     """Compares two loaded configs.
@@ -303,7 +303,7 @@ def check_edit(
     changed = [
         path
         for path in list_differences(before, after)
-        if path not in fresh and not any(path[: len(one)] == one for one in asked)
+        if path not in fresh and not any(path[: len(key)] == key for key in asked)
     ]
     if changed:
         return (

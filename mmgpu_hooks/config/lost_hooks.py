@@ -70,7 +70,7 @@ def _list_own_files(path: Path, opened: Iterable[Path]) -> list[Path]:
 
 
 def _compare_with_bases(config: Path, opened: Sequence[Path]) -> list[LostHook]:
-    text = read_source(config)[0].decode()
+    text = read_source(config).text
     if _KEY not in text:
         return []
     module = Module(text)

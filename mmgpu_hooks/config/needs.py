@@ -81,8 +81,9 @@ def read_open_files_limit(config: Mapping[str, Any]) -> int:
     """The soft limit on open files that MMEngine raises a lower one to."""
     environment = config.get('env_cfg')
     limit = environment.get('resource_limit') if isinstance(environment, dict) else None
-    is_limit = isinstance(limit, int) and 0 < limit < 2**63
-    return int(limit) if is_limit else MMENGINE_OPEN_FILES
+    if isinstance(limit, int) and 0 < limit < 2**63:
+        return limit
+    return MMENGINE_OPEN_FILES
 
 
 def find_unregistered(config: Mapping[str, Any], place: KeyPath) -> bool:

@@ -18,7 +18,7 @@ from mmgpu_hooks.config.loading import (
     KeyPath,
     LoadError,
     RefusedError,
-    Setting,
+    SettingValue,
     is_held,
     read_config,
 )
@@ -39,7 +39,7 @@ _ALIKE = 0.8
 class Override:
     """A config with settings changed in memory."""
 
-    changes: Mapping[str, Setting]
+    changes: Mapping[str, SettingValue]
     """Settings by dotted key: those asked for and what they entail, without what holds
     already."""
     config: FlatConfig
@@ -49,7 +49,7 @@ class Override:
 
 
 def override_settings(
-    path: Path, before: FlatConfig, wanted: Mapping[str, Setting]
+    path: Path, before: FlatConfig, wanted: Mapping[str, SettingValue]
 ) -> Override:
     """Checks settings against a config, and has MMEngine merge them.
 
@@ -86,7 +86,7 @@ def override_settings(
     return Override(changes, after, tuple(unknown))
 
 
-def _is_known(config: FlatConfig, dotted: str, value: Setting) -> bool:
+def _is_known(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
     """False for a key that the config does not have, but may have.
 
     Raises:

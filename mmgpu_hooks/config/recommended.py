@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from mmgpu_hooks.config.files import read_source
 from mmgpu_hooks.config.loading import (
     FlatConfig,
     LoadError,
     RefusedError,
-    Setting,
+    SettingValue,
     list_differences,
     read_config,
 )
@@ -40,19 +41,25 @@ _WITH_WORK_DIR = """\
 """
 
 
+class Applied(NamedTuple):
+    """A rewrite by a recommendation."""
+
+    outcome: RewriteOutcome
+    recommendation: Recommendation
+    """What of the recommendation is in it."""
+    notes: tuple[str, ...] = ()
+    """What was left out, a sentence each."""
+
+
 def apply_recommended(
     found: Recommendation,
-    rewrite: Callable[[Mapping[str, Setting]], RewriteOutcome],
-) -> tuple[RewriteOutcome, Recommendation, list[str]]:
+    rewrite: Callable[[Mapping[str, SettingValue]], RewriteOutcome],
+) -> Applied:
     """Rewrite a config as recommended, or as much of that as it can take.
 
     Args:
         found: What is recommended; at least one change.
         rewrite: Rewrites the config with the settings given to it.
-
-    Returns:
-        The rewrite; what of the recommendation is in it; what was left out, a
-        sentence each.
     """
     settings = {change.key: change.new for change in found.changes}
     outcome, notes = rewrite(settings), list[str]()
@@ -67,12 +74,12 @@ def apply_recommended(
             named = ' and '.join(key.rstrip('.') for key in keys)
             notes.append(f'{named} was left out. {outcome.reason}.')
             outcome = again
-    return outcome, found, notes
+    return Applied(outcome, found, tuple(notes))
 
 
 def write_beside_run(
     found: Recommendation, config_path: str | None, files: RunFiles
-) -> tuple[RewriteOutcome, Recommendation]:
+) -> Applied:
     """Write the recommended config into the folder of the run it was made of.
 
     It trains what the run trained: a child of the user's config where that is what
@@ -82,9 +89,6 @@ def write_beside_run(
         found: What is recommended; at least one change.
         config_path: Of the user's config, absolute.
         files: Of the run.
-
-    Returns:
-        The rewrite, and what of the recommendation is in it.
     """
     copy = files.config_copy
     config = config_path if config_path and os.path.isfile(config_path) else None
@@ -93,19 +97,19 @@ def write_beside_run(
     reason: str | None = None
     if copy is None:
         reason = "expected a copy of the config in the run's folder, found none"
-        return RewriteOutcome('refused', target, reason=reason), found
+        return Applied(RewriteOutcome('refused', target, reason=reason), found)
     try:
         for text, loaded in _list_texts(config, copy, target):
             rewrite = partial(write_variant, text, loaded, target)
-            outcome, kept, _ = apply_recommended(found, rewrite)
-            if outcome.status != 'refused':
-                return outcome, kept
-        reason = outcome.reason
+            applied = apply_recommended(found, rewrite)
+            if applied.outcome.status != 'refused':
+                return applied
+        reason = applied.outcome.reason
     except LoadError as error:
         reason = f"the run's copy of the config does not load ({error})"
     except (RefusedError, OSError) as error:
         reason = f"the run's copy of the config cannot be read ({error})"
-    return RewriteOutcome('refused', target, reason=reason), found
+    return Applied(RewriteOutcome('refused', target, reason=reason), found)
 
 
 def _list_texts(
@@ -119,7 +123,7 @@ def _list_texts(
         RefusedError: If the run's copy is no config.
         LoadError: If MMEngine cannot load it.
     """
-    whole = read_source(copy)[0].decode()
+    whole = read_source(copy).text
     trained = read_config(copy)
     child = None if config is None else _inherit(config, target)
     if child is not None and _trains_the_same(child[1], trained):
@@ -134,7 +138,7 @@ def _inherit(config: str, target: Path) -> tuple[str, FlatConfig] | None:
     try:
         if _lies_in_run_folder(Path(config)):
             # that run may be deleted: this one inherits what its config did
-            text = read_source(Path(config))[0].decode()
+            text = read_source(Path(config)).text
             if not Module(text).is_bound('_base_'):
                 return None
         return text, read_config(target, {target: text.encode()})
@@ -148,7 +152,9 @@ def _lies_in_run_folder(config: Path) -> bool:
 
 
 def _trains_the_same(loaded: FlatConfig, trained: FlatConfig) -> bool:
-    ignored = {*_OF_START, *(_OF_RESUMING if trained.get(('resume',)) else ())}
+    ignored = set(_OF_START)
+    if trained.get(('resume',)):
+        ignored.update(_OF_RESUMING)
     differing = list_differences(loaded, trained)
     return all(path and path[0] in ignored for path in differing)
 
@@ -173,7 +179,7 @@ def _start_anew(
         trained: The same, as loaded.
         own: The user's config, if it can be loaded.
     """
-    wanted: dict[str, Setting] = {}
+    wanted: dict[str, SettingValue] = {}
     comment = ''
     if trained.get(('resume',)):
         weights = _find_first_weights(own)

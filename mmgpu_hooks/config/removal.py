@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from mmgpu_hooks.config.edits import Layout, Span, append, is_broken, split_gap
+from mmgpu_hooks.config.edits import Layout, Replacement, append, is_broken, split_gap
 from mmgpu_hooks.config.loading import Container, FlatConfig, KeyPath
 from mmgpu_hooks.config.settings import is_our_hook
 from mmgpu_hooks.config.syntax import (
@@ -36,7 +36,7 @@ class _Spelled:
     display: Display | ast.List | None = None
     index: int = 0
 
-    def remove(self, module: Module) -> Span | None:
+    def remove(self, module: Module) -> Replacement | None:
         """Renders the removal, ``None`` where it is not understood."""
         if self.display is None:
             return _remove_statement(module, self.statement)
@@ -72,10 +72,10 @@ def remove_hooks(text: str, config: FlatConfig, places: Iterable[KeyPath]) -> st
         for _ in range(_MOST):
             module = Module(text)
             found = _locate(module, config, place)
-            span = None if found is None else found.remove(module)
-            if span is None:
+            removal = None if found is None else found.remove(module)
+            if removal is None:
                 break
-            text = text[: span[0]] + span[2] + text[span[1] :]
+            text = removal.apply(text)
             if place[0] == 'custom_hooks':
                 break
     return text
@@ -91,8 +91,7 @@ def append_pops(text: str, form: str, places: Iterable[KeyPath]) -> str:
     """
     module = Module(text)
     calls = [f'{form.format(root)}.pop({key!r})' for root, key in places]
-    start, stop, code = append(text, module.newline, module.newline.join(calls))
-    return text[:start] + code + text[stop:]
+    return append(text, module.newline, module.newline.join(calls)).apply(text)
 
 
 def remove_from_config(config: FlatConfig, places: Iterable[KeyPath]) -> FlatConfig:
@@ -109,7 +108,7 @@ def remove_from_config(config: FlatConfig, places: Iterable[KeyPath]) -> FlatCon
             found[path] = Container(value.kind, value.size - len(listed))
         else:
             index = int(path[1])
-            index -= sum(one < index for one in listed)
+            index -= sum(ours < index for ours in listed)
             key = (path[0], str(index), *path[2:])
             found[key] = value
     return found
@@ -158,7 +157,7 @@ def _locate_in_list(module: Module, index: int, size: int) -> _Spelled | None:
         for node in ast.walk(value):
             if not isinstance(node, ast.List):
                 continue
-            ours = [at for at, one in enumerate(node.elts) if _is_ours(one)]
+            ours = [at for at, item in enumerate(node.elts) if _is_ours(item)]
             if not ours and node is value and len(node.elts) == size:
                 # a variable, perhaps; the proof is the judge
                 ours = [index]
@@ -184,10 +183,14 @@ def _is_ours(node: ast.expr) -> bool:
     if not isinstance(node, (ast.Call, ast.Dict)) or not is_display(node):
         return False
     types = [entry.value for entry in parse_entries(node) if entry.key == 'type']
-    return any(is_our_hook(parse_string(one) or parse_chain(one)[-1]) for one in types)
+    return any(
+        is_our_hook(parse_string(name) or parse_chain(name)[-1]) for name in types
+    )
 
 
-def _remove_entry(module: Module, display: Display | ast.List, index: int) -> Span:
+def _remove_entry(
+    module: Module, display: Display | ast.List, index: int
+) -> Replacement:
     layout = Layout(module, display)
     slot = layout.slots[index]
     ahead = layout.slots[index - 1] if index else None
@@ -196,10 +199,10 @@ def _remove_entry(module: Module, display: Display | ast.List, index: int) -> Sp
     stop = slot.tail + len(slot.gap)
     rest = split_gap(slot.gap)[1]
     if len(layout.slots) == 1 and '#' not in lead + rest:
-        return layout.start, layout.stop, ''
+        return Replacement(layout.start, layout.stop, '')
     if ahead is None and not is_broken(lead):
         # what follows takes its place behind the bracket
-        return start, stop, lead + (rest if '#' in rest else '')
+        return Replacement(start, stop, lead + (rest if '#' in rest else ''))
     own_line = lead
     if is_broken(lead):
         own_line = lead[max(lead.rfind('\n'), lead.rfind('\r')) :]
@@ -211,14 +214,13 @@ def _remove_entry(module: Module, display: Display | ast.List, index: int) -> Sp
         kept = lead
     if ahead is not None and ahead.comma is not None and slot.comma is None:
         start = ahead.comma
-    return start, stop, kept + rest
+    return Replacement(start, stop, kept + rest)
 
 
-def _remove_statement(module: Module, statement: ast.stmt) -> Span | None:
+def _remove_statement(module: Module, statement: ast.stmt) -> Replacement | None:
     first, last = statement.lineno - 1, statement.end_lineno
     assert last is not None
-    start, _ = module.span(statement)
-    _, end = module.span(statement)
+    start, end = module.span(statement)
     begin, stop = module.offset(first + 1, 0), sum(map(len, module.lines[:last]))
     behind = module.text[end:stop].strip()
     if start != begin or (behind and not behind.startswith('#')):
@@ -229,4 +231,4 @@ def _remove_statement(module: Module, statement: ast.stmt) -> Span | None:
         if not module.lines[last - 1].endswith(('\n', '\r')):
             # the text before it ended without one, too
             begin -= len(module.newline) if begin else 0
-    return begin, stop, ''
+    return Replacement(begin, stop, '')

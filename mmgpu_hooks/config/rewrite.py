@@ -6,7 +6,6 @@ or not at all.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from typing import Final, Literal, Optional
 from mmgpu_hooks.config.accepted import find_refusal
 from mmgpu_hooks.config.edits import INHERIT, REBIND, edit_settings
 from mmgpu_hooks.config.files import (
+    SourceFile,
     locate_real,
     locate_target,
     read_source,
@@ -31,7 +31,7 @@ from mmgpu_hooks.config.loading import (
     KeyPath,
     LoadError,
     RefusedError,
-    Setting,
+    SettingValue,
     check_edit,
     import_mmengine,
     is_held,
@@ -51,7 +51,7 @@ from mmgpu_hooks.config.settings import (
     enabling_settings,
     find_hooks,
     parse_settings,
-    render_options,
+    render_cfg_options,
     verify_changes,
 )
 from mmgpu_hooks.config.syntax import Module
@@ -95,7 +95,7 @@ class RewriteOutcome:
     backup: Path | None = None
     """The copy kept of what was overwritten, when that had other content."""
 
-    changes: Mapping[str, Setting] = field(default_factory=dict)
+    changes: Mapping[str, SettingValue] = field(default_factory=dict)
     """What the edit sets, by dotted key: what was asked and what that entails."""
 
     notes: tuple[str, ...] = ()
@@ -106,24 +106,21 @@ class RewriteOutcome:
     shell; ``None`` where nothing changes."""
 
     proven: bool = False
-    """Whether MMEngine loaded the result and only the changes differed."""
+    """True if MMEngine loaded the result and only the changes differed."""
 
 
 _HOOKS = ('default_hooks',)
 
-_Choose = Callable[[FlatConfig], Mapping[str, Setting]]
+_Choose = Callable[[FlatConfig], Mapping[str, SettingValue]]
 """What to set in the loaded config."""
 
-_Original = tuple[bytes, os.stat_result]
-"""Bytes and status of a config as it was read."""
-
-_Write = Callable[[_Original, bytes], Optional[Path]]
+_Write = Callable[[SourceFile, bytes], Optional[Path]]
 """Writes the new bytes of a config; returns the backup, if there is one."""
 
 
 def rewrite_config(
     source: Path,
-    settings: Mapping[str, Setting],
+    settings: Mapping[str, SettingValue],
     *,
     output: Path | None = None,
     in_place: bool = False,
@@ -166,7 +163,7 @@ def rewrite_config(
 
 
 def write_variant(
-    text: str, loaded: FlatConfig, output: Path, settings: Mapping[str, Setting]
+    text: str, loaded: FlatConfig, output: Path, settings: Mapping[str, SettingValue]
 ) -> RewriteOutcome:
     """Writes a config with other settings than a text has, proven by loading it there.
 
@@ -236,7 +233,7 @@ def _edit_and_write(
     folder = locate_real(source, target).parent
     with hold_folder(folder) as unheld:
 
-        def write(original: _Original, content: bytes) -> Path | None:
+        def write(original: SourceFile, content: bytes) -> Path | None:
             if unheld is None:
                 remove_leftovers(folder)
             return write_config(source, original, target, content)
@@ -252,7 +249,7 @@ def _edit_and_write(
 
 
 def _edit_text(
-    text: str, loaded: FlatConfig, output: Path, settings: Mapping[str, Setting]
+    text: str, loaded: FlatConfig, output: Path, settings: Mapping[str, SettingValue]
 ) -> RewriteOutcome:
     """Edits a text that is in no file, and writes the result."""
     import_mmengine()
@@ -286,7 +283,7 @@ def _prove(
 ) -> RewriteOutcome:
     """Reads the config, proves the edit and has it written, if at all."""
     original = read_source(source)
-    text = original[0].decode()
+    text = original.text
     job = _Job(source, target, Module(text), text)
     edit(job)
     if job.text == text:
@@ -306,6 +303,11 @@ def _prove(
     )
 
 
+def _root(dotted: str) -> str:
+    """The name before the first dot."""
+    return dotted.partition('.')[0]
+
+
 class _NotOnlyError(RefusedError):
     """The edit is sound, but the loaded config shows more or less than was asked."""
 
@@ -322,8 +324,8 @@ class _Job:
 
     loaded: FlatConfig | None = None
     """The source as MMEngine loads it. By default it is loaded first."""
-    changes: dict[str, Setting] = field(default_factory=dict)
-    done: dict[str, Setting] = field(default_factory=dict)
+    changes: dict[str, SettingValue] = field(default_factory=dict)
+    done: dict[str, SettingValue] = field(default_factory=dict)
     """The changes so far, and the variables that were changed in their place."""
     notes: list[str] = field(default_factory=list)
     cfg_options: str | None = None
@@ -352,7 +354,7 @@ class _Job:
         reason = find_refusal(before, after, self.changes)
         if reason is not None:
             raise RefusedError(f'{reason}; choose another value')
-        self.cfg_options = render_options(self.changes)
+        self.cfg_options = render_cfg_options(self.changes)
         self.notes += describe_recipe(before, self.changes)
 
     def disable(self) -> None:
@@ -381,7 +383,8 @@ class _Job:
         imports = [
             value for path, value in before.items() if path[:1] == ('custom_imports',)
         ]
-        if any(str(one).partition('.')[0] == 'mmgpu_hooks' for one in imports):
+        is_imported = any(_root(str(name)) == 'mmgpu_hooks' for name in imports)
+        if is_imported:
             self.notes.append(
                 'custom_imports still names mmgpu_hooks: take that out before you '
                 'uninstall the package.'
@@ -429,7 +432,7 @@ class _Job:
             return read_config(self.source)
         except LoadError as error:
             missing = getattr(error.__cause__, 'name', None) or ''
-            if missing.partition('.')[0] == 'mmengine':
+            if _root(missing) == 'mmengine':
                 raise RefusedError(
                     'expected MMEngine, which proves a rewrite by loading it, found '
                     'none here; install it (`pip install mmengine`), or run where the '
@@ -440,18 +443,20 @@ class _Job:
                 'mend it, or run where MMEngine and its bases are'
             ) from error
 
-    def _group(self) -> list[dict[str, Setting]]:
+    def _group(self) -> list[dict[str, SettingValue]]:
         """Groups the changes by top-level name."""
-        groups: dict[str, dict[str, Setting]] = {}
+        groups: dict[str, dict[str, SettingValue]] = {}
         for dotted, value in self.changes.items():
-            groups.setdefault(dotted.partition('.')[0], {})[dotted] = value
+            groups.setdefault(_root(dotted), {})[dotted] = value
         # `test_dataloader = val_dataloader` follows where both are asked for alike
         order = sorted(groups, key=lambda root: root == 'test_dataloader')
         return [groups[root] for root in order]
 
-    def _edit(self, before: FlatConfig, group: Mapping[str, Setting]) -> FlatConfig:
+    def _edit(
+        self, before: FlatConfig, group: Mapping[str, SettingValue]
+    ) -> FlatConfig:
         """Edits one top-level name where it is spelled, or else at the end."""
-        root = next(iter(group)).partition('.')[0]
+        root = _root(next(iter(group)))
         try:
             return self._try(before, group, None)
         except _NotOnlyError as first:
@@ -465,7 +470,7 @@ class _Job:
                 raise first from None
 
     def _try(
-        self, before: FlatConfig, group: Mapping[str, Setting], form: str | None
+        self, before: FlatConfig, group: Mapping[str, SettingValue], form: str | None
     ) -> FlatConfig:
         draft = edit_settings(self.text, group, form, self.original)
         after = self._load(draft.text)

@@ -17,7 +17,7 @@ from mmgpu_hooks.config.loading import (
     FlatConfig,
     KeyPath,
     RefusedError,
-    Setting,
+    SettingValue,
 )
 from mmgpu_hooks.schema.judged import THREADS_KEY
 
@@ -42,7 +42,7 @@ _LEAST = {
 }
 """Settings that are whole numbers, and their least; with 0 as that, never None."""
 _FLAGS = ('persistent_workers', 'pin_memory')
-OF_WORKERS: dict[str, Setting] = {
+OF_WORKERS: dict[str, SettingValue] = {
     'persistent_workers': False,
     'prefetch_factor': None,
     'multiprocessing_context': None,
@@ -53,28 +53,64 @@ OF_WORKERS: dict[str, Setting] = {
 _OF_BATCHES = ('drop_last', 'num_batch_per_epoch', 'batch_sampler')
 """Keys of a loader that need batches of a known size."""
 _OBJECTS = (
-    *('dataset', 'sampler', 'batch_sampler'),
-    *('collate_fn', 'worker_init_fn', 'generator'),
+    'dataset',
+    'sampler',
+    'batch_sampler',
+    'collate_fn',
+    'worker_init_fn',
+    'generator',
 )
 """Keys of a loader from which MMEngine builds something: no plain value will do."""
 
 OF_MMENGINE = ('num_batch_per_epoch',)
 """Keys of a loader that MMEngine takes out before PyTorch sees them."""
 OF_LOADER: tuple[str, ...] = (
-    *('num_workers', 'batch_size', 'pin_memory', *OF_WORKERS),
-    *('pin_memory_device', 'drop_last', 'shuffle', 'in_order', *OF_MMENGINE),
+    'num_workers',
+    'batch_size',
+    'pin_memory',
+    *OF_WORKERS,
+    'pin_memory_device',
+    'drop_last',
+    'shuffle',
+    'in_order',
+    *OF_MMENGINE,
 )
 """The arguments of PyTorch's DataLoader, and MMEngine's."""
 OF_OUR_HOOK: tuple[str, ...] = ('type', 'priority', *ARGUMENTS)
 OF_RUNNER: tuple[str, ...] = (
-    *('model', 'train_dataloader', 'val_dataloader', 'test_dataloader'),
-    *('train_cfg', 'val_cfg', 'test_cfg', 'val_evaluator', 'test_evaluator'),
-    *('optim_wrapper', 'param_scheduler', 'auto_scale_lr', 'data_preprocessor'),
-    *('default_hooks', 'custom_hooks', 'env_cfg', 'randomness', 'default_scope'),
-    *('load_from', 'resume', 'launcher', 'work_dir', 'experiment_name'),
-    *('log_processor', 'log_level', 'visualizer', 'runner_type', 'strategy'),
+    'model',
+    'train_dataloader',
+    'val_dataloader',
+    'test_dataloader',
+    'train_cfg',
+    'val_cfg',
+    'test_cfg',
+    'val_evaluator',
+    'test_evaluator',
+    'optim_wrapper',
+    'param_scheduler',
+    'auto_scale_lr',
+    'data_preprocessor',
+    'default_hooks',
+    'custom_hooks',
+    'env_cfg',
+    'randomness',
+    'default_scope',
+    'load_from',
+    'resume',
+    'launcher',
+    'work_dir',
+    'experiment_name',
+    'log_processor',
+    'log_level',
+    'visualizer',
+    'runner_type',
+    'strategy',
     # read from the whole config
-    *('custom_imports', 'compile', 'sync_bn', 'model_wrapper_cfg'),
+    'custom_imports',
+    'compile',
+    'sync_bn',
+    'model_wrapper_cfg',
     'find_unused_parameters',
 )
 """Top-level names that MMEngine's Runner or FlexibleRunner reads. Others are variables
@@ -99,7 +135,7 @@ def find_hooks(config: FlatConfig) -> list[KeyPath]:
     ]
 
 
-def parse_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+def parse_settings(settings: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
     """Checks keys and values of the settings asked for.
 
     Raises:
@@ -152,7 +188,7 @@ def is_rewritable(config: FlatConfig, dotted: str) -> bool:
     return path[0] not in HOOK_ROOTS or kind is None or is_our_hook(kind)
 
 
-def _refuse_impossible(dotted: str, value: Setting) -> None:
+def _refuse_impossible(dotted: str, value: SettingValue) -> None:
     """Refuses what our hook, PyTorch or OpenCV certainly refuses."""
     root, _, key = dotted.partition('.')
     key = key.rpartition('.')[2]
@@ -180,7 +216,7 @@ def is_checked(dotted: str) -> bool:
     return dotted.rpartition('.')[2] in (*_LEAST, *_FLAGS)
 
 
-def parse_assignments(assignments: Iterable[str]) -> dict[str, Setting]:
+def parse_assignments(assignments: Iterable[str]) -> dict[str, SettingValue]:
     """Reads ``key=value`` as ``tools/train.py --cfg-options`` does.
 
     Args:
@@ -189,7 +225,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Setting]:
     Raises:
         RefusedError: If one is no assignment, or a key is given twice.
     """
-    found: dict[str, Setting] = {}
+    found: dict[str, SettingValue] = {}
     for text in assignments:
         key, equal, value = text.partition('=')
         if not equal:
@@ -203,11 +239,11 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Setting]:
     return found
 
 
-def _parse_value(text: str) -> Setting:
+def _parse_value(text: str) -> SettingValue:
     if text.lower() in ('true', 'false'):
         return text.lower() == 'true'
     try:
-        value: Setting = ast.literal_eval(text)
+        value: SettingValue = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         if text.endswith(')'):
             raise RefusedError(
@@ -217,15 +253,15 @@ def _parse_value(text: str) -> Setting:
     return value
 
 
-def render_options(changes: Mapping[str, Setting]) -> str | None:
+def render_cfg_options(changes: Mapping[str, SettingValue]) -> str | None:
     """The argument of ``tools/train.py`` that changes the same, quoted for a shell."""
     words = [shlex.quote(f'{dotted}={value}') for dotted, value in changes.items()]
     return f'--cfg-options {" ".join(words)}' if words else None
 
 
 def complete_settings(
-    before: FlatConfig, wanted: Mapping[str, Setting]
-) -> dict[str, Setting]:
+    before: FlatConfig, wanted: Mapping[str, SettingValue]
+) -> dict[str, SettingValue]:
     """Adds what ``num_workers=0`` entails: nothing that only workers can have.
 
     Args:
@@ -256,7 +292,7 @@ def complete_settings(
 
 
 def _refuse_unbatched(
-    before: FlatConfig, wanted: Mapping[str, Setting], loader: str
+    before: FlatConfig, wanted: Mapping[str, SettingValue], loader: str
 ) -> None:
     """Refuses ``batch_size=None``, which forms no batches, beside what needs them.
 
@@ -281,7 +317,7 @@ def _refuse_unbatched(
         )
 
 
-def verify_changes(config: FlatConfig, changes: Mapping[str, Setting]) -> None:
+def verify_changes(config: FlatConfig, changes: Mapping[str, SettingValue]) -> None:
     """Refuses what the loaded config has no place for.
 
     Args:
@@ -324,7 +360,7 @@ def _verify_known(held: Collection[KeyPath], path: KeyPath) -> None:
         )
 
 
-def _refuse_plain(config: FlatConfig, path: KeyPath, value: Setting) -> None:
+def _refuse_plain(config: FlatConfig, path: KeyPath, value: SettingValue) -> None:
     """Refuses a plain value for an object, but for another class of loader."""
     if (path[0], 'type') not in config:
         raise RefusedError(
@@ -345,7 +381,7 @@ def _verify_dict(config: FlatConfig, name: str) -> None:
         )
 
 
-def _verify_hook(config: FlatConfig, path: KeyPath, value: Setting) -> None:
+def _verify_hook(config: FlatConfig, path: KeyPath, value: SettingValue) -> None:
     # only our hook's own place may be filled, and only where it is free
     if path == (*_PLACE, 'type') and value == HOOK_TYPE and _PLACE not in config:
         return
@@ -363,7 +399,7 @@ def _verify_hook(config: FlatConfig, path: KeyPath, value: Setting) -> None:
 
 
 def describe_recipe(
-    config: FlatConfig, changes: Mapping[str, Setting]
+    config: FlatConfig, changes: Mapping[str, SettingValue]
 ) -> Iterator[str]:
     """Says what another batch size means for the learning rate and the length.
 
@@ -435,7 +471,7 @@ def _find_iteration_schedulers(config: FlatConfig) -> Iterator[str]:
             yield f'{name}, end={end}' if isinstance(end, int) else f'{name}'
 
 
-def enabling_settings(before: FlatConfig) -> dict[str, Setting]:
+def enabling_settings(before: FlatConfig) -> dict[str, SettingValue]:
     """Returns what adds the hook: nothing where it is on already.
 
     It goes into ``default_hooks``, which MMEngine merges with the base's; a

@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Union
+from typing import Any, Literal, NamedTuple, Union
 
 from mmgpu_hooks.config.loading import KeyPath, RefusedError
 
@@ -44,7 +44,7 @@ class Module:
                 f'expected valid Python, found a syntax error ({said}); mend it first',
                 getattr(error, 'lineno', None),
             ) from error
-        self.body = [one for one in body if not is_read_base(one)]
+        self.body = [statement for statement in body if not is_read_base(statement)]
         """Statements; what is imported in ``with read_base():`` is inherited."""
         self.text = text
         self.original = original or self
@@ -83,7 +83,7 @@ class Module:
         ]
 
     def is_bound(self, name: str) -> bool:
-        """Whether the file gives a name a value, and not its bases alone."""
+        """True if the file gives a name a value, and not its bases alone."""
         return any(isinstance(use.ctx, ast.Store) for use in self.list_uses(name))
 
 
@@ -168,11 +168,11 @@ def parse_entries(display: Display | ast.List) -> list[Entry]:
         return [Entry(parse_string(key), value) for key, value in pairs]
     found = [Entry(None, value) for value in display.args]
     found += [Entry(item.arg, item.value) for item in display.keywords]
-    return sorted(found, key=lambda one: (one.value.lineno, one.value.col_offset))
+    return sorted(found, key=lambda entry: (entry.value.lineno, entry.value.col_offset))
 
 
 @dataclass(frozen=True)
-class Place:
+class SettingPlace:
     """Where a setting is spelled, or where it is best added."""
 
     kind: Literal['value', 'missing', 'nowhere']
@@ -189,17 +189,17 @@ class Place:
     """In which all of it is."""
 
 
-_NOWHERE = Place('nowhere')
+_NOWHERE = SettingPlace('nowhere')
 
 
-def locate_setting(module: Module, path: KeyPath) -> Place:
+def locate_setting(module: Module, path: KeyPath) -> SettingPlace:
     """Finds the place of one setting.
 
     Args:
         module: The parsed config.
         path: The top-level name, such as ``train_dataloader``, and the keys below it.
     """
-    space: Place | None = None
+    space: SettingPlace | None = None
     for statement in reversed(module.body):
         # most statements do not name it, and walking them would take long
         if path[0] not in module.code(statement):
@@ -216,37 +216,46 @@ def locate_setting(module: Module, path: KeyPath) -> Place:
     return space or _NOWHERE
 
 
-def _locate_in(statement: ast.stmt, path: KeyPath) -> Place | None:
+def _locate_in(statement: ast.stmt, path: KeyPath) -> SettingPlace | None:
     """The place of a setting in one statement; ``None`` if that does not set it."""
-    targets, node = _parse_write(statement)
-    if node is None or len(targets) != 1:
-        parts: Sequence[ast.AST] = targets or [statement]
-        names = (one for part in parts for one in ast.walk(part))
-        is_named = any(parse_chain(one)[-1:] == path[:1] for one in names)
+    write = _parse_write(statement)
+    if write.value is None or len(write.targets) != 1:
+        parts: Sequence[ast.AST] = write.targets or [statement]
+        nodes = (node for part in parts for node in ast.walk(part))
+        is_named = any(parse_chain(node)[-1:] == path[:1] for node in nodes)
         return _NOWHERE if is_named else None
-    keys = parse_chain(targets[0])
+    keys = parse_chain(write.targets[0])
     keys = keys[1:] if keys[0] == '_base_' else keys
     if keys != path[: len(keys)]:
         return None
-    return _descend(Place('value', node, path[len(keys) :], statement=statement))
+    rest = path[len(keys) :]
+    return _descend(SettingPlace('value', write.value, rest, statement=statement))
 
 
-def _parse_write(statement: ast.stmt) -> tuple[list[ast.expr], ast.expr | None]:
-    """What is set, and to what: by ``x = y`` or ``x.update(y)``."""
+class _Assignment(NamedTuple):
+    """What a statement sets, and to what."""
+
+    targets: list[ast.expr]
+    """Empty where it sets nothing."""
+    value: ast.expr | None
+
+
+def _parse_write(statement: ast.stmt) -> _Assignment:
+    """Parse ``x = y`` or ``x.update(y)``."""
     if isinstance(statement, ast.Assign):
-        return statement.targets, statement.value
+        return _Assignment(statement.targets, statement.value)
     if isinstance(statement, ast.AnnAssign):
-        return [statement.target], statement.value
+        return _Assignment([statement.target], statement.value)
     call = statement.value if isinstance(statement, ast.Expr) else None
     function = call.func if isinstance(call, ast.Call) else None
     if not isinstance(function, ast.Attribute) or function.attr != 'update':
-        return [], None
+        return _Assignment([], None)
     assert isinstance(call, ast.Call)
     is_dict = len(call.args) == 1 and is_display(call.args[0])
-    return [function.value], call.args[0] if is_dict else call
+    return _Assignment([function.value], call.args[0] if is_dict else call)
 
 
-def _descend(place: Place) -> Place:
+def _descend(place: SettingPlace) -> SettingPlace:
     """Follows the rest of a path through nested displays."""
     node, rest = place.node, place.rest
     if not rest:
@@ -256,12 +265,12 @@ def _descend(place: Place) -> Place:
     if not is_display(node) and (not is_update or node.args):
         return _NOWHERE
     entries = parse_entries(node)
-    keys, values = [one.key for one in entries], [one.value for one in entries]
-    found = [index for index, key in enumerate(keys) if key == rest[0]]
+    found = [index for index, entry in enumerate(entries) if entry.key == rest[0]]
     if not found:
         return replace(place, kind='missing')
     # the last one has the last word, unless **x comes after it
     index = found[-1]
-    if isinstance(node, ast.Dict) and None in keys[index:]:
+    may_follow = any(entry.key is None for entry in entries[index:])
+    if isinstance(node, ast.Dict) and may_follow:
         return _NOWHERE
-    return _descend(replace(place, node=values[index], rest=rest[1:]))
+    return _descend(replace(place, node=entries[index].value, rest=rest[1:]))

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from mmgpu_hooks.experiment.cards import Card
 from mmgpu_hooks.schema.errors import UserError
@@ -56,19 +57,24 @@ def read_locks(cards: Sequence[Card]) -> list[Card]:
         return [replace(card, reason=read(card)) for card in cards]
 
 
+class LockedCards(NamedTuple):
+    """Cards of the host, and those that were locked."""
+
+    cards: list[Card]
+    """All of them, with the reason where one cannot be locked."""
+    picked: dict[Card, list[int]]
+    """With the descriptors of its lock files each; empty where too few are free."""
+
+
 def lock_cards(
     cards: Sequence[Card], count: int, warn: Callable[[str], None]
-) -> tuple[list[Card], dict[Card, list[int]]]:
+) -> LockedCards:
     """Lock the first free ones: all that are asked for, or none.
 
     Args:
         cards: Best first, from :func:`mmgpu_hooks.experiment.cards.judge_cards`.
         count: How many.
         warn: Is given a sentence where another start does not end its picking.
-
-    Returns:
-        All cards, with the reason where one cannot be locked; the picked ones, each
-        with the descriptors of its lock files.
 
     Raises:
         UserError: If no folder for the lock files can be used.
@@ -106,7 +112,7 @@ def lock_cards(
         for locks in picked.values():
             close_all(locks)
         picked = {}
-    return judged, picked
+    return LockedCards(judged, picked)
 
 
 def close_all(descriptors: Sequence[int]) -> None:

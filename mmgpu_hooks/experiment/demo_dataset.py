@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmgpu_hooks.schema.errors import UserError
 
@@ -31,7 +31,8 @@ _JPEG_QUALITY = 85
 
 # For `configs/demo`: on a CPU, decoding a batch then takes about as long as its step,
 # so that one worker beside the training nearly halves the iteration.
-IMAGES, WIDTH, HEIGHT = 240, 4000, 3000
+IMAGES = 240
+IMAGE_WIDTH, IMAGE_HEIGHT = 4000, 3000
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,11 @@ class DemoDataset:
 
 
 def write_demo_dataset(
-    root: Path, *, images: int = IMAGES, width: int = WIDTH, height: int = HEIGHT
+    root: Path,
+    *,
+    images: int = IMAGES,
+    width: int = IMAGE_WIDTH,
+    height: int = IMAGE_HEIGHT,
 ) -> DemoDataset:
     """Write the data set, or reuse the complete one that is there.
 
@@ -89,6 +94,15 @@ def _read_complete(root: Path, asked: Mapping[str, int]) -> int | None:
     return found if known == {**asked, 'image_bytes': found} else None
 
 
+class _WrittenImage(NamedTuple):
+    """An image on disk."""
+
+    bytes: int
+    """Of its file."""
+    annotations: list[dict[str, Any]]
+    """The objects, as COCO has them."""
+
+
 def _write(root: Path, asked: Mapping[str, int]) -> int:
     """Write the whole set; return the size of the images in bytes."""
     import cv2
@@ -106,27 +120,35 @@ def _write(root: Path, asked: Mapping[str, int]) -> int:
     size, numbers = (asked['width'], asked['height']), range(asked['images'])
     names = [f'demo_{number:05d}.jpg' for number in numbers]
 
-    def write_image(index: int) -> tuple[int, list[dict[str, Any]]]:
-        pixels, notes = paint_image(textures[index % _TEXTURES], index)
+    def write_image(index: int) -> _WrittenImage:
+        painted = paint_image(textures[index % _TEXTURES], index)
         quality = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
-        encoded = cv2.imencode('.jpg', pixels, quality)[1].tobytes()
-        (folder / names[index]).write_bytes(encoded)
-        return len(encoded), notes
+        _, encoded = cv2.imencode('.jpg', painted.pixels, quality)
+        content = encoded.tobytes()
+        (folder / names[index]).write_bytes(content)
+        return _WrittenImage(len(content), painted.annotations)
 
     with ThreadPoolExecutor(8) as pool:
         textures = list(pool.map(lambda n: _paint_texture(size, n), range(_TEXTURES)))
-        sizes, notes = zip(*pool.map(write_image, numbers))
-    sides = {'width': size[0], 'height': size[1]}
+        written = list(pool.map(write_image, numbers))
+    whole_bytes = sum(image.bytes for image in written)
+    objects = chain(*(image.annotations for image in written))
+    sides = {'width': asked['width'], 'height': asked['height']}
     coco = {
-        'info': {**asked, 'image_bytes': sum(sizes)},
+        'info': {**asked, 'image_bytes': whole_bytes},
         'images': [
-            {'id': n, 'file_name': name, **sides} for n, name in enumerate(names, 1)
+            {'id': number, 'file_name': name, **sides}
+            for number, name in enumerate(names, 1)
         ],
-        'annotations': [{'id': n, **one} for n, one in enumerate(chain(*notes), 1)],
-        'categories': [{'id': n, 'name': name} for n, name in enumerate(CATEGORIES, 1)],
+        'annotations': [
+            {'id': number, **annotation} for number, annotation in enumerate(objects, 1)
+        ],
+        'categories': [
+            {'id': number, 'name': name} for number, name in enumerate(CATEGORIES, 1)
+        ],
     }
     annotations.write_text(json.dumps(coco), encoding='utf-8')
-    return sum(sizes)
+    return whole_bytes
 
 
 def _paint_texture(size: tuple[int, int], index: int) -> Image:
@@ -146,7 +168,15 @@ def _paint_texture(size: tuple[int, int], index: int) -> Image:
     return pixels
 
 
-def paint_image(texture: Image, index: int) -> tuple[Image, list[dict[str, Any]]]:
+class PaintedImage(NamedTuple):
+    """Pixels of an image, and what is on it."""
+
+    pixels: Image
+    annotations: list[dict[str, Any]]
+    """The objects, as COCO has them."""
+
+
+def paint_image(texture: Image, index: int) -> PaintedImage:
     """Paint three to eight objects over a texture that is shifted and tinted.
 
     Args:
@@ -154,7 +184,7 @@ def paint_image(texture: Image, index: int) -> tuple[Image, list[dict[str, Any]]
         index: Of the image; what is painted depends on it and the size alone.
 
     Returns:
-        Pixels of the same shape, and the objects' annotations in COCO's format.
+        The image, of the same shape.
     """
     import cv2
     import numpy as np
@@ -165,7 +195,7 @@ def paint_image(texture: Image, index: int) -> tuple[Image, list[dict[str, Any]]
     levels = np.arange(256, dtype=np.float32)[None, :, None]
     table = np.clip(levels * rng.uniform(0.7, 1.1, 3), 0, 255).astype(np.uint8)
     pixels = np.asarray(cv2.LUT(np.roll(texture, shift, axis=(0, 1)), table), np.uint8)
-    notes = []
+    annotations = []
     for _ in range(int(rng.integers(3, 9))):
         # odd sides: an ellipse around a pixel then fills its box exactly
         half_x, half_y = (
@@ -181,7 +211,14 @@ def paint_image(texture: Image, index: int) -> tuple[Image, list[dict[str, Any]]
         else:
             last = left + 2 * half_x, top + 2 * half_y
             cv2.rectangle(pixels, (left, top), last, colour, cv2.FILLED)
-        note = {'image_id': index + 1, 'category_id': category + 1, 'iscrowd': 0}
-        area = box[0] * box[1] * (math.pi / 4 if category else 1.0)
-        notes.append({**note, 'bbox': [left, top, *box], 'area': area})
-    return pixels, notes
+        box_width, box_height = box
+        annotations.append(
+            {
+                'image_id': index + 1,
+                'category_id': category + 1,
+                'iscrowd': 0,
+                'bbox': [left, top, box_width, box_height],
+                'area': box_width * box_height * (math.pi / 4 if category else 1.0),
+            }
+        )
+    return PaintedImage(pixels, annotations)

@@ -65,7 +65,6 @@ from mmgpu_hooks.schema.checkup import (
     Installed,
     LoaderPlan,
     Machine,
-    OpenFiles,
 )
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import read_run_folder
@@ -124,7 +123,7 @@ def examine_machine(
         ),
         installed=_examine_packages(),
         cards=_examine_cards(environ),
-        open_files=OpenFiles(*read_open_files()),
+        open_files=read_open_files(),
         binding=_examine_binding(environ),
         group_free_bytes=read_groups_free_bytes(
             find_memory_groups(PLACES.proc, PLACES.sys)
@@ -150,7 +149,7 @@ def _examine_binding(environ: Mapping[str, str]) -> Binding:
     if found is None:
         reason = "whether it binds is unknown: torch's OpenMP library cannot be tried"
         return Binding(names, reason=reason)
-    return Binding(names, *found)
+    return Binding(names, found.before_cpus, found.after_cpus)
 
 
 def _examine_folders(names: Sequence[str]) -> tuple[Folder, ...]:
@@ -201,7 +200,7 @@ def _examine_folder(name: str) -> Folder:
         kind=mount.kind if mount else None,
         mount_point=mount.point if mount else None,
         is_network=mount is not None and mount.is_network,
-        free_bytes=read_file_system(above)[1],
+        free_bytes=read_file_system(above).free_bytes,
     )
 
 

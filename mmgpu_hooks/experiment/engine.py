@@ -9,11 +9,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import sub
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
-from mmgpu_hooks.experiment.store import TrialStore
+from mmgpu_hooks.experiment.store import KeptTrials, TrialStore
 from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S, Progress, RunningTrial
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.host import read_busy_s
@@ -46,7 +45,7 @@ class Turn:
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
     """Its start included; then it is killed."""
     stays: bool = False
-    """Whether the training is held afterwards, for the next turn in its folder."""
+    """True if the training is held afterwards, for the next turn in its folder."""
     warm_up: int = 0
     """Iterations before the blocks, where the training is not held already."""
     title: str = ''
@@ -84,7 +83,11 @@ class Plan:
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
         """Which trials of an earlier start count; what crashed may have been mended."""
         names = {turn.name for turn in self.turns}
-        return [one for one in trials if one.name in names and one.status != 'failed']
+        return [
+            trial
+            for trial in trials
+            if trial.name in names and trial.status != 'failed'
+        ]
 
 
 @dataclass(frozen=True)
@@ -96,10 +99,17 @@ class Outcome:
     """Of this start."""
     is_interrupted: bool = False
     is_late: bool = False
-    """Whether its time was up."""
+    """True if its time was up."""
     external_cpu_cores: float | None = None
     """In use by other programs meanwhile."""
     notes: tuple[str, ...] = ()
+
+
+class _CpuReading(NamedTuple):
+    """CPU of other programs at a time, in seconds."""
+
+    clock_s: float
+    others_s: float
 
 
 class OtherLoad:
@@ -113,13 +123,15 @@ class OtherLoad:
         self._read_own_s = read_own_s
         self._begin = self._read()
 
-    def _read(self) -> tuple[float, float]:
-        return monotonic_s(), read_busy_s() - self._read_own_s()
+    def _read(self) -> _CpuReading:
+        return _CpuReading(monotonic_s(), read_busy_s() - self._read_own_s())
 
     def read_cores(self) -> float | None:
         """Mean since construction."""
-        passed_s, others_s = map(sub, self._read(), self._begin)
-        return max(others_s / passed_s, 0.0) if passed_s > 0 else None
+        now = self._read()
+        passed_s = now.clock_s - self._begin.clock_s
+        used_s = now.others_s - self._begin.others_s
+        return max(used_s / passed_s, 0.0) if passed_s > 0 else None
 
 
 def run_plan(
@@ -145,7 +157,8 @@ def run_plan(
         UserError: If the plan gives up.
         OSError: If a folder, a process or a line of the store cannot be made.
     """
-    trials, notes = store.read(plan.keep) if store is not None else ([], ())
+    earlier = KeptTrials() if store is None else store.read(plan.keep)
+    trials = list(earlier.trials)
     engine = _Engine(plan, trials, max_seconds, on_progress)
     is_interrupted = False
     try:
@@ -168,7 +181,7 @@ def run_plan(
         is_interrupted=is_interrupted,
         is_late=engine.left_s <= 0,
         external_cpu_cores=cores,
-        notes=notes,
+        notes=earlier.notes,
     )
 
 
@@ -279,18 +292,28 @@ class _Engine:
             words = f'{done + 1} of {count}: {words}, {at or "starting"}'
             planned = sum(turn.blocks) + turn.warm_up
             running = progress.iterations / planned if turn.more is None else 0.0
-            share, found_s = estimate_left(
+            whole = estimate_left(
                 self._turns_s,
                 progress.seconds,
                 running=running,
                 done=done,
                 count=count,
             )
-            left_s = left_s if found_s is None else min(found_s, left_s)
+            share = whole.share
+            left_s = left_s if whole.left_s is None else min(whole.left_s, left_s)
         if self._others_cores is not None and self._others_cores >= _MUCH_LOAD:
             words += f'; other programs use {self._others_cores:.1f} cores'
         known_s = left_s if left_s < float('inf') else None
         self.on_progress(words, min(share, 1.0), known_s)
+
+
+class PlanProgress(NamedTuple):
+    """How far a plan is."""
+
+    share: float
+    """Of it that is done."""
+    left_s: float | None
+    """``None`` while no turn has ended and nothing is known of the first one."""
 
 
 def estimate_left(
@@ -300,8 +323,8 @@ def estimate_left(
     running: float = 0.0,
     done: int,
     count: int,
-) -> tuple[float, float | None]:
-    """The share of a plan that is done, and the seconds that are left.
+) -> PlanProgress:
+    """Estimate how far a plan is.
 
     Args:
         turns_s: What turns of this start took; those of earlier starts took nothing.
@@ -309,10 +332,6 @@ def estimate_left(
         running: The share of its iterations that are done, where their number is known.
         done: Turns that have ended, in any start.
         count: All turns of the plan.
-
-    Returns:
-        ``None`` for the seconds while no turn has ended and nothing is known of the
-        first one.
     """
     if running > _LEAST_SHARE:
         mean_s = passed_s / running
@@ -321,5 +340,5 @@ def estimate_left(
         # one that takes longer than the others may end at any moment
         running = min(passed_s / mean_s, 1.0) if mean_s else 1.0
     else:
-        return done / count, None
-    return (done + running) / count, mean_s * (count - done - running)
+        return PlanProgress(done / count, None)
+    return PlanProgress((done + running) / count, mean_s * (count - done - running))

@@ -1,19 +1,20 @@
-"""What torch.profiler's events say of the steps in them: parts, modules, launches."""
+"""Reads a profile out of torch.profiler's events: parts, modules, launches."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.tried import Profile, Trial
 
-WARM_UP, PLAIN = 3, 5
+WARM_UP_STEPS, PLAIN_STEPS = 3, 5
 """Iterations that are not measured, and that are without the profiler."""
 TRACE_NAME, PROFILE_NAME = 'trace.json.gz', 'profile.json'
 LABEL = 'mmgpu '
@@ -23,22 +24,50 @@ LAUNCH_BOUND = 0.25
 """Share of a step in which the card is idle: above it launching decides."""
 
 _PARTS = ('preprocessor', 'forward', 'backward', 'optimizer', 'copies', 'other')
+_PARTS_OF_MODULES = ('preprocessor', 'forward', 'backward')
 _MODULES, _LARGE = 5, 1 / 3
 _NODE = 'autograd::engine::evaluate_function: '
 _PRODUCT = re.compile('[Cc]onv|[Mm]m($|Backward)|[Mm]atmul|:linear|Linear|[Aa]ttention')
 """Operators that are convolutions or matrix products: what AMP and TF32 shorten."""
 
-Place = tuple[str, str]
-"""The part of a step, and the module, that something belongs to."""
+
+class Owner(NamedTuple):
+    """What an event belongs to."""
+
+    part: str
+    """Of a step."""
+    module: str
+    """Dotted name; empty for the model itself."""
+
+
+class _Work(NamedTuple):
+    """A kernel, or an operator on a CPU."""
+
+    name: str
+    """Of the kernel; empty for an operator on a CPU."""
+    took_us: float
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    """Those figures of a `Profile` that events give: means over the steps."""
+
+    plain_step_s: float
+    parts: Mapping[str, float]
+    modules: Mapping[str, float]
+    products_pct: float | None
+    kernels: float | None
+    bound: str | None
+    bound_reason: str | None
 
 
 def count_iterations(profiled: int) -> int:
     """Iterations to train, those before the profiled ones included."""
-    return WARM_UP + PLAIN + 1 + profiled
+    return WARM_UP_STEPS + PLAIN_STEPS + 1 + profiled
 
 
 def read_profile(trial: Trial, iterations: int) -> Profile:
-    """What a trial has left.
+    """Read the profile that a trial has left.
 
     Raises:
         UserError: If the training failed, or was over before all were profiled.
@@ -55,8 +84,8 @@ def read_profile(trial: Trial, iterations: int) -> Profile:
 
 def summarize_steps(
     events: Sequence[Any], iterations: int, plain_s: float, *, on_card: bool
-) -> dict[str, Any]:
-    """Those fields of a Profile that events give: means over the steps.
+) -> StepSummary:
+    """Summarise profiled steps.
 
     A kernel belongs where it was launched. On a CPU operators stand for kernels. Where
     streams overlap, the kernel that began first has the time.
@@ -66,31 +95,31 @@ def summarize_steps(
             pass before those of the backward pass.
         iterations: How many were profiled.
         plain_s: A step without the profiler, which slows launches.
-        on_card: Whether the model is on a card.
+        on_card: True if the model is on a card.
     """
-    places: dict[int, Place] = {}
+    owners: dict[int, Owner] = {}
     forward: dict[int, str] = {}
     parts = dict.fromkeys(_PARTS, 0.0)
     modules: dict[str, float] = defaultdict(float)
     step_s, products_s, kernels, unit = 0.0, 0.0, 0, 1e-6 / iterations
     beside_us = _find_overlaps(events)
     for event in events:
-        outer = places.get(id(event.cpu_parent))
-        place = _find_place(event, outer, forward)
+        outer = owners.get(id(event.cpu_parent))
+        owner = _find_owner(event, outer, forward)
         # what runs on the card is listed once more, without its parent
-        if place is None or event.device_type.name != 'CPU':
+        if owner is None or event.device_type.name != 'CPU':
             continue
-        places[id(event)] = place
+        owners[id(event)] = owner
         step_s += unit * event.cpu_time_total * (event.name == STEP)
-        for kernel, whole_us in _list_work(event, on_card):
-            took_us = whole_us - beside_us.pop((kernel, whole_us), 0.0)
-            is_copy = 'HtoD' in kernel or 'DtoH' in kernel
-            part, module = ('copies', '') if is_copy else place
+        for work in _list_work(event, on_card):
+            took_us = work.took_us - beside_us.pop(work, 0.0)
+            is_copy = 'HtoD' in work.name or 'DtoH' in work.name
+            part = 'copies' if is_copy else owner.part
             parts[part] += unit * took_us
             kernels += on_card
             products_s += unit * took_us * bool(_PRODUCT.search(event.name))
-            if part in _PARTS[:3]:
-                modules[module] += unit * took_us
+            if part in _PARTS_OF_MODULES:
+                modules[owner.module] += unit * took_us
     busy_s = sum(parts.values())
     bound = reason = None
     if not on_card:
@@ -99,73 +128,74 @@ def summarize_steps(
         reason = 'the profiler saw no kernels (CUPTI is missing or not allowed)'
     else:
         bound = 'launches' if 1 - busy_s / plain_s > LAUNCH_BOUND else 'kernels'
-    return {
-        'plain_step_s': plain_s,
-        'parts': {**parts, 'idle': max(step_s - busy_s, 0.0)},
-        'modules': list_modules(modules),
-        'products_pct': 100 * products_s / busy_s if busy_s else None,
-        'kernels': kernels / iterations if kernels else None,
-        'bound': bound,
-        'bound_reason': reason,
-    }
+    return StepSummary(
+        plain_step_s=plain_s,
+        parts={**parts, 'idle': max(step_s - busy_s, 0.0)},
+        modules=list_modules(modules),
+        products_pct=100 * products_s / busy_s if busy_s else None,
+        kernels=kernels / iterations if kernels else None,
+        bound=bound,
+        bound_reason=reason,
+    )
 
 
-def _find_place(
-    event: Any, outer: Place | None, forward: dict[int, str]
-) -> Place | None:
-    """Where an event belongs; ``None`` outside of the steps.
+def _find_owner(
+    event: Any, outer: Owner | None, forward: dict[int, str]
+) -> Owner | None:
+    """Find what an event belongs to; ``None`` outside of the steps.
 
     What a node of the backward pass belongs to is known from the operator of the
     forward pass with its sequence number; on a card it has a thread of its own.
 
     Args:
         event: Of the profiler.
-        outer: Where what is around it belongs.
+        outer: What the event around it belongs to.
         forward: Modules by sequence number, which gets those of this event.
     """
     name = event.name
     if name == STEP:
-        return 'other', ''
+        return Owner('other', '')
     if name.startswith(_NODE):
-        return 'backward', forward.get(event.sequence_nr, '')
+        return Owner('backward', forward.get(event.sequence_nr, ''))
     if outer is None:
         return None
-    part, module = outer
     if name.startswith(MODULE):
         # the outermost module that is called is the forward pass
         module = name.removeprefix(MODULE)
         first = 'preprocessor' if module == 'data_preprocessor' else 'forward'
-        return first if part == 'other' else part, module
+        return Owner(first if outer.part == 'other' else outer.part, module)
     if name.startswith(LABEL):
-        return name.removeprefix(LABEL), module
-    if part != 'backward' and event.sequence_nr >= 0:
-        forward[event.sequence_nr] = module
+        return Owner(name.removeprefix(LABEL), outer.module)
+    if outer.part != 'backward' and event.sequence_nr >= 0:
+        forward[event.sequence_nr] = outer.module
     return outer
 
 
-def _find_overlaps(events: Sequence[Any]) -> dict[tuple[str, float], float]:
+def _find_overlaps(events: Sequence[Any]) -> dict[_Work, float]:
     """Microseconds of kernels, by name and duration, in which earlier ones ran too."""
-    beside_us: dict[tuple[str, float], float] = defaultdict(float)
+    beside_us: dict[_Work, float] = defaultdict(float)
     # ranges of the host are listed on the card once more, and are no kernels
-    ranges = {one.name for one in events if one.device_type.name == 'CPU'}
-    spans = [(one.time_range, one.name) for one in events if one.name not in ranges]
+    ranges = {event.name for event in events if event.device_type.name == 'CPU'}
+    kernels = [event for event in events if event.name not in ranges]
     until_us = 0.0
-    for span, name in sorted(spans, key=lambda one: one[0].start):
+    for kernel in sorted(kernels, key=lambda event: event.time_range.start):
+        span = kernel.time_range
         took_us = span.end - span.start
-        beside_us[name, took_us] += min(max(until_us - span.start, 0.0), took_us)
+        overlap_us = min(max(until_us - span.start, 0.0), took_us)
+        beside_us[_Work(kernel.name, took_us)] += overlap_us
         until_us = max(until_us, span.end)
     return beside_us
 
 
-def _list_work(event: Any, on_card: bool) -> Iterator[tuple[str, float]]:
-    """Kernels that an operator launched, each with its time in us; itself on a CPU."""
+def _list_work(event: Any, on_card: bool) -> Iterator[_Work]:
+    """List the kernels that an operator launched; itself on a CPU."""
     if event.name.startswith(LABEL):
         return
     if not on_card:
-        yield '', event.self_cpu_time_total
+        yield _Work('', event.self_cpu_time_total)
     for kernel in event.kernels:
         if kernel.name != event.name:  # a range, listed on the card once more
-            yield kernel.name, kernel.duration
+            yield _Work(kernel.name, kernel.duration)
 
 
 def list_modules(spent: Mapping[str, float]) -> dict[str, float]:
@@ -188,7 +218,7 @@ def list_modules(spent: Mapping[str, float]) -> dict[str, float]:
             whole[path] += seconds
 
     def is_dividable(name: str) -> bool:
-        parts_s = sum(whole[one] for one in inside[name])
+        parts_s = sum(whole[inner] for inner in inside[name])
         return 2 * parts_s > (whole[name] if name else 0.0)
 
     found = ['']

@@ -23,28 +23,38 @@ SETTLING = 8
 many as there are workers where those are more, since their batches come in bursts."""
 
 
-def plan_blocks(num_workers: int, *, saves: int, prefetch_factor: int) -> list[int]:
-    """Iterations from one save to the next, and after the last one.
+def count_between_saves(num_workers: int, prefetch_factor: int) -> int:
+    """Iterations from one save to the next.
 
     What workers make ahead during a save lasts for ``prefetch_factor x num_workers``
     iterations. A save in that time would meet workers that rest, so the next one comes
-    a round of all workers later, :data:`SETTLING` iterations at least; and after the
-    last one as many are trained as that takes, so that it is known what was won back.
+    a round of all workers later, :data:`SETTLING` iterations at least.
+    """
+    return prefetch_factor * num_workers + max(SETTLING, num_workers)
+
+
+def plan_blocks(num_workers: int, *, saves: int, prefetch_factor: int) -> list[int]:
+    """Iterations from each save to the next, and after the last one.
+
+    After the last save as many are trained as what was made ahead lasts, so that it is
+    known what was won back.
 
     Args:
         num_workers: Of the loader.
         saves: To be measured; one more is made before.
         prefetch_factor: Of the loader.
     """
+    blocks = [count_between_saves(num_workers, prefetch_factor)] * (saves + 1)
     ahead = prefetch_factor * num_workers
-    between = ahead + max(SETTLING, num_workers)
-    return [between] * (saves + 1) + [ahead] * (ahead > 0)
+    return [*blocks, ahead] if ahead else blocks
 
 
 @dataclass
 class SaveBenchPlan(Plan):
-    """A training for each setting, in random order: a drift of the machine is then not
-    taken for the effect of a setting."""
+    """Trains each setting, in random order.
+
+    A drift of the machine is then not taken for the effect of a setting.
+    """
 
     config: str
     """Absolute."""
@@ -91,13 +101,14 @@ class SaveBenchPlan(Plan):
         blocks = plan_blocks(
             workers, saves=self.saves, prefetch_factor=self.prefetch_factor
         )
+        between = count_between_saves(workers, self.prefetch_factor)
         spec = TrialSpec(
             config=self.config,
             folder=str(self.folder / str(workers)),
             settings={**self.settings, 'train_dataloader.num_workers': workers},
             # a nice value that the config has must not make every row niced
-            hook={'interval': blocks[0], 'worker_nice': None},
-            save_interval=blocks[0],
+            hook={'interval': between, 'worker_nice': None},
+            save_interval=between,
         )
 
         def summarize(progress: Progress, trial: Trial) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -28,10 +28,20 @@ _VERSION = 5
 
 _PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet')
 _VARIABLES = (
-    *('CUDA_VISIBLE_DEVICES', 'PYTORCH_CUDA_ALLOC_CONF'),
-    *('OMP_NUM_THREADS', 'MKL_NUM_THREADS'),
+    'CUDA_VISIBLE_DEVICES',
+    'PYTORCH_CUDA_ALLOC_CONF',
+    'OMP_NUM_THREADS',
+    'MKL_NUM_THREADS',
 )
 """Of the environment, those that make the same training a faster or slower one."""
+
+
+class KeptTrials(NamedTuple):
+    """Trials of earlier starts that count."""
+
+    trials: Sequence[Trial] = ()
+    notes: tuple[str, ...] = ()
+    """A sentence where all of them are of another identity."""
 
 
 class TrialStore:
@@ -57,10 +67,8 @@ class TrialStore:
         body = {'identity': self._identity, 'trials': list(self._kept.values())}
         write_atomic(self._path, msgspec.json.encode(body))
 
-    def read(
-        self, keep: Callable[[Sequence[Trial]], list[Trial]]
-    ) -> tuple[list[Trial], tuple[str, ...]]:
-        """The trials that count, and a note where all of them are others.
+    def read(self, keep: Callable[[Sequence[Trial]], list[Trial]]) -> KeptTrials:
+        """Read the trials that count.
 
         Args:
             keep: Says of those with the same identity which count.
@@ -70,13 +78,16 @@ class TrialStore:
             trials = msgspec.convert(body['trials'], list[Trial])
             known = dict(body['identity'])
         except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return [], ()
-        unlike = [n for n, own in self._identity.items() if known.get(n) != own]
+            return KeptTrials()
+        unlike = [
+            name for name, own in self._identity.items() if known.get(name) != own
+        ]
         if unlike:
             earlier, what = plural(len(trials), 'earlier trial'), ' and '.join(unlike)
-            return [], (f'Not reused: {earlier} of another {what}.',)
+            note = f'Not reused: {earlier} of another {what}.'
+            return KeptTrials(notes=(note,))
         self._kept = {trial.name: trial for trial in trials}
-        return keep(trials), ()
+        return KeptTrials(keep(trials))
 
     def clear(self) -> None:
         """Forget every trial."""
@@ -118,7 +129,7 @@ def open_store(
 
 
 def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
-    """What two measurements must have in common to stand in one table.
+    """Read what two measurements must have in common to stand in one table.
 
     Args:
         config: As loaded; comments and the spelling of it are no matter.
@@ -148,7 +159,7 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
 
 
 def digest_config(config: FlatConfig) -> str:
-    """The same for equal configs, in any process."""
+    """A digest that is the same for equal configs, in any process."""
     lines = sorted(f'{path!r} {_spell(value)}' for path, value in config.items())
     return hashlib.sha256('\n'.join(lines).encode()).hexdigest()
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
-from mmgpu_hooks.experiment.save_bench import plan_blocks
+from mmgpu_hooks.experiment.save_bench import count_between_saves
 from mmgpu_hooks.experiment.trial import Progress, read_trial_run
 from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
 from mmgpu_hooks.recommend.policy import KEY
@@ -27,7 +27,6 @@ from mmgpu_hooks.recommend.sweep import (
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.tried import (
-    ModelBytes,
     Sweep,
     SweepRow,
     SweepSetting,
@@ -48,7 +47,13 @@ _BLOCK_S = 1.0
 
 
 def list_settings(
-    num_workers: Sequence[int], batch_sizes: Sequence[int | None] = (None,), **more: Any
+    num_workers: Sequence[int],
+    batch_sizes: Sequence[int | None] = (None,),
+    *,
+    prefetch_factor: Sequence[int] = (),
+    pin_memory: Sequence[bool] = (),
+    amp: Sequence[bool] = (),
+    gpus: Sequence[int] = (),
 ) -> tuple[SweepSetting, ...]:
     """Every combination once, in the order of the table.
 
@@ -58,38 +63,55 @@ def list_settings(
     Args:
         num_workers: Numbers of workers.
         batch_sizes: Images per batch; ``None`` keeps the config's own.
-        **more: Values of other fields of a setting.
+        prefetch_factor: Batches ahead of each worker. Default, as for those below: the
+            config's own.
+        pin_memory: On or off.
+        amp: On or off.
+        gpus: Processes that train.
     """
-    values = {
-        'gpus': more.get('gpus'),
-        'amp': more.get('amp'),
-        'pin_memory': more.get('pin_memory'),
-        'prefetch_factor': more.get('prefetch_factor'),
+    values: dict[str, Sequence[Any]] = {
+        'gpus': gpus,
+        'amp': amp,
+        'pin_memory': pin_memory,
+        'prefetch_factor': prefetch_factor,
         'batch_size': batch_sizes,
         'num_workers': num_workers,
     }
     ordered = [
-        sorted(set(some or (None,)), key=lambda one: -1 if one is None else one)
-        for some in values.values()
+        sorted(set(given or (None,)), key=lambda value: -1 if value is None else value)
+        for given in values.values()
     ]
-    found = (SweepSetting(**dict(zip(values, one))) for one in product(*ordered))
+    found = (
+        SweepSetting(**dict(zip(values, combination)))
+        for combination in product(*ordered)
+    )
     possible = (
-        one if one.num_workers else replace(one, prefetch_factor=None) for one in found
+        setting if setting.num_workers else replace(setting, prefetch_factor=None)
+        for setting in found
     )
     return tuple(dict.fromkeys(possible))
 
 
+class IntervalPlan(NamedTuple):
+    """Intervals of the evidence of a trial."""
+
+    iterations: int
+    """Of each interval."""
+    warm_up: int
+    """First intervals that are left out."""
+
+
 def plan_intervals(
     num_workers: int, prefetch_factor: int = DEFAULT_PREFETCH
-) -> tuple[int, int]:
-    """Iterations of an interval of the evidence, and how many first ones to leave out.
+) -> IntervalPlan:
+    """Plan the intervals of a trial.
 
     An interval is a round of all workers at least, whose batches come in bursts. What
     workers make while the model is built comes all at once: that is the warm-up.
     """
     interval = max(_LEAST_INTERVAL, num_workers)
     ahead = num_workers * prefetch_factor
-    return interval, -(-max(LEAST_WARM_UP, ahead) // interval)
+    return IntervalPlan(interval, -(-max(LEAST_WARM_UP, ahead) // interval))
 
 
 @dataclass
@@ -131,7 +153,7 @@ class SweepPlan(Plan):
         """
         self._refuse_failing(outcome.trials)
         found = {trial.name: trial for trial in outcome.trials}
-        names = [one.name for one in self.settings if one.name in found]
+        names = [setting.name for setting in self.settings if setting.name in found]
         rows = [msgspec.convert(found[name].figures['row'], SweepRow) for name in names]
         return Sweep(
             rows=tuple(rows),
@@ -158,7 +180,7 @@ class SweepPlan(Plan):
 
     def _make_turn(self, setting: SweepSetting) -> Turn:
         prefetch = setting.prefetch_factor or self.prefetch_factor
-        interval, warm_up = plan_intervals(setting.num_workers, prefetch)
+        intervals = plan_intervals(setting.num_workers, prefetch)
         # workers persist, so that short epochs do not make it a measurement of their
         # start
         named = {
@@ -169,64 +191,72 @@ class SweepPlan(Plan):
             'pin_memory': setting.pin_memory,
         }
         asked: dict[str, Any] = {
-            f'{KEY}{key}': v for key, v in named.items() if v is not None
+            f'{KEY}{key}': value for key, value in named.items() if value is not None
         }
         if setting.amp is not None:
             asked[OPTIMIZER_KEY] = AMP_WRAPPER if setting.amp else PLAIN_WRAPPER
         name = setting.name.replace(', ', '-').replace(' ', '-')
-        gap = plan_blocks(
-            setting.num_workers, saves=self.saves, prefetch_factor=prefetch
-        )[0]
+        hook: dict[str, Any] = {'interval': intervals.iterations}
+        if self.saves:
+            # a nice value that the config has must not make every save a niced one
+            hook['worker_nice'] = None
         spec = TrialSpec(
             config=self.config,
             folder=str(self.folder / TRIALS_FOLDER / name),
             settings={**self.lengthened, **asked},
-            # a nice value that the config has must not make every save a niced one
-            hook={
-                'interval': interval,
-                **({'worker_nice': None} if self.saves else {}),
-            },
+            hook=hook,
             last_saves=self.saves + 1 if self.saves else 0,
-            save_gap=gap,
+            save_gap=count_between_saves(setting.num_workers, prefetch),
             ranks=setting.gpus or 1,
         )
         return Turn(
             setting.name,
             spec,
             # the block that is judged is never the last one that it knows of
-            blocks=(warm_up * interval, interval, interval),
-            more=lambda progress: self._add(interval, warm_up, progress),
-            summarize=lambda *ended: self._summarize(setting, warm_up, *ended),
+            blocks=(
+                intervals.warm_up * intervals.iterations,
+                intervals.iterations,
+                intervals.iterations,
+            ),
+            more=lambda progress: self._add(intervals, progress),
+            summarize=lambda progress, trial: self._summarize(
+                setting, intervals.warm_up, progress, trial
+            ),
             time_limit_s=self.whole_s,
         )
 
-    def _add(self, interval: int, warm_up: int, progress: Progress) -> int:
+    def _add(self, planned: IntervalPlan, progress: Progress) -> int:
         """Iterations until it is judged again; none when it is known well enough."""
-        iter_s = estimate_iter(read_trial_run(progress.folder), warm_up)
+        iter_s = estimate_iter(read_trial_run(progress.folder), planned.warm_up)
         passed_s = progress.seconds - (progress.first_block_s or 0.0)
         is_late = iter_s is not None and passed_s >= self.measure_s
         if is_iter_settled(iter_s) or is_late:
             return 0
         seconds = progress.blocks[-1].seconds
-        interval_s = math.fsum(seconds) / len(seconds) * interval
+        interval_s = math.fsum(seconds) / len(seconds) * planned.iterations
         intervals = max(math.ceil(_BLOCK_S / max(interval_s, 1e-6)), 1)
-        return min(intervals, 1000) * interval
+        return min(intervals, 1000) * planned.iterations
 
     def _summarize(
         self, setting: SweepSetting, warm_up: int, progress: Progress, trial: Trial
     ) -> dict[str, Any]:
-        known = {name: getattr(trial, name) for name in ('error', 'seconds', 'folder')}
-        row = SweepRow(setting, trial.status, **known)
+        row = SweepRow(
+            setting,
+            trial.status,
+            error=trial.error,
+            seconds=trial.seconds,
+            folder=trial.folder,
+        )
         if trial.status == 'timed_out' and progress.is_enough:
             # what was to be measured was, before its saves took the rest of the time
             row = replace(row, status='completed', error=None)
             row = replace(row, save_unknown='the time limit came before its saves')
         if progress.save_error is not None:
             row = replace(row, save_unknown=progress.save_error)
-        counted = next((b.model_bytes for b in progress.blocks if b.model_bytes), None)
-        if counted is not None:
-            row = replace(row, model_bytes=ModelBytes(**counted))
-        if row.error is None and not all(one.is_loss_finite for one in progress.blocks):
+        counted = (block.model_bytes for block in progress.blocks if block.model_bytes)
+        row = replace(row, model_bytes=next(counted, None))
+        is_finite = all(block.is_loss_finite for block in progress.blocks)
+        if row.error is None and not is_finite:
             row = replace(row, status='loss_not_finite')
         run = read_trial_run(Path(trial.folder))
         until = progress.measured if self.saves else None

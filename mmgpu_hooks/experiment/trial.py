@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from mmgpu_hooks.config.switches import SWITCHES
 from mmgpu_hooks.experiment.children import end_child, signal_group
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
-from mmgpu_hooks.schema.tried import Trial, TrialSpec
+from mmgpu_hooks.schema.tried import (
+    Trial,
+    TrialBlock,
+    TrialEnd,
+    TrialEvent,
+    TrialSpec,
+)
 
 DEFAULT_TIME_LIMIT_S = 600.0
 ENDLESS = 10**9
@@ -92,20 +97,20 @@ class RunningTrial:
         """Let it run on from where it was held."""
         signal_group(self._process, signal.SIGCONT)
 
-    def read_events(self) -> list[dict[str, Any]]:
+    def read_events(self) -> list[TrialEvent]:
         """What it has reported since, after a short wait where that is nothing.
 
-        A trial that is gone without a report gives ``over`` all the same.
+        A trial that is gone without a report gives its end all the same.
         """
         code = self._process.poll()
         with self._events.open('rb') as file:
             file.seek(self._offset)
             whole, newline, _ = file.read().rpartition(b'\n')
         self._offset += len(whole) + len(newline)
-        events = [json.loads(line) for line in whole.splitlines()]
-        if code is not None and not any(one['event'] == 'over' for one in events):
-            status, line = classify_exit(code, self._read_last_line())
-            events.append({'event': 'over', 'status': status, 'error': line})
+        events = [parse_event(line) for line in whole.splitlines()]
+        is_reported = any(isinstance(event, TrialEnd) for event in events)
+        if code is not None and not is_reported:
+            events.append(classify_exit(code, self._read_last_line()))
         if not events:
             time.sleep(_POLL_S)
         return events
@@ -156,12 +161,28 @@ def read_tree_cpu_s(pid: int | None = None) -> float:
         root = psutil.Process(pid)
         for process in (root, *root.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
-                total_s += math.fsum(process.cpu_times()[:4])
+                times = process.cpu_times()
+                total_s += times.user + times.system
+                total_s += times.children_user + times.children_system
     return total_s
 
 
-def classify_exit(code: int, last_line: str) -> tuple[str, str]:
-    """Status and reason of a process that ended without a report.
+def render_event(event: TrialEvent) -> str:
+    """Render an event as a line of the events file.
+
+    By json, since the text of an error may hold bytes of a path that is not UTF-8.
+    """
+    return json.dumps(msgspec.to_builtins(event)) + '\n'
+
+
+def parse_event(line: bytes) -> TrialEvent:
+    """Parse a line of the events file."""
+    event: TrialEvent = msgspec.convert(json.loads(line), TrialEvent)
+    return event
+
+
+def classify_exit(code: int, last_line: str) -> TrialEnd:
+    """Conclude how a process ended that left no report.
 
     Args:
         code: Its return code, negative for a signal as :mod:`subprocess` has it.
@@ -169,14 +190,16 @@ def classify_exit(code: int, last_line: str) -> tuple[str, str]:
     """
     if code == -signal.SIGKILL:
         # ours come after the trial has been judged
-        return 'out_of_memory', (
+        killed = (
             'killed by SIGKILL, which is how the kernel ends a process when the '
             "host's memory runs out"
         )
+        return TrialEnd('out_of_memory', killed)
     if code < 0:
-        return 'failed', f'ended by signal {-code} ({signal.strsignal(-code)})'
+        name = signal.strsignal(-code)
+        return TrialEnd('failed', f'ended by signal {-code} ({name})')
     said = f': {last_line}' if last_line else ''
-    return 'failed', shorten(f'ended with exit code {code}{said}')
+    return TrialEnd('failed', shorten(f'ended with exit code {code}{said}'))
 
 
 def shorten(line: str) -> str:
@@ -184,25 +207,6 @@ def shorten(line: str) -> str:
     if len(line) <= _LONGEST_REASON:
         return line
     return line[: _LONGEST_REASON - 3] + '...'
-
-
-@dataclass(frozen=True)
-class Block:
-    """Consecutive iterations of one training."""
-
-    seconds: list[float]
-    """Each from the end of the one before."""
-    starts: list[int] = field(default_factory=list)
-    """Indices of those that began an epoch."""
-    batch_size: int | None = None
-    left: int | None = None
-    """Iterations that the training still has."""
-    epoch: int | None = None
-    """Iterations of an epoch."""
-    is_loss_finite: bool = True
-    """Whether every loss up to its end was a number, as far as it is logged."""
-    model_bytes: dict[str, int] | None = None
-    """Fields of :class:`mmgpu_hooks.schema.tried.ModelBytes`, with the first block."""
 
 
 @dataclass
@@ -214,11 +218,11 @@ class Progress:
     error: str | None = None
     seconds: float = 0.0
     iterations: int = 0
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[TrialBlock] = field(default_factory=list)
     is_over: bool = False
-    """Whether the process has ended."""
+    """True if the process has ended."""
     is_enough: bool = False
-    """Whether no further iterations are asked for."""
+    """True if no further iterations are asked for."""
     first_block_s: float | None = None
     """``seconds`` when it was done."""
     save_error: str | None = None
@@ -229,16 +233,16 @@ class Progress:
         """Iterations of all blocks, without those of its last saves."""
         return sum(len(block.seconds) for block in self.blocks)
 
-    def add(self, event: Mapping[str, Any]) -> None:
+    def add(self, event: TrialEvent) -> None:
         """Take one event of :meth:`RunningTrial.read_events` in."""
-        if event['event'] == 'over':
+        if isinstance(event, TrialEnd):
             self.is_over = True
-            self.status, self.error = event['status'], event['error']
-            self.save_error = event.get('save_error')
-            self.iterations = max(event.get('iterations', 0), self.iterations)
+            self.status, self.error = event.status, event.error
+            self.save_error = event.save_error
+            self.iterations = max(event.iterations, self.iterations)
             return
-        self.blocks.append(Block(**{k: v for k, v in event.items() if k != 'event'}))
-        self.iterations += len(event['seconds'])
+        self.blocks.append(event)
+        self.iterations += len(event.seconds)
         if self.first_block_s is None:
             self.first_block_s = self.seconds
 

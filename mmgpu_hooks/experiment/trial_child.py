@@ -12,13 +12,14 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.hooks import CheckpointHook, Hook
+from msgspec import structs
 
 from mmgpu_hooks.config.loading import bare_name, parse_flat
 from mmgpu_hooks.config.settings import (
@@ -28,9 +29,20 @@ from mmgpu_hooks.config.settings import (
     is_our_hook,
 )
 from mmgpu_hooks.experiment.children import die_with_parent
-from mmgpu_hooks.experiment.trial import ENDLESS, EVENTS_NAME, shorten
+from mmgpu_hooks.experiment.trial import (
+    ENDLESS,
+    EVENTS_NAME,
+    render_event,
+    shorten,
+)
 from mmgpu_hooks.measure.clock import monotonic_s
-from mmgpu_hooks.schema.tried import TrialSpec
+from mmgpu_hooks.schema.tried import (
+    ModelBytes,
+    TrialBlock,
+    TrialEnd,
+    TrialEvent,
+    TrialSpec,
+)
 
 _VALIDATION = ('val_cfg', 'val_dataloader', 'val_evaluator')
 _TEST = ('test_cfg', 'test_dataloader', 'test_evaluator')
@@ -58,10 +70,10 @@ class TrialOver(SystemExit):
     """
 
 
-def report(events: Path, event: str, **body: Any) -> None:
+def append_event(events: Path, event: TrialEvent) -> None:
     """Append one event."""
     with events.open('a') as file:
-        file.write(json.dumps({'event': event, **body}) + '\n')
+        file.write(render_event(event))
 
 
 class TrialHook(Hook):
@@ -145,27 +157,31 @@ class TrialHook(Hook):
         if self._left > 0:
             return
         sampler = runner.train_dataloader.batch_sampler
+        images = getattr(sampler, 'batch_size', None)
         # MMEngine has read them for its log: no tensor is waited for
         history = runner.message_hub.log_scalars.get('train/loss')
         is_first = self.done == len(self._seconds)
-        self._report(
-            'block',
+        # MMEngine keeps the values first, how many each is the mean of second
+        is_finite = history is None or bool(np.isfinite(history.data[0]).all())
+        block = TrialBlock(
             seconds=self._seconds,
             starts=self._starts,
-            batch_size=getattr(sampler, 'batch_size', None),
+            batch_size=images if isinstance(images, int) else None,
             # this hook is called before the loop counts the iteration
             left=runner.max_iters - runner.iter - 1,
             epoch=_count_batches(runner.train_dataloader),
-            is_loss_finite=history is None or bool(np.isfinite(history.data[0]).all()),
+            is_loss_finite=is_finite,
             model_bytes=count_model_bytes(runner) if is_first else None,
         )
-        block = self._next_block()
-        if block is None and self._last_saves:
+        if is_main_process():
+            append_event(self._events, block)
+        iterations = self._next_block()
+        if iterations is None and self._last_saves:
             self._until_save = 1
             return
-        if block is None:
+        if iterations is None:
             raise TrialOver
-        self._left, self._seconds, self._starts = block, [], []
+        self._left, self._seconds, self._starts = iterations, [], []
         self._last_s = monotonic_s()
 
     def _next_block(self) -> int | None:
@@ -173,10 +189,6 @@ class TrialHook(Hook):
         said = [next(self._blocks, None) if is_main_process() else None]
         broadcast_object_list(said)
         return said[0]
-
-    def _report(self, event: str, **body: Any) -> None:
-        if is_main_process():
-            report(self._events, event, **body)
 
 
 def _count_batches(loader: Any) -> int | None:
@@ -191,33 +203,38 @@ def _find_saver(runner: Any) -> Any:
     return next(hook for hook in runner.hooks if isinstance(hook, CheckpointHook))
 
 
-def count_model_bytes(runner: Any) -> dict[str, int]:
-    """Bytes of the model, its gradients and its optimizer's state, as they are now.
+def count_model_bytes(runner: Any) -> ModelBytes:
+    """Count the bytes of the model, its gradients and its optimizer's state.
 
     MMEngine frees gradients after each step, so one is counted as its parameter.
     """
-    model, wrapper = runner.model, runner.optim_wrapper
+    model, optim = runner.model, runner.optim_wrapper
     parameters = list(model.parameters())
-    wrappers = wrapper.values() if hasattr(wrapper, 'values') else [wrapper]
+    wrappers = optim.values() if hasattr(optim, 'values') else [optim]
     states = [
         value
-        for one in wrappers
-        for state in one.optimizer.state.values()
+        for wrapper in wrappers
+        for state in wrapper.optimizer.state.values()
         for value in state.values()
         if hasattr(value, 'nbytes')
     ]
-    return {
-        'parameters': sum(one.nbytes for one in (*parameters, *model.buffers())),
-        'gradients': sum(one.nbytes for one in parameters if one.requires_grad),
-        'optimizer_state': sum(value.nbytes for value in states),
-    }
+    trainable = (parameter for parameter in parameters if parameter.requires_grad)
+    return ModelBytes(
+        parameters=_count_bytes((*parameters, *model.buffers())),
+        gradients=_count_bytes(trainable),
+        optimizer_state=_count_bytes(states),
+    )
+
+
+def _count_bytes(tensors: Iterable[Any]) -> int:
+    return sum(int(tensor.nbytes) for tensor in tensors)
 
 
 def run_child(spec: TrialSpec) -> None:
     """Train, and report how it ended."""
     events = Path(spec.folder, EVENTS_NAME)
     hook = TrialHook(events, map(int, sys.stdin), spec.last_saves, spec.save_gap)
-    status, reason, save_error = 'completed', None, None
+    end = TrialEnd('completed')
     try:
         _train(spec, hook)
     except TrialOver:
@@ -225,13 +242,12 @@ def run_child(spec: TrialSpec) -> None:
     # a training may end in any way, and each of them is a result
     except BaseException as error:  # noqa: BLE001
         traceback.print_exc()
-        status, reason = classify_error(type(error).__name__, str(error))
-    if hook.is_saving and reason is not None:
+        end = classify_error(type(error).__name__, str(error))
+    if hook.is_saving and end.error is not None:
         # everything else was measured before
-        status, reason, save_error = 'completed', None, reason
+        end = TrialEnd('completed', save_error=end.error)
     if is_main_process():
-        more = {'iterations': hook.done, 'save_error': save_error}
-        report(events, 'over', status=status, error=reason, **more)
+        append_event(events, structs.replace(end, iterations=hook.done))
 
 
 def _train(spec: TrialSpec, hook: TrialHook) -> None:
@@ -337,13 +353,13 @@ def _kind(hook: Any) -> Any:
 
 
 def _stays(hook: Any) -> bool:
-    """Whether it neither saves nor is ours."""
+    """True if it neither saves nor is ours."""
     kind = _kind(hook)
     return not (is_our_hook(kind) or bare_name(kind).endswith('CheckpointHook'))
 
 
-def classify_error(kind: str, message: str) -> tuple[str, str]:
-    """Status and reason of a trial that an exception ended.
+def classify_error(kind: str, message: str) -> TrialEnd:
+    """Conclude how a trial ended that an exception ended.
 
     Args:
         kind: Name of the exception's class.
@@ -354,7 +370,7 @@ def classify_error(kind: str, message: str) -> tuple[str, str]:
     line = decisive if decisive.startswith(kind) else f'{kind}: {decisive}'.rstrip(': ')
     said = f'{kind} {message}'.lower()
     is_full = kind.endswith('MemoryError') or any(part in said for part in _NO_MEMORY)
-    return 'out_of_memory' if is_full else 'failed', shorten(line)
+    return TrialEnd('out_of_memory' if is_full else 'failed', shorten(line))
 
 
 def main(text: str) -> None:

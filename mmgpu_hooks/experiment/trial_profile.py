@@ -49,7 +49,7 @@ class ProfileHook(Hook):
             if 'Amp' in type(wrapper).__name__:
                 dtype = getattr(wrapper, 'cast_dtype', None)
                 self._amp = str(dtype or "the device's type").removeprefix('torch.')
-        wait = names.WARM_UP + names.PLAIN
+        wait = names.WARM_UP_STEPS + names.PLAIN_STEPS
         self._profiler = profile(
             schedule=schedule(wait=wait, warmup=1, active=self._iterations, repeat=1),
             on_trace_ready=self._keep,
@@ -75,15 +75,23 @@ class ProfileHook(Hook):
 
         profiler.export_chrome_trace(str(self._folder / names.TRACE_NAME))
         cudnn, has_cuda = torch.backends.cudnn, self._has_cuda
-        plain_s = self._seconds[names.WARM_UP : names.WARM_UP + names.PLAIN]
-        figures = names.summarize_steps(
+        plain_s = self._seconds[
+            names.WARM_UP_STEPS : names.WARM_UP_STEPS + names.PLAIN_STEPS
+        ]
+        steps = names.summarize_steps(
             profiler.events(),
             self._iterations,
             statistics.median(plain_s),
             on_card=has_cuda,
         )
         profile = Profile(
-            **figures,
+            plain_step_s=steps.plain_step_s,
+            parts=steps.parts,
+            modules=steps.modules,
+            products_pct=steps.products_pct,
+            kernels=steps.kernels,
+            bound=steps.bound,
+            bound_reason=steps.bound_reason,
             device=torch.cuda.get_device_name() if has_cuda else 'CPU',
             iterations=self._iterations,
             step_s=statistics.fmean(self._seconds[-self._iterations :]),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
 from mmgpu_hooks.experiment.trial import Progress
@@ -14,27 +16,40 @@ from mmgpu_hooks.model.stats import paired_gain
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import Estimate, Verification
-from mmgpu_hooks.schema.tried import SECOND, SIDES, Trial, TrialRole, TrialSpec
+from mmgpu_hooks.schema.tried import (
+    FIRST,
+    SECOND,
+    SIDES,
+    BlockFigures,
+    Trial,
+    TrialRole,
+    TrialSpec,
+)
 
 LEAST_PAIRS = 6
 """Below these a narrow interval is too often narrow by chance: stopping at +-2 % from
 6 pairs on, an interval of 95 % covers the truth 92 to 96 times in 100."""
-SETTLED = 0.02
+SETTLED_GAIN = 0.02
 """The gain is known well enough when its interval is +- this,"""
 SETTLED_SHARE = 0.1
 """or this share of the gain itself."""
 
 _LEAST_WARM_UP = 10
 _BLOCK_S = 3.0
-_LEAST, _MOST, _FEWEST = 8, 400, 4
+_LEAST_MEASURED, _MOST_MEASURED = 8, 400
+"""Iterations of a block that count."""
+_FEWEST_MEASURED = 4
+"""The least where the budget does not allow more."""
 _RESUMED = 2
 """Iterations after a halt whose caches are cold."""
 
 
 @dataclass
 class VerifyPlan(Plan):
-    """Two sides. Both trainings live until the end, and one is held while the other
-    trains; where memory does not hold both, each block is a training of its own.
+    """Trains two sides in alternating blocks.
+
+    Both trainings live until the end, and one is held while the other trains; where
+    memory does not hold both, each block is a training of its own.
     """
 
     specs: tuple[TrialSpec, TrialSpec]
@@ -52,18 +67,16 @@ class VerifyPlan(Plan):
                 return None
             # A B B A A B B A, so that a drift cancels out
             side = SIDES[(turn + turn // 2) % 2]
-            skipped, measured = self._plan_block(blocks.warm_ups)
+            block = self._plan_block(blocks.warm_ups)
         else:
-            side, skipped, measured = SIDES[len(blocks.warm_ups)], 0, warm_up
-        iterations = skipped + measured
+            side = SIDES[len(blocks.warm_ups)]
+            block = _BlockPlan(skipped=0, measured=warm_up)
         way = 'held' if blocks.is_held else 'fresh'
         return Turn(
             f'{way} {len(blocks.warm_ups) + turn}',
-            replace(dict(zip(SIDES, self.specs))[side], hook=None),
-            blocks=(iterations,),
-            summarize=lambda progress, _: _summarize_block(
-                progress, skipped, iterations
-            ),
+            replace(self._find_spec(side), hook=None),
+            blocks=(block.iterations,),
+            summarize=lambda progress, _: _summarize_block(progress, block),
             time_limit_s=float('inf'),
             stays=blocks.is_held,
             warm_up=warm_up if is_warm else 0,
@@ -71,14 +84,22 @@ class VerifyPlan(Plan):
             role=TrialRole(side, blocks.is_held, is_warm_up=not is_warm),
         )
 
+    def _find_spec(self, side: str) -> TrialSpec:
+        first, second = self.specs
+        return first if side == FIRST else second
+
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Whole pairs, with the warm-ups by which their length was chosen, and what
-        showed that both trainings do not fit in memory together."""
+        """Keep whole pairs.
+
+        With them go the warm-ups by which their length was chosen, and what showed that
+        both trainings do not fit in memory together.
+        """
         lacking = list(filter(_is_short_of_memory, trials))
         done = [trial for trial in trials if trial.status == 'completed']
         blocks = _sort([*lacking, *done])
         measured = blocks.measured[: len(blocks.measured) // 2 * 2]
-        return [*lacking, *blocks.warm_ups, *measured] if measured else []
+        kept = [block.trial for block in (*blocks.warm_ups, *measured)]
+        return [*lacking, *kept] if measured else []
 
     def finish(self, outcome: Outcome) -> Verification:
         """The gain with its interval.
@@ -90,10 +111,10 @@ class VerifyPlan(Plan):
         blocks = _sort(trials)
         ending, gain = self._name_ending(outcome), blocks.gain
         if gain is None:
+            pairs = len(blocks.list_figures(SECOND))
             raise UserError(
-                f'expected at least two pairs of blocks, found '
-                f'{len(blocks.of(SECOND))} when {ending}; give it more time with '
-                '--max-minutes, or a longer training.'
+                f'expected at least two pairs of blocks, found {pairs} when {ending}; '
+                'give it more time with --max-minutes, or a longer training.'
             )
         notes = list(outcome.notes)
         for lacking in filter(_is_short_of_memory, trials):
@@ -108,7 +129,7 @@ class VerifyPlan(Plan):
             after_s=after.steady_s,
             before_start_s=before.start_s,
             after_start_s=after.start_s,
-            iterations=gain.count * self._plan_block(blocks.warm_ups)[1],
+            iterations=gain.count * self._plan_block(blocks.warm_ups).measured,
             seconds=outcome.seconds,
             ending=ending,
             external_cpu_cores=outcome.external_cpu_cores,
@@ -134,23 +155,46 @@ class VerifyPlan(Plan):
             f'({last.error}); the whole output is in {last.folder}.'
         )
 
-    def _plan_block(self, warm_ups: Sequence[Trial]) -> tuple[int, int]:
-        """Iterations that are skipped and measured, long enough to average over
-        batches, short enough to share the state of the machine.
+    def _plan_block(self, warm_ups: Sequence[_MeasuredTrial]) -> _BlockPlan:
+        """Plan the length of a block.
 
-        What a worker waits for while it is held (storage, a sleep) goes on, and comes
-        as a gift to its next batch: a batch of each worker is left out, and two for
-        the caches.
+        It is long enough to average over batches, and short enough to share the state
+        of the machine. What a worker waits for while it is held (storage, a sleep) goes
+        on, and comes as a gift to its next batch: a batch of each worker is left out,
+        and two for the caches.
         """
-        iteration_s = [trial.figures['late_s'] for trial in warm_ups]
+        iteration_s = [warm_up.figures.late_s for warm_up in warm_ups]
         skipped = max(self.workers) + _RESUMED
-        measured = min(math.ceil(_BLOCK_S / statistics.fmean(iteration_s)), _MOST)
-        left_s = self.budget_s - sum(trial.seconds for trial in warm_ups)
+        wanted = math.ceil(_BLOCK_S / statistics.fmean(iteration_s))
+        wanted = max(min(wanted, _MOST_MEASURED), _LEAST_MEASURED)
+        left_s = self.budget_s - sum(warm_up.trial.seconds for warm_up in warm_ups)
         affordable = [left_s / math.fsum(iteration_s)]
-        lefts = [trial.figures['left'] for trial in warm_ups]
+        lefts = [warm_up.figures.left for warm_up in warm_ups]
         affordable += [left for left in lefts if left is not None]
         most = math.floor(min(affordable) / LEAST_PAIRS) - skipped
-        return skipped, max(min(max(measured, _LEAST), most), _FEWEST)
+        return _BlockPlan(skipped, max(min(wanted, most), _FEWEST_MEASURED))
+
+
+class _BlockPlan(NamedTuple):
+    """Length of a block, in iterations."""
+
+    skipped: int
+    """Trained first, and not counted."""
+    measured: int
+
+    @property
+    def iterations(self) -> int:
+        """All of them."""
+        return self.skipped + self.measured
+
+
+class _MeasuredTrial(NamedTuple):
+    """A block that was trained to its end."""
+
+    trial: Trial
+    side: str
+    """One of :data:`SIDES`."""
+    figures: BlockFigures
 
 
 def _is_short_of_memory(trial: Trial) -> bool:
@@ -160,13 +204,13 @@ def _is_short_of_memory(trial: Trial) -> bool:
 
 
 @dataclass(frozen=True)
-class _Side:
+class _SideFigures:
     """Figures of one side over its blocks."""
 
     steady_s: float
     """A steady iteration."""
     start_s: float | None
-    """What an epoch's start adds to one."""
+    """What an epoch's start adds to an iteration."""
     images_per_s: float | None
     epoch: int | None
     """Iterations of an epoch."""
@@ -176,29 +220,24 @@ class _Side:
 class _Blocks:
     """Trials in their roles."""
 
-    warm_ups: list[Trial]
-    measured: list[Trial]
+    warm_ups: list[_MeasuredTrial]
+    measured: list[_MeasuredTrial]
     is_held: bool
     is_well: bool
     """True if none of them failed or ended early."""
 
-    def of(self, side: str) -> list[Mapping[str, Any]]:
+    def list_figures(self, side: str) -> list[BlockFigures]:
         """Figures of the measured blocks of one side."""
-        return [
-            trial.figures
-            for trial in self.measured
-            if trial.role is not None and trial.role.side == side
-        ]
+        return [block.figures for block in self.measured if block.side == side]
 
     @property
     def gain(self) -> Estimate | None:
         """In images, or in iterations where a batch size is unknown."""
-        sizes = [figures['batch_size'] for side in SIDES for figures in self.of(side)]
-        is_known = all(sizes)
+        is_known = all(block.figures.batch_size for block in self.measured)
         before, after = (
             [
-                figures['steady_s'] / (figures['batch_size'] if is_known else 1)
-                for figures in self.of(side)
+                figures.steady_s / ((figures.batch_size or 1) if is_known else 1)
+                for figures in self.list_figures(side)
             ]
             for side in SIDES
         )
@@ -208,39 +247,41 @@ class _Blocks:
     def speed_up(self) -> Estimate | None:
         """The gain in iterations."""
         before, after = (
-            [figures['steady_s'] for figures in self.of(side)] for side in SIDES
+            [figures.steady_s for figures in self.list_figures(side)] for side in SIDES
         )
         return paired_gain(before, after)
 
-    def summarize(self, side: str, pairs: int) -> _Side:
+    def summarize(self, side: str, pairs: int) -> _SideFigures:
         """Figures of one side over the first so many pairs."""
-        found = self.of(side)
-        starts = [start for figures in found for start in figures['starts_s']]
-        steady_s = statistics.fmean(figures['steady_s'] for figures in found[:pairs])
-        batch_size = found[0]['batch_size']
-        return _Side(
-            steady_s,
-            statistics.fmean(starts) if starts else None,
-            batch_size / steady_s if batch_size else None,
-            found[0]['epoch'],
+        found = self.list_figures(side)
+        starts = [start_s for figures in found for start_s in figures.starts_s]
+        steady_s = statistics.fmean(figures.steady_s for figures in found[:pairs])
+        batch_size = found[0].batch_size
+        return _SideFigures(
+            steady_s=steady_s,
+            start_s=statistics.fmean(starts) if starts else None,
+            images_per_s=batch_size / steady_s if batch_size else None,
+            epoch=found[0].epoch,
         )
 
 
 def _sort(trials: Sequence[Trial]) -> _Blocks:
     is_held = not any(map(_is_short_of_memory, trials))
-    # side by side they need twice what the user's training does: begin again
-    mine = [
-        (trial, trial.role)
-        for trial in trials
-        if trial.role is not None and trial.role.is_held == is_held
-    ]
-    done = [pair for pair in mine if pair[0].status == 'completed' and pair[0].figures]
-    return _Blocks(
-        [trial for trial, role in done if role.is_warm_up],
-        [trial for trial, role in done if not role.is_warm_up],
-        is_held,
-        len(done) == len(mine),
-    )
+    warm_ups: list[_MeasuredTrial] = []
+    measured: list[_MeasuredTrial] = []
+    is_well = True
+    for trial in trials:
+        role = trial.role
+        # side by side they need twice what the user's training does: begin again
+        if role is None or role.is_held != is_held:
+            continue
+        if trial.status != 'completed' or not trial.figures:
+            is_well = False
+            continue
+        figures = msgspec.convert(trial.figures, BlockFigures)
+        group = warm_ups if role.is_warm_up else measured
+        group.append(_MeasuredTrial(trial, role.side, figures))
+    return _Blocks(warm_ups, measured, is_held, is_well)
 
 
 def _invert(speed_up: Estimate | None) -> Estimate | None:
@@ -261,37 +302,38 @@ def is_settled(gain: Estimate | None) -> bool:
     """
     if gain is None or gain.count < LEAST_PAIRS or gain.count % 2:
         return False
-    return gain.half_width <= max(SETTLED, SETTLED_SHARE * abs(gain.value))
+    return gain.half_width <= max(SETTLED_GAIN, SETTLED_SHARE * abs(gain.value))
 
 
-def _summarize_block(
-    progress: Progress, skipped: int, iterations: int
-) -> dict[str, Any]:
-    """What the last block took; nothing when the training ended within it."""
+def _summarize_block(progress: Progress, plan: _BlockPlan) -> dict[str, Any]:
+    """`BlockFigures` of the last block; none when the training ended within it."""
     block = progress.blocks[-1] if progress.blocks else None
-    is_whole = block is not None and len(block.seconds) == iterations
+    is_whole = block is not None and len(block.seconds) == plan.iterations
     if block is None or not is_whole or progress.status != 'completed':
         return {}
     steady = [
         seconds
         for index, seconds in enumerate(block.seconds)
-        if index >= skipped and index not in block.starts
+        if index >= plan.skipped and index not in block.starts
     ]
     mean_s = statistics.fmean(steady or block.seconds)
-    return {
-        'steady_s': mean_s,
-        'batch_size': block.batch_size,
-        'epoch': block.epoch,
-        'starts_s': [block.seconds[index] - mean_s for index in block.starts],
-        'late_s': statistics.fmean(block.seconds[len(block.seconds) // 2 :]),
-        'left': block.left,
-    }
+    figures = BlockFigures(
+        steady_s=mean_s,
+        batch_size=block.batch_size,
+        epoch=block.epoch,
+        starts_s=[block.seconds[index] - mean_s for index in block.starts],
+        late_s=statistics.fmean(block.seconds[len(block.seconds) // 2 :]),
+        left=block.left,
+    )
+    kept: dict[str, Any] = msgspec.to_builtins(figures)
+    return kept
 
 
 def _describe(blocks: _Blocks) -> str:
     if len(blocks.warm_ups) < 2:
         return 'starting both trainings'
-    gain, words = blocks.gain, f'{plural(len(blocks.of(SECOND)), "pair")} of blocks'
+    pairs = len(blocks.list_figures(SECOND))
+    gain, words = blocks.gain, f'{plural(pairs, "pair")} of blocks'
     if gain is None:
         return words
     low, high = 100 * gain.low, 100 * gain.high

@@ -33,8 +33,15 @@ from mmgpu_hooks.schema.recorded import EndRecord
 from mmgpu_hooks.show.summary import render_training_summary
 
 _LIVE = (
-    *('built_s', '_recorder', '_pid', '_logger', '_guard', '_patches', '_probe'),
-    *('_is_disabled', 'after_train_iter'),
+    'built_s',
+    '_recorder',
+    '_pid',
+    '_logger',
+    '_guard',
+    '_patches',
+    '_probe',
+    '_is_disabled',
+    'after_train_iter',
 )
 """Attributes of the training that is on; a copy of the hook begins without them."""
 

@@ -34,7 +34,9 @@ IDLE_POINTS = {'before_train_iter': '_before_iter', 'after_train_iter': '_after_
 """Points of an iteration, and what MMEngine's `Hook` calls at each."""
 
 _Point = tuple[Collection[type], Optional[str], tuple[Callable[[], Any], ...]]
-"""Classes that need no call, the part that follows, and what to call afterwards."""
+"""Classes that need no call, the part that follows, and what to call afterwards.
+
+A plain tuple: it is taken apart at each hook point of each iteration."""
 
 _ELSEWHERE: _Point = ((), None, ())
 
@@ -154,13 +156,14 @@ class HookTimer:
         self.before_validation()
 
     def _end_validation(self) -> None:
-        if self.is_open and any(one is VALIDATION for one in self._ledger.running):
+        is_validating = any(part is VALIDATION for part in self._ledger.running)
+        if self.is_open and is_validating:
             self.after_validation()
             self._ledger.pop(VALIDATION)
 
 
 def is_plain(runner: Any) -> bool:
-    """Whether a Runner calls its hooks by MMEngine's own loop, and nothing else."""
+    """True if a Runner calls its hooks by MMEngine's own loop, and nothing else."""
     if 'call_hook' in vars(runner):
         return False
     function = type(runner).call_hook
@@ -261,6 +264,6 @@ def loading_cpu_clock(loader: Any) -> Callable[[], float]:
 
 
 def is_replaying(runner: Any) -> bool:
-    """Whether a resumed loop first draws again every batch it had trained on."""
+    """True if a resumed loop first draws again every batch it had trained on."""
     loop = runner.train_loop
     return isinstance(loop, IterBasedTrainLoop) and loop.iter > 0

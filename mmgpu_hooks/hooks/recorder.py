@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from mmengine.hooks import Hook, LoggerHook
 from mmengine.model import is_model_wrapper
@@ -19,19 +19,17 @@ from msgspec import structs
 
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.recording import Guard, Recording
-from mmgpu_hooks.hooks.saves import SOURCE as SAVES
-from mmgpu_hooks.hooks.saves import SaveSource
+from mmgpu_hooks.hooks.saves import SAVES_SOURCE, SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarPublisher
 from mmgpu_hooks.hooks.sources import UNPROVEN, Sources, read_device
-from mmgpu_hooks.hooks.stuck_source import SOURCE as WATCHDOG
-from mmgpu_hooks.hooks.stuck_source import StuckSource
-from mmgpu_hooks.hooks.validation import ValidationSource
+from mmgpu_hooks.hooks.stuck_source import WATCHDOG_SOURCE, StuckSource
+from mmgpu_hooks.hooks.validation import VALIDATION_SOURCE, ValidationSource
 from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.settings import read_length, read_loader_settings
 from mmgpu_hooks.measure.memory import weigh_objects
-from mmgpu_hooks.measure.now import read_identity, read_oom_kills
+from mmgpu_hooks.measure.now import read_oom_kills, read_process_identity
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import (
     Ending,
@@ -61,6 +59,15 @@ _LETTERS, _MOST_LINES = 300, 60
 _FETCH = re.compile(r'torch[/\\]utils[/\\]data[/\\]_utils[/\\]fetch\.py$')
 
 
+class Due(NamedTuple):
+    """What ends with an iteration."""
+
+    is_logged: bool
+    """True if LoggerHook prints a line for it."""
+    is_end: bool
+    """True if an interval ends."""
+
+
 class LogSchedule:
     """Says when LoggerHook prints a line and when an interval ends, for one runner.
 
@@ -83,15 +90,12 @@ class LogSchedule:
         """Read the length of the epoch; asking for it each time costs more."""
         self._batches = read_length(self._runner.train_dataloader)
 
-    def is_due(self, batch_idx: int, iterations: int) -> tuple[bool, bool]:
-        """What ends with an iteration.
+    def is_due(self, batch_idx: int, iterations: int) -> Due:
+        """Say what ends with an iteration.
 
         Args:
             batch_idx: Of the iteration, in its epoch.
             iterations: Iterations since the last interval ended.
-
-        Returns:
-            Whether LoggerHook prints a line for it, and whether an interval ends.
         """
         logger = self._logger
         is_logged = False
@@ -101,8 +105,8 @@ class LogSchedule:
                 done == self._batches and (not logger.ignore_last or done <= interval)
             )
             if self._own_interval is None:
-                return is_logged, is_logged or iterations >= MOST_ITERATIONS
-        return is_logged, iterations >= min(self.interval, MOST_ITERATIONS)
+                return Due(is_logged, is_logged or iterations >= MOST_ITERATIONS)
+        return Due(is_logged, iterations >= min(self.interval, MOST_ITERATIONS))
 
     def find_next(self, batch_idx: int, iterations: int) -> int:
         """The next iteration at which something may end, by its number in the epoch.
@@ -174,10 +178,10 @@ class Recorder:
         run('ledger', self._timer.open)
         if 'ledger' in self._guard.off:
             self._timer.stop()
-        run(SAVES, self._saving.open)
+        run(SAVES_SOURCE, self._saving.open)
         self._patches.set(self._hook, 'after_train_iter', self._make_end())
         if self._hook.stuck_after_s:
-            self._stuck = run(WATCHDOG, StuckSource, self._recording, sources)
+            self._stuck = run(WATCHDOG_SOURCE, StuckSource, self._recording, sources)
         self._ledger.pop(self._hook)
 
     def _describe_run(self) -> RunRecord:
@@ -185,6 +189,7 @@ class Recorder:
         runner, sources = self._runner, self._sources
         loop, path = runner.train_loop, runner.cfg.filename
         wrapper, world = runner.optim_wrapper, runner.world_size
+        identity = read_process_identity()
         return RunRecord(
             started_unix_s=wall_unix_s(),
             build_s=self._build_s,
@@ -211,7 +216,11 @@ class Recorder:
             gpu=sources.gpu.device,
             versions=_versions(),
             unknown={**self._known, **self._guard.off},
-            **read_identity(),
+            hostname=identity.hostname,
+            pid=identity.pid,
+            process_start=identity.start_ticks,
+            memory_cgroup=identity.memory_cgroup,
+            oom_kills=identity.oom_kills,
         )
 
     def _open_writer(self, run: RunRecord) -> None:
@@ -242,15 +251,15 @@ class Recorder:
         """At the end of an interval, record and publish it."""
         run, schedule, ledger = self._guard.run, self._schedule, self._ledger
         ledger.sum_up()
-        is_logged, is_end = schedule.is_due(batch_idx, ledger.iterations)
-        if is_logged:
+        due = schedule.is_due(batch_idx, ledger.iterations)
+        if due.is_logged:
             # before LoggerHook resets the allocator's peak
             self._sources.gpu.observe_memory()
-        if is_end:
+        if due.is_end:
             record = self._record_interval(batch, ledger.take())
             if record is not None:
                 run('scalars', self._publisher.add, record)
-        if is_logged:
+        if due.is_logged:
             run('scalars', self._publisher.publish)
         self._due_at = schedule.find_next(batch_idx, ledger.iterations)
 
@@ -262,7 +271,7 @@ class Recorder:
 
     def _begin_validation(self) -> None:
         iteration = self._recording.count_iterations()
-        self._guard.run(SAVES, self._saving.waits.add, iteration, is_save=False)
+        self._guard.run(SAVES_SOURCE, self._saving.waits.add, iteration, is_save=False)
         self._validation.begin()
 
     def _record_interval(
@@ -272,11 +281,13 @@ class Recorder:
         recording = self._recording
         recording.recorded += count
         waits_s = window.waits_s.tolist()
-        self._guard.run(SAVES, self._saving.waits.add_waits, waits_s, window.firsts)
+        self._guard.run(
+            SAVES_SOURCE, self._saving.waits.add_waits, waits_s, window.firsts
+        )
         saves, self._saves = self._saving.count - self._saves, self._saving.count
         if not count:
             return None
-        fields = dict(
+        record = IntervalRecord(
             iteration=recording.recorded,
             epoch=recording.epoch,
             iterations=count,
@@ -292,7 +303,7 @@ class Recorder:
             first_wait_s=float(first_s),
             saves=saves,
         )
-        record = self._sources.complete(fields, batch)
+        record = self._sources.complete(record, batch)
         recording.write(record)
         if self._stuck is not None:
             self._stuck.note(record)
@@ -310,7 +321,7 @@ class Recorder:
         if source in ('ledger', 'interval'):
             # stamps that are not taken must not grow
             self._timer.stop()
-        if source == 'validation':
+        if source == VALIDATION_SOURCE:
             self._guard.clean_up(source, self._validation.close)
         if source in ('ledger', 'interval', 'scalars'):
             # nothing else takes the last values off LoggerHook's lines
@@ -328,9 +339,9 @@ class Recorder:
         """
         run, clean_up, window = self._guard.run, self._guard.clean_up, None
         if self._stuck is not None:
-            clean_up(WATCHDOG, self._stuck.close, error is None)
-        clean_up(SAVES, self._saving.leave)
-        clean_up('validation', self._validation.close)
+            clean_up(WATCHDOG_SOURCE, self._stuck.close, error is None)
+        clean_up(SAVES_SOURCE, self._saving.leave)
+        clean_up(VALIDATION_SOURCE, self._validation.close)
         # read once: what we ourselves do from here on is no part of training
         if not {'ledger', 'interval'} & self._guard.off.keys():
             self._ledger.note(self._ledger.running[-1])
@@ -339,7 +350,7 @@ class Recorder:
         clean_up('ledger', self._patches.close)
         if window is not None:
             run('last interval', self._record_interval, None, window)
-        run(SAVES, self._saving.waits.finish)
+        run(SAVES_SOURCE, self._saving.waits.finish)
         if error is not None:
             # a card that was lost meanwhile is the reason
             for source, read in self._sources.gpu.readers.items():
@@ -360,15 +371,14 @@ class Recorder:
         totals = self._ledger.totals if is_timed else LedgerWindow()
         if is_timed:
             totals.parts_s['startup'] += self._build_s
-        described: dict[str, Any] = {}
+        raised = _Raised()
         status: Ending = 'completed'
         if error is not None:
             is_stop = isinstance(error, (KeyboardInterrupt, SystemExit))
             status = 'interrupted' if is_stop else 'failed'
             # a user's exception may raise when it is read
-            described = self._guard.run('exception', _describe_error, error) or {
-                'error': type(error).__name__
-            }
+            described = self._guard.run('exception', _describe_error, error)
+            raised = described or _Raised(type(error).__name__)
         return EndRecord(
             status=status,
             iterations=self._recording.recorded - self._start,
@@ -377,38 +387,43 @@ class Recorder:
             duration_s=self._ledger.elapsed_s + self._build_s if is_timed else None,
             saves=self._saving.count,
             oom_kills=read_oom_kills(self._memory_cgroup),
-            **described,
+            error=raised.error,
+            traceback=raised.traceback,
+            sample=raised.sample,
         )
 
 
 def _count_parameters(model: Any) -> int | None:
     # a lazy module has none before its first batch
     with contextlib.suppress(Exception):
-        return sum(int(one.numel()) for one in model.parameters())
+        return sum(int(parameter.numel()) for parameter in model.parameters())
     return None
 
 
-def _describe_error(error: BaseException) -> dict[str, Any]:
-    """Fields of an end record.
+class _Raised(NamedTuple):
+    """The exception that ended training, as the end record has it."""
 
-    Args:
-        error: What passed through the train loop, and was caught nowhere.
+    error: str | None = None
+    """Its type; ``None`` where there was none."""
+    traceback: tuple[str, ...] = ()
+    """Without lines of code. PyTorch puts a worker's into the message."""
+    sample: str | None = None
+    """The sample that raised in this process."""
 
-    Returns:
-        Its type, its traceback without lines of code (PyTorch puts a worker's into the
-        message), and the sample that raised in this process.
-    """
+
+def _describe_error(error: BaseException) -> _Raised:
+    """Describe what passed through the train loop, and was caught nowhere."""
     printed = traceback.format_exception(type(error), error, error.__traceback__)
     lines = [
         line[:_LETTERS]
         for line in ''.join(printed).splitlines()
         if not line.startswith('    ')
     ]
-    return {
-        'error': type(error).__name__,
-        'traceback': tuple(lines[-_MOST_LINES:]),
-        'sample': _find_sample(error),
-    }
+    return _Raised(
+        error=type(error).__name__,
+        traceback=tuple(lines[-_MOST_LINES:]),
+        sample=_find_sample(error),
+    )
 
 
 def _find_sample(error: BaseException) -> str | None:
@@ -427,9 +442,13 @@ def _describe_loader(loader: Any) -> LoaderSettings:
     settings, objects = read_loader_settings(loader), None
     with contextlib.suppress(Exception):  # a thread of the user's may change it now
         objects = weigh_objects(getattr(loader, 'dataset', None))
-    size, count, name = objects or (None, None, None)
+    if objects is None:
+        return settings
     return structs.replace(
-        settings, object_bytes=size, object_count=count, object_name=name
+        settings,
+        object_bytes=objects.bytes,
+        object_count=objects.entries,
+        object_name=objects.name,
     )
 
 

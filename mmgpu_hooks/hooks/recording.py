@@ -1,4 +1,4 @@
-"""What the parts of one run's recording share: where training is, and the evidence.
+"""Shared by the parts of one run's recording: where training is, and the evidence.
 
 The guard keeps every failure of ours away from training.
 """
@@ -10,7 +10,7 @@ from typing import Any, Callable, TypeVar
 
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.measure.absent import AbsentError, SourceError
-from mmgpu_hooks.schema.recorded import Line, SourceOffRecord, UnknownRecord
+from mmgpu_hooks.schema.recorded import EvidenceLine, SourceOffRecord, UnknownRecord
 from mmgpu_hooks.schema.writer import EvidenceWriter
 
 _T = TypeVar('_T')
@@ -95,7 +95,7 @@ class Recording:
         self.guard.run('interval', self.ledger.sum_up)
         return self.iteration
 
-    def write(self, record: Line) -> None:
+    def write(self, record: EvidenceLine) -> None:
         """Add a line to the evidence, where there is any."""
         if self.writer is not None:
             self.guard.run('evidence', self.writer.write, record)

@@ -13,11 +13,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from mmengine.runner import Runner
 from mmengine.runner import checkpoint as mmengine_checkpoint
-from msgspec import structs
 
 from mmgpu_hooks.hooks.loop_timer import SAVE
 from mmgpu_hooks.hooks.recording import Recording
@@ -27,6 +26,7 @@ from mmgpu_hooks.measure.loader.processes import sum_workers_meanwhile
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.save import (
+    PhaseStamp,
     Surroundings,
     ThreadTimes,
     count_history_bytes,
@@ -35,7 +35,7 @@ from mmgpu_hooks.measure.save import (
 )
 from mmgpu_hooks.schema.recorded import LoaderSettings, SaveAftermathRecord, SaveRecord
 
-SOURCE = 'checkpoint saves'
+SAVES_SOURCE = 'checkpoint saves'
 """What the guard knows us by."""
 
 
@@ -56,8 +56,7 @@ class _Save:
         """What the backend got to write, and where."""
         self.backend: str | None = None
         self.message_hub_bytes = count_history_bytes(recording.runner.message_hub)
-        self.stamps = [('rest', read_thread_times())]
-        """Phases, and when each began."""
+        self.stamps = [PhaseStamp('rest', read_thread_times())]
         self._guard = recording.guard
         self._thread = threading.get_ident()
         self._patches = Patches()
@@ -79,10 +78,10 @@ class _Save:
     def _note(self, function: Callable[..., None], *args: Any) -> None:
         """Call it, if this is the thread that saves."""
         if threading.get_ident() == self._thread:
-            self._guard.run(SOURCE, function, *args)
+            self._guard.run(SAVES_SOURCE, function, *args)
 
     def _stamp(self, phase: str) -> None:
-        self.stamps.append((phase, read_thread_times()))
+        self.stamps.append(PhaseStamp(phase, read_thread_times()))
 
     def _begin_serialise(self, backend: Any) -> None:
         self.backend = type(backend).__name__
@@ -110,6 +109,14 @@ _USUAL_WAITS = 256
 """Waits that a usual one is the mean of, the newest: a run may change its rate."""
 
 
+class _Interruption(NamedTuple):
+    """A save, or something else that is no iteration."""
+
+    iteration: int
+    """Iterations done by then."""
+    is_save: bool
+
+
 class WaitsAfterSaves:
     """Sorts waits into those after a save and the usual ones.
 
@@ -134,8 +141,7 @@ class WaitsAfterSaves:
         self._round_of = min(max(round_of, 1), _USUAL_WAITS)
         self._done = start
         self._usual: deque[float] = deque(maxlen=_USUAL_WAITS)
-        self._events: deque[tuple[int, bool]] = deque()
-        """Iterations done when something ended, and whether that was a save."""
+        self._events: deque[_Interruption] = deque()
         self._saved_at: int | None = None
         self._waits: list[float] = []
         self._write = write
@@ -147,8 +153,9 @@ class WaitsAfterSaves:
             iteration: Iterations done by then.
             is_save: Whether it was a save. What else comes ends what follows a save.
         """
-        if self._horizon and (iteration, is_save) not in self._events:
-            self._events.append((iteration, is_save))
+        event = _Interruption(iteration, is_save)
+        if self._horizon and event not in self._events:
+            self._events.append(event)
 
     def add_waits(self, waits: Sequence[float], firsts: Collection[int] = ()) -> None:
         """Sort the waits of the next iterations.
@@ -171,11 +178,11 @@ class WaitsAfterSaves:
                     self._close()
 
     def _heed_events(self) -> None:
-        while self._events and self._events[0][0] <= self._done:
-            iteration, is_save = self._events.popleft()
+        while self._events and self._events[0].iteration <= self._done:
+            event = self._events.popleft()
             self._close()
-            if is_save:
-                self._saved_at = iteration
+            if event.is_save:
+                self._saved_at = event.iteration
 
     def _close(self) -> None:
         if self._saved_at is not None:
@@ -214,7 +221,7 @@ class SaveSource:
         self._guard, self._runner = recording.guard, recording.runner
         self._patches = Patches()
         loader = self._runner.train_dataloader
-        found = self._guard.run(SOURCE, read_loader_settings, loader)
+        found = self._guard.run(SAVES_SOURCE, read_loader_settings, loader)
         self._loader = found or LoaderSettings()
         workers = self._loader.num_workers or 0
         ahead = workers * (self._loader.prefetch_factor or 2)
@@ -239,7 +246,7 @@ class SaveSource:
             is_ours = hooks.is_open and threading.get_ident() == self._thread
             if not is_ours or ledger.running[-1] is SAVE:
                 return original(*args, **kwargs)
-            begun = self._guard.run(SOURCE, _Save, recording, self._sources)
+            begun = self._guard.run(SAVES_SOURCE, _Save, recording, self._sources)
             ledger.push(SAVE)
             error: str | None = None
             try:
@@ -253,14 +260,15 @@ class SaveSource:
                 self._sources.gpu.interrupt()
                 if begun is not None:
                     end = begun.end()
-                    self._guard.run(SOURCE, self._end, begun, end, error)
+                    self._guard.run(SAVES_SOURCE, self._end, begun, end, error)
 
         self._patches.set(self._runner, 'save_checkpoint', save)
 
     def _end(self, begun: _Save, end: ThreadTimes, error: str | None) -> None:
-        total, phases = split_phases(begun.stamps, end)
-        after, path = self._sources.mark_workers(), begun.path
-        workers = sum_workers_meanwhile(begun.workers, after, total.wall_s)
+        split = split_phases(begun.stamps, end)
+        whole, path = split.whole, begun.path
+        after = self._sources.mark_workers()
+        workers = sum_workers_meanwhile(begun.workers, after, whole.wall_s)
         around = Surroundings.read().since(begun.around, workers.cpu_s)
         # of most runners' ranks the first alone saves
         if self._runner.rank and begun.backend is None:
@@ -268,16 +276,21 @@ class SaveSource:
         save = SaveRecord(
             iteration=begun.iteration,
             name=os.path.basename(path.rstrip('/')) if path else None,
-            phases=phases,
+            phases=split.phases,
+            wall_s=whole.wall_s,
+            cpu_s=whole.cpu_s,
+            run_delay_s=whole.run_delay_s,
+            blocked_s=whole.blocked_s,
             bytes=begun.bytes if error is None else None,
             message_hub_bytes=begun.message_hub_bytes if error is None else None,
             backend=begun.backend,
             workers=workers.count,
             workers_busy=workers.busy,
             workers_cpu_s=workers.cpu_s,
+            other_cpu_s=around.other_cpu_s,
+            memory_pressure_pct=around.memory_pressure_pct,
+            major_faults=around.major_faults,
             error=error,
-            **structs.asdict(total),
-            **around,
         )
         self._recording.write(save)
         self.waits.add(save.iteration, is_save=True)

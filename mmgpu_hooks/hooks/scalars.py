@@ -1,9 +1,9 @@
-"""What LoggerHook and its backends show of us, and how it gets there."""
+"""Publishes scalars to MMEngine's message hub, for LoggerHook and its backends."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmgpu_hooks.schema.recorded import GpuWindow, IntervalRecord
 
@@ -21,8 +21,11 @@ MAIN = (
 
 SCALARS = (
     *MAIN,
-    *('step_s', 'gpu_idle_pct', 'gpu_mem_reserved_mib'),
-    *('process_cpu_cores', 'system_cpu_pct'),
+    'step_s',
+    'gpu_idle_pct',
+    'gpu_mem_reserved_mib',
+    'process_cpu_cores',
+    'system_cpu_pct',
 )
 """Every scalar we publish. No name holds ``time``, ``loss`` or ``grad_norm`` and none
 ends in ``lr``: MMEngine would average or reformat those."""
@@ -34,25 +37,33 @@ _PEAKS = {
 }
 
 
-def _parts(record: IntervalRecord) -> dict[str, tuple[float | None, float]]:
-    """By scalar, what it is the share of, and of what; both add up over intervals."""
+class _Ratio(NamedTuple):
+    """A scalar as a part of a whole; both add up over intervals."""
+
+    part: float | None
+    """``None`` where it is unknown."""
+    whole: float
+
+
+def _list_ratios(record: IntervalRecord) -> dict[str, _Ratio]:
+    """The scalars of an interval by name."""
     wait, step, iteration = record.data_wait, record.step, record.iter
     duration_s = record.duration_s
     gpu = record.gpu or GpuWindow()
     sampled_s = gpu.sampled_s or 0.0
     timed_s = (record.gpu_idle_iterations or iteration.count) * iteration.mean_s
     return {
-        'data_wait_s': (wait.total_s, wait.count),
-        'step_s': (step.total_s, step.count),
-        'iter_s': (iteration.total_s, iteration.count),
-        'data_wait_pct': (100 * wait.total_s, iteration.total_s),
-        'images_per_s': (record.images, iteration.total_s),
-        'gpu_util_pct': (_times(gpu.util_pct, sampled_s), sampled_s),
-        'gpu_zero_pct': (_times(gpu.zero_pct, sampled_s), sampled_s),
-        'gpu_idle_pct': (_times(record.gpu_idle_pct, timed_s), timed_s),
-        'process_cpu_cores': (record.process_cpu_s, duration_s),
-        'system_cpu_pct': (_times(record.system_cpu_pct, duration_s), duration_s),
-        'save_s': (record.ledger_s.get('checkpoint_save'), record.saves),
+        'data_wait_s': _Ratio(wait.total_s, wait.count),
+        'step_s': _Ratio(step.total_s, step.count),
+        'iter_s': _Ratio(iteration.total_s, iteration.count),
+        'data_wait_pct': _Ratio(100 * wait.total_s, iteration.total_s),
+        'images_per_s': _Ratio(record.images, iteration.total_s),
+        'gpu_util_pct': _Ratio(_times(gpu.util_pct, sampled_s), sampled_s),
+        'gpu_zero_pct': _Ratio(_times(gpu.zero_pct, sampled_s), sampled_s),
+        'gpu_idle_pct': _Ratio(_times(record.gpu_idle_pct, timed_s), timed_s),
+        'process_cpu_cores': _Ratio(record.process_cpu_s, duration_s),
+        'system_cpu_pct': _Ratio(_times(record.system_cpu_pct, duration_s), duration_s),
+        'save_s': _Ratio(record.ledger_s.get('checkpoint_save'), record.saves),
     }
 
 
@@ -68,15 +79,16 @@ class LineFigures:
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, tuple[float, float]] = {}
+        self._parts: dict[str, float] = {}
+        self._wholes: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
 
     def add(self, record: IntervalRecord) -> None:
         """Add one interval."""
-        for name, (part, whole) in _parts(record).items():
-            if part is not None:
-                before = self._sums.get(name, (0.0, 0.0))
-                self._sums[name] = before[0] + part, before[1] + whole
+        for name, ratio in _list_ratios(record).items():
+            if ratio.part is not None:
+                self._parts[name] = self._parts.get(name, 0.0) + ratio.part
+                self._wholes[name] = self._wholes.get(name, 0.0) + ratio.whole
         for name, field in _PEAKS.items():
             peak = getattr(record, field)
             if peak is not None:
@@ -84,9 +96,11 @@ class LineFigures:
 
     def take(self) -> dict[str, float]:
         """The scalars since the last call; none when no interval ended."""
-        sums, peaks = self._sums, self._peaks
-        self._sums, self._peaks = {}, {}
-        shares = {name: part / whole for name, (part, whole) in sums.items() if whole}
+        parts, wholes, peaks = self._parts, self._wholes, self._peaks
+        self._parts, self._wholes, self._peaks = {}, {}, {}
+        shares = {
+            name: part / wholes[name] for name, part in parts.items() if wholes[name]
+        }
         return {**shares, **peaks}
 
 

@@ -1,4 +1,4 @@
-"""The sources beside the ledger: opened together, each on its own when it fails."""
+"""All sources of one run except the time ledger; each fails on its own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Callable
 
+from msgspec import structs
+
 from mmgpu_hooks.hooks.recording import Guard, Recording
 from mmgpu_hooks.measure.absent import AbsentError, SourceError
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.cuda import (
+    CudaDevice,
     cuda_device,
     open_cuda_events,
     open_cuda_memory,
@@ -37,7 +40,7 @@ from mmgpu_hooks.schema.recorded import (
     IntervalRecord,
 )
 
-MEMORY_THREAD_NAME = 'mmgpu-worker-memory'
+MEMORY_THREAD = 'mmgpu-worker-memory'
 
 UNPROVEN = (
     "what is read of a GPU has met NVIDIA's mock driver 550.163.01 and FakeGPU, and no "
@@ -50,7 +53,7 @@ Readers = dict[str, Callable[[], dict[str, Any]]]
 _LOCAL_WORLD = ('LOCAL_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE', 'MPI_LOCALNRANKS')
 
 
-def _of(source: str, reasons: Mapping[str, str]) -> dict[str, str]:
+def _prefix(source: str, reasons: Mapping[str, str]) -> dict[str, str]:
     return {f'{source} {name}': why for name, why in reasons.items()}
 
 
@@ -71,7 +74,7 @@ class GpuSource:
         self._sampler: GpuSampler | None = None
         ours = self._run('GPU', cuda_device)
         self.is_used = ours is not None or 'GPU' in guard.off
-        """Whether this process uses CUDA."""
+        """True if this process uses CUDA."""
         if ours is not None:
             self._run('GPU', self._open_driver, ours, sample_period_s)
         elif not self.is_used:
@@ -86,7 +89,7 @@ class GpuSource:
         if self._memory is not None:
             self.readers['GPU memory'] = self._read_memory
 
-    def _open_driver(self, ours: dict[str, Any], period_s: float) -> None:
+    def _open_driver(self, ours: CudaDevice, period_s: float) -> None:
         import torch
 
         if torch.version.hip:
@@ -103,7 +106,11 @@ class GpuSource:
         """Why a figure is missing, by source; what a card does not offer, too."""
         card = {} if self._gpu is None else self._gpu.reasons()
         memory = {} if self._memory is None else self._memory.lacking
-        return {**self._guard.absent, **_of('GPU', card), **_of('GPU memory', memory)}
+        return {
+            **self._guard.absent,
+            **_prefix('GPU', card),
+            **_prefix('GPU memory', memory),
+        }
 
     def observe_memory(self) -> None:
         """Sample the allocator's peaks before somebody resets them."""
@@ -138,17 +145,21 @@ class GpuSource:
 
     def _read_idle(self) -> dict[str, Any]:
         assert self.events is not None
-        fields = 'gpu_idle_pct', 'gpu_idle_iterations'
-        return dict(zip(fields, self.events.drain()))
+        idle = self.events.drain()
+        return {'gpu_idle_pct': idle.pct, 'gpu_idle_iterations': idle.iterations}
 
     def _read_memory(self) -> dict[str, Any]:
         assert self._memory is not None
         self._memory.observe()
         figures = self._memory.drain()
         return {
-            'gpu_mem_peak_bytes': figures.pop('peak_bytes'),
-            'gpu_mem_reserved_bytes': figures.pop('reserved_bytes'),
-            'cuda_memory': CudaMemoryWindow(**figures),
+            'gpu_mem_peak_bytes': figures['peak_bytes'],
+            'gpu_mem_reserved_bytes': figures['reserved_bytes'],
+            'cuda_memory': CudaMemoryWindow(
+                allocated_bytes=figures['allocated_bytes'],
+                retries=figures['retries'],
+                inactive_bytes=figures['inactive_bytes'],
+            ),
         }
 
     def close(self) -> None:
@@ -160,7 +171,7 @@ class GpuSource:
 
 
 class Sources:
-    """Everything measured beside time, opened.
+    """Opens all sources of one run except the time ledger.
 
     Args:
         recording: The run that is recorded.
@@ -181,9 +192,8 @@ class Sources:
         limits = run('host limits', read_host_limits, ranks_on_host=ranks)
         self.host = limits or HostLimits()
         # of a source that cannot be opened nothing is read: it is off
-        host: Any = run('host', HostMeter)
-        memory: Any = run('memory', MemoryMeter)
-        self._host: HostMeter | None = host
+        self._host = run('host', HostMeter)
+        self._memory = run('memory', MemoryMeter)
         self.gpu = GpuSource(guard, recording.hook.gpu_sample_period_s, device)
         self.device = 'cuda' if self.gpu.is_used else device
         self._watch = BatchWatch(_pad_size_divisor(runner))
@@ -199,8 +209,8 @@ class Sources:
         self._follow_loader()
         self._readers: Readers = {
             'loader workers': self._read_loader,
-            'host': lambda: host.read(),  # noqa: PLW0108, there may be none
-            'memory': lambda: memory.read(self._list_workers()),
+            'host': self._read_host,
+            'memory': self._read_memory,
             **self.gpu.readers,
         }
         events, after = self.gpu.events, self._timer.hooks.after
@@ -264,23 +274,34 @@ class Sources:
         return {
             **self.gpu.unknown,
             **self.loader.unsupported,
-            **_of('host', host),
-            **_of('batch', contents),
+            **_prefix('host', host),
+            **_prefix('batch', contents),
         }
 
-    def complete(self, fields: dict[str, Any], batch: Any) -> IntervalRecord:
-        """Make the record of an interval.
+    def complete(self, record: IntervalRecord, batch: Any) -> IntervalRecord:
+        """Add the figures of every source to the record of an interval.
 
         Args:
-            fields: Of the record, as the ledger saw the interval.
+            record: The interval as the ledger saw it.
             batch: The last batch, or ``None`` when it is gone.
         """
-        figures = dict(fields)
+        figures: dict[str, Any] = {}
         for source, read in self._readers.items():
             figures.update(self._run(source, read) or {})
-        iterations = fields['iterations']
-        contents = self._run('batch contents', self._read_batches, iterations, batch)
-        return IntervalRecord(**figures, **(contents or {}))
+        contents = self._run(
+            'batch contents', self._read_batches, record.iterations, batch
+        )
+        return structs.replace(record, **figures, **(contents or {}))
+
+    def _read_host(self) -> dict[str, Any]:
+        # one that could not be opened is off
+        assert self._host is not None
+        return self._host.read()._asdict()
+
+    def _read_memory(self) -> dict[str, Any]:
+        assert self._memory is not None
+        figures = self._memory.read(self._list_workers())
+        return {} if figures is None else figures._asdict()
 
     def _read_loader(self) -> dict[str, Any]:
         loader = self.loader
@@ -293,7 +314,7 @@ class Sources:
             self._memory_thread = threading.Thread(
                 target=self._run,
                 args=('worker memory', loader.read_memory),
-                name=MEMORY_THREAD_NAME,
+                name=MEMORY_THREAD,
                 daemon=True,
             )
             self._memory_thread.start()
@@ -317,9 +338,9 @@ class Sources:
             return figures
         # 5 us for each image
         self._batch_due_s = now_s + pause_s(now_s - self._opened_s)
-        tensors, size = count_tensors(batch)
-        if tensors:
-            figures.update(batch_tensors=tensors, batch_bytes=size)
+        counted = count_tensors(batch)
+        if counted.tensors:
+            figures.update(batch_tensors=counted.tensors, batch_bytes=counted.bytes)
             figures.update(stored_pixel_ratio=find_stored_ratio(batch))
         return figures
 
@@ -370,10 +391,10 @@ def _name_resizers(runner: Any) -> str:
     outer = getattr(_bare(runner.model), 'data_preprocessor', None)
     inner = getattr(outer, 'data_preprocessor', None)
     names: list[str] = []
-    for one in (outer, inner):
+    for preprocessor in (outer, inner):
         # of classifiers it is no list, mixes images and keeps their size
         with contextlib.suppress(TypeError):
-            augments = getattr(one, 'batch_augments', None) or ()
+            augments = getattr(preprocessor, 'batch_augments', None) or ()
             names += [type(augment).__name__ for augment in augments]
     return ', '.join(names)
 

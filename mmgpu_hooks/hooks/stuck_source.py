@@ -7,20 +7,22 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+
+from msgspec import structs
 
 from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.judge.standstill import Rank, describe_stuck, phrase_part
 from mmgpu_hooks.judge.why import judge_end, read_host
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, is_part
-from mmgpu_hooks.measure.watchdog import THREAD_NAME, Running, Watchdog
+from mmgpu_hooks.measure.loader.owed import OwedBatch
+from mmgpu_hooks.measure.watchdog import WATCHDOG_THREAD, Running, Watchdog
 from mmgpu_hooks.schema.recorded import IntervalRecord, StuckRecord
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import STACK_SUFFIX, find_other_ranks
 from mmgpu_hooks.show.text import visible
 
-SOURCE = 'watchdog'
+WATCHDOG_SOURCE = 'watchdog'
 """What the guard knows us by."""
 
 _RANKS_S = 2.0
@@ -47,9 +49,11 @@ class StuckSource:
         self._watchdog = Watchdog(
             recording.hook.stuck_after_s,
             self._read,
-            partial(self._run, SOURCE, self._report),
-            partial(self._run, SOURCE, self._report_freed),
-            lambda running: self._run(SOURCE, self._is_proven, running) or False,
+            partial(self._run, WATCHDOG_SOURCE, self._report),
+            partial(self._run, WATCHDOG_SOURCE, self._report_freed),
+            lambda running: (
+                self._run(WATCHDOG_SOURCE, self._is_proven, running) or False
+            ),
             self._evidence and self._evidence.with_suffix(STACK_SUFFIX),
         )
         self._watchdog.start()
@@ -73,23 +77,26 @@ class StuckSource:
         part = 'data_wait' if running is FIRST_WAIT else name
         return Running(part, self._ledger.stamped_s, usual_s)
 
-    def _find_owed(self, running: Running) -> dict[str, Any]:
-        """Who owes the batch that is waited for, as fields of a record."""
+    def _find_owed(self, running: Running) -> OwedBatch:
+        """Find who owes the batch that is waited for, if one is."""
         is_wait = running.part == 'data_wait'
-        return self._sources.loader.find_owed() if is_wait else {}
+        return self._sources.loader.find_owed() if is_wait else OwedBatch()
 
     def _is_proven(self, running: Running) -> bool:
-        """Whether the first batch will never come, whatever is usual."""
+        """True if the first batch will never come, whatever is usual."""
         owed = self._find_owed(running)
-        if owed.get('state', 'R') in 'ZXTD':
+        if owed.process is None:
+            return False
+        if owed.process.state in 'ZXTD':
             return True
         # one lock that all of them wait for; alone it may be a slow library
-        is_at_lock = (owed.get('state'), owed.get('call')) == ('S', 'futex')
-        return is_at_lock and owed.get('alike', 0) > 1
+        is_at_lock = owed.process.state == 'S' and owed.process.call == 'futex'
+        return is_at_lock and owed.alike > 1
 
     def _report(self, running: Running, waited_s: float) -> None:
-        own = {'stack': self._watchdog.read_stack()}
-        record = self._record(running, waited_s, **{**own, **self._find_owed(running)})
+        own_stack = self._watchdog.read_stack()
+        owed = self._find_owed(running)
+        record = add_owed(self._record(running, waited_s), owed, own_stack)
         lines = [
             f'GPUEfficiencyHook: nothing went on for {waited_s:.0f} s, '
             f'{phrase_part(record)} (iteration {record.iteration + 1}, '
@@ -102,8 +109,10 @@ class StuckSource:
         lines.append(f'Training is left alone. More: mmgpu why {work_dir}')
         self._warn(*lines)
         # the work folder may be on a mount that never answers; later alarms must come
-        work = partial(self._run, SOURCE, self._file, record)
-        thread = threading.Thread(target=work, name=f'{THREAD_NAME}-files', daemon=True)
+        work = partial(self._run, WATCHDOG_SOURCE, self._file, record)
+        thread = threading.Thread(
+            target=work, name=f'{WATCHDOG_THREAD}-files', daemon=True
+        )
         thread.start()
         thread.join(_FILES_S)
 
@@ -115,7 +124,7 @@ class StuckSource:
         paths = find_other_ranks(self._evidence)
         if paths:
             time.sleep(_RANKS_S)
-        others, _ = read_other_ranks(paths)
+        others = read_other_ranks(paths).ranks
         causes = list_causes(read_evidence(self._evidence), others)
         if causes:
             self._warn('GPUEfficiencyHook: why nothing goes on', *causes)
@@ -123,9 +132,15 @@ class StuckSource:
     def _warn(self, *lines: str) -> None:
         self._recording.runner.logger.warning(visible('\n  '.join(lines)))
 
-    def _record(self, running: Running, waited_s: float, **fields: Any) -> StuckRecord:
-        fields.update(iteration=self._recording.iteration, part=running.part)
-        return StuckRecord(waited_s=waited_s, **fields)
+    def _record(
+        self, running: Running, waited_s: float, *, is_over: bool = False
+    ) -> StuckRecord:
+        return StuckRecord(
+            iteration=self._recording.iteration,
+            part=running.part,
+            waited_s=waited_s,
+            is_over=is_over,
+        )
 
     def _report_freed(self, running: Running, waited_s: float) -> None:
         record = self._record(running, waited_s, is_over=True)
@@ -139,7 +154,7 @@ class StuckSource:
         """Watch no longer.
 
         Args:
-            went_on: Whether training came to its end, so that nothing stands still.
+            went_on: True if training came to its end, so that nothing stands still.
         """
         self._watchdog.stop()
         if went_on:
@@ -147,9 +162,40 @@ class StuckSource:
             self._watchdog.check()
 
 
+def add_owed(
+    record: StuckRecord, owed: OwedBatch, own_stack: tuple[str, ...]
+) -> StuckRecord:
+    """Add to a record what is known of the batch that is waited for.
+
+    Args:
+        record: The standstill.
+        owed: The batch, and the worker that owes it.
+        own_stack: Of the thread that trains, for where no worker owes one.
+    """
+    process, sample = owed.process, owed.sample
+    record = structs.replace(record, stack=own_stack, alike=owed.alike)
+    if process is not None:
+        record = structs.replace(
+            record,
+            stack=owed.stack,
+            worker=owed.worker,
+            pid=owed.pid,
+            state=process.state,
+            call=process.call,
+            path=process.path,
+            mount=process.mount,
+        )
+    if sample is not None:
+        record = structs.replace(
+            record, sample=sample.index, sample_s=sample.seconds, image=sample.image
+        )
+    return record
+
+
 def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
     """The cause, and the rank that the others wait for, as far as they are known."""
-    why = judge_end([], [Rank(one, read_host(one)) for one in (own, *others)])
+    ranks = [Rank(evidence, read_host(evidence)) for evidence in (own, *others)]
+    why = judge_end([], ranks)
     said = []
     if why.cause not in (None, 'unknown'):
         said.append(f'Cause: {why.cause} ({why.certainty}); mmgpu explain {why.cause}')

@@ -5,7 +5,9 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+from msgspec import structs
 
 from mmgpu_hooks.hooks.loop_timer import loading_cpu_clock
 from mmgpu_hooks.hooks.recording import Recording
@@ -13,20 +15,27 @@ from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.measure.clock import grown, monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.host import read_run_delay_s
 from mmgpu_hooks.measure.ledger import summarize_durations
-from mmgpu_hooks.measure.loader.batches import count_tensors
+from mmgpu_hooks.measure.loader.batches import TensorCount, count_tensors
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import WorkersMark, sum_workers_meanwhile
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
-from mmgpu_hooks.measure.memory import weigh_results
+from mmgpu_hooks.measure.memory import Objects, weigh_results
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.save import Surroundings
 from mmgpu_hooks.schema.recorded import ValidationRecord
 
-SOURCE = 'validation'
+VALIDATION_SOURCE = 'validation'
 """The name of this source for the guard."""
 
 _MEMORY_AT = 20
 """Batch at which the workers' memory is sampled: up to 20 ms, in a long loop only."""
+
+
+class _StepBegin(NamedTuple):
+    """When a step began, and the CPU of this process until then."""
+
+    clock_s: float
+    cpu_s: float
 
 
 @dataclass
@@ -49,39 +58,53 @@ class _Validation:
     firsts_s: list[float] = field(default_factory=list)
     wait_cpu_s: float = 0.0
     step_cpu_s: float = 0.0
-    step: tuple[float, float] | None = None
-    """When the step that runs began, and the CPU until then."""
-    contents: dict[str, Any] = field(default_factory=dict)
+    step: _StepBegin | None = None
+    """Of the step that runs."""
+    batch: TensorCount | None = None
+    """What the first batch carried."""
+    results: Objects | None = None
+    """What metrics kept when the last batch was done."""
 
     def end_step(self) -> None:
         """The next batch is asked for."""
         step, self.step = self.step, None
         if step is not None:
-            self.steps_s.append(monotonic_s() - step[0])
-            self.step_cpu_s += process_cpu_s() - step[1]
+            self.steps_s.append(monotonic_s() - step.clock_s)
+            self.step_cpu_s += process_cpu_s() - step.cpu_s
 
     def end_pass(self) -> None:
         """There are no more batches, and results are still there."""
         kept = weigh_results(self.metrics)
         if kept is not None:
-            self.contents.update(result_bytes=kept.bytes, result_name=kept.name)
+            self.results = kept
 
     def begin_step(self, batch: Any) -> None:
         """A batch is there."""
-        if not self.contents:
-            tensors, size = count_tensors(batch)
-            self.contents = {'batch_tensors': tensors, 'batch_bytes': size}
+        if self.batch is None:
+            self.batch = count_tensors(batch)
         # what we did ourselves is in no part
-        self.step = monotonic_s(), process_cpu_s()
+        self.step = _StepBegin(monotonic_s(), process_cpu_s())
 
-    def describe_batches(self) -> dict[str, Any]:
-        """Fields of a `ValidationRecord`."""
+    def add_batches(self, record: ValidationRecord) -> ValidationRecord:
+        """Add what its batches took and carried to its record."""
+        if self.batch is not None:
+            record = structs.replace(
+                record,
+                batch_tensors=self.batch.tensors,
+                batch_bytes=self.batch.bytes,
+            )
+        if self.results is not None:
+            record = structs.replace(
+                record,
+                result_bytes=self.results.bytes,
+                result_name=self.results.name,
+            )
         steps_s = self.steps_s
         if not steps_s:
-            return self.contents
+            return record
         waits_s = self.waits_s[: len(steps_s)]
-        return dict(
-            self.contents,
+        return structs.replace(
+            record,
             iterations=len(steps_s),
             data_wait=summarize_durations(waits_s),
             step=summarize_durations(steps_s),
@@ -113,7 +136,7 @@ class ValidationSource:
         self._started_s = 0.0
         """Seconds of making the iterator, which belong to the first wait."""
         self._now: _Validation | None = None
-        guarded = partial(self._run, SOURCE)
+        guarded = partial(self._run, VALIDATION_SOURCE)
         probe = guarded(LoaderProbe, self._loader, guarded)
         self._probe = probe or LoaderProbe(None)
         self._probe.on_create_begin = self._create
@@ -121,18 +144,18 @@ class ValidationSource:
         # workers that live on from a validation before this training
         running = getattr(self._loader, '_iterator', None)
         if running is not None:
-            self._run(SOURCE, self._probe.watch_running, running)
-            self._run(SOURCE, self._follow, running)
+            self._run(VALIDATION_SOURCE, self._probe.watch_running, running)
+            self._run(VALIDATION_SOURCE, self._follow, running)
 
     def begin(self) -> None:
         """A validation is about to begin."""
         # a logged validation resets the allocator's peak, and has one of its own
         self._sources.gpu.begin_validation()
-        self._run(SOURCE, self._begin)
+        self._run(VALIDATION_SOURCE, self._begin)
 
     def end(self) -> None:
         """It is over."""
-        self._run(SOURCE, self._end)
+        self._run(VALIDATION_SOURCE, self._end)
         self._sources.gpu.end_validation()
 
     def _begin(self) -> None:
@@ -153,7 +176,7 @@ class ValidationSource:
     def _created(self, iterator: Any) -> None:
         self._started_s += monotonic_s()
         if iterator is not None:
-            self._run(SOURCE, self._follow, iterator)
+            self._run(VALIDATION_SOURCE, self._follow, iterator)
 
     def _follow(self, iterator: Any) -> None:
         """Time the waits of an iterator from now on."""
@@ -165,18 +188,18 @@ class ValidationSource:
             now = self._now
             if now is None:
                 return next_data(live)
-            run(SOURCE, now.end_step)
-            run(SOURCE, self._probe.before_wait, live)
+            run(VALIDATION_SOURCE, now.end_step)
+            run(VALIDATION_SOURCE, self._probe.before_wait, live)
             is_first = not live._num_yielded
             cpu_s, begin_s = self._load_cpu(), monotonic_s()
             try:
                 batch = next_data(live)
             except StopIteration:
-                run(SOURCE, now.end_pass)
+                run(VALIDATION_SOURCE, now.end_pass)
                 raise
             wait_s, wait_cpu_s = monotonic_s() - begin_s, self._load_cpu() - cpu_s
-            run(SOURCE, self._note_wait, now, is_first, wait_s, wait_cpu_s)
-            run(SOURCE, now.begin_step, batch)
+            run(VALIDATION_SOURCE, self._note_wait, now, is_first, wait_s, wait_cpu_s)
+            run(VALIDATION_SOURCE, now.begin_step, batch)
             return batch
 
         self._patches.set(iterator, '_next_data', timed)
@@ -208,19 +231,17 @@ class ValidationSource:
             own_s = workers.cpu_s
         if own_s is not None and train_cpu_s is not None:
             used_s = own_s + train_cpu_s
-        self._recording.write(
-            ValidationRecord(
-                iteration=now.iteration,
-                wall_s=wall_s,
-                whole_cpu_s=after.own_cpu_s - now.around.own_cpu_s,
-                run_delay_s=grown(now.delay_s, read_run_delay_s()),
-                loader=loader,
-                workers=workers,
-                train_workers_cpu_s=train_cpu_s,
-                other_cpu_s=after.since(now.around, used_s).get('other_cpu_s'),
-                **now.describe_batches(),
-            )
+        record = ValidationRecord(
+            iteration=now.iteration,
+            wall_s=wall_s,
+            whole_cpu_s=after.own_cpu_s - now.around.own_cpu_s,
+            run_delay_s=grown(now.delay_s, read_run_delay_s()),
+            loader=loader,
+            workers=workers,
+            train_workers_cpu_s=train_cpu_s,
+            other_cpu_s=after.since(now.around, used_s).other_cpu_s,
         )
+        self._recording.write(now.add_batches(record))
 
     def close(self) -> None:
         """Leave the loader as it was; a second call does nothing."""

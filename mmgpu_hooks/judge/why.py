@@ -79,8 +79,9 @@ def read_host(evidence: RunEvidence) -> HostNow:
     began = run.process_start
     if run.pid is None or began is None or run.hostname != socket.gethostname():
         return HostNow(stack=stack)
-    state, start = now.read_start(run.pid)
-    is_alive = start == began and state not in 'ZX'
+    start = now.read_start(run.pid)
+    # its number may be that of another process by now
+    is_alive = start is not None and start.ticks == began and start.state not in 'ZX'
     kills = now.read_oom_kills(run.memory_cgroup)
     return HostNow(is_alive, kills, now.read_kernel_log(began), stack)
 

@@ -7,6 +7,7 @@ limit that counts is the smallest over the process's own group and all its ances
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 _NO_LIMIT_BYTES = 1 << 60
 """Version 1 writes "no limit" as the largest page-aligned number."""
@@ -15,27 +16,48 @@ _THROTTLED = {'throttled_time': 1e9, 'throttled_usec': 1e6}
 """Name of the field and its units per second, of version 1 and of version 2."""
 
 
-def find_cpu_groups(proc: Path, sys: Path) -> list[tuple[float, Path]]:
-    """CPU quota, in cores, and folder of each group that has one."""
+class CpuGroup(NamedTuple):
+    """A control group with a CPU quota."""
+
+    cores: float
+    """The quota."""
+    folder: Path
+
+
+class MemoryGroup(NamedTuple):
+    """A control group with a memory limit."""
+
+    limit_bytes: int
+    folder: Path
+
+
+class GroupFolder(NamedTuple):
+    """Folder of a control group."""
+
+    version: int
+    """Of the hierarchy: 1 or 2."""
+    folder: Path
+
+
+def find_cpu_groups(proc: Path, sys: Path) -> list[CpuGroup]:
+    """List the groups that have a CPU quota."""
     return [
-        (quota, folder)
+        CpuGroup(cores, folder)
         for version, folder in read_cgroup_folders('cpu', proc, sys)
-        if (quota := _cpu_cores(folder, version))
+        if (cores := _cpu_cores(folder, version))
     ]
 
 
-def find_memory_groups(proc: Path, sys: Path) -> list[tuple[int, Path]]:
-    """Memory limit and folder of each group that has one: any may be full first."""
+def find_memory_groups(proc: Path, sys: Path) -> list[MemoryGroup]:
+    """List the groups that have a memory limit: any may be full first."""
     return [
-        (min(limits), folder)
+        MemoryGroup(min(limits), folder)
         for version, folder in read_cgroup_folders('memory', proc, sys)
         if (limits := _memory_limits(folder, version))
     ]
 
 
-def read_cgroup_folders(
-    controller: str, proc: Path, sys: Path
-) -> list[tuple[int, Path]]:
+def read_cgroup_folders(controller: str, proc: Path, sys: Path) -> list[GroupFolder]:
     """Find the folders of this process's group and of all its ancestors.
 
     ``/proc/self/cgroup`` names controllers and path; version 2 has no controllers::
@@ -50,7 +72,7 @@ def read_cgroup_folders(
         sys: Root of the sys file system, where control groups are mounted.
 
     Returns:
-        Version of the hierarchy and folder, own group first.
+        Own group first.
     """
     folders = []
     for line in _read(proc / 'self' / 'cgroup').splitlines():
@@ -63,10 +85,10 @@ def read_cgroup_folders(
             top = sys / 'fs' / 'cgroup' / name
             if top.is_dir():
                 folder = _own_folder(top, path)
-                folders += [(version, folder)]
+                folders.append(GroupFolder(version, folder))
                 while folder != top:
                     folder = folder.parent
-                    folders += [(version, folder)]
+                    folders.append(GroupFolder(version, folder))
                 break
     return folders
 

@@ -13,7 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple, TypedDict
 
 from mmgpu_hooks.measure.absent import AbsentError, SourceError
 
@@ -41,12 +41,16 @@ def read_pci_bus_id(index: int) -> str | None:
     return None if failed else text.value.decode('ascii', 'replace')
 
 
-def cuda_device() -> dict[str, str | None]:
-    """Name the GPU of this rank.
+class CudaDevice(TypedDict):
+    """Names of a CUDA device; ``None`` where torch or the driver does not say."""
 
-    Returns:
-        ``uuid``, without NVML's prefix (torch has it from 2.4 on), and
-        ``pci_bus_id``.
+    uuid: str | None
+    """Without NVML's prefix; torch has it from 2.4 on."""
+    pci_bus_id: str | None
+
+
+def cuda_device() -> CudaDevice:
+    """Name the GPU of this rank.
 
     Raises:
         AbsentError: If this process does not use CUDA (yet).
@@ -103,6 +107,21 @@ _STATISTICS = {
     'retries': ('num_alloc_retries',),
 }
 """By figure, where torch's nested statistics hold it; other allocators keep fewer."""
+
+
+class CudaMemoryFigures(TypedDict):
+    """What the CUDA allocator went through in one window; ``None`` is unknown."""
+
+    peak_bytes: int | None
+    """Largest that was observed; unknown where validation hides it."""
+    reserved_bytes: int | None
+    """Largest that was observed."""
+    allocated_bytes: int | None
+    """Of live tensors when the window ended."""
+    inactive_bytes: int | None
+    """Held in split blocks that nothing uses, when it ended."""
+    retries: int | None
+    """Those of validations in between are counted too."""
 
 
 class CudaMemory:
@@ -221,28 +240,29 @@ class CudaMemory:
             if peak != self._before_validation:
                 self._left = peak
 
-    def drain(self) -> dict[str, Any]:
-        """Return what was observed since the last call, and begin anew.
-
-        Returns:
-            ``peak_bytes`` and ``reserved_bytes``, the largest observed, the first
-            ``None`` where validation hides it; and the fields of a
-            ``CudaMemoryWindow``. Retries of validations in between are counted too.
-        """
+    def drain(self) -> CudaMemoryFigures:
+        """Return what was observed since the last call, and begin anew."""
         before, retries = self._retries, None
         count = self._retries = self._find('retries')
         # somebody may have reset it
         if count is not None and before is not None and count >= before:
             retries = count - before
-        found = {
-            'peak_bytes': self._peak if (self._peak or 0) >= self._hidden else None,
-            'reserved_bytes': self._reserved,
-            'allocated_bytes': self._find('allocated_bytes'),
-            'inactive_bytes': self._find('inactive_bytes'),
-            'retries': retries,
-        }
+        peak = self._peak if (self._peak or 0) >= self._hidden else None
+        allocated = self._find('allocated_bytes')
+        inactive = self._find('inactive_bytes')
+        found = CudaMemoryFigures(
+            peak_bytes=self._unless_lacking('peak_bytes', peak),
+            reserved_bytes=self._unless_lacking('reserved_bytes', self._reserved),
+            allocated_bytes=self._unless_lacking('allocated_bytes', allocated),
+            inactive_bytes=self._unless_lacking('inactive_bytes', inactive),
+            retries=self._unless_lacking('retries', retries),
+        )
         self._peak, self._reserved, self._hidden = None, None, 0
-        return {**found, **dict.fromkeys(self.lacking, None)}
+        return found
+
+    def _unless_lacking(self, figure: str, value: int | None) -> int | None:
+        """The value of a figure; some allocators leave what they lack at zero."""
+        return None if figure in self.lacking else value
 
 
 def open_cuda_memory() -> CudaMemory:
@@ -340,6 +360,22 @@ class _Step:
     is_ended: bool = False
 
 
+class IdleShare(NamedTuple):
+    """Share of the iterations in which the GPU was idle between two steps."""
+
+    pct: float | None
+    """``None`` where no iteration was timed."""
+    iterations: int
+    """Timed ones."""
+
+
+class _StepSpan(NamedTuple):
+    """Time from the begin of a step to that of the next."""
+
+    idle_ms: float
+    whole_ms: float
+
+
 class CudaEvents:
     """Idle share between steps, one pair of CUDA events each that nothing waits for.
 
@@ -403,18 +439,18 @@ class CudaEvents:
             self._steps.append(None)
         self._step = None
 
-    def drain(self) -> tuple[float | None, int]:
-        """Return the idle share in per cent and over how many iterations; begin anew.
+    def drain(self) -> IdleShare:
+        """Return the idle share since the last call, and begin anew.
 
         What the GPU has not passed yet belongs to the next drain.
         """
         spans = [] if self._is_capturing() else [*self._read_passed()]
-        total = sum(all_ms for _, all_ms in spans)
-        idle = sum(idle_ms for idle_ms, _ in spans)
-        return (100.0 * idle / total if total > 0.0 else None), len(spans)
+        total = sum(span.whole_ms for span in spans)
+        idle = sum(span.idle_ms for span in spans)
+        return IdleShare(100.0 * idle / total if total > 0.0 else None, len(spans))
 
-    def _read_passed(self) -> Iterator[tuple[float, float]]:
-        """Idle and whole milliseconds from a step to the next."""
+    def _read_passed(self) -> Iterator[_StepSpan]:
+        """Read the spans from a step to the next that the GPU has passed."""
         while len(self._steps) > 1:
             before, after = self._steps[0], self._steps[1]
             if before is not None:
@@ -424,9 +460,9 @@ class CudaEvents:
                     if not all(event.query() for event in events):
                         return
                     # kept to half a microsecond: equal times may come out below 0
-                    yield (
-                        max(0.0, before.end.elapsed_time(after.begin)),
-                        before.begin.elapsed_time(after.begin),
+                    yield _StepSpan(
+                        idle_ms=max(0.0, before.end.elapsed_time(after.begin)),
+                        whole_ms=before.begin.elapsed_time(after.begin),
                     )
                 self._free.append(before)
             self._steps.popleft()

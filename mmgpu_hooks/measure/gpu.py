@@ -14,7 +14,7 @@ import statistics
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple, TypedDict, cast
 
 import numpy as np
 
@@ -39,14 +39,17 @@ _PATIENCE = 3
 """Refusals and odd answers in a row after which a figure is given up."""
 
 _ESSENTIAL = {
-    *('name', 'uuid', 'memory_total_bytes', 'driver_version'),
-    *('util_pct', 'mem_used_bytes'),
+    'name',
+    'uuid',
+    'memory_total_bytes',
+    'driver_version',
+    'util_pct',
+    'mem_used_bytes',
 }
 """Figures that every card gives, so that one that is missing is said."""
 
 _SM = 'sm_active_pct'
 _HELD_BY = 'throttled_pct'
-"""In a sample it is all that held the clocks down."""
 
 _CPU_WORDS = 64
 """Words of 64 bits for a set of CPUs: 4096 of them."""
@@ -54,10 +57,60 @@ _CPU_WORDS = 64
 _SLOW_S = 1.0
 """Seconds between two samples of what changes slowly or costs more."""
 
-Sample = dict[str, Any]
-"""What one sample of the GPU gave, by the names of the record: the share of the last
-period of the driver (1/6 to 1 s) with a kernel running; memory in use by anyone, the
-driver's own reserve too; where it was time, others and what holds the clocks down."""
+
+class CardFacts(TypedDict, total=False):
+    """What does not change while training; what is unknown is left out."""
+
+    name: str
+    uuid: str
+    memory_total_bytes: int
+    driver_version: str
+
+
+class CardPlace(TypedDict, total=False):
+    """Where a card is plugged in; what is unknown is left out."""
+
+    pci_bus_id: str
+    cpus: tuple[int, ...]
+    """CPUs beside it."""
+
+
+class Sample(TypedDict, total=False):
+    """What one sample of the GPU gave, by the names of the record."""
+
+    util_pct: float
+    """Share of the last period of the driver (1/6 to 1 s) with a kernel running."""
+    mem_used_bytes: int
+    """In use by anyone, the driver's own reserve too."""
+    sm_clock_mhz: float
+    """It is sampled seldom, as are all that follow."""
+    temperature_c: float
+    throttled_pct: frozenset[str]
+    """All that held the clocks down."""
+    sm_active_pct: float
+
+
+class TimedSample(NamedTuple):
+    """A sample, and the time that it stands for."""
+
+    seconds: float
+    """Since the sample before it."""
+    sample: Sample
+
+
+class SampleSummary(TypedDict, total=False):
+    """Samples of one window, by the names of the record; unknown ones are left out."""
+
+    samples: int
+    util_pct: float
+    zero_pct: float
+    sampled_s: float
+    mem_used_bytes: int
+    sm_clock_mhz: float
+    temperature_c: float
+    throttled_pct: float
+    throttle_reasons_pct: dict[str, float]
+    sm_active_pct: float
 
 
 def describe(error: Exception) -> str:
@@ -101,7 +154,7 @@ class Gpu:
         """Those that are asked for no more."""
         self._odd: Counter[str] = Counter()
         self.is_sliced = is_slice = False
-        """Whether it is a whole card that is cut into MIG slices."""
+        """True if it is a whole card that is cut into MIG slices."""
         with contextlib.suppress(Exception):  # most cards cannot be, and say so here
             self.is_sliced = nvml.nvmlDeviceGetMigMode(handle)[0] == 1
         with contextlib.suppress(Exception):
@@ -144,7 +197,7 @@ class Gpu:
         self._missing[figure] = reason
         self._refused.add(figure)
 
-    def _ask_all(self, queries: Mapping[str, Callable[[], Any]]) -> Sample:
+    def _ask_all(self, queries: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
         answers = {
             figure: self._ask(figure, query) for figure, query in queries.items()
         }
@@ -177,14 +230,14 @@ class Gpu:
         self._odd.pop(figure, None)
         return answer
 
-    def device(self) -> Sample:
-        """Read what does not change while training, by the names of the record.
+    def device(self) -> CardFacts:
+        """Read what does not change while training.
 
         Raises:
             SourceError: If the device or the driver was lost.
         """
         get = self._get
-        return self._ask_all(
+        facts = self._ask_all(
             {
                 'name': lambda: get('Name'),
                 'uuid': lambda: get('UUID'),
@@ -192,14 +245,18 @@ class Gpu:
                 'driver_version': self._nvml.nvmlSystemGetDriverVersion,
             }
         )
+        return cast(CardFacts, facts)
 
-    def place(self) -> Sample:
-        """Read where the card is plugged in: ``pci_bus_id``, and ``cpus`` beside it.
+    def place(self) -> CardPlace:
+        """Read where the card is plugged in.
 
         Raises:
             SourceError: If the device or the driver was lost.
         """
-        return self._ask_all({'pci_bus_id': self._read_bus_id, 'cpus': self._read_cpus})
+        place = self._ask_all(
+            {'pci_bus_id': self._read_bus_id, 'cpus': self._read_cpus}
+        )
+        return cast(CardPlace, place)
 
     def _read_bus_id(self) -> str:
         text = self._get('PciInfo').busId
@@ -218,10 +275,10 @@ class Gpu:
             SourceError: If the device or the driver was lost.
         """
         sample, now_s = self._ask_all(self._often), self._clock()
-        if now_s < self._slow_due_s:
-            return sample
-        self._slow_due_s = now_s + _SLOW_S
-        return {**sample, **self._ask_all(self._seldom)}
+        if now_s >= self._slow_due_s:
+            self._slow_due_s = now_s + _SLOW_S
+            sample |= self._ask_all(self._seldom)
+        return cast(Sample, sample)
 
     def close(self) -> None:
         """Let the driver go. May be called twice; never raises."""
@@ -331,12 +388,18 @@ def stop_nvml(nvml: Any) -> None:
         nvml.nvmlShutdown()
 
 
-def read_driver() -> tuple[int, str | None, str | None]:
-    """Read the version of the driver, and count its cards.
+class Driver(NamedTuple):
+    """The driver of the host; ``None`` where it does not say."""
 
-    Returns:
-        Number of cards, version of the driver, and the newest CUDA that it runs; each
-        of the latter ``None`` where it does not say.
+    cards: int
+    """How many it lists."""
+    version: str | None
+    cuda: str | None
+    """Newest CUDA that it runs, such as ``12.4``."""
+
+
+def read_driver() -> Driver:
+    """Read the version of the driver, and count its cards.
 
     Raises:
         AbsentError: If there is no driver, or it lists no cards.
@@ -357,7 +420,7 @@ def read_driver() -> tuple[int, str | None, str | None]:
         raise AbsentError(text) from error
     finally:
         stop_nvml(nvml)
-    return count, version, cuda
+    return Driver(count, version, cuda)
 
 
 def open_gpu(
@@ -399,7 +462,9 @@ def _find_handle(
     """Handle of the card."""
     # CUDA drops the prefix that separates a card from a MIG slice
     prefixes = [''] if (uuid or '')[:4] in ('GPU-', 'MIG-') else ['GPU-', 'MIG-']
-    names: list[tuple[str, Any]] = [('UUID', f'{p}{uuid}') for p in prefixes if uuid]
+    names: list[tuple[str, Any]] = []
+    if uuid:
+        names += [('UUID', f'{prefix}{uuid}') for prefix in prefixes]
     names += [('PciBusId', pci_bus_id)] if pci_bus_id else []
     names += [('Index', index)] if index is not None else []
     failure: Exception | None = None
@@ -428,24 +493,27 @@ _REDUCE: Mapping[str, Callable[[list[Any]], float]] = {
 }
 
 
-def summarize_samples(samples: Sequence[tuple[float, Sample]]) -> dict[str, Any]:
-    """Fold samples into the fields of a record; what no sample gave is left out.
+def summarize_samples(samples: Sequence[TimedSample]) -> SampleSummary:
+    """Summarise the samples of a window.
 
     Args:
-        samples: Each with the seconds since the one before it, which its utilisation
-            stands for: the driver's figure is of the time before.
+        samples: In order. A utilisation stands for the time before it: so does the
+            driver's figure.
     """
     values: dict[str, list[Any]] = defaultdict(list)
-    for _, sample in samples:
-        for figure, value in sample.items():
+    for timed in samples:
+        for figure, value in timed.sample.items():
             values[figure].append(value)
-    found: dict[str, Any] = {
-        name: of(values[name]) for name, of in _REDUCE.items() if values[name]
+    reduced = {
+        name: reduce(values[name]) for name, reduce in _REDUCE.items() if values[name]
     }
+    found = cast(SampleSummary, reduced)
     vital = {'util_pct', 'mem_used_bytes'}
-    found['samples'] = sum(not vital.isdisjoint(one) for _, one in samples)
+    found['samples'] = sum(not vital.isdisjoint(timed.sample) for timed in samples)
     utils = np.array(values['util_pct'])
-    seconds = np.array([s for s, one in samples if 'util_pct' in one])
+    seconds = np.array(
+        [timed.seconds for timed in samples if 'util_pct' in timed.sample]
+    )
     if seconds.sum() > 0.0:
         found['util_pct'] = float(np.average(utils, weights=seconds))
         found['zero_pct'] = float(100.0 * np.average(utils == 0.0, weights=seconds))
@@ -460,7 +528,7 @@ def summarize_samples(samples: Sequence[tuple[float, Sample]]) -> dict[str, Any]
     return found
 
 
-THREAD_NAME = 'mmgpu-gpu-sampler'
+SAMPLER_THREAD = 'mmgpu-gpu-sampler'
 
 
 class GpuSampler:
@@ -494,9 +562,11 @@ class GpuSampler:
         self._close = close
         self._clock = clock
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=SAMPLER_THREAD, daemon=True
+        )
         # two hours of the default period, for a drain that never comes
-        self._pending: deque[tuple[float, Sample]] = deque(maxlen=36_000)
+        self._pending: deque[TimedSample] = deque(maxlen=36_000)
 
     def start(self) -> None:
         """Start sampling, once."""
@@ -514,8 +584,8 @@ class GpuSampler:
         self._stop.set()
         self._thread.join(timeout_s)
 
-    def drain(self) -> dict[str, Any]:
-        """Return the samples since the last drain, summed up, and forget them.
+    def drain(self) -> SampleSummary:
+        """Summarise the samples since the last drain, and forget them.
 
         Time between the last sample and now belongs to the next window.
         """
@@ -532,7 +602,7 @@ class GpuSampler:
                 if self._stop.is_set():
                     return
                 now_s = self._clock()
-                self._pending.append((now_s - last_s, sample))
+                self._pending.append(TimedSample(now_s - last_s, sample))
                 last_s = now_s
         except Exception as error:  # noqa: BLE001, the training must go on
             if not self._stop.is_set():

@@ -9,8 +9,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Callable, NamedTuple
 
 import psutil
 from msgspec import structs
@@ -23,6 +24,7 @@ from mmgpu_hooks.measure.cgroup import (
 )
 from mmgpu_hooks.measure.clock import Clock, grown, monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.proc import read_affinity, read_begin, read_schedstat_s
+from mmgpu_hooks.schema.checkup import OpenFiles
 from mmgpu_hooks.schema.recorded import HostLimits, HostWindow
 
 VARIABLES = ('OMP_PROC_BIND', 'OMP_PLACES', 'GOMP_CPU_AFFINITY', 'KMP_AFFINITY')
@@ -40,47 +42,60 @@ def list_binding_variables(environ: Mapping[str, str]) -> list[str]:
     ]
 
 
+@dataclass(frozen=True)
+class CpuBinding:
+    """Says whether a process was bound after its start, as `HostLimits` has it."""
+
+    unbound_cpus: int | None = None
+    """CPUs that it had before; ``None`` where nothing bound it."""
+    bound_by: str | None = None
+    """Environment variables that asked for it."""
+    wider_thread_cpus: int | None = None
+    """CPUs of another thread that has more, where that proves nothing."""
+
+
 def find_binding(
     own: int,
     environ: Mapping[str, str],
-    library: int = 0,
-    thread: int = 0,
-    ancestor: int = 0,
-) -> dict[str, Any]:
+    library: int | None = None,
+    thread: int | None = None,
+    ancestor: int | None = None,
+) -> CpuBinding:
     """Decide whether the process was bound after its start. Pure.
 
     Args:
         own: CPUs that the calling thread may run on.
         environ: The environment of the process.
-        library: CPUs that libgomp counted when it was loaded, with torch; 0 is
+        library: CPUs that libgomp counted when it was loaded, with torch; ``None`` is
             unknown, as below.
         thread: CPUs of the widest thread of the process.
         ancestor: CPUs of the process that started the launcher, where the launcher has
             no more than ``own``.
 
     Returns:
-        Fields of `HostLimits`; none where nothing bound it. Who did is named only where
-        that is proven, and CPUs that only another thread has prove nothing: it may have
-        widened itself (a driver's or NCCL's does).
+        Who bound it is named only where that is proven, and CPUs that only another
+        thread has prove nothing: it may have widened itself (a driver's or NCCL's
+        does).
     """
     names = list_binding_variables(environ)
     # torchrun may have bound itself before it started us
     is_launched = 'TORCHELASTIC_RUN_ID' in environ
     bound_by = ', '.join(names) or None
-    if names and library > own:
-        return {'unbound_cpus': library, 'bound_by': bound_by}
+    if names and library is not None and library > own:
+        return CpuBinding(library, bound_by)
+    wider_thread = thread if thread is not None and thread > own else None
     # another OpenMP runtime than libgomp, which cannot be asked
-    is_other = not library or 'KMP_AFFINITY' in names
-    if names and thread > own and is_other:
-        return {'unbound_cpus': thread, 'bound_by': bound_by}
-    if names and is_launched and ancestor > own:
-        return {'unbound_cpus': ancestor, 'bound_by': bound_by}
-    return {'wider_thread_cpus': thread} if thread > own else {}
+    is_other = library is None or 'KMP_AFFINITY' in names
+    if names and wider_thread is not None and is_other:
+        return CpuBinding(wider_thread, bound_by)
+    if names and is_launched and ancestor is not None and ancestor > own:
+        return CpuBinding(ancestor, bound_by)
+    return CpuBinding(wider_thread_cpus=wider_thread)
 
 
 def read_binding(
     own: int, environ: Mapping[str, str], proc: Path = Path('/proc')
-) -> dict[str, Any]:
+) -> CpuBinding:
     """Find out whether this process was bound after its start; 1 ms.
 
     Args:
@@ -93,8 +108,8 @@ def read_binding(
     """
     asked = any(name in environ for name in VARIABLES)
     # unasked, it counts what the thread has now
-    library = max(_count_by_libgomp(proc), default=0) if asked else 0
-    thread = max(_count_by_thread(proc), default=0)
+    library = max(_count_by_libgomp(proc), default=None) if asked else None
+    thread = max(_count_by_thread(proc), default=None)
     return find_binding(own, environ, library, thread, _count_before_launcher(own))
 
 
@@ -114,14 +129,16 @@ def _count_by_thread(proc: Path) -> Iterator[int]:
             yield len(read_affinity(int(thread)) or ())
 
 
-def _count_before_launcher(own: int) -> int:
+def _count_before_launcher(own: int) -> int | None:
     # one further up was narrowed by who started it: srun, or taskset of a script
     try:
         parents = psutil.Process().parents()[:2]
     except psutil.Error:  # a host may hide processes of others (hidepid=1)
-        return 0
-    masks = [read_affinity(one.pid) or () for one in parents]
-    return len(masks[1]) if len(masks) == 2 and len(masks[0]) <= own else 0
+        return None
+    if len(parents) < 2:
+        return None
+    launcher, before = (read_affinity(parent.pid) or () for parent in parents)
+    return len(before) if before and len(launcher) <= own else None
 
 
 _LOAD = """
@@ -132,9 +149,16 @@ print(before, len(os.sched_getaffinity(0)))
 """
 
 
+class ProbedBinding(NamedTuple):
+    """CPUs of the main thread before and after a library was loaded."""
+
+    before_cpus: int
+    after_cpus: int
+
+
 def run_binding_probe(
     library: Path, environ: Mapping[str, str]
-) -> tuple[int, int] | None:
+) -> ProbedBinding | None:
     """Load an OpenMP library in a process of its own, and see whether it binds it.
 
     Args:
@@ -142,7 +166,7 @@ def run_binding_probe(
         environ: Of that process.
 
     Returns:
-        CPUs of the main thread before and after; ``None`` where that failed.
+        ``None`` where that failed.
     """
     command = [sys.executable, '-I', '-S', '-c', _LOAD, str(library)]
     try:
@@ -152,7 +176,7 @@ def run_binding_probe(
         before, after = map(int, done.stdout.split())
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    return before, after
+    return ProbedBinding(before, after)
 
 
 def read_host_limits(
@@ -180,23 +204,28 @@ def read_host_limits(
         The limits. Never raises for anything that is missing.
     """
     affinity_cpus = len(affinity() or ()) or None
-    quotas = [quota for quota, _ in find_cpu_groups(proc, sys)]
-    memory_limits = [limit for limit, _ in find_memory_groups(proc, sys)]
+    quotas = [group.cores for group in find_cpu_groups(proc, sys)]
+    memory_limits = [group.limit_bytes for group in find_memory_groups(proc, sys)]
     memory = psutil.virtual_memory()
-    shm_total, shm_free = read_file_system(shm)
+    shared_memory = read_file_system(shm)
+    binding = CpuBinding()
+    if affinity_cpus:
+        binding = read_binding(affinity_cpus, environ, proc)
     limits = HostLimits(
         logical_cpus=cpu_count(),
         affinity_cpus=affinity_cpus,
+        unbound_cpus=binding.unbound_cpus,
+        bound_by=binding.bound_by,
+        wider_thread_cpus=binding.wider_thread_cpus,
         cgroup_cpu_cores=min(quotas, default=None),
         slurm_cpus=parse_slurm_cpus(environ),
         ranks_on_host=ranks_on_host,
         ram_total_bytes=memory.total,
         ram_available_bytes=memory.available,
         cgroup_memory_bytes=min(memory_limits, default=None),
-        shm_total_bytes=shm_total,
-        shm_free_bytes=shm_free,
-        open_files_soft=read_open_files()[0],
-        **(read_binding(affinity_cpus, environ, proc) if affinity_cpus else {}),
+        shm_total_bytes=shared_memory.total_bytes,
+        shm_free_bytes=shared_memory.free_bytes,
+        open_files_soft=read_open_files().soft,
     )
     usable = compute_usable_cores(limits, parse_rank_is_slurm_task(environ))
     return structs.replace(limits, usable_cores=usable)
@@ -242,7 +271,7 @@ def parse_slurm_cpus(environ: Mapping[str, str]) -> int | None:
 
 
 def parse_rank_is_slurm_task(environ: Mapping[str, str]) -> bool:
-    """Whether SLURM started each rank itself, so that its figures are per rank.
+    """True if SLURM started each rank itself, so that its figures are per rank.
 
     A launcher under ``srun`` starts more ranks than there are tasks; ``torchrun``
     says so by its own variable too.
@@ -253,26 +282,33 @@ def parse_rank_is_slurm_task(environ: Mapping[str, str]) -> bool:
     return ranks is None or tasks is None or ranks == tasks
 
 
-def read_file_system(folder: str | Path) -> tuple[int | None, int | None]:
-    """Total and free bytes of a file system, for 2 us."""
+class FileSystem(NamedTuple):
+    """Size of a file system; ``None`` where it is unknown."""
+
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+
+
+def read_file_system(folder: str | Path) -> FileSystem:
+    """Read the size of the file system that holds a folder; 2 us."""
     try:
         usage = psutil.disk_usage(str(folder))
     except OSError:
-        return None, None
-    return int(usage.total), int(usage.free)
+        return FileSystem()
+    return FileSystem(int(usage.total), int(usage.free))
 
 
-def read_open_files() -> tuple[int | None, int | None]:
-    """Soft and hard limit on open files; ``None`` when unlimited or on Windows."""
+def read_open_files() -> OpenFiles:
+    """Read the limits on open files of this process; none on Windows."""
     try:
         import resource
     except ImportError:
-        return None, None
+        return OpenFiles()
     soft, hard = (
         None if limit == resource.RLIM_INFINITY else limit
         for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
     )
-    return soft, hard
+    return OpenFiles(soft, hard)
 
 
 _NO_WORK = {'idle', 'iowait', 'guest', 'guest_nice'}
@@ -295,7 +331,7 @@ def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
         proc: Root of the proc file system.
     """
     times = read_schedstat_s(f'{proc}/self/schedstat')
-    return None if times is None else times[1]
+    return None if times is None else times.run_delay_s
 
 
 def read_pressure_s(path: Path) -> float:
@@ -333,6 +369,16 @@ def pause_s(elapsed_s: float) -> float:
     return min(SELDOM_S, elapsed_s / 2)
 
 
+class HostFigures(NamedTuple):
+    """CPU of the process and the host since they were read last."""
+
+    process_cpu_s: float
+    process_run_delay_s: float | None
+    system_cpu_pct: float | None = None
+    """``None``, as ``host``, where the last window of the host is too new."""
+    host: HostWindow | None = None
+
+
 class HostMeter:
     """Reads process and host in windows that follow each other without a gap.
 
@@ -359,10 +405,11 @@ class HostMeter:
         self.unknown: dict[str, str] = {}
         """Why a figure is missing, by its name."""
         self._proc, self._shm, self._clock = proc, shm, clock
-        self._quotas = [folder for _, folder in find_cpu_groups(proc, sys)]
+        self._quotas = [group.folder for group in find_cpu_groups(proc, sys)]
         if not self._quotas and not read_cgroup_folders('cpu', proc, sys):
             self.unknown['throttled_s'] = 'no control group is in sight'
-        self._last = process_cpu_s(), read_run_delay_s(proc)
+        self._last_cpu_s = process_cpu_s()
+        self._last_run_delay_s = read_run_delay_s(proc)
         self._due_s = self._begun_s = clock()
         psutil.cpu_percent()
         self._throttled_s = self._read_throttled_s()
@@ -377,27 +424,26 @@ class HostMeter:
             self.unknown['throttled_s'] = f'it is not shown: {error}'
             return None
 
-    def read(self) -> dict[str, Any]:
-        """Fields of an interval record since the last read, or since construction.
-
-        Those of the host are left out where its last window is too new.
-        """
-        before, self._last = self._last, (process_cpu_s(), read_run_delay_s(self._proc))
-        figures: dict[str, Any] = {
-            'process_cpu_s': self._last[0] - before[0],
-            'process_run_delay_s': grown(before[1], self._last[1]),
-        }
+    def read(self) -> HostFigures:
+        """Read the figures since the last call, or since construction."""
+        cpu_s, run_delay_s = process_cpu_s(), read_run_delay_s(self._proc)
+        figures = HostFigures(
+            process_cpu_s=cpu_s - self._last_cpu_s,
+            process_run_delay_s=grown(self._last_run_delay_s, run_delay_s),
+        )
+        self._last_cpu_s, self._last_run_delay_s = cpu_s, run_delay_s
         now_s = self._clock()
-        if now_s >= self._due_s:
-            self._due_s = now_s + pause_s(now_s - self._begun_s)
-            figures['system_cpu_pct'] = psutil.cpu_percent()
-            figures['host'] = self._read_window()
-        return figures
+        if now_s < self._due_s:
+            return figures
+        self._due_s = now_s + pause_s(now_s - self._begun_s)
+        return figures._replace(
+            system_cpu_pct=psutil.cpu_percent(), host=self._read_window()
+        )
 
     def _read_window(self) -> HostWindow:
         before, self._throttled_s = self._throttled_s, self._read_throttled_s()
         return HostWindow(
             throttled_s=grown(before, self._throttled_s),
             ram_available_bytes=psutil.virtual_memory().available,
-            shm_free_bytes=read_file_system(self._shm)[1],
+            shm_free_bytes=read_file_system(self._shm).free_bytes,
         )

@@ -34,16 +34,24 @@ _LAP, _STEP, _HOOKS = (_LABELS.index(name) for name in (LAP, 'step', 'hooks'))
 _WAIT, _FIRST, _OWN_STEP, _INSIDE, _OUTSIDE = range(5)
 """Columns of a lap: waits, the step, the rest of the iteration, and what is no part of
 an iteration."""
-_COLUMNS = {'data_wait': _WAIT, FIRST_WAIT: _FIRST, 'step': _OWN_STEP}
-_COLUMNS.update({'hooks': _INSIDE, 'loop': _INSIDE, LAP: _INSIDE})
+_LAP_WIDTH = 5
+_COLUMNS = {
+    'data_wait': _WAIT,
+    FIRST_WAIT: _FIRST,
+    'step': _OWN_STEP,
+    'hooks': _INSIDE,
+    'loop': _INSIDE,
+    LAP: _INSIDE,
+}
+"""Column of a lap that a part is booked in; every other part is outside."""
 
 Seconds = npt.NDArray[np.float64]
 
 
 def is_part(running: Any) -> bool:
-    """Whether what runs is a part of the ledger, and no hook."""
+    """True if what runs is a part of the ledger, and no hook."""
     # by identity: a hook may be equal to anything
-    return any(running is one for one in _LABELS)
+    return any(running is label for label in _LABELS)
 
 
 def _no_seconds() -> Seconds:
@@ -98,7 +106,9 @@ class TimeLedger:
         """Seconds from the start to the last :meth:`sum_up` or :meth:`take`."""
         self._until = clock()
         self._step_hooks = step_hooks
-        self._codes: dict[int, int] = {id(one): n for n, one in enumerate(_LABELS)}
+        self._codes: dict[int, int] = {
+            id(label): code for code, label in enumerate(_LABELS)
+        }
         """By identity: a hook need not be hashable, and two may be of one class."""
         self._labels: list[Any] = [*_LABELS]
         """By code; kept, so that no other object gets the same identity."""
@@ -107,7 +117,7 @@ class TimeLedger:
         self._sums = np.zeros(_FIRST_HOOK)
         """Seconds of this window, by code."""
         self._laps: list[Any] = []
-        self._open_lap: Any = np.zeros((1, 5))
+        self._open_lap: Any = np.zeros((1, _LAP_WIDTH))
         self._read_cpu_s: list[float] = []
         self._usual_cpu_s = 0.0
         self._usual_wait_s = 0.0
@@ -129,7 +139,7 @@ class TimeLedger:
     def mean_lap_s(self) -> float | None:
         """Mean iteration since the last :meth:`sum_up`; from any thread."""
         stamps = self.stamps[:]
-        laps = sum(one is LAP for one in stamps[1::2])
+        laps = sum(ended is LAP for ended in stamps[1::2])
         return (stamps[-2] - stamps[0]) / laps if laps else None
 
     def note(self, what: Any) -> None:
@@ -146,7 +156,7 @@ class TimeLedger:
 
         So an error between two stamps cannot unbalance the ledger for good.
         """
-        if any(one is part for one in self.running[1:]):
+        if any(inner is part for inner in self.running[1:]):
             self.note(self.running[-1])
             while self.running.pop() is not part:
                 pass
@@ -167,7 +177,7 @@ class TimeLedger:
     @property
     def iterations_now(self) -> int:
         """The same, with those since; from any thread while nothing is stamped."""
-        return self.iterations + sum(one is LAP for one in self.stamps[1::2])
+        return self.iterations + sum(ended is LAP for ended in self.stamps[1::2])
 
     def sum_up(self) -> None:
         """Sum up the stamps, some 15 an iteration."""
@@ -191,9 +201,10 @@ class TimeLedger:
         self._sums += np.bincount(codes, seconds, len(self._sums))
         is_lap = codes == _LAP
         laps = np.cumsum(is_lap) - is_lap
-        cells = laps * 5 + np.array(self._columns)[codes]
+        cells = laps * _LAP_WIDTH + np.array(self._columns)[codes]
         rows = int(is_lap.sum()) + 1
-        table: Any = np.bincount(cells, seconds, rows * 5).reshape(rows, 5)
+        size = rows * _LAP_WIDTH
+        table: Any = np.bincount(cells, seconds, size).reshape(rows, _LAP_WIDTH)
         table[0] += self._open_lap[0]
         if rows > 1:
             self._laps.append(table[:-1])
@@ -221,7 +232,7 @@ class TimeLedger:
         """What happened from the last call to the last stamp."""
         self.sum_up()
         sums, self._sums = self._sums.tolist(), np.zeros(len(self._sums))
-        laps, self._laps = np.concatenate([np.zeros((0, 5)), *self._laps]), []
+        laps, self._laps = np.concatenate([np.zeros((0, _LAP_WIDTH)), *self._laps]), []
         parts = dict(zip(_LABELS, sums))
         hooks = [(self.lap_of, parts.pop(LAP))]
         hooks += zip(self._labels[_FIRST_HOOK:], sums[_FIRST_HOOK:])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmgpu_hooks.measure.cgroup import find_memory_groups
+from mmgpu_hooks.measure.cgroup import MemoryGroup, find_memory_groups
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.proc import read_begin
 
@@ -29,6 +29,26 @@ COUNT_EVERY = 5
 
 MOST_SHARE = 0.005
 """Largest share of the time that reading it may take."""
+
+
+class MemoryFigures(NamedTuple):
+    """Memory of the training and its workers, as an interval records it."""
+
+    process_rss_bytes: int | None
+    process_own_bytes: int | None
+    group_free_bytes: int | None
+    worker_own_bytes: int | None
+    worker_threads: int | None = None
+    """``None``, as ``open_files``, where this read did not count them."""
+    open_files: int | None = None
+
+
+class _ResidentMemory(NamedTuple):
+    """Resident memory of a process; ``None`` where it is gone, or hidden."""
+
+    all_bytes: int | None = None
+    own_bytes: int | None = None
+    """Without pages of files and of shared memory."""
 
 
 class MemoryMeter:
@@ -51,43 +71,47 @@ class MemoryMeter:
         self._clock = clock
         self._due_s = clock()
 
-    def read(self, workers: Sequence[int]) -> dict[str, int | None]:
-        """Fields of an interval record; none where the last read is too new.
+    def read(self, workers: Sequence[int]) -> MemoryFigures | None:
+        """Read the memory of the process and its workers.
 
         Args:
             workers: Process ids of the loader's workers.
+
+        Returns:
+            ``None`` where the last read is too new.
         """
         now_s = self._clock()
         if now_s < self._due_s:
-            return {}
-        rss, own = self._read_pages('self')
-        each = [self._read_pages(pid)[1] for pid in workers]
+            return None
+        process = self._read_pages('self')
+        each = [self._read_pages(pid).own_bytes for pid in workers]
         known = [size for size in each if size is not None]
-        figures = {
-            'process_rss_bytes': rss,
-            'process_own_bytes': own,
-            'group_free_bytes': read_groups_free_bytes(self._groups),
-            'worker_own_bytes': sum(known) if known else None,
-        }
+        figures = MemoryFigures(
+            process_rss_bytes=process.all_bytes,
+            process_own_bytes=process.own_bytes,
+            group_free_bytes=read_groups_free_bytes(self._groups),
+            worker_own_bytes=sum(known) if known else None,
+        )
         # not with the first: what a run begins with is no steady figure
         if next(self._reads) % COUNT_EVERY == 1:
             threads = (self._count(pid, 'task') for pid in workers)
-            figures['worker_threads'] = max(threads, default=0) or None
-            figures['open_files'] = self._count('self', 'fd') or None
+            figures = figures._replace(
+                worker_threads=max(threads, default=0) or None,
+                open_files=self._count('self', 'fd') or None,
+            )
         # 60,000 open files take 60 ms
         cost_s = self._clock() - now_s
         self._due_s = now_s + max(PERIOD_S, cost_s / MOST_SHARE)
         return figures
 
-    def _read_pages(self, pid: int | str) -> tuple[int | None, int | None]:
-        """Resident bytes, and those of no file and of no shared memory."""
+    def _read_pages(self, pid: int | str) -> _ResidentMemory:
         try:
             text = read_begin(f'{self._proc}/{pid}/statm', 128)
             pages, shared = map(int, text.split()[1:3])
         except (OSError, ValueError):  # gone, or hidden
-            return None, None
+            return _ResidentMemory()
         page = os.sysconf('SC_PAGE_SIZE')
-        return page * pages, page * max(pages - shared, 0)
+        return _ResidentMemory(page * pages, page * max(pages - shared, 0))
 
     def _count(self, pid: int | str, what: str) -> int:
         """Threads, or open files; 1 us each."""
@@ -118,18 +142,20 @@ def read_group_bytes(folder: Path) -> int | None:
     return None
 
 
-def read_groups_free_bytes(groups: Iterable[tuple[int, Path]]) -> int | None:
+def read_groups_free_bytes(groups: Iterable[MemoryGroup]) -> int | None:
     """Memory that the fullest of some control groups still has.
 
     Args:
-        groups: Limit and folder of each, from
-            :func:`~mmgpu_hooks.measure.cgroup.find_memory_groups`.
+        groups: Of :func:`~mmgpu_hooks.measure.cgroup.find_memory_groups`.
 
     Returns:
         ``None`` where none says so.
     """
-    used = ((limit, read_group_bytes(folder)) for limit, folder in groups)
-    free = (max(limit - size, 0) for limit, size in used if size is not None)
+    free = [
+        max(group.limit_bytes - used, 0)
+        for group in groups
+        if (used := read_group_bytes(group.folder)) is not None
+    ]
     return min(free, default=None)
 
 
@@ -225,8 +251,11 @@ def weigh_results(metrics: Iterable[Any]) -> Objects | None:
 
 
 def _sum_up(found: list[Objects]) -> Objects | None:
-    whole = sum(one.bytes for one in found)
-    return max(found)._replace(bytes=whole) if whole >= _LEAST_BYTES else None
+    whole = sum(objects.bytes for objects in found)
+    if whole < _LEAST_BYTES:
+        return None
+    largest = max(found, key=lambda objects: objects.bytes)
+    return largest._replace(bytes=whole)
 
 
 def _unwrap(dataset: Any) -> Iterator[Any]:
@@ -254,7 +283,7 @@ def _attributes(holder: Any) -> dict[str, Any]:
 
 def _is_one_of(kind: type, kinds: tuple[type, ...]) -> bool:
     """As ``in``, which would call the equality of a metaclass of the user's."""
-    return any(kind is one for one in kinds)
+    return any(kind is known for known in kinds)
 
 
 class _Scale:

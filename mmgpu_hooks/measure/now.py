@@ -8,7 +8,7 @@ import re
 import socket
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from mmgpu_hooks.measure.cgroup import read_cgroup_folders
 from mmgpu_hooks.measure.loader.call_stack import parse_stack
@@ -20,15 +20,24 @@ _TELLING = re.compile(r'Killed process \d+|\bXid\b|fallen off the bus')
 _MOST_LINES, _RECORD_BYTES, _MOST_BYTES = 64, 8192, 2**18
 
 
-def parse_process_start(text: str) -> tuple[str, int]:
-    """Parse state and start, in clock ticks after boot, out of ``/proc/PID/stat``.
+class ProcessStart(NamedTuple):
+    """State of a process, and when it started."""
+
+    state: str
+    """As in ``ps``."""
+    ticks: int
+    """Clock ticks after boot."""
+
+
+def parse_process_start(text: str) -> ProcessStart:
+    """Parse state and start of a process out of ``/proc/PID/stat``.
 
     The name of the program may hold blanks and brackets::
 
         4123 (pt_data) worker) S 1 4123 4123 0 -1 4194560 ...
     """
     fields = text.rpartition(')')[2].split()
-    return fields[0], int(fields[19])
+    return ProcessStart(state=fields[0], ticks=int(fields[19]))
 
 
 def read_oom_kills(folder: str | None, root: Path = _CGROUPS) -> int | None:
@@ -52,25 +61,39 @@ def read_oom_kills(folder: str | None, root: Path = _CGROUPS) -> int | None:
     return None
 
 
-def read_identity() -> dict[str, Any]:
-    """This process and its memory's control group, as fields of a run record."""
-    folders = read_cgroup_folders('memory', _PROC, _SYS)
-    folder = str(folders[0][1]) if folders else None
-    return {
-        'hostname': socket.gethostname(),
-        'pid': os.getpid(),
-        'process_start': read_start(os.getpid())[1],
-        'memory_cgroup': folder,
-        'oom_kills': read_oom_kills(folder),
-    }
+class ProcessIdentity(NamedTuple):
+    """Names by which this process is found later, and its memory's control group."""
+
+    hostname: str
+    pid: int
+    start_ticks: int | None
+    """Clock ticks after boot when it began; ``None`` where they are hidden."""
+    memory_cgroup: str | None
+    """Folder of the control group; ``None`` where none is in sight."""
+    oom_kills: int | None
+    """Processes killed there for memory so far; ``None`` where it is not counted."""
 
 
-def read_start(pid: int) -> tuple[str, int | None]:
-    """State of a process, and when it started: clock ticks after boot."""
+def read_process_identity() -> ProcessIdentity:
+    """Read who this process is."""
+    groups = read_cgroup_folders('memory', _PROC, _SYS)
+    folder = str(groups[0].folder) if groups else None
+    start = read_start(os.getpid())
+    return ProcessIdentity(
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        start_ticks=None if start is None else start.ticks,
+        memory_cgroup=folder,
+        oom_kills=read_oom_kills(folder),
+    )
+
+
+def read_start(pid: int) -> ProcessStart | None:
+    """Read the state of a process, and when it started; ``None`` where it is gone."""
     try:
         return parse_process_start((_PROC / str(pid) / 'stat').read_text())
     except (OSError, ValueError, IndexError):
-        return '', None
+        return None
 
 
 def read_own_stack(stack_file: Path) -> tuple[str, ...]:

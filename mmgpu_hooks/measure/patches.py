@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 REPLACED: Mapping[str, str] = {
     'register_hooks': "the Runner's, below `mmgpu run`: adds our hook",
@@ -35,6 +35,17 @@ REPLACED: Mapping[str, str] = {
 _ABSENT = object()
 
 
+class _Patch(NamedTuple):
+    """An attribute that was replaced."""
+
+    find_owner: Callable[[], Any]
+    """Gives the object; ``None`` once it is gone."""
+    name: str
+    ours: Any
+    before: Any
+    """What stood there, or `_ABSENT`."""
+
+
 class Patches:
     """Attributes of live objects, modules or classes, replaced for a while.
 
@@ -42,7 +53,7 @@ class Patches:
     """
 
     def __init__(self) -> None:
-        self._set: list[tuple[Callable[[], Any], str, Any, Any]] = []
+        self._set: list[_Patch] = []
 
     def set(self, owner: Any, name: str, ours: Any) -> None:
         """Put ``ours`` in the place of ``owner.name``, until :meth:`close`.
@@ -60,7 +71,7 @@ class Patches:
         REPLACED[name]
         before = vars(owner).get(name, _ABSENT)
         # noted first: a signal handler may raise right after it is set
-        self._set.append((weakref.ref(owner), name, ours, before))
+        self._set.append(_Patch(weakref.ref(owner), name, ours, before))
         try:
             _write(owner, name, ours)
         except BaseException:
@@ -70,10 +81,10 @@ class Patches:
     def close(self) -> None:
         """Take everything back, newest first; a second call does nothing."""
         while self._set:
-            find_owner, name, ours, before = self._set[-1]
-            owner = find_owner()
-            if owner is not None and vars(owner).get(name) is ours:
-                _write(owner, name, before)
+            patch = self._set[-1]
+            owner = patch.find_owner()
+            if owner is not None and vars(owner).get(patch.name) is patch.ours:
+                _write(owner, patch.name, patch.before)
             self._set.pop()
 
 

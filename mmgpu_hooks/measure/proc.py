@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -30,7 +31,15 @@ def read_begin(path: str, most_bytes: int) -> bytes:
         os.close(descriptor)
 
 
-def read_schedstat_s(path: str) -> tuple[float, float] | None:
+class SchedStat(NamedTuple):
+    """Times of a task by the scheduler, since it began."""
+
+    on_core_s: float
+    run_delay_s: float
+    """Ready to run, but waiting for a core."""
+
+
+def read_schedstat_s(path: str) -> SchedStat | None:
     """Read one ``schedstat`` file of ``/proc``.
 
     The file holds nanoseconds on a core, nanoseconds runnable but waiting for
@@ -39,14 +48,14 @@ def read_schedstat_s(path: str) -> tuple[float, float] | None:
         97340213 2675070 2
 
     Returns:
-        The first two figures, in seconds; ``None`` where the process is gone, or the
-        kernel hides them. One without sched_info writes zeros.
+        The first two figures; ``None`` where the process is gone, or the kernel hides
+        them. One without sched_info writes zeros.
     """
     try:
         on_core_ns, waiting_ns, _ = map(int, read_begin(path, 128).split())
     except (OSError, ValueError):
         return None
-    return on_core_ns / 1e9, waiting_ns / 1e9
+    return SchedStat(on_core_ns / 1e9, waiting_ns / 1e9)
 
 
 def read_process_cpu_s(pid: int) -> float | None:

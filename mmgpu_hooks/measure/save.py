@@ -1,4 +1,4 @@
-"""What a checkpoint save costs the thread that makes it, and what goes on meanwhile."""
+"""Clocks and counters around a checkpoint save: of its thread, of the host."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_thread_times(proc: Path = _PROC) -> ThreadTimes:
     thread = str(threading.get_native_id())
     times = read_schedstat_s(os.path.join(proc, 'self', 'task', thread, 'schedstat'))
     # a kernel that counts nothing writes zeros
-    delay_s = times[1] if times is not None and times[0] else None
+    delay_s = times.run_delay_s if times is not None and times.on_core_s else None
     return ThreadTimes(monotonic_s(), thread_cpu_s(), delay_s)
 
 
@@ -63,22 +63,37 @@ def count_history_bytes(hub: Any) -> int | None:
         return None
 
 
-def split_phases(
-    stamps: Sequence[tuple[str, ThreadTimes]], end: ThreadTimes
-) -> tuple[SavePhase, dict[str, SavePhase]]:
-    """What was spent in a save, and in each phase of it, in the order of their kinds.
+class PhaseStamp(NamedTuple):
+    """When a phase of a save began."""
+
+    phase: str
+    """Out of :data:`SAVE_PHASES`."""
+    times: ThreadTimes
+
+
+class SaveSplit(NamedTuple):
+    """A save taken apart."""
+
+    whole: SavePhase
+    phases: dict[str, SavePhase]
+    """By name, in the order of :data:`SAVE_PHASES`; they add up to the whole."""
+
+
+def split_phases(stamps: Sequence[PhaseStamp], end: ThreadTimes) -> SaveSplit:
+    """Split a save into its phases.
 
     ``blocked = wall - cpu - run_delay``: what was neither spent on a core nor in
     waiting for one. The three clocks are read one after the other, so it may come out
     a few microseconds below zero, which is none.
 
     Args:
-        stamps: Phases and when each began, in order; a phase may run several times.
+        stamps: In order; a phase may run several times.
         end: When the last one ended.
     """
     spans: dict[str, list[SavePhase]] = {name: [] for name in SAVE_PHASES}
-    begins = [times for _, times in stamps]
-    for (name, begin), until in zip(stamps, [*begins[1:], end]):
+    ends = [*(stamp.times for stamp in stamps[1:]), end]
+    for stamp, until in zip(stamps, ends):
+        begin = stamp.times
         delay_s = blocked_s = None
         wall_s, cpu_s = until.wall_s - begin.wall_s, until.cpu_s - begin.cpu_s
         if begin.run_delay_s is not None and until.run_delay_s is not None:
@@ -87,9 +102,9 @@ def split_phases(
         span = SavePhase(
             wall_s=wall_s, cpu_s=cpu_s, run_delay_s=delay_s, blocked_s=blocked_s
         )
-        spans[name].append(span)
+        spans[stamp.phase].append(span)
     phases = {name: _add(parts) for name, parts in spans.items() if parts}
-    return _add([*phases.values()]), phases
+    return SaveSplit(_add([*phases.values()]), phases)
 
 
 def _add(parts: Sequence[SavePhase]) -> SavePhase:
@@ -101,8 +116,19 @@ def _add(parts: Sequence[SavePhase]) -> SavePhase:
     return SavePhase(**sums)
 
 
+class Meanwhile(NamedTuple):
+    """Load and memory of the host between two readings; ``None`` is unknown."""
+
+    memory_pressure_pct: float | None
+    """Share of the time in which some task waited for memory."""
+    major_faults: int | None
+    """Page faults of this process, from storage or swap."""
+    other_cpu_s: float | None
+    """CPU of all processes but this one and the loader's workers."""
+
+
 class Surroundings(NamedTuple):
-    """Counters beside a thread's own."""
+    """Readings of the counters of this process and of the host."""
 
     clock_s: float
     own_cpu_s: float
@@ -123,23 +149,27 @@ class Surroundings(NamedTuple):
         faults = read_major_faults()
         return cls(monotonic_s(), process_cpu_s(), waited_s, busy_s, faults)
 
-    def since(
-        self, before: Surroundings, workers_cpu_s: float | None
-    ) -> dict[str, Any]:
-        """Fields of a `SaveRecord`: what happened meanwhile, as far as it is known.
+    def since(self, before: Surroundings, workers_cpu_s: float | None) -> Meanwhile:
+        """Compare with an earlier reading.
 
         Args:
             before: An earlier reading.
             workers_cpu_s: CPU of the loader's workers meanwhile, so that they are not
                 counted as others; ``None`` when it is not known.
         """
-        wall_s, own_s, waited_s, busy_s, faults = map(grown, before, self)
-        figures: dict[str, Any] = {}
+        wall_s = grown(before.clock_s, self.clock_s)
+        own_s = grown(before.own_cpu_s, self.own_cpu_s)
+        waited_s = grown(before.memory_waited_s, self.memory_waited_s)
+        busy_s = grown(before.busy_s, self.busy_s)
+        faults = grown(before.major_faults, self.major_faults)
+        pressure_pct = other_s = None
         if waited_s is not None and wall_s:
-            figures['memory_pressure_pct'] = min(100.0 * waited_s / wall_s, 100.0)
-        if faults is not None:
-            figures['major_faults'] = int(faults)
+            pressure_pct = min(100.0 * waited_s / wall_s, 100.0)
         if busy_s is not None and own_s is not None and workers_cpu_s is not None:
             # the host counts in ticks of 10 ms, we in nanoseconds
-            figures['other_cpu_s'] = max(busy_s - own_s - workers_cpu_s, 0.0)
-        return figures
+            other_s = max(busy_s - own_s - workers_cpu_s, 0.0)
+        return Meanwhile(
+            memory_pressure_pct=pressure_pct,
+            major_faults=None if faults is None else int(faults),
+            other_cpu_s=other_s,
+        )

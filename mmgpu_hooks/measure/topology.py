@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 
-def read_device_place(
-    pci_bus_id: str, sys: Path = Path('/sys')
-) -> tuple[int | None, tuple[int, ...] | None]:
+class DevicePlace(NamedTuple):
+    """Place of a PCI device in the host; ``None`` where the kernel does not say."""
+
+    numa_node: int | None = None
+    cpus: tuple[int, ...] | None = None
+    """CPUs of that node."""
+
+
+def read_device_place(pci_bus_id: str, sys: Path = Path('/sys')) -> DevicePlace:
     """Read the NUMA node of a PCI device, and the CPUs of that node.
 
     Args:
@@ -17,8 +24,7 @@ def read_device_place(
         sys: Root of the sys file system.
 
     Returns:
-        Node and CPUs, each ``None`` where the kernel does not say: a virtual machine
-        often has no nodes, and then writes -1.
+        The place. A virtual machine often has no nodes: its kernel then writes -1.
     """
     found = re.fullmatch(r'(?:[0-9a-f]{4})?([0-9a-f]{4}:.+)', pci_bus_id.lower())
     name = found[1] if found else pci_bus_id.lower()
@@ -26,14 +32,14 @@ def read_device_place(
     try:
         node = int((folder / 'numa_node').read_text())
     except (OSError, ValueError):
-        return None, None
+        return DevicePlace()
     if node < 0:
-        return None, None
+        return DevicePlace()
     try:
         cpus = parse_cpu_list((folder / 'local_cpulist').read_text())
     except (OSError, ValueError):
         cpus = ()
-    return node, cpus or None
+    return DevicePlace(node, cpus or None)
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:

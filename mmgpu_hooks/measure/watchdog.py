@@ -22,7 +22,7 @@ from typing import Any, Callable, NamedTuple
 
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 
-THREAD_NAME = 'mmgpu-watchdog'
+WATCHDOG_THREAD = 'mmgpu-watchdog'
 
 USUAL_TIMES = 20
 """A part is late from so many times its usual duration on."""
@@ -58,7 +58,7 @@ def _watch_forks() -> None:
 
 
 class Running(NamedTuple):
-    """What runs."""
+    """Part of training, or hook, that runs."""
 
     part: str
     """Of the time ledger, or the class of a hook."""
@@ -111,7 +111,9 @@ class Watchdog:
         if self.stack_path is not None:
             self._stack_file = self.stack_path.open('ab', buffering=0)
             _watch_forks()
-        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=WATCHDOG_THREAD, daemon=True
+        )
         self._thread.start()
 
     def _run(self) -> None:
@@ -161,8 +163,8 @@ class Watchdog:
         """Where the thread that trains stands, the innermost call first."""
         frame = sys._current_frames().get(self._trainer)
         return tuple(
-            f'{one.f_code.co_filename}:{line} in {one.f_code.co_name}'
-            for one, line in traceback.walk_stack(frame)
+            f'{call.f_code.co_filename}:{line} in {call.f_code.co_name}'
+            for call, line in traceback.walk_stack(frame)
         )
 
     def stop(self) -> None:

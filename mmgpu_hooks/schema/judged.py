@@ -17,7 +17,7 @@ class SaveJudgement:
     """One checkpoint save against itself, had nothing held it."""
 
     is_slow: bool
-    """Whether it was delayed by enough to matter, whatever held it."""
+    """True if it was delayed by enough to matter, whatever held it."""
     cause: Optional[str]
     """Out of :data:`SAVE_CAUSES`, where one is proven; ``None`` of a save that is not
     slow, or whose cause is unknown (then the sentence says why)."""
@@ -296,7 +296,7 @@ class HostNow:
     """What the host shows of a run that ended, or stands still."""
 
     is_alive: Optional[bool] = None
-    """Whether its process is there; ``None`` on another host."""
+    """True if its process is there; ``None`` on another host."""
     oom_kills: Optional[int] = None
     """Processes that the kernel has killed in its control group for memory."""
     kernel: Tuple[str, ...] = ()

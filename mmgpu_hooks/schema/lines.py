@@ -6,16 +6,16 @@ import codecs
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Union
+from typing import IO, Any, NamedTuple, Union
 
 import msgspec
 
-from mmgpu_hooks.schema.recorded import Line
+from mmgpu_hooks.schema.recorded import EvidenceLine
 from mmgpu_hooks.schema.regular import NotRegularError, open_regular
 from mmgpu_hooks.schema.run_folder import EvidenceError
 
-KINDS: dict[str, type[Line]] = {
-    str(kind.__struct_config__.tag): kind for kind in Line.__subclasses__()
+KINDS: dict[str, type[EvidenceLine]] = {
+    str(kind.__struct_config__.tag): kind for kind in EvidenceLine.__subclasses__()
 }
 """Classes of the lines by what their ``kind`` says."""
 
@@ -51,7 +51,7 @@ class LineError(ValueError):
     """A line that is not one of our records."""
 
 
-def encode_line(record: Line) -> bytes:
+def encode_line(record: EvidenceLine) -> bytes:
     """One record as one JSON line, newline included.
 
     Figures that are not finite are written as ``null``: JSON knows no infinity,
@@ -69,7 +69,7 @@ def encode_line(record: Line) -> bytes:
         return _encoder.encode(json.loads(text)) + b'\n'
 
 
-def decode_line(line: bytes) -> Line | None:
+def decode_line(line: bytes) -> EvidenceLine | None:
     """Read one line back; fields that a record does not have are ignored.
 
     Returns:
@@ -80,7 +80,7 @@ def decode_line(line: bytes) -> Line | None:
             measurement gives.
     """
     try:
-        record: Line = _decoder.decode(line)
+        record: EvidenceLine = _decoder.decode(line)
     except _REFUSALS as error:
         head = _decode_head(line)
         if head is None or head.kind in KINDS:
@@ -103,8 +103,17 @@ def _decode_head(line: bytes) -> _Head | None:
     return head
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Each line of a file, with its number from 1 on; the last may lack its end.
+class NumberedLine(NamedTuple):
+    """A line of a file."""
+
+    number: int
+    """From 1 on."""
+    data: bytes
+    """With its end, which the last line may lack."""
+
+
+def read_lines(path: Path) -> Iterator[NumberedLine]:
+    """Read the lines of a file.
 
     Raises:
         EvidenceError: If it is not a regular file, or cannot be read.
@@ -112,7 +121,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with open_regular(path) as file:
             for number, line in enumerate(_each_line(file), 1):
-                yield number, line if number > 1 else line.removeprefix(codecs.BOM_UTF8)
+                data = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                yield NumberedLine(number, data)
     except NotRegularError as error:
         raise EvidenceError(
             f'{path}: expected a regular file, found {error.strerror}; move it out of '

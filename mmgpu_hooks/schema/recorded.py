@@ -39,7 +39,7 @@ class Recorded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Base of all that is recorded. No record can refer to itself: hence no ``gc``."""
 
 
-class Line(Recorded, frozen=True, tag_field='kind'):
+class EvidenceLine(Recorded, frozen=True, tag_field='kind'):
     """Base of what stands on a line of its own."""
 
 
@@ -136,7 +136,9 @@ class GpuDevice(Recorded, frozen=True, kw_only=True):
     driver_version: Optional[str] = None
 
 
-class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False):
+class RunRecord(
+    EvidenceLine, frozen=True, kw_only=True, tag='run', omit_defaults=False
+):
     """First line of an evidence file: all that analysis needs to know later."""
 
     started_unix_s: Number
@@ -168,7 +170,7 @@ class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False)
     parameters: Optional[Count] = None
     """How many numbers the parameters of the model are."""
     is_model_wrapped: Optional[bool] = None
-    """Whether a wrapper such as ``MMDistributedDataParallel`` exchanges gradients
+    """True if a wrapper such as ``MMDistributedDataParallel`` exchanges gradients
     between ranks; ``None`` with one rank."""
     device: str = 'cpu'
     cudnn_benchmark: Optional[bool] = None
@@ -282,8 +284,16 @@ class CudaMemoryWindow(Recorded, frozen=True, kw_only=True):
 
 
 PARTS = (
-    *('data_wait', 'step', 'hooks', 'checkpoint_save', 'validation', 'startup'),
-    *('resume', 'teardown', 'loop', 'other'),
+    'data_wait',
+    'step',
+    'hooks',
+    'checkpoint_save',
+    'validation',
+    'startup',
+    'resume',
+    'teardown',
+    'loop',
+    'other',
 )
 """Of the time ledger: every second of training is in exactly one of them."""
 
@@ -296,7 +306,7 @@ UNATTRIBUTED = '(unattributed)'
 """Stands for a hook's name where a Runner calls its hooks in a way of its own."""
 
 
-class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
+class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     """Everything measured over one logging interval, and one for the tail."""
 
     iteration: Count
@@ -404,7 +414,7 @@ class SavePhase(Recorded, frozen=True, kw_only=True):
     """Neither: waiting for storage, a lock, the GPU, another thread."""
 
 
-class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
+class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
     """One call of ``save_checkpoint``, first copy to last byte.
 
     Of saves inside a save the outer one counts. A save in a thread of its own holds
@@ -452,7 +462,9 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
     """Type of the exception that ended it."""
 
 
-class SaveAftermathRecord(Line, frozen=True, kw_only=True, tag='save_aftermath'):
+class SaveAftermathRecord(
+    EvidenceLine, frozen=True, kw_only=True, tag='save_aftermath'
+):
     """The waits for data after one save, while what was loaded meanwhile lasted.
 
     The workers go on while the loop stands in a save, and the next iterations find what
@@ -472,7 +484,7 @@ class SaveAftermathRecord(Line, frozen=True, kw_only=True, tag='save_aftermath')
     those were fewer than the workers, whose batches come in bursts."""
 
 
-class ValidationRecord(Line, frozen=True, kw_only=True, tag='validation'):
+class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'):
     """One validation during training, with what its own loader did.
 
     A validation that an error ended has no record.
@@ -523,7 +535,7 @@ class ValidationRecord(Line, frozen=True, kw_only=True, tag='validation'):
     """CPU of all other processes on the host, other ranks too."""
 
 
-class UnknownRecord(Line, frozen=True, kw_only=True, tag='unknown'):
+class UnknownRecord(EvidenceLine, frozen=True, kw_only=True, tag='unknown'):
     """A figure that is unknown in this run, which showed only while it was on."""
 
     source: str
@@ -531,7 +543,7 @@ class UnknownRecord(Line, frozen=True, kw_only=True, tag='unknown'):
     iteration: Optional[Count] = None
 
 
-class SourceOffRecord(Line, frozen=True, kw_only=True, tag='source_off'):
+class SourceOffRecord(EvidenceLine, frozen=True, kw_only=True, tag='source_off'):
     """A source failed and was switched off; training went on."""
 
     source: str
@@ -539,7 +551,7 @@ class SourceOffRecord(Line, frozen=True, kw_only=True, tag='source_off'):
     iteration: Optional[Count] = None
 
 
-class StuckRecord(Line, frozen=True, kw_only=True, tag='stuck'):
+class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     """Training stood still for long: what ran, and what is seen of it from outside."""
 
     iteration: Count
@@ -549,7 +561,7 @@ class StuckRecord(Line, frozen=True, kw_only=True, tag='stuck'):
     waited_s: Number
     """How long nothing had gone on."""
     is_over: bool = False
-    """Whether it went on by itself after that; the other fields are left out then."""
+    """True if it went on by itself after that; the other fields are left out then."""
     stack: Tuple[str, ...] = ()
     """Calls of the worker that owed the next batch, the innermost first; empty when it
     did not answer. Where no worker owed one, of the thread that trains."""
@@ -581,7 +593,7 @@ Ending = Literal['completed', 'interrupted', 'failed']
 """``completed``, ``interrupted`` or ``failed``."""
 
 
-class EndRecord(Line, frozen=True, kw_only=True, tag='end'):
+class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
     """Last line, written when training ended in any way but a kill."""
 
     status: Ending

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 from msgspec.structs import replace
 
@@ -91,9 +91,10 @@ def read_evidence(path: Path) -> RunEvidence:
         EvidenceError: If there is no run record, the file holds more than one
             run, or it was written in a newer schema.
     """
-    found, notes = _read_records(path)
+    file = _read_records(path)
+    found = file.records
     run = found[recorded.RunRecord][0]
-    unknown = {one.source: one.reason for one in found[recorded.UnknownRecord]}
+    unknown = {record.source: record.reason for record in found[recorded.UnknownRecord]}
     return RunEvidence(
         path=str(path),
         run=replace(run, unknown={**run.unknown, **unknown}),
@@ -104,12 +105,20 @@ def read_evidence(path: Path) -> RunEvidence:
         save_records=tuple(found[recorded.SaveRecord]),
         save_aftermaths=tuple(found[recorded.SaveAftermathRecord]),
         validations=tuple(found[recorded.ValidationRecord]),
-        notes=tuple(notes),
+        notes=tuple(file.notes),
     )
 
 
-def _read_records(path: Path) -> tuple[dict[Any, list[Any]], list[str]]:
-    """The records of one run by kind, and notes on lines that were left out."""
+class _Records(NamedTuple):
+    """Records of one evidence file."""
+
+    records: dict[Any, list[Any]]
+    """By kind."""
+    notes: list[str]
+    """On lines that were left out."""
+
+
+def _read_records(path: Path) -> _Records:
     found: dict[Any, list[Any]] = defaultdict(list)
     starts, bad, notes = list[str](), list[str](), list[str]()
     for number, line in read_lines(path):
@@ -141,7 +150,7 @@ def _read_records(path: Path) -> tuple[dict[Any, list[Any]], list[str]]:
             f'{path.name}: {plural(len(bad), "unreadable line")} skipped, first '
             f'{bad[0]}; the rest is used.'
         )
-    return found, notes
+    return _Records(found, notes)
 
 
 def _check_one_run(path: Path, starts: list[str], bad: list[str]) -> None:
@@ -159,16 +168,20 @@ def _check_one_run(path: Path, starts: list[str], bad: list[str]) -> None:
         )
 
 
-def read_other_ranks(paths: Sequence[Path]) -> tuple[list[RunEvidence], list[str]]:
-    """Read the evidence of other ranks; a bad file costs its rank and no more.
+class OtherRanks(NamedTuple):
+    """Evidence of the other ranks of a run."""
 
-    Returns:
-        What could be read, and a sentence for each file that could not.
-    """
+    ranks: List[RunEvidence]
+    notes: List[str]
+    """A sentence for each file that could not be read."""
+
+
+def read_other_ranks(paths: Sequence[Path]) -> OtherRanks:
+    """Read the evidence of other ranks; a bad file costs its rank and no more."""
     ranks, notes = [], []
     for path in paths:
         try:
             ranks.append(read_evidence(path))
         except EvidenceError as error:
             notes.append(f'Left out: {error}')
-    return ranks, notes
+    return OtherRanks(ranks, notes)

@@ -138,7 +138,7 @@ def find_attempt(path: Path) -> Attempt | None:
     What tested or validated a checkpoint is none: its log says so.
     """
     folders = [path.absolute(), *path.glob('*')]
-    for folder in sorted(folders, key=lambda one: one.name, reverse=True):
+    for folder in sorted(folders, key=lambda folder: folder.name, reverse=True):
         log = find_log(folder) if _TIMESTAMP.match(folder.name) else None
         places = (folder, folder / 'vis_data')
         names = (EVIDENCE_NAME, PLAIN_NAME)
@@ -157,8 +157,8 @@ def find_log(folder: Path) -> Path | None:
     own = folder / f'{folder.absolute().name}.log'
     if own.is_file():
         return own
-    logs = (one for one in folder.glob('*.log') if _LOG.match(one.name))
-    return max((one for one in logs if one.is_file()), default=None)
+    logs = (log for log in folder.glob('*.log') if _LOG.match(log.name))
+    return max((log for log in logs if log.is_file()), default=None)
 
 
 def read_start_time(folder: Path) -> datetime | None:

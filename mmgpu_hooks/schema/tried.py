@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional, Tuple
+from typing import Any, List, Optional, Tuple, Union
+
+import msgspec
 
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import Estimate
@@ -41,8 +43,12 @@ class SweepSetting:
             'pin_memory {}': switch.get(self.pin_memory),  # type: ignore[arg-type]
             'AMP {}': switch.get(self.amp),  # type: ignore[arg-type]
         }
-        parts = [text.format(one) for text, one in words.items() if one is not None]
-        return ', '.join([*parts, *([plural(self.gpus, 'GPU')] if self.gpus else [])])
+        parts = [
+            text.format(value) for text, value in words.items() if value is not None
+        ]
+        if self.gpus:
+            parts.append(plural(self.gpus, 'GPU'))
+        return ', '.join(parts)
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,7 @@ class SweepRow:
 
     @property
     def is_measured(self) -> bool:
-        """Whether it can be compared; what a trial did before it failed cannot be."""
+        """True if it can be compared; what a trial did before it failed cannot be."""
         return self.iter_s is not None and self.status in ('completed', 'timed_out')
 
 
@@ -212,7 +218,7 @@ class SaveBenchRow:
     net_s: Optional[float] = None
     """What the job lost of that: less what the workers won back meanwhile."""
     is_harmful: Optional[bool] = None
-    """Whether saves take longer by enough to matter, and beyond noise; ``None`` for the
+    """True if saves take longer by enough to matter, and beyond noise; ``None`` for the
     reference, and when that is unknown."""
     remark: Optional[str] = None
     """Why that is unknown, or other words that belong to the row."""
@@ -262,14 +268,50 @@ class TrialSpec:
     ranks: int = 1
     """Processes that train, started by torchrun where they are several."""
     is_whole: bool = False
-    """Whether it validates, saves and logs as the config says."""
+    """True if it validates, saves and logs as the config says."""
     profiled: int = 0
     """Iterations that torch.profiler records; 0 for none."""
     keeps_hook: bool = False
     """True if GPUEfficiencyHook stays where the config has it; ``hook`` goes first."""
 
 
+class TrialBlock(msgspec.Struct, frozen=True, tag_field='event', tag='block'):
+    """Consecutive iterations of one training, as its process reports them."""
+
+    seconds: List[float]
+    """Each from the end of the one before."""
+    starts: List[int] = []
+    """Indices of those that began an epoch."""
+    batch_size: Optional[int] = None
+    left: Optional[int] = None
+    """Iterations that the training still has."""
+    epoch: Optional[int] = None
+    """Iterations of an epoch."""
+    is_loss_finite: bool = True
+    """True if every loss up to its end was a number, as far as it is logged."""
+    model_bytes: Optional[ModelBytes] = None
+    """With the first block."""
+
+
+class TrialEnd(msgspec.Struct, frozen=True, tag_field='event', tag='over'):
+    """End of a trial's process: reported by it, or concluded from how it died."""
+
+    status: str
+    """As in :class:`Trial`."""
+    error: Optional[str] = None
+    """The decisive line; ``None`` when it completed."""
+    iterations: int = 0
+    """Iterations that it trained, as far as it could say so."""
+    save_error: Optional[str] = None
+    """Why its last saves ended the training."""
+
+
+TrialEvent = Union[TrialBlock, TrialEnd]
+"""A line of a trial's events file."""
+
+
 FIRST, SECOND = SIDES = ('first', 'second')
+
 """Sides of a comparison, and names of their folders."""
 
 
@@ -283,6 +325,23 @@ class TrialRole:
     """True if the other side's training is held meanwhile, False if it has ended."""
     is_warm_up: bool
     """True if its times are not those that are compared."""
+
+
+@dataclass(frozen=True)
+class BlockFigures:
+    """A measured block of ``mmgpu verify``, as its trial keeps it."""
+
+    steady_s: float
+    """A steady iteration, mean."""
+    batch_size: Optional[int]
+    epoch: Optional[int]
+    """Iterations of an epoch."""
+    starts_s: List[float]
+    """What iterations that began an epoch took longer."""
+    late_s: float
+    """An iteration of the second half, mean."""
+    left: Optional[int]
+    """Iterations that the training still has."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from mmgpu_hooks.schema.lines import encode_line
-from mmgpu_hooks.schema.recorded import Line, RunRecord
+from mmgpu_hooks.schema.recorded import EvidenceLine, RunRecord
 
 
 class EvidenceWriter:
@@ -31,7 +31,7 @@ class EvidenceWriter:
             path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
         )
 
-    def write(self, record: Line) -> None:
+    def write(self, record: EvidenceLine) -> None:
         """Append one record.
 
         Raises:

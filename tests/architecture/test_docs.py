@@ -40,7 +40,9 @@ def render_evidence() -> str:
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     lines = {kind.__name__: f'`{name}`' for name, kind in KINDS.items()}
     nested = {
-        name: name for name in classes if name not in (*lines, 'Recorded', 'Line')
+        name: name
+        for name in classes
+        if name not in (*lines, 'Recorded', 'EvidenceLine')
     }
     for name, heading in {**lines, **nested}.items():
         node = classes[name]

@@ -46,6 +46,7 @@ IMPORTERS = {
 }
 LATE = {'pynvml', 'torch', 'cv2', 'matplotlib', 'jinja2'}
 
+_TUPLES = ('tuple', 'Tuple')
 MOST_LINES, DEEPEST = 60, 5
 STILL_LONGER = {
     'commands/save_bench.py: save_bench',
@@ -188,6 +189,31 @@ def test_analysis_needs_neither_torch_nor_a_training_host(tmp_path: Path):
     )
     assert done.returncode == 2
     assert 'Traceback' not in done.stderr
+
+
+def is_nameless(annotation: ast.AST) -> bool:
+    """True if it has a tuple of three places, or of unlike kinds, without names."""
+    for part in ast.walk(annotation):
+        if isinstance(part, ast.Subscript) and ast.unparse(part.value) in _TUPLES:
+            kinds = part.slice.elts if isinstance(part.slice, ast.Tuple) else []
+            texts = [ast.unparse(kind) for kind in kinds]
+            if '...' not in texts and (len(texts) > 2 or len(set(texts)) > 1):
+                return True
+    return False
+
+
+def test_what_a_module_returns_to_others_has_names():
+    nameless = {
+        f'{name}: {function.name}'
+        for name in SOURCES
+        for owner in ast.walk(parse(name))
+        if isinstance(owner, (ast.Module, ast.ClassDef))
+        for function in owner.body
+        if isinstance(function, ast.FunctionDef) and not function.name.startswith('_')
+        if function.returns is not None and is_nameless(function.returns)
+    }
+    # click's own
+    assert nameless == {'commands/main.py: resolve_command'}
 
 
 def test_packages_import_only_packages_above_them():

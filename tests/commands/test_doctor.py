@@ -18,7 +18,9 @@ from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.config.loading import load_config
 from mmgpu_hooks.experiment import doctor
 from mmgpu_hooks.judge.doctor import FAMILIES
+from mmgpu_hooks.measure.host import FileSystem
 from mmgpu_hooks.measure.installed import find_openmp, find_package, read_versions
+from mmgpu_hooks.schema.checkup import OpenFiles
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
@@ -231,7 +233,8 @@ def test_a_real_dev_shm_of_64_mib():
 
 def set_shm(monkeypatch, total: int, free: int) -> None:
     monkeypatch.setattr(
-        'mmgpu_hooks.measure.host.read_file_system', lambda folder: (total, free)
+        'mmgpu_hooks.measure.host.read_file_system',
+        lambda folder: FileSystem(total, free),
     )
 
 
@@ -279,7 +282,7 @@ def test_pixels_that_are_floats_take_four_bytes(host, check, monkeypatch):
 def test_a_run_of_the_config_says_what_a_batch_takes(host, check, monkeypatch):
     pytest.importorskip('mmengine.config', reason='MMEngine loads configs')
     monkeypatch.setattr(
-        'mmgpu_hooks.experiment.doctor.read_open_files', lambda: (1024, 4096)
+        'mmgpu_hooks.experiment.doctor.read_open_files', lambda: OpenFiles(1024, 4096)
     )
     set_shm(monkeypatch, GIB, GIB)
     config = host / 'config.py'
@@ -312,7 +315,7 @@ def test_a_run_of_the_config_says_what_a_batch_takes(host, check, monkeypatch):
 )
 def test_open_files(host, check, monkeypatch, soft, hard, text):
     monkeypatch.setattr(
-        'mmgpu_hooks.experiment.doctor.read_open_files', lambda: (soft, hard)
+        'mmgpu_hooks.experiment.doctor.read_open_files', lambda: OpenFiles(soft, hard)
     )
     files = check()['open files']
     assert (files['level'], files['text']) == ('ok', text)

@@ -80,7 +80,8 @@ def expect_changed(path: Path, trained: dict[str, Any], *apart: str) -> None:
 def test_a_child_names_the_config_and_the_changes_alone(tmp_path, name):
     config = write_configs(tmp_path, name)
     files, trained = make_run(tmp_path / 'run', config)
-    outcome, found = write_beside_run(FOUND, str(config), files)
+    applied = write_beside_run(FOUND, str(config), files)
+    outcome, found = applied.outcome, applied.recommendation
     stem = config.stem.removesuffix('_recommended')
     target = files.run_folder / f'{stem}_recommended.py'
     assert (outcome.status, outcome.target, outcome.reason) == (
@@ -114,7 +115,7 @@ def test_where_the_config_is_not_what_was_trained_the_copy_is(
     files, trained = make_run(tmp_path / 'run', config, **started)
     if later is not None:
         config.write_text(later)
-    outcome, _ = write_beside_run(FOUND, str(config), files)
+    outcome = write_beside_run(FOUND, str(config), files).outcome
     assert outcome.target == files.run_folder / 'mine_recommended.py'
     assert '_base_' not in outcome.target.read_text()
     expect_changed(outcome.target, trained, 'work_dir')
@@ -156,7 +157,7 @@ def test_a_copy_does_not_train_into_the_folder_of_the_run(
 def test_a_text_config_that_imports_has_a_child(tmp_path):
     config = write_configs(tmp_path, text=f'{CONFIG}import numpy\n')
     files, trained = make_run(tmp_path / 'run', config)
-    outcome, _ = write_beside_run(FOUND, str(config), files)
+    outcome = write_beside_run(FOUND, str(config), files).outcome
     assert outcome.target.read_text().startswith(f'_base_ = {str(config)!r}\n')
     expect_changed(outcome.target, trained, 'work_dir', 'launcher')
 
@@ -173,7 +174,7 @@ def test_after_a_resumed_run_it_begins_anew(tmp_path, text, is_child, weights):
     config = write_configs(tmp_path, text=text)
     resumed = {'resume': True, 'load_from': str(tmp_path / 'epoch_3.pth')}
     files, trained = make_run(tmp_path / 'run', config, **resumed)
-    outcome, _ = write_beside_run(FOUND, str(config), files)
+    outcome = write_beside_run(FOUND, str(config), files).outcome
     begun = {**trained, 'resume': False, 'load_from': weights}
     apart = ('work_dir', 'launcher') if is_child else ('work_dir',)
     expect_changed(outcome.target, begun, *apart)
@@ -188,10 +189,10 @@ def test_after_a_resumed_run_it_begins_anew(tmp_path, text, is_child, weights):
 def test_it_needs_no_older_run(tmp_path, text, is_child):
     config = write_configs(tmp_path, text=text)
     first, _ = make_run(tmp_path / 'older', config)
-    older = write_beside_run(FOUND, str(config), first)[0].target
+    older = write_beside_run(FOUND, str(config), first).outcome.target
     second, _ = make_run(tmp_path / 'newer', older)
     change = Change('train_dataloader.num_workers', 4, 6, 'planted', 'high')
-    outcome, _ = write_beside_run(Recommendation((change,)), str(older), second)
+    outcome = write_beside_run(Recommendation((change,)), str(older), second).outcome
     assert outcome.target == second.run_folder / 'mine_recommended.py'
     shutil.rmtree(tmp_path / 'older')
     written = outcome.target.read_text()
@@ -208,7 +209,7 @@ def test_it_needs_no_older_run(tmp_path, text, is_child):
 def test_without_a_config_the_copy_is_named_so(tmp_path, path):
     files, trained = make_run(tmp_path / 'run', write_configs(tmp_path))
     gone = path and str(tmp_path / path)
-    outcome, _ = write_beside_run(FOUND, gone, files)
+    outcome = write_beside_run(FOUND, gone, files).outcome
     assert outcome.target == files.run_folder / 'config_recommended.py'
     expect_changed(outcome.target, trained)
 
@@ -217,7 +218,7 @@ def test_a_config_in_json_has_a_child_as_well(tmp_path):
     config = tmp_path / 'mine.json'
     config.write_text(json.dumps({'train_dataloader': {'num_workers': 0}}))
     files, trained = make_run(tmp_path / 'run', config)
-    outcome, _ = write_beside_run(FOUND, str(config), files)
+    outcome = write_beside_run(FOUND, str(config), files).outcome
     assert outcome.target == files.run_folder / 'mine_recommended.py'
     expect_changed(outcome.target, trained, 'work_dir', 'launcher')
 
@@ -227,7 +228,7 @@ def test_other_content_of_that_name_is_kept(tmp_path):
     files, _ = make_run(tmp_path / 'run', config)
     target = files.run_folder / 'mine_recommended.py'
     target.write_text('# by hand\n')
-    outcome, _ = write_beside_run(FOUND, str(config), files)
+    outcome = write_beside_run(FOUND, str(config), files).outcome
     assert outcome.backup is not None
     assert outcome.backup.read_text() == '# by hand\n'
     assert target.read_text().startswith('_base_')
@@ -250,7 +251,7 @@ def test_without_a_copy_that_loads_nothing_is_written(tmp_path, copy, said):
         files = RunFiles(files.folder)
     else:
         path.write_text(copy)
-    outcome, _ = write_beside_run(FOUND, str(config), files)
+    outcome = write_beside_run(FOUND, str(config), files).outcome
     assert outcome.status == 'refused'
     assert said in outcome.reason
     assert not list(files.run_folder.glob('*.py'))

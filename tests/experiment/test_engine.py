@@ -9,7 +9,7 @@ import pytest
 
 from mmgpu_hooks.experiment import engine
 from mmgpu_hooks.experiment.engine import Plan, Turn, estimate_left, run_plan
-from mmgpu_hooks.experiment.store import STORE_NAME, open_store
+from mmgpu_hooks.experiment.store import STORE_NAME, KeptTrials, open_store
 from mmgpu_hooks.schema.tried import Trial, TrialSpec
 
 
@@ -145,8 +145,9 @@ def test_what_is_no_store_is_written_anew(tmp_path, text):
             store.append(Trial('1', 'completed', seconds=number))
             store.append(Trial('3', 'failed', 'E: x'))
     with open_store(tmp_path, {'config': 'abc'}) as store:
-        assert [(one.name, one.seconds) for one in store.read(keep)[0]] == [('1', 2.0)]
+        kept = store.read(keep).trials
+        assert [(trial.name, trial.seconds) for trial in kept] == [('1', 2.0)]
         (tmp_path / STORE_NAME).write_text(text)
-        assert store.read(keep) == ([], ())
+        assert store.read(keep) == KeptTrials()
         store.append(Trial('2', 'completed'))
-        assert '2' in [one.name for one in store.read(keep)[0]]
+        assert '2' in [trial.name for trial in store.read(keep).trials]

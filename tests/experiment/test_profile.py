@@ -77,9 +77,9 @@ def make_step(*, on_card: bool = True) -> list[Any]:
 
 def profile_of(plain_us: float = 1000.0, *, on_card: bool = True) -> Profile:
     events = make_step(on_card=on_card)
-    figures = summarize_steps(events, 1, plain_us / 1e6, on_card=on_card)
+    steps = summarize_steps(events, 1, plain_us / 1e6, on_card=on_card)
     facts = {'device': 'H100', 'capability': (9, 0), 'amp': None, 'flags': {}}
-    return Profile(**figures, **facts, iterations=1, step_s=0.001, folder='w')
+    return Profile(**vars(steps), **facts, iterations=1, step_s=0.001, folder='w')
 
 
 def test_kernels_belong_where_they_were_launched():
@@ -118,9 +118,9 @@ def test_whether_launches_or_kernels_decide(plain_us: float, bound: str, words: 
 
 
 def test_without_kernels_the_reason_is_said():
-    figures = summarize_steps(make_step(on_card=False), 1, 0.001, on_card=True)
-    assert (figures['bound'], figures['kernels']) == (None, None)
-    assert 'CUPTI' in figures['bound_reason']
+    steps = summarize_steps(make_step(on_card=False), 1, 0.001, on_card=True)
+    assert (steps.bound, steps.kernels) == (None, None)
+    assert 'CUPTI' in (steps.bound_reason or '')
 
 
 def test_on_a_cpu_operators_stand_for_kernels():

@@ -13,7 +13,7 @@ import pytest
 from mmgpu_hooks.experiment import trial
 from mmgpu_hooks.experiment.trial import LOG_NAME, RunningTrial, classify_exit
 from mmgpu_hooks.experiment.trial_child import classify_error
-from mmgpu_hooks.schema.tried import TrialSpec
+from mmgpu_hooks.schema.tried import TrialEnd, TrialSpec
 
 # a worker, and one more in a session of its own; none of them ends by SIGTERM
 FAMILY = """
@@ -116,7 +116,7 @@ BUS = "Bus error. It is possible that dataloader's workers are out of shared mem
     ],
 )
 def test_an_error_is_known_by_its_decisive_line(kind, message, status, line):
-    assert classify_error(kind, message) == (status, line)
+    assert classify_error(kind, message) == TrialEnd(status, line)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,6 @@ def test_an_error_is_known_by_its_decisive_line(kind, message, status, line):
 def test_a_death_without_a_report_is_known_by_how_it_ended(
     code, last_line, status, line
 ):
-    found, why = classify_exit(code, last_line)
-    assert found == status
-    assert line in why
+    end = classify_exit(code, last_line)
+    assert end.status == status
+    assert line in (end.error or '')

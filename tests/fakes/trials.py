@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from mmgpu_hooks.experiment import engine
-from mmgpu_hooks.schema.tried import TrialSpec
+from mmgpu_hooks.schema.tried import TrialBlock, TrialEnd, TrialEvent, TrialSpec
 
 
 class ScriptedTrial:
@@ -52,25 +51,23 @@ class ScriptedTrial:
     def close(self) -> None:
         self.is_closed = True
 
-    def read_events(self) -> list[dict[str, Any]]:
+    def read_events(self) -> list[TrialEvent]:
         assert not self.is_held
         end = self.ending(self.spec)
         if end is not None or (not self.words and self.is_finishing):
             status, error = end or ('completed', None)
-            return [{'event': 'over', 'status': status, 'error': error}]
+            return [TrialEnd(status, error)]
         if not self.words:
             return []
         count, seconds = self.words.pop(0), self.iteration_s(self.spec)
         self.trained += count
         ScriptedTrial.clock_s += count * seconds
         return [
-            {
-                'event': 'block',
-                'seconds': [seconds] * count,
-                'starts': [],
-                'batch_size': self.batch_size(self.spec),
-                'is_loss_finite': self.is_loss_finite,
-            }
+            TrialBlock(
+                seconds=[seconds] * count,
+                batch_size=self.batch_size(self.spec),
+                is_loss_finite=self.is_loss_finite,
+            )
         ]
 
 

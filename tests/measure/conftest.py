@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from mmgpu_hooks.measure.gpu import THREAD_NAME
+from mmgpu_hooks.measure.gpu import SAMPLER_THREAD
 
 
 @pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
     """No test may leave a sampler thread behind."""
     yield
-    left = [t for t in threading.enumerate() if t.name == THREAD_NAME]
+    left = [t for t in threading.enumerate() if t.name == SAMPLER_THREAD]
     assert not left

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from mmgpu_hooks.measure.memory import (
+    MemoryFigures,
     MemoryMeter,
     read_free_bytes,
     read_group_bytes,
@@ -41,27 +42,26 @@ def test_memory_is_read_once_a_second_and_the_hidden_left_out(proc):
     now = [0.0]
     meter = MemoryMeter(proc, proc / 'none', clock=lambda: now[0])
     read = meter.read([7, 8, 9])
-    assert read == {
-        'process_rss_bytes': 1000 * PAGE,
-        'process_own_bytes': 990 * PAGE,
-        'group_free_bytes': None,
-        'worker_own_bytes': 190 * PAGE,
-    }
+    assert read == MemoryFigures(
+        process_rss_bytes=1000 * PAGE,
+        process_own_bytes=990 * PAGE,
+        group_free_bytes=None,
+        worker_own_bytes=190 * PAGE,
+    )
     now[0] = 0.5
-    assert meter.read([7]) == {}
-    counted = {'worker_threads': 3, 'open_files': 4}
+    assert meter.read([7]) is None
     now[0] = 1.0
-    assert meter.read([7, 8, 9]) == {**read, **counted}
+    assert meter.read([7, 8, 9]) == read._replace(worker_threads=3, open_files=4)
     now[0] = 2.0
     # threads and files are counted with one read of five
-    assert meter.read([]) == {**read, 'worker_own_bytes': None}
+    assert meter.read([]) == read._replace(worker_own_bytes=None)
 
 
 def test_memory_that_takes_long_to_read_is_read_seldom(proc):
     # each look at the clock is 30 ms later
     clock = itertools.count(0.0, 0.03).__next__
     meter = MemoryMeter(proc, proc / 'none', clock=clock)
-    reads = sum(bool(meter.read([])) for _ in range(3000))
+    reads = sum(meter.read([]) is not None for _ in range(3000))
     assert 10 <= reads <= 16
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mmgpu_hooks.measure.save import (
+    PhaseStamp,
     Surroundings,
     ThreadTimes,
     read_thread_times,
@@ -18,21 +19,22 @@ from mmgpu_hooks.schema.recorded import SavePhase
 
 def test_phases_are_split_by_what_the_thread_waited_for():
     stamps = [
-        ('rest', ThreadTimes(0.0, 0.0, 0.0)),
-        ('serialise', ThreadTimes(0.5, 0.5, 0.0)),
-        ('write', ThreadTimes(5.5, 1.5, 4.0)),
+        PhaseStamp('rest', ThreadTimes(0.0, 0.0, 0.0)),
+        PhaseStamp('serialise', ThreadTimes(0.5, 0.5, 0.0)),
+        PhaseStamp('write', ThreadTimes(5.5, 1.5, 4.0)),
         # the clocks are read one after the other: blocked is never below zero
-        ('serialise', ThreadTimes(14.25, 1.75, 4.5)),
+        PhaseStamp('serialise', ThreadTimes(14.25, 1.75, 4.5)),
     ]
-    total, parts = split_phases(stamps, ThreadTimes(15.25, 3.0, 4.5))
+    split = split_phases(stamps, ThreadTimes(15.25, 3.0, 4.5))
+    whole, parts = split.whole, split.phases
     assert parts == {
         'serialise': SavePhase(wall_s=6.0, cpu_s=2.25, run_delay_s=4.0, blocked_s=0.0),
         'write': SavePhase(wall_s=8.75, cpu_s=0.25, run_delay_s=0.5, blocked_s=8.0),
         'rest': SavePhase(wall_s=0.5, cpu_s=0.5, run_delay_s=0.0, blocked_s=0.0),
     }
     assert list(parts) == ['serialise', 'write', 'rest']
-    assert total == SavePhase(wall_s=15.25, cpu_s=3.0, run_delay_s=4.5, blocked_s=8.0)
-    unknown, _ = split_phases(stamps[:1], ThreadTimes(3.0, 1.0, None))
+    assert whole == SavePhase(wall_s=15.25, cpu_s=3.0, run_delay_s=4.5, blocked_s=8.0)
+    unknown = split_phases(stamps[:1], ThreadTimes(3.0, 1.0, None)).whole
     assert unknown == SavePhase(wall_s=3.0, cpu_s=1.0)
 
 
@@ -62,11 +64,11 @@ def test_without_schedstat_wall_and_cpu_are_known(tmp_path: Path, text):
 def test_surroundings_are_of_the_time_between(before, workers_cpu_s, other_cpu_s):
     first = Surroundings(0.0, 0.0, 0.0, before, 7)
     found = Surroundings(2.0, 1.0, 0.1, 13.25, 9).since(first, workers_cpu_s)
-    assert found.pop('other_cpu_s', None) == other_cpu_s
-    assert found == {'memory_pressure_pct': 5.0, 'major_faults': 2}
+    assert found.other_cpu_s == other_cpu_s
+    assert (found.memory_pressure_pct, found.major_faults) == (5.0, 2)
 
 
 def test_surroundings_of_this_host(tmp_path: Path):
     before = Surroundings.read(tmp_path)
     assert before.memory_waited_s is None
-    assert Surroundings.read().since(before, 0.0)['major_faults'] >= 0
+    assert Surroundings.read().since(before, 0.0).major_faults >= 0

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from mmgpu_hooks.measure.loader.call_stack import ask_stack
-from mmgpu_hooks.measure.loader.owed import find_mount, read_state
+from mmgpu_hooks.measure.loader.owed import ProcessState, find_mount, read_state
 from mmgpu_hooks.measure.watchdog import Running, Watchdog
 
 PERIOD_S = 1.0
@@ -131,7 +131,7 @@ def test_a_process_that_offers_no_stack_is_not_asked():
         assert ask_stack(child.pid, 3) == ()
         assert child.poll() is None
         child.kill()
-    assert read_state(child.pid) == {'state': 'X'}
+    assert read_state(child.pid) == ProcessState('X')
 
 
 def test_the_innermost_mount_holds_a_file(monkeypatch):
@@ -152,4 +152,4 @@ def test_the_kernels_wait_is_known(tmp_path, wchan, call):
     (folder / 'syscall').write_text(f'{number} 0x3 0x0')
     (folder / 'wchan').write_text(wchan)
     found = read_state(7, tmp_path)
-    assert (found['state'], found['call']) == ('D', call)
+    assert (found.state, found.call) == ('D', call)

@@ -10,12 +10,12 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import make_evidence, make_interval, make_run, render_evidence
 from mmgpu_hooks.schema.lines import MOST_LINE_BYTES, encode_line
-from mmgpu_hooks.schema.recorded import Line, SourceOffRecord
+from mmgpu_hooks.schema.recorded import EvidenceLine, SourceOffRecord
 from mmgpu_hooks.schema.run import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import EvidenceError
 
 
-def render_line(record: Line) -> str:
+def render_line(record: EvidenceLine) -> str:
     return encode_line(record).decode()
 
 

@@ -319,7 +319,7 @@ def test_ctrl_c_at_the_end_costs_the_config_and_no_more(tmp_path):
 def is_gone(pid: int) -> bool:
     try:
         # a zombie is dead; in a container no parent may collect it
-        return parse_process_start(Path(f'/proc/{pid}/stat').read_text())[0] == 'Z'
+        return parse_process_start(Path(f'/proc/{pid}/stat').read_text()).state == 'Z'
     except FileNotFoundError:
         return True
 

@@ -20,7 +20,7 @@ from mmengine.dataset import BaseDataset
 
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end
-from mmgpu_hooks.measure.watchdog import THREAD_NAME
+from mmgpu_hooks.measure.watchdog import WATCHDOG_THREAD
 from mmgpu_hooks.schema.recorded import StuckRecord
 from mmgpu_hooks.schema.writer import EvidenceWriter
 from training.toy import (
@@ -106,7 +106,7 @@ def run(tmp_path, monkeypatch):
         return runner, list(evidence_of(folder).stuck)
 
     yield train_with
-    assert THREAD_NAME not in [thread.name for thread in threading.enumerate()]
+    assert WATCHDOG_THREAD not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_alarms_come_while_the_work_folder_does_not_answer(tmp_path, monkeypatch
     train(runner)
     assert said.is_set()
     assert evidence_of(tmp_path).stuck[0].part == 'AfterIteration'
-    assert THREAD_NAME not in [thread.name for thread in threading.enumerate()]
+    assert WATCHDOG_THREAD not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_stop_in_the_midst_of_an_interval_does_not_hide_it(tmp_path):
@@ -250,4 +250,4 @@ def test_zero_switches_it_off(tmp_path):
 
     hook = {**WATCHED, 'stuck_after_s': 0}
     train(build_runner(tmp_path, hook=hook, custom_hooks=[AfterIteration(look)]))
-    assert threads and THREAD_NAME not in threads
+    assert threads and WATCHDOG_THREAD not in threads

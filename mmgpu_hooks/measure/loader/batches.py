@@ -126,7 +126,9 @@ def _count_images(inputs: Any) -> int | None:
         return len(inputs)
     if isinstance(inputs, Mapping):
         # each branch names every image, ``None`` where it is not in the branch
-        lists = [one for one in inputs.values() if isinstance(one, (list, tuple))]
+        lists = [
+            branch for branch in inputs.values() if isinstance(branch, (list, tuple))
+        ]
         is_whole = any(item is None for branch in lists for item in branch)
         lengths = {len(branch) for branch in lists}
         return lengths.pop() if is_whole and len(lengths) == 1 else None
@@ -154,16 +156,28 @@ def find_stored_ratio(batch: Any) -> float | None:
     """
     try:
         samples = batch['data_samples']
-        stored = sum(one.ori_shape[0] * one.ori_shape[1] for one in samples)
-        return float(
-            stored / sum(one.img_shape[0] * one.img_shape[1] for one in samples)
-        )
+        stored = sum(_count_image_pixels(sample.ori_shape) for sample in samples)
+        trained = sum(_count_image_pixels(sample.img_shape) for sample in samples)
+        return float(stored / trained)
     except (*_ODD, ZeroDivisionError):
         return None
 
 
-def count_tensors(batch: Any) -> tuple[int, int]:
-    """How many tensors a batch carries, and their bytes.
+def _count_image_pixels(shape: Any) -> Any:
+    """Pixels of one image, whose height and width come first in its shape."""
+    return shape[0] * shape[1]
+
+
+class TensorCount(NamedTuple):
+    """Tensors that a batch carries."""
+
+    tensors: int
+    bytes: int
+    """Of all of them."""
+
+
+def count_tensors(batch: Any) -> TensorCount:
+    """Count the tensors of a batch, and their bytes.
 
     Data samples are known by the ``all_items`` of MMEngine's ``BaseDataElement``,
     boxes by their ``tensor``. It costs 5 us per image, so once per interval.
@@ -194,4 +208,4 @@ def count_tensors(batch: Any) -> tuple[int, int]:
             left += vars(part).values()
         elif hasattr(type(getattr(part, 'tensor', None)), 'nelement'):
             left.append(part.tensor)
-    return tensors, size
+    return TensorCount(tensors, size)

@@ -39,7 +39,7 @@ def offer_stack() -> int:
 
 
 def _read_masks(names: str, pid: int | str = 'self') -> list[bool]:
-    """Whether masks of a process have our signal; empty where they are hidden."""
+    """Read which masks of a process have our signal; empty where they are hidden."""
     try:
         text = (_PROC / str(pid) / 'status').read_text('ascii', 'replace')
     except OSError:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import mmap
 import multiprocessing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,24 +20,65 @@ from numpy.typing import NDArray
 RING = 16_384
 """Newest batches that are kept; an interval has 10,000 at most."""
 
-# columns of the ring: CPU from one fetch to the next, CPU of the fetch alone
-NUMBER, WALL_S, CPU_S, FETCH_CPU_S, IMAGES, PIXELS, BOXES = range(7)
-_ROW = 7
+BATCH = np.dtype(
+    [
+        # in the loader's order; it is written first, so that a row that is being
+        # overwritten is not taken for the batch that stood there
+        ('number', np.float64),
+        # from the begin of the fetch to its end
+        ('wall_s', np.float64),
+        # CPU from one fetch to the next, and of the fetch alone
+        ('cpu_s', np.float64),
+        ('fetch_cpu_s', np.float64),
+        ('images', np.float64),
+        ('pixels', np.float64),
+        ('boxes', np.float64),
+    ]
+)
+"""A batch in the ring; a figure that is unknown is NaN."""
 
-# figures of a worker
-MADE = 0
-"""Batches it made."""
-LOADING_SINCE, LOADING_INDEX = 1, 2
-"""When the sample that is being made was begun, monotonic, and its index; 0 between
-samples, -1 for an index that is no number."""
-STACK_FILE = 3
-"""Descriptor that the worker prints its stack into; 0 where it does not offer."""
-SEQUENCE = 4
-_HEAD = 5
+WORKER = np.dtype(
+    [
+        # batches it made
+        ('made', np.float64),
+        # when the sample that is being made was begun, monotonic, and its index; 0
+        # between samples, -1 for an index that is no number
+        ('loading_since_s', np.float64),
+        ('loading_index', np.float64),
+        # descriptor that it prints its stack into; 0 where it does not offer
+        ('stack_file', np.float64),
+        # raised before and after its notes are written: odd meanwhile
+        ('sequence', np.float64),
+    ]
+)
+"""Figures of a worker."""
 
 _FILE_BYTES, _NOTES_BYTES = 512, 8192
 
-Figures = NDArray[np.float64]
+Rows = NDArray[np.void]
+"""Rows whose columns have names, such as ``rows['wall_s']``."""
+
+
+@dataclass(frozen=True)
+class WorkerNotes:
+    """What a worker leaves beside its figures, since it began."""
+
+    transforms_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds inside each transform, by class, over the timed samples."""
+    timed_samples: int = 0
+    opencv_threads: int | None = None
+    """``None`` where OpenCV is not loaded."""
+    failure: str | None = None
+    """Why nothing more is measured there; the other fields say nothing then."""
+
+
+def join_rows(parts: Sequence[Rows]) -> Rows:
+    """Put batches that were read one after the other into one array."""
+    if len(parts) == 1:
+        return parts[0]
+    # numpy compares types of rows name by name
+    cells = [part.view(np.float64) for part in parts]
+    return np.concatenate([np.empty(0), *cells]).view(BATCH)
 
 
 class Counters:
@@ -54,45 +97,76 @@ class Counters:
         self, workers: int, start_method: str = 'fork', memory: Any = None
     ) -> None:
         if memory is None:
-            size = 8 * (RING * _ROW + workers * _HEAD)
+            size = RING * BATCH.itemsize + workers * WORKER.itemsize
             size += workers * (_FILE_BYTES + _NOTES_BYTES)
             if start_method == 'fork':
                 memory = mmap.mmap(-1, size)
             else:
                 memory = multiprocessing.RawArray('b', size)
         self._memory = memory
-        figures = np.frombuffer(memory, np.float64, RING * _ROW + workers * _HEAD)
-        self.ring: Figures = figures[: RING * _ROW].reshape(RING, _ROW)
-        """The newest batches, a row each; a figure that is unknown is NaN."""
-        self.heads: Figures = figures[RING * _ROW :].reshape(workers, _HEAD)
-        """The workers' figures, a row each."""
-        end = figures.nbytes
+        self.ring: Rows = np.frombuffer(memory, BATCH, RING)
+        """The newest batches, a :data:`BATCH` each."""
+        # rows of numbers alone are copied twice as fast
+        self._cells = self.ring.view(np.float64).reshape(len(self.ring), -1)
+        end = self.ring.nbytes
+        self.workers: Rows = np.frombuffer(memory, WORKER, workers, end)
+        """The workers' figures, a :data:`WORKER` each."""
+        end += self.workers.nbytes
         self._files = np.frombuffer(memory, f'S{_FILE_BYTES}', workers, end)
         end += self._files.nbytes
         self._notes = np.frombuffer(memory, f'S{_NOTES_BYTES}', workers, end)
+        self._sequences = self.workers['sequence']
         self._seen = np.zeros(workers)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Counters, (len(self.heads), '', self._memory)
+        return Counters, (len(self.workers), '', self._memory)
 
-    def write_notes(self, worker: int, notes: dict[str, Any]) -> None:
+    def write_batch(
+        self,
+        *,
+        number: int,
+        wall_s: float,
+        cpu_s: float,
+        fetch_cpu_s: float,
+        images: float,
+        pixels: float,
+        boxes: float,
+    ) -> None:
+        """Leave what a batch took and holds, in the place of an older one."""
+        # in one go, in the order of `BATCH`
+        row = (number, wall_s, cpu_s, fetch_cpu_s, images, pixels, boxes)
+        self.ring[number % len(self.ring)] = row
+
+    def read_batches(self, first: int, stop: int) -> Rows:
+        """Batches by their numbers, as far as they are in the ring.
+
+        Args:
+            first: Number of the first one.
+            stop: Number behind the last one.
+        """
+        size = len(self.ring)
+        numbers = np.arange(max(first, stop - size), stop)
+        rows = self._cells[numbers % size].view(BATCH)[:, 0]
+        return np.compress(rows['number'] == numbers, rows)
+
+    def write_notes(self, worker: int, notes: WorkerNotes) -> None:
         """Leave what is no figure; too much of it is left out."""
-        text = json.dumps(notes).encode()
+        text = json.dumps(vars(notes)).encode()
         if len(text) <= _NOTES_BYTES:
             # odd while it is being written
-            self.heads[worker, SEQUENCE] += 1
+            self._sequences[worker] += 1
             self._notes[worker] = text
-            self.heads[worker, SEQUENCE] += 1
+            self._sequences[worker] += 1
 
-    def read_notes(self) -> dict[int, dict[str, Any]]:
+    def read_notes(self) -> dict[int, WorkerNotes]:
         """The notes that were written since the last call, by worker."""
         found = {}
-        for worker in np.flatnonzero(self.heads[:, SEQUENCE] != self._seen).tolist():
-            sequence = self.heads[worker, SEQUENCE]
+        for worker in np.flatnonzero(self._sequences != self._seen).tolist():
+            sequence = self._sequences[worker]
             text = self._notes[worker]
             # unless it is being written, or was meanwhile
-            if sequence % 2 == 0 and self.heads[worker, SEQUENCE] == sequence:
-                found[worker] = json.loads(text)
+            if sequence % 2 == 0 and self._sequences[worker] == sequence:
+                found[worker] = WorkerNotes(**json.loads(text))
                 self._seen[worker] = sequence
         return found
 

@@ -1,16 +1,16 @@
-"""Which worker owes the loop its next batch, and what keeps it."""
+"""Finds the worker that must deliver the next batch, and what blocks it."""
 
 from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
 from mmgpu_hooks.measure.clock import Clock
-from mmgpu_hooks.measure.loader import counters as at
 from mmgpu_hooks.measure.loader.call_stack import ask_stack
 from mmgpu_hooks.measure.loader.counters import Counters
 from mmgpu_hooks.measure.now import parse_process_start
@@ -30,7 +30,51 @@ _ON_A_FILE = ('read', 'pread64')
 """Those whose first argument is a descriptor."""
 
 
-def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> dict[str, Any]:
+@dataclass(frozen=True)
+class ProcessState:
+    """State of a process by the kernel's account; ``None`` is unknown."""
+
+    state: str
+    """As in ``ps``: R, S, D, T, Z, or X when it is gone."""
+    call: str | None = None
+    """System call that it waits in; in an uninterruptible sleep the kernel's function
+    where that is known."""
+    path: str | None = None
+    """File that the call is about."""
+    mount: str | None = None
+    """Type of the file system that holds the file."""
+
+
+@dataclass(frozen=True)
+class LoadingSample:
+    """The sample that is being loaded."""
+
+    index: int | None
+    """``None`` for an index that is no number."""
+    seconds: float
+    """Since it was begun."""
+    image: str | None
+    """Its file, once its annotation was read."""
+
+
+@dataclass(frozen=True)
+class OwedBatch:
+    """The worker that owes the loop its next batch, and what keeps it."""
+
+    worker: int | None = None
+    """``None`` where the process that trains loads, or nothing is known."""
+    pid: int | None = None
+    process: ProcessState | None = None
+    """``None`` without a worker."""
+    stack: tuple[str, ...] = ()
+    """Calls of the worker, the innermost first; empty when it does not answer."""
+    alike: int = 0
+    """Workers that stand at the same line, itself included."""
+    sample: LoadingSample | None = None
+    """``None`` between samples, and where it is unknown."""
+
+
+def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> OwedBatch:
     """Find who owes the next batch; 0.2 s and more, off the thread that trains.
 
     Args:
@@ -39,79 +83,93 @@ def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> dict[st
         clock: That the workers stamp with.
 
     Returns:
-        What is known of it, as fields of a `StuckRecord`.
+        What is known of it.
     """
     workers = getattr(iterator, '_workers', None)
     if not workers:
-        return {} if counters is None else _read_sample(counters, 0, clock)
+        return OwedBatch(sample=_read_sample(counters, 0, clock))
     info = iterator._task_info.get(iterator._rcvd_idx) or (len(workers),)
-    number = info[0]
-    if number >= len(workers):
-        return {}
-    pid = workers[number].pid
+    # PyTorch puts the worker's id first
+    worker = info[0]
+    if worker >= len(workers):
+        return OwedBatch()
+    pid = workers[worker].pid
     before_s = read_process_cpu_s(pid) or 0.0
     time.sleep(_WATCH_S)
     used_s = (read_process_cpu_s(pid) or before_s) - before_s
     # after the watch: it goes with the sample that is read next
-    state = read_state(pid)
-    if state['state'] == 'S' and used_s >= _BUSY_SHARE * _WATCH_S:
-        state = {'state': 'R'}
-    owed = {'worker': number, 'pid': pid, **state, 'stack': ()}
-    if counters is None:
-        return owed
-    stack = _ask(pid, counters, number)
+    process = read_state(pid)
+    if process.state == 'S' and used_s >= _BUSY_SHARE * _WATCH_S:
+        process = ProcessState('R')
+    stack = _ask(pid, counters, worker)
+    alike = 0
     if stack:
-        others = [
-            _ask(other.pid, counters, at_)
-            for at_, other in enumerate(workers[:_MOST_ASKED])
-            if at_ != number
+        stacks = [
+            _ask(other.pid, counters, number)
+            for number, other in enumerate(workers[:_MOST_ASKED])
+            if number != worker
         ]
-        owed['alike'] = 1 + sum(other[:1] == stack[:1] for other in others)
-    return {**owed, 'stack': stack, **_read_sample(counters, number, clock)}
+        alike = 1 + sum(other[:1] == stack[:1] for other in stacks)
+    return OwedBatch(
+        worker=worker,
+        pid=pid,
+        process=process,
+        stack=stack,
+        alike=alike,
+        sample=_read_sample(counters, worker, clock),
+    )
 
 
-def _read_sample(counters: Counters, worker: int, clock: Clock) -> dict[str, Any]:
-    head = counters.heads[worker]
-    since_s, index = float(head[at.LOADING_SINCE]), int(head[at.LOADING_INDEX])
+def _read_sample(
+    counters: Counters | None, worker: int, clock: Clock
+) -> LoadingSample | None:
+    if counters is None:
+        return None
+    figures = counters.workers[worker]
+    since_s, index = float(figures['loading_since_s']), int(figures['loading_index'])
     if not since_s:
-        return {}
-    return {
-        'sample': index if index >= 0 else None,
-        'sample_s': max(clock() - since_s, 0.0),
-        'image': counters.read_file(worker),
-    }
+        return None
+    return LoadingSample(
+        index=index if index >= 0 else None,
+        seconds=max(clock() - since_s, 0.0),
+        image=counters.read_file(worker),
+    )
 
 
-def _ask(pid: int, counters: Counters, worker: int) -> tuple[str, ...]:
-    descriptor = int(counters.heads[worker, at.STACK_FILE])
-    if not descriptor or read_state(pid)['state'] not in 'RS':
+def _ask(pid: int, counters: Counters | None, worker: int) -> tuple[str, ...]:
+    if counters is None:
+        return ()
+    descriptor = int(counters.workers['stack_file'][worker])
+    if not descriptor or read_state(pid).state not in 'RS':
         return ()
     return ask_stack(pid, descriptor)
 
 
-def read_state(pid: int, proc: Path = _PROC) -> dict[str, Any]:
-    """Read what a process does by the kernel's account, as fields of a `StuckRecord`.
+def read_state(pid: int, proc: Path = _PROC) -> ProcessState:
+    """Read what a process does by the kernel's account.
 
     Args:
         pid: The process.
         proc: Root of the proc file system.
     """
     folder = proc / str(pid)
-    state = parse_process_start(_read(folder / 'stat') or ') X' + ' 0' * 20)[0]
+    stat = _read(folder / 'stat') or ') X' + ' 0' * 20
+    state = parse_process_start(stat).state
     if state in 'ZX':
-        return {'state': state}
-    call, descriptor = _parse_call(_read(folder / 'syscall'))
+        return ProcessState(state)
+    waiting = _parse_call(_read(folder / 'syscall'))
+    call = waiting.name
     if state == 'D':
         wchan = _read(folder / 'wchan')
         call = wchan if wchan.strip('0') else call
     path = mount = None
-    if descriptor is not None:
+    if waiting.descriptor is not None:
         try:
-            path = os.readlink(folder / 'fd' / str(descriptor))
+            path = os.readlink(folder / 'fd' / str(waiting.descriptor))
             mount = find_mount(path)
         except OSError:
             path = None
-    return {'state': state, 'call': call, 'path': path, 'mount': mount}
+    return ProcessState(state, call, path, mount)
 
 
 def _read(path: Path) -> str:
@@ -121,22 +179,31 @@ def _read(path: Path) -> str:
         return ''
 
 
-def _parse_call(text: str) -> tuple[str | None, int | None]:
-    """The system call, and the descriptor that it is about."""
+class _SystemCall(NamedTuple):
+    """A system call, and the descriptor that it is about."""
+
+    name: str | None = None
+    descriptor: int | None = None
+
+
+def _parse_call(text: str) -> _SystemCall:
     number, *arguments = text.split() or ['']
     if not arguments or not number.isdigit():
-        return None, None
+        return _SystemCall()
     calls = _CALLS.get(os.uname().machine, {})
-    call = calls.get(int(number), f'system call {number}')
-    return call, int(arguments[0], 16) if call in _ON_A_FILE else None
+    name = calls.get(int(number), f'system call {number}')
+    return _SystemCall(name, int(arguments[0], 16) if name in _ON_A_FILE else None)
 
 
 def find_mount(path: str) -> str | None:
     """Type of the file system that holds an absolute path."""
     holders = [
-        (len(mount.mountpoint), mount.fstype)
+        mount
         for mount in psutil.disk_partitions(all=True)
         if f'{path}/'.startswith(f'{mount.mountpoint.rstrip("/")}/')
     ]
     # of those laid over each other the last counts
-    return max(reversed(holders), key=lambda one: one[0], default=(0, None))[1]
+    innermost = max(
+        reversed(holders), key=lambda mount: len(mount.mountpoint), default=None
+    )
+    return None if innermost is None else str(innermost.fstype)

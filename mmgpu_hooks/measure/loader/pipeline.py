@@ -13,7 +13,11 @@ from mmgpu_hooks.measure.patches import Patches
 _DATASETS = ('dataset', 'datasets', '_mmgpu_dataset')
 """The last is that of our own, which stands before a loader's."""
 _TRANSFORMS = (
-    *('pipeline', 'transforms', 'transform', 'pre_transform', 'branch_pipelines'),
+    'pipeline',
+    'transforms',
+    'transform',
+    'pre_transform',
+    'branch_pipelines',
 )
 _MOST_OBJECTS = 512
 _MOST_ENTRIES = 64
@@ -63,6 +67,17 @@ def _can_be_timed(kind: type) -> bool:
     return isinstance(kind.__call__, FunctionType) and kind.__name__ != 'Compose'
 
 
+class _Call:
+    """A transform that is being called."""
+
+    __slots__ = ('inner_s', 'transform')
+
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+        self.inner_s = 0.0
+        """Seconds of the transforms that it calls itself."""
+
+
 class PipelineTimer:
     """Times every transform between :meth:`start` and :meth:`stop`.
 
@@ -78,8 +93,8 @@ class PipelineTimer:
         self._clock = clock
         self._names: dict[int, str] = {}
         self._patches = Patches()
-        self._running: list[list[Any]] = []
-        """Transforms that are being called: itself, and seconds of those inside."""
+        self._running: list[_Call] = []
+        """Transforms that are being called, the innermost last."""
         self._costs: Costs = {}
         self._thread = 0
 
@@ -90,11 +105,15 @@ class PipelineTimer:
             dataset: Its transforms are searched anew: hooks may have changed them.
         """
         transforms = find_transforms(dataset)
-        self._names = {id(one): type(one).__name__[:48] for one in transforms}
+        self._names = {
+            id(transform): type(transform).__name__[:48] for transform in transforms
+        }
         self._thread, self._running = get_ident(), []
         # all originals first: a class must not inherit another's timing
-        kinds: dict[type, Any] = {type(one): type(one).__call__ for one in transforms}
-        for kind, original in kinds.items():
+        originals: dict[type, Any] = {
+            kind: kind.__call__ for kind in map(type, transforms)
+        }
+        for kind, original in originals.items():
             # some classes refuse it
             with contextlib.suppress(TypeError, AttributeError):
                 self._patches.set(kind, '__call__', self._time(original))
@@ -116,18 +135,18 @@ class PipelineTimer:
                 name is None
                 or get_ident() != self._thread
                 # its class calls the parent class's __call__, timed as well
-                or (running and running[-1][0] is transform)
+                or (running and running[-1].transform is transform)
             ):
                 return original(transform, *args, **kwargs)
-            running.append([transform, 0.0])
+            running.append(_Call(transform))
             since = self._clock()
             try:
                 return original(transform, *args, **kwargs)
             finally:
                 elapsed = self._clock() - since
-                inner_s = running.pop()[1]
+                inner_s = running.pop().inner_s
                 if running:
-                    running[-1][1] += elapsed
+                    running[-1].inner_s += elapsed
                 own_s = max(elapsed - inner_s, 0.0)
                 self._costs[name] = self._costs.get(name, 0.0) + own_s
 

@@ -9,17 +9,24 @@ from functools import partial
 from typing import Any, Callable
 
 import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
 
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.ledger import summarize_some
-from mmgpu_hooks.measure.loader import counters as at
 from mmgpu_hooks.measure.loader.batches import (
     MOST_SIZES,
     BatchWatch,
     IntervalContents,
 )
-from mmgpu_hooks.measure.loader.counters import Counters, Figures
-from mmgpu_hooks.measure.loader.owed import find_owed
+from mmgpu_hooks.measure.loader.counters import (
+    BATCH,
+    Counters,
+    Rows,
+    WorkerNotes,
+    join_rows,
+)
+from mmgpu_hooks.measure.loader.owed import OwedBatch, find_owed
 from mmgpu_hooks.measure.loader.processes import WorkerProcesses, WorkersUse
 from mmgpu_hooks.measure.loader.worker import FetchProbe, enter_workers
 from mmgpu_hooks.measure.patches import Patches
@@ -51,7 +58,7 @@ class _Tally:
     """What is known of the batches since the last record."""
 
     def __init__(self) -> None:
-        self.rows: list[Figures] = [np.empty((0, 7))]
+        self.rows: list[Rows] = []
         """Of the ring, of the batches that the loop took."""
         self.made = 0
         self.transforms_s: dict[str, float] = defaultdict(float)
@@ -59,26 +66,29 @@ class _Tally:
         self.opencv_threads: int | None = None
         self.uses: list[WorkersUse] = []
 
-    def fields(self) -> dict[str, Any]:
-        """Fields of a :class:`WorkersWindow`; none where no batch was measured."""
+    def summarize(self, pss_bytes: int | None) -> WorkersWindow | None:
+        """Summarise it for a record; ``None`` where no batch was measured."""
         uses = self.uses or [WorkersUse()]
-        known = [one.affinity_cpus for one in uses if one.affinity_cpus is not None]
-        fields: dict[str, Any] = {
-            'count': max(one.count for one in uses),
-            'cpu_s': sum(one.cpu_s for one in uses),
-            'run_delay_s': sum(one.run_delay_s for one in uses),
-            'thread_cpu_s': sum(one.thread_cpu_s for one in uses),
-            'affinity_cpus': min(known, default=None),
-        }
-        rows, made = np.concatenate(self.rows), self.made
-        if not made or not len(rows):
-            return fields if fields['count'] else {}
-        walls_s, used_s = rows[:, at.WALL_S], rows[:, at.CPU_S]
-        wall_s, cpu_s, fetch_s = rows.mean(axis=0)[at.WALL_S : at.IMAGES].tolist()
-        return dict(
-            fields,
+        cpus = [use.affinity_cpus for use in uses if use.affinity_cpus is not None]
+        window = WorkersWindow(
+            count=max(use.count for use in uses),
+            cpu_s=sum(use.cpu_s for use in uses),
+            run_delay_s=sum(use.run_delay_s for use in uses),
+            thread_cpu_s=sum(use.thread_cpu_s for use in uses),
+            affinity_cpus=min(cpus, default=None),
+            pss_bytes=pss_bytes,
+        )
+        rows, made = join_rows(self.rows), self.made
+        taken = len(rows)
+        if not made or not taken:
+            return window if window.count else None
+        walls_s, used_s = rows['wall_s'], rows['cpu_s']
+        wall_s, cpu_s = float(walls_s.sum()) / taken, float(used_s.sum()) / taken
+        fetch_s = float(rows['fetch_cpu_s'].sum()) / taken
+        return structs.replace(
+            window,
             occupancy=summarize_some(walls_s, made, wall_s * made),
-            occupancy_std_s=float(walls_s.std()) if len(rows) > 1 else None,
+            occupancy_std_s=float(walls_s.std()) if taken > 1 else None,
             batch_cpu=summarize_some(used_s, made, cpu_s * made),
             fetch_cpu_s=None if math.isnan(fetch_s) else fetch_s,
             transforms_s=self.transforms_s,
@@ -86,13 +96,12 @@ class _Tally:
             opencv_threads=self.opencv_threads,
         )
 
-    def add_notes(self, before: dict[str, Any], notes: dict[str, Any]) -> None:
+    def add_notes(self, before: WorkerNotes, notes: WorkerNotes) -> None:
         """Add what a worker noted since it wrote the notes ``before``."""
-        known = before.get('transforms', {})
-        for name, seconds in notes['transforms'].items():
-            self.transforms_s[name] += seconds - known.get(name, 0.0)
-        self.timed_samples += notes['timed_samples'] - before.get('timed_samples', 0)
-        self.opencv_threads = notes['opencv_threads']
+        for name, seconds in notes.transforms_s.items():
+            self.transforms_s[name] += seconds - before.transforms_s.get(name, 0.0)
+        self.timed_samples += notes.timed_samples - before.timed_samples
+        self.opencv_threads = notes.opencv_threads
 
 
 class _Followed:
@@ -123,7 +132,7 @@ class _Followed:
         self._taken = self._made = 0
         self._epoch: Any = None
         """What the iterator makes anew whenever its numbers begin anew."""
-        self.notes: dict[int, dict[str, Any]] = {}
+        self.notes: dict[int, WorkerNotes] = {}
         """The newest, by worker."""
 
     def living(self) -> Any:
@@ -139,30 +148,28 @@ class _Followed:
         if counters is None:
             return None
         tally.rows.append(self._take_rows(counters))
-        made = int(counters.heads[:, at.MADE].sum())
+        made = int(counters.workers['made'].sum())
         tally.made += made - self._made
-        self._made, off = made, None
+        self._made, failure = made, None
         for worker, notes in counters.read_notes().items():
-            if 'off' in notes:
-                off = notes['off']
+            if notes.failure is not None:
+                failure = notes.failure
                 continue
-            tally.add_notes(self.notes.get(worker, {}), notes)
+            tally.add_notes(self.notes.get(worker, WorkerNotes()), notes)
             self.notes[worker] = notes
-        return off
+        return failure
 
-    def _take_rows(self, counters: Counters) -> Figures:
+    def _take_rows(self, counters: Counters) -> Rows:
         """The batches that the loop took since the last call."""
         iterator, taken = self.iterator(), self._taken
         if self.local is not None:
-            taken = int(counters.heads[0, at.MADE])
+            taken = int(counters.workers['made'][0])
         elif iterator is not None:
             taken = iterator._rcvd_idx
             if iterator._task_info is not self._epoch:
                 self._epoch, self._taken = iterator._task_info, 0
-        numbers = np.arange(max(self._taken, taken - at.RING), taken)
-        self._taken = taken
-        rows = counters.ring[numbers % at.RING]
-        return np.compress(rows[:, at.NUMBER] == numbers, rows, axis=0)
+        first, self._taken = self._taken, taken
+        return counters.read_batches(first, taken)
 
 
 class LoaderProbe:
@@ -200,7 +207,7 @@ class LoaderProbe:
         self._followed: list[_Followed] = []
         """The iterators that live, the newest last: a user's own may be among them."""
         self._tally = _Tally()
-        self._contents: Figures = np.empty((0, 7))
+        self._contents: Rows = np.empty(0, BATCH)
         self._sizes: set[float] = set()
         """In pixels, of all batches so far."""
         self._memory_due_s = clock()
@@ -222,7 +229,7 @@ class LoaderProbe:
 
     def watch_running(self, iterator: Any) -> None:
         """Follow an iterator, which may have been made before we came."""
-        if all(one.iterator() is not iterator for one in self._followed):
+        if all(known.iterator() is not iterator for known in self._followed):
             self._follow(iterator, None)
 
     def _watch_creation(self, make: Callable[[], Any]) -> Any:
@@ -248,11 +255,11 @@ class LoaderProbe:
 
     def _follow(self, iterator: Any, counters: Counters | None) -> None:
         self._collect()
-        self._followed = [one for one in self._followed if one.living() is not None]
+        alive = [known for known in self._followed if known.living() is not None]
         may_probe = self.inside_failure is None
-        one = _Followed(iterator, counters, self._divisor, may_probe)
-        self._followed.append(one)
-        if one.processes is not None and one.processes.is_hidden:
+        newest = _Followed(iterator, counters, self._divisor, may_probe)
+        self._followed = [*alive, newest]
+        if newest.processes is not None and newest.processes.is_hidden:
             self.unsupported['loader processes'] = (
                 "the kernel does not show the workers' schedstat: "
                 'their CPU and run delay are unknown'
@@ -265,8 +272,8 @@ class LoaderProbe:
             self._run(self._collect)
 
     def _collect(self) -> None:
-        for one in self._followed:
-            reason = one.collect(self._tally)
+        for followed in self._followed:
+            reason = followed.collect(self._tally)
             if reason is not None and self.inside_failure is None:
                 self.inside_failure = f'measuring in a worker ended: {reason}'
 
@@ -283,10 +290,9 @@ class LoaderProbe:
         """
         self._collect()
         tally, self._tally = self._tally, _Tally()
-        self._contents = np.concatenate(tally.rows)
+        self._contents = join_rows(tally.rows)
         pss_bytes, self._pss_bytes = self._pss_bytes, None
-        fields = tally.fields()
-        return WorkersWindow(**fields, pss_bytes=pss_bytes) if fields else None
+        return tally.summarize(pss_bytes)
 
     def read_contents(self, iterations: int) -> IntervalContents:
         """What the batches held that the loop took between the last two reads.
@@ -294,19 +300,18 @@ class LoaderProbe:
         Args:
             iterations: How many it took; where others are known, nothing is.
         """
-        rows, self._contents = self._contents, np.empty((0, 7))
+        rows, self._contents = self._contents, np.empty(0, BATCH)
         if not iterations or len(rows) != iterations:
             return IntervalContents()
-        images, pixels, boxes = rows[:, at.IMAGES :].T
         # of unknown ones the sum is none, and the largest that of the others
         return IntervalContents(
-            images=_known(images.sum()),
-            pixels=_known(np.fmax.reduce(pixels)),
-            boxes=_known(np.fmax.reduce(boxes)),
-            new_sizes=self._count_new_sizes(pixels),
+            images=_known(rows['images'].sum()),
+            pixels=_known(np.fmax.reduce(rows['pixels'])),
+            boxes=_known(np.fmax.reduce(rows['boxes'])),
+            new_sizes=self._count_new_sizes(rows['pixels']),
         )
 
-    def _count_new_sizes(self, pixels: Figures) -> int | None:
+    def _count_new_sizes(self, pixels: NDArray[np.float64]) -> int | None:
         if np.isnan(pixels).any() or len(self._sizes) >= MOST_SIZES:
             return None
         new = set(pixels.tolist()) - self._sizes
@@ -316,21 +321,23 @@ class LoaderProbe:
     @property
     def processes(self) -> WorkerProcesses | None:
         """The workers of the newest iterator, unless it has ended them."""
-        one = self._newest()
-        return one.processes if one else None
+        newest = self._newest()
+        return newest.processes if newest else None
 
     def _newest(self) -> _Followed | None:
         newest = self._followed[-1] if self._followed else None
         return newest if newest and newest.living() is not None else None
 
-    def find_owed(self) -> dict[str, Any]:
-        """Who owes the loop its next batch; nothing where that is not known."""
-        one = self._newest()
-        return find_owed(one.living(), one.counters, self._clock) if one else {}
+    def find_owed(self) -> OwedBatch:
+        """Find who owes the loop its next batch, as far as it is known."""
+        newest = self._newest()
+        if newest is None:
+            return OwedBatch()
+        return find_owed(newest.living(), newest.counters, self._clock)
 
     @property
     def is_memory_due(self) -> bool:
-        """Whether :meth:`read_memory` would read it: at most every 5 minutes."""
+        """True if :meth:`read_memory` would read it: at most every 5 minutes."""
         return self.processes is not None and self._clock() >= self._memory_due_s
 
     def read_memory(self) -> None:
@@ -342,17 +349,18 @@ class LoaderProbe:
         workers = self.processes
         if workers is not None and self.is_memory_due:
             self._memory_due_s = self._clock() + _MEMORY_PERIOD_S
-            self._pss_bytes, is_costly = workers.read_pss_bytes(self._clock)
-            if is_costly:
+            memory = workers.read_pss_bytes(self._clock)
+            self._pss_bytes = memory.pss_bytes
+            if memory.is_costly:
                 self._memory_due_s = math.inf
 
     def close(self) -> None:
         """Leave the loader as it was; a second call does nothing."""
         self._is_open = False
         self._patches.close()
-        for one in self._followed:
-            if one.local is not None:
-                one.local.close()
+        for followed in self._followed:
+            if followed.local is not None:
+                followed.local.close()
         self._followed = []
 
 

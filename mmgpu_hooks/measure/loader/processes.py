@@ -66,15 +66,15 @@ def sum_workers_meanwhile(
     if before is None or after is None:
         return WorkersMeanwhile(None, None, None)
     both = [(before[pid], after[pid]) for pid in before if pid in after]
-    wanting = [grown(one.wanting_s, two.wanting_s) for one, two in both]
-    used = [grown(one.cpu_s, two.cpu_s) for one, two in both]
+    wanting = [grown(old.wanting_s, new.wanting_s) for old, new in both]
+    used = [grown(old.cpu_s, new.cpu_s) for old, new in both]
     is_busy_known = None not in wanting
     is_cpu_known = None not in used and before.keys() == after.keys()
-    busy_s = sum(min(one or 0.0, wall_s) for one in wanting)
+    busy_s = sum(min(seconds or 0.0, wall_s) for seconds in wanting)
     return WorkersMeanwhile(
         count=len(both),
         busy=busy_s / wall_s if is_busy_known else None,
-        cpu_s=sum(one or 0.0 for one in used) if is_cpu_known else None,
+        cpu_s=sum(seconds or 0.0 for seconds in used) if is_cpu_known else None,
     )
 
 
@@ -122,6 +122,15 @@ class WorkersUse:
     """CPUs that the most confined of them may run on."""
 
 
+class WorkersMemory(NamedTuple):
+    """Memory of the workers, and what reading it costs."""
+
+    pss_bytes: int | None
+    """Shared pages counted in part; ``None`` when no worker shows them."""
+    is_costly: bool
+    """True if one took so long that it should not be read again."""
+
+
 class WorkerProcesses:
     """CPU, run delay, affinity and memory of worker processes.
 
@@ -139,7 +148,7 @@ class WorkerProcesses:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether the kernel showed no worker's times the last time."""
+        """True if the kernel showed no worker's times the last time."""
         return all(times.run_delay_s is None for times in self._last.values())
 
     def mark(self) -> WorkersMark:
@@ -149,9 +158,11 @@ class WorkerProcesses:
             cpu_s = read_process_cpu_s(pid)
             times = read_schedstat_s(f'{self._proc}/{pid}/schedstat')
             if times is not None:
-                on_core_s, delay_s = times
-                cpu_s = on_core_s if cpu_s is None else cpu_s
-                mark[pid] = WorkerTimes(cpu_s, delay_s, on_core_s + delay_s)
+                mark[pid] = WorkerTimes(
+                    cpu_s=times.on_core_s if cpu_s is None else cpu_s,
+                    run_delay_s=times.run_delay_s,
+                    wanting_s=times.on_core_s + times.run_delay_s,
+                )
             elif cpu_s is not None:
                 mark[pid] = WorkerTimes(cpu_s)
         return mark
@@ -164,27 +175,25 @@ class WorkerProcesses:
             for pid, times in self._last.items()
             if times.run_delay_s is not None and pid in before
         ]
-        cpus = [read_affinity(pid) for pid in self._last]
-        cpu_s, delay_s, wanting_s = (
-            sum(grown(one[n], two[n]) or 0.0 for one, two in both) for n in range(3)
+        masks = [read_affinity(pid) for pid in self._last]
+        cpu_s = sum(grown(old.cpu_s, new.cpu_s) or 0.0 for old, new in both)
+        delay_s = sum(
+            grown(old.run_delay_s, new.run_delay_s) or 0.0 for old, new in both
         )
+        wanting_s = sum(grown(old.wanting_s, new.wanting_s) or 0.0 for old, new in both)
         return WorkersUse(
             count=len(both),
             cpu_s=cpu_s,
             run_delay_s=delay_s,
             thread_cpu_s=max(cpu_s - (wanting_s - delay_s), 0.0),
-            affinity_cpus=min((len(one) for one in cpus if one), default=None),
+            affinity_cpus=min((len(mask) for mask in masks if mask), default=None),
         )
 
-    def read_pss_bytes(self, clock: Clock = monotonic_s) -> tuple[int | None, bool]:
+    def read_pss_bytes(self, clock: Clock = monotonic_s) -> WorkersMemory:
         """Memory of all workers, on any thread; about 1 ms for each of 4 at most.
 
-        The kernel walks all pages of a worker for it.
-
-        Returns:
-            Bytes, shared pages counted in part, those that were not read taken to be
-            like the others; ``None`` when no worker shows them. And whether one took
-            so long that it should not be read again.
+        The kernel walks all pages of a worker for it. Workers that were not read are
+        taken to be like the others.
         """
         sizes, is_costly = [], False
         for pid in self.pids[:_MOST_PSS_READS]:
@@ -194,4 +203,4 @@ class WorkerProcesses:
                 break
         known = [size for size in sizes if size is not None]
         whole = sum(known) * len(self.pids) // len(known) if known else None
-        return whole, is_costly
+        return WorkersMemory(whole, is_costly)

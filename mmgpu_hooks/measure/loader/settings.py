@@ -36,7 +36,7 @@ def read_loader_settings(loader: Any) -> LoaderSettings:
 
 def _read_decoder(dataset: Any) -> str | None:
     """``imdecode_backend`` of the first transform that decodes images."""
-    own = (getattr(one, '__dict__', {}) for one in find_transforms(dataset))
+    own = (getattr(transform, '__dict__', {}) for transform in find_transforms(dataset))
     names = (attributes.get('imdecode_backend') for attributes in own)
     return next((name for name in names if isinstance(name, str)), None)
 

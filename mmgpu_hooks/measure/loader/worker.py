@@ -15,10 +15,9 @@ from types import FrameType
 from typing import Any, Callable
 
 from mmgpu_hooks.measure.clock import Clock, monotonic_s, process_cpu_s
-from mmgpu_hooks.measure.loader import counters as at
 from mmgpu_hooks.measure.loader.batches import BatchWatch
 from mmgpu_hooks.measure.loader.call_stack import offer_stack
-from mmgpu_hooks.measure.loader.counters import Counters
+from mmgpu_hooks.measure.loader.counters import Counters, WorkerNotes
 from mmgpu_hooks.measure.loader.pipeline import Costs, PipelineTimer
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.proc import read_thread_cpu_s
@@ -77,7 +76,10 @@ class FetchProbe:
         self._counters = counters
         self._is_worker = worker is not None
         self._worker = worker or 0
-        self._head, self._ring = counters.heads[self._worker], counters.ring
+        # a column each: to find one by its name takes as long as to write it
+        self._made = counters.workers['made']
+        self._loading_since_s = counters.workers['loading_since_s']
+        self._loading_index = counters.workers['loading_index']
         self._watch = watch
         self._clock = clock
         self._cpu_clock = cpu_clock
@@ -93,7 +95,7 @@ class FetchProbe:
         self._fetcher: Callable[[], Any] = lambda: None
         self._fetch, self._patches = Patches(), Patches()
         self.is_off = False
-        """Whether the probe failed, or was closed."""
+        """True if the probe failed, or was closed."""
 
     def follow(self, fetcher: Any) -> None:
         """Measure a fetcher of this process, until :meth:`close`."""
@@ -130,9 +132,8 @@ class FetchProbe:
             function(*args)
         except Exception as error:  # noqa: BLE001, a fetch must not see it
             self.close()
-            self._counters.write_notes(
-                self._worker, {'off': f'{type(error).__name__}: {error}'[:200]}
-            )
+            reason = f'{type(error).__name__}: {error}'[:200]
+            self._counters.write_notes(self._worker, WorkerNotes(failure=reason))
 
     def _begin(self, fetcher: Any) -> None:
         self._is_busy = True
@@ -144,7 +145,7 @@ class FetchProbe:
                 fetcher.dataset = WatchedDataset(fetcher.dataset, self._begin_sample)
                 self._follow_files()
         # the first batch also warms caches up
-        if self._head[at.MADE] and self._clock() >= self._timing_due_s:
+        if self._made[self._worker] and self._clock() >= self._timing_due_s:
             self._timing_due_s = self._clock() + _TIMING_PERIOD_S
             self._is_timing = True
             self._timer.start(fetcher.dataset)
@@ -162,36 +163,43 @@ class FetchProbe:
         return sum(read_thread_cpu_s(getattr(s, '_thread', None)) for s in senders)
 
     def _end(self, fetcher: Any, index: Any, batch: Any, loop: FrameType) -> None:
-        now, cpu_s, head = self._clock(), self._cpu_clock(), self._head
+        now, cpu_s = self._clock(), self._cpu_clock()
         wall_s, used_s = now - self._since_s, cpu_s - (self._since_cpu_s or cpu_s)
         self._since_cpu_s = cpu_s
         sent_s = self._read_sending_s() - self._begin_sending_s
         # the worker's loop alone knows a batch's number in the loader's order
-        number = loop.f_locals.get('idx') if self._is_worker else int(head[at.MADE])
+        number: Any = int(self._made[self._worker])
+        if self._is_worker:
+            number = loop.f_locals.get('idx')
         self._queue = loop.f_locals.get('data_queue')
         if isinstance(number, int):
             held = self._watch.examine(batch)
-            figures = [math.nan if one is None else one for one in held]
-            fetch_s = max(cpu_s - self._begin_cpu_s - sent_s, 0.0)
-            self._ring[number % at.RING] = (number, wall_s, used_s, fetch_s, *figures)
+            self._counters.write_batch(
+                number=number,
+                wall_s=wall_s,
+                cpu_s=used_s,
+                fetch_cpu_s=max(cpu_s - self._begin_cpu_s - sent_s, 0.0),
+                images=_or_nan(held.images),
+                pixels=_or_nan(held.pixels),
+                boxes=_or_nan(held.boxes),
+            )
         if self._is_timing:
             self._write_notes(len(index) if fetcher.auto_collation else 1)
-        head[at.MADE] += 1
+        self._made[self._worker] += 1
 
     def _leave(self) -> None:
         if self._is_timing:  # the fetch raised
             self._stop_timing()
         self._is_busy = False
-        self._head[at.LOADING_SINCE] = 0.0
+        self._loading_since_s[self._worker] = 0.0
 
     def _begin_sample(self, index: Any) -> None:
-        head = self._head
         try:
-            head[at.LOADING_INDEX] = operator.index(index)
+            self._loading_index[self._worker] = operator.index(index)
         except Exception:  # noqa: BLE001, a sampler of the user's own kind of index
-            head[at.LOADING_INDEX] = -1.0
+            self._loading_index[self._worker] = -1.0
         self._counters.write_file(self._worker, '')
-        head[at.LOADING_SINCE] = self._clock()
+        self._loading_since_s[self._worker] = self._clock()
 
     def _follow_files(self) -> None:
         """Note the file of a sample once MMEngine's data set has its annotation."""
@@ -213,11 +221,11 @@ class FetchProbe:
 
     def _write_notes(self, samples: int) -> None:
         self._timed_samples += samples
-        notes = {
-            'transforms': self._stop_timing(),
-            'timed_samples': self._timed_samples,
-            'opencv_threads': _count_opencv_threads(),
-        }
+        notes = WorkerNotes(
+            transforms_s=self._stop_timing(),
+            timed_samples=self._timed_samples,
+            opencv_threads=_count_opencv_threads(),
+        )
         self._counters.write_notes(self._worker, notes)
 
     def close(self) -> None:
@@ -236,6 +244,10 @@ class FetchProbe:
     def _stop_timing(self) -> Costs:
         self._is_timing = False
         return self._timer.stop()
+
+
+def _or_nan(count: int | None) -> float:
+    return math.nan if count is None else count
 
 
 def _count_opencv_threads() -> int | None:
@@ -270,7 +282,7 @@ class WorkerInit:
             _probe_worker(self.counters, worker_id, self.pad_size_divisor)
         except Exception as error:  # noqa: BLE001, a worker must not see it
             reason = f'{type(error).__name__}: {error}'[:200]
-            self.counters.write_notes(worker_id, {'off': reason})
+            self.counters.write_notes(worker_id, WorkerNotes(failure=reason))
 
     def leave(self, iterator: Any) -> None:
         """Give loader and iterator the user's function back."""
@@ -312,4 +324,4 @@ def _probe_worker(counters: Counters, worker: int, pad_size_divisor: int) -> Non
         kind.fetch = probe.wrap(kind.fetch)
     # last: what fails here costs no figure
     with contextlib.suppress(Exception):
-        counters.heads[worker, at.STACK_FILE] = offer_stack()
+        counters.workers['stack_file'][worker] = offer_stack()

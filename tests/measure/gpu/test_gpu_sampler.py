@@ -9,7 +9,13 @@ import pytest
 
 from fakes.clock import HandClock
 from mmgpu_hooks.measure.absent import SourceError
-from mmgpu_hooks.measure.gpu import THREAD_NAME, GpuSampler, Sample, summarize_samples
+from mmgpu_hooks.measure.gpu import (
+    SAMPLER_THREAD,
+    GpuSampler,
+    Sample,
+    TimedSample,
+    summarize_samples,
+)
 from mmgpu_hooks.schema.recorded import GpuWindow
 
 END = SourceError('NVML stopped answering')
@@ -23,7 +29,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def is_sampling() -> bool:
-    return THREAD_NAME in [thread.name for thread in threading.enumerate()]
+    return SAMPLER_THREAD in [thread.name for thread in threading.enumerate()]
 
 
 UTIL, MEMORY, CLOCK, HOT = 'util_pct', 'mem_used_bytes', 'sm_clock_mhz', 'temperature_c'
@@ -68,7 +74,9 @@ def capped(clock: float, hot: float, *reasons: str) -> Sample:
     ],
 )
 def test_samples_come_to_a_window(samples, window):
-    assert GpuWindow(**summarize_samples(samples)) == GpuWindow(**window)
+    assert GpuWindow(
+        **summarize_samples([TimedSample(*pair) for pair in samples])
+    ) == GpuWindow(**window)
 
 
 @pytest.mark.parametrize(

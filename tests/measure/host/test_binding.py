@@ -7,22 +7,28 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
-from mmgpu_hooks.measure.host import find_binding, read_binding
+from mmgpu_hooks.measure.host import CpuBinding, find_binding, read_binding
 
 BIND = {'OMP_PROC_BIND': 'true'}
 OFF = {'OMP_PROC_BIND': 'FALSE', 'OMP_PLACES': 'cores'}
 NOT_KMP = {'KMP_AFFINITY': 'none'}
-WIDER = {'wider_thread_cpus': 4}
+WIDER = CpuBinding(wider_thread_cpus=4)
 ELASTIC = {**BIND, 'TORCHELASTIC_RUN_ID': 'none'}
 
 
 @pytest.mark.parametrize(
     ('environ', 'library', 'thread', 'ancestor', 'found'),
     [
-        (BIND, 8, 1, 8, (8, 'OMP_PROC_BIND')),
-        ({**BIND, 'OMP_PLACES': 'cores'}, 8, 1, 8, (8, 'OMP_PROC_BIND, OMP_PLACES')),
-        ({'GOMP_CPU_AFFINITY': '0'}, 8, None, None, (8, 'GOMP_CPU_AFFINITY')),
-        ({'KMP_AFFINITY': 'compact'}, None, 4, None, (4, 'KMP_AFFINITY')),
+        (BIND, 8, 1, 8, CpuBinding(8, 'OMP_PROC_BIND')),
+        (
+            {**BIND, 'OMP_PLACES': 'cores'},
+            8,
+            1,
+            8,
+            CpuBinding(8, 'OMP_PROC_BIND, OMP_PLACES'),
+        ),
+        ({'GOMP_CPU_AFFINITY': '0'}, 8, None, None, CpuBinding(8, 'GOMP_CPU_AFFINITY')),
+        ({'KMP_AFFINITY': 'compact'}, None, 4, None, CpuBinding(4, 'KMP_AFFINITY')),
         # a variable alone, or a wider parent, proves nothing: taskset has both
         (BIND, 1, 1, 8, None),
         ({}, None, 1, 8, None),
@@ -37,32 +43,30 @@ ELASTIC = {**BIND, 'TORCHELASTIC_RUN_ID': 'none'}
         (OFF, 1, 4, 8, WIDER),
         (BIND, 1, 4, 8, WIDER),
         # torchrun bound itself
-        (ELASTIC, 1, 1, 8, (8, 'OMP_PROC_BIND')),
+        (ELASTIC, 1, 1, 8, CpuBinding(8, 'OMP_PROC_BIND')),
         (ELASTIC, 1, 1, None, None),
         ({'TORCHELASTIC_RUN_ID': 'none'}, 1, 1, 8, None),
         (ELASTIC, None, None, None, None),
     ],
 )
 def test_who_bound_a_process_of_one_cpu(environ, library, thread, ancestor, found):
-    counts = (count or 0 for count in (library, thread, ancestor))
-    names = 'unbound_cpus', 'bound_by'
-    expected = found if isinstance(found, dict) else dict(zip(names, found or ()))
-    assert find_binding(1, environ, *counts) == expected
+    binding = find_binding(1, environ, library, thread, ancestor)
+    assert binding == (found or CpuBinding())
 
 
 def test_no_runtime_is_loaded_to_ask_it():
     code = """if True:
-        from mmgpu_hooks.measure.host import read_binding
-        print(read_binding(1 << 20, {'OMP_PROC_BIND': 'true'}))
+        from mmgpu_hooks.measure.host import CpuBinding, read_binding
+        print(read_binding(1 << 20, {'OMP_PROC_BIND': 'true'}) == CpuBinding())
         print('libgomp' in open('/proc/self/maps').read())
     """
     command = [sys.executable, '-c', code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ['{}', 'False'], done.stderr
+    assert done.stdout.split() == ['True', 'False'], done.stderr
 
 
 def test_without_proc_and_where_processes_of_others_are_hidden(tmp_path, monkeypatch):
-    assert read_binding(1, BIND, tmp_path) == {}
+    assert read_binding(1, BIND, tmp_path) == CpuBinding()
     hidden = Mock(side_effect=psutil.AccessDenied(1))
     monkeypatch.setattr(psutil.Process, 'parents', hidden)
-    assert read_binding(1, BIND, tmp_path) == {}
+    assert read_binding(1, BIND, tmp_path) == CpuBinding()

@@ -82,8 +82,9 @@ def lay(folder: Path, groups: str, files: str) -> tuple[Path, Path]:
 )
 def test_the_smallest_limit_counts(tmp_path: Path, groups, files, limits):
     roots = lay(tmp_path, groups, files)
-    found = find_cpu_groups(*roots), find_memory_groups(*roots)
-    assert tuple(min((one for one, _ in of), default=None) for of in found) == limits
+    cores = [group.cores for group in find_cpu_groups(*roots)]
+    sizes = [group.limit_bytes for group in find_memory_groups(*roots)]
+    assert (min(cores, default=None), min(sizes, default=None)) == limits
     assert find_cpu_groups(tmp_path, tmp_path) == []
 
 

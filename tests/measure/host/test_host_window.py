@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from fakes.clock import HandClock
-from mmgpu_hooks.measure.host import HostMeter, read_busy_s
+from mmgpu_hooks.measure.host import HostFigures, HostMeter, read_busy_s
 
 HOST = 'mmgpu_hooks.measure.host'
 
@@ -48,25 +48,25 @@ def test_windows_follow_each_other(host: Host):
     meter = host.open()
     host.clock.turn(2.0)
     host.throttle(1_250_000)
-    first = meter.read()['host']
+    first = meter.read().host
     assert first.throttled_s == 0.25
     assert first.ram_available_bytes and first.shm_free_bytes
     host.clock.turn(0.9)
-    assert 'host' not in meter.read()
+    assert meter.read().host is None
     host.clock.turn(4.1)
-    assert (meter.read()['host'].throttled_s, meter.unknown) == (0.0, {})
+    assert (meter.read().host.throttled_s, meter.unknown) == (0.0, {})
 
 
 def test_what_is_gone_costs_its_figure_alone(host: Host):
     meter = host.open()
     (host.top / 'pod' / 'job' / 'cpu.stat').write_text('throttled_usec torn\n')
     host.clock.turn(1.0)
-    window = meter.read()['host']
+    window = meter.read().host
     assert window.throttled_s is None
     assert window.ram_available_bytes
     assert set(meter.unknown) == {'throttled_s'}
     nothing = HostMeter(proc=host.folder, sys=host.folder, shm=host.folder)
-    assert nothing.read()['host'].throttled_s is None
+    assert nothing.read().host.throttled_s is None
     assert len(nothing.unknown) == 1
 
 
@@ -80,11 +80,11 @@ def test_process_and_host_are_read_in_windows(host: Host, monkeypatch):
     cpu.turn(2.5)
     schedstat.write_text('9 2000000000 1\n')
     read = meter.read()
-    assert (read['process_cpu_s'], read['process_run_delay_s']) == (2.5, 1.5)
-    assert read['system_cpu_pct'] == 75.0
+    assert (read.process_cpu_s, read.process_run_delay_s) == (2.5, 1.5)
+    assert read.system_cpu_pct == 75.0
     cpu.turn(0.25)
     schedstat.unlink()  # hidden
-    assert meter.read() == {'process_cpu_s': 0.25, 'process_run_delay_s': None}
+    assert meter.read() == HostFigures(0.25, None)
 
 
 class Times(NamedTuple):

@@ -15,7 +15,7 @@ from fakes.clock import HandClock
 from fakes.loaders import Double, Piped
 from mmgpu_hooks.measure.loader import counters as at
 from mmgpu_hooks.measure.loader.batches import BatchWatch
-from mmgpu_hooks.measure.loader.counters import Counters
+from mmgpu_hooks.measure.loader.counters import Counters, WorkerNotes
 from mmgpu_hooks.measure.loader.pipeline import PipelineTimer, find_transforms
 from mmgpu_hooks.measure.loader.worker import FetchProbe
 
@@ -88,17 +88,18 @@ class Worker:
 
     @property
     def made(self) -> float:
-        return self.counters.heads[0, at.MADE]
+        return self.counters.workers['made'][0]
 
     @property
     def row(self) -> list[float]:
         """The last batch: wall, CPU, CPU of the fetch."""
-        return self.counters.ring[(self.idx - 1) % at.RING, 1:4].tolist()
+        row = self.counters.ring[(self.idx - 1) % at.RING]
+        return [float(row[name]) for name in ('wall_s', 'cpu_s', 'fetch_cpu_s')]
 
     @property
-    def notes(self) -> dict[str, Any]:
+    def notes(self) -> WorkerNotes:
         self.counters._seen[:] = 0.0
-        return self.counters.read_notes().get(0, {})
+        return self.counters.read_notes().get(0, WorkerNotes())
 
 
 def test_wall_cpu_and_contents_of_each_batch_stand_by_its_number():
@@ -109,10 +110,12 @@ def test_wall_cpu_and_contents_of_each_batch_stand_by_its_number():
     worker.fetch(2)
     assert worker.made == 2
     rows = worker.counters.ring[5:7]
-    assert rows[:, 0].tolist() == [at.RING + 5, at.RING + 6]
-    assert rows[:, 1:4].tolist() == [[6, 3, 3], [3, 1.75, 1.5]]
-    assert rows[:, at.IMAGES].tolist() == [2, 1]
-    assert np.isnan(rows[:, at.PIXELS]).all()
+    assert rows['number'].tolist() == [at.RING + 5, at.RING + 6]
+    assert rows['wall_s'].tolist() == [6, 3]
+    assert rows['cpu_s'].tolist() == [3, 1.75]
+    assert rows['fetch_cpu_s'].tolist() == [3, 1.5]
+    assert rows['images'].tolist() == [2, 1]
+    assert np.isnan(rows['pixels']).all()
 
 
 def test_in_the_process_that_trains_a_step_is_no_part_of_a_batch():
@@ -121,7 +124,7 @@ def test_in_the_process_that_trains_a_step_is_no_part_of_a_batch():
     CPU.turn(7.0)  # a step
     worker.fetch(1)
     assert worker.row == [1.0, 0.5, 0.5]
-    assert worker.counters.ring[:2, at.NUMBER].tolist() == [0, 1]
+    assert worker.counters.ring['number'][:2].tolist() == [0, 1]
 
 
 class Images(BaseDataset):
@@ -136,8 +139,9 @@ class Images(BaseDataset):
         CLOCK.turn(1.0)
         before = self.counters.read_file(0)
         self.get_data_info(index)
-        head = self.counters.heads[0, [at.LOADING_INDEX, at.LOADING_SINCE]]
-        self.seen.append((*head, before, self.counters.read_file(0)))
+        now = self.counters.workers[0]
+        known = now['loading_index'], now['loading_since_s']
+        self.seen.append((*known, before, self.counters.read_file(0)))
         return index
 
 
@@ -147,7 +151,7 @@ def test_the_sample_that_is_being_made_is_known_while_it_is():
     dataset.counters = worker.counters
     worker.fetch(7, 8)
     assert dataset.seen == [(7, began, None, '7.jpg'), (8, began + 1.0, None, '8.jpg')]
-    assert worker.counters.heads[0, at.LOADING_SINCE] == 0.0
+    assert worker.counters.workers['loading_since_s'][0] == 0.0
 
 
 class Refusing:
@@ -163,20 +167,20 @@ def test_samples_with_an_index_that_is_no_number_are_made(index: Any):
 
     worker = Worker(Fives())
     assert worker.fetch(index) == [5]
-    assert (worker.made, worker.counters.heads[0, at.LOADING_INDEX]) == (1, -1)
+    assert (worker.made, worker.counters.workers['loading_index'][0]) == (1, -1)
 
 
 def test_transforms_are_timed_from_the_second_batch_on():
     worker = Worker(Piped(Takes(0.5)))
     worker.fetch(0, 1)
-    assert worker.notes == {}
+    assert worker.notes == WorkerNotes()
     worker.fetch(2, 3)
     worker.fetch(4)
-    assert worker.notes['transforms'] == {'Takes': 1.5}
-    assert worker.notes['timed_samples'] == 3
+    assert worker.notes.transforms_s == {'Takes': 1.5}
+    assert worker.notes.timed_samples == 3
     for index in range(8):  # one batch a second
         worker.fetch(index)
-    assert worker.notes['timed_samples'] == 7
+    assert worker.notes.timed_samples == 7
 
 
 def test_a_timed_fetch_that_raises_leaves_nothing_behind():
@@ -196,7 +200,7 @@ def test_a_timed_fetch_that_raises_leaves_nothing_behind():
     CLOCK.turn(1.0)
     worker.fetch(2)
     assert worker.made == 3
-    assert worker.notes['transforms'] == {'Takes': 0.5}
+    assert worker.notes.transforms_s == {'Takes': 0.5}
 
 
 @pytest.mark.parametrize('target', ['_begin', '_end', '_leave'])
@@ -213,7 +217,7 @@ def test_a_failure_of_ours_ends_the_probe_and_never_the_fetch(monkeypatch, targe
     assert worker.fetch(3) == [3]
     assert worker.probe.is_off
     assert worker.fetcher.dataset is dataset
-    assert worker.notes == {'off': 'ValueError: a bug of ours'}
+    assert worker.notes == WorkerNotes(failure='ValueError: a bug of ours')
 
 
 def test_a_loader_that_the_dataset_runs_itself_is_part_of_the_sample():
@@ -230,12 +234,13 @@ def test_a_loader_that_the_dataset_runs_itself_is_part_of_the_sample():
 def test_notes_are_read_once_and_never_half_written():
     counters = Counters(2)
     assert counters.read_notes() == {}
-    counters.write_notes(1, {'off': 'one'})
-    assert counters.read_notes() == {1: {'off': 'one'}}
+    notes = WorkerNotes({'Resize': 0.5}, timed_samples=8, opencv_threads=1)
+    counters.write_notes(1, notes)
+    assert counters.read_notes() == {1: notes}
     assert counters.read_notes() == {}
-    counters.heads[1, at.SEQUENCE] += 1  # a worker writes
+    counters.workers['sequence'][1] += 1  # a worker writes
     assert counters.read_notes() == {}
-    counters.write_notes(0, {'too long': 'x' * 10_000})
+    counters.write_notes(0, WorkerNotes(failure='too long' * 10_000))
     assert counters.read_notes() == {}
 
 

@@ -18,6 +18,7 @@ from torch.utils.data._utils import signal_handling
 
 from fakes import loaders as planted
 from fakes.loaders import Loop, open_loops
+from mmgpu_hooks.measure.loader.processes import WorkersMemory
 from mmgpu_hooks.measure.loader.worker import FetchProbe
 
 
@@ -154,7 +155,9 @@ def test_memory_is_read_every_five_minutes_and_no_more_where_it_takes_long(
     assert size is not None and size > 1 << 20
     assert not probe.is_memory_due
     now_s[0] += 300.0
-    monkeypatch.setattr(probe.processes, 'read_pss_bytes', lambda clock: (1024, True))
+    monkeypatch.setattr(
+        probe.processes, 'read_pss_bytes', lambda clock: WorkersMemory(1024, True)
+    )
     probe.read_memory()
     one.run_epoch()
     assert one.read().pss_bytes == 1024
