@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from mmgpu_hooks.config.loading import RefusedError
+
 _PROC = Path('/proc')
 
 _REWRITES = re.compile('python|pypy|mmgpu')
@@ -29,6 +31,28 @@ class Holder:
 
     is_foreign: bool
     """True if it is certainly no rewrite of this user."""
+
+
+def judge_holder(folder: Path, descriptor: int, waited_s: float) -> str:
+    """Says why a folder is written to without its lock.
+
+    Args:
+        folder: As the user named it.
+        descriptor: Of the same folder, opened.
+        waited_s: Time in which its lock was never free.
+
+    Raises:
+        RefusedError: If a rewrite of this user may hold it, whose edit would be lost.
+    """
+    holder = find_holder(descriptor)
+    if holder is not None and holder.is_foreign:
+        return f'{holder.text} held its lock for {waited_s:g} s'
+    who = 'its process is unknown, maybe on another host'
+    raise RefusedError(
+        f'expected the folder {folder} to be free, found another rewrite in it for '
+        f'{waited_s:g} s ({holder.text if holder else who}); end that (it may be '
+        'stopped), or run again'
+    )
 
 
 def find_holder(descriptor: int) -> Holder | None:

@@ -16,9 +16,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from mmgpu_hooks.config.loading import RefusedError
-from mmgpu_hooks.config.lock_holders import Holder, find_holder
-
 WAIT_S = 30.0
 """Longest wait for another rewrite, which takes as long as MMEngine loads a config."""
 
@@ -53,26 +50,13 @@ def hold_folder(folder: Path) -> Iterator[str | None]:
                 # what a config forked shares the descriptor and would keep the lock
                 stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
             else:
-                reason = _judge_holder(folder, find_holder(descriptor))
+                # psutil, which it needs, is loaded for nothing else here
+                from mmgpu_hooks.config.lock_holders import judge_holder
+
+                reason = judge_holder(folder, descriptor, WAIT_S)
         except OSError as error:
             reason = error.strerror or str(error)
         yield reason
-
-
-def _judge_holder(folder: Path, holder: Holder | None) -> str:
-    """Says why a folder is written to without its lock.
-
-    Raises:
-        RefusedError: If a rewrite of this user may hold it, whose edit would be lost.
-    """
-    if holder is not None and holder.is_foreign:
-        return f'{holder.text} held its lock for {WAIT_S:g} s'
-    who = 'its process is unknown, maybe on another host'
-    raise RefusedError(
-        f'expected the folder {folder} to be free, found another rewrite in it for '
-        f'{WAIT_S:g} s ({holder.text if holder else who}); end that (it may be '
-        'stopped), or run again'
-    )
 
 
 def _wait_for(descriptor: int) -> bool:

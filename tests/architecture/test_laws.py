@@ -35,7 +35,8 @@ IMPORTERS = {
     ),
     # the package itself registers the hook
     'mmengine': ('__init__.py', 'hooks/', 'config/', 'experiment/', 'memory/'),
-    'psutil': ('experiment/', 'measure/'),
+    # who holds a lock is asked where it is waited for
+    'psutil': ('config/lock_holders.py', 'experiment/', 'measure/'),
     'rich': ('show/', 'commands/'),
     'cv2': ('experiment/',),
     'matplotlib': ('show/',),
