@@ -166,7 +166,7 @@ def _is_config(source: bytes) -> bool:
             statements = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    return any(is_read_base(one) or _sets_base(one) for one in statements)
+    return any(is_read_base(node) or _sets_base(node) for node in statements)
 
 
 def _sets_base(statement: ast.stmt) -> bool:

@@ -216,7 +216,7 @@ def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
     said = list[str]()
     for rank in ranks:
         off = rank.evidence.sources_off
-        said += [one.reason for one in off if one.source == 'GPU']
+        said += [source.reason for source in off if source.source == 'GPU']
         said += rank.host.kernel if by_kernel else ()
     return [text for text in said if _CARD_LOST.search(text)]
 
@@ -427,7 +427,8 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
         text = f'the kernel killed {kills - before} of its processes for memory'
         return _with(why, 'sure', text, 'oom_cgroup' if is_limited else 'oom_host')
     # of the last interval: once a process was killed its memory is free again
-    known = [one.host.ram_available_bytes for one in evidence.intervals if one.host]
+    hosts = [interval.host for interval in evidence.intervals if interval.host]
+    known = [host.ram_available_bytes for host in hosts]
     free = next((size for size in reversed(known) if size is not None), None)
     total = limits.ram_total_bytes
     if free is None or not total:
@@ -445,6 +446,6 @@ def _complete(why: Why, sample: str | None = None) -> Why:
     """The answer with what to do, and the sample where a line names it."""
     do = CAUSES[why.cause or 'unknown'].do
     proof = why.proof if why.cause == 'sample_raised' else ()
-    found = (name.search(one.text) for name in (_PATH, _INDEX) for one in proof)
+    found = (name.search(line.text) for name in (_PATH, _INDEX) for line in proof)
     named = next((match[match.lastindex or 0] for match in found if match), None)
     return replace(why, do=do, sample=sample or named)

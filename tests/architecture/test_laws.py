@@ -217,6 +217,16 @@ def test_what_a_module_returns_to_others_has_names():
     assert nameless == {'commands/main.py: resolve_command'}
 
 
+def test_what_runs_through_others_is_named_for_what_it_is():
+    nameless = users(
+        lambda node: (
+            (isinstance(node, ast.Name) and node.id == 'one')
+            or (isinstance(node, ast.arg) and node.arg == 'one')
+        )
+    )
+    assert nameless == set()
+
+
 def test_packages_import_only_packages_above_them():
     lint_imports = Path(sys.executable).with_name('lint-imports')
     done = subprocess.run([str(lint_imports)], capture_output=True, text=True, cwd=ROOT)
