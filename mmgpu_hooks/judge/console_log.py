@@ -294,10 +294,15 @@ class ConsoleLog:
         raised = read.decorated if is_open else read.plain
         said = text[read.decoration :] if is_open else text
         is_exception = raised.is_exception
+        may_raise = is_exception or said.startswith('KeyboardInterrupt')
+        if is_open and not read.is_indented:
+            # below frames an exception, garbled at times, or more of its message
+            may_raise |= traceback.is_in_frames or not text[0].isalpha()
         if traceback.is_in_frames and not read.is_indented:
             traceback.is_in_frames = False
             is_exception |= is_open and read.is_named
-        sign = _match_sign(text, said, read, traceback, is_open, is_exception)
+        flags = traceback.flags if is_open else set[str]()
+        sign = _match_sign(text, said, read, flags, is_exception, may_raise)
         if read.is_worker:
             traceback.flags.add('worker')
         if sign is None and is_exception and not raised.is_quiet:
@@ -378,19 +383,17 @@ def _match_sign(
     text: str,
     said: str,
     read: Reading,
-    traceback: _Traceback,
-    is_open: bool,
+    flags: set[str],
     is_exception: bool,
+    may_raise: bool,
 ) -> Sign | None:
     own = OWN.match(text) if read.is_own else None
     if own is not None:
         return _own_sign(own[1], own[2] == 'sure')
     is_warning = read.is_warning and not is_exception
-    may_raise = is_exception or (is_open and not read.is_indented)
-    may_raise = may_raise or said.startswith('KeyboardInterrupt')
     for matcher in read.matchers:
         sign = matcher.sign
-        if sign.needs and not (is_open and sign.needs in traceback.flags):
+        if sign.needs and sign.needs not in flags:
             continue
         if sign.is_raised and (is_warning or not may_raise):
             continue

@@ -16,8 +16,8 @@ _GENERAL = re.compile(
     r'|help|docs|documentation|manual|guide|wiki|motd|message of the day|welcome'
     r'|announcement|reminder|remember|maintenance|troubleshooting|typical|typically'
     r'|common|commonly|frequent|often|sometimes|usually|always|never|yesterday'
-    r'|last week|messages|errors|codes|jobs|users|please|search for|look for'
-    r'|we|our|you)\b(?![\'/-])'
+    r'|last|previous|previously|former|resolved|fixed|solved|messages|errors|codes|jobs'
+    r'|users|please|search for|look for|we|our|you)\b(?![/-])'
 )
 """Before a sign: words of a text that speaks of such things in general."""
 _EXPLAINED = re.compile(

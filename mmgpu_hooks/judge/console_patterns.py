@@ -29,7 +29,7 @@ _ENDED_WITH = (
 """How who started a program says its exit code, before the code."""
 _EXIT_CODE = (
     r'(?:^\W{0,40}(?:[Ee]xit code|[Ee]xit status|Exit Code|Exit Status|exit_code'
-    r'|exit_status|exitcode)|[a-z]Error: ExitCode'
+    r'|exit_status)|[a-z]Error: ExitCode'
     r'|State: [A-Z_]{1,40} \(exit code)[ :=]{1,12}'
 )
 """The same as a table, a describing program or an exception has it."""
@@ -760,8 +760,8 @@ PATTERNS = (
         cause='preempted',
         order=Order.ENDED,
         pattern=(
-            r'(?i:(?:^|[:\]] )(?:(?:the|this|your) )?(?:job|instance)'
-            r'(?: [\w.-]{1,40})? '
+            r'(?i:(?:^|[:\]] |")(?:(?:the|this|your) )?(?:job|instance)'
+            r'(?: [\'"]?[\w.-]{1,40}[\'"]?)? '
             r'(?:was|has been|is being) preempted(?:[.!:]|$| by | at ))'
         ),
         example='Instance was preempted.',
@@ -773,7 +773,8 @@ PATTERNS = (
         cause='preempted',
         order=Order.ENDED,
         pattern=(
-            r'(?i:(?:^|[:\]] )(?:the )?(?:EC2 )?spot instance (?:interruption notice|'
+            r'(?i:(?:^|[:\]] )(?:received )?(?:an? |the )?(?:EC2 )?spot instance '
+            r'(?:interruption notice(?:[:.,;]| received| for |$)|'
             r'will be (?:interrupted|terminated)(?:[:.]| at\b|$)))'
         ),
         example='Spot instance will be terminated at: 2024-01-01T00:00:00Z',
