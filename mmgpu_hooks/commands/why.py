@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -79,15 +80,15 @@ def _explain(work_dir: Path | None, log: str | None) -> Why:
     """Judge a run by its folder, by what its console showed, or by both."""
     console = None if log is None else _read_console(log)
     if work_dir is None:
-        return judge_end(_list_logs(console, None))
+        return judge_end(_list_logs(console, []))
     try:
         files = read_run_folder(work_dir)
     except EvidenceError:
         attempt = find_attempt(work_dir)
         if attempt is not None:
             return _judge_attempt(attempt, console)
-        own = find_log(work_dir) or _find_any_log(work_dir)
-        logs = _list_logs(console, own)
+        found = find_log(work_dir)
+        logs = _list_logs(console, [found] if found else _find_any_logs(work_dir))
         if not logs:
             raise
         return judge_end(logs)
@@ -118,12 +119,13 @@ def _explain(work_dir: Path | None, log: str | None) -> Why:
 
 
 def _judge_attempt(attempt: Attempt, console: _Console | None) -> Why:
-    why = judge_attempt(_list_logs(console, attempt.log))
+    why = judge_attempt(_list_logs(console, [attempt.log]))
     return _name_run(why, attempt.folder, None)
 
 
 def _judge_run(files: RunFiles, console: _Console | None) -> Why:
-    logs = _list_logs(console, find_log(files.run_folder))
+    found = find_log(files.run_folder)
+    logs = _list_logs(console, [found] if found else [])
     if files.evidence is None:
         return _name_run(judge_end(logs), files.run_folder, None)
     evidence = read_evidence(files.evidence)
@@ -178,22 +180,34 @@ def _parse_time(text: str, near: datetime) -> datetime | None:
 
 
 def _list_logs(
-    console: _Console | None, log: Path | None
+    console: _Console | None, own: Sequence[Path]
 ) -> list[tuple[str, ConsoleLog]]:
-    """The logs of a run, each with its source; MMEngine's may be out of reach."""
+    """The logs of a run, each with its source.
+
+    Args:
+        console: What the user named.
+        own: Logs that were found, the likeliest first: the first that can be read
+            counts. An empty one is passed over without a word, as a training that has
+            just begun leaves it.
+    """
     logs = [] if console is None else [('console', console.log)]
-    if log is not None:
+    for path in own:
         try:
-            with open_regular(log) as file:
-                logs.append(('log', _read_log(file, str(log))))
+            with open_regular(path) as file:
+                if not _measure_size(file):
+                    continue
+                logs.append(('log', _read_log(file, str(path))))
+                break
         except OSError as error:
-            warner('why')(f'left out {log}: {error.strerror or error}.')
+            warner('why')(f'left out {path}: {error.strerror or error}.')
+        except UserError as error:
+            warner('why')(f'left out a log. {error}')
     return logs
 
 
-def _find_any_log(folder: Path) -> Path | None:
-    """A log in a folder that no training of MMEngine made."""
-    return max((log for log in folder.glob('*.log') if log.is_file()), default=None)
+def _find_any_logs(folder: Path) -> list[Path]:
+    """The logs in a folder that no training of MMEngine made, the last name first."""
+    return sorted((log for log in folder.glob('*.log') if log.is_file()), reverse=True)
 
 
 def _read_console(name: str) -> _Console:

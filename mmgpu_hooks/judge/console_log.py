@@ -2,39 +2,41 @@
 
 Pure: lines in, events out; memory does not grow with the log. A line is cleaned of
 colours, time stamps and rank prefixes first. An event that training survived, because
-iterations went on after it, is dropped. Most lines are passed over by one expression
-of the words that the table's patterns need, which is derived from them.
+iterations went on after it, is dropped, and so is one of an earlier attempt in the same
+log.
 """
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from typing import BinaryIO, NamedTuple
 
-from mmgpu_hooks.judge.console_patterns import (
-    PATTERNS,
-    SHARED_MEMORY,
-    SURVIVED,
-    Order,
-    Pattern,
-    Sign,
+from mmgpu_hooks.judge.console_encoding import make_decoder
+from mmgpu_hooks.judge.console_mentions import is_mentioned
+from mmgpu_hooks.judge.console_patterns import SURVIVED, Order, Sign
+from mmgpu_hooks.judge.console_shapes import (
+    FRAME,
+    IN_CONFIG,
+    OWN,
+    PROGRESS,
+    RICH_FRAME,
+    ROOT_RANK,
+    Kind,
+    Reading,
+    look_at,
+    read_path,
+    read_shape,
+    shape_of,
+    take_apart,
 )
 
 MOST_BYTES = 64 * 2**20
-"""Of a longer log the end is read: 10 s; what was before, training survived."""
+"""Of a longer log the end is read, within 15 s; what was before, training survived."""
 
 _CHUNK_BYTES = 2**18
-_MARKS = {
-    codecs.BOM_UTF32_LE: 'utf-32-le',
-    codecs.BOM_UTF32_BE: 'utf-32-be',
-    codecs.BOM_UTF16_LE: 'utf-16-le',
-    codecs.BOM_UTF16_BE: 'utf-16-be',
-}
-"""Byte-order marks; the longer ones first, as one begins with another."""
-
 _HEAD_LETTERS, _TAIL_LETTERS = 3 * 2**10, 2**10
 """Of a long line its start and its end are read: expressions may be quadratic."""
 _CUT = ' ... '
@@ -46,223 +48,20 @@ a crash of the host may leave a block of zeros in a log that can be read."""
 _CONTEXT = 400
 """Lines after a traceback's last frame within which it may end; ranks interleave."""
 
-_LEAST_WORD = 2
-"""Letters of a word that tells lines apart."""
-
 _NEAR = 5
 """Lines within which one belongs to the next, though ranks interleave."""
-
-
-class Matcher(NamedTuple):
-    """A pattern, ready to be looked for."""
-
-    sign: Pattern
-    expression: re.Pattern[str]
-    words: frozenset[str]
-    """Lower-case words of which each line that the pattern matches has one."""
-
-
-_ATOM = re.compile(r'\[\^?\]?(?:\\.|[^\]\\])*\]|\\[A-Za-z]|[.^$]|\\?(?P<letter>.)')
-_REPEAT = re.compile(r'[*+?]\??|\{[\d,]+\}')
-
-
-def find_words(pattern: str) -> set[str]:
-    """Return lower-case words of which each line that a pattern matches has one.
-
-    One word for each alternative, the longest that stands outside groups and
-    repetitions. `(?i:...)` is read as its content.
-
-    Args:
-        pattern: A regular expression that uses what `PATTERNS` do.
-
-    Raises:
-        ValueError: An alternative has no such word, so no line could be passed over.
-    """
-    words = set()
-    for runs in _split_runs(pattern):
-        word = max(runs, key=len, default='')
-        if len(word) < _LEAST_WORD:
-            raise ValueError(f'no word that each match of {pattern!r} holds')
-        words.add(word.lower())
-    return words
-
-
-def _split_runs(pattern: str) -> Iterator[list[str]]:
-    """For each alternative at the top, its runs of plain letters."""
-    if pattern.startswith('(?i:') and _end_of_group(pattern, 0) == len(pattern):
-        pattern = pattern[4:-1]
-    runs, place = [''], 0
-    while place < len(pattern):
-        if pattern[place] == '|':
-            yield runs
-            runs, place = [''], place + 1
-            continue
-        letter = ''
-        if pattern[place] == '(':
-            place = _end_of_group(pattern, place)
-        else:
-            atom = _ATOM.match(pattern, place)
-            assert atom is not None  # any letter is one
-            letter, place = atom['letter'] or '', atom.end()
-        if repeat := _REPEAT.match(pattern, place):
-            letter, place = '', repeat.end()
-        if letter:
-            runs[-1] += letter
-        else:
-            runs.append('')
-    yield runs
-
-
-def _end_of_group(pattern: str, place: int) -> int:
-    """Where the group ends that begins at a place."""
-    depth = 0
-    while True:
-        if pattern[place] in '[\\':
-            atom = _ATOM.match(pattern, place)
-            assert atom is not None  # any letter is one
-            place = atom.end()
-            continue
-        depth += {'(': 1, ')': -1}.get(pattern[place], 0)
-        place += 1
-        if not depth:
-            return place
-
-
-def _make_matcher(pattern: Pattern) -> Matcher:
-    expression = re.compile(pattern.pattern.replace('SHM', SHARED_MEMORY))
-    return Matcher(pattern, expression, frozenset(find_words(pattern.pattern)))
-
-
-def _any(patterns: str, form: str = '(?:{})') -> re.Pattern[str]:
-    """One expression of several, each on a line of its own."""
-    return re.compile(form.format('|'.join(patterns.strip('\n').splitlines())))
-
-
-def _any_word(words: set[str]) -> re.Pattern[str]:
-    """One expression of plain words, grouped by their first two letters for speed."""
-    starts = defaultdict[str, dict[str, list[str]]](lambda: defaultdict(list))
-    for word in sorted(words):
-        starts[word[0]][word[1:2]].append(re.escape(word[2:]))
-    firsts = []
-    for first, seconds in starts.items():
-        rest = (f'{re.escape(two)}(?:{"|".join(r)})' for two, r in seconds.items())
-        firsts.append(f'{re.escape(first)}(?:{"|".join(rest)})')
-    return re.compile('|'.join(firsts))
-
-
-MATCHERS = tuple(map(_make_matcher, PATTERNS))
 
 _ANSI = re.compile(
     r'\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])'
 )
-_PREFIX = _any(
-    r"""
-\[?\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?\]?[ ,:|-]*
-\d\d/\d\d \d\d:\d\d:\d\d - \w+ - (?!WARN)[A-Z]+ -[ ]
-std(?:out|err)(?: [FP]|:)[ ]
-\[?(?:default|[Rr]ank)[ _]?(?P<a>\d{1,4})\]?: ?|(?P<b>\d{1,4}):[ ]|\[(?P<h>\d{1,4})\]:\s
-\[\d+,(?P<c>\d{1,4})\]<std(?:err|out)>: ?|\(\w+ pid=\d+[^)]*\)[ ]
-(?:[\w.-]+-\d+|worker\S*|node\S*|gpu\S*) +\|[ ]
-[\w.-]+-\d+:[ ](?=\S*(?:Error|Trace)|  File)
-(?:\w+ - )?(?:ERROR|CRITICAL|FATAL)(?: -|:)? (?=\S*(?:Error|Exception|Interrupt)\b)
-""",
-    r'(?:\s*(?:{})){{0,4}}',
-)
-_BAR = re.compile(
-    r'^.*?(?:\d{1,3}%\|[^|]{0,400}\|\s{0,9}\S{1,40} \[[^\]]{0,200}\]'
-    r'|task/s, elapsed: \d{1,9}s, ETA:\s{1,9}\d{1,9}s|\[\d\d:\d\d<[^\]]{0,200}\])'
-)
-_IN_CONFIG = (
-    r'(?:mmengine|mmcv/utils)/(?:config|registry)|/addict/|argparse\.py'
-    r'|mmengine/optim/optimizer/(?:builder|default_constructor)'
-)
-_STANDARD = re.compile(r'/lib/python\d[\d.]*/(?!site-packages|dist-packages|argparse)')
-_HEADER = re.compile(r'Traceback \(most recent call last\)|╭─+ Traceback')
-_FRAME = re.compile(r'^\s*(?:\|\s*)?File "([^"]+)", line (\d+)(?:, in (\S+))?')
-_RICH_FRAME = re.compile(r'^\s*│ (\S+\.py):(\d+)\s+(?:in (\S+))?')
-_EXCEPTION = re.compile(
-    r'^(?:[A-Za-z_]\w*\.)*(?:\w*(?:Error|Exception|Exit|Failure|Invalid\w*)|error'
-    r'|Timeout(?:Expired)?|StopIteration)(?::|$)'
-)
-_NAMED_FREELY = re.compile(
-    r'^(?:[A-Za-z_]\w{0,80}\.){0,9}[A-Z]\w{0,80}[a-z]\w{0,80}(?:: |$)'
-)
-"""An exception of any name, where only an exception can stand."""
-_DECORATION = re.compile(r'^[│╰─ ]*(?:E +)?')
-"""What rich and pytest put before an exception."""
-_QUIET = re.compile(
-    r'^(?:\w+\.)*(?:Empty|SystemExit|ModuleNotFoundError: No module named .(?:apex'
-    r'|tensorboard|flash_attn))'
-)
-_PROGRESS = _any(r"""
-(?:Epoch|Iter) ?\((?:train|val|test)\) +((?:\[ *\d+(?:/ *\d+)?\] *)+)
-Epoch:? ?(\[\d+\] ?\[ *\d+/\d+\])|Iter \[ *(\d+/\d+)\]|(?:%\|[^|]*\||[━─]) *(\d+/\d+)[ ]
-(?i:(?:step|iter(?:ation)?|epoch)\w{0,20}[ :=#\[]{1,8}\d{1,12})(.{0,40}loss)
-^(?:\{'loss': ([^,]+),.*'epoch': [\d.]+| *(\d+/\d+) +[\d.]+G[ ])
-""")
+_UNSEEN = re.compile('[\0\b]+')
+"""Zeros of a crash, or of UTF-16 that was added to UTF-8; steps back of old bars."""
 _LOSS = re.compile(
     r'(?i)(?:^|[\s,{\'"(])(?:total_)?loss[\'"]?\s*[:=]\s*\[?(?:tensor\()?'
     r'(nan|[-+]?inf|[-+.\d]+)'
 )
-_DONE_LINES = r"""
-`?Trainer\.fit`? stopped: `?max_|Total training time:|'train_runtime':
-^\d+ epochs completed in
-(?i:^\W*training (?:completed?|finished|(?:is )?done)\b)
-"""
-_DONE = _any(_DONE_LINES)
-_START_LINE = r'^System environment:|^Environment info:'
-_START = re.compile(_START_LINE)
-_WISH = re.compile(
-    r'(?i)(?<![\w/.-])(?:may|might|can|would|should|must|if|when|whenever|unless'
-    r'|could(?! not)|hint|note|tip|news|policy|faq)\b(?![\'/.-])'
-)
-"""Before the words of a sign: a banner says what can happen, not what did. In a path or
-a host's name they are no words."""
-_WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
-_OWN_LINE = r'\s*Cause: (\w+) \((sure|likely)\); mmgpu explain \1$'
-_OWN = re.compile(_OWN_LINE)
-"""What the hook's own warning says of a run that stands still."""
 _RANK_LABEL = re.compile(r'(?<=\S)(?=\[(?:default|rank)\d{1,4}\]:)')
 """Where the next rank's line begins, when ranks wrote into one line."""
-_GLUED = re.compile(
-    r'(?<=[)\]\'"])(?=(?:[a-z_]\w{0,40}\.){0,5}[A-Z]\w{0,60}(?:Error|Exception): )'
-)
-"""Where an exception begins that was written behind another rank's line of code."""
-_FLAGS = {
-    'data': r'torch/utils/data/_utils/(?:fetch|worker)\.py',
-    'loader': r'torch/utils/data/|multiprocessing/(?:conn|queue|reso|redu)',
-    'shm': r'multiprocessing/(?:synchronize|shared_memory)\.py',
-    'config': _IN_CONFIG,
-    # torch.multiprocessing.spawn names what ended a rank
-    'spawn': r'(?<!torch/)multiprocessing/spawn\.py',
-    'pin': r'torch/utils/data/_utils/pin_memory\.py',
-    'terminal': r'/logging/__init__\.py|/tqdm/|mmengine/utils/progressbar',
-}
-"""What a frame of such a file says of its traceback."""
-_LIBRARY = re.compile(
-    r'site-packages|dist-packages|/lib/python\d|<frozen|lib/python3|mmgpu_hooks/hooks/'
-)
-
-
-_WORDS = {
-    word: [place for place, matcher in enumerate(MATCHERS) if word in matcher.words]
-    for word in sorted({word for matcher in MATCHERS for word in matcher.words})
-}
-"""For each word of the table the matchers that have it, by their place in it."""
-
-_TRIGGER = _any_word(
-    {
-        *_WORDS,
-        *(w for line in _DONE_LINES.strip().split('\n') for w in find_words(line)),
-        *find_words(_START_LINE),
-        *find_words(_OWN_LINE),
-        *('traceback', 'file "', '│', 'root cause (first observed failure)'),
-        *('error', 'exception', 'exit', 'failure', 'invalid', 'timeout'),
-        'stopiteration',
-    }
-)
-"""A line of which nothing matches in lower case can only be progress: no sign's
-pattern, traceback or exception does without one of these words."""
 
 
 class Event(NamedTuple):
@@ -281,6 +80,8 @@ class Event(NamedTuple):
     rank: int | None = None
     frame: str | None = None
     """Innermost frame of the user's code in the traceback above it."""
+    is_traced: bool = False
+    """It is an exception, and a traceback stands above it."""
 
 
 class _Traceback:
@@ -293,6 +94,12 @@ class _Traceback:
         self.innermost = ''
         self.ignored = -_CONTEXT
         """Where Python said that it ignores the next one, as at its end."""
+        self.chained = -_CONTEXT
+        """Where Python said that the next one came of the one before."""
+        self.is_chained = False
+        self.is_of_program: bool | None = None
+        """It begins in the program itself, so that it ends that; ``None`` before its
+        first frame."""
         self.is_in_frames = False
         """The next line that is not indented is the exception."""
         self.indent = ''
@@ -304,16 +111,21 @@ class _Traceback:
         if order - self.ignored < _NEAR:
             kept = {'ignored'}
         self.flags, self.seen, self.frame, self.innermost = kept, order, None, ''
+        self.is_chained = order - self.chained < _NEAR
+        self.is_of_program = False if is_worker else None
 
-    def add(self, order: int, path: str, line: str, function: str | None) -> None:
+    def add(self, order: int, file: str, line: str, function: str | None) -> None:
         self.seen, self.is_in_frames = order, True
-        path = path.replace('\\', '/')
-        if not _STANDARD.search(path):
+        path, is_standard, is_library, flags = read_path(file)
+        if self.is_of_program is None:
+            # a child of multiprocessing begins in <string>
+            self.is_of_program = function == '<module>' and not path.startswith('<')
+        if not is_standard:
             self.innermost = path
-        self.flags |= {name for name, file in _FLAGS.items() if re.search(file, path)}
+        self.flags |= flags
         if function in ('_worker_loop', '__getitem__'):
             self.flags.add('data')
-        if not _LIBRARY.search(path):
+        if not is_library:
             self.frame = f'{path}:{line}' + (f' in {function}' if function else '')
 
 
@@ -334,6 +146,8 @@ class ConsoleLog:
         """Before the first line that was read."""
         self.is_text = True
         """False if much of what was read is in no encoding that is known here."""
+        self.failed_rank: int | None = None
+        """The rank that failed first, where torchrun's summary names it."""
         self._done_line = self._done_progress = 0
         self._order = 0
         self._frame = -_NEAR
@@ -342,11 +156,16 @@ class ConsoleLog:
         self._events: dict[Sign, list[Event]] = {}
         self._calm = 0
         self._nans: list[Event] = []
+        self._has_started = self._has_ended = self._has_ranks = False
+        """The start of a training was logged; an exception ended its program; it has
+        several processes."""
 
     def feed(self, line: int, text: str) -> None:
         """Take one line, without its end."""
         self.lines = line
         text = _ANSI.sub('', text) if '\x1b' in text else text
+        if '\0' in text or '\b' in text:
+            text = _UNSEEN.sub('', text).lstrip('\ufffd')
         text = shorten(text)
         if ']:' in text and (ends := [m.start() for m in _RANK_LABEL.finditer(text)]):
             for start, end in zip([0, *ends], [*ends, len(text)]):
@@ -356,79 +175,149 @@ class ConsoleLog:
 
     def _feed_line(self, line: int, text: str) -> None:
         self._order += 1
-        if not _TRIGGER.search(text.lower()) and self._order - self._frame >= _NEAR:
-            self._calm += 1
-            if '[' in text or 'loss' in text or '%' in text or 'it/s' in text:
-                self._note_progress(line, text)
+        shape = shape_of(text)
+        look = look_at(shape)
+        parts = look.parts
+        if parts is None:
+            if self._order - self._frame >= _NEAR:
+                self._calm += 1
+                if look.has_progress:
+                    self._note_progress(line, text)
+                return
+            parts = take_apart(shape)
+        for bar in parts.bars:
+            self._note_progress(line, text[bar])
+        label, text = text[parts.label], text[parts.rest]
+        if not text:
             return
-        text = text.rstrip()
-        while '[' in text and '/' in text and (bar := _BAR.match(text)) is not None:
-            self._note_progress(line, bar[0])
-            text = text[bar.end() :]
-        prefix = _PREFIX.match(text)
-        assert prefix is not None  # it may be empty
-        label = next(filter(None, prefix.groups()), None)
-        rank, text = None if label is None else int(label), text[prefix.end() :]
-        if text and not self._note_progress(line, text):
-            self._read(line, text, rank, self._tracebacks[rank])
+        if parts.reading.has_progress:
+            self._note_progress(line, text)
+        else:
+            self._read(line, text, parts.reading, int(label) if label else None)
 
-    def _read(
-        self, line: int, text: str, rank: int | None, traceback: _Traceback
-    ) -> None:
-        order = self._order
+    def _read(self, line: int, text: str, read: Reading, rank: int | None) -> None:
+        order, traceback = self._order, self._tracebacks[rank]
         if traceback.indent and order - traceback.seen <= _CONTEXT:
             text = text.removeprefix(traceback.indent)
-        if _HEADER.search(text):
+            read = read_shape(shape_of(text))
+        self._has_ranks |= read.is_of_ranks or rank is not None
+        kind = read.kind
+        if kind is Kind.HEADER:
             indent = text[: len(text) - len(text.lstrip())]
             traceback.begin(order, 'Original Traceback' in text, indent)
-        elif frame := _FRAME.match(text) or _RICH_FRAME.match(text):
+        elif kind is Kind.FRAME:
+            frame = FRAME.match(text) or RICH_FRAME.match(text)
+            assert frame is not None  # as its shape has it
             traceback.add(order, *frame.groups())
             self._frame = order
-        elif 'Exception ignored in' in text:
+        elif kind is Kind.IGNORED:
             traceback.ignored = order
-        elif 'Root Cause (first observed failure)' in text:
+        elif kind is Kind.CHAINED:
+            traceback.chained = order
+        elif kind is Kind.ROOT:
             traceback.begin(order, False)
             traceback.flags.add('root')
-        elif _DONE.search(text):
+        elif kind is Kind.DONE:
             self._done_line, self._done_progress = line, self.progress
             self._events.clear()
-        elif _START.search(text) and self.progress:
-            # another attempt in the same log: what ended the last one is past
-            self._events.clear()
-            self._nans = []
-        elif sign := self._find_sign(text, traceback):
-            event = self._event(sign, line, text, rank, traceback.frame)
-            kept = self._events.setdefault(sign, [])
-            kept[:] = [old for old in kept if self._is_alive(old)][:1]
-            kept.append(event)
-        elif order - traceback.seen > _CONTEXT:
-            self._calm += 1
+        elif kind is Kind.START:
+            self._note_start()
+        elif kind is Kind.RESTART or (kind is Kind.USAGE and self._has_ended):
+            self._forget()
+        elif kind is Kind.ROOT_RANK and 'root' in traceback.flags:
+            found = ROOT_RANK.match(text)
+            assert found is not None  # as its shape has it
+            self.failed_rank = int(found[1])
+        elif not self._note_sign(line, text, read, rank, traceback):
+            self._calm += order - traceback.seen > _CONTEXT
 
-    def _find_sign(self, text: str, traceback: _Traceback) -> Sign | None:
+    def _note_start(self) -> None:
+        """A training starts: what stands above did not end it."""
+        if self._has_started or self._has_ended or self.progress:
+            self._forget()
+        elif not self._has_ranks:
+            # a banner; another rank may have raised before rank 0 came so far
+            for kept in self._events.values():
+                kept[:] = [event for event in kept if event.is_traced]
+        self._has_started = True
+
+    def _forget(self) -> None:
+        """Another attempt in the same log: what ended the last one is past."""
+        self._events.clear()
+        self._nans = []
+        self._has_ended, self.failed_rank = False, None
+        self._done_line = 0
+
+    def _note_sign(
+        self,
+        line: int,
+        text: str,
+        read: Reading,
+        rank: int | None,
+        traceback: _Traceback,
+    ) -> bool:
         is_open = self._order - traceback.seen <= _CONTEXT
-        if is_open and text[0].isspace() and (glued := _GLUED.search(text)):
-            text = text[glued.start() :]
-        raised = _DECORATION.sub('', text) if is_open else text
-        is_exception = bool(_EXCEPTION.match(raised))
-        if traceback.is_in_frames and not text[0].isspace():
+        is_first = is_open and traceback.is_in_frames
+        sign, is_exception = self._find_sign(text, read, traceback, is_open)
+        if sign is None:
+            return False
+        is_traced = is_open and is_exception
+        if is_traced and is_first and rank is None:
+            self._note_end(sign, traceback)
+        event = self._event(sign, line, text, rank, traceback.frame, is_traced)
+        kept = self._events.setdefault(sign, [])
+        if len(kept) == 2 and self._is_alive(kept[0]):
+            kept[1] = event
+        else:
+            kept[:] = [*[old for old in kept if self._is_alive(old)][:1], event]
+        return True
+
+    def _note_end(self, sign: Sign, traceback: _Traceback) -> None:
+        """An exception ended its program; after another that did so, in a restart.
+
+        Launchers raise because a rank did, and ranks may raise one after the other.
+        """
+        is_launcher = sign.order is Order.WRAPPER or sign.victim == 'rank'
+        if is_launcher or not traceback.is_of_program or 'ignored' in traceback.flags:
+            return
+        if self._has_ended and not self._has_ranks and not traceback.is_chained:
+            self._forget()
+        self._has_ended = True
+
+    def _find_sign(
+        self, text: str, read: Reading, traceback: _Traceback, is_open: bool
+    ) -> tuple[Sign | None, bool]:
+        """The sign of a line, and whether the line is an exception."""
+        if is_open and read.glued:
+            text = text[read.glued :]
+            read = read_shape(shape_of(text))
+        raised = read.decorated if is_open else read.plain
+        said = text[read.decoration :] if is_open else text
+        is_exception = raised.is_exception
+        may_raise = is_exception or said.startswith('KeyboardInterrupt')
+        if is_open and not read.is_indented:
+            # below frames an exception, garbled at times, or more of its message
+            may_raise |= traceback.is_in_frames or not text[0].isalpha()
+        if traceback.is_in_frames and not read.is_indented:
             traceback.is_in_frames = False
-            is_exception |= is_open and bool(_NAMED_FREELY.match(text))
-        sign = _match_sign(text, raised, traceback, is_open, is_exception)
-        if 'DataLoader worker process' in text:
+            is_exception |= is_open and read.is_named
+        flags = traceback.flags if is_open else set[str]()
+        sign = _match_sign(text, said, read, flags, is_exception, may_raise)
+        if read.is_worker:
             traceback.flags.add('worker')
-        if sign is None and is_exception and not _QUIET.match(raised):
+        if sign is None and is_exception and not raised.is_quiet:
             sign = _UNNAMED if is_open else _BARE
             # by where it was raised
             if is_open and traceback.flags & {'data', 'worker'}:
                 sign = _SAMPLE
             elif is_open and 'pin' in traceback.flags:
                 sign = _PIN_THREAD
-            elif is_open and re.search(_IN_CONFIG, traceback.innermost):
+            elif is_open and re.search(IN_CONFIG, traceback.innermost):
                 sign = _CONFIG
         is_ignored = is_open and 'ignored' in traceback.flags
         if sign and is_ignored and sign.order not in (Order.STATED, Order.ENDED):
-            return None
-        return sign
+            return None, is_exception
+        return sign, is_exception
 
     def _event(
         self,
@@ -437,6 +326,7 @@ class ConsoleLog:
         text: str,
         rank: int | None = None,
         frame: str | None = None,
+        is_traced: bool = False,
     ) -> Event:
         return Event(
             sign=sign,
@@ -447,13 +337,14 @@ class ConsoleLog:
             calm=self._calm,
             rank=rank,
             frame=frame,
+            is_traced=is_traced,
         )
 
-    def _note_progress(self, line: int, text: str) -> bool:
-        is_progress = is_new = False
+    def _note_progress(self, line: int, text: str) -> None:
+        is_new = False
         # a bar may be glued to the line of a log
-        for found in _PROGRESS.finditer(text):
-            is_progress, self.last_progress = True, line
+        for found in PROGRESS.finditer(text):
+            self.last_progress = line
             key = next(filter(None, found.groups()), found[0])
             if key not in self._recent or 'loss' in key:
                 self._recent.append(key)
@@ -464,7 +355,6 @@ class ConsoleLog:
             is_nan = loss[1][-1].lower() in 'nf'
             nan = self._event(_NAN, line, text.strip())
             self._nans = [*self._nans[:1], nan] if is_nan else []
-        return is_progress
 
     def _is_alive(self, event: Event) -> bool:
         if self._calm - event.calm >= _CALM.get(event.sign, self._order):
@@ -490,28 +380,36 @@ class ConsoleLog:
 
 
 def _match_sign(
-    text: str, raised: str, traceback: _Traceback, is_open: bool, is_exception: bool
+    text: str,
+    said: str,
+    read: Reading,
+    flags: set[str],
+    is_exception: bool,
+    may_raise: bool,
 ) -> Sign | None:
-    own = _OWN.match(text)
+    own = OWN.match(text) if read.is_own else None
     if own is not None:
-        is_sure = own[2] == 'sure'
-        return Sign(cause=own[1], order=Order.WATCHED, is_sure=is_sure)
-    is_warning = bool(_WARNING.search(text[:60])) and not is_exception
-    may_raise = is_exception or (is_open and not text.startswith((' ', '\t')))
-    may_raise = may_raise or raised.startswith('KeyboardInterrupt')
-    lowered = text.lower()
-    places = {place for word in _WORDS if word in lowered for place in _WORDS[word]}
-    for matcher in (MATCHERS[place] for place in sorted(places)):
+        return _own_sign(own[1], own[2] == 'sure')
+    is_warning = read.is_warning and not is_exception
+    for matcher in read.matchers:
         sign = matcher.sign
-        if sign.needs and not (is_open and sign.needs in traceback.flags):
+        if sign.needs and sign.needs not in flags:
             continue
         if sign.is_raised and (is_warning or not may_raise):
             continue
-        said = raised if sign.is_raised else text
-        found = matcher.expression.search(said)
-        if found and (is_exception or not _WISH.search(said, 0, found.end())):
-            return sign
+        line = said if sign.is_raised else text
+        found = matcher.expression.search(line)
+        if found:
+            shape = read.shape[-len(line) :]
+            is_text = is_mentioned(shape, *found.span(), is_exception)
+            return None if is_text else sign
     return None
+
+
+@cache
+def _own_sign(cause: str, is_sure: bool) -> Sign:
+    """The sign of the hook's own warning."""
+    return Sign(cause=cause, order=Order.WATCHED, is_sure=is_sure)
 
 
 _SAMPLE = Sign(cause='sample_raised', order=Order.WORKER, is_sure=True)
@@ -553,7 +451,7 @@ def read_log(
             log.unread_bytes += len(chunk)
             chunk = file.read(_CHUNK_BYTES)
         at = log.unread_bytes
-        decoder = codecs.getincrementaldecoder(_find_encoding(start[:1024]))('replace')
+        decoder = make_decoder(start[:1024])
         lines = _Lines(log, number)
         while chunk:
             at += len(chunk)
@@ -575,7 +473,7 @@ class _Lines:
 
     def add(self, text: str) -> None:
         self.letters += len(text)
-        self.strange_letters += text.count('\ufffd') + text.count('\0')
+        self.strange_letters += text.count('\ufffd') + 2 * text.count('\0\0')
         *whole, rest = (self._rest + text).split('\n')
         for line in whole:
             for part in line.split('\r'):
@@ -589,18 +487,3 @@ class _Lines:
     def _feed(self, text: str) -> None:
         if text := text.strip('\ufeff'):
             self._log.feed(self._number, text)
-
-
-def _find_encoding(start: bytes) -> str:
-    """The encoding by the byte-order mark, or by where the first bytes are zero."""
-    for mark, encoding in _MARKS.items():
-        if start.startswith(mark):
-            return encoding
-    zeros = [start[n::4].count(0) * 8 > len(start) for n in range(4)]
-    by_zeros = {
-        (False, True, False, True): 'utf-16-le',
-        (True, False, True, False): 'utf-16-be',
-        (False, True, True, True): 'utf-32-le',
-        (True, True, True, False): 'utf-32-be',
-    }
-    return by_zeros.get((zeros[0], zeros[1], zeros[2], zeros[3]), 'utf-8')

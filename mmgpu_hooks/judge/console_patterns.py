@@ -21,6 +21,22 @@ SHARED_MEMORY = (
 """Names of what lies in shared memory."""
 
 
+_ENDED_WITH = (
+    '(?:[Ee]xited|[Tt]erminated|[Ff]inished|[Ff]ailed|[Cc]ompleted|[Rr]eturned)'
+    '(?: with)?:?(?: an?)?(?: non-zero)?(?: exit)?'
+    '(?: status| code|_status|_code| exitcode)[ :=]{1,12}'
+)
+"""How who started a program says its exit code, before the code."""
+_EXIT_CODE = (
+    r'(?:^\W{0,40}(?:[Ee]xit code|[Ee]xit status|Exit Code|Exit Status|exit_code'
+    r'|exit_status)|[a-z]Error: ExitCode'
+    r'|State: [A-Z_]{1,40} \(exit code)[ :=]{1,12}'
+)
+"""The same as a table, a describing program or an exception has it."""
+_NO_MORE = r"""(?:[.)\]"'}!]{0,4}$| \([^()]{0,80}\)\W{0,4}$)"""
+"""Behind the code: a help text goes on and says what such a code means."""
+
+
 class Order(enum.IntEnum):
     """Which sign wins, smallest first."""
 
@@ -62,7 +78,7 @@ class NoNeighbour(enum.Enum):
     SILENT = 'its writer is silent about the matter while all is well'
 
 
-class Sign(msgspec.Struct, frozen=True, kw_only=True):
+class Sign(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What lines that say the same have in common."""
 
     cause: str
@@ -78,7 +94,7 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True):
     """Iterations; more where workers go on for a while."""
 
 
-class Pattern(Sign, frozen=True, kw_only=True):
+class Pattern(Sign, frozen=True, kw_only=True, eq=False):
     """One expression and what a line that it matches says."""
 
     pattern: str
@@ -179,7 +195,7 @@ PATTERNS = (
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
-        pattern='Memory cgroup out of memory: Kill',
+        pattern=r'Memory cgroup out of memory: Kill(?:ed)? process \d',
         example=(
             '[81234.6] Memory cgroup out of memory: Killed process 4123 (python) '
             'total-vm:61234120kB, anon-rss:51234008kB, file-rss:812kB, shmem-rss:0kB, '
@@ -192,7 +208,7 @@ PATTERNS = (
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
-        pattern='oom-kill:constraint=CONSTRAINT_MEMCG',
+        pattern='oom-kill:constraint=CONSTRAINT_MEMCG,',
         example=(
             '[81234.5] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),'
             'cpuset=step_0,mems_allowed=0-1,oom_memcg=/slurm/uid_1000/job_191,'
@@ -205,7 +221,7 @@ PATTERNS = (
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
-        pattern=r'Detected [1-9]\d* oom[-_]kill event',
+        pattern=r'error: Detected [1-9]\d* oom[-_]kill event(?:s|\(s\))? in [Ss]tep',
         example=(
             'slurmstepd: error: Detected 1 oom_kill event in StepId=1054.0. Some of '
             'the step tasks have been OOM Killed.'
@@ -218,7 +234,7 @@ PATTERNS = (
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
-        pattern=r'\btasks? [\d,-]+: Out Of Memory',
+        pattern=r'srun: error: \S+: tasks? [\d,-]+: Out Of Memory',
         example='srun: error: gpu04: task 0: Out Of Memory',
         healthy='srun: gpu1: task 0: Completed',
         writer='Slurm, src/srun/launch.c',
@@ -238,7 +254,7 @@ PATTERNS = (
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
-        pattern=r'State: OUT_OF_MEMORY\b',
+        pattern=r'^\s*State: OUT_OF_MEMORY \(exit code \d',
         example='State: OUT_OF_MEMORY (exit code 0)',
         healthy='State: COMPLETED (exit code 0)',
         writer='Slurm, contribs/seff/seff',
@@ -273,7 +289,7 @@ PATTERNS = (
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
-        pattern='[Rr]eason["\']?[:=] *["\']?OOMKilled',
+        pattern='[Rr]eason["\']?[:=] *["\']?OOMKilled(?:["\',}]|$)',
         example='      Reason:       OOMKilled',
         healthy='      Reason:       Completed',
         writer='Kubernetes, kubectl describe',
@@ -291,7 +307,7 @@ PATTERNS = (
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
-        pattern=r'\d/\d +OOMKilled\b',
+        pattern=r'^\S+\s+\d/\d +OOMKilled +\d',
         example='trainer-0   0/1     OOMKilled   0          3m',
         healthy='trainer-0   1/1     Running   0          3m',
         writer='Kubernetes, kubectl get pods',
@@ -300,7 +316,7 @@ PATTERNS = (
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
-        pattern='Exceeded (?:job|step) memory limit at some point',
+        pattern='(?:^|: )Exceeded (?:job|step) memory limit at some point',
         example='slurmstepd: error: Exceeded job memory limit at some point.',
         healthy=_SLURM_LIMITS,
         writer='Slurm, src/plugins/task/cgroup/task_cgroup_memory.c',
@@ -310,7 +326,9 @@ PATTERNS = (
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
-        pattern=(r'(?:Job |[Ss]tep |StepId=)\S+ exceeded (?:virtual )?memory limit \('),
+        pattern=(
+            r'(?:Job |[Ss]tep |StepId=)\S+ exceeded (?:virtual )?memory limit \(\d'
+        ),
         example=(
             'slurmstepd: error: StepId=191.batch exceeded memory limit (734003200 > '
             '52428800), being killed'
@@ -323,7 +341,7 @@ PATTERNS = (
     Pattern(
         cause='oom_cgroup',
         order=Order.STATED,
-        pattern='TERM_MEMLIMIT: job killed',
+        pattern='TERM_MEMLIMIT: job killed after',
         example='TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.',
         healthy='    Max Memory :                                 812 MB',
         writer="LSF, a job's report",
@@ -343,7 +361,10 @@ PATTERNS = (
     Pattern(
         cause='oom_cgroup',
         order=Order.HINTED,
-        pattern=r'hit memory(?:\+swap)? limit at least once',
+        pattern=(
+            r'(?:[Jj]ob |[Ss]tep |StepId=)\d\S* hit memory(?:\+swap)? limit '
+            'at least once'
+        ),
         example=(
             'slurmstepd: error: Step 3495064.0 hit memory+swap limit at least once '
             'during execution. This may or may not result in some failure.'
@@ -355,7 +376,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.STATED,
-        pattern='(?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process',
+        pattern=r'(?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process \d',
         example=(
             '[81234.6] Out of memory: Killed process 991 (python) total-vm:61234120kB, '
             'anon-rss:51234008kB, file-rss:812kB, shmem-rss:0kB, UID:1000 '
@@ -368,7 +389,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.STATED,
-        pattern='oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET)',
+        pattern='oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET),',
         example=(
             '[81234.5] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,'
             'mems_allowed=0-1,global_oom,task_memcg=/user.slice/user-1000.slice,'
@@ -381,7 +402,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.STATED,
-        pattern=r'systemd-oomd(?:\[\d+\])?: Killed ',
+        pattern=r'systemd-oomd(?:\[\d+\])?: Killed /',
         example=(
             'systemd-oomd[650]: Killed /user.slice/user-1000.slice/train.scope due to '
             'memory pressure for /user.slice/user-1000.slice being 62.11% > 50.00% for '
@@ -395,7 +416,10 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.STATED,
-        pattern=r'systemd-oomd killed \d+ process',
+        pattern=(
+            r'\.(?:scope|service|slice): systemd-oomd killed \d+ process\(es\) '
+            'in this unit'
+        ),
         example='train.scope: systemd-oomd killed 5 process(es) in this unit.',
         healthy=_OOM_SOCKET,
         writer='systemd, src/core/unit.c',
@@ -422,7 +446,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.STATED,
-        pattern='low on resource: memory',
+        pattern='The node was low on resource: memory[.]',
         example=(
             'The node was low on resource: memory. Threshold quantity: 100Mi, '
             'available: 17348Ki.'
@@ -434,7 +458,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.STATED,
-        pattern='killed due to memory pressure',
+        pattern=(r'[1-9]\d* Workers \(tasks / actors\) killed due to memory pressure'),
         example=(
             '(raylet) node_manager.cc:3040: 1 Workers (tasks / actors) killed due to '
             'memory pressure (OOM), 0 Workers crashed due to other reasons at node '
@@ -459,7 +483,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.STATED,
-        pattern='session crashed after using all available RAM',
+        pattern='^Your session crashed after using all available RAM',
         example='Your session crashed after using all available RAM.',
         healthy=NoNeighbour.SILENT,
         writer='Google Colab',
@@ -467,7 +491,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.STATED,
-        pattern='tried to allocate more memory than',
+        pattern='^Your notebook tried to allocate more memory than is available',
         example=(
             'Your notebook tried to allocate more memory than is available. It has '
             'restarted.'
@@ -478,7 +502,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.STATED,
-        pattern='killed by the OOM killer',
+        pattern='A process of this unit has been killed by the OOM killer',
         example=(
             'train.service: A process of this unit has been killed by the OOM killer.'
         ),
@@ -488,7 +512,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.STATED,
-        pattern="Failed with result 'oom-kill'",
+        pattern=r"\.(?:scope|service|slice): Failed with result 'oom-kill'",
         example="train.service: Failed with result 'oom-kill'.",
         healthy='train.service: Deactivated successfully.',
         writer='systemd, src/core/unit.c',
@@ -496,7 +520,7 @@ PATTERNS = (
     Pattern(
         cause='disk_full',
         order=Order.STATED,
-        pattern='low on resource: ephemeral-storage',
+        pattern='The node was low on resource: ephemeral-storage[.]',
         example=(
             'The node was low on resource: ephemeral-storage. Threshold quantity: '
             '10120387530, available: 9872152Ki.'
@@ -508,7 +532,7 @@ PATTERNS = (
     Pattern(
         cause='disk_full',
         order=Order.STATED,
-        pattern='ephemeral local storage usage exceeds',
+        pattern='Pod ephemeral local storage usage exceeds the total limit of',
         example=(
             'Pod ephemeral local storage usage exceeds the total limit of containers '
             '1Gi.'
@@ -520,7 +544,7 @@ PATTERNS = (
     Pattern(
         cause='disk_full',
         order=Order.STATED,
-        pattern='exceeded its local ephemeral storage limit',
+        pattern=r'Container \S+ exceeded its local ephemeral storage limit "',
         example='Container trainer exceeded its local ephemeral storage limit "1Gi".',
         healthy='Node gpu-pool-7 status is now: NodeHasNoDiskPressure',
         writer='Kubernetes, pkg/kubelet/eviction/helpers.go',
@@ -530,7 +554,7 @@ PATTERNS = (
         cause='gpu_lost',
         order=Order.STATED,
         pattern=(
-            r'NVRM: Xid \([^)]{1,40}\): '
+            r'NVRM: Xid \((?:PCI:)?[\dA-Fa-f]{4,8}:[\dA-Fa-f]{2}:[^)]{1,20}\): '
             r'(?:48|62|63|64|74|79|92|94|95|1(?:10|19|20|21|40|43))\b'
         ),
         example=(
@@ -547,7 +571,9 @@ PATTERNS = (
     Pattern(
         cause='gpu_lost',
         order=Order.STATED,
-        pattern='NVRM: .{0,120}has fallen off the bus',
+        pattern=(
+            'NVRM: (?:GPU|The NVIDIA GPU|installed in)[^=]{0,120}has fallen off the bus'
+        ),
         example='NVRM: GPU 0000:02:00.0: GPU has fallen off the bus.',
         healthy=_NVRM_LOADS,
         writer="NVIDIA's driver, src/nvidia/arch/nvalloc/unix/src/osinit.c",
@@ -556,7 +582,10 @@ PATTERNS = (
     Pattern(
         cause='gpu_lost',
         order=Order.STATED,
-        pattern=r': GPU is lost(?:\.|$)',
+        pattern=(
+            r'(?i:(?:GPU ?[\da-f]{4}[\w:.]*|NVML\w*|nvml error): GPU is lost'
+            r'(?:\.|$))'
+        ),
         example='pynvml.NVMLError_GpuIsLost: GPU is lost',
         healthy=_NVIDIA_SMI_LIST,
         writer='nvidia-smi and nvidia-ml-py, pynvml.py',
@@ -565,7 +594,9 @@ PATTERNS = (
     Pattern(
         cause='gpu_lost',
         order=Order.STATED,
-        pattern='Unable to determine the device handle for GPU',
+        pattern=(
+            r'Unable to determine the device handle for GPU ?(?:\d+: )?[\dA-Fa-f]{4,8}:'
+        ),
         example=(
             'Unable to determine the device handle for GPU0000:CB:00.0: Unknown Error'
         ),
@@ -576,7 +607,7 @@ PATTERNS = (
     Pattern(
         cause='gpu_lost',
         order=Order.STATED,
-        pattern='GPU requires re(?:set|start)',
+        pattern=r'(?:GPU ?[\dA-Fa-f]{4}[\w:.]*|NVML\w*): GPU requires re(?:set|start)',
         example='pynvml.NVMLError_ResetRequired: GPU requires restart',
         healthy='        Reset Required                        : No',
         writer='nvidia-smi and nvidia-ml-py, pynvml.py',
@@ -584,7 +615,7 @@ PATTERNS = (
     Pattern(
         cause='gpu_lost',
         order=Order.STATED,
-        pattern='NVRM: .{0,60}RmInitAdapter failed',
+        pattern='NVRM: .{0,60}RmInitAdapter failed!',
         example='NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x26:0x56:1474)',
         healthy=_NVRM_LOADS,
         writer="NVIDIA's driver, src/nvidia/arch/nvalloc/unix/src/osinit.c",
@@ -592,7 +623,7 @@ PATTERNS = (
     Pattern(
         cause='storage_stalled',
         order=Order.HINTED,
-        pattern=r'nfs: server \S+ not responding',
+        pattern=r'nfs: server \S+ not responding, (?:still trying|timed out)',
         example='[99.1] nfs: server filer01 not responding, still trying',
         healthy='[99.9] nfs: server filer01 OK',
         writer='Linux, net/sunrpc/clnt.c',
@@ -634,7 +665,9 @@ PATTERNS = (
     Pattern(
         cause='storage_stalled',
         order=Order.HINTED,
-        pattern=r'task (?:python|pt_data_worker)\S*:\d+ blocked for more than',
+        pattern=(
+            r'task (?:python|pt_data_worker)\S*:\d+ blocked for more than \d+ seconds'
+        ),
         example='[12345.6] INFO: task python:4123 blocked for more than 120 seconds.',
         healthy=(
             '[16097.9] INFO: task kworker/18:1:32111 blocked for more than 122 seconds.'
@@ -644,7 +677,10 @@ PATTERNS = (
     Pattern(
         cause='preempted',
         order=Order.ENDED,
-        pattern=r'CANCELLED AT \S+ DUE TO (?:TIME|PREEMPT|NODE|JOB)',
+        pattern=(
+            r'\*\*\* (?:JOB|STEP) \S+ (?:ON \S+ )?CANCELLED AT \S+ DUE TO '
+            r'(?:TIME|PREEMPT|NODE|JOB)'
+        ),
         example=(
             'slurmstepd: error: *** JOB 37361369 ON learn5 CANCELLED AT '
             '2021-03-15T18:00:46 DUE TO PREEMPTION ***'
@@ -657,7 +693,7 @@ PATTERNS = (
     Pattern(
         cause='preempted',
         order=Order.ENDED,
-        pattern='TERM_(?:PREEMPT|RUNLIMIT): job killed',
+        pattern='TERM_(?:PREEMPT|RUNLIMIT): job killed after',
         example='TERM_RUNLIMIT: job killed after reaching LSF run time limit.',
         healthy='    Run time :                                   3641 sec.',
         writer="LSF, a job's report",
@@ -676,7 +712,7 @@ PATTERNS = (
     Pattern(
         cause='preempted',
         order=Order.ENDED,
-        pattern='exceeded hard wallclock',
+        pattern=r'\bjob \d\S* exceeded hard wallclock time',
         example='job 48.1 exceeded hard wallclock time - initiate terminate method',
         healthy='hard resource_list:         h_rt=86400',
         writer='Grid Engine, source/daemons/execd/msg_execd.h',
@@ -686,7 +722,7 @@ PATTERNS = (
     Pattern(
         cause='preempted',
         order=Order.ENDED,
-        pattern=r'this job is (?:preempted|timed-out)(?:\.|$)',
+        pattern=r'(?:^|on \S{1,64}: )this job is (?:preempted|timed-out)(?:\.|$)',
         example=(
             'submitit WARNING (2022-08-12 02:06:11,453) - Caught signal SIGUSR2 on '
             'gpu1: this job is timed-out.'
@@ -711,7 +747,7 @@ PATTERNS = (
     Pattern(
         cause='preempted',
         order=Order.ENDED,
-        pattern=r'Preempted by (?:pod |\S+/\S)',
+        pattern=r'Preempted by (?:pod \S+|\S+/\S+) on node \S',
         example=(
             'Normal  Preempted  9s  default-scheduler  Preempted by pod '
             '56e257bf-2145-4451-a43f-7d83c0566e57 on node gpu-pool-7'
@@ -724,7 +760,9 @@ PATTERNS = (
         cause='preempted',
         order=Order.ENDED,
         pattern=(
-            r'(?i:\b(?:job|instance) .{0,40}(?:was|has been|is being) preempted\b)'
+            r'(?i:(?:^|[:\]] |")(?:(?:the|this|your) )?(?:job|instance)'
+            r'(?: [\'"]?[\w.-]{1,40}[\'"]?)? '
+            r'(?:was|has been|is being) preempted(?:[.!:]|$| by | at ))'
         ),
         example='Instance was preempted.',
         healthy='  preemptible: true',
@@ -735,8 +773,9 @@ PATTERNS = (
         cause='preempted',
         order=Order.ENDED,
         pattern=(
-            '(?i:spot instance (?:interruption notice|will be '
-            '(?:interrupted|terminated)))'
+            r'(?i:(?:^|[:\]] )(?:received )?(?:an? |the )?(?:EC2 )?spot instance '
+            r'(?:interruption notice(?:[:.,;]| received| for |$)|'
+            r'will be (?:interrupted|terminated)(?:[:.]| at\b|$)))'
         ),
         example='Spot instance will be terminated at: 2024-01-01T00:00:00Z',
         healthy='  provisioningModel: SPOT',
@@ -760,7 +799,7 @@ PATTERNS = (
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
-        pattern=r'(?:^|[\s:\]])KeyboardInterrupt\b(?!.*[Pp]ress)',
+        pattern=r'(?:^|[\s:\]])KeyboardInterrupt(?::|$)',
         example='KeyboardInterrupt',
         healthy='Press Ctrl-C to quit',
         writer='Python',
@@ -770,7 +809,7 @@ PATTERNS = (
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
-        pattern=r'SignalException: .*got signal: (?:1|2|15)\b',
+        pattern=r'SignalException: .{0,300}got signal: (?:1|2|15)\b',
         example=(
             'torch.distributed.elastic.multiprocessing.api.SignalException: Process '
             '4000 got signal: 2'
@@ -811,7 +850,7 @@ PATTERNS = (
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
-        pattern=r'Received (?:1|2|15|Signals\.SIG\w+) death signal',
+        pattern=r'Received (?:1|2|15|Signals\.SIG\w+) death signal, shutting down',
         example=(
             'WARNING:torch.distributed.elastic.agent.server.api:Received 2 death '
             'signal, shutting down workers'
@@ -832,7 +871,7 @@ PATTERNS = (
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
-        pattern=r'\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ \*\*\*',
+        pattern=r'\*\*\* (?:JOB|STEP) \S+ (?:ON \S+ )?CANCELLED AT \S+ \*\*\*',
         example=(
             'slurmstepd: error: *** JOB 55595933 ON gpu7 CANCELLED AT '
             '2025-01-10T15:27:25 ***'
@@ -844,7 +883,7 @@ PATTERNS = (
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
-        pattern=r'CANCELLED AT \S+ DUE to SIGNAL',
+        pattern=r'\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ DUE to SIGNAL',
         example=(
             '[2026-09-21T10:00:00.123] error: *** JOB 7 ON node1 CANCELLED AT '
             '2026-09-21T10:00:00 DUE to SIGNAL Terminated ***'
@@ -856,7 +895,7 @@ PATTERNS = (
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
-        pattern=r'exited on signal 2 \(',
+        pattern=r'process rank \d+ with PID \S+ on node \S+ exited on signal 2 \(',
         example=(
             'mpirun noticed that process rank 0 with PID 5997 on node juan exited on '
             'signal 2 (Interrupt).'
@@ -868,7 +907,7 @@ PATTERNS = (
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
-        pattern='closing signal SIG(?:INT|HUP)',
+        pattern=r'Sending process \d+ closing signal SIG(?:INT|HUP)',
         example=(
             'WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 33 '
             'closing signal SIGINT'
@@ -879,7 +918,7 @@ PATTERNS = (
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
-        pattern='Detected KeyboardInterrupt',
+        pattern=r'(?:^|[:\]] )Detected KeyboardInterrupt, ',
         example='Detected KeyboardInterrupt, attempting graceful shutdown ...',
         healthy='`Trainer.fit` stopped: `max_epochs=2` reached.',
         writer='Lightning, src/lightning/pytorch/trainer/call.py',
@@ -888,7 +927,10 @@ PATTERNS = (
     Pattern(
         cause='interrupted',
         order=Order.ENDED,
-        pattern='DataLoader worker .*killed by signal: (?:Interrupt|Hangup)',
+        pattern=(
+            r'DataLoader worker \(pid(?:\(s\))? [\d, ]{1,400}\) is killed by signal: '
+            '(?:Interrupt|Hangup)'
+        ),
         example=(
             'RuntimeError: DataLoader worker (pid 3) is killed by signal: Interrupt.'
         ),
@@ -906,7 +948,7 @@ PATTERNS = (
     Pattern(
         cause='interrupted',
         order=Order.AFTER,
-        pattern='Received SIGTERM(?:$|:)',
+        pattern='Received SIGTERM(?:$|: 15)',
         example='[rank: 0] Received SIGTERM: 15',
         healthy='[rank: 0] Bypassing SIGTERM: 15',
         writer='Lightning, .../trainer/connectors/signal_connector.py',
@@ -925,7 +967,11 @@ PATTERNS = (
     Pattern(
         cause='interrupted',
         order=Order.AFTER,
-        pattern='(?:terminated by|exited on) signal (?:SIGTERM|15)',
+        pattern=(
+            r'(?:^fish: Job .{1,400} terminated by'
+            r'|process rank \d+ with PID \S+ on node \S+ exited on) signal '
+            r'(?:SIGTERM|15)\b'
+        ),
         example=(
             "fish: Job 1, 'python tools/train.py' terminated by signal SIGTERM (Polite "
             'quit request)'
@@ -937,7 +983,7 @@ PATTERNS = (
     Pattern(
         cause='interrupted',
         order=Order.AFTER,
-        pattern=r'(?i:exit(?:ed)?.{0,8} code:? 143\b)',
+        pattern=f'(?:{_ENDED_WITH}|{_EXIT_CODE})143{_NO_MORE}',
         example='trainer-1 exited with code 143',
         healthy='trainer-1 exited with code 0',
         writer='Docker Compose, pkg/compose/printer.go',
@@ -946,7 +992,7 @@ PATTERNS = (
     Pattern(
         cause='shm_full',
         order=Order.RESOURCE,
-        pattern='(?:SHM).*No space left',
+        pattern=(r'(?:SHM).{0,300}[:\]] No space left on device(?:$|[^ \w]| \()'),
         example=(
             'RuntimeError: unable to allocate shared memory(shm) for file '
             '</torch_8125_1632_77>: No space left on device (28)'
@@ -959,7 +1005,7 @@ PATTERNS = (
     Pattern(
         cause='shm_full',
         order=Order.RESOURCE,
-        pattern=r'(?:SHM).*\(28\)',
+        pattern=r'(?:SHM).{0,300}\(28\)',
         example=(
             'RuntimeError: unable to resize file </torch_8125_1632_77> to the right '
             'size: No space left on device (28)'
@@ -972,7 +1018,7 @@ PATTERNS = (
     Pattern(
         cause='shm_full',
         order=Order.RESOURCE,
-        pattern='No space left.*(?:SHM)',
+        pattern=r'[:\]] No space left on device: .{0,300}(?:SHM)',
         example=(
             "OSError: [Errno 28] No space left on device: '/dev/shm/coco_cache.npy'"
         ),
@@ -987,7 +1033,7 @@ PATTERNS = (
     Pattern(
         cause='open_files',
         order=Order.RESOURCE,
-        pattern=r'received \d+ items of ancdata',
+        pattern=r'Error: received \d+ items of ancdata',
         example='RuntimeError: received 0 items of ancdata',
         healthy=_OPEN_FILES_LIMIT,
         writer='Python, Lib/multiprocessing/reduction.py',
@@ -997,7 +1043,7 @@ PATTERNS = (
     Pattern(
         cause='open_files',
         order=Order.RESOURCE,
-        pattern=r'Too many open files(?:$|[^ ]| \()',
+        pattern=r'[:\]] {1,2}Too many open files(?:$|[^ ]| \()',
         example=(
             'RuntimeError: unable to open shared memory object '
             '</torch_30997_2076642173> in read-write mode: Too many open files (24)'
@@ -1010,7 +1056,7 @@ PATTERNS = (
     Pattern(
         cause='open_files',
         order=Order.RESOURCE,
-        pattern=r'\[Errno 24\]',
+        pattern=r'Error: \[Errno 24\]',
         example=(
             'OSError: [Errno 24] Too many open files: '
             "'/data/coco/train2017/000000000009.jpg'"
@@ -1023,7 +1069,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.RESOURCE,
-        pattern='unable to mmap .*Cannot allocate memory',
+        pattern=r'unable to mmap \d+ bytes .{0,300}Cannot allocate memory',
         example=(
             'RuntimeError: unable to mmap 4096 bytes from file </torch_8125_1632_77>: '
             'Cannot allocate memory (12)'
@@ -1035,7 +1081,7 @@ PATTERNS = (
     Pattern(
         cause='shm_full',
         order=Order.RESOURCE,
-        pattern=r'(?i:unable to allocate shared memory ?\(shm\))',
+        pattern=r'(?i:unable to allocate shared memory ?\(shm\) for file)',
         example=(
             'RuntimeError: unable to allocate shared memory(shm) for file '
             '</torch_1140157_3143461634_13983>: Success (0)'
@@ -1047,7 +1093,10 @@ PATTERNS = (
     Pattern(
         cause='shm_full',
         order=Order.RESOURCE,
-        pattern='unable to (?:write to|resize) file </?torch_',
+        pattern=(
+            r'unable to (?:write to|resize) file </?torch_[\w-]{1,60}>'
+            r'(?:$|: [A-Z]| to the right size)'
+        ),
         example='RuntimeError: unable to write to file </torch_18692_1954506624>',
         healthy=_SHMEM_NOTE,
         writer='PyTorch, aten/src/ATen/MapAllocator.cpp',
@@ -1056,7 +1105,7 @@ PATTERNS = (
     Pattern(
         cause='shm_full',
         order=Order.RESOURCE,
-        pattern='Error while creating shared memory segment',
+        pattern=r'Error while creating shared memory segment \S+ \(size \d',
         example=(
             'node08:27106:27302 [0] include/shm.h:48 NCCL WARN Error while creating '
             'shared memory segment nccl-shm-recv-b7948f (size 4460544)'
@@ -1072,7 +1121,10 @@ PATTERNS = (
     Pattern(
         cause='shm_full',
         order=Order.WORKER,
-        pattern='killed by signal: Bus error',
+        pattern=(
+            r'DataLoader worker \(pid(?:\(s\))? [\d, ]{1,400}\) is killed by signal: '
+            'Bus error'
+        ),
         example=(
             'RuntimeError: DataLoader worker (pid 77) is killed by signal: Bus error. '
             "It is possible that dataloader's workers are out of shared memory. Please "
@@ -1084,7 +1136,7 @@ PATTERNS = (
     Pattern(
         cause='shm_full',
         order=Order.WORKER,
-        pattern='Unexpected bus error encountered in worker',
+        pattern=r'Unexpected bus error encountered in worker\.',
         example=(
             'ERROR: Unexpected bus error encountered in worker. This might be caused '
             'by insufficient shared memory (shm).'
@@ -1096,7 +1148,8 @@ PATTERNS = (
         cause='open_files',
         order=Order.HINTED,
         pattern=(
-            r'unable to open shared memory object .{0,200}read-write mode(?!.*\d\))'
+            r'unable to open shared memory object .{0,200}read-write mode'
+            r'(?!.{0,300}\d\))'
         ),
         example=(
             'RuntimeError: unable to open shared memory object '
@@ -1149,7 +1202,7 @@ PATTERNS = (
     Pattern(
         cause='oom_gpu',
         order=Order.RESOURCE,
-        pattern='CUDA_ERROR_OUT_OF_MEMORY',
+        pattern=r'(?:[:\]] |results in )CUDA_ERROR_OUT_OF_MEMORY',
         example=(
             'failed to allocate 2.20G (2362232064 bytes) from device: '
             'CUDA_ERROR_OUT_OF_MEMORY: out of memory'
@@ -1163,7 +1216,7 @@ PATTERNS = (
     Pattern(
         cause='oom_gpu',
         order=Order.RESOURCE,
-        pattern="Cuda failure.*'out of memory'",
+        pattern=r"Cuda failure(?: \d+)? 'out of memory'",
         example="NCCL WARN Cuda failure 2 'out of memory'",
         healthy='NCCL version 2.18.5+cuda12.1',
         writer='NCCL, src/include/checks.h',
@@ -1247,7 +1300,7 @@ PATTERNS = (
     Pattern(
         cause='disk_full',
         order=Order.RESOURCE,
-        pattern='Disk quota exceeded(?:$|[^ ])',
+        pattern=r'[:\]] Disk quota exceeded(?:$|[^ ]| \()',
         example="cp: error writing 'epoch_3.pth': Disk quota exceeded",
         healthy='Disk quotas for user bob (uid 1000): none',
         writer='any program, by the strerror of glibc',
@@ -1256,7 +1309,7 @@ PATTERNS = (
     Pattern(
         cause='disk_full',
         order=Order.RESOURCE,
-        pattern=r'\[Errno 122\]',
+        pattern=r'Error: \[Errno 122\]',
         example='OSError: [Errno 122] Disk quota exceeded',
         healthy='Disk quotas for user bob (uid 1000): none',
         writer='Python, OSError',
@@ -1265,7 +1318,7 @@ PATTERNS = (
     Pattern(
         cause='disk_full',
         order=Order.RESOURCE,
-        pattern='database or disk is full',
+        pattern=r'(?:^|: )database or disk is full(?:$|\.)',
         example='sqlite3.OperationalError: database or disk is full',
         healthy=NoNeighbour.RAISED,
         writer='SQLite, src/main.c',
@@ -1274,7 +1327,7 @@ PATTERNS = (
     Pattern(
         cause='disk_full',
         order=Order.RESOURCE,
-        pattern=r'(?i:(?:: |\[Errno 28\] )no space left on device)',
+        pattern=(r'(?i:(?:: |\[Errno 28\] )no space left on device(?:$|[^ \w]| \())'),
         example='OSError: [Errno 28] No space left on device',
         healthy='/dev/sda1       1.8T  1.7T   20G  99% /scratch',
         writer='Python, OSError',
@@ -1295,7 +1348,7 @@ PATTERNS = (
     Pattern(
         cause='disk_full',
         order=Order.HINTED,
-        pattern=r'inline_container\.cc.*unexpected pos',
+        pattern=r'inline_container\.cc.{0,300}unexpected pos',
         example=(
             'RuntimeError: [enforce fail at inline_container.cc:337] . unexpected pos '
             '190007680 vs 190007572'
@@ -1343,7 +1396,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.RESOURCE,
-        pattern='OSError: .*Cannot allocate memory',
+        pattern='OSError: .{0,300}Cannot allocate memory',
         example=(
             'OSError: /env/lib/libcudart.so.11.0: failed to map segment from shared '
             'object: Cannot allocate memory'
@@ -1386,7 +1439,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.RESOURCE,
-        pattern='WinError 1455',
+        pattern=r'\[WinError 1455\]',
         example=(
             'OSError: [WinError 1455] The paging file is too small for this operation '
             r'to complete. Error loading "C:\env\Lib\site-packages\torch\lib\c10.dll"'
@@ -1410,7 +1463,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.RESOURCE,
-        pattern='paging file is too small',
+        pattern='[Tt]he paging file is too small for this operation',
         example=(
             'ImportError: DLL load failed while importing _C: The paging file is too '
             'small for this operation to complete.'
@@ -1422,7 +1475,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.RESOURCE,
-        pattern='fork: Cannot allocate',
+        pattern='(?:^|: )fork: Cannot allocate memory',
         example='bash: fork: Cannot allocate memory',
         healthy=NoNeighbour.SILENT,
         writer='bash, jobs.c',
@@ -1431,7 +1484,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.RESOURCE,
-        pattern='std::bad_alloc',
+        pattern="(?:'|: {1,2})std::bad_alloc",
         example="terminate called after throwing an instance of 'std::bad_alloc'",
         healthy=NoNeighbour.SILENT,
         writer='GCC, libstdc++-v3/libsupc++/vterminate.cc',
@@ -1467,7 +1520,7 @@ PATTERNS = (
     Pattern(
         cause='port_in_use',
         order=Order.RESOURCE,
-        pattern='(?i:address already in use)',
+        pattern=r'(?i:[-:\]] address already in use)(?:$|[^ \w])',
         example=(
             'RuntimeError: The server socket has failed to listen on any local network '
             'address. The server socket has failed to bind to [::]:29500 (errno: 98 - '
@@ -1495,7 +1548,7 @@ PATTERNS = (
     Pattern(
         cause='resume_refused',
         order=Order.RESOURCE,
-        pattern='WeightsUnpickler error',
+        pattern='WeightsUnpickler error: ',
         example=(
             '\tWeightsUnpickler error: Unsupported global: GLOBAL '
             'mmengine.logging.history_buffer.HistoryBuffer was not an allowed global '
@@ -1509,8 +1562,8 @@ PATTERNS = (
         cause='nan_loss',
         order=Order.RESOURCE,
         pattern=(
-            '(?i:loss bec[ao]me infinite or nan'
-            '|FloatingPointError: .*(?:nan|infin|loss scale))'
+            '(?i:loss bec[ao]me infinite or nan(?:!| at )'
+            '|FloatingPointError: .{0,300}(?:nan|infin|loss scale))'
         ),
         example='2024/05/01 10:00:00 - mmengine - INFO - loss become infinite or NaN!',
         healthy=_APEX_OVERFLOW,
@@ -1520,7 +1573,10 @@ PATTERNS = (
     Pattern(
         cause='nan_loss',
         order=Order.RESOURCE,
-        pattern=r'(?i:\bloss is (?:nan|inf),? ?(?:stopping|exit|abort|terminat))',
+        pattern=(
+            r'(?i:\bloss is (?:nan|inf),? ?(?:stopping|exit\w*|abort\w*|terminat\w*)'
+            r'(?: (?:the )?(?:training|run)\b|[.!]{0,3}$))'
+        ),
         example='Loss is nan, stopping training',
         healthy=_APEX_OVERFLOW,
         writer='DETR, engine.py, and torchvision, references/detection/engine.py',
@@ -1839,7 +1895,10 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.WORKER,
-        pattern='DataLoader worker .*killed by signal: Killed',
+        pattern=(
+            r'DataLoader worker \(pid(?:\(s\))? [\d, ]{1,400}\) is killed by signal: '
+            'Killed'
+        ),
         example=(
             'RuntimeError: DataLoader worker (pid 4123) is killed by signal: Killed.'
         ),
@@ -1851,7 +1910,7 @@ PATTERNS = (
         cause='worker_killed',
         order=Order.WORKER,
         pattern=(
-            'DataLoader worker .*killed by signal: '
+            r'DataLoader worker \(pid(?:\(s\))? [\d, ]{1,400}\) is killed by signal: '
             '(?:Segm|Abort|Illegal|Floating|Trace)'
         ),
         example=(
@@ -1867,7 +1926,7 @@ PATTERNS = (
         order=Order.WORKER,
         pattern=(
             'Unexpected (?:segmentation fault|floating.point exception) encountered '
-            'in worker'
+            r'in worker\.'
         ),
         example='ERROR: Unexpected segmentation fault encountered in worker.',
         healthy=_MANY_WORKERS,
@@ -1877,7 +1936,10 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.LOST,
-        pattern='DataLoader worker .*killed by signal: Terminated',
+        pattern=(
+            r'DataLoader worker \(pid(?:\(s\))? [\d, ]{1,400}\) is killed by signal: '
+            'Terminated'
+        ),
         example=(
             'RuntimeError: DataLoader worker (pid 88) is killed by signal: Terminated.'
         ),
@@ -1888,7 +1950,10 @@ PATTERNS = (
     Pattern(
         cause='worker_killed',
         order=Order.LOST,
-        pattern='DataLoader worker .*(?:killed by signal:|exited unexpectedly)',
+        pattern=(
+            r'DataLoader worker \(pid(?:\(s\))? [\d, ]{1,400}\) '
+            '(?:is killed by signal: |exited unexpectedly)'
+        ),
         example='RuntimeError: DataLoader worker (pid(s) 4743) exited unexpectedly',
         healthy=_MANY_WORKERS,
         writer='PyTorch, torch/utils/data/dataloader.py',
@@ -1906,7 +1971,7 @@ PATTERNS = (
     Pattern(
         cause='sample_raised',
         order=Order.WRAPPED,
-        pattern=r'Caught (?!KeyboardInterrupt)\w+ in DataLoader worker process',
+        pattern=r'Caught (?!KeyboardInterrupt)\w+ in DataLoader worker process \d',
         example=(
             'FileNotFoundError: Caught FileNotFoundError in DataLoader worker process '
             '2.'
@@ -1918,7 +1983,7 @@ PATTERNS = (
     Pattern(
         cause='worker_killed',
         order=Order.AFTER,
-        pattern=r'^(?:Connection(?:Reset|Refused)|EOF|BrokenPipe)Error\b',
+        pattern=r'^(?:Connection(?:Reset|Refused)|EOF|BrokenPipe)Error(?::|$)',
         example=(
             '  File "/env/torch/utils/data/_utils/pin_memory.py", line 49, in '
             '_pin_memory_loop\n'
@@ -1931,7 +1996,7 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.WRAPPED,
-        pattern=r'^[\w.]*Error\b',
+        pattern=r'^[\w.]*Error(?::|$)',
         example=(
             '  File "C:\\env\\lib\\multiprocessing\\spawn.py", line 134, in '
             '_check_not_importing_main\n'
@@ -1945,7 +2010,7 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.WRAPPED,
-        pattern=r'^[\w.]*Exception\b',
+        pattern=r'^[\w.]*Exception(?::|$)',
         example=(
             '  File "C:\\env\\lib\\multiprocessing\\spawn.py", line 125, in _main\n'
             'Exception: no images in D:\\data\\coco'
@@ -2014,9 +2079,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
-        pattern=(
-            r'(?i:exit(?:ed)?(?: with)?[ _]?(?:status|code)?[ :=]+137(?:$|[^ \w]| \())'
-        ),
+        pattern=(f'(?:{_ENDED_WITH}|{_EXIT_CODE})137{_NO_MORE}'),
         example='trainer-1 exited with code 137',
         healthy='trainer-1 exited with code 0',
         writer='Docker Compose, pkg/compose/printer.go',
@@ -2026,7 +2089,10 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
-        pattern=r'terminated by signal (?:SIGKILL|9)\b',
+        pattern=(
+            r'(?:^fish: Job .{1,400} |Command |[Pp]rocess \d+ )terminated by signal '
+            r'(?:SIGKILL|9)\b'
+        ),
         example=(
             "fish: Job 1, 'python train.py' terminated by signal SIGKILL (Forced quit)"
         ),
@@ -2038,7 +2104,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
-        pattern='code=killed, status=9',
+        pattern='code=killed, status=9/KILL',
         example='train.service: Main process exited, code=killed, status=9/KILL',
         healthy='train.service: Deactivated successfully.',
         writer='systemd, src/core/unit.c',
@@ -2047,7 +2113,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
-        pattern=r'\(exitcode: -9\)',
+        pattern=r'failed \(exitcode: -9\) (?:local_rank: \d+ )?\(pid: \d',
         example=(
             'ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) '
             'local_rank: 3 (pid: 812917) of binary: /env/bin/python'
@@ -2059,7 +2125,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
-        pattern='exited on signal 9',
+        pattern=r'process rank \d+ with PID \S+ on node \S+ exited on signal 9 \(',
         example=(
             'mpirun noticed that process rank 3 with PID 11920 on node gpu7 exited on '
             'signal 9 (Killed).'
@@ -2072,7 +2138,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
-        pattern='KILLED BY SIGNAL: 9',
+        pattern=r'KILLED BY SIGNAL: 9 \(',
         example='=   KILLED BY SIGNAL: 9 (Killed)',
         healthy=_INTEL_MPI_STARTS,
         writer='Intel MPI, mpiexec.hydra',
@@ -2093,7 +2159,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.KILLED,
-        pattern='exits with return code = -9',
+        pattern=r'\] exits with return code = -9\b',
         example=(
             '[2023-09-10 11:45:59,870] [ERROR] [launch.py:434:sigkill_handler] '
             "['/usr/bin/python3', '-u', 'main.py'] exits with return code = -9"
@@ -2118,7 +2184,7 @@ PATTERNS = (
     Pattern(
         cause='oom_host',
         order=Order.KILLED_TOO,
-        pattern=r'srun: error: .*\btasks? [\d,-]+: Killed',
+        pattern=r'srun: error: \S+: tasks? [\d,-]+: Killed',
         example='srun: error: gpu1: task 0: Killed',
         healthy='srun: gpu1: task 0: Completed',
         writer='Slurm, src/srun/launch.c',
@@ -2153,7 +2219,7 @@ PATTERNS = (
     Pattern(
         cause='rank_waits',
         order=Order.PEERS,
-        pattern='Watchdog caught collective operation timeout',
+        pattern=r'(?:^|[:\]] )Watchdog caught collective operation timeout(?:$|: Work)',
         example=(
             '[E ProcessGroupNCCL.cpp:458] [Rank 0] Watchdog caught collective '
             'operation timeout: WorkNCCL(SeqNum=96120, OpType=ALLREDUCE, '
@@ -2192,7 +2258,7 @@ PATTERNS = (
     Pattern(
         cause='rank_waits',
         order=Order.PEERS,
-        pattern='failed to pass monitoredBarrier',
+        pattern=r'Ranks? [\d, ]+ failed to pass monitoredBarrier in \d',
         example=(
             'RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in '
             '1800000 ms'
@@ -2294,7 +2360,8 @@ PATTERNS = (
         cause='rank_lost',
         order=Order.PEER_GONE,
         pattern=(
-            r'(?i:(?:gloo|pair\.cc|NCCL|c10d|TCPStore).*closed by (?:remote )?peer)'
+            r'(?i:(?:gloo|pair\.cc|NCCL|c10d|TCPStore).{0,300}'
+            'closed by (?:remote )?peer)'
         ),
         example=(
             'RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] '
@@ -2307,7 +2374,7 @@ PATTERNS = (
     Pattern(
         cause='rank_lost',
         order=Order.PEER_GONE,
-        pattern=r'(?i:(?:gloo|pair\.cc|NCCL|c10d|TCPStore).*reset by peer)',
+        pattern=r'(?i:(?:gloo|pair\.cc|NCCL|c10d|TCPStore).{0,300}reset by peer)',
         example=(
             'RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:525] Read '
             'error [127.0.0.1]:3324: Connection reset by peer'
@@ -2319,7 +2386,7 @@ PATTERNS = (
     Pattern(
         cause='rank_lost',
         order=Order.PEER_GONE,
-        pattern='watchdog got stuck',
+        pattern=r'watchdog got stuck for \d',
         example=(
             "[Rank 7] ProcessGroupNCCL's watchdog got stuck for 480 seconds without "
             'making progress in monitoring enqueued collectives.'
@@ -2330,7 +2397,7 @@ PATTERNS = (
     Pattern(
         cause='rank_lost',
         order=Order.PEER_GONE,
-        pattern='[Hh]eartbeat monitor timed out',
+        pattern=r'[Hh]eartbeat monitor timed out[!.]',
         example=(
             '[Rank 7] Heartbeat monitor timed out! Process will be terminated after '
             'dumping debug info.'
@@ -2341,7 +2408,7 @@ PATTERNS = (
     Pattern(
         cause='rank_lost',
         order=Order.PEER_GONE,
-        pattern='recvValue failed',
+        pattern='recvValue failed on ',
         example=(
             '[rank7]:[W1120 01:13:20.886560089 TCPStore.cpp:125] [c10d] recvValue '
             'failed on SocketImpl(fd=81, addr=[localhost]:49590, '
@@ -2353,7 +2420,7 @@ PATTERNS = (
     Pattern(
         cause='rank_lost',
         order=Order.PEER_GONE,
-        pattern='sendBytes failed',
+        pattern='sendBytes failed on ',
         example=(
             '[rank7]:[W1120 01:13:20.886560089 TCPStore.cpp:106] [c10d] sendBytes '
             'failed on SocketImpl(fd=81, addr=[localhost]:49590, '
@@ -2365,7 +2432,7 @@ PATTERNS = (
     Pattern(
         cause='rank_lost',
         order=Order.PEER_GONE,
-        pattern='NCCL communicator was aborted',
+        pattern='NCCL communicator was aborted on rank ',
         example='RuntimeError: NCCL communicator was aborted on rank 1.',
         healthy=(
             'gpu7:27106:27302 [0] NCCL INFO comm 0x5579c3a6e2f0 rank 0 nranks 2 '
@@ -2376,7 +2443,7 @@ PATTERNS = (
     Pattern(
         cause='rank_lost',
         order=Order.PEER_GONE,
-        pattern='srun: error: Node failure on',
+        pattern=r'srun: error: Node failure on \S',
         example='srun: error: Node failure on gpu17',
         healthy=_SRUN_ALLOCATED,
         writer='Slurm, src/srun/allocate.c',
@@ -2385,7 +2452,7 @@ PATTERNS = (
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
-        pattern=r'exitcode: -(?:11|[4678])\b',
+        pattern=r'failed \(exitcode: -(?:11|[4678])\) (?:local_rank: \d+ )?\(pid: \d',
         example=(
             'ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -11)'
             ' local_rank: 5 (pid: 2630) of binary: /env/bin/python'
@@ -2396,7 +2463,7 @@ PATTERNS = (
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
-        pattern=r'return code = -(?:11|[4678])\b',
+        pattern=r'\] exits with return code = -(?:11|[4678])\b',
         example=(
             '[2023-09-10 11:45:59,870] [ERROR] [launch.py:434:sigkill_handler] '
             "['/usr/bin/python3', '-u', 'main.py'] exits with return code = -6"
@@ -2408,7 +2475,10 @@ PATTERNS = (
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
-        pattern=r'exited on signal (?:11|[4678])\b',
+        pattern=(
+            r'process rank \d+ with PID \S+ on node \S+ exited on signal '
+            r'(?:11|[4678])\b'
+        ),
         example=(
             'mpirun noticed that process rank 3 with PID 11920 on node gpu7 exited on '
             'signal 11 (Segmentation fault).'
@@ -2450,7 +2520,7 @@ PATTERNS = (
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
-        pattern=r'\btasks? [\d,-]+: Segmentation fault',
+        pattern=r'srun: error: \S+: tasks? [\d,-]+: Segmentation fault',
         example='srun: error: gpu1: task 2: Segmentation fault (core dumped)',
         healthy='srun: gpu1: task 0: Completed',
         writer='Slurm, src/srun/launch.c',
@@ -2458,7 +2528,7 @@ PATTERNS = (
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
-        pattern=r'\btasks? [\d,-]+: Aborted',
+        pattern=r'srun: error: \S+: tasks? [\d,-]+: Aborted',
         example='srun: error: gpu1: task 2: Aborted (core dumped)',
         healthy='srun: gpu1: task 0: Completed',
         writer='Slurm, src/srun/launch.c',
@@ -2466,7 +2536,7 @@ PATTERNS = (
     Pattern(
         cause='rank_lost',
         order=Order.CRASHED,
-        pattern=r'\btasks? [\d,-]+: Bus error',
+        pattern=r'srun: error: \S+: tasks? [\d,-]+: Bus error',
         example='srun: error: gpu1: task 2: Bus error (core dumped)',
         healthy='srun: gpu1: task 0: Completed',
         writer='Slurm, src/srun/launch.c',
@@ -2474,7 +2544,10 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.CRASHED,
-        pattern=r'^(?:Fatal Python error: )?Segmentation fault(?:$|[^ ]| \()',
+        pattern=(
+            r'^(?:Fatal Python error: )?Segmentation fault(?:: 11)?\.?'
+            r'(?:$| +\([^()]{0,40}\)$)'
+        ),
         example='Fatal Python error: Segmentation fault',
         healthy='Timeout (0:00:30)!',
         writer='Python, Modules/faulthandler.c',
@@ -2482,7 +2555,7 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.CRASHED,
-        pattern='^Fatal Python error: Aborted',
+        pattern='^Fatal Python error: Aborted$',
         example='Fatal Python error: Aborted',
         healthy='Timeout (0:00:30)!',
         writer='Python, Modules/faulthandler.c',
@@ -2490,7 +2563,7 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.CRASHED,
-        pattern=r'^Aborted\b',
+        pattern=r'^Aborted(?:: 6)?!?(?:$| +\([^()]{0,40}\)$)',
         example='Aborted (core dumped)',
         healthy=_BASH_DONE,
         writer='bash, jobs.c',
@@ -2498,7 +2571,7 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.CRASHED,
-        pattern=r'^Bus error\b',
+        pattern=r'^Bus error(?:: 10)?(?:$| +\([^()]{0,40}\)$)',
         example='Bus error (core dumped)',
         healthy=_BASH_DONE,
         writer='bash, jobs.c',
@@ -2506,7 +2579,7 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.CRASHED,
-        pattern='Memory access fault by GPU',
+        pattern='Memory access fault by GPU node-',
         example=(
             'Memory access fault by GPU node-1 (Agent handle: 0x55d5f1e9a2b0) on '
             'address 0x7f4f2be00000. Reason: Page not present or supervisor privilege.'
@@ -2541,7 +2614,7 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
-        pattern='ChildFailedError',
+        pattern='ChildFailedError:',
         example='torch.distributed.elastic.multiprocessing.errors.ChildFailedError:',
         healthy=_TORCHRUN_ENDED,
         writer='PyTorch, torch/distributed/elastic/multiprocessing/errors/__init__.py',
@@ -2549,7 +2622,7 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
-        pattern='ProcessRaisedException',
+        pattern='ProcessRaisedException:',
         example='torch.multiprocessing.spawn.ProcessRaisedException:',
         healthy=NoNeighbour.RAISED,
         writer='PyTorch, torch/multiprocessing/spawn.py',
@@ -2557,7 +2630,7 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
-        pattern='CalledProcessError',
+        pattern='CalledProcessError: Command ',
         example=(
             "subprocess.CalledProcessError: Command '['python', 'train.py']' returned "
             'non-zero exit status 1.'
@@ -2568,7 +2641,7 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
-        pattern=r'\(exitcode: -?[1-9]\d*\)',
+        pattern=r'failed \(exitcode: -?[1-9]\d*\) (?:local_rank: \d+ )?\(pid: \d',
         example=(
             'ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) '
             'local_rank: 2 (pid: 2630) of binary: /env/bin/python'
@@ -2579,7 +2652,7 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
-        pattern='Exited with exit code [1-9]',
+        pattern=r'(?:^|: )Exited with exit code [1-9]\d*\.?$',
         example='srun: error: gpu1: task 2: Exited with exit code 1',
         healthy='srun: gpu1: task 0: Completed',
         writer='Slurm, src/srun/launch.c',
@@ -2588,7 +2661,7 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
-        pattern='exited with non-zero status',
+        pattern='exited with non-zero status [1-9]',
         example='Command exited with non-zero status 1',
         healthy='\tExit status: 0',
         writer='GNU time, src/time.c',
@@ -2596,7 +2669,7 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
-        pattern='BAD TERMINATION',
+        pattern='BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES',
         example='=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES',
         healthy=_INTEL_MPI_STARTS,
         writer='MPICH and Intel MPI, src/pm/hydra/mpiexec/pmiserv_cb.c',
@@ -2605,7 +2678,7 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
-        pattern=r'exit(?:ed)? (?:code|status):? -?[1-9]\d*(?:$|[^ \w]| \()',
+        pattern=rf'(?:{_ENDED_WITH}|{_EXIT_CODE})-?[1-9]\d*{_NO_MORE}',
         example='ERROR: Job failed: command terminated with exit code 1',
         healthy='Job succeeded',
         writer='GitLab Runner',
@@ -2621,7 +2694,7 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
-        pattern='exits with return code = -?[1-9]',
+        pattern=r'\] exits with return code = -?[1-9]',
         example=(
             '[2023-09-10 11:45:59,870] [ERROR] [launch.py:434:sigkill_handler] '
             "['/usr/bin/python3', '-u', 'main.py'] exits with return code = 1"
@@ -2633,7 +2706,7 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.WRAPPER,
-        pattern=r'User defined signal [12]\b',
+        pattern=r'(?:^|\d )User defined signal [12]\b',
         example='slurm_script: line 9:   222 User defined signal 1   srun python a.py',
         healthy=_BASH_DONE,
         writer='bash, jobs.c',

@@ -55,6 +55,13 @@ _HEAD = 10
 """Ordinary lines after which what stood at the head of a log ended nothing."""
 _OUTSIDE = Order.STATED, Order.ENDED
 """What kernel, scheduler or terminal say of a run."""
+_CONSEQUENCES = {
+    *(Order.LOST, Order.KILLED, Order.KILLED_TOO, Order.AFTER),
+    *(Order.PEERS, Order.PEER_GONE, Order.CRASHED, Order.WRAPPER),
+}
+"""What is left of a program, its workers and its ranks when it was ended."""
+_OF_OTHERS = Order.PEERS, Order.PEER_GONE, Order.CRASHED, Order.WRAPPER
+"""What ranks and launchers say of other processes."""
 _OF_MEMORY = 'oom_host', 'oom_cgroup'
 _WITHOUT_MEMORY = {
     'worker': 'worker_killed',
@@ -65,6 +72,14 @@ _WITHOUT_MEMORY = {
 _CARD_LOST = re.compile(r'GPU is lost|fallen off the bus', re.I)
 _PYTHON_ERROR = re.compile(r'(?:\w+\.)*\w*Error\b')
 """How an exception of this training begins, unlike what other programs say."""
+_BROKEN = re.compile(
+    r'(?:\w+\.)*(?:Connection\w*Error|BrokenPipeError|EOFError|KeyboardInterrupt'
+    r'|SystemExit|SignalException)\b'
+)
+"""Exceptions that a program raises because another one, or it, was ended."""
+_OF_A_CARD = re.compile(r'CUDA|NCCL|cuDNN|cuBLAS|NVML|GPU|HIP', re.I)
+_NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
+"""How mpirun names a rank."""
 _TIMED_OUT = 'worker_stuck', 'rank_waits'
 """Time-outs: a quota that another program met does not explain them."""
 
@@ -154,6 +169,11 @@ def judge_attempt(logs: Found) -> Why:
     why, names = judge_end(logs), [source for source, _ in logs]
     if why.cause is not None or any(log.progress for _, log in logs):
         return why
+    if not names:
+        said = "It left no evidence, and MMEngine's log is empty or cannot be read"
+        said = f'{said}: it ended before its first iteration, or is still starting.'
+        do = 'Look whether it is still running, or add the console: --log FILE.'
+        return Why('unknown', 'unknown', 'unknown', said, do=(do,))
     read = ' and '.join(
         ('what the console showed' if n == 'console' else "MMEngine's log")
         for n in names
@@ -274,11 +294,15 @@ def _went_on(event: Event, later: Event) -> bool:
     """True if a later failure shows that this event did not end the run.
 
     Banners of a site and a shell's complaints stand at the head of a log. A process
-    that was ended from outside raises nothing of its own afterwards.
+    that was ended from outside raises nothing of its own afterwards, and a program
+    whose parent said that it was killed says nothing at all.
     """
     is_outside = event.sign.order in _OUTSIDE
     if event.order >= later.order or event.sign.is_raised:
         return False
+    is_own = later.is_traced and not event.is_traced and not _follows(event, later)
+    if event.sign.victim == 'process':
+        return event.progress == 0 and is_own
     if event.sign.order > Order.HINTED and not is_outside:
         return False
     if event.sign.cause in _OF_MEMORY and later.sign.cause in _OF_MEMORY:
@@ -294,7 +318,20 @@ def _went_on(event: Event, later: Event) -> bool:
             return True
     is_failure = later.sign.order not in (*_OUTSIDE, Order.AFTER, Order.WRAPPER)
     is_apart = later.progress > 0 or later.calm - event.calm >= _HEAD
-    return event.progress == 0 and is_failure and is_apart
+    return event.progress == 0 and is_failure and (is_apart or is_own)
+
+
+def _follows(event: Event, later: Event) -> bool:
+    """True if a later failure may be a consequence of an event outside the program."""
+    sign = later.sign
+    if sign.victim or sign.order in _CONSEQUENCES or _BROKEN.match(later.text):
+        return True
+    if event.sign.cause == 'gpu_lost':
+        return bool(_OF_A_CARD.search(later.text))
+    if event.sign.order in (Order.RESOURCE, Order.HINTED):
+        is_of_files = later.text.startswith(('OSError', 'IOError'))
+        return is_of_files or sign.cause in (*_TIMED_OUT, event.sign.cause)
+    return False
 
 
 def _urgency(event: Event) -> tuple[int, int]:
@@ -328,8 +365,18 @@ def _name(
         'unknown' if cause == 'unknown' else certainty,
         f'{CAUSES[cause].title}.',
         tuple(dict.fromkeys(proof))[:_MOST_PROOF],
-        rank=event.rank,
+        rank=_find_failed(event, log),
     )
+
+
+def _find_failed(event: Event, log: ConsoleLog) -> int | None:
+    """The rank that failed, which is not always the one that says so."""
+    named = _NAMED_RANK.search(event.text)
+    if named is not None:
+        return int(named[1])
+    # a launcher speaks of another, and so does a rank that misses its peer
+    is_of_others = event.sign.victim == 'rank' or event.sign.order in _OF_OTHERS
+    return log.failed_rank if is_of_others else event.rank
 
 
 def _judge_silence(logs: Found, ranks: Sequence[Rank]) -> Why:

@@ -211,8 +211,17 @@ def _find_runs(path: Path) -> list[Path]:
 def _start_order(vis_data: Path) -> tuple[bool, str, float]:
     name = vis_data.parent.name if vis_data.name == 'vis_data' else vis_data.name
     is_stamp = bool(_TIMESTAMP.match(name))
-    modified = max(file.stat().st_mtime for file in vis_data.iterdir())
+    modified = max(map(_read_change_time, vis_data.iterdir()), default=0.0)
     return (is_stamp, name if is_stamp else '', modified)
+
+
+def _read_change_time(file: Path) -> float:
+    """When a file changed; 0 of a hidden one, and of a link that leads nowhere."""
+    if not file.name.startswith('.'):
+        # an editor's lock is such a link, and a run may end while its files are listed
+        with contextlib.suppress(OSError):
+            return file.stat().st_mtime
+    return 0.0
 
 
 def _config_copy(vis_data: Path) -> Path | None:

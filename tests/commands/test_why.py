@@ -331,3 +331,61 @@ def test_a_pipe_without_an_end_is_refused(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, 'stdin', io.TextIOWrapper(zeros))
         assert main(['why', '--log', '-']) == 2
     assert 'expected a log of at most 4 MiB in a pipe' in capsys.readouterr().err
+
+
+def test_an_empty_log_beside_a_run_is_passed_over(ask, capsys, tmp_path):
+    work_dir = make_work_dir(tmp_path / 'one')
+    log = work_dir / OLD / f'{OLD}.log'
+    log.write_text('')
+    assert ask('why', work_dir)['state'] == 'completed'
+    console = tmp_path / 'one.out'
+    console.write_text(LOGGED + OUT_OF_MEMORY)
+    answer = ask('why', work_dir, '--log', console)
+    assert (answer['state'], answer['cause']) == ('completed', 'oom_gpu')
+    # what the user named is another matter
+    assert main(['why', '--log', str(log)]) == 2
+    assert 'found nothing in it' in capsys.readouterr().err
+
+
+def test_an_empty_log_of_an_attempt(ask, tmp_path):
+    work_dir = make_work_dir(tmp_path / 'two', NEW)
+    (work_dir / NEW / f'{NEW}.log').write_text('')
+    silent = ask('why', work_dir)
+    assert (silent['state'], silent['cause']) == ('unknown', 'unknown')
+    assert 'log is empty' in silent['sentence'] and '--log' in silent['do'][0]
+    assert OLD in silent['notes'][0]
+    console = tmp_path / 'two.out'
+    console.write_text(BAD_CONFIG)
+    assert ask('why', work_dir, '--log', console)['cause'] == 'config_error'
+
+
+def test_of_logs_without_a_run_the_first_that_has_lines_counts(ask, tmp_path):
+    (tmp_path / 'b.log').write_text('')
+    (tmp_path / 'a.log').write_text(OUT_OF_MEMORY)
+    assert ask('why', tmp_path)['cause'] == 'oom_gpu'
+
+
+def test_a_log_that_is_too_large_is_passed_over(capsys, tmp_path):
+    work_dir = make_work_dir(tmp_path / 'one')
+    os.truncate(work_dir / OLD / f'{OLD}.log', 9 * 2**30)
+    assert main(['why', str(work_dir)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith('Completed: ')
+    assert 'left out a log.' in shown.err and 'at most 8.0 GiB' in shown.err
+
+
+@pytest.mark.parametrize('target', ['user@host.123:456', '.#gpu_efficiency.jsonl'])
+@pytest.mark.parametrize('name', ['.#gpu_efficiency.jsonl', 'link.txt'])
+@pytest.mark.parametrize('command', ['why', 'recommend', 'report'])
+def test_links_that_lead_nowhere_are_passed_over(
+    ask, tmp_path, monkeypatch, command, name, target
+):
+    monkeypatch.chdir(tmp_path)
+    work_dir = make_work_dir(tmp_path / 'one')
+    for folder in (work_dir, work_dir / OLD, work_dir / OLD / 'vis_data'):
+        (folder / name).symlink_to(name if target.startswith('.') else target)
+    if command == 'report':
+        assert main(['report', str(work_dir)]) == 0
+    else:
+        words = ['--dry-run'] if command == 'recommend' else []
+        assert OLD in ask(command, work_dir, *words)['run']

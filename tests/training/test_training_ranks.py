@@ -54,6 +54,8 @@ def test_why_names_the_rank_that_was_killed(tmp_path, ask, killed):
     finally:
         launcher.terminate()
         launcher.wait()
+    alone = ask('why', tmp_path / 'console.txt')
+    assert alone['rank'] == killed and alone['cause'] in ('oom_host', 'rank_lost')
     for words in ([tmp_path], [tmp_path, '--log', tmp_path / 'console.txt']):
         answer = ask('why', *words)
         assert (answer['cause'], answer['rank']) == ('rank_lost', killed)
