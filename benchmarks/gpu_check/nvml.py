@@ -7,7 +7,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from benchmarks.gpu_check.smi import ask_smi, sampling_smi
@@ -101,7 +101,9 @@ def _check_waves(
     uuid, load = gpu.device().get('uuid'), Matmuls()
     has_smi = shutil.which('nvidia-smi') is not None and uuid is not None
     windows, first = list[dict[str, Any]](), list[dict[str, Any]]()
-    alongside = sampling_smi(str(uuid)) if has_smi else nullcontext([])
+    alongside: AbstractContextManager[Readings] = nullcontext([])
+    if has_smi:
+        alongside = sampling_smi(str(uuid))
     try:
         with alongside as smi, sampling(gpu) as (sampler, readings):
             begin_s = time.perf_counter()

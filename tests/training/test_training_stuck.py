@@ -76,7 +76,11 @@ def name_cause(runner: Any) -> str | None:
     evidence = evidence_of(Path(runner.work_dir))
     assert Rank(evidence).stuck is None
     first = evidence.stuck[0]
-    before = [one for one in evidence.intervals if one.iteration <= first.iteration]
+    before = [
+        interval
+        for interval in evidence.intervals
+        if interval.iteration <= first.iteration
+    ]
     cut = replace(evidence, stuck=(first,), intervals=tuple(before), end=None)
     return judge_end([], [Rank(cut)]).cause
 
