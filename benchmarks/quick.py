@@ -37,6 +37,7 @@ BENCHMARKS = (
     'rewrite',
     'saves',
     'setup_time',
+    'start',
     'whole',
     'why',
 )

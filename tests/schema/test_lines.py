@@ -11,7 +11,7 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import make_interval, make_run, make_workers
 from mmgpu_hooks.schema.lines import LineError, decode_line, encode_line
-from mmgpu_hooks.schema.recorded import EndRecord, GpuDevice, GpuWindow, Line
+from mmgpu_hooks.schema.recorded import EndRecord, EvidenceLine, GpuDevice, GpuWindow
 
 RECORDS = [
     make_run(gpu=GpuDevice(name='H200', uuid='GPU-1'), device='cuda'),
@@ -75,7 +75,7 @@ def test_what_json_does_not_know_is_refused():
         encode_line(make_interval(by_hook=odd))
 
 
-def edited(record: Line, **fields: object) -> bytes:
+def edited(record: EvidenceLine, **fields: object) -> bytes:
     return json.dumps({**json.loads(encode_line(record)), **fields}).encode()
 
 
