@@ -17,13 +17,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
 .PHONY: help setup demo dist test lint clean bench-drift bench-ledger bench-overhead
-.PHONY: bench-memory bench-memory-causes bench-predict bench-regret bench-rewrite
-.PHONY: bench-saves bench-setup bench-start bench-whole bench-why gpu-check
+.PHONY: bench-memory bench-memory-causes bench-predict bench-quick bench-regret
+.PHONY: bench-rewrite bench-saves bench-setup bench-start bench-whole bench-why gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
 	@echo 'make test   run the tests'
-	@echo 'make lint   run ruff, mypy and import-linter'
+	@echo 'make lint   run ruff, mypy (package, benchmarks, tests) and import-linter'
 	@echo 'make setup  only do the set-up that the others do first (5 minutes, once)'
 	@echo 'make dist   build the wheel, and try it on each Python at hand (5 minutes)'
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
@@ -33,6 +33,7 @@ help:
 	@echo 'make bench-memory-causes planted reasons for full memory, and what is found (5 minutes)'
 	@echo 'make bench-overhead  what the hook costs, beside TraceML (10 minutes)'
 	@echo 'make bench-predict   planted pipelines against predictions (25 minutes)'
+	@echo 'make bench-quick     the quick form of every benchmark, to see that all run (10 minutes)'
 	@echo 'make bench-regret    recommended settings against all others (25 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
@@ -56,6 +57,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/lint-imports
 
 dist: .venv-dist/.tools
@@ -87,6 +89,10 @@ bench-memory-causes: setup
 
 bench-predict: setup
 	$(BIN)/python -m benchmarks.predict $(BENCH_FLAGS)
+
+# with the tools of bench-overhead
+bench-quick: $(VENV)/.bench
+	PIP_FLAGS='$(PIP_FLAGS)' $(BIN)/python -m benchmarks.quick $(BENCH_FLAGS)
 
 bench-regret: setup
 	$(BIN)/python -m benchmarks.regret $(BENCH_FLAGS)
@@ -144,7 +150,7 @@ $(VENV)/.package: $(VENV)/.mmcv setup.py $(wildcard pyproject.toml) mmgpu_hooks/
 	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Only for bench-overhead: the tools that it sets beside the hook.
+# Only for bench-overhead and bench-quick: the tools that it sets beside the hook.
 $(VENV)/.bench: $(VENV)/.package requirements/bench.txt
 	@$(PIP_INSTALL) -r requirements/bench.txt
 	@touch $@

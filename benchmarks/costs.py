@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import random
@@ -42,8 +43,12 @@ class Work:
             self._piece()
 
 
+@functools.cache
 def make_works() -> dict[str, Work]:
-    """The work of steps and loading, by kind; ``python`` never lets go of the GIL."""
+    """The work of steps and loading, by kind; ``python`` never lets go of the GIL.
+
+    Its pieces are timed once, which takes a second or two.
+    """
     chunk, matrix = b'\0' * 65536, torch.rand(384, 384)
     burning = Work(lambda: hashlib.sha256(chunk).digest())
     threads = Work(lambda: matrix @ matrix)

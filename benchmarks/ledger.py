@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from mmengine.dataset import DefaultSampler, pseudo_collate
@@ -47,6 +47,13 @@ from benchmarks.harness import (
 )
 from benchmarks.toy import SAVES, OneWeight, Sized, build_runner
 from mmgpu_hooks import GPUEfficiencyHook
+
+if TYPE_CHECKING:
+    # what the classes that only add stamps are mixed into
+    from mmengine.runner import Runner as RunnerBase
+    from torch.utils.data.dataloader import _BaseDataLoaderIter as IteratorBase
+else:
+    IteratorBase = RunnerBase = object
 
 CLOSES_WITHIN_PCT, OTHER_AT_MOST_PCT = 1.0, 1.0
 REL, PART_ABS_MS, CALL_ABS_S = 0.02, 1.0, 0.0001
@@ -124,7 +131,7 @@ def start_worker_slowly(worker_id: int) -> None:
     time.sleep(WORKER_START_S)
 
 
-class _Stamped:
+class _Stamped(IteratorBase):
     """Stamps what the user of a DataLoader's iterator waits for."""
 
     _loader: StampedLoader
@@ -132,7 +139,7 @@ class _Stamped:
     def __next__(self) -> Any:
         begin = time.perf_counter()
         try:
-            batch = super().__next__()  # type: ignore[misc]
+            batch = super().__next__()
         except StopIteration:
             self._loader.ended_s = time.perf_counter()
             self._loader.ends.append(self._loader.ended_s - begin)
@@ -207,7 +214,9 @@ class PlantedMetric(BaseMetric):
 class PlantedBefore(Hook):
     """Sleeps before each iteration."""
 
-    def before_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None):
+    def before_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None
+    ) -> None:
         with TAPE.stamp('PlantedBefore'):
             time.sleep(HOOK_S['PlantedBefore'])
 
@@ -272,7 +281,7 @@ class PlantedEdge:
         TAPE.seconds['hooks'].append(time.perf_counter() - TAPE.began_s)
 
 
-class _StampedMethods:
+class _StampedMethods(RunnerBase):
     """Stamps of a runner's own methods."""
 
     def call_edges(self) -> None:
@@ -280,11 +289,11 @@ class _StampedMethods:
         for when in ('before', 'after'):
             for what in ('train', 'train_epoch', 'train_iter'):
                 point = f'{when}_{what}'
-                self._hooks.insert(0, PlantedEdge(point, is_last=False))  # type: ignore[attr-defined]
-                self._hooks.append(PlantedEdge(point, is_last=True))  # type: ignore[attr-defined]
+                self._hooks.insert(0, PlantedEdge(point, is_last=False))
+                self._hooks.append(PlantedEdge(point, is_last=True))
 
     def build_train_loop(self, loop: Any) -> Any:
-        built = super().build_train_loop(loop)  # type: ignore[misc]
+        built = super().build_train_loop(loop)
         run = built.run
 
         def stamped_run() -> Any:
@@ -300,18 +309,18 @@ class _StampedMethods:
 
     def register_hooks(self, *args: Any, **kwargs: Any) -> None:
         self._built_s = time.perf_counter()
-        super().register_hooks(*args, **kwargs)  # type: ignore[misc]
+        super().register_hooks(*args, **kwargs)
 
     @property
     def train_loop(self) -> Any:
         if sys._getframe(1).f_code.co_name == 'train':
             # the loop begins: the hook's own start comes after this
             TAPE.seconds['build'].append(time.perf_counter() - self._built_s)
-        return super().train_loop  # type: ignore[misc]
+        return super().train_loop
 
     def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         with TAPE.stamp('checkpoint_save'):
-            super().save_checkpoint(*args, **kwargs)  # type: ignore[misc]
+            super().save_checkpoint(*args, **kwargs)
 
 
 class StampedRunner(_StampedMethods, Runner):
@@ -397,11 +406,11 @@ def build_planted(
         worker_init_fn=start_worker_slowly if workers else None,
         collate_fn=pseudo_collate,
     )
-    train_cfg: dict[str, Any] = {
+    loops: dict[str, dict[str, Any]] = {
         'epoch': {'by_epoch': True, 'max_epochs': epochs, 'val_interval': 1},
         'iter': {'by_epoch': False, 'max_iters': iterations, 'val_interval': 17},
         'custom': {'type': CustomLoop, 'iterations': iterations // epochs},
-    }[loop]
+    }
     validation = DataLoader(PlantedDataset(2), batch_size=2, collate_fn=pseudo_collate)
     runner = build_runner(
         PlantedModel(),
@@ -409,7 +418,7 @@ def build_planted(
         work_dir,
         kind=StampedFlexibleRunner if flexible else StampedRunner,
         train_dataloader=loader,
-        train_cfg=train_cfg,
+        train_cfg=loops[loop],
         val_dataloader=validation,
         val_cfg={'type': StampedValLoop},
         val_evaluator={'type': PlantedMetric},
@@ -438,8 +447,14 @@ def run_workload(
         resume: Iterations of a first training, which this one resumes.
     """
     if resume:
-        first = {'iterations': resume, 'epochs': 1, 'save_interval': resume}
-        build_planted(folder / 'first', loop=loop, **first).train()
+        first = build_planted(
+            folder / 'first',
+            loop=loop,
+            iterations=resume,
+            epochs=1,
+            save_interval=resume,
+        )
+        first.train()
         checkpoint = folder / 'first' / f'iter_{resume}.pth'
         arguments |= {'resume': True, 'load_from': str(checkpoint)}
     runner = build_planted(folder / 'run', loop=loop, **arguments)
@@ -531,9 +546,10 @@ def judge_calls(iterations: int, trainings: int) -> Iterator[Figure]:
     finally:
         gc.enable()
     for name, calls in taken[0].items():
-        outside = [sum(off > limit for off, limit in one[name]) for one in taken]
-        beyond = zip(*([off - limit for off, limit in one[name]] for one in taken))
-        worst_s = max(off for one in taken for off, _ in one[name])
+        by_training = [compared[name] for compared in taken]
+        outside = [sum(off > limit for off, limit in pairs) for pairs in by_training]
+        beyond = zip(*([off - limit for off, limit in pairs] for pairs in by_training))
+        worst_s = max(off for pairs in by_training for off, _ in pairs)
         yield exactly(
             f'{name} | calls more than 2 % and 0.1 ms off',
             sum(statistics.median(same) > 0 for same in beyond),
@@ -547,8 +563,13 @@ def judge_calls(iterations: int, trainings: int) -> Iterator[Figure]:
 def _compare_calls(iterations: int) -> dict[str, list[tuple[float, float]]]:
     """How far off each call is by hook, and the most that it may be, in seconds."""
     # with a record of each iteration, so that each holds one call of each hook
-    workload = {'iterations': iterations, 'epochs': 1, 'save_interval': 160}
-    workload |= {'interval': 1, 'custom_hooks': RARE_HOOKS}
+    workload: dict[str, Any] = {
+        'iterations': iterations,
+        'epochs': 1,
+        'save_interval': 160,
+        'interval': 1,
+        'custom_hooks': RARE_HOOKS,
+    }
     with tempfile.TemporaryDirectory() as folder:
         _, evidence = run_workload(Path(folder), 'epoch', **workload)
         intervals = read_records(evidence, 'interval')

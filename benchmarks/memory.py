@@ -85,7 +85,7 @@ def count_step(config: Path, size: tuple[int, int]) -> tuple[int, int, int]:
             loss = model.parse_losses(model(**data, mode='loss'))[0]
         own = {t.untyped_storage().data_ptr() for t in model.state_dict().values()}
         storages = [tensor.untyped_storage() for tensor in kept]
-        saved = {one.data_ptr(): one.nbytes() for one in storages}
+        saved = {storage.data_ptr(): storage.nbytes() for storage in storages}
         saved_bytes = sum(bytes_ for place, bytes_ in saved.items() if place not in own)
         loss.backward()
     kind = {**built.config.optim_wrapper.optimizer, 'lr': 0.0}

@@ -171,7 +171,7 @@ def train(case: Case, folder: str) -> None:
         patch.start()
     records = [{'id': n, 'box': [n + 0.1, n + 0.2, n + 0.3]} for n in range(200_000)]
 
-    class Samples(Dataset):  # type: ignore[type-arg]
+    class Samples(Dataset[torch.Tensor]):
         def __init__(self, count: int = len(records)) -> None:
             self.metainfo: dict[str, str] = {}
             self.count = count
@@ -292,9 +292,9 @@ def find(name: str, folder: Path) -> tuple[dict[str, str], float, int]:
     """
     answer = recommend(find_evidence(folder))
     found = {
-        one['code']: one['detail']
-        for one in answer['findings']
-        if re.fullmatch(ABOUT, one['code']) and one['severity'] != 'unknown'
+        finding['code']: finding['detail']
+        for finding in answer['findings']
+        if re.fullmatch(ABOUT, finding['code']) and finding['severity'] != 'unknown'
     }
     say(f'{name}: {found}')
     said, units = found.get('MG401', ''), {'MiB': 1, 'GiB': 1024}
@@ -415,5 +415,6 @@ def main(argv: list[str] | None = None) -> int:
 if __name__ == '__main__':
     os.environ.setdefault('OMP_NUM_THREADS', '1')
     if sys.argv[1:] and sys.argv[1] in CASES:  # started by `play`
-        sys.exit(train(CASES[sys.argv[1]], sys.argv[2]))
-    sys.exit(main())
+        train(CASES[sys.argv[1]], sys.argv[2])
+    else:
+        sys.exit(main())

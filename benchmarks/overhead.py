@@ -620,7 +620,9 @@ def train_pairs(rounds: int, seed: int = 0) -> Pairs:
 
 def read_threads_s() -> float:
     """CPU seconds of the hook's own threads."""
-    threads = [one for one in threading.enumerate() if one.name.startswith('mmgpu')]
+    threads = [
+        thread for thread in threading.enumerate() if thread.name.startswith('mmgpu')
+    ]
     return sum(map(read_thread_cpu_s, threads))
 
 
@@ -793,7 +795,8 @@ def _judge_slope(name: str, values: Sequence[float]) -> Figure:
     slope, middle, low, high = theilslopes(values, alpha=0.95)
     start = middle + 0.05 * len(values) * slope
     value, low, high = (
-        float(1 + 0.9 * len(values) * one / start) for one in (slope, low, high)
+        float(1 + 0.9 * len(values) * slope_of / start)
+        for slope_of in (slope, low, high)
     )
     # a wide interval says nothing, unless all of it is below the limit
     is_wide = high - low > 0.2 and high > GROWN_RATIO

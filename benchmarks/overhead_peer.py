@@ -89,7 +89,11 @@ def train_once(
             return result
 
         runner.model.train_step = train_step
-        timed = (DataLoader, '__iter__', lambda one: TimedIterator(make(one), account))
+        timed = (
+            DataLoader,
+            '__iter__',
+            lambda loader: TimedIterator(make(loader), account),
+        )
         with contextlib.ExitStack() as stack:
             for attribute in (*above, timed):
                 stack.enter_context(mock.patch.object(*attribute))

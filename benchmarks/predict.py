@@ -73,10 +73,11 @@ OTHERS_COVERAGE_LIMIT, ONE_COVERAGE_LIMIT, WIDTH_LIMIT = 88.0, 70.0, 14.0
 REPEATS_WITHIN_PCT = 5.0
 """Largest difference of a setting's trainings that are judged by their mean."""
 
-GRID = ((0, 2), (1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (8, 2), (8, 4))
+Grid = Sequence[tuple[int, int]]
+GRID: Grid = ((0, 2), (1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (8, 2), (8, 4))
 """``num_workers`` and ``prefetch_factor``; the latter says nothing without workers."""
-OTHERS_GRID = ((0, 2), (1, 2), (2, 2), (4, 2), (8, 2))
-QUICK_GRID = ((0, 2), (1, 2), (2, 2), (4, 2))
+OTHERS_GRID: Grid = ((0, 2), (1, 2), (2, 2), (4, 2), (8, 2))
+QUICK_GRID: Grid = ((0, 2), (1, 2), (2, 2), (4, 2))
 OTHERS_REPEATS = 2
 """Trainings of each of their settings."""
 
@@ -352,7 +353,7 @@ def train_once(
 
 def measure(
     pipelines: Sequence[Pipeline | PlantedByOthers],
-    grid: Sequence[tuple[int, int]],
+    grid: Grid,
     seconds: float,
     attempts: int = ATTEMPTS,
     repeats: int = 1,

@@ -68,7 +68,7 @@ def parse_kept(page: str) -> Kept:
 
 def phrase_overhead(kept: Kept) -> str:
     """What the hook costs."""
-    (name,) = (one for one in kept.rows if one.endswith('with the hook over without'))
+    (name,) = (row for row in kept.rows if row.endswith('with the hook over without'))
     whole, each = kept.rows[name], kept.rows['iteration, mean']
     interval = kept.rows['interval, beyond an iteration']
     iteration = re.search(r'iteration of (\d+ ms)', name)

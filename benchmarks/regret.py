@@ -152,7 +152,7 @@ def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[Job]
 
 JOBS = {
     job.name: job
-    for job in (*SEEN, *draw_unseen(), *(Job(one, epochs=1) for one in MMDET))
+    for job in (*SEEN, *draw_unseen(), *(Job(pipeline, epochs=1) for pipeline in MMDET))
 }
 
 
@@ -215,7 +215,11 @@ def measure_grid(jobs: Sequence[Job], repeats: int, is_quick: bool) -> Iterator[
     """Train every job with every setting, job by job, in random order."""
     works = make_works()
     for job in jobs:
-        grid = [one for one in job.list_grid() if not is_quick or one[0] in (0, 2, 4)]
+        grid = [
+            setting
+            for setting in job.list_grid()
+            if not is_quick or setting[0] in (0, 2, 4)
+        ]
         for repeat in range(repeats):
             for setting in random.Random(repeat).sample(grid, len(grid)):
                 yield train_job(job, setting, works)
@@ -281,7 +285,10 @@ def choose_settings(
             workers = new.get('num_workers', DEFAULT)
             keeps = new.get('persistent_workers', persistent)
             # the nearest: prefetching is not in the grid
-            far = [(abs(one[0] - workers), one[1] != keeps, one) for one in times]
+            far = [
+                (abs(setting[0] - workers), setting[1] != keeps, setting)
+                for setting in times
+            ]
             chosen.append(min(far)[-1])
     return chosen
 
@@ -305,7 +312,7 @@ def compare_fresh(
     """
     fresh: list[Trial] = []
     for turn in range(count):
-        fresh += [train(one) for one in (chosen, best)[:: 1 - 2 * (turn % 2)]]
+        fresh += [train(setting) for setting in (chosen, best)[:: 1 - 2 * (turn % 2)]]
     return lost_pct(gather_times(fresh), chosen), fresh
 
 
@@ -341,13 +348,15 @@ def judge_lost(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
     """Against the best of all settings that were tried."""
     parts = {
         'all': outcomes,
-        'seen': [one for one in outcomes if one.job in SEEN],
-        'unseen': [one for one in outcomes if one.job.pipeline.origin == 'unseen'],
-        'MMDetection': [one for one in outcomes if one.job.pipeline.recipe],
+        'seen': [outcome for outcome in outcomes if outcome.job in SEEN],
+        'unseen': [
+            outcome for outcome in outcomes if outcome.job.pipeline.origin == 'unseen'
+        ],
+        'MMDetection': [outcome for outcome in outcomes if outcome.job.pipeline.recipe],
     }
     for name, some in parts.items():
         if some:
-            lost = [one.lost_pct for one in some]
+            lost = [outcome.lost_pct for outcome in some]
             median, note = statistics.median(lost), f'{len(some)} recommendations'
             yield at_most(f'{name}: time lost, median', median, MEDIAN_LIMIT, '%', note)
             yield at_most(f'{name}: time lost, worst', max(lost), WORST_LIMIT, '%')
@@ -365,7 +374,9 @@ def compare_rules(
     least_pct = min(
         statistics.fmean(lost[job] for job in done) for lost in known.values()
     )
-    own_pct = statistics.fmean(one.grid_pct for one in judged if one.job.name in done)
+    own_pct = statistics.fmean(
+        outcome.grid_pct for outcome in judged if outcome.job.name in done
+    )
     name = "time lost, mean, beside the best rule's"
     yield at_most(name, own_pct, round(least_pct, 1), '%', 'by the grid')
     for workers, lost in known.items():
@@ -377,13 +388,16 @@ def compare_rules(
 
 def show_jobs(judged: Sequence[Outcome]) -> Iterator[Figure]:
     """What was chosen for each job, and what it lost."""
-    for job in dict.fromkeys(one.job for one in judged):
-        some = [one for one in judged if one.job == job]
-        each = [(one.setting[0], ' (they end)' * (not one.setting[1])) for one in some]
+    for job in dict.fromkeys(outcome.job for outcome in judged):
+        some = [outcome for outcome in judged if outcome.job == job]
+        each = [
+            (outcome.setting[0], ' (they end)' * (not outcome.setting[1]))
+            for outcome in some
+        ]
         chosen = ', '.join(f'{workers}{kind}' for workers, kind in each)
-        grid_pct = statistics.fmean(one.grid_pct for one in some)
+        grid_pct = statistics.fmean(outcome.grid_pct for outcome in some)
         note = f'workers: {chosen}; by the grid alone {grid_pct:.1f} %'
-        lost_pct = statistics.fmean(one.lost_pct for one in some)
+        lost_pct = statistics.fmean(outcome.lost_pct for outcome in some)
         yield Figure(f'{job.name}: time lost', lost_pct, '%', note=note)
 
 
@@ -528,7 +542,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     measured = measure_grid(jobs, 1 if is_quick else REPEATS, is_quick)
     trials = benchmark.read_trials(measured)
     judged, rules = judge_jobs(trials, 1 if is_quick else FRESH)
-    benchmark.shares_pct = [one['other_load_pct'] for one in trials]
+    benchmark.shares_pct = [trial['other_load_pct'] for trial in trials]
     benchmark.add(*judge_lost(judged), *compare_rules(judged, rules))
     benchmark.add(*show_jobs(judged))
     say('loops with nothing to gain')

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from benchmarks.harness import (
     quantile,
     say,
 )
-from mmgpu_hooks.config.rewrite import rewrite_config
+from mmgpu_hooks.config.rewrite import RewriteOutcome, rewrite_config
 
 MAX_REFUSED_PCT, MAX_SECONDS = 1.0, 0.1
 QUICK_STEP = 20
@@ -106,10 +106,10 @@ def flatten(value: object, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], 
     """Every value by its path."""
     if isinstance(value, dict):
         found: dict[tuple[str, ...], Any] = {path: 'dict'}
-        pairs = value.items()
+        pairs: Iterable[tuple[object, object]] = value.items()
     elif isinstance(value, (list, tuple)):
         found = {path: f'{type(value).__name__} of {len(value)}'}
-        pairs = enumerate(value)  # type: ignore[assignment]
+        pairs = enumerate(value)
     else:
         return {path: value}
     for key, item in pairs:
@@ -126,22 +126,22 @@ def differing(left: Flat, right: Flat) -> list[tuple[str, ...]]:
 
     odd = []
     for key in {*left, *right}:
-        one, other = left.get(key, missing), right.get(key, missing)
-        if type(one) is not type(other) or text(one) != text(other):
+        mine, theirs = left.get(key, missing), right.get(key, missing)
+        if type(mine) is not type(theirs) or text(mine) != text(theirs):
             odd.append(key)
     return odd
 
 
 def is_kept(source: str, result: str) -> bool:
     """Whether the lines that differ are equal without the settings."""
-    lines = [re.split(r'(?<=\n)', text) for text in (source, result)]
-    matcher = difflib.SequenceMatcher(None, *lines, autojunk=False)
+    before, after = (re.split(r'(?<=\n)', text) for text in (source, result))
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
     for tag, a, b, c, d in matcher.get_opcodes():
         if tag == 'equal':
             continue
-        old, new = (residue(''.join(part)) for part in (lines[0][a:b], lines[1][c:d]))
+        old, new = (residue(''.join(part)) for part in (before[a:b], after[c:d]))
         # what is added at the end may touch what is changed above it
-        added = '' if ''.join(lines[0][b:]).strip() else ADDED
+        added = '' if ''.join(before[b:]).strip() else ADDED
         if not re.fullmatch(re.escape(old) + added, new):
             return False
     return True
@@ -170,7 +170,11 @@ def choose_settings(before: Flat) -> dict[str, Any]:
 
 
 def find_fault(
-    path: Path, before: Flat, settings: dict[str, Any], outcome: Any, script: Any
+    path: Path,
+    before: Flat,
+    settings: dict[str, Any],
+    outcome: RewriteOutcome,
+    script: Any,
 ) -> str | None:
     """What is wrong with a rewritten config.
 
@@ -181,6 +185,8 @@ def find_fault(
         outcome: What the rewrite answered.
         script: MMDetection's ``tools/train.py``.
     """
+    if outcome.target is None:
+        return f'nothing was written: {outcome.status}'
     try:
         after = flatten(load(outcome.target).to_dict(keep_imported=True))
     except Exception as error:  # noqa: BLE001 - a config is a program
@@ -237,7 +243,8 @@ def rewrite_all(paths: Sequence[Path], root: Path, script: Any) -> Tally:
             say(f'{name}: {fault}')
         tally.faults += fault is not None
         tally.rewritten += fault is None
-        outcome.target.unlink()
+        if outcome.target is not None:
+            outcome.target.unlink()
     return tally
 
 

@@ -155,12 +155,13 @@ class Trained:
     @property
     def wall_s(self) -> float:
         """Median of the saves."""
-        return statistics.median(save['wall_s'] for save in self.saves)
+        walls_s: list[float] = [save['wall_s'] for save in self.saves]
+        return statistics.median(walls_s)
 
     @property
     def gap_s(self) -> float:
         """Mean time from one save's end to the next one's start."""
-        saves_s = sum(save['wall_s'] for save in self.saves)
+        saves_s: float = sum(save['wall_s'] for save in self.saves)
         return (self.duration_s - saves_s) / len(self.saves)
 
     @property

@@ -22,7 +22,7 @@ HOOK = {
 }
 
 
-class Sized(Dataset[dict]):
+class Sized(Dataset[dict[str, Any]]):
     """A dataset of so many samples."""
 
     metainfo: dict[str, Any] = {}  # noqa: RUF012  # MMEngine asks the instance for it

@@ -134,13 +134,13 @@ class Outcome:
     @property
     def is_slower(self) -> bool:
         """True if it is slower afterwards by more than its own repeats differ."""
-        slowest_s = max(one.whole_s for one in self.before)
+        slowest_s = max(training.whole_s for training in self.before)
         return bool(self.after) and fastest(self.after) > slowest_s
 
 
 def fastest(trainings: Sequence[Training]) -> float:
     """Seconds of the fastest; infinite of none."""
-    return min((one.whole_s for one in trainings), default=float('inf'))
+    return min((training.whole_s for training in trainings), default=float('inf'))
 
 
 def prepare(folder: Path, names: Sequence[str]) -> None:
@@ -149,9 +149,9 @@ def prepare(folder: Path, names: Sequence[str]) -> None:
     The tool writes beside a config, and a checkout is not to be littered.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    for one in (ORDINARY, 'configs'):
+    for configs in (ORDINARY, 'configs'):
         ignored = shutil.ignore_patterns('__pycache__', '*_recommended.py')
-        shutil.copytree(ROOT / one, folder / one, ignore=ignored)
+        shutil.copytree(ROOT / configs, folder / configs, ignore=ignored)
     if any(CASES[name].is_detector for name in names):
         # written once, and kept for the next run
         kept = folder.with_name('bench_whole_demo')
@@ -246,9 +246,9 @@ def play(name: str, folder: Path, turns: int, load: list[float]) -> Outcome:
 
     def measure(what: str, config: str, **settings: Any) -> Training:
         watch = OtherLoad()
-        one = train(folder, config, f'{runs}/{what}', settings)
+        trained = train(folder, config, f'{runs}/{what}', settings)
         load.append(watch.read_pct())
-        return one
+        return trained
 
     before = measure('before_1', case.config)
     written = follow(folder, before.next_line)
@@ -257,7 +257,7 @@ def play(name: str, folder: Path, turns: int, load: list[float]) -> Outcome:
     asked = ['mmgpu_hooks', 'recommend', str(evidence)]
     answer = run(folder, asked)
     judged = json.loads(run(folder, [*asked, '--dry-run', '--format', 'json']))
-    changes = {one['key']: one['new'] for one in judged['changes']}
+    changes = {change['key']: change['new'] for change in judged['changes']}
     outcome = Outcome(case, judged['verdict']['name'], changes, answer, [before])
     is_best = written is not None and read_loaded(folder, written, {}) == read_loaded(
         folder, case.config, case.best
@@ -266,8 +266,8 @@ def play(name: str, folder: Path, turns: int, load: list[float]) -> Outcome:
         if written is not None:
             outcome.after.append(measure(f'after_{turn}', written))
         if case.best and not is_best:
-            one = measure(f'best_{turn}', case.config, **case.best)
-            outcome.best.append(one)
+            trained = measure(f'best_{turn}', case.config, **case.best)
+            outcome.best.append(trained)
         if turn < max(turns, 2):
             outcome.before.append(measure(f'before_{turn + 1}', case.config))
     if is_best:
@@ -290,26 +290,27 @@ def judge_outcome(name: str, outcome: Outcome) -> Iterator[Figure]:
 
 def list_figures(played: Mapping[str, Outcome]) -> Iterator[Figure]:
     """The targets over all cases."""
-    planted = [one for one in played.values() if one.case.best]
-    healthy = [one for one in played.values() if not one.case.best]
+    planted = [outcome for outcome in played.values() if outcome.case.best]
+    healthy = [outcome for outcome in played.values() if not outcome.case.best]
     if planted:
         less_pct = [
-            100 * (1 - fastest(one.after or one.before) / fastest(one.before))
-            for one in planted
+            100
+            * (1 - fastest(outcome.after or outcome.before) / fastest(outcome.before))
+            for outcome in planted
         ]
         note = f'{min(less_pct):.0f} to {max(less_pct):.0f} %'
         name = 'something planted: time less after the advice, median'
         yield Figure(name, statistics.median(less_pct), '%', note=note)
     if healthy:
-        quiet = sum(not one.changes for one in healthy)
+        quiet = sum(not outcome.changes for outcome in healthy)
         name = 'nothing to do, and nothing was said'
         yield exactly(name, quiet, len(healthy), f'of {len(healthy)}')
-    slower = [name for name, one in played.items() if one.is_slower]
+    slower = [name for name, outcome in played.items() if outcome.is_slower]
     yield exactly(
         'slower afterwards than before', len(slower), 0, note=', '.join(slower)
     )
-    for name, one in played.items():
-        yield from judge_outcome(name, one)
+    for name, outcome in played.items():
+        yield from judge_outcome(name, outcome)
 
 
 def phrase_changes(changes: Mapping[str, Any]) -> str:
@@ -325,20 +326,24 @@ def render_cases(played: Mapping[str, Outcome]) -> str:
     """A row per case: time before and after, and what was said."""
     head = ('training', 'before', 'after', 'less', 'iteration', 'verdict', 'changed')
     rows = []
-    for name, one in played.items():
-        before_s, after = fastest(one.before), one.after or one.before
+    for name, outcome in played.items():
+        before_s, after = fastest(outcome.before), outcome.after or outcome.before
         iterations = [
-            1000 * min(t.iter_s for t in some) for some in (one.before, after)
+            1000 * min(t.iter_s for t in some) for some in (outcome.before, after)
         ]
         rows.append(
             [
                 name,
                 f'{before_s:.1f} s',
-                f'{fastest(after):.1f} s' if one.after else '',
-                f'{100 * (1 - fastest(after) / before_s):.0f} %' if one.after else '',
-                ' -> '.join(f'{ms:.0f} ms' for ms in iterations[: 1 + bool(one.after)]),
-                one.verdict,
-                phrase_changes(one.changes),
+                f'{fastest(after):.1f} s' if outcome.after else '',
+                f'{100 * (1 - fastest(after) / before_s):.0f} %'
+                if outcome.after
+                else '',
+                ' -> '.join(
+                    f'{ms:.0f} ms' for ms in iterations[: 1 + bool(outcome.after)]
+                ),
+                outcome.verdict,
+                phrase_changes(outcome.changes),
             ]
         )
     return render_table(head, rows)

@@ -173,9 +173,9 @@ def play_and_ask(case: Case, folder: Path) -> Played:
     is_named = None
     if case.sample is not None or case.rank is not None:
         is_named = case.rank in (None, answer['rank'])
-    if case.sample is not None:
-        is_named &= str(case.sample) in str(answer['sample'])
-        is_named &= in_log_s is not None or not case.stands
+        if case.sample is not None:
+            is_named &= str(case.sample) in str(answer['sample'])
+            is_named &= in_log_s is not None or not case.stands
     is_false = case.cause is None and alarms
     if answer['cause'] != case.cause or is_named is False or is_false:
         say(f'{case.plant}: {alarms} alarms, {json.dumps(answer)}\n{records[-1000:]}')
@@ -190,10 +190,10 @@ def may_mount() -> bool:
 
 def list_figures(played: dict[str, list[Played]]) -> Iterator[Figure]:
     """The targets over everything that was played."""
-    every = [(CASES[name].cause, one) for name, runs in played.items() for one in runs]
-    right = [one.cause == cause for cause, one in every if cause]
-    named = [one.is_named for _, one in every if one.is_named is not None]
-    twins = [one.alarms + (one.cause is not None) for cause, one in every if not cause]
+    every = [(CASES[name].cause, run) for name, runs in played.items() for run in runs]
+    right = [run.cause == cause for cause, run in every if cause]
+    named = [run.is_named for _, run in every if run.is_named is not None]
+    twins = [run.alarms + (run.cause is not None) for cause, run in every if not cause]
     for label, hits, least in (
         ('right cause', right, 95),
         ('right worker, sample and rank', named, 100),
@@ -210,8 +210,8 @@ def render_cases(played: dict[str, list[Played]]) -> str:
     """A row per case; one that was not played lacked root."""
     rows = []
     for name, runs in played.items():
-        cause, times = CASES[name].cause, [one.in_log_s or 0.0 for one in runs]
-        count = f'{sum(one.cause == cause for one in runs)} of {len(runs)}'
+        cause, times = CASES[name].cause, [run.in_log_s or 0.0 for run in runs]
+        count = f'{sum(run.cause == cause for run in runs)} of {len(runs)}'
         in_log = f'{max(times):.1f}' if any(times) else ''
         rows.append([name, str(cause), count, in_log])
     return render_table(['planted', 'cause', 'named', 'in log, s'], rows)

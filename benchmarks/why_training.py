@@ -15,9 +15,11 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 import torch
 from mmengine.evaluator import BaseMetric
@@ -71,17 +73,14 @@ def raise_on_rank_1() -> None:
 def debug() -> None:
     import pdb
 
-    class Typist:
-        encoding = 'utf-8'
-
-        def readline(self) -> str:
-            time.sleep(SLOW_S)
-            return 'continue\n'
-
-    pdb.Pdb(stdin=Typist(), stdout=sys.stderr, readrc=False).set_trace()  # type: ignore[arg-type]
+    read_end, write_end = os.pipe()
+    types = threading.Timer(SLOW_S, os.write, (write_end, b'continue\n'))
+    types.start()
+    with open(read_end) as keys:
+        pdb.Pdb(stdin=keys, stdout=sys.stderr, readrc=False).set_trace()
 
 
-IN_SAMPLE = {
+IN_SAMPLE: dict[str, Callable[[], object]] = {
     'sleep': partial(time.sleep, 3600),
     'burn': burn,
     'kill worker': partial(send, signal.SIGKILL),
@@ -92,7 +91,7 @@ IN_SAMPLE = {
     'backtrack': partial(re.match, '(a+)+b', 'a' * 64),
     'sleep on rank 1': lambda: time.sleep(3600 * (RANK == '1')),
 }
-IN_ITERATION = {
+IN_ITERATION: dict[str, Callable[[], object]] = {
     'few files': limit_files,
     'kill for memory': be_killed_for_memory,
     'kill run': partial(send, signal.SIGKILL),
@@ -195,13 +194,17 @@ def plant_group(group: Path) -> None:
     from mmgpu_hooks.hooks import sources
     from mmgpu_hooks.measure import now
     from mmgpu_hooks.measure.cgroup import GroupFolder
+    from mmgpu_hooks.measure.host import read_host_limits
 
     group.mkdir()
     (group / 'memory.events').write_text('oom 0\noom_kill 0\n')
-    limits = sources.read_host_limits(ranks_on_host=1)
+    limits = read_host_limits(ranks_on_host=1)
     limits = msgspec.structs.replace(limits, cgroup_memory_bytes=2**33)
-    now.read_cgroup_folders = lambda *_: [GroupFolder(2, group)]  # type: ignore[assignment]
-    sources.read_host_limits = lambda **_: limits  # type: ignore[assignment]
+    for module, name, found in (
+        (now, 'read_cgroup_folders', [GroupFolder(2, group)]),
+        (sources, 'read_host_limits', limits),
+    ):
+        mock.patch.object(module, name, return_value=found).start()
 
 
 def prepare() -> dict[str, Any]:

@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.harness import OtherLoad
 from fakes.calm import find_disturbance
+from fakes.case_ids import name_value
 from mmgpu_hooks.commands.main import main
 
 # threads that wait for each other on few cores would be most of a toy's step; before
@@ -22,6 +23,8 @@ from mmgpu_hooks.commands.main import main
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 
 pytest_plugins = ['fakes.nvml.fixtures', 'fakes.trials']
+
+_COLLECTED = pytest.StashKey[list[pytest.Item]]()
 
 # a shell that starts us in the background has Ctrl-C ignored, here and in what the
 # tests start to send it to
@@ -40,6 +43,12 @@ def ask(capsys):
     return run
 
 
+@pytest.fixture
+def collected(pytestconfig: pytest.Config) -> list[pytest.Item]:
+    """All tests that were collected, also those that are left out by their marks."""
+    return pytestconfig.stash[_COLLECTED]
+
+
 @pytest.fixture(autouse=True)
 def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Output must not depend on the terminal that runs the tests."""
@@ -47,10 +56,16 @@ def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name the objects that cases are made of."""
+    return name_value(val)
+
+
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Leave ``slow`` tests out unless they are asked for with ``-m``."""
+    config.stash[_COLLECTED] = [*items]
     if 'slow' not in config.option.markexpr:
         items[:] = [item for item in items if 'slow' not in item.keywords]
 

@@ -1,6 +1,6 @@
 """Checks on a CUDA machine what no CPU can show, and prints one table to send in.
 
-    python -m benchmarks.gpu_check [--only NAME,... | --long] [--wheels DIR]
+    python -m benchmarks.gpu_check [--only NAME,... | --long | --quick] [--wheels DIR]
 
 Needs torch with CUDA, and no network. A check that needs another package (mmengine,
 psutil, nvidia-ml-py) is skipped where that is missing: --wheels installs it from a
@@ -56,6 +56,8 @@ STAGES = (
 """In the order in which they run: a module, what it cannot do without, its checks."""
 CHECKS = {name: (module, needs) for module, needs, names in STAGES for name in names}
 LONG = STAGES[-1][-1]
+QUICK = ('sync', 'copies', 'allocators')
+"""For seeing that it works, within 2 minutes."""
 SURE = {'sync', 'losses', 'profile', 'allocators', 'mapping', *LONG}
 """What other load on the machine cannot spoil."""
 
@@ -192,6 +194,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         '--long', action='store_true', help=f'run {", ".join(LONG)}, too'
     )
     parser.add_argument(
+        '--quick',
+        action='store_true',
+        help=f'run only {", ".join(QUICK)}, and keep nothing',
+    )
+    parser.add_argument(
         '--wheels',
         type=Path,
         metavar='DIR',
@@ -199,6 +206,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         'termcolor, yapf, platformdirs and msgspec',
     )
     arguments = parser.parse_args(argv)
+    if arguments.quick:
+        if arguments.only or arguments.long or arguments.output:
+            parser.error('argument --quick: leave --only, --long and --output out')
+        arguments.only = list(QUICK)
     unknown = set(arguments.only or ()) - set(CHECKS)
     if unknown:
         names = ', '.join(CHECKS)

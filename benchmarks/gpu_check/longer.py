@@ -113,7 +113,7 @@ def check_memory() -> list[Row]:
             model, pseudo_collate([images[0]]), mixed=False, is_backward=True
         )
         kept = [*model.parameters(), *model.buffers()]
-        static = sum(one.nelement() * one.element_size() for one in kept)
+        static = sum(tensor.nelement() * tensor.element_size() for tensor in kept)
         estimate = static + saved + sum(count * size for count, size in gradients)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

@@ -57,7 +57,9 @@ class ToyModel(BaseModel):
         features = self.layers(torch.stack(list(inputs)))
         if mode != 'loss':
             return [features]
-        return {'loss': features.pow(2).mean() + sum(one.sum() for one in self.more)}
+        return {
+            'loss': features.pow(2).mean() + sum(weights.sum() for weights in self.more)
+        }
 
 
 class TorchvisionDetector(BaseModel):

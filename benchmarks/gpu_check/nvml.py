@@ -7,14 +7,14 @@ import shutil
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from benchmarks.gpu_check.smi import ask_smi, sampling_smi
 from benchmarks.gpu_check.table import Row, judged, skipped, within
 from mmgpu_hooks.measure.absent import AbsentError
 from mmgpu_hooks.measure.cuda import cuda_device
-from mmgpu_hooks.measure.gpu import Gpu, GpuSampler, Sample, open_gpu
+from mmgpu_hooks.measure.gpu import Gpu, GpuSampler, Sample, SampleSummary, open_gpu
 
 UTIL_POINTS, MEMORY_MIB, THREAD_PCT = 5.0, 4, 0.5
 CONSTANT = ((2.0, 0.0, 3), (0.0, 2.0, 3))
@@ -100,8 +100,10 @@ def _check_waves(
         return [judged('NVML opens', gpu, 'opens', False)]
     uuid, load = gpu.device().get('uuid'), Matmuls()
     has_smi = shutil.which('nvidia-smi') is not None and uuid is not None
-    windows, first = list[dict[str, Any]](), list[dict[str, Any]]()
-    alongside = sampling_smi(str(uuid)) if has_smi else nullcontext([])
+    windows, first = list[dict[str, Any]](), list[SampleSummary]()
+    alongside: AbstractContextManager[Readings] = nullcontext([])
+    if has_smi:
+        alongside = sampling_smi(str(uuid))
     try:
         with alongside as smi, sampling(gpu) as (sampler, readings):
             begin_s = time.perf_counter()
@@ -198,7 +200,7 @@ def _check_memory(gpu: Gpu, uuid: str | None, has_smi: bool) -> Row:
     return within(check, ours_mib, theirs_mib, MEMORY_MIB, 'MiB', note)
 
 
-def _check_extras(gpu: Gpu, windows: Sequence[Mapping[str, Any]]) -> list[Row]:
+def _check_extras(gpu: Gpu, windows: Sequence[Mapping[str, object]]) -> list[Row]:
     """Each figure has a value or a reason: which, is the machine's affair."""
     rows, reasons = [], gpu.reasons()
     for figure in EXTRAS:

@@ -6,7 +6,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -113,10 +113,12 @@ def check_losses() -> list[Row]:
     """The same training with and without the hook, bit by bit."""
     rows = []
     for name, optim in (('fp32', 'OptimWrapper'), ('AMP', 'AmpOptimWrapper')):
-        check, how = f'losses with the hook, {name}', {'optim': optim}
+        check = f'losses with the hook, {name}'
         try:
             first, again, hooked = (
-                train(ToyModel(), SIDES, ours, deterministic=True, **how).tape.losses
+                train(
+                    ToyModel(), SIDES, ours, deterministic=True, optim=optim
+                ).tape.losses
                 for ours in (None, None, HOOK)
             )
         finally:
@@ -140,7 +142,7 @@ def check_sync() -> list[Row]:
     except RuntimeError:
         with refusing_sync():
             evidence = train(ToyModel(), SIDES).evidence
-        off = [f'{one.source}: {one.reason}' for one in evidence.sources_off]
+        off = [f'{source.source}: {source.reason}' for source in evidence.sources_off]
         note = '; '.join(off) or f'{len(SIDES)} iterations'
         return [judged(check, f'{len(off)} source(s)', 'none', not off, note)]
     return [skipped(check, 'set_sync_debug_mode of this torch refuses none')]
@@ -195,7 +197,8 @@ def check_cost() -> list[Row]:
     for pair in range(PAIRS):
         order = (None, hook) if pair % 2 else (hook, None)
         taken = {
-            bool(one): _iteration_s(train(ToyModel(), sides, one)) for one in order
+            bool(hooked): _iteration_s(train(ToyModel(), sides, hooked))
+            for hooked in order
         }
         more_us.append(1e6 * (taken[True] - taken[False]))
     mean, target = statistics.fmean(more_us), f'<= {MORE_US:.0f} us'
@@ -225,7 +228,9 @@ def timing(kind: Any, *names: str) -> Iterator[dict[str, list[float]]]:
 
         return call
 
-    with patch.multiple(kind, **{name: timed(name) for name in names}):
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(patch.object(kind, name, timed(name)))
         yield spent_s
 
 
@@ -236,7 +241,7 @@ def check_stalls() -> list[Row]:
         evidence = train(ToyModel(), SIDES[: 3 * LOG_INTERVAL], item_s=item_s).evidence
         steady = evidence.intervals[1:]
         count = sum(record.iterations for record in steady)
-        wait_ms = 1e3 * sum(one.ledger_s['data_wait'] for one in steady) / count
+        wait_ms = 1e3 * sum(record.ledger_s['data_wait'] for record in steady) / count
         whole_ms = 1e3 * sum(record.duration_s for record in steady) / count
         check, planted_ms = f'images of {1e3 * item_s:.0f} ms', 1e3 * item_s
         most_ms = 0.1 * planted_ms + 10

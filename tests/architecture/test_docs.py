@@ -47,8 +47,8 @@ def render_evidence() -> str:
     for name, heading in {**lines, **nested}.items():
         node = classes[name]
         rows = [
-            f'| `{field.target.id}` | {_describe_type(field.annotation)} | {text} |'
-            for field, text in _fields(node)
+            f'| `{name}` | {_describe_type(kind)} | {text} |'
+            for name, kind, text in _fields(node)
         ]
         table = '\n'.join(['| field | holds | meaning |', '| --- | --- | --- |', *rows])
         parts.append(f'## {heading}\n\n{_docstring(node)}\n\n{table}')
@@ -59,14 +59,15 @@ def _docstring(node: ast.Module | ast.ClassDef) -> str:
     return (ast.get_docstring(node) or '').replace('``', '`')
 
 
-def _fields(node: ast.ClassDef) -> Iterator[tuple[ast.AnnAssign, str]]:
-    """Each field with the string literal behind it."""
+def _fields(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr, str]]:
+    """Name and type of each field, with the string literal behind it."""
     for field, after in zip(node.body, [*node.body[1:], None]):
         if isinstance(field, ast.AnnAssign):
             value = after.value if isinstance(after, ast.Expr) else None
-            text = value.value if isinstance(value, ast.Constant) else ''
+            text = str(value.value) if isinstance(value, ast.Constant) else ''
             text = ' '.join(text.split()).replace('``', '`').replace('`None`', '`null`')
-            yield field, re.sub(r':\w+:(`\w+`)', r'\1', text)
+            text = re.sub(r':\w+:(`\w+`)', r'\1', text)
+            yield ast.unparse(field.target), field.annotation, text
 
 
 def _describe_type(hint: ast.expr) -> str:

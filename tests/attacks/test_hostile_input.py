@@ -25,8 +25,8 @@ def show_transform_name(folder: Path) -> list[str]:
     found = make_starved()
     costs = {OWNED: 1.0}
     intervals = [
-        replace(one, workers=replace(one.workers, transforms_s=costs))
-        for one in found.intervals
+        replace(interval, workers=replace(interval.workers, transforms_s=costs))
+        for interval in found.intervals
     ]
     write_run(folder, replace(found, intervals=tuple(intervals)))
     return ['recommend', str(folder)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pkgutil
 import warnings
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from benchmarks import (
     overhead,
     overhead_peer,
     predict,
+    quick,
     regret,
     rewrite,
     saves,
@@ -34,6 +36,7 @@ from benchmarks import (
     whole,
     why,
 )
+from benchmarks.gpu_check import check as gpu_check
 from benchmarks.harness import Figure
 from mmgpu_hooks.measure import memory as measured_memory
 from mmgpu_hooks.schema.judged import Prediction
@@ -58,7 +61,7 @@ def build_ledger(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
 
 def build_memory(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     config = harness.find_mmdet() / 'configs' / memory.MODELS['rtmdet-tiny']
-    saved_bytes, gradient_bytes, _ = memory.count_step(config, (64, 64))
+    saved_bytes, gradient_bytes = memory.count_step(config, (64, 64))[:2]
     assert min(saved_bytes, gradient_bytes) > 2**20
     found = {
         'total_bytes': {'2': 3 * 2**30},
@@ -211,12 +214,14 @@ BUILDERS: dict[str, Build] = {
     for name, build in list(globals().items())
     if name.startswith('build_')
 }
+MODULES = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
 ELSEWHERE = {
     'costs': 'of the others',
     'gpu_check': 'test_gpu_check.py plays it',
     'harness': 'test_harness.py',
     'markdown': 'every table is made by it',
     'planted_by_others': 'test_predict.py',
+    'quick': 'test_quick.py',
     'readme': 'test_readme.py',
     'toy': 'of the others',
     'whole_toys': 'of `whole`',
@@ -225,9 +230,27 @@ ELSEWHERE = {
 }
 
 
-def test_every_benchmark_is_built_here():
-    modules = {one.name for one in pkgutil.iter_modules(benchmarks.__path__)}
-    assert modules == {*BUILDERS, *ELSEWHERE}
+def test_every_module_was_found():
+    """Of a pattern that finds nothing, all would be well."""
+    assert {*BUILDERS, *ELSEWHERE} <= {*MODULES}
+    assert {*quick.BENCHMARKS} <= {*MODULES}
+
+
+@pytest.mark.parametrize('name', MODULES)
+def test_each_module_is_imported_and_has_its_first_case(name):
+    module = importlib.import_module(f'benchmarks.{name}')
+    # a module of neither kind is new here
+    assert (name in BUILDERS) != (name in ELSEWHERE)
+    has_table = name != 'harness' and 'Benchmark' in vars(module)
+    assert (name in quick.BENCHMARKS) == (has_table or name == 'gpu_check')
+
+
+@pytest.mark.parametrize('name', quick.BENCHMARKS)
+def test_each_benchmark_has_a_quick_form(name, capsys):
+    module = gpu_check if name == 'gpu_check' else getattr(benchmarks, name)
+    with pytest.raises(SystemExit, match='0'):
+        module.main(['--help'])
+    assert '--quick' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('name', BUILDERS)

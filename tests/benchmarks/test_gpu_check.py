@@ -10,6 +10,7 @@ import zipfile
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -242,7 +243,7 @@ def box(
 
     box.keep_busy = lambda seconds: be(box.busy, box.theirs, seconds)
     monkeypatch.setattr(load, 'Matmuls', lambda: box)
-    clocks = {'time': time.time, 'perf_counter': time.perf_counter}
+    clocks: dict[str, Any] = {'time': time.time, 'perf_counter': time.perf_counter}
     clocks |= {'thread_time': time.thread_time, 'sleep': lambda s: be(0, None, s)}
     monkeypatch.setattr(nvml, 'time', SimpleNamespace(**clocks))
     monkeypatch.setattr(
@@ -328,7 +329,9 @@ def test_losses_are_compared_beside_a_control(monkeypatch, losses, verdict, word
 
     def train(_: object, sides: list[int], hook: object, **how: object) -> Trained:
         hooks.append(hook)
-        return Trained(SimpleNamespace(losses=list(next(tapes))))
+        tape = training.Tape()
+        tape.losses = list(next(tapes))
+        return Trained(tape)
 
     monkeypatch.setattr(training, 'train', train)
     for row in training.check_losses():

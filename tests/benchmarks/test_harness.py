@@ -36,9 +36,35 @@ def other_pct(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         ([SHOWN], 0.0, 1),
         ([], 0.0, 1),
     ],
+    ids=[
+        'met',
+        'one missed',
+        'other load',
+        'one missed, other load',
+        'not measured',
+        'no target',
+        'no figure',
+    ],
 )
 def test_exit_codes(figures, used_pct, code):
     assert harness.judge(figures, used_pct) == code
+
+
+@pytest.mark.parametrize(
+    ('figures', 'code'),
+    [
+        # few cases say little about a median or a share
+        ([MET, MISSED], 0),
+        ([MISSED], 0),
+        # but each case must hold, and be measured
+        ([MET, harness.exactly('false alarms', 1, 0)], 1),
+        ([MET, at_most('cost', None, 20)], 1),
+        ([SHOWN], 1),
+    ],
+    ids=['one missed', 'all missed', 'a false alarm', 'not measured', 'no target'],
+)
+def test_a_quick_run_fails_by_what_must_hold_of_each_case(figures, code):
+    assert harness.judge(figures, 0.0, is_quick=True) == code
 
 
 @pytest.mark.parametrize(

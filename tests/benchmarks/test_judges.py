@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,9 +20,14 @@ from mmgpu_hooks.schema.judged import Prediction
 def test_an_account_is_what_lies_between_its_borders(monkeypatch):
     clock, account = HandClock(), Account()
     monkeypatch.setattr(overhead.time, 'perf_counter', clock)
-    inner = account.beneath(lambda: clock.turn(3.0))
-    outer = account.above(lambda: (clock.turn(0.5), inner(), clock.turn(0.25)))
-    outer()
+    inner = account.beneath(functools.partial(clock.turn, 3.0))
+
+    def call() -> None:
+        clock.turn(0.5)
+        inner()
+        clock.turn(0.25)
+
+    account.above(call)()
     assert account.spent_s == pytest.approx(0.75)
 
 
@@ -119,7 +126,7 @@ GRID = [
 ]
 
 
-def ask(evidence: list[str]) -> dict[str, Any]:
+def ask(evidence: Sequence[str]) -> dict[str, Any]:
     return {'num_workers': 1} if evidence else {}
 
 
@@ -138,7 +145,7 @@ def test_a_loss_is_judged_by_fresh_trainings_in_turns_alone():
 
     # the best of the grid was lucky, and is no faster than 9.9 s
     lost_pct, fresh = regret.compare_fresh((1, True), (8, True), train, count=3)
-    assert [one['setting'][0] for one in fresh] == [1, 8, 8, 1, 1, 8]
+    assert [training['setting'][0] for training in fresh] == [1, 8, 8, 1, 1, 8]
     assert lost_pct == pytest.approx(100 * (10.1 / 9.9 - 1), abs=0.01)
 
 
@@ -177,7 +184,7 @@ def test_values_are_compared_by_type_and_text():
 
 
 def trained(*seconds: float) -> list[whole.Training]:
-    return [whole.Training(one, 0.1, 'mmgpu recommend run') for one in seconds]
+    return [whole.Training(whole_s, 0.1, 'mmgpu recommend run') for whole_s in seconds]
 
 
 STORAGE, FINE = whole.CASES['storage that waits'], whole.CASES['nothing wrong']

@@ -63,6 +63,7 @@ def test_images_of_two_shapes_are_padded_to_the_largest(works):
 @pytest.mark.parametrize(
     'block',
     [costs.log_normal_block(2.5, 128), costs.pareto_block(1.5, 128), [1.0] * 18 + [19]],
+    ids=['log-normal', 'Pareto', 'one long'],
 )
 def test_each_block_of_draws_has_the_same_mean_in_another_order(block):
     drawn = list(itertools.islice(costs.draw_blocks(block, seed=1), 2 * len(block)))
@@ -136,6 +137,15 @@ HIT, OFF, TWO_VALUED = (0.101, 0.101), (0.2, 0.2), (0.05, 0.12)
         (cases('a', HIT, 10), 'met met met met met missed'),
         (cases('a', TWO_VALUED, 1), 'missed missed missed met missed missed'),
         ([], 'missed missed missed missed missed missed'),
+    ],
+    ids=[
+        'both hit',
+        'six in ten of b',
+        'eight in ten of a',
+        'b is two-valued',
+        'b was not predicted',
+        'little, and two-valued',
+        'nothing',
     ],
 )
 def test_targets_of_those_planted_by_others(judged, verdicts):

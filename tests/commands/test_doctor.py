@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ needs_two = pytest.mark.skipif(CPUS < 2, reason='one CPU cannot be made fewer')
 
 
 @pytest.fixture(autouse=True)
-def environ(monkeypatch) -> dict[str, str]:
+def environ(monkeypatch) -> Mapping[str, str]:
     """The environment of a training in which nothing is wrong."""
     for name in SPOILERS:
         monkeypatch.delenv(name, raising=False)
@@ -618,6 +619,17 @@ def site(host, monkeypatch) -> Path:
         ),
         ({'onedl-mmengine': '0.10.12'}, 'ok', '(the maintained fork)', None),
         ({}, 'unknown', 'neither MMEngine nor MMDetection', None),
+    ],
+    ids=[
+        'upstream',
+        'mmcv too new',
+        'a candidate too old',
+        'the oldest candidate',
+        'a local version',
+        'a fork of one alone',
+        'both of one',
+        'a fork',
+        'none',
     ],
 )
 def test_packages_of_openmmlab(site, check, installed, level, text, cure):

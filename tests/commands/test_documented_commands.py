@@ -57,8 +57,13 @@ def list_commands(page: Path) -> list[tuple[str, bool]]:
         for prefix, command in COMMAND.findall(block.replace('\\\n', ' '))
     ]
     for code in inline:
-        found += [(one, False) for _, one in COMMAND.findall(' '.join(code.split()))]
-    return [(' '.join(one.replace('...', '').split()), typed) for one, typed in found]
+        found += [
+            (command, False) for _, command in COMMAND.findall(' '.join(code.split()))
+        ]
+    return [
+        (' '.join(command.replace('...', '').split()), typed)
+        for command, typed in found
+    ]
 
 
 def read_words(command: str) -> tuple[Path | None, list[str], list[str]]:
@@ -117,7 +122,7 @@ def folder(tmp_path, fake_nvml, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize('command', COMMANDS)
+@pytest.mark.parametrize('command', COMMANDS, ids=str)
 def test_a_documented_command_runs(command, folder):
     script, words, of_mmgpu = read_words(command)
     if of_mmgpu[0] in ('sweep', 'save-bench', 'verify', 'profile', 'demo'):
@@ -137,7 +142,9 @@ def test_what_is_named_in_a_sentence_is_there():
         if name == 'run':  # what follows the program is the program's
             words = list(itertools.takewhile(lambda word: word[:1] == '-', words))
         options = {word for word in words if re.match('--[a-z]', word)}
-        known = {word for one in find_command(name).params for word in one.opts}
+        known = {
+            word for parameter in find_command(name).params for word in parameter.opts
+        }
         assert options <= {*known, '--help'}, command
 
 

@@ -28,7 +28,9 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 
 
-@pytest.mark.parametrize('words', [['--help'], *([one, '--help'] for one in COMMANDS)])
+@pytest.mark.parametrize(
+    'words', [['--help'], *([command, '--help'] for command in COMMANDS)]
+)
 def test_every_help_is_narrow(words, capsys):
     assert main(words) == 0
     out, err = capsys.readouterr()

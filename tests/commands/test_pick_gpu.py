@@ -9,8 +9,9 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,22 +47,33 @@ def pick(environ, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environ, capture_output=True, text=True)
 
 
-def test_two_started_together_choose_different_cards(environ):
+@pytest.fixture
+def show_table(environ, capsys):
+    """A start without a command, which takes nothing: in this process."""
+
+    def show(*arguments: str) -> subprocess.CompletedProcess[str]:
+        code = main(['pick-gpu', *arguments])
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+
+    return show
+
+
+def test_two_started_together_choose_different_cards(environ, show_table):
     command = [*PICK, '--', *HOLD]
-    pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE}
+    pipes: dict[str, Any] = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE}
     both = [subprocess.Popen(command, env=environ, text=True, **pipes) for _ in '12']
     chosen = {process.stdout.readline().strip() for process in both}
     assert chosen == {'GPU-empty', 'GPU-half'}
-    third = pick(environ)
+    third = show_table()
     assert third.returncode == 1
-    assert all(f'in use by process {one.pid}' in third.stderr for one in both)
+    assert all(f'in use by process {process.pid}' in third.stderr for process in both)
     # the lock has gone with the command that took its place, however it ends
     both[0].send_signal(signal.SIGKILL)
     for process in both:
         process.stdin.close()
         process.wait()
         process.stdout.close()
-    assert pick(environ).stdout.endswith('\nCUDA_VISIBLE_DEVICES=GPU-empty\n')
+    assert show_table().stdout.endswith('\nCUDA_VISIBLE_DEVICES=GPU-empty\n')
 
 
 @pytest.mark.parametrize(
@@ -84,7 +96,7 @@ def test_arguments_output_and_exit_code_are_the_commands(environ, options, cards
 def test_waiting_ends_when_a_card_is_free(environ, fake_nvml):
     fake_nvml.set(FULL)
     command = [*PICK, '--wait', '60', '--', 'printenv', 'CUDA_VISIBLE_DEVICES']
-    pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
+    pipes: dict[str, Any] = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
     with subprocess.Popen(command, env=environ, text=True, **pipes) as waiting:
         assert waiting.stderr.readline().startswith('mmgpu pick-gpu: waiting 60 s: ')
         fake_nvml.set(EMPTY)
@@ -176,13 +188,13 @@ LOCKS = Path(f'locks-{os.getuid()}')
 """The folder in ``/tmp``, as the commands here have it."""
 
 
-def test_another_start_that_was_stopped_holds_nobody_up(environ):
+def test_another_start_that_was_stopped_holds_nobody_up(environ, show_table):
     LOCKS.mkdir(mode=0o700)
     with (LOCKS / 'picking.lock').open('w') as picking:
         picking.write('4711')
         picking.flush()
         fcntl.flock(picking, fcntl.LOCK_EX)
-        table = pick(environ, '--wait', '5')
+        table = show_table('--wait', '5')
         assert (table.returncode, table.stderr) == (0, '')
         command = pick(environ, '--', 'printenv', 'CUDA_VISIBLE_DEVICES')
     assert (command.returncode, command.stdout) == (0, 'GPU-empty\n')
@@ -191,19 +203,19 @@ def test_another_start_that_was_stopped_holds_nobody_up(environ):
     )
 
 
-def test_what_is_no_regular_file_is_no_lock(environ):
+def test_what_is_no_regular_file_is_no_lock(environ, show_table):
     LOCKS.mkdir(mode=0o700)
     os.mkfifo(LOCKS / 'picking.lock')
     victim = Path('victim')
     victim.write_text('precious')
     (LOCKS / 'GPU-empty.lock').symlink_to(victim.absolute())
-    table = pick(environ)
+    table = show_table()
     assert table.stdout.endswith('\nCUDA_VISIBLE_DEVICES=GPU-half\n')
     command = pick(environ, '--', 'printenv', 'CUDA_VISIBLE_DEVICES')
     assert (command.returncode, command.stdout) == (0, 'GPU-half\n')
-    both = pick(environ, '-n', '2')
+    both = show_table('-n', '2')
     assert both.returncode == 1
-    assert f'1 cannot be locked ({LOCKS}/GPU-empty.lock: ' in both.stderr
+    assert f'1 cannot be locked ({LOCKS.absolute()}/GPU-empty.lock: ' in both.stderr
     assert victim.read_text() == 'precious'
     # nor is one that has another name, as an older folder may hold
     (LOCKS / 'GPU-half.lock').unlink()
@@ -219,22 +231,27 @@ def is_of_nobody(path: Path) -> None:
     os.chown(path, 65534, 65534)
 
 
-@pytest.mark.parametrize(
-    'forbid',
-    [is_of_nobody, Path.touch, lambda path: path.symlink_to('nowhere')],
-    ids=['folder of another user', 'file', 'link'],
-)
-def test_nobody_else_can_forbid_it(environ, forbid):
-    forbid(LOCKS)
-    assert pick(environ).returncode == 0
-    with holding(environ) as first, holding(environ) as second:
-        assert {first, second} == {'GPU-empty', 'GPU-half'}
+FORBID: dict[str, Callable[[Path], object]] = {
+    'folder of another user': is_of_nobody,
+    'file': Path.touch,
+    'link': lambda path: path.symlink_to('nowhere'),
+}
+
+
+@pytest.mark.parametrize('kind', FORBID)
+def test_nobody_else_can_forbid_it(environ, show_table, kind):
+    FORBID[kind](LOCKS)
+    assert show_table().returncode == 0
     with holding(environ) as first:
+        with holding(environ) as second:
+            assert {first, second} == {'GPU-empty', 'GPU-half'}
         # nor can it be taken twice once the folder may be made
         LOCKS.rmdir() if LOCKS.is_dir() else LOCKS.unlink()
         with holding(environ) as second:
             assert {first, second} == {'GPU-empty', 'GPU-half'}
-    LOCKS.rename('gone')
+
+
+def test_where_no_folder_can_be_made_the_reason_is_said(environ):
     LOCKS.touch()
     refused = pick({**environ, 'XDG_CACHE_HOME': '/proc'}, '--', 'true')
     assert (refused.returncode, refused.stderr.count('\n')) == (2, 1)
@@ -319,7 +336,10 @@ def test_a_home_without_locks_is_left_out_where_another_folder_has_them(environ)
 
 
 @pytest.mark.parametrize('visible', ['0,0', '²', '\u0661', '9' * 5000])
-def test_visible_devices_that_cuda_cannot_read_are_none(environ, visible):
-    refused = pick({**environ, 'CUDA_VISIBLE_DEVICES': visible})
+def test_visible_devices_that_cuda_cannot_read_are_none(
+    show_table, monkeypatch, visible
+):
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
+    refused = show_table()
     assert refused.returncode == 1
     assert 'found 0 of 4' in refused.stderr and 'Traceback' not in refused.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fakes.pooled import make_pooled
@@ -29,10 +31,10 @@ def starved(tmp_path) -> str:
 def write_pair(tmp_path):
     """Writes runs with batch sizes 2, the newest, and 4."""
 
-    def write(**other: object) -> list[str]:
+    def write(**other: Any) -> list[str]:
         config = tmp_path / 'mine.py'
         config.write_text(CONFIG)
-        run = {'config_path': str(config)}
+        run: dict[str, Any] = {'config_path': str(config)}
         pair = make_pooled(2, day=28, run=run), make_pooled(4, day=26, run=run, **other)
         return [
             str(write_run(tmp_path / f'run{number}', evidence, CONFIG))
@@ -54,11 +56,21 @@ def test_the_json(starved, ask):
     answer = ask('predict', starved)
     keys = ('version', 'run', 'status', 'workload', 'predictions', 'notes')
     assert tuple(answer) == keys
-    assert [one['num_workers'] for one in answer['predictions']] == [0, 1, 2, 4, 8]
-    one = answer['predictions'][2]
-    assert one['iter_time_s'] == pytest.approx(0.2, rel=0.02)
-    assert one['iter_time_low_s'] < one['iter_time_s'] < one['iter_time_high_s']
-    assert (one['batch_size'], one['limit']) == (4, 'workers')
+    assert [prediction['num_workers'] for prediction in answer['predictions']] == [
+        0,
+        1,
+        2,
+        4,
+        8,
+    ]
+    two_workers = answer['predictions'][2]
+    assert two_workers['iter_time_s'] == pytest.approx(0.2, rel=0.02)
+    assert (
+        two_workers['iter_time_low_s']
+        < two_workers['iter_time_s']
+        < two_workers['iter_time_high_s']
+    )
+    assert (two_workers['batch_size'], two_workers['limit']) == (4, 'workers')
     assert answer['workload']['num_workers'] == 2
 
 
@@ -82,8 +94,12 @@ def test_several_batch_sizes_predict_others(write_pair, ask):
     runs = write_pair()
     options = ['--batch-size', '2', '4', '8', '--num-workers', '4']
     answer = ask('predict', *runs, *options)
-    assert [one['batch_size'] for one in answer['predictions']] == [2, 4, 8]
-    times = [one['iter_time_s'] for one in answer['predictions']]
+    assert [prediction['batch_size'] for prediction in answer['predictions']] == [
+        2,
+        4,
+        8,
+    ]
+    times = [prediction['iter_time_s'] for prediction in answer['predictions']]
     assert times == pytest.approx([0.081, 0.101, 0.141], rel=0.03)
     assert [*answer['fitted_runs'].values()] == [2, 4]
     assert answer['run'].startswith(runs[0])
@@ -98,7 +114,7 @@ def test_one_run_predicts_no_other_batch_size(write_pair, ask, capsys):
     assert main(['predict', run, '--batch-size', '8']) == 2
     assert 'runs with several batch sizes' in capsys.readouterr().err
     answer = ask('predict', run, '--batch-size', '2', '8')
-    assert {one['batch_size'] for one in answer['predictions']} == {2}
+    assert {prediction['batch_size'] for prediction in answer['predictions']} == {2}
     assert 'fitted_runs' not in answer
 
 
@@ -106,9 +122,9 @@ def test_a_run_of_another_training_is_left_out_by_name(write_pair, ask, capsys):
     runs = write_pair(device='cpu')
     answer = ask('predict', *runs)
     assert [*answer['fitted_runs'].values()] == [2]
-    (note,) = [one for one in answer['notes'] if 'left out' in one]
-    assert 'device is cpu there' in note
-    assert runs[1] in note
+    (left_out,) = [note for note in answer['notes'] if 'left out' in note]
+    assert 'device is cpu there' in left_out
+    assert runs[1] in left_out
     assert main(['predict', *runs, '--batch-size', '4']) == 2
     assert f'{runs[1]}/' in capsys.readouterr().err
 
@@ -125,7 +141,7 @@ def test_a_batch_size_is_rewritten_where_allowed_and_the_rate_is_advice(
 ):
     runs = write_pair()
     answer = ask('recommend', *runs, '--dry-run')
-    assert not [one for one in answer['changes'] if 'batch_size' in one['key']]
+    assert not [change for change in answer['changes'] if 'batch_size' in change['key']]
     assert len(answer['fitted_runs']) == 2
     answer = ask('recommend', *runs, '--allow-batch-size')
     notes = ' '.join(answer['notes'])

@@ -33,8 +33,12 @@ train_dataloader = dict(
 REWRITTEN = CONFIG.replace('num_workers=0', 'num_workers=2').replace('False', 'True')
 VALIDATION = 'val_dataloader = dict(num_workers=1, persistent_workers=True)\n'
 TRAIN_KEYS = ['train_dataloader.num_workers', 'train_dataloader.persistent_workers']
-WAITS = {'data_wait_s': 0.3, 'data_wait_cpu_s': 6.0, 'process_cpu_s': 10.0}
-KEEPS_UP = {'data_wait_s': 0.001, 'step_s': 0.299}
+WAITS: dict[str, Any] = {
+    'data_wait_s': 0.3,
+    'data_wait_cpu_s': 6.0,
+    'process_cpu_s': 10.0,
+}
+KEEPS_UP: dict[str, Any] = {'data_wait_s': 0.001, 'step_s': 0.299}
 
 
 NO_WORKERS = LoaderSettings(
@@ -307,7 +311,7 @@ def test_training_is_rewritten_where_validation_cannot_be(
     assert keys_of(answer) == TRAIN_KEYS
     written = (config.parent / 'mine_recommended.py').read_text()
     assert written == REWRITTEN + without
-    assert sum('val_dataloader was left' in one for one in answer['notes']) == 1
+    assert sum('val_dataloader was left' in note for note in answer['notes']) == 1
     assert answer['validation']['gain_s'] is None
 
 

@@ -109,20 +109,32 @@ def test_disable_takes_out_what_enable_adds(config, capsys):
 
 
 REFUSED = [
-    *[f'train_dataloader.{one}' for one in ('timeout=-1', 'timeout=nan')],
-    *[f'train_dataloader.{one}' for one in ('timeout=None', 'timeout=1000000000')],
-    *[f'train_dataloader.{one}' for one in ('drop_last=7', 'drop_last=None')],
+    *[f'train_dataloader.{setting}' for setting in ('timeout=-1', 'timeout=nan')],
+    *[
+        f'train_dataloader.{setting}'
+        for setting in ('timeout=None', 'timeout=1000000000')
+    ],
+    *[f'train_dataloader.{setting}' for setting in ('drop_last=7', 'drop_last=None')],
     'train_dataloader.multiprocessing_context=foo',
-    *[f'train_dataloader.pin_memory_device={one}' for one in ('foo', '7')],
+    *[f'train_dataloader.pin_memory_device={setting}' for setting in ('foo', '7')],
     'train_dataloader.shuffle=True',
-    *[f'train_dataloader.num_batch_per_epoch={one}' for one in ('-1', 'foo')],
-    *[f'default_hooks.gpu_efficiency.interval={one}' for one in ('-1', '2.5', 'x')],
+    *[f'train_dataloader.num_batch_per_epoch={setting}' for setting in ('-1', 'foo')],
+    *[
+        f'default_hooks.gpu_efficiency.interval={setting}'
+        for setting in ('-1', '2.5', 'x')
+    ],
     'default_hooks.gpu_efficiency.gpu_sample_period_s=0',
-    *[f'default_hooks.gpu_efficiency.stuck_after_s={one}' for one in ('nan', '-1')],
+    *[
+        f'default_hooks.gpu_efficiency.stuck_after_s={setting}'
+        for setting in ('nan', '-1')
+    ],
     'default_hooks.gpu_efficiency.worker_nice=20',
     'default_hooks.gpu_efficiency.scalars=foo',
     'default_hooks.gpu_efficiency.summary=3',
-    *[f'default_hooks.gpu_efficiency.priority={one}' for one in ('500', 'FIRST')],
+    *[
+        f'default_hooks.gpu_efficiency.priority={setting}'
+        for setting in ('500', 'FIRST')
+    ],
 ]
 
 

@@ -70,7 +70,7 @@ def test_a_training_has_the_hook_and_no_file_is_touched(tmp_path, capsys):
     evidence = evidence_of(folder)
     record, end = evidence.run, evidence.end
     assert (end.status, end.iterations) == ('completed', 20)
-    assert [one.iterations for one in evidence.intervals] == [5] * 4
+    assert [interval.iterations for interval in evidence.intervals] == [5] * 4
     assert record.hook_added_by == 'mmgpu run'
     assert record.config_path == str(config)
     assert list(record.before_hook_s) == ['imports', 'config', 'model']
@@ -122,7 +122,7 @@ def test_what_never_trains_has_no_hook(spellings):
 
 
 def test_a_hook_that_a_script_registers_records_in_place_of_ours(spellings):
-    assert [one['interval'] for one in spellings['late']] == [None, 3]
+    assert [hook['interval'] for hook in spellings['late']] == [None, 3]
     assert spellings['log of late'].count('GPUEfficiencyHook: completed after') == 1
     assert 'found several' not in spellings['log of late']
 
@@ -195,7 +195,7 @@ def test_every_rank_has_the_hook(launcher, tmp_path):
         evidence = evidence_of(tmp_path / 'run', name)
         assert (evidence.run.rank, evidence.run.world_size) == (rank, 2)
         assert evidence.run.hook_added_by == 'mmgpu run'
-        assert [one.iterations for one in evidence.intervals] == [2] * 5
+        assert [interval.iterations for interval in evidence.intervals] == [2] * 5
     assert (done.stdout + done.stderr).count('switched on by mmgpu run') == 1
 
 
@@ -269,7 +269,7 @@ def test_a_script_that_writes_configs_is_no_config(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, '_base_\n', '')
 
 
-IMPORT_RUNNER = 'import mmengine.runner.runner as one; print(one.Runner.__name__)'
+IMPORT_RUNNER = 'import mmengine.runner.runner as module; print(module.Runner.__name__)'
 
 OTHERS = {
     'none': None,
@@ -323,9 +323,7 @@ def other_python(tmp_path_factory):
 def test_a_python_without_our_package_trains_with_one_warning(
     other_python, rank, warnings
 ):
-    code = (
-        'import mmengine.runner.runner as one, sys; print(one.Runner.__name__, its_own)'
-    )
+    code = 'import mmengine.runner.runner as r, sys; print(r.Runner.__name__, its_own)'
     env = {'RANK': rank, 'PYTHONPATH': ''}
     done = start(
         other_python, '-c', code, env=env, cwd=Path(__file__).parents[2] / 'docs'
@@ -490,7 +488,7 @@ def test_it_is_compiled_once_where_python_writes_no_compiled_files(tmp_path):
 
 
 def test_every_argument_of_the_hook_is_an_option():
-    names = {one.name for one in run.params if isinstance(one, click.Option)}
+    names = {option.name for option in run.params if isinstance(option, click.Option)}
     assert names == {*ARGUMENTS, 'is_module'}
 
 

@@ -102,10 +102,12 @@ def test_every_setting_is_asked_for_and_the_page_is_written(
     # no workers load nothing ahead
     assert body['asked'] == 2 * 2 * (1 + 2)
     found = [row['setting'] for row in body['rows']]
-    assert {one['prefetch_factor'] for one in found if not one['num_workers']} == {None}
-    assert {one['pin_memory'] for one in found} == {True, False}
+    assert {
+        setting['prefetch_factor'] for setting in found if not setting['num_workers']
+    } == {None}
+    assert {setting['pin_memory'] for setting in found} == {True, False}
     assert '0 workers with prefetch_factor 2, 4 is not a trial' in body['notes'][0]
-    specs = {Path(one.spec.folder).name: one.spec for one in scripted.started}
+    specs = {Path(child.spec.folder).name: child.spec for child in scripted.started}
     spec = specs['2-workers-batch-3-prefetch-4-pin_memory-on']
     loader = {k.rpartition('.')[2]: v for k, v in spec.settings.items()}
     assert loader == {
@@ -231,9 +233,9 @@ def test_two_configs_are_trained_in_turns_and_told_apart(
     assert answer['predicted_gain'] is None
     assert (answer['other_work'], answer['untrained']) == ([], [])
     # both as they are, in the same folder
-    assert [one.spec.settings for one in scripted.started] == [{}, {}]
+    assert [child.spec.settings for child in scripted.started] == [{}, {}]
     folder = tmp_path / 'w' / 'verify'
-    assert [one.spec.folder for one in scripted.started] == [
+    assert [child.spec.folder for child in scripted.started] == [
         str(folder / side) for side in ('first', 'second')
     ]
     assert answer['folder'] == str(folder)
@@ -257,9 +259,9 @@ def test_settings_are_measured_against_the_config_without_them(
         'optim_wrapper.optimizer.lr': 0.01,
     }
     assert answer['other_work'] == ['model']
-    assert [one.spec.settings for one in scripted.started] == [{}, settings]
-    assert [one.spec.config for one in scripted.started] == [str(config)] * 2
-    assert {one.spec.keeps_hook for one in scripted.started} == {False}
+    assert [child.spec.settings for child in scripted.started] == [{}, settings]
+    assert [child.spec.config for child in scripted.started] == [str(config)] * 2
+    assert {child.spec.keeps_hook for child in scripted.started} == {False}
 
 
 def test_a_run_is_measured_against_itself_with_settings(ask, config, scripted):
@@ -288,8 +290,8 @@ HOOK = 'default_hooks.gpu_efficiency.type=mmgpu_hooks.GPUEfficiencyHook'
 
 def test_what_the_hook_costs_can_be_measured(config, ask, tmp_path, scripted):
     answer = ask('verify', config, '--set', HOOK, '--work-dir', tmp_path / 'w')
-    assert [one.spec.keeps_hook for one in scripted.started] == [True, True]
-    assert [one.spec.hook for one in scripted.started] == [None, None]
+    assert [child.spec.keeps_hook for child in scripted.started] == [True, True]
+    assert [child.spec.hook for child in scripted.started] == [None, None]
     assert HOOK.split('=')[0] in answer['after']
 
 
@@ -317,13 +319,13 @@ def test_what_stopped_goes_on_and_another_pair_is_not_mixed_up(
     answer = ask('verify', configs[0], third, '--work-dir', tmp_path / 'w')
     assert 'earlier trials of another second config' in answer['notes'][0]
     assert answer['gain']['count'] == 6
-    whole = sum(one.trained for one in scripted.started)
+    whole = sum(child.trained for child in scripted.started)
 
     kept.write_bytes(body)
     scripted.started.clear()
     answer = ask(*words)
     assert (answer['gain']['count'], answer['notes']) == (6, [])
-    assert sum(one.trained for one in scripted.started) < whole
+    assert sum(child.trained for child in scripted.started) < whole
     assert not kept.exists()
 
 

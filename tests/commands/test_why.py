@@ -113,7 +113,15 @@ def test_nothing_reaches_the_terminal_raw(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    'words', [[], ['--log', 'nowhere'], ['--log', '.'], ['nothing'], ['--log=-']]
+    'words',
+    [[], ['--log', 'nowhere'], ['--log', '.'], ['nothing'], ['--log=-']],
+    ids=[
+        'no run and no log',
+        'no such log',
+        'a folder',
+        'no such run',
+        'a closed standard input',
+    ],
 )
 def test_what_cannot_be_read(capsys, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)

@@ -225,6 +225,21 @@ GLUED = (
          'torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated '
          'with signal SIGKILL', 'oom_host'),
     ],
+    ids=[
+        'an indented line',
+        'errno 5',
+        'errno 5 of a file',
+        'glued to the next',
+        'behind a call',
+        'doubled by two ranks',
+        'pinning thread',
+        'port in use',
+        'another port is tried',
+        'open files',
+        'a full database',
+        'a job timed out',
+        'a rank ended by SIGKILL',
+    ],
 )  # fmt: skip
 def test_lines_as_they_are_found(ask, tmp_path, text, cause):
     assert cause_of(ask, tmp_path, text + '\n') == cause
@@ -285,7 +300,7 @@ class Growing(io.BytesIO):
 
 
 def test_a_log_that_grows_is_read_up_to_its_size_at_the_start():
-    shares = []
+    shares: list[float] = []
     log = read_log(Growing(b'one\ntwo\n'), 8, shares.append)
     assert (log.lines, log.events(), shares) == (2, [], [1.0])
 

@@ -141,6 +141,13 @@ def test_what_differs_is_listed_by_dotted_key(name):
             'custom_hooks',
         ),
     ],
+    ids=[
+        'a folder',
+        'a section',
+        'a key of a section',
+        'a default hook',
+        'a custom hook',
+    ],
 )
 def test_what_a_short_training_does_not_show_is_told_apart(change, key):
     found = compare(change)
@@ -156,6 +163,7 @@ OURS = {'type': 'mmgpu_hooks.GPUEfficiencyHook'}
         lambda c: c['default_hooks'].update(gpu_efficiency=OURS),
         lambda c: c['custom_hooks'].append(OURS),
     ],
+    ids=['a default hook', 'a custom hook'],
 )
 def test_a_difference_of_our_own_hook_is_known(change):
     found = compare(change)

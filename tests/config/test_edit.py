@@ -57,6 +57,19 @@ def edit_settings(text, settings):
             'dict(\n    batch_size=2, drop_last=True, num_workers=8, dataset=d)',
         ),
     ],
+    ids=[
+        'in brackets',
+        'an expression',
+        'no key',
+        'a literal dict',
+        'before nested settings',
+        'a comma at the end',
+        'no blanks',
+        'before a comment',
+        'behind a comment',
+        'a comment behind the last',
+        'in the last line of short ones',
+    ],
 )
 def test_edits_one_display(before, settings, after):
     head = '# first\n_base_ = "x.py"\n\ntrain_dataloader = '
@@ -73,6 +86,7 @@ def test_edits_one_display(before, settings, after):
         ('a = 1', 'a = 1\n\ntrain_dataloader = dict(num_workers=8)'),
         ('a = 1\r\n', 'a = 1\r\n\r\ntrain_dataloader = dict(num_workers=8)\r\n'),
     ],
+    ids=['a line', 'without line end', 'CRLF'],
 )
 def test_overrides_an_inherited_loader_at_the_end(before, after):
     assert edit_settings(before, WORKERS) == after

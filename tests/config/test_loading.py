@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from mmgpu_hooks.config.loading import (
     check_edit,
@@ -47,7 +48,8 @@ def test_leaves_compare_by_type_value_and_definition():
             return 0
 
     def make(number):
-        exec(f'def f(): return {number}\ndef g(): return f()', space := {})
+        space: dict[str, Any] = {}
+        exec(f'def f(): return {number}\ndef g(): return f()', space)
         return space['f']
 
     nan = float('nan')

@@ -63,11 +63,11 @@ def test_what_is_lost_and_its_cure(folder, text, lost):
     cures = {hook.cure for hook in found}
     assert len(cures) == bool(lost)
     for cure in cures:
-        kept = [one for one in text.splitlines(True) if 'custom_hooks = ' not in one]
+        kept = [line for line in text.splitlines(True) if 'custom_hooks = ' not in line]
         config.write_text(''.join(kept) + cure + '\n')
         assert find_lost_hooks(config) == ()
         hooks = [hook['type'] for hook in load_config(config)['custom_hooks']]
-        names = {str(getattr(one, '__name__', one)).split('.')[-1] for one in hooks}
+        names = {str(getattr(kind, '__name__', kind)).split('.')[-1] for kind in hooks}
         assert {*BOTH, *(['MyHook'] if 'MyHook' in text else [])} == names
         assert len(hooks) == len(names)
 

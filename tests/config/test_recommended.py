@@ -144,7 +144,7 @@ def test_a_copy_does_not_train_into_the_folder_of_the_run(
         config.unlink()
     elif later is not None:
         config.write_text(later)
-    outcome, _ = write_beside_run(FOUND, str(config), files)
+    outcome = write_beside_run(FOUND, str(config), files).outcome
     assert outcome.target is not None
     loaded, is_unknown = Config.fromfile(outcome.target), folder == 'run'
     # MMDetection's tools/train.py names one by the config where there is none

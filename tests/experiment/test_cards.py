@@ -22,7 +22,7 @@ def card(index: int, free: int = 900, util: float | None = 0.0, **facts) -> Card
 
 def order(cards, environ=None, **request) -> str:
     judged = judge_cards(cards, environ or {}, **request)
-    return ''.join(str(one.index) for one in judged if one.reason is None)
+    return ''.join(str(card.index) for card in judged if card.reason is None)
 
 
 THREE = [card(0, 100), card(1, 500), card(2, 900)]
@@ -44,6 +44,18 @@ THREE = [card(0, 100), card(1, 500), card(2, 900)]
         ([card(0, reason='lost'), card(1, 100)], {}, '1'),
         ([], {}, ''),
         (THREE, {'least_bytes': 500}, '21'),
+    ],
+    ids=[
+        'free',
+        'one too full',
+        'more free though busy',
+        '2 % less and idle',
+        '3 % less and idle',
+        'unknown use',
+        'alike',
+        'one lost',
+        'no card',
+        'least free',
     ],
 )
 def test_the_best_that_is_allowed_comes_first(cards, request_, expected):

@@ -31,7 +31,7 @@ def test_objects_fill_their_boxes() -> None:
     black = np.zeros((240, 320, 3), np.uint8)
     for index in range(20):
         pixels, notes = paint_image(black, index)
-        is_painted = pixels.any(axis=2)
+        is_painted = np.any(pixels, axis=2)
         for note in notes:
             left, top, width, height = note['bbox']
             inside = is_painted[top : top + height, left : left + width]

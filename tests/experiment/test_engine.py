@@ -39,7 +39,7 @@ def test_every_turn_is_a_record_and_nothing_is_left(scripted, tmp_path):
         assert (trial.status, trial.iterations) == ('completed', 30)
         assert trial.figures == {'blocks': 2}
     assert not outcome.is_interrupted
-    assert all(one.is_closed for one in scripted.started)
+    assert all(child.is_closed for child in scripted.started)
     assert any(words.startswith('2 of 3: 2, iteration 30') for words, *_ in shown)
     assert all(0 <= share <= 1 for _, share, _ in shown)
     # three turns of 3 s each by the clock of the script, which runs in jumps
@@ -100,7 +100,7 @@ def test_trainings_end_even_where_the_load_cannot_be_read(
     held = Turn('1', TrialSpec('a.py', str(tmp_path / '1')), blocks=(10,), stays=True)
     with pytest.raises(OSError, match='no such file'):
         run_plan(Plan([held]))
-    assert [one.is_closed for one in scripted.started] == [True]
+    assert [child.is_closed for child in scripted.started] == [True]
 
 
 def test_what_was_interrupted_goes_on(scripted, tmp_path, monkeypatch):
@@ -117,12 +117,16 @@ def test_what_was_interrupted_goes_on(scripted, tmp_path, monkeypatch):
         outcome = run_plan(plan, store)
     assert outcome.is_interrupted
     assert [trial.name for trial in outcome.trials] == ['1']
-    assert all(one.is_closed for one in scripted.started)
+    assert all(child.is_closed for child in scripted.started)
     monkeypatch.setattr(plan, 'choose', choose)
     with open_store(folder, {'host': 'one'}) as store:
         outcome = run_plan(plan, store)
     assert [trial.name for trial in outcome.trials] == ['1', '2', '3']
-    assert [Path(one.spec.folder).name for one in scripted.started] == ['1', '2', '3']
+    assert [Path(child.spec.folder).name for child in scripted.started] == [
+        '1',
+        '2',
+        '3',
+    ]
     with open_store(folder, {'host': 'two'}) as store:
         outcome = run_plan(plan, store)
     assert len(scripted.started) == 6

@@ -136,7 +136,7 @@ class TestVerify:
         assert (found.gain.count, found.ending) == (6, 'the gain is known well enough')
         sides = [trial.role.side for trial in outcome.trials]
         assert sides == [*SIDES, *[FIRST, SECOND, SECOND, FIRST] * 3]
-        ways = [(one.role.is_held, one.role.is_warm_up) for one in outcome.trials]
+        ways = [(trial.role.is_held, trial.role.is_warm_up) for trial in outcome.trials]
         assert ways == [(True, True)] * 2 + [(True, False)] * 12
         assert len(scripted.started) == 2
         # three seconds of 150 ms, after a batch of each worker and two more
@@ -212,7 +212,7 @@ class TestVerify:
             found = plan.finish(run_plan(plan, store, max_seconds=300.0))
         assert found.gain.count == 6
         # of each, what remained to be trained, after a warm-up
-        assert [one.trained for one in scripted.started] == [10 + 5 * 34] * 2
+        assert [child.trained for child in scripted.started] == [10 + 5 * 34] * 2
 
     @pytest.mark.parametrize(
         ('value', 'half', 'pairs', 'settled'),
@@ -258,9 +258,9 @@ def make_function():
 
 
 def test_a_config_is_known_by_what_it_says():
-    one = {('a',): 1, ('b', '0'): 'x', ('c',): print}
-    assert digest_config(one) == digest_config(dict(reversed(one.items())))
-    assert digest_config(one) != digest_config({**one, ('a',): 2})
+    config = {('a',): 1, ('b', '0'): 'x', ('c',): print}
+    assert digest_config(config) == digest_config(dict(reversed(config.items())))
+    assert digest_config(config) != digest_config({**config, ('a',): 2})
     # the text of a function differs from process to process, its name does not
     assert digest_config({('c',): make_function()}) == digest_config(
         {('c',): make_function()}
@@ -281,4 +281,5 @@ def test_what_a_measurement_depends_on_is_named(monkeypatch):
 def test_trials_of_another_card_are_others(fake_nvml):
     first = read_identity({})
     fake_nvml.set(FakeGpu(uuid='GPU-another'))
-    assert [n for n, one in read_identity({}).items() if one != first[n]] == ['host']
+    again = read_identity({})
+    assert [name for name in first if again[name] != first[name]] == ['host']

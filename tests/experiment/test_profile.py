@@ -70,15 +70,20 @@ def make_step(*, on_card: bool = True) -> list[Any]:
         event('aten::_foreach_add_', optimizer, ('adam', 80.0)),
         event('aten::mul', step, ('scale the loss', 20.0)),
     ]
-    for one in events:
-        one.kernels *= on_card
+    for recorded in events:
+        recorded.kernels *= on_card
     return events
 
 
 def profile_of(plain_us: float = 1000.0, *, on_card: bool = True) -> Profile:
     events = make_step(on_card=on_card)
     steps = summarize_steps(events, 1, plain_us / 1e6, on_card=on_card)
-    facts = {'device': 'H100', 'capability': (9, 0), 'amp': None, 'flags': {}}
+    facts: dict[str, Any] = {
+        'device': 'H100',
+        'capability': (9, 0),
+        'amp': None,
+        'flags': {},
+    }
     return Profile(**vars(steps), **facts, iterations=1, step_s=0.001, folder='w')
 
 

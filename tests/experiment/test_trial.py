@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import psutil
 import pytest
@@ -35,7 +36,7 @@ def is_gone(process: psutil.Process) -> bool:
 
 
 def test_all_of_it_is_ended_though_it_is_held() -> None:
-    pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE}
+    pipes: dict[str, Any] = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE}
     with subprocess.Popen(
         [sys.executable, '-S', '-c', FAMILY], start_new_session=True, **pipes
     ) as leader:
@@ -51,8 +52,9 @@ def test_all_of_it_is_ended_though_it_is_held() -> None:
             held.close()
             took_s, gone = time.monotonic() - began_s, [*map(is_gone, family)]
         finally:
-            for process in (leader, *family):
-                process.kill()
+            leader.kill()
+            for member in family:
+                member.kill()
     assert (gone, leader.returncode) == ([True, True], -signal.SIGKILL)
     assert took_s < 4
     assert held.read_cpu_s() == 0
@@ -113,6 +115,17 @@ BUS = "Bus error. It is possible that dataloader's workers are out of shared mem
         ),
         ('RuntimeError', KILLED + BUS, 'out_of_memory', f'RuntimeError: {KILLED}{BUS}'),
         ('ValueError', 'x' * 1000, 'failed', f'ValueError: {"x" * 285}...'),
+    ],
+    ids=[
+        'of the user',
+        'no memory in a worker',
+        'no memory on the card',
+        'cuDNN alloc failed',
+        'no cuDNN engine',
+        'no cuDNN algorithm',
+        'a worker killed',
+        'a bus error of a worker',
+        'a long line',
     ],
 )
 def test_an_error_is_known_by_its_decisive_line(kind, message, status, line):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mmgpu_hooks.schema.judged import Recommendation
 
 
-def changed(found: Recommendation) -> dict[str, object]:
+def changed(found: Recommendation) -> dict[str, Any]:
     """New values by key, without the name of the train loader."""
-    return {one.key.replace('train_dataloader.', ''): one.new for one in found.changes}
+    return {
+        change.key.replace('train_dataloader.', ''): change.new
+        for change in found.changes
+    }

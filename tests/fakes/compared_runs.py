@@ -46,7 +46,10 @@ def make_noisy_run(
     state, records = lots.gauss(0, 1), []
     for index in range(intervals + 1):
         slow = 10.0 if index == 0 else math.exp(0.03 * state)
-        waits = {'data_wait_s': slow * data_wait_s, 'step_s': slow * 0.2}
+        waits: dict[str, Any] = {
+            'data_wait_s': slow * data_wait_s,
+            'step_s': slow * 0.2,
+        }
         records.append(make_interval(index, **waits))
         state = alike * state + math.sqrt(1 - alike**2) * lots.gauss(0, 1)
     evidence = make_evidence(run=make_run(**run))

@@ -147,5 +147,5 @@ def open_loops() -> Iterator[Callable[..., Loop]]:
         return loops[-1]
 
     yield build
-    for one in loops:
-        one.close()
+    for loop in loops:
+        loop.close()

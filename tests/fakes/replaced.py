@@ -14,4 +14,4 @@ def replace(record: _T, **fields: Any) -> _T:
     """``dataclasses.replace`` for records of either kind."""
     is_struct = isinstance(record, msgspec.Struct)
     change: Any = msgspec.structs.replace if is_struct else dataclasses.replace
-    return change(record, **fields)  # type: ignore[no-any-return]
+    return change(record, **fields)

@@ -30,8 +30,10 @@ GIB = 2**30
 
 def steady(seconds: float, count: int) -> DurationStats:
     """``count`` times the same duration, in whole nanoseconds as in a file."""
-    one, total = round(seconds, 9), round(seconds * count, 9)
-    return DurationStats(count=count, total_s=total, mean_s=one, p50_s=one, p95_s=one)
+    each, total = round(seconds, 9), round(seconds * count, 9)
+    return DurationStats(
+        count=count, total_s=total, mean_s=each, p50_s=each, p95_s=each
+    )
 
 
 def make_loader(num_workers: int = 2, **fields: Any) -> LoaderSettings:

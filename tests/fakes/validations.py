@@ -84,6 +84,6 @@ def make_validation(
 def summarise(*validations: ValidationRecord, **fields: Any) -> Run:
     """A run that validated so; ``fields`` as for ``make_evidence``."""
     evidence = make_evidence(**fields)
-    wall_s = sum(one.wall_s for one in validations)
+    wall_s = sum(validation.wall_s for validation in validations)
     evidence = add_to_end(evidence, validation=wall_s)
     return Run(replace(evidence, validations=validations))

@@ -130,10 +130,15 @@ def _judged(answer: Json) -> Json:
         'status': answer['status'],
         'verdict': answer['verdict']['name'],
         'confidence': answer['verdict']['confidence'],
-        'findings': {one['code']: one['severity'] for one in answer['findings']},
-        'changes': {one['key']: [one['old'], one['new']] for one in answer['changes']},
-        'save_causes': [one['cause'] for one in saves if one['is_slow']],
-        'save_cures': [one['name'] for one in answer['save_cures']],
+        'findings': {
+            finding['code']: finding['severity'] for finding in answer['findings']
+        },
+        'changes': {
+            change['key']: [change['old'], change['new']]
+            for change in answer['changes']
+        },
+        'save_causes': [save['cause'] for save in saves if save['is_slow']],
+        'save_cures': [cure['name'] for cure in answer['save_cures']],
         'slowest_rank': ranks and [ranks['slowest'], ranks['part']],
         'advice': len(answer['advice']),
     }
@@ -146,14 +151,16 @@ def _measured(answer: Json) -> Figures:
     """Sums and means of what was recorded."""
     for key, count in answer.get('evidence', {}).items():
         yield f'count.{key}', count
-    for one in answer.get('findings', ()):
-        yield f'share.{one["code"]}', one['share']
-        if one['code'] == 'MG202':
-            for index, number in enumerate(re.findall(r'[\d.]+\d|\d', one['detail'])):
+    for finding in answer.get('findings', ()):
+        yield f'share.{finding["code"]}', finding['share']
+        if finding['code'] == 'MG202':
+            for index, number in enumerate(
+                re.findall(r'[\d.]+\d|\d', finding['detail'])
+            ):
                 yield f'gpu.{index}', float(number)
-    for index, one in enumerate(answer.get('checkpoint_saves', ())):
+    for index, save in enumerate(answer.get('checkpoint_saves', ())):
         for key in ('wall_s', 'uncontended_s', 'gross_delay_s', 'net_delay_s'):
-            yield f'save.{index}.{key}', one[key]
+            yield f'save.{index}.{key}', save[key]
     ranks = answer.get('ranks') or {}
     yield 'ranks.lost_s', ranks.get('lost_s')
     for row in ranks.get('rows', ()):
@@ -163,24 +170,24 @@ def _measured(answer: Json) -> Figures:
 
 
 def _compared(compared: Json) -> Figures:
-    for one in compared.get('figures', ()):
-        yield one['name'], one['before'] and one['before']['value']
+    for figure in compared.get('figures', ()):
+        yield figure['name'], figure['before'] and figure['before']['value']
 
 
 def _predicted(answer: Json) -> Figures:
     """What the model makes of them."""
     yield 'headspace_pct', answer.get('verdict', {}).get('headspace_pct')
-    for one in answer.get('changes', ()):
+    for change in answer.get('changes', ()):
         for key in (
             'predicted_iter_s',
             'predicted_gain_pct',
             'predicted_gain_low_pct',
             'predicted_gain_high_pct',
         ):
-            yield f'{one["key"]}.{key}', one[key]
-    for one in answer.get('save_cures', ()):
+            yield f'{change["key"]}.{key}', change[key]
+    for cure in answer.get('save_cures', ()):
         for key in ('save_s', 'run_gross_s', 'run_net_s'):
-            yield f'{one["name"]}.{key}', one[key]
+            yield f'{cure["name"]}.{key}', cure[key]
     yield 'validation.gain_s', answer.get('validation', {}).get('gain_s')
 
 
@@ -189,9 +196,11 @@ def _forecast(forecast: Json) -> Figures:
     costs = {'occupancy': 'batch_time', 'batch_cpu': 'batch_cpu', 'step': 'step'}
     for name, key in costs.items():
         yield f'workload.{name}_s', workload.get(key, {}).get('mean_s')
-    for one in forecast.get('predictions', ()):
-        setting = f'{one["num_workers"]}_workers.batch_{one["batch_size"]}'
-        yield f'iter_s.{setting}', one['iter_time_s']
+    for prediction in forecast.get('predictions', ()):
+        setting = (
+            f'{prediction["num_workers"]}_workers.batch_{prediction["batch_size"]}'
+        )
+        yield f'iter_s.{setting}', prediction['iter_time_s']
     memory = forecast.get('memory') or {}
-    for one in memory.get('peaks', ()):
-        yield f'memory.{one["batch_size"]}', one['peak_bytes']
+    for peak in memory.get('peaks', ()):
+        yield f'memory.{peak["batch_size"]}', peak['peak_bytes']

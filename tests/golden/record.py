@@ -114,7 +114,7 @@ def _flatten(facts: Json) -> Json:
     flat: Json = {}
     for key, value in facts.items():
         if isinstance(value, dict):
-            flat |= {f'{key}.{name}': one for name, one in _flatten(value).items()}
+            flat |= {f'{key}.{name}': inner for name, inner in _flatten(value).items()}
         else:
             flat[key] = value
     return flat

@@ -92,7 +92,7 @@ def test_a_hook_that_does_nothing_at_a_point_has_no_seconds_there():
     runner = bare(Runner, SleepsEachIteration(), DoesNothing(), replaced)
     ledger = timed(runner)
     # what comes in mid-run is timed, too
-    replaced.after_train_iter = late.after_train_iter  # type: ignore[method-assign]
+    replaced.after_train_iter = late.after_train_iter
     runner._hooks.append(late)
     runner.call_hook('after_train_iter', batch_idx=0)
     found = ledger.take().hooks_s
@@ -155,8 +155,11 @@ def test_an_iteration_within_a_hook_leaves_what_runs_around_it(kind, depth):
     ('kind', 'has_cause'), [(Runner, False), (FlexibleRunner, True)]
 )
 def test_a_hook_that_raises_ends_as_without_us(kind, has_cause):
-    # it does not accept how it is called
-    runner = bare(kind, Acting(lambda: None))  # type: ignore[arg-type]
+    def take_nothing() -> None:
+        """It does not accept how it is called."""
+
+    action: Callable[..., None] = take_nothing
+    runner = bare(kind, Acting(action))
     with pytest.raises(TypeError) as plain:
         runner.call_hook('before_train_iter', batch_idx=0)
     ledger = timed(runner)

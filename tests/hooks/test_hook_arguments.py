@@ -62,5 +62,5 @@ def test_the_page_for_newcomers_lists_every_argument_with_its_default():
     rows = re.findall(r'^\| `(\w+)` \| (.+?) \|', page.read_text(), re.MULTILINE)
     found = {name: default.strip('`') for name, default in rows}
     arguments = inspect.signature(mmgpu_hooks.GPUEfficiencyHook).parameters.values()
-    expected = {one.name: repr(one.default) for one in arguments}
+    expected = {argument.name: repr(argument.default) for argument in arguments}
     assert found == {**expected, 'interval': "LoggerHook's"}

@@ -36,7 +36,7 @@ def record_of(
 
 
 def test_several_records_are_shown_as_one():
-    columns = {
+    columns: dict[str, tuple[Any, Any]] = {
         'images': (6, 2),
         'process_cpu_s': (2.0, 6.0),
         'system_cpu_pct': (10.0, 30.0),

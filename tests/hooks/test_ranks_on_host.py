@@ -23,5 +23,5 @@ from mmgpu_hooks.hooks.sources import count_ranks_on_host
     ],
 )
 def test_ranks_on_a_host_are_what_the_launcher_says(environ, expected):
-    values = dict(one.split('=') for one in environ.split())
+    values = dict(pair.split('=') for pair in environ.split())
     assert count_ranks_on_host(32, values) == expected

@@ -95,6 +95,7 @@ def test_who_bounds_the_cores(host, text):
             'OMP_PROC_BIND binds the training to 1 of 64 CPUs',
         ),
     ],
+    ids=['bound', 'not bound', 'unknown', 'the shell is bound'],
 )
 def test_openmp_that_binds(host, binding, level, text):
     cores = judge(host=on_host(**host), binding=binding)['cores']

@@ -39,7 +39,10 @@ def judge(
         evidence = replace(evidence, end=None)
     intervals = tuple(make_interval(n, **fields(n)) for n in range(count))
     diagnosis = diagnose_run(Run(replace(evidence, intervals=intervals)))
-    found = {one.code: (one.severity, one.detail) for one in diagnosis.findings}
+    found = {
+        finding.code: (finding.severity, finding.detail)
+        for finding in diagnosis.findings
+    }
     return diagnosis.verdict.name, found
 
 
@@ -95,6 +98,16 @@ ENDING = replace(LONG, loader=make_loader(persistent_workers=False))
         # what is free is unknown
         (lambda n: {'process_own_bytes': GIB + n * MIB}, LONG, 'notice'),
         (process(0.0), LONG, None),
+    ],
+    ids=[
+        'full before the end',
+        'full soon after the end',
+        'full long after the end',
+        'a control group is full',
+        'workers',
+        'workers of epochs that end',
+        'unknown room',
+        'twin',
     ],
 )
 def test_growth_of_host_memory(fields, run, severity):
@@ -200,7 +213,7 @@ def bursting(n: int) -> dict[str, Any]:
 )
 def test_memory_of_the_card(fields, run, expected):
     _, found = judge(fields, make_gpu_run(**run))
-    got = {code: one[0] for code, one in found.items() if code in expected}
+    got = {code: severity for code, (severity, _) in found.items() if code in expected}
     assert got == expected
     assert not {'MG404', 'MG405', 'MG406'} - expected.keys() & found.keys()
 
@@ -269,7 +282,7 @@ def test_results_that_validation_keeps(mib, is_found):
         result_name=mib and 'CocoMetric.results',
     )
     evidence = replace(make_evidence(8), validations=(record,))
-    found = {one.code: one for one in diagnose_run(Run(evidence)).findings}
+    found = {finding.code: finding for finding in diagnose_run(Run(evidence)).findings}
     assert ('MG407' in found) == is_found
     if is_found:
         assert 'CocoMetric.results came to 300' in found['MG407'].detail

@@ -33,7 +33,7 @@ from mmgpu_hooks.schema.recorded import (
 )
 from mmgpu_hooks.schema.run import RunEvidence
 
-MAIN = {'process_cpu_s': 4.0}
+MAIN: dict[str, Any] = {'process_cpu_s': 4.0}
 """0.2 s per iteration: the step."""
 KEEPS_UP = {'data_wait_s': 0.001, 'step_s': 0.299, **MAIN}
 
@@ -49,7 +49,7 @@ def on_cores(cores: float, **fields: Any) -> Any:
 
 def bound(cpus: int, workers: int = 2) -> Any:
     """Started with eight CPUs, and bound to fewer since."""
-    eight = {'logical_cpus': 8, 'unbound_cpus': 8, 'usable_cores': 8.0}
+    eight: dict[str, Any] = {'logical_cpus': 8, 'unbound_cpus': 8, 'usable_cores': 8.0}
     host = HostLimits(affinity_cpus=cpus, bound_by='OMP_PROC_BIND', **eight)
     return {'run': make_run(host=host, loader=make_loader(workers)), **MAIN}
 
@@ -88,7 +88,7 @@ def find(diagnosis: Diagnosis, code: str) -> Finding | None:
 
 def severity(diagnosis: Diagnosis, code: str) -> str | None:
     found = find(diagnosis, code)
-    return found and found.severity
+    return None if found is None else found.severity
 
 
 @pytest.mark.parametrize(
@@ -270,6 +270,7 @@ def test_a_delay_that_was_won_back_is_no_problem_and_an_unknown_one_is_not_count
         (contended(30, cpu_s=0.2, run_delay_s=0.09), None),
         (make_calm(20), None),
     ],
+    ids=['long delays', 'small delays that add up', 'too small', 'none'],
 )
 def test_a_run_bound_by_its_saves_names_what_is_proven_to_have_held_them(saves, said):
     verdict = diagnose_run(saving(saves)).verdict
@@ -313,10 +314,20 @@ def save_with(iteration: int, histories: int | None, whole_mib: int) -> SaveReco
         ([save_with(160, None, 100)], 1200, None),
         ([], 1200, None),
     ],
+    ids=[
+        'growing',
+        'little yet',
+        'the most that scalars can',
+        'kept short',
+        'little of it',
+        'at the end',
+        'unknown',
+        'no save',
+    ],
 )
 def test_checkpoints_that_histories_fill_are_named(saves, max_iters, said):
     judged = diagnose_run(saving(saves, max_iters=max_iters))
-    found = [one.detail for one in judged.findings if one.code == 'MG309']
+    found = [finding.detail for finding in judged.findings if finding.code == 'MG309']
     assert len(found) == (said is not None)
     assert (said or '') in ' '.join(found)
 

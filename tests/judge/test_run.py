@@ -28,7 +28,7 @@ def run_of(*intervals: IntervalRecord, **fields: Any) -> Run:
 
 def after_warm_up(*fields: dict[str, Any]) -> Run:
     """An interval of warm-up, then one with each of these fields."""
-    records = [make_interval(index, **one) for index, one in enumerate(fields, 1)]
+    records = [make_interval(index, **values) for index, values in enumerate(fields, 1)]
     return run_of(make_interval(), *records)
 
 
@@ -58,7 +58,9 @@ def test_first_waits_are_start_up_and_no_wait():
 def test_worker_cpu_is_per_batch_over_the_whole_run():
     # of workers that were not reached, the batches that were taken are known
     windows = make_workers(0.3), make_workers(0.3, run_delay_s=0.04)
-    run = run_of(*(make_interval(n, workers=one) for n, one in enumerate(windows)))
+    run = run_of(
+        *(make_interval(n, workers=window) for n, window in enumerate(windows))
+    )
     assert run.worker_cpu_s == pytest.approx(0.3)
     assert run.worker_run_delay_s == pytest.approx(0.02)
 
@@ -130,7 +132,7 @@ def test_gpu_means_are_weighted_by_seconds_and_extremes_are_the_largest():
             first, **second, throttle_reasons_pct={'power_cap': 20.0, 'thermal': 60.0}
         ),
     ]
-    gpu = after_warm_up(*({'iterations': 10, 'gpu': one} for one in windows)).gpu
+    gpu = after_warm_up(*({'iterations': 10, 'gpu': window} for window in windows)).gpu
     assert gpu is not None
     assert (gpu.util_pct, gpu.zero_pct) == pytest.approx((40.0, 30.0))
     # known in one interval only

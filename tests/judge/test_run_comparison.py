@@ -48,7 +48,7 @@ def test_images_per_second_are_all_images_over_all_the_time():
 def test_a_part_that_is_not_recorded_is_unknown():
     after = make_noisy_run(2)
     kept = {'data_wait': 2.0, 'step': 4.0}
-    intervals = [replace(one, ledger_s=kept) for one in after.intervals]
+    intervals = [replace(interval, ledger_s=kept) for interval in after.intervals]
     comparison = compare(make_noisy_run(1), replace(after, intervals=tuple(intervals)))
     missing = figure(comparison, 'startup_s')
     assert missing.before is not None

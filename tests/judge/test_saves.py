@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,7 +31,7 @@ from mmgpu_hooks.schema.recorded import (
     SaveRecord,
 )
 
-ALONE = {'workers': 0, 'workers_busy': 0.0, 'workers_cpu_s': 0.0}
+ALONE: dict[str, Any] = {'workers': 0, 'workers_busy': 0.0, 'workers_cpu_s': 0.0}
 
 
 def judge(save, earlier=(), aftermath=None, host=HOST, loader=LOADER) -> SaveJudgement:
@@ -47,7 +48,7 @@ STOLEN = {
     'write': SavePhase(wall_s=1.2, cpu_s=0.1, run_delay_s=0.0, blocked_s=1.1),
 }
 
-FAULTS = {'major_faults': 12000, 'memory_pressure_pct': None}
+FAULTS: dict[str, Any] = {'major_faults': 12000, 'memory_pressure_pct': None}
 
 
 # 0.4 s of CPU: a delay by the CPU counts from 0.2 s on, others from 0.6 s on, beyond
@@ -65,6 +66,17 @@ FAULTS = {'major_faults': 12000, 'memory_pressure_pct': None}
         # others are short of it
         (short_of_memory(make_save(blocked_s=1.3), major_faults=0), 'storage'),
         (make_save(blocked_s=1.3, **FAULTS), 'memory'),
+    ],
+    ids=[
+        'workers',
+        'workers below it',
+        'other load',
+        'other load below it',
+        'storage',
+        'storage below it',
+        'memory',
+        'memory of others',
+        'memory by faults alone',
     ],
 )
 def test_a_cause_is_named_from_its_threshold_on(save, cause):
@@ -212,7 +224,9 @@ SIMPLE = {
 }
 
 
-def records(kind: type, **fixed: st.SearchStrategy) -> st.SearchStrategy:
+def records(
+    kind: type[msgspec.Struct], **fixed: st.SearchStrategy
+) -> st.SearchStrategy:
     """Any record that a line of evidence can hold: what may be unknown often is."""
     hints = typing.get_type_hints(kind)
     fields: dict[str, st.SearchStrategy[Any]] = dict(fixed)

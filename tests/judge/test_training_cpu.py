@@ -121,10 +121,12 @@ def test_what_was_not_recorded_of_them_leaves_its_figure_unknown(alone, known, u
 
 def test_starting_workers_has_its_part_of_the_cpu_and_of_the_wait_for_cores():
     # 2 s of starting, of which 1.3 s are CPU; the first wait is 0.5 s beyond a usual
-    firsts = {'first_waits': 1, 'first_wait_s': 0.6}
-    one = make_interval(1, process_cpu_s=5.3, process_run_delay_s=0.8, **firsts)
-    one = replace(one, ledger_s={**one.ledger_s, 'startup': 2.5}, duration_s=10.0)
-    run = run_of(make_interval(0), one)
+    firsts: dict[str, Any] = {'first_waits': 1, 'first_wait_s': 0.6}
+    starting = make_interval(1, process_cpu_s=5.3, process_run_delay_s=0.8, **firsts)
+    starting = replace(
+        starting, ledger_s={**starting.ledger_s, 'startup': 2.5}, duration_s=10.0
+    )
+    run = run_of(make_interval(0), starting)
     assert run.main_cpu_s == pytest.approx(0.2)
     assert run.main_run_delay_s == pytest.approx(0.75 * 0.8 / 20)
 
@@ -178,7 +180,7 @@ def make_host_ranks(
 
 
 def find_code(run: Run, code: str) -> Finding | None:
-    return {one.code: one for one in diagnose_run(run).findings}.get(code)
+    return {finding.code: finding for finding in diagnose_run(run).findings}.get(code)
 
 
 def test_eight_ranks_on_a_host_know_what_is_theirs():
@@ -212,7 +214,7 @@ def test_only_ranks_of_the_same_host_are_joined():
 def test_without_a_ranks_file_others_are_unknown(missing):
     every = make_host_ranks('a' * 8, busy_pct=100 * 40 / 64, local=8)
     first, others = Run(every[0].evidence), every[1:]
-    first.other_ranks = [one for one in others if one.run.rank != missing]
+    first.other_ranks = [rank for rank in others if rank.run.rank != missing]
     assert first.external_cpu_cores is None
     found = find_code(first, 'MG107')
     assert found is not None and found.severity == 'unknown'
@@ -225,8 +227,8 @@ def test_without_a_ranks_file_others_are_unknown(missing):
 def test_two_hosts_without_a_name_are_not_taken_for_one():
     ranks = make_host_ranks('aaaabbbb', busy_pct=50.0, local=4)
     nameless = [
-        Run(replace(one.evidence, run=replace(one.run, hostname=None)))
-        for one in ranks[:4]
+        Run(replace(rank.evidence, run=replace(rank.run, hostname=None)))
+        for rank in ranks[:4]
     ]
     nameless[0].other_ranks = nameless[1:]
     assert nameless[0].external_cpu_cores is None
@@ -244,8 +246,8 @@ def test_what_validations_own_workers_used_is_the_ranks():
     plain = ranks[0].external_cpu_cores or 0.0
     for n, rank in enumerate([*ranks]):
         validating = [
-            replace(one, ledger_s={**one.ledger_s, 'validation': 4.0})
-            for one in rank.intervals
+            replace(interval, ledger_s={**interval.ledger_s, 'validation': 4.0})
+            for interval in rank.intervals
         ]
         ranks[n] = Run(
             replace(

@@ -44,7 +44,7 @@ def refused(**fields: Any) -> str:
 
 
 # two workers of 0.4 s per batch, 0.36 s of it CPU; the loop takes one every 0.2 s
-STARVED = {
+STARVED: dict[str, Any] = {
     'workers': make_inside_workers(0.4),
     'data_wait_s': 0.1,
     'step_s': 0.1,
@@ -154,7 +154,9 @@ def test_what_workers_burn_to_send_a_batch_is_not_burnt_without_them():
     assert found.local_loading.cpu_s == pytest.approx(0.34)
     assumed = fitted(**STARVED)
     assert found.transfer_cpu_error < assumed.transfer_cpu_error
-    unlike = [predict_setting(one, 0).iter_time_high_s for one in (found, assumed)]
+    unlike = [
+        predict_setting(workload, 0).iter_time_high_s for workload in (found, assumed)
+    ]
     assert unlike[0] != unlike[1]
 
 
@@ -199,8 +201,9 @@ def test_batches_of_many_tensors_are_predicted_with_the_doubt_of_their_transfer(
         for count in (2, 200)
     )
     few_pct, many_pct = (
-        (one.iter_time_high_s - one.iter_time_low_s) / one.iter_time_s
-        for one in (few, many)
+        (prediction.iter_time_high_s - prediction.iter_time_low_s)
+        / prediction.iter_time_s
+        for prediction in (few, many)
     )
     assert many_pct > 1.3 * few_pct
 
@@ -219,8 +222,8 @@ def test_workers_seen_from_outside_are_bounded_when_it_does_not():
     assert found.batch_time.mean_s == pytest.approx((0.09 + 0.4) / 2 + GAP_S)
     assert not found.is_batch_time_known
     assert 'only bounded' in found.notes[0]
-    one = predict_setting(found, 1, 2)
-    assert one.iter_time_low_s < 0.2 < one.iter_time_high_s
+    prediction = predict_setting(found, 1, 2)
+    assert prediction.iter_time_low_s < 0.2 < prediction.iter_time_high_s
 
 
 def test_the_start_of_workers_is_what_first_waits_took_beyond_a_first_batch():

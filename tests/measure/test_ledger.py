@@ -18,7 +18,7 @@ from mmgpu_hooks.measure.ledger import (
 class EMAHook:
     """Stands for any hook; like some, it is not hashable."""
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __eq__(self, other: object) -> bool:
         return True

@@ -139,6 +139,14 @@ RECORDS = [{'id': n, 'name': f'{n}.jpg', 'box': [n + 0.5] * 4} for n in range(20
         (Holder(by_id=defaultdict(list, enumerate(RECORDS))), 'Holder.by_id', 20_000),
         (Holder(hostile=[Hostile()], data_list=RECORDS), 'Holder.data_list', 20_000),
     ],
+    ids=[
+        'a list',
+        'of a wrapped one',
+        'of the second of two',
+        'a dict',
+        'a default dict',
+        'beside a hostile one',
+    ],
 )
 def test_objects_of_a_dataset_are_weighed_and_named(dataset, name, entries):
     found = weigh_objects(dataset)
@@ -159,6 +167,14 @@ def test_objects_of_a_dataset_are_weighed_and_named(dataset, name, entries):
         Holder(samples=(n for n in range(9))),
         Holder(names=[NAMES] * 9000),
     ],
+    ids=[
+        'none',
+        'hostile',
+        'an array',
+        'a module',
+        'a generator',
+        'one list many times',
+    ],
 )
 def test_what_is_not_copied_is_not_weighed(dataset):
     assert weigh_objects(dataset) is None
@@ -166,7 +182,7 @@ def test_what_is_not_copied_is_not_weighed(dataset):
 
 def test_a_dataset_that_holds_itself_comes_to_an_end():
     dataset = Holder(data_list=RECORDS)
-    dataset.dataset, dataset.items = dataset, [dataset]
+    vars(dataset).update(dataset=dataset, items=[dataset])
     found = weigh_objects(dataset)
     assert found is not None and found.name == 'Holder.data_list'
 
@@ -175,8 +191,8 @@ def test_results_of_metrics_are_weighed_with_their_arrays():
     boxes = [{'boxes': np.zeros((100, 4)), 'id': n} for n in range(5000)]
     masks = [torch.zeros(1, 512, 512, dtype=torch.uint8) for _ in range(8)]
     odd = [torch.ones(2000, 500).to_sparse(), torch.ones(2000, 500, device='meta')]
-    metrics = [Holder(results=one) for one in (masks, boxes, odd)]
-    metrics.append(Hostile())
+    holders = (Holder(results=results) for results in (masks, boxes, odd))
+    metrics = [*holders, Hostile()]
     found = weigh_results(metrics)
     assert found is not None
     assert (found.name, found.entries) == ('Holder.results', 5000)

@@ -65,9 +65,15 @@ def test_it_says_so_once_and_again_after_10_and_60_minutes():
     ],
 )
 def test_the_patience_follows_what_is_usual_or_proven(usual_s, is_proven, patience_s):
-    training, asked = Training(), []
+    training = Training()
+    asked: list[int] = []
+
+    def is_it(_: object) -> bool:
+        asked.append(1)
+        return is_proven
+
     training.running = STEP._replace(usual_s=usual_s)
-    training.watchdog.is_proven = lambda _: asked.append(1) or is_proven
+    training.watchdog.is_proven = is_it
     training.pass_s(patience_s)
     assert training.alarms == []
     training.pass_s(2)

@@ -171,8 +171,8 @@ def test_what_stands_in_for_a_kernel_changes_no_number(folder, monkeypatch):
     torch.manual_seed(1)
     plain = grads()
     assert ours[0] == plain[0]
-    for one, other in zip(ours[1], plain[1], strict=True):
-        torch.testing.assert_close(one, other)
+    for gradient, plain_gradient in zip(ours[1], plain[1], strict=True):
+        torch.testing.assert_close(gradient, plain_gradient)
     # of 80 classes, the chain of operations keeps several copies
     assert ours[2] < plain[2]
 

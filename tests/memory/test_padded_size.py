@@ -88,6 +88,30 @@ MIXED = 'portrait beside landscape'
         ),
         (config(step('Resize', scale=(400, 300)), sampler=None), (300, 400), 'Resize'),
     ],
+    ids=[
+        'resize, divisor',
+        'no fixed ratio',
+        'multi-scale',
+        'jitter, crop',
+        'padded',
+        'padded to a square',
+        'mosaic',
+        'mosaic, affine',
+        'synchronised resize',
+        'fixed size of a batch',
+        'short sides',
+        'short sides, crop',
+        'shortest edge',
+        'a crop of half',
+        'perhaps cropped',
+        'fixed scale',
+        'fixed shape',
+        'DETR',
+        'a crop of any shape',
+        'no sampler',
+        'one crop for all',
+        'one shape for all',
+    ],
 )
 def test_the_largest_image_of_a_pipeline(case, size, source):
     assert locate_padded_size(case) == (size, source)
@@ -106,11 +130,20 @@ def test_wrapped_data_sets_come_first():
     'case',
     [
         {},
-        *(config(SQUARE, one) for one in ODD),
+        *(config(SQUARE, odd_step) for odd_step in ODD),
         config(step('RandomChoice', transforms=[[SQUARE], ODD])),
         config(SQUARE, step('Resize', scale_factor=2.0)),
         config(step('RandomChoiceResize', scales=[480], resize_type='OwnResize')),
         config(step('Pad', size_divisor=32)),
+    ],
+    ids=[
+        'no loader',
+        'a resize of their own',
+        'a crop of the centre',
+        'a choice of these',
+        'a scale factor',
+        'a choice of their own',
+        'padded up to a divisor',
     ],
 )
 def test_a_size_that_nothing_fixes_is_unknown(case):

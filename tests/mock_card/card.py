@@ -21,6 +21,7 @@ import importlib
 import os
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,9 @@ def plug_in() -> None:
     cards = visible_cards(driver_config)
     profile = os.environ['MOCK_CARD_PROFILE']
     sys.path.append(str(Path(os.environ['MMGPU_MOCK_CARD']) / 'fakegpu_src'))
-    fakegpu, torch_patch, upstream = map(
-        importlib.import_module, ('fakegpu', 'fakegpu.torch_patch', 'fakegpu._upstream')
-    )
+    names = ('fakegpu', 'fakegpu.torch_patch', 'fakegpu._upstream')
+    modules: Iterable[Any] = map(importlib.import_module, names)
+    fakegpu, torch_patch, upstream = modules
     if 'MOCK_CARD_MIB' in os.environ:
         mib = int(os.environ['MOCK_CARD_MIB'])
         torch_patch._PROFILE_TOTAL_MEMORY[profile] = mib * 2**20

@@ -236,14 +236,17 @@ def test_why_names_a_card_that_is_full_and_its_batch(trainings):
 
 
 def test_tensors_that_pile_up_are_told(trainings: dict[str, Training]) -> None:
-    found = {one.code: one for one in diagnose_run(trainings['leaks'].run).findings}
+    found = {
+        finding.code: finding
+        for finding in diagnose_run(trainings['leaks'].run).findings
+    }
     _, _, said = found['MG404'].detail.partition('Live tensors grow by ')
     grown, unit = said.split()[:2]
     planted = 1000 * LEAK_MIB / {'MiB': 1, 'GiB': 1024}[unit]
     assert float(grown) == pytest.approx(planted, rel=0.15)
     # twin: the same card, and a peak that comes and goes
     fits = diagnose_run(trainings['fits'].run).findings
-    assert 'MG404' not in [one.code for one in fits]
+    assert 'MG404' not in [finding.code for finding in fits]
 
 
 @pytest.mark.parametrize(
@@ -252,7 +255,7 @@ def test_tensors_that_pile_up_are_told(trainings: dict[str, Training]) -> None:
 def test_sizes_of_batches_stand_beside_cudnn_benchmark(trainings, name, is_on, sizes):
     run = trainings[name].run
     assert run.run.cudnn_benchmark is is_on
-    assert sum(one.new_batch_sizes or 0 for one in run.intervals) == sizes
+    assert sum(interval.new_batch_sizes or 0 for interval in run.intervals) == sizes
 
 
 def test_cudnn_benchmark_is_advised_against_where_sizes_vary(trainings, capsys):
@@ -279,7 +282,7 @@ def test_a_wave_is_shown_as_it_was_planted(trainings, squares, name):
     assert gpu.zero_pct == pytest.approx(zero_pct, abs=max(3.0, 2 * zero_error))
     assert 'gpu_util_pct: ' in training.printed
     windows = [record.gpu for record in run.intervals if record.gpu]
-    hot = [one.temperature_c for one in windows if one.temperature_c]
+    hot = [window.temperature_c for window in windows if window.temperature_c]
     assert hot == sorted(hot) and hot[0] < hot[-1] <= square.temperature_c
 
 

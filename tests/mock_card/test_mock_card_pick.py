@@ -59,12 +59,16 @@ def test_of_ten_started_together_each_has_a_card_of_its_own(environ, tmp_path):
         )
         for _ in range(10)
     ]
-    holding = [one for one in ten if one.stdout and one.stdout.readline() == 'holds\n']
+    holding = [
+        process
+        for process in ten
+        if process.stdout and process.stdout.readline() == 'holds\n'
+    ]
     assert len(holding) == len(FREE)
-    picked = [one.communicate('\n')[1] for one in holding]
+    picked = [process.communicate('\n')[1] for process in holding]
     assert len({text.splitlines()[0] for text in picked}) == len(FREE)
-    assert all(one.returncode == 0 for one in holding)
-    losers = [one for one in ten if one not in holding]
-    for one in losers:
-        one.communicate()
-        assert one.returncode == 1
+    assert all(process.returncode == 0 for process in holding)
+    losers = [process for process in ten if process not in holding]
+    for process in losers:
+        process.communicate()
+        assert process.returncode == 1

@@ -61,12 +61,12 @@ def test_a_true_line_is_found_and_says_where_memory_ends(free):
     assert fit.fixed_bytes == pytest.approx(600 * MIB)
     assert fit.image_bytes == pytest.approx(700 * MIB)
     seen = [predict_peak(fit, batch) for batch in range(1, 200)]
-    for one, more in zip(seen, seen[1:]):
-        assert one.low_bytes <= one.peak_bytes <= one.high_bytes
-        assert one.peak_bytes <= more.peak_bytes
-    fits = [n for n, one in enumerate(seen, 1) if one.high_bytes <= free * GIB]
+    for smaller, larger in zip(seen, seen[1:]):
+        assert smaller.low_bytes <= smaller.peak_bytes <= smaller.high_bytes
+        assert smaller.peak_bytes <= larger.peak_bytes
+    fits = [n for n, peak in enumerate(seen, 1) if peak.high_bytes <= free * GIB]
     assert find_largest_batch(fit, free * GIB) == max(fits, default=0)
-    full = next(n for n, one in enumerate(seen, 1) if one.peak_bytes > free * GIB)
+    full = next(n for n, peak in enumerate(seen, 1) if peak.peak_bytes > free * GIB)
     assert find_oom_batch(fit, free * GIB) == full
     assert find_oom_batch(fit, 1e18) is None
 
@@ -85,7 +85,9 @@ def test_steps_of_two_batch_sizes_make_a_line():
         StepPoint(2, Cost(0.2)),
         StepPoint(4, Cost(0.9, error_s=1.0)),
     ]
-    assert fit_step_line(unsure).image_s == pytest.approx(0.1, rel=0.02)
+    doubtful = fit_step_line(unsure)
+    assert isinstance(doubtful, BatchLine)
+    assert doubtful.image_s == pytest.approx(0.1, rel=0.02)
     # noise alone: as long with any batch
     flat = line_of((1, 0.101), (4, 0.1))
     assert (flat.constant_s, flat.image_s) == (pytest.approx(0.1005, abs=1e-4), 0.0)

@@ -100,10 +100,10 @@ def test_loading_in_the_training_process_waits_for_its_threads_beside_others(
     found = calibrate(measured, others, batch_bytes=whole_bytes)
     quiet = replace(found, turns_s=0.0)
     assert found.turns_s == pytest.approx(turns * WAKE_S, rel=0.1)
-    one, other = (predict_setting(each, 0) for each in (found, quiet))
-    assert one.iter_time_s == pytest.approx(other.iter_time_s + found.turns_s)
+    waiting, quick = (predict_setting(workload, 0) for workload in (found, quiet))
+    assert waiting.iter_time_s == pytest.approx(quick.iter_time_s + found.turns_s)
     # half of them or twice as many would be no surprise
-    reach_s = one.iter_time_high_s - one.iter_time_s
+    reach_s = waiting.iter_time_high_s - waiting.iter_time_s
     assert reach_s >= 0.9 * found.turns_s
     with_workers = predict_setting(found, 2), predict_setting(quiet, 2)
     assert with_workers[0] == with_workers[1]
@@ -223,10 +223,11 @@ def test_a_power_that_is_not_known_widens_what_it_matters_for():
     known = make_threads()
     guessed = replace(known, is_step_power_known=False)
     for workers, is_wider in ((0, False), (4, True)):
-        found = [predict_setting(one, workers, 2) for one in (known, guessed)]
+        found = [predict_setting(workload, workers, 2) for workload in (known, guessed)]
         widths = [
-            (one.iter_time_high_s - one.iter_time_low_s) / one.iter_time_s
-            for one in found
+            (prediction.iter_time_high_s - prediction.iter_time_low_s)
+            / prediction.iter_time_s
+            for prediction in found
         ]
         assert (widths[1] > 1.05 * widths[0]) == is_wider
 

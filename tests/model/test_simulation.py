@@ -71,11 +71,11 @@ def test_a_spinning_step_takes_a_core_but_gets_no_longer():
 
 
 def test_a_worker_waits_for_its_turn_when_no_core_is_free():
-    one = make_loop(cores=1.0, batch_cpu_s=[0.01], wake_s=0.003, step_cpu_s=0.02)
-    two = replace(one, cores=2.0)
+    narrow = make_loop(cores=1.0, batch_cpu_s=[0.01], wake_s=0.003, step_cpu_s=0.02)
+    wide = replace(narrow, cores=2.0)
     # 3 ms for a turn, then half a core
-    assert simulate_loop(one, 64, 64).busy_s / 64 == pytest.approx(0.023)
-    assert simulate_loop(two, 64, 64).busy_s / 64 == pytest.approx(0.01)
+    assert simulate_loop(narrow, 64, 64).busy_s / 64 == pytest.approx(0.023)
+    assert simulate_loop(wide, 64, 64).busy_s / 64 == pytest.approx(0.01)
 
 
 def test_fetching_takes_longer_when_no_core_is_free():
@@ -87,7 +87,9 @@ def test_fetching_takes_longer_when_no_core_is_free():
 
 def recur(waits, steps, workers, prefetch, fetch_s, iterations):
     """Ends of the iterations by the loader's own recurrence; cores are no matter."""
-    finished, taken, ends = [], [], []
+    finished: list[float] = []
+    taken: list[float] = []
+    ends: list[float] = []
     for i in range(iterations):
         begin = max(
             finished[i - workers] if i >= workers else 0.0,

@@ -153,7 +153,7 @@ MIB = 2**20
 
 
 def test_simulated_series_meet_the_targets_of_the_benchmark():
-    assert [one.verdict for one in judge_series()] == 3 * ['met']
+    assert [figure.verdict for figure in judge_series()] == 3 * ['met']
 
 
 @pytest.mark.parametrize(
@@ -168,6 +168,7 @@ def test_simulated_series_meet_the_targets_of_the_benchmark():
         [1000 * MIB + n * 1000.0 for n in range(200)],
         [-float(n) * MIB for n in range(200)],
     ],
+    ids=['level', 'one step', 'full', 'slow', 'falling'],
 )
 def test_what_is_no_steady_growth(sizes):
     assert find_growth(range(len(sizes)), sizes) is None

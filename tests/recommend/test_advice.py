@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import mmcv
 import pytest
@@ -12,7 +13,7 @@ from fakes.runs import make_evidence, make_inside_workers, make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.advice import advise
 
-MAIN = {'process_cpu_s': 4.0}
+MAIN: dict[str, Any] = {'process_cpu_s': 4.0}
 
 ORIENTATION = 0x0112
 """The EXIF tag of how a photo is turned."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fakes.changed import changed
@@ -98,7 +100,10 @@ def test_workers_beyond_the_cores_are_allowed_with_the_larger_batch_too():
     runs = []
     for size in (2, 4):
         batch_s = 0.1 * size
-        cpu = {'cpu_s': 2 * batch_s, 'batch_cpu': steady(0.1 * batch_s, 20)}
+        cpu: dict[str, Any] = {
+            'cpu_s': 2 * batch_s,
+            'batch_cpu': steady(0.1 * batch_s, 20),
+        }
         workers = make_inside_workers(batch_s, std_s=0.0001, count=2, **cpu)
         runs.append(
             make_pooled(size, 2, day=30 - size, run={'host': host}, workers=workers)

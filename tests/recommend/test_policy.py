@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from benchmarks.regret import draw_null
@@ -35,7 +37,7 @@ def loader(num_workers: int, persistent: bool = True, **fields) -> LoaderSetting
 
 
 def host(cores: float, **fields) -> HostLimits:
-    limits = {
+    limits: dict[str, Any] = {
         'ram_available_bytes': 256 * GIB,
         'shm_free_bytes': 64 * GIB,
         'open_files_soft': 10**6,
@@ -44,15 +46,16 @@ def host(cores: float, **fields) -> HostLimits:
     return HostLimits(usable_cores=cores, **limits)
 
 
-def recommend(settings: LoaderSettings, limits: HostLimits, **fields) -> Recommendation:
+def recommend(
+    settings: LoaderSettings, limits: HostLimits, **fields: Any
+) -> Recommendation:
     run = make_run(
         loader=settings,
         host=limits,
         device=fields.pop('device', 'cpu'),
         max_epochs=fields.pop('max_epochs', 12),
     )
-    run = Run(make_evidence(run=run, **fields))
-    return recommend_settings(run)
+    return recommend_settings(Run(make_evidence(run=run, **fields)))
 
 
 # A wait is per iteration, cpu_s per batch; the main process takes one core of the step.
@@ -71,7 +74,11 @@ BUSY = {'process_cpu_s': 4.0}
     ],
 )
 def test_workers_are_as_few_as_keep_up(wait_s, cores, workers):
-    fields = {'data_wait_s': wait_s, 'data_wait_cpu_s': wait_s * 20, **BUSY}
+    fields: dict[str, Any] = {
+        'data_wait_s': wait_s,
+        'data_wait_cpu_s': wait_s * 20,
+        **BUSY,
+    }
     fields['process_cpu_s'] += wait_s * 20
     found = recommend(loader(0, False), host(cores), **fields)
     assert changed(found) == {'num_workers': workers, 'persistent_workers': True}
@@ -173,12 +180,16 @@ def test_workers_need_not_persist(case):
     ('grown', 'kept'), [(0, {'persistent_workers': True}), (1, {})]
 )
 def test_workers_that_grow_are_not_kept(grown, kept):
-    starts = {'first_waits': 1, 'first_wait_s': 1.0, 'data_wait_s': 0.001}
+    starts: dict[str, Any] = {
+        'first_waits': 1,
+        'first_wait_s': 1.0,
+        'data_wait_s': 0.001,
+    }
     run = make_run(loader=loader(2, False), host=host(8.0), max_epochs=12)
     evidence = make_evidence(60, run=run, **starts)
     intervals = tuple(
-        replace(one, worker_own_bytes=GIB + grown * n * 2**23)
-        for n, one in enumerate(evidence.intervals)
+        replace(interval, worker_own_bytes=GIB + grown * n * 2**23)
+        for n, interval in enumerate(evidence.intervals)
     )
     found = recommend_settings(Run(replace(evidence, intervals=intervals)))
     assert changed(found) == kept
@@ -189,15 +200,24 @@ def test_pinned_memory_is_advice_since_no_gain_of_it_was_measured(pin):
     starved = {'workers': make_workers(0.6), **BUSY}
     found = recommend(loader(2, pin_memory=pin), host(16.0), device='cuda', **starved)
     assert changed(found) == {'num_workers': 4}
-    assert any('pin_memory=True' in one for one in found.advice) is not pin
+    assert any('pin_memory=True' in advice for advice in found.advice) is not pin
 
 
 def test_workers_that_only_cost_starts_are_taken_out_with_their_settings():
     # loading takes a millisecond of a step of 20; each epoch of 5 starts 2 workers
     settings = replace(loader(2), batches_per_epoch=5, dataset_length=20)
     inside = make_inside_workers(0.001, std_s=0.0)
-    fields = {'data_wait_s': 0.0005, 'step_s': 0.02, 'process_cpu_s': 0.4}
-    starts = {'first_waits': 4, 'first_wait_s': 4.0, 'workers': inside, **fields}
+    fields: dict[str, Any] = {
+        'data_wait_s': 0.0005,
+        'step_s': 0.02,
+        'process_cpu_s': 0.4,
+    }
+    starts: dict[str, Any] = {
+        'first_waits': 4,
+        'first_wait_s': 4.0,
+        'workers': inside,
+        **fields,
+    }
     run = make_run(loader=settings, host=host(8.0), max_epochs=1)
     found = recommend_settings(Run(make_evidence(run=run, **starts)))
     assert changed(found) == {
@@ -249,7 +269,11 @@ def make_threads(
     window = replace(window, batch_cpu=replace(window.batch_cpu, mean_s=CPU_S))
     host = replace(make_run().host, logical_cpus=2, usable_cores=cores)
     run = make_run(loader=make_loader(4), host=host)
-    fields = {'workers': window, 'worker_threads': 10, 'process_cpu_s': 0.2}
+    fields: dict[str, Any] = {
+        'workers': window,
+        'worker_threads': 10,
+        'process_cpu_s': 0.2,
+    }
     return Run(make_evidence(run=run, data_wait_s=ITER_S - 0.01, step_s=0.01, **fields))
 
 
@@ -261,7 +285,7 @@ def test_one_thread_each_is_written_where_that_gains_for_sure():
     assert change.rules == ('MG115',)
     assert 0 < change.predicted_gain_low_pct < change.predicted_gain_pct
     assert change.predicted_iter_s < run.iter_s
-    assert [one[THREADS_KEY] for one in pair_settings(run, found)] == [64, 0]
+    assert [settings[THREADS_KEY] for settings in pair_settings(run, found)] == [64, 0]
 
 
 @pytest.mark.parametrize(
@@ -359,7 +383,7 @@ LIGHT = make_workload(
 """A worker does little for a batch."""
 
 
-@pytest.mark.parametrize('workload', [LIGHT, make_workload()])
+@pytest.mark.parametrize('workload', [LIGHT, make_workload()], ids=['light', 'usual'])
 def test_no_setting_saves_more_than_the_most(workload):
     job = Job(RUN, workload)
     most, now_s = most_gain(job, OLD), job.total_s(OLD)

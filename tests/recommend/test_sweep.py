@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fakes.replaced import replace
@@ -16,7 +18,7 @@ from mmgpu_hooks.recommend.sweep import (
 from mmgpu_hooks.schema.tried import SweepRow, SweepSetting
 
 ENDED = SweepRow(SweepSetting(2, 4), 'completed')
-STEADY = {
+STEADY: dict[str, Any] = {
     'workers': make_inside_workers(0.4),
     'data_wait_s': 0.1,
     'step_s': 0.1,
@@ -46,7 +48,11 @@ def test_a_row_holds_what_was_recorded_after_the_warm_up():
     assert '8 usable cores' in found.most_workers_reason
 
 
-@pytest.mark.parametrize('run', [None, Run(make_evidence(0)), Run(make_evidence(2))])
+@pytest.mark.parametrize(
+    'run',
+    [None, Run(make_evidence(0)), Run(make_evidence(2))],
+    ids=['no run', 'no interval', 'two intervals'],
+)
 def test_without_figures_the_row_stays_as_it_is(run):
     assert complete_row(ENDED, run, 2) == ENDED
 
@@ -83,6 +89,17 @@ def test_few_intervals_give_a_wide_one_that_is_never_settled():
         ([row(0, 0.8), row(1, None)], 0),
         # images are unknown: iterations are compared
         ([row(0, 0.8, images_per_s=None), row(1, 0.5, images_per_s=None)], 1),
+    ],
+    ids=[
+        'within 2 %',
+        'beyond 2 %',
+        'more than the host carries',
+        'an unknown host',
+        'timed out',
+        'out of memory',
+        'failed',
+        'nothing measured',
+        'images unknown',
     ],
 )
 def test_the_best_is_the_fastest_that_may_be_recommended(rows, best):

@@ -17,7 +17,7 @@ def advise(*validations: ValidationRecord, **fields: Any) -> Recommendation:
 
 
 def changed(advice: Recommendation) -> dict[str, Any]:
-    return {one.key: one.new for one in advice.changes}
+    return {change.key: change.new for change in advice.changes}
 
 
 def test_workers_as_few_as_keep_up_with_validation():

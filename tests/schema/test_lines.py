@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import make_interval, make_run, make_workers
 from mmgpu_hooks.schema.lines import LineError, decode_line, encode_line
-from mmgpu_hooks.schema.recorded import EndRecord, GpuDevice, GpuWindow
+from mmgpu_hooks.schema.recorded import EndRecord, EvidenceLine, GpuDevice, GpuWindow
 
 RECORDS = [
     make_run(gpu=GpuDevice(name='H200', uuid='GPU-1'), device='cuda'),
@@ -69,11 +70,12 @@ def test_a_path_that_is_no_utf_8_can_be_recorded():
 
 
 def test_what_json_does_not_know_is_refused():
+    odd: dict[str, Any] = {'EMAHook': object()}
     with pytest.raises(TypeError, match='a record holds a object'):
-        encode_line(make_interval(by_hook={'EMAHook': object()}))
+        encode_line(make_interval(by_hook=odd))
 
 
-def edited(record: msgspec.Struct, **fields: object) -> bytes:
+def edited(record: EvidenceLine, **fields: object) -> bytes:
     return json.dumps({**json.loads(encode_line(record)), **fields}).encode()
 
 

@@ -21,10 +21,10 @@ def test_on_a_page_a_chart_has_its_own_ids_and_the_colours_of_the_page():
     assert chart is not None
     source = draw(Chart('"<b>', chart.paint), 'c1')
     root = ET.fromstring(source)
-    assert not [one for one in root.iter() if one.tag.endswith('script')]
+    assert not [element for element in root.iter() if element.tag.endswith('script')]
     assert root.attrib['role'] == 'img'
     assert root.attrib['aria-label'] == '"<b>'
-    ids = [one.attrib['id'] for one in root.iter() if 'id' in one.attrib]
+    ids = [element.attrib['id'] for element in root.iter() if 'id' in element.attrib]
     assert len(set(ids)) == len(ids)
     assert all(name.startswith('c1-') for name in ids)
     assert set(re.findall(r'(?:url\(#|href="#)([^")]*)', source)) <= set(ids)

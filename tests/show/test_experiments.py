@@ -119,6 +119,7 @@ def test_a_bench_of_saves_answers_first_and_has_a_line_a_setting():
         ([make_row(8, 0.9)], 'Cannot tell which'),
         ([make_row(8, 0.9, noise=(1.0,))], 'Cannot tell which'),
     ],
+    ids=['harmless', 'alone', 'alone, and noisy'],
 )
 def test_what_is_known_of_saves(rows, words):
     assert words_of(describe_save_bench(make_bench(*rows))).startswith(words)

@@ -75,7 +75,7 @@ SAID = {
 def test_every_section_has_its_figures(has_matplotlib, monkeypatch):
     monkeypatch.setattr(page_module, 'can_draw', lambda: has_matplotlib)
     page = Page(render_page(make_full_run(), 'run1'))
-    assert [one['id'] for one in page.all('section')] == list(SAID)
+    assert [section['id'] for section in page.all('section')] == list(SAID)
     assert len(page.all('svg')) == 3 * has_matplotlib
     for section, said in SAID.items():
         words = page.words[section].replace('\xa0', ' ')

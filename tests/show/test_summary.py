@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fakes.replaced import replace
@@ -28,7 +30,7 @@ HOOKS = {'LoggerHook': 0.12, 'EMAHook': 0.06, 'RuntimeInfoHook': 0.004}
 
 
 def render_of(evidence: RunEvidence, *others: RunEvidence) -> str:
-    runs = [Run(one) for one in (evidence, *others)]
+    runs = [Run(recorded) for recorded in (evidence, *others)]
     judged, ranks = choose_judged(compare_ranks(runs[0], runs[1:]), runs)
     diagnosis, rank = diagnose_run(judged), judged.run.rank
     return render_training_summary(runs[0], diagnosis, ranks, judged=rank)
@@ -80,7 +82,10 @@ def test_it_fits_into_a_log(ranks: int):
     found = [full_run()]
     if ranks > 1:
         waits = [0.006] * (ranks - 1) + [0.052]
-        fields = {'workers': make_inside_workers(), 'process_cpu_s': 4.0}
+        fields: dict[str, Any] = {
+            'workers': make_inside_workers(),
+            'process_cpu_s': 4.0,
+        }
         found = make_ranks(waits, hooks_s=0.002, by_hook=HOOKS, **fields)
     text = render_of(*found)
     lines = text.splitlines()
@@ -108,8 +113,8 @@ def test_what_fills_memory_has_a_row_and_ten_lines_are_enough():
         run = make_gpu_run(rank, 2)
         evidence = make_evidence(60, run=run, **make_gpu_fields())
         intervals = tuple(
-            replace(one, process_own_bytes=2**30 + n * 2**23)
-            for n, one in enumerate(evidence.intervals)
+            replace(interval, process_own_bytes=2**30 + n * 2**23)
+            for n, interval in enumerate(evidence.intervals)
         )
         evidence = replace(evidence, intervals=intervals)
         ranks.append(add_to_end(evidence, validation=30.0))
@@ -152,7 +157,7 @@ FASTER = advise(44.6, 36.2, 53.5)
 GAIN = 'predicted: 45 % less time (36 to 54 %)'
 NICED = RunAdvice(worker_nice=10)
 MINE = {'config_path': '/configs/mine.py'}
-NEXT = {
+NEXT: dict[str, tuple[Any, ...]] = {
     'not asked for': (None, {}, SCRIPT, None, [ASK]),
     'nothing to change': (
         *(RunAdvice(), {}, SCRIPT, None),

@@ -122,8 +122,8 @@ def test_without_a_card_memory_is_that_of_the_process_and_no_axes_are_empty():
 def test_other_settings_have_lines_of_their_own():
     amp = [make_sweep_row(0, batch=n, setting={'amp': True}) for n in (1, 4)]
     plain = [make_sweep_row(0, batch=n, setting={'amp': False}) for n in (1, 4)]
-    one = make_sweep_row(0, batch=9, setting={'gpus': 2})
-    assert [line.group for line in fit_memory([*amp, *plain, one])] == [
+    lone = make_sweep_row(0, batch=9, setting={'gpus': 2})
+    assert [line.group for line in fit_memory([*amp, *plain, lone])] == [
         'AMP on',
         'AMP off',
     ]

@@ -71,5 +71,5 @@ def test_what_is_printed_is_guarded(stream, shown, monkeypatch):
         print('\x1b[1mbold\x1b[0m \x1b]0;x\x07 \u202e')
         sys.stdout.writelines([])
         assert sys.stdout.isatty() is isinstance(stream, Terminal)
-    assert sys.stdout is stream
     assert stream.getvalue() == shown
+    assert sys.stdout is stream

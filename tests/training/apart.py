@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed
@@ -16,7 +17,9 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group('gloo')
     rank = torch.distributed.get_rank()
-    seconds = {'item_s': 0.02, 'step_s': 0.005} if rank else {'step_s': 0.2}
+    seconds: dict[str, Any] = (
+        {'item_s': 0.02, 'step_s': 0.005} if rank else {'step_s': 0.2}
+    )
     build_runner(folder, iterations=48, log_interval=2, **seconds).train()
     torch.distributed.destroy_process_group()
 

@@ -71,8 +71,8 @@ def write_configs(folder: Path, style: str = CHILD, **settings: Any) -> Path:
         settings: ``num_workers``, ``item_s``, ``step_s`` of the training; by default it
             waits for its data most of the time.
     """
-    loader = {'num_workers': 0, 'length': 72, 'item_s': 0.03}
-    values = {**loader, 'step_s': 0.02, **settings}
+    loader = {'num_workers': 0, 'length': 72, 'item_s': 0.015}
+    values = {**loader, 'step_s': 0.01, **settings}
     for name, text in (('base/toy.py', BASE), ('configs/mine.py', style)):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,8 +97,8 @@ class Ended:
     @property
     def folder(self) -> Path:
         """Of the run."""
-        (path,) = (one for one in self.work_dir.glob('[0-9]*') if one.is_dir())
-        return path
+        (folder,) = filter(Path.is_dir, self.work_dir.glob('[0-9]*'))
+        return folder
 
     @property
     def written(self) -> list[Path]:

@@ -128,7 +128,7 @@ def main(folder: Path) -> None:
     runners['from_cfg'].register_hooks()
     for name, arguments in list_spellings().items():
         runners[name] = build_runner(folder / name, **arguments)
-    found: dict[str, Any] = {name: describe(one) for name, one in runners.items()}
+    found: dict[str, Any] = {name: describe(runner) for name, runner in runners.items()}
     late, log = train_with_late_hook(folder / 'late')
     found.update({'late': describe(late), 'log of late': log})
     parts = find_hook(runners['from_cfg']).before_hook_s

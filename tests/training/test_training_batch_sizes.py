@@ -29,11 +29,13 @@ from training.toy import (
 )
 def test_sizes_that_no_batch_had_before_are_counted(tmp_path, options, new):
     train(build_runner(tmp_path, **options))
-    assert [one.new_batch_sizes for one in evidence_of(tmp_path).intervals] == new
+    assert [
+        interval.new_batch_sizes for interval in evidence_of(tmp_path).intervals
+    ] == new
 
 
 def test_a_second_epoch_brings_no_new_sizes(tmp_path):
     dataset = GrowingDataset(12)
     train(build_runner(tmp_path, dataset=dataset, batch_size=1, epochs=2))
-    counted = [one.new_batch_sizes for one in evidence_of(tmp_path).intervals]
+    counted = [interval.new_batch_sizes for interval in evidence_of(tmp_path).intervals]
     assert counted == [4, 4, 4, 0, 0, 0]

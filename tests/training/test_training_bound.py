@@ -83,7 +83,9 @@ def runs(tmp_path_factory):
 def find_codes(ask: Any, work_dir: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """The answer of ``mmgpu recommend``, and its findings by code."""
     answer = ask('recommend', work_dir, '--dry-run')
-    return answer, {one['code']: one['detail'] for one in answer['findings']}
+    return answer, {
+        finding['code']: finding['detail'] for finding in answer['findings']
+    }
 
 
 @pytest.mark.parametrize('name', ['OMP_PROC_BIND', TORCHRUN_BOUND])
@@ -95,7 +97,7 @@ def test_what_bound_the_training_is_named_and_costs_it_no_cores(runs, name, ask)
     answer, findings = find_codes(ask, runs[name])
     assert 'OMP_PROC_BIND bound it' in findings['MG113']
     assert f'to {host.affinity_cpus} of {all_cpus} CPUs' in findings['MG113']
-    (cure,) = (one for one in answer['advice'] if 'MG113' in one)
+    (cure,) = (advice for advice in answer['advice'] if 'MG113' in advice)
     assert f'{host.usable_cores:g} usable cores' in cure
     assert ' 1 usable core' not in json.dumps(answer)
     assert 'MG113' in (runs[name] / 'log.txt').read_text()
@@ -113,7 +115,7 @@ def test_a_binding_that_nothing_explains_is_said_and_no_more_cores_are_promised(
     answer, findings = find_codes(ask, runs[AFTER_START])
     assert f'another thread of the process on {all_cpus}' in findings['MG113']
     assert 'Who bound it, and whether before the start, is unknown' in findings['MG113']
-    assert not [one for one in answer['advice'] if 'MG113' in one]
+    assert not [advice for advice in answer['advice'] if 'MG113' in advice]
     assert 'MG113' in (runs[AFTER_START] / 'log.txt').read_text()
 
 

@@ -51,13 +51,13 @@ def train_ranks(folder: Path, kind: str, count: int) -> tuple[Run, float]:
     run = read_run(folder).run
     assert (run.run.host.ranks_on_host, len(run.other_ranks)) == (count, count - 1)
     first, *_, last = run.intervals
-    span = [run.run.started_unix_s + one.elapsed_s for one in (first, last)]
+    span = [run.run.started_unix_s + interval.elapsed_s for interval in (first, last)]
     used_s = np.interp(span, *np.array(samples).T)
     return run, float((used_s[1] - used_s[0]) / (span[1] - span[0]))
 
 
 def find_details(run: Run) -> dict[str, str]:
-    return {one.code: one.detail for one in diagnose_run(run).findings}
+    return {finding.code: finding.detail for finding in diagnose_run(run).findings}
 
 
 @pytest.mark.parametrize('count', COUNTS)

@@ -207,10 +207,13 @@ def test_a_detector_is_validated_as_it_is_without_us(detections, ask):
     assert scores[0] and scores[0] == scores[1]
     folder = detections.folder / DEFAULT_HOOKS
     evidence = evidence_of(folder)
-    assert [one.iteration for one in evidence.validations] == LOGGED[1::2]
-    for one in evidence.validations:
-        assert one.iterations == ITERATIONS
-        assert (one.loader.num_workers, one.loader.persistent_workers) == (1, True)
+    assert [validation.iteration for validation in evidence.validations] == LOGGED[1::2]
+    for validation in evidence.validations:
+        assert validation.iterations == ITERATIONS
+        assert (
+            validation.loader.num_workers,
+            validation.loader.persistent_workers,
+        ) == (1, True)
     # a worker times every so many of its batches, the first among them
     workers = evidence.validations[0].workers
     assert workers is not None and 'LoadImageFromFile' in workers.transforms_s

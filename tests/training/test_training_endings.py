@@ -112,10 +112,11 @@ def test_a_resumed_run_counts_on_where_it_left(tmp_path, loop, monkeypatch):
     assert evidence.end.iterations == 8
     # nothing of the first run is shown as if it were of the second
     lines, intervals = scalar_lines(tmp_path / 'second'), evidence.intervals
-    assert [one['step'] for one in lines] == [one.iteration for one in intervals]
-    assert [one.iteration for one in intervals] == [12, 16]
-    waits = [one.data_wait.mean_s for one in intervals]
-    assert [one['data_wait_s'] for one in lines] == pytest.approx(waits)
+    steps = [interval.iteration for interval in intervals]
+    assert [line['step'] for line in lines] == steps
+    assert [interval.iteration for interval in intervals] == [12, 16]
+    waits = [interval.data_wait.mean_s for interval in intervals]
+    assert [line['data_wait_s'] for line in lines] == pytest.approx(waits)
 
 
 def test_validating_between_and_training_twice_leave_two_readable_runs(tmp_path):
@@ -148,8 +149,17 @@ def test_validating_between_and_training_twice_leave_two_readable_runs(tmp_path)
 
 def test_the_run_record_describes_the_live_run(tmp_path):
     sgd = {'type': 'SGD', 'lr': 0.01}
-    wrapper = {'type': 'OptimWrapper', 'accumulative_counts': 4, 'optimizer': sgd}
-    options = {'batch_size': 3, 'iterations': 4, 'epochs': 2, 'optim_wrapper': wrapper}
+    wrapper: dict[str, Any] = {
+        'type': 'OptimWrapper',
+        'accumulative_counts': 4,
+        'optimizer': sgd,
+    }
+    options: dict[str, Any] = {
+        'batch_size': 3,
+        'iterations': 4,
+        'epochs': 2,
+        'optim_wrapper': wrapper,
+    }
     # images in it cannot be counted
     runner = build_runner(tmp_path, collate_fn=collate_branches, **options)
     runner.model.data_preprocessor.batch_augments = [BatchSyncRandomResize((32, 64))]
@@ -196,7 +206,7 @@ def train_to_the_end(kind: str, folder: Path) -> None:
     for stream in (1, 2):
         os.dup2(console.fileno(), stream)
     workers = 0 if kind in ('raise_without_workers', 'wait') else 2
-    options = {'log_interval': 2, 'num_workers': workers}
+    options: dict[str, Any] = {'log_interval': 2, 'num_workers': workers}
     runner = build_runner(folder, dataset=EndingDataset(48, kind), **options)
     runner._train_dataloader['sampler']['shuffle'] = False
     runner.train()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -33,7 +34,7 @@ def trains_on_the_gpu(monkeypatch):
 def test_utilisation_reaches_evidence_and_scalars(tmp_path, fake_nvml):
     fake_nvml.set(FakeGpu(util=(0, 80), memory=(1000, 400)))
     # workers start while the sampler runs
-    options = {'epochs': 3, 'num_workers': 2, 'hook': FAST}
+    options: dict[str, Any] = {'epochs': 3, 'num_workers': 2, 'hook': FAST}
     runner = build_runner(tmp_path, iterations=8, step_s=0.05, **options)
     runner.train()
     evidence = evidence_of(tmp_path)

@@ -144,7 +144,7 @@ def test_a_source_that_fails_is_switched_off_alone(
     off = f'{source} is switched off for this run (RuntimeError: planted); '
     expected = [f'{off}training goes on.'] * bool(planted.failures)
     if source in RECORDING:
-        warnings = [one for one in trained.warnings if one.startswith(off)]
+        warnings = [warning for warning in trained.warnings if warning.startswith(off)]
         assert warnings == expected
         # what rests on these cannot end properly without them
         assert warnings == trained.warnings or source in ('start', 'ledger')
@@ -173,8 +173,10 @@ def test_the_hook_changes_nothing_and_can_be_copied_while_it_trains(tmp_path, in
     def copy_ours(runner: Any) -> None:
         ours = next(h for h in runner.hooks if isinstance(h, GPUEfficiencyHook))
         copied = copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))
-        assert [one.gpu_sample_period_s for one in copied] == [0.3, 0.3]
-        assert all('after_train_iter' not in vars(one) for one in copied)
+        assert [copied_hook.gpu_sample_period_s for copied_hook in copied] == [0.3, 0.3]
+        assert all(
+            'after_train_iter' not in vars(copied_hook) for copied_hook in copied
+        )
         # a handler of ours would never run in a process that hangs in a collective
         assert [signal.getsignal(number) for number in SIGNALS] == handlers
 
@@ -225,8 +227,8 @@ def test_workers_that_cannot_be_followed_are_unknown_and_not_none(
     warning, _ = trained.warnings  # that of validation, too
     assert warning.startswith('loader workers is switched off for this run (')
     evidence = evidence_of(tmp_path)
-    assert {one.workers for one in evidence.intervals} == {None}
-    assert {one.workers for one in evidence.save_records} == {None}
+    assert {interval.workers for interval in evidence.intervals} == {None}
+    assert {save.workers for save in evidence.save_records} == {None}
 
 
 def test_a_loader_that_a_hook_put_there_is_the_one_that_is_measured(tmp_path, inspect):
@@ -282,7 +284,9 @@ def test_a_disk_that_fills_up_ends_the_evidence_on_a_whole_line(
     evidence = evidence_of(tmp_path)
     assert (evidence.end, evidence.notes) == (None, ())
     count = len(evidence.intervals)
-    assert [one.iteration for one in evidence.intervals] == list(range(1, count + 1))
+    assert [interval.iteration for interval in evidence.intervals] == list(
+        range(1, count + 1)
+    )
     assert said is not None and int(said[1]) == count < 24
     # everything else goes on
     lines = [line for line in scalar_lines(tmp_path) if 'loss' in line]

@@ -55,9 +55,9 @@ def test_intervals_hold_every_iteration_once(tmp_path, arguments, ends):
 @pytest.mark.timing
 @pytest.mark.parametrize('loop', ['epoch', 'iter', 'custom'])
 def test_each_part_is_what_was_planted(tmp_path, loop):
-    epochs = {} if loop == 'epoch' else {'epochs': 1}
+    epochs = 2 if loop == 'epoch' else 1
     runner = build_planted(
-        tmp_path, iterations=12, save_interval=5, loop=loop, **epochs
+        tmp_path, iterations=12, save_interval=5, loop=loop, epochs=epochs
     )
     runner.train()
     evidence, loader = evidence_of(tmp_path), runner.train_dataloader

@@ -85,7 +85,7 @@ def test_the_commands_take_a_folder_with_it_as_one_without(
     config, ended = completed
     answer = ask('recommend', ended.work_dir, '--dry-run')
     path = ended.folder / 'mine_recommended.py'
-    (change,) = (one for one in answer['changes'] if one['key'] == WORKERS)
+    (change,) = (change for change in answer['changes'] if change['key'] == WORKERS)
     assert change['new'] == Config.fromfile(path).train_dataloader.num_workers
     assert answer['config'] == str(config)
     assert ask('why', ended.work_dir)['state'] == 'completed'

@@ -280,6 +280,11 @@ def read_nice_values() -> set[int]:
     return {os.getpriority(os.PRIO_PROCESS, pid) for pid in pids}
 
 
+def note_nice_values(seen: list[set[int]], _: object) -> None:
+    """At the end of an iteration."""
+    seen.append(read_nice_values())
+
+
 @pytest.mark.parametrize(
     ('loop', 'persistent'), [('epoch', False), ('epoch', True), ('iter', False)]
 )
@@ -298,7 +303,7 @@ def test_workers_give_way_at_each_start_and_no_loss_changes(tmp_path, loop, pers
             hook={**HOOK, **more},
             custom_hooks=[
                 LossTape(),
-                AfterIteration(lambda _, seen=seen: seen.append(read_nice_values())),
+                AfterIteration(functools.partial(note_nice_values, seen)),
             ],
         )
         train(runner)
@@ -343,7 +348,9 @@ def test_the_hook_that_the_docs_have_keeps_histories_short(tmp_path, monkeypatch
         runner, _ = train_and_read(folder, **options)
         last = folder / f'iter_{iterations}.pth'
         values, _ = read_histories(last)['train/loss']
-        lines = [(one['step'], one['loss'], one['lr']) for one in scalar_lines(folder)]
+        lines = [
+            (line['step'], line['loss'], line['lr']) for line in scalar_lines(folder)
+        ]
         return last, len(values), losses_of(runner), lines
 
     long, length, *plain = train_part('plain', 24, [])

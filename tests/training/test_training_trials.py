@@ -164,7 +164,7 @@ def test_a_gain_is_verified_beside_what_was_predicted(ask, tmp_path):
 
 
 # a training of 60 iterations, which ends it after a few seconds
-SHORT = {'length': 120, 'epochs': 1}
+SHORT: dict[str, Any] = {'length': 120, 'epochs': 1}
 
 
 @pytest.mark.parametrize(

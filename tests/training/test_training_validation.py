@@ -70,28 +70,32 @@ def validate(
     [('epoch', 0, False), ('epoch', 2, False), ('epoch', 2, True), ('iter', 1, False)],
 )
 def test_each_validation_is_one_record(tmp_path, loop, num_workers, persistent):
-    more = {'iterations': 8, 'val_interval': 4} if loop == 'iter' else {}
-    more['metric'] = {'type': ToyMetric, 'evaluation_s': 0.1}
+    more: dict[str, Any] = {'metric': {'type': ToyMetric, 'evaluation_s': 0.1}}
+    if loop == 'iter':
+        more |= {'iterations': 8, 'val_interval': 4}
     validate(
         tmp_path, num_workers, persistent=persistent, item_s=0.01, loop=loop, **more
     )
     evidence = evidence_of(tmp_path)
-    assert [one.iteration for one in evidence.validations] == [4, 8]
-    walls_s = sum(one.wall_s for one in evidence.validations)
+    assert [validation.iteration for validation in evidence.validations] == [4, 8]
+    walls_s = sum(validation.wall_s for validation in evidence.validations)
     assert walls_s == pytest.approx(evidence.end.ledger_s['validation'], abs=0.02)
-    for one in evidence.validations:
-        assert one.loader.num_workers == num_workers
-        assert one.loader.batch_size == 1
-        assert (one.iterations, one.first_waits) == (BATCHES, 1)
-        assert one.data_wait.count == one.step.count == BATCHES
+    for validation in evidence.validations:
+        assert validation.loader.num_workers == num_workers
+        assert validation.loader.batch_size == 1
+        assert (validation.iterations, validation.first_waits) == (BATCHES, 1)
+        assert validation.data_wait.count == validation.step.count == BATCHES
         # 3 x 8 x 8 numbers and a target, 4 bytes each
-        assert (one.batch_tensors, one.batch_bytes) == (2, 772)
-        assert one.workers.occupancy.count == BATCHES
-        assert one.workers.count == num_workers
-        assert one.workers.occupancy.p50_s == pytest.approx(0.0105, abs=0.0015)
+        assert (validation.batch_tensors, validation.batch_bytes) == (2, 772)
+        assert validation.workers.occupancy.count == BATCHES
+        assert validation.workers.count == num_workers
+        assert validation.workers.occupancy.p50_s == pytest.approx(0.0105, abs=0.0015)
         # the metric is in no iteration
-        assert one.wall_s > 0.1 + one.data_wait.total_s + one.step.total_s
-        assert one.train_workers_cpu_s == 0.0
+        assert (
+            validation.wall_s
+            > 0.1 + validation.data_wait.total_s + validation.step.total_s
+        )
+        assert validation.train_workers_cpu_s == 0.0
 
 
 class Keeps(ToyMetric):
@@ -103,15 +107,22 @@ class Keeps(ToyMetric):
 
 def test_workers_that_validated_before_training_are_followed(tmp_path):
     validate(tmp_path, 1, persistent=True, before=True)
-    for one in evidence_of(tmp_path).validations:
-        assert (one.iterations, one.first_waits) == (BATCHES, 1)
+    for validation in evidence_of(tmp_path).validations:
+        assert (validation.iterations, validation.first_waits) == (BATCHES, 1)
 
 
 def test_workers_of_training_that_live_on_are_counted(tmp_path):
-    options = {'num_workers': 1, 'persistent_workers': True, 'evaluation_s': 0.0}
+    options: dict[str, Any] = {
+        'num_workers': 1,
+        'persistent_workers': True,
+        'evaluation_s': 0.0,
+    }
     train(build_runner(tmp_path, epochs=2, **options))
-    (one, _) = evidence_of(tmp_path).validations
-    assert one.train_workers_cpu_s is not None and one.train_workers_cpu_s < 0.5
+    (validation, _) = evidence_of(tmp_path).validations
+    assert (
+        validation.train_workers_cpu_s is not None
+        and validation.train_workers_cpu_s < 0.5
+    )
 
 
 class FailsAt(ToyMetric):
@@ -149,13 +160,15 @@ class TwicePassing(ValLoop):
 @pytest.mark.parametrize('num_workers', [0, 1])
 def test_a_loop_of_another_form_is_followed(tmp_path, num_workers):
     validate(tmp_path, num_workers, cfg={'type': TwicePassing}, metric={'type': Keeps})
-    for one in evidence_of(tmp_path).validations:
-        assert (one.iterations, one.first_waits) == (2 * BATCHES, 2)
-        assert (one.batch_tensors, one.batch_bytes) == (2, 772)
-        assert one.data_wait.total_s + one.step.total_s < one.wall_s
+    for validation in evidence_of(tmp_path).validations:
+        assert (validation.iterations, validation.first_waits) == (2 * BATCHES, 2)
+        assert (validation.batch_tensors, validation.batch_bytes) == (2, 772)
+        assert (
+            validation.data_wait.total_s + validation.step.total_s < validation.wall_s
+        )
         # weighed before they are gone
-        assert one.result_bytes == pytest.approx(BATCHES * 2**19, rel=0.05)
-        assert one.result_name == 'Keeps.results'
+        assert validation.result_bytes == pytest.approx(BATCHES * 2**19, rel=0.05)
+        assert validation.result_name == 'Keeps.results'
 
 
 class WithoutLoader(ValLoop):
@@ -175,6 +188,6 @@ def test_a_loop_that_cannot_be_followed_is_timed_as_a_whole(tmp_path):
     evidence = evidence_of(tmp_path)
     assert evidence.sources_off == ()
     assert len(evidence.validations) == 2
-    for one in evidence.validations:
-        assert (one.iterations, one.data_wait) == (0, None)
-        assert one.wall_s > 0.0
+    for validation in evidence.validations:
+        assert (validation.iterations, validation.data_wait) == (0, None)
+        assert validation.wall_s > 0.0

@@ -209,7 +209,7 @@ def test_what_an_allocator_does_not_count_is_no_zero(backend, settings, lacking)
     memory = CudaMemory(allocator.read, find_lacking(backend, settings))
     memory.begin()
     memory.observe()
-    found = memory.drain()
+    found = dict(memory.drain())
     assert found.pop('peak_bytes') is None  # it stands as before training
     assert {name for name, value in found.items() if value is None} == lacking
     assert memory.lacking.keys() == lacking

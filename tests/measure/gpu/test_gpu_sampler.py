@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import Callable
+from typing import Callable, Final
 
 import pytest
 
@@ -32,8 +32,11 @@ def is_sampling() -> bool:
     return SAMPLER_THREAD in [thread.name for thread in threading.enumerate()]
 
 
-UTIL, MEMORY, CLOCK, HOT = 'util_pct', 'mem_used_bytes', 'sm_clock_mhz', 'temperature_c'
-SAMPLED = 'sampled_s'
+UTIL: Final = 'util_pct'
+MEMORY: Final = 'mem_used_bytes'
+CLOCK: Final = 'sm_clock_mhz'
+HOT: Final = 'temperature_c'
+SAMPLED: Final = 'sampled_s'
 
 
 def capped(clock: float, hot: float, *reasons: str) -> Sample:

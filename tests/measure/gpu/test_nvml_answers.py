@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def watch(fake_nvml: FakeNvml) -> Iterator[Watch]:
 def test_what_changes_slowly_is_read_once_a_second(watch: Watch):
     watch.script(*FULL)
     often = {'util_pct': 50.0, 'mem_used_bytes': 400}
-    seldom = {'sm_clock_mhz': 1980.0, 'temperature_c': 61.0}
+    seldom: dict[str, Any] = {'sm_clock_mhz': 1980.0, 'temperature_c': 61.0}
     seldom |= {**often, 'throttled_pct': frozenset({'power_cap'})}
     assert watch.sample() == seldom
     # a short run has a share of two readings, or the reason
@@ -96,7 +97,9 @@ def test_throttle_reasons_have_names(bits: int, names: set[str]):
 def test_impossible_answers_are_unknown(watch: Watch, answer, figure: str):
     more = list(FULL)
     if isinstance(answer, str):
-        more = [one for one in FULL if one.split()[0] != answer.split()[0]] + [answer]
+        more = [known for known in FULL if known.split()[0] != answer.split()[0]] + [
+            answer
+        ]
         answer = {}
     watch.fake.set(FakeGpu(more=more, **answer))
     assert set(watch.sample(2)) == {*FIGURES.values()} - {figure}

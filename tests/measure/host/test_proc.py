@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -54,7 +55,9 @@ def test_the_clock_of_another_process_counts_its_threads_that_ended():
         'thread.start(); thread.join()\n'
         'print(time.process_time(), flush=True); input()\n'
     )
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pipes: dict[str, Any] = dict(
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     child = subprocess.Popen([sys.executable, '-c', code], **pipes)
     told_s = float(child.stdout.readline())
     assert told_s >= 0.1

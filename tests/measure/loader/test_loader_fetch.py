@@ -133,7 +133,8 @@ class Images(BaseDataset):
     def __init__(self) -> None:
         super().__init__(lazy_init=True, serialize_data=False)
         self.data_list = [{'img_path': f'{n}.jpg'} for n in range(10)]
-        self._fully_initialized, self.seen = True, []
+        self._fully_initialized = True
+        self.seen: list[tuple[Any, ...]] = []
 
     def __getitem__(self, index: int) -> Any:
         CLOCK.turn(1.0)
@@ -264,6 +265,7 @@ def time_one(dataset: Any) -> dict[str, float]:
         ([Careful(1.0), Takes(2.0)], {'Careful': 1.5, 'Takes': 2.0}),
         ([Double(), abs, lambda value: value + 1, Takes(1.0)], {'Takes': 1.0}),
     ],
+    ids=['nested', 'an own clock', 'not classes'],
 )
 def test_each_class_has_its_own_time_and_is_given_back(transforms, costs):
     before = [dict(vars(kind)) for kind in (Takes, Other, Careful, Twice)]

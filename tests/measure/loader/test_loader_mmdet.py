@@ -76,6 +76,7 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             ONCE,
         ),
     ],
+    ids=['a pipeline', 'mosaic', 'branches', 'concatenated'],
 )
 def test_transforms_of_a_dataset_by_name(coco, wrap, names):
     dataset, timer = DATASETS.build(wrap(coco)), PipelineTimer()
@@ -92,7 +93,7 @@ def test_a_pipeline_that_a_hook_switches_is_followed(coco, persistent: bool):
     hook = PipelineSwitchHook(1, [*LOAD, dict(type='Resize', scale=(32, 32)), PACK])
     logger, names = SimpleNamespace(info=lambda text: None), []
     with open_loops() as build:
-        one = build(
+        loop = build(
             dataset,
             batch_size=2,
             num_workers=1,
@@ -101,10 +102,12 @@ def test_a_pipeline_that_a_hook_switches_is_followed(coco, persistent: bool):
         )
         for epoch in range(3):
             hook.before_train_epoch(
-                SimpleNamespace(epoch=epoch, train_dataloader=one.loader, logger=logger)
+                SimpleNamespace(
+                    epoch=epoch, train_dataloader=loop.loader, logger=logger
+                )
             )
-            one.run_epoch()
-            window = one.read()
+            loop.run_epoch()
+            window = loop.read()
             assert window.timed_samples >= 2
             spent_s = sum(window.transforms_s.values())
             assert 0.0 < spent_s < window.occupancy.total_s

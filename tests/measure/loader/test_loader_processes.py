@@ -138,8 +138,8 @@ def test_affinity_is_that_of_the_most_confined_worker(sleeper: int):
 def test_every_thread_gives_way_and_one_that_is_nicer_stays_so(sleeper: int):
     gone = subprocess.Popen([sys.executable, '-c', ''])
     gone.wait()
-    threads = [int(one) for one in os.listdir(f'/proc/{sleeper}/task')]
+    threads = [int(thread) for thread in os.listdir(f'/proc/{sleeper}/task')]
     assert len(threads) == 2
     for nice in (12, 10):
         write_nice([gone.pid, sleeper], nice)
-        assert {os.getpriority(os.PRIO_PROCESS, one) for one in threads} == {12}
+        assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {12}
