@@ -12,32 +12,13 @@ from typing import NamedTuple
 
 from mmgpu_hooks.measure.cgroup import read_cgroup_folders
 from mmgpu_hooks.measure.loader.call_stack import parse_stack
+from mmgpu_hooks.measure.process_start import ProcessStart, parse_process_start
 from mmgpu_hooks.schema.regular import read_end
 
 _PROC, _SYS, _KMSG = Path('/proc'), Path('/sys'), Path('/dev/kmsg')
 _CGROUPS = _SYS / 'fs' / 'cgroup'
 _TELLING = re.compile(r'Killed process \d+|\bXid\b|fallen off the bus')
 _MOST_LINES, _RECORD_BYTES, _MOST_BYTES = 64, 8192, 2**18
-
-
-class ProcessStart(NamedTuple):
-    """State of a process, and when it started."""
-
-    state: str
-    """As in ``ps``."""
-    ticks: int
-    """Clock ticks after boot."""
-
-
-def parse_process_start(text: str) -> ProcessStart:
-    """Parse state and start of a process out of ``/proc/PID/stat``.
-
-    The name of the program may hold blanks and brackets::
-
-        4123 (pt_data) worker) S 1 4123 4123 0 -1 4194560 ...
-    """
-    fields = text.rpartition(')')[2].split()
-    return ProcessStart(state=fields[0], ticks=int(fields[19]))
 
 
 def read_oom_kills(folder: str | None, root: Path = _CGROUPS) -> int | None:

@@ -16,6 +16,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end
 from mmgpu_hooks.measure import now
+from mmgpu_hooks.measure.process_start import parse_process_start
 from mmgpu_hooks.schema import recorded
 from mmgpu_hooks.schema.judged import HostNow
 
@@ -271,7 +272,7 @@ def test_the_kernel_log(tmp_path):
 
 def test_proc_and_cgroup(tmp_path):
     stat = '41 (a) b) S ' + ' '.join(str(n) for n in range(4, 53))
-    assert now.parse_process_start(stat) == ('S', 22)
+    assert parse_process_start(stat) == ('S', 22)
     events = 'low 0\noom 3\noom_kill 2\noom_group_kill 0\n'
     for name, text, kills in (
         ('memory.oom_control', 'under_oom 0\n', None),

@@ -19,7 +19,7 @@ from mmengine.config import Config
 from mmgpu_hooks.adviser import process
 from mmgpu_hooks.adviser.process import ask_adviser
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.measure.now import parse_process_start
+from mmgpu_hooks.measure.process_start import parse_process_start
 from training import recommended as endings
 from training.recommended import (
     NOT_ALLOWED,

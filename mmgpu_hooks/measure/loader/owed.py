@@ -13,8 +13,8 @@ import psutil
 from mmgpu_hooks.measure.clock import Clock
 from mmgpu_hooks.measure.loader.call_stack import ask_stack
 from mmgpu_hooks.measure.loader.counters import Counters
-from mmgpu_hooks.measure.now import parse_process_start
 from mmgpu_hooks.measure.proc import read_process_cpu_s
+from mmgpu_hooks.measure.process_start import parse_process_start
 
 _PROC = Path('/proc')
 _WATCH_S, _BUSY_SHARE = 0.2, 0.3
