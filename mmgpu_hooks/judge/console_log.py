@@ -166,7 +166,8 @@ class ConsoleLog:
         text = _ANSI.sub('', text) if '\x1b' in text else text
         if '\0' in text or '\b' in text:
             text = _UNSEEN.sub('', text).lstrip('\ufffd')
-        text = shorten(text)
+        if len(text) > _HEAD_LETTERS:
+            text = shorten(text)
         if ']:' in text and (ends := [m.start() for m in _RANK_LABEL.finditer(text)]):
             for start, end in zip([0, *ends], [*ends, len(text)]):
                 self._feed_line(line, text[start:end])
