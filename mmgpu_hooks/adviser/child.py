@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
@@ -25,13 +28,15 @@ from mmgpu_hooks.schema.judged import RunAdvice
 from mmgpu_hooks.schema.run_folder import read_run_folder
 
 
-def main(evidence: str, parent: int) -> None:
-    """Print a `RunAdvice` as JSON.
+def main(evidence: str, parent: int) -> NoReturn:
+    """Print a `RunAdvice` as JSON, and end the process.
 
     Args:
         evidence: Of rank 0.
         parent: Process id of the training; this process ends with it.
     """
+    # of what a config imports, no compiled files are left behind
+    sys.dont_write_bytecode = True
     # what a config prints, or leaves to its children, is no part of the answer
     answer = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -44,6 +49,9 @@ def main(evidence: str, parent: int) -> None:
     finally:
         # a config is a program, and what it started is of no use to anybody
         end_descendants()
+    # freeing all that was imported would take 0.15 s
+    atexit._run_exitfuncs()
+    os._exit(0)
 
 
 def advise_on_run(evidence: Path) -> RunAdvice:
