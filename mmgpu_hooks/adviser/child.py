@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 
@@ -28,8 +26,8 @@ from mmgpu_hooks.schema.judged import RunAdvice
 from mmgpu_hooks.schema.run_folder import read_run_folder
 
 
-def main(evidence: str, parent: int) -> NoReturn:
-    """Print a `RunAdvice` as JSON, and end the process.
+def main(evidence: str, parent: int) -> None:
+    """Print a `RunAdvice` as JSON.
 
     Args:
         evidence: Of rank 0.
@@ -49,9 +47,6 @@ def main(evidence: str, parent: int) -> NoReturn:
     finally:
         # a config is a program, and what it started is of no use to anybody
         end_descendants()
-    # freeing all that was imported would take 0.15 s
-    atexit._run_exitfuncs()
-    os._exit(0)
 
 
 def advise_on_run(evidence: Path) -> RunAdvice:
