@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,8 @@ def main(evidence: str, parent: int) -> None:
         evidence: Of rank 0.
         parent: Process id of the training; this process ends with it.
     """
+    # of what a config imports, no compiled files are left behind
+    sys.dont_write_bytecode = True
     # what a config prints, or leaves to its children, is no part of the answer
     answer = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)

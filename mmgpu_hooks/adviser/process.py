@@ -30,13 +30,18 @@ LEAST_FREE_BYTES = 2**30
 the memory of its advice."""
 
 _CHILD = (
-    'import sys; '
+    'import atexit, gc, os, sys; '
+    'gc.set_threshold(100_000); '
     'sys.path[:] = sys.argv[3:]; '
     'from mmgpu_hooks.adviser.child import main; '
-    'main(sys.argv[1], int(sys.argv[2]))'
+    'main(sys.argv[1], int(sys.argv[2])); '
+    'atexit._run_exitfuncs(); '
+    'os._exit(0)'
 )
 """The path of modules is set before anything is imported. It is the parent's alone:
-a script's own folder is in it, and the current one, which Python adds, may not be."""
+a script's own folder is in it, and the current one, which Python adds, may not be.
+Collecting garbage would take a tenth of the time of so short a process, and freeing all
+that was imported another."""
 
 
 def ask_adviser(evidence: Path, limit_s: float = LIMIT_S) -> RunAdvice:
@@ -87,8 +92,7 @@ def ask_adviser(evidence: Path, limit_s: float = LIMIT_S) -> RunAdvice:
 def _start(evidence: Path) -> subprocess.Popen[bytes]:
     words = [str(evidence), str(os.getpid()), *map(str, sys.path)]
     return subprocess.Popen(
-        # it leaves no compiled files behind
-        [sys.executable, '-B', '-c', _CHILD, *words],
+        [sys.executable, '-c', _CHILD, *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

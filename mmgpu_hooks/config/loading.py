@@ -134,8 +134,10 @@ def load_config(
             if changes:
                 config.merge_from_dict(dict(changes))
             loaded: dict[str, Any] = config.to_dict(keep_imported=True)
+        except KeyboardInterrupt:
+            raise
         # A config is a program: whatever it raises, an exit included, is a reason.
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise LoadError(_phrase(error)) from error
     return loaded
 

@@ -699,6 +699,8 @@ def test_without_torch_and_mmengine_lines_of_a_config_are_unknown(site, check):
         ('folder', 'found a folder'),
         ('1 / 0\n', 'ZeroDivisionError'),
         ('import sys\nsys.exit(3)\n', 'expected a config that MMEngine loads'),
+        ('class Odd(BaseException): ...\nraise Odd\n', 'does not (Odd)'),
+        ('a = []\na.append(a)\n', 'RecursionError'),
         ('a = (\n', 'SyntaxError'),
         ("_base_ = 'gone.py'\n", 'gone.py'),
     ],
