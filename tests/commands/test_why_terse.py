@@ -267,6 +267,16 @@ SUMMARY = (
         ('[rank7]:[E419 10:42:28 ProcessGroupNCCL.cpp:616] [Rank 7] Watchdog caught '
          'collective operation timeout: WorkNCCL(SeqNum=4486)\n', None),
     ],
+    ids=[
+        'complains',
+        'complains, ended by torchrun',
+        'complains, in the summary',
+        'complains, summary alone',
+        'summary',
+        'mpirun',
+        'a prefix on each line',
+        'a watchdog',
+    ],
 )  # fmt: skip
 def test_the_rank_that_complains_is_not_taken_for_the_one_that_failed(
     ask, tmp_path, text, rank

@@ -234,16 +234,21 @@ def test_a_child_that_is_slow_is_killed_with_all_that_it_started(
 
     try:
         config.write_text(text + SLOW.format(pids=str(pids)))
-        began_s = time.monotonic()
         if is_interrupted:
             threading.Thread(target=press_ctrl_c, daemon=True).start()
             advice = ask_adviser(evidence, limit_s=60.0)
             said = 'Ctrl-C ended the process that writes it'
             assert (advice.config, advice.reason) == (None, said)
         else:
-            advice = ask_adviser(evidence, limit_s=6.0)
-            assert time.monotonic() - began_s < 11
-            assert (advice.config, advice.reason) == (None, 'it took longer than 6 s')
+            # a busy machine takes longer to come to what is slow
+            for limit_s in (4.0, 20.0):
+                began_s = time.monotonic()
+                advice = ask_adviser(evidence, limit_s=limit_s)
+                assert time.monotonic() - began_s < limit_s + 5
+                said = f'it took longer than {limit_s:g} s'
+                assert (advice.config, advice.reason) == (None, said)
+                if pids.exists() and pids.read_text().count('\n') == 2:
+                    break
     finally:
         config.write_text(text)
     started = pids.read_text().split()
