@@ -17,10 +17,10 @@ def is_equal(one: Any, other: Any) -> bool:
         kinds = [(t.dtype, t.shape, t.stride()) for t in (one, other)]
         return kinds[0] == kinds[1] and _bytes(one) == _bytes(other)
     if isinstance(one, np.ndarray):
-        kinds = [(array.dtype, array.shape) for array in (one, other)]
+        is_alike = one.dtype == other.dtype and one.shape == other.shape
         if one.dtype == object:
-            return kinds[0] == kinds[1] and is_equal(one.tolist(), other.tolist())
-        return kinds[0] == kinds[1] and one.tobytes() == other.tobytes()
+            return is_alike and is_equal(one.tolist(), other.tolist())
+        return is_alike and one.tobytes() == other.tobytes()
     if isinstance(one, HistoryBuffer):
         return is_equal(one.data, other.data)
     if isinstance(one, dict):
@@ -32,4 +32,5 @@ def is_equal(one: Any, other: Any) -> bool:
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    return bytes(flat.numpy())

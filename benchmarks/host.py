@@ -167,7 +167,7 @@ def make_config(name: str, images: Path, work_dir: Path, case: str) -> Any:
     )
     wrapper = copy.deepcopy(CASES[case])
     kind = 'Autocast' if wrapper.pop('is_autocast', False) else 'OptimWrapper'
-    paramwise = dict(BY_TENSOR)
+    paramwise: dict[str, Any] = dict(BY_TENSOR)
     if 'Swin' in name:
         paramwise['custom_keys'] = LAYER_DECAY
     average = dict(type='EMAHook', momentum=0.002, update_buffers='SGD' in case)

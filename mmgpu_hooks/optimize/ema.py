@@ -256,7 +256,8 @@ class _Sorted:
         Raises:
             RefusalError: If a pair differs, or is of a class of its own.
         """
-        kinds = [(one.device, one.dtype, one.shape) for one in (average, source)]
+        pair = (average, source)
+        kinds = [(tensor.device, tensor.dtype, tensor.shape) for tensor in pair]
         is_plain = {type(average), type(source)} <= set(_PLAIN)
         if kinds[0] != kinds[1] or not is_plain:
             raise RefusalError(

@@ -280,7 +280,7 @@ def _prove(optimizer: Any) -> None:
         single = [torch.nn.Parameter(ramp.to(dtype)) for ramp in ramps]
         together = [torch.nn.Parameter(ramp.to(dtype)) for ramp in ramps]
         steppers = (
-            type(optimizer)([{'params': [one]} for one in single], **settings),
+            type(optimizer)([{'params': [param]} for param in single], **settings),
             type(optimizer)(together, **settings),
         )
         for number in range(3):

@@ -144,7 +144,8 @@ def _is_count_known() -> bool:
         return False
     alone, viewed = torch.zeros(2), torch.zeros(2)
     view = viewed.view(2)
-    counts = [_count_uses(one.untyped_storage()._cdata) for one in (alone, viewed)]
+    storages = [tensor.untyped_storage() for tensor in (alone, viewed)]
+    counts = [_count_uses(storage._cdata) for storage in storages]
     return counts == [2, 3] and view.numel() == 2
 
 
