@@ -19,8 +19,8 @@ def is_equal(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray):
         is_alike = one.dtype == other.dtype and one.shape == other.shape
         if one.dtype == object:
-            return is_alike and is_equal(one.tolist(), other.tolist())
-        return is_alike and one.tobytes() == other.tobytes()
+            return bool(is_alike and is_equal(one.tolist(), other.tolist()))
+        return bool(is_alike and one.tobytes() == other.tobytes())
     if isinstance(one, HistoryBuffer):
         return is_equal(one.data, other.data)
     if isinstance(one, dict):
