@@ -16,7 +16,8 @@ DEMO_CONFIG := configs/demo/rtmdet-tiny_demo.py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dist test lint clean bench-drift bench-ledger bench-overhead
+.PHONY: help setup demo dist test lint clean bench-drift bench-host bench-ledger
+.PHONY: bench-overhead
 .PHONY: bench-memory bench-memory-causes bench-predict bench-quick bench-regret
 .PHONY: bench-rewrite bench-saves bench-setup bench-start bench-whole bench-why gpu-check
 
@@ -28,6 +29,7 @@ help:
 	@echo 'make dist   build the wheel, and try it on each Python at hand (5 minutes)'
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
 	@echo 'make bench-drift     intervals of short, drifting runs against planted truth (5 minutes)'
+	@echo 'make bench-host      host overhead of a step with optimize, the same bits? (25 minutes)'
 	@echo 'make bench-ledger    planted seconds against the time ledger (1 minute)'
 	@echo 'make bench-memory    memory estimates of 14 models against real steps (10 minutes)'
 	@echo 'make bench-memory-causes planted reasons for full memory, and what is found (5 minutes)'
@@ -77,6 +79,9 @@ bench-overhead: $(VENV)/.bench
 
 bench-drift: setup
 	$(BIN)/python -m benchmarks.drift $(BENCH_FLAGS)
+
+bench-host: setup
+	$(BIN)/python -m benchmarks.host $(BENCH_FLAGS)
 
 bench-ledger: setup
 	$(BIN)/python -m benchmarks.ledger $(BENCH_FLAGS)

@@ -28,6 +28,7 @@ PACKAGE = 'benchmarks'
 BENCHMARKS = (
     'drift',
     'gpu_check',
+    'host',
     'ledger',
     'memory',
     'memory_causes',

@@ -87,6 +87,13 @@ def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
     default=None,
     help="Leave the recommended config in the run's folder when training ends.",
 )
+@click.option(
+    '--optimize',
+    callback=_check,
+    metavar='NAMES',
+    help='Take host overhead off a step, the trained weights staying the same: '
+    'param_groups, ema, small_tensors, history, or all.',
+)
 @click.option('-m', 'is_module', is_flag=True, help='Run a module, as python -m does.')
 @click.argument(
     'program', nargs=-1, required=True, type=click.UNPROCESSED, metavar='PROGRAM...'

@@ -6,7 +6,7 @@ Without MMEngine, so that a config can be checked where the hook cannot be built
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -57,9 +57,45 @@ def _check_scalars(name: str, value: Any) -> None:
         raise ValueError(_expected(f"{name} to be 'main' or 'all'", value))
 
 
+def parse_optimizations(value: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Lists the optimisations that ``optimize`` asks for, each once.
+
+    Args:
+        value: Names with commas between them, a list or tuple of names, or ``all``;
+            ``None`` is none. A command line makes a list of commas, or leaves them.
+
+    Raises:
+        TypeError: If it is something else.
+        ValueError: If a name is unknown.
+    """
+    listed = () if value is None else value
+    if isinstance(listed, str):
+        listed = listed.split(',')
+    if not isinstance(listed, (list, tuple)):
+        raise TypeError(_expected(f'optimize to be {_SHAPE}', value))
+    names = []
+    for name in listed:
+        if not isinstance(name, str):
+            raise TypeError(_expected(f'optimize to be {_SHAPE}', value))
+        names += [name.strip()] if name.strip() else []
+    for name in names:
+        if name not in (*OPTIMIZATIONS, 'all'):
+            known = ', '.join(OPTIMIZATIONS)
+            raise ValueError(_expected(f"optimize out of {known} or 'all'", name))
+    return OPTIMIZATIONS if 'all' in names else tuple(dict.fromkeys(names))
+
+
+def _check_optimize(name: str, value: Any) -> None:
+    parse_optimizations(value)
+
+
 def _expected(what: str, found: Any) -> str:
     return f'GPUEfficiencyHook: expected {what}, found {found!r}.'
 
+
+OPTIMIZATIONS = ('param_groups', 'ema', 'small_tensors', 'history')
+"""Names of all optimisations, in the order in which they are switched on."""
+_SHAPE = "names with commas, a list of names or 'all'"
 
 _SECONDS = (int, float)
 _CHECKS: dict[str, Callable[[str, Any], None]] = {
@@ -76,6 +112,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     ),
     'scalars': _check_scalars,
     'write_config': _check_flag,
+    'optimize': _check_optimize,
 }
 ARGUMENTS = tuple(_CHECKS)
 """Names of all arguments."""

@@ -147,11 +147,23 @@ def parse_flat(config: Mapping[str, Any]) -> FlatConfig:
     return dict(_walk((), config))
 
 
+def _is_list_of_names(path: KeyPath, value: object) -> bool:
+    """True for what our hook optimises, as a list."""
+    is_ours = path[:1] in (('default_hooks',), ('custom_hooks',)) and path[2:] == (
+        'optimize',
+    )
+    is_listed = isinstance(value, (list, tuple)) and bool(value)
+    return is_ours and is_listed and all(isinstance(name, str) for name in value)  # type: ignore[attr-defined]
+
+
 def _walk(path: KeyPath, value: object) -> Iterator[tuple[KeyPath, object]]:
     if isinstance(value, dict):
         yield path, Container('dict', 0)
         for key, item in value.items():
             yield from _walk((*path, str(key)), item)
+    elif _is_list_of_names(path, value):
+        # the same as one string: so a command line gives it
+        yield path, ','.join(value)  # type: ignore[arg-type]
     elif isinstance(value, (list, tuple)):
         yield path, Container(type(value).__name__, len(value))
         for index, item in enumerate(value):

@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from mmengine.runner import BaseLoop
 
 from mmgpu_hooks.adviser.process import ask_adviser
 from mmgpu_hooks.adviser.ranks import choose_rank
-from mmgpu_hooks.config.hook_arguments import check_argument
+from mmgpu_hooks.config.hook_arguments import check_argument, parse_optimizations
 from mmgpu_hooks.config.switches import DISABLE, is_disabled
 from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.recording import Guard
@@ -29,6 +29,7 @@ from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.patches import Patches
+from mmgpu_hooks.optimize.optimizations import Optimizations
 from mmgpu_hooks.schema.recorded import EndRecord
 from mmgpu_hooks.show.summary import render_training_summary
 
@@ -42,6 +43,7 @@ _LIVE = (
     '_probe',
     '_is_disabled',
     'after_train_iter',
+    '_optimizations',
 )
 """Attributes of the training that is on; a copy of the hook begins without them."""
 
@@ -98,10 +100,15 @@ class GPUEfficiencyHook(Hook):
             config in the run's folder. A child process writes it, after the last save
             and before the summary, in a second or two; after 10 it is killed. Defaults
             to True.
+        optimize: Host overhead to take off a step, with the trained weights the same
+            to the last bit: names out of ``param_groups``, ``ema``, ``small_tensors``
+            and ``history``, with commas or in a list, or ``all``. The log says what
+            each changed, or why it is not used. Defaults to ``None``, which is none.
 
     Raises:
         TypeError: If an argument has another type.
-        ValueError: If a number is out of range, or ``scalars`` is neither.
+        ValueError: If a number is out of range, ``scalars`` is neither, or a name in
+            ``optimize`` is unknown.
 
     Examples:
         >>> # merges with the base's hooks, unlike custom_hooks=[...]
@@ -128,6 +135,7 @@ class GPUEfficiencyHook(Hook):
         stuck_after_s: float = 60,
         scalars: str = 'main',
         write_config: bool = True,
+        optimize: str | Sequence[str] | None = None,
     ) -> None:
         check_argument('interval', interval)
         check_argument('gpu_sample_period_s', gpu_sample_period_s)
@@ -136,12 +144,14 @@ class GPUEfficiencyHook(Hook):
         check_argument('stuck_after_s', stuck_after_s)
         check_argument('scalars', scalars)
         check_argument('write_config', write_config)
+        check_argument('optimize', optimize)
         self.interval = interval
         self.scalars = scalars
         self.stuck_after_s = float(stuck_after_s)
         self.gpu_sample_period_s = float(gpu_sample_period_s)
         self.summary = summary
         self.write_config = write_config
+        self.optimize = optimize
         self.worker_nice = worker_nice
         self._set_live_parts()
 
@@ -165,6 +175,12 @@ class GPUEfficiencyHook(Hook):
         """The scalars to publish."""
         return SCALARS if self.scalars == 'all' else MAIN
 
+    @property
+    def optimized(self) -> tuple[str, ...]:
+        """Optimisations that are on, by name."""
+        optimizations = self._optimizations
+        return () if optimizations is None else optimizations.names
+
     def _set_live_parts(self) -> None:
         """(Re)create the attributes that no copy of the hook may share: `_LIVE`."""
         self.built_s = monotonic_s()
@@ -174,6 +190,7 @@ class GPUEfficiencyHook(Hook):
         self._guard = Guard(self._warn_off)
         self._patches = Patches()
         self._probe: LoaderProbe | None = None
+        self._optimizations: Optimizations | None = None
         self._is_disabled = is_disabled(os.environ)
         if not self._is_disabled:
             self._guard.run('loader workers', expect_loop, self)
@@ -199,6 +216,21 @@ class GPUEfficiencyHook(Hook):
         runner = loop.runner
         self._logger = runner.logger
         self._probe = open_train_probe(self._guard, runner, loop.dataloader)
+        optimizations = self._provide_optimizations()
+        if optimizations is not None:
+            optimizations.begin_loader(loop.dataloader)
+
+    def _provide_optimizations(self) -> Optimizations | None:
+        """Those of the training that is on; ``None`` where none is asked for."""
+        names = parse_optimizations(self.optimize)
+        if names and self._optimizations is None:
+            self._optimizations = Optimizations(names, self._logger)
+        return self._optimizations
+
+    def _end_optimizations(self) -> None:
+        optimizations, self._optimizations = self._optimizations, None
+        if optimizations is not None:
+            optimizations.close()
 
     def before_run(self, runner: Any) -> None:
         self._logger = runner.logger
@@ -249,6 +281,7 @@ class GPUEfficiencyHook(Hook):
 
     def _let_go(self) -> None:
         """Close the probe of a loader that is not going to be measured."""
+        self._end_optimizations()
         probe, self._probe = self._probe, None
         if probe is not None:
             self._guard.clean_up('loader workers', probe.close)
@@ -259,6 +292,9 @@ class GPUEfficiencyHook(Hook):
         self._pid = os.getpid()
         if self._probe is None:  # else it calls by the guard that it was opened with
             self._guard = Guard(self._warn_off)
+        optimizations = self._provide_optimizations()
+        if optimizations is not None:
+            optimizations.begin_training(runner)
         self._recorder = self._guard.run(
             'start', Recorder, runner, self, self._guard, self._probe
         )
@@ -273,6 +309,7 @@ class GPUEfficiencyHook(Hook):
             self._guard.run('epoch', self._recorder.begin_epoch)
 
     def _finish(self, error: BaseException | None) -> None:
+        self._end_optimizations()
         recorder, path = self._recorder, None
         # a child that user code forked ends for itself, and not for the training
         if recorder is not None and os.getpid() == self._pid:

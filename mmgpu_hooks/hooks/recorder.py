@@ -211,6 +211,7 @@ class Recorder:
             device=sources.device,
             cudnn_benchmark=sources.gpu.cudnn_benchmark,
             worker_nice=self._hook.worker_nice,
+            optimized=self._hook.optimized,
             loader=_describe_loader(runner.train_dataloader),
             host=sources.host,
             gpu=sources.gpu.device,

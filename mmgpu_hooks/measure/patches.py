@@ -22,13 +22,19 @@ REPLACED: Mapping[str, str] = {
     'save_checkpoint': "the Runner's: times saves and takes them apart",
     'after_train_iter': "our own hook's: ends iterations",
     '_get_iterator': "a DataLoader's: sees its iterators and reaches its workers",
-    'worker_init_fn': "a DataLoader's, while it starts workers: measures inside them",
+    'worker_init_fn': (
+        "a DataLoader's, while it starts workers: measures inside them; until training "
+        'ends, where asked: has small tensors sent by value'
+    ),
     '_next_data': "a loader iterator's: the exact wait for a batch",
     'get_data_info': "BaseDataset's, where samples are loaded: the file of a sample",
     'fetch': "a fetcher's in this process: times batches",
     '__call__': 'of transform classes, for one batch: times transforms',
     'get_file_backend': "MMEngine's, during a save: the backend that writes",
     'put': "a backend's, during a save: where writing begins and ends",
+    'step': "an optimizer's, where asked: takes groups of equal settings as one",
+    'update_parameters': "an averaged model's, where asked: averages by lists",
+    'update_scalar': "the message hub's, where asked: its histories grow by doubling",
 }
 """Where each stands, and what for, by its name."""
 

@@ -180,6 +180,9 @@ class RunRecord(
     worker_nice: Optional[Count] = None
     """What the hook set the nice value of the loader's workers to; ``None`` when it
     left it alone."""
+    optimized: Tuple[str, ...] = ()
+    """Optimisations that were on when training began, by the names that ``optimize``
+    takes; it trains the same weights with them."""
     host: HostLimits = msgspec.field(default_factory=HostLimits)
     gpu: Optional[GpuDevice] = None
     versions: Mapping[str, str] = {}

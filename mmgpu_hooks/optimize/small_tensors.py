@@ -1,0 +1,171 @@
+"""Sends small tensors of a batch inside a worker's message, and large arrays as files.
+
+PyTorch passes each tensor as a file in shared memory: a descriptor, an mmap and a few
+system calls on both sides, for the 16 bytes of a label too. Arrays of NumPy, of which
+bitmap masks are made, go through the pipe byte by byte, however large they are.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, Callable
+
+import numpy as np
+import torch
+from torch.multiprocessing.reductions import reduce_tensor
+
+from mmgpu_hooks.measure.patches import Patches
+from mmgpu_hooks.optimize.refusal import RefusalError
+
+MOST_BYTES = 4096
+"""Of a tensor that goes by value; more gained nothing more."""
+
+LEAST_BYTES = 65_536
+"""Of an array that goes through shared memory."""
+
+SPARE_SHM_BYTES = 2**29
+"""Room in ``/dev/shm`` that arrays leave to tensors, which have no other way."""
+
+_KINDS = {
+    *(torch.float32, torch.float64, torch.float16, torch.bool, torch.uint8),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+}
+"""Types that NumPy has, too."""
+_ARRAY_KINDS = {
+    np.dtype(name)
+    for name in (
+        *('float32', 'float64', 'float16', 'bool', 'uint8'),
+        *('int8', 'int16', 'int32', 'int64'),
+    )
+}
+"""Those of arrays, in this machine's order of bytes."""
+
+# private: without it nothing is sent by value
+_count_uses: Callable[[int], int] | None = getattr(torch._C, '_storage_Use_Count', None)
+
+
+class SmallTensors:
+    """Has the workers of a loader send small tensors by value, and large arrays not.
+
+    Args:
+        loader: The train loader, before it starts workers.
+        on_failure: Not called: a worker sends as ever what it cannot send so.
+
+    Raises:
+        RefusalError: If no worker sends tensors, or PyTorch does not say who uses one.
+    """
+
+    def __init__(self, loader: Any, on_failure: Callable[[Exception], None]) -> None:
+        if not getattr(loader, 'num_workers', 0):
+            raise RefusalError('no worker sends batches')
+        if not isinstance(loader, torch.utils.data.DataLoader):
+            raise RefusalError(f'{type(loader).__name__} is no DataLoader of PyTorch')
+        if not _is_count_known():
+            raise RefusalError('this PyTorch does not say who else uses a tensor')
+        self._patches = Patches()
+        init = ByValueInit(loader.worker_init_fn)
+        self._patches.set(loader, 'worker_init_fn', init)
+        self.changed = (
+            f'workers send tensors of at most {MOST_BYTES} bytes within their message, '
+            f'and arrays from {LEAST_BYTES} bytes on through shared memory'
+        )
+
+    def close(self) -> None:
+        """Have workers that start from now on send as ever."""
+        self._patches.close()
+
+
+@dataclass
+class ByValueInit:
+    """A ``worker_init_fn`` that calls the user's and then has small tensors sent so."""
+
+    user_init: Callable[[int], Any] | None
+    """The loader's own."""
+
+    def __call__(self, worker_id: int) -> None:
+        """Run in the worker, right before it takes its first task."""
+        if self.user_init is not None:
+            self.user_init(worker_id)
+        reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+        # else the user has a way of his own
+        if reducers.get(torch.Tensor) is reduce_tensor and np.ndarray not in reducers:
+            ForkingPickler.register(torch.Tensor, reduce_by_value)
+            ForkingPickler.register(np.ndarray, reduce_array)
+
+
+def reduce_by_value(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Say how a tensor is sent: as bytes where nobody could tell, else as a file."""
+    if _holds(_may_go_by_value, tensor):
+        data = tensor.numpy().tobytes()
+        return rebuild, (data, tensor.dtype, tuple(tensor.shape), tensor.stride())
+    return reduce_tensor(tensor)  # type: ignore[no-any-return]
+
+
+def rebuild(
+    data: bytes, dtype: Any, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> torch.Tensor:
+    """Make the tensor where it was sent to, in memory of its own."""
+    flat = torch.frombuffer(bytearray(data), dtype=dtype)
+    # not of the buffer: PyTorch's memory is aligned, as that of a file is
+    return flat.as_strided(shape, stride).clone()
+
+
+def _holds(question: Callable[[Any], bool], value: Any) -> bool:
+    """Answer a question; what raises here would lose the batch, and training hang."""
+    try:
+        return question(value)
+    except Exception:  # noqa: BLE001, it goes as ever
+        return False
+
+
+def _may_go_by_value(tensor: torch.Tensor) -> bool:
+    """True for a small, plain tensor that shares its memory with no other."""
+    # a nested one has no size that could be asked for
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        return False
+    is_plain = tensor.dtype in _KINDS and tensor.is_cpu and not tensor.requires_grad
+    if not is_plain or not 0 < tensor.nbytes <= MOST_BYTES:
+        return False
+    if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_shared():
+        return False
+    storage = tensor.untyped_storage()
+    assert _count_uses is not None
+    # two: the tensor, and what was just asked for
+    is_alone = _count_uses(storage._cdata) == 2
+    return is_alone and storage.nbytes() == tensor.nbytes
+
+
+def _is_count_known() -> bool:
+    """True if the count of uses tells a tensor from one with a view."""
+    if _count_uses is None:
+        return False
+    alone, viewed = torch.zeros(2), torch.zeros(2)
+    view = viewed.view(2)
+    storages = [tensor.untyped_storage() for tensor in (alone, viewed)]
+    counts = [_count_uses(storage._cdata) for storage in storages]
+    return counts == [2, 3] and view.numel() == 2
+
+
+def reduce_array(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    """Say how an array is sent: as a file where that is worth it, else byte by byte."""
+    if _holds(_may_go_as_file, array):
+        return rebuild_array, (torch.from_numpy(array),)
+    return array.__reduce_ex__(pickle.DEFAULT_PROTOCOL)  # type: ignore[return-value]
+
+
+def rebuild_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The array, in the memory of the file that it came in."""
+    return tensor.numpy()  # type: ignore[no-any-return]
+
+
+def _may_go_as_file(array: np.ndarray[Any, Any]) -> bool:
+    """True for a large, plain array, where shared memory has room for more than it."""
+    is_large = array.nbytes >= LEAST_BYTES and array.dtype in _ARRAY_KINDS
+    is_whole = array.flags.c_contiguous and array.flags.writeable
+    if not is_large or not is_whole:
+        return False
+    shared = os.statvfs('/dev/shm')
+    return shared.f_bavail * shared.f_frsize >= array.nbytes + SPARE_SHM_BYTES

@@ -1,0 +1,118 @@
+"""Batches of all that workers send, for loaders that start them in any way."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.structures import BaseDataElement, InstanceData
+from torch.utils.data import Dataset
+
+
+class SentDataset(Dataset[Any]):
+    """Samples of MMDetection's shape, and of every kind of tensor there is.
+
+    Args:
+        length: Samples.
+        killed_at: Index whose worker kills itself.
+    """
+
+    def __init__(self, length: int = 24, killed_at: int | None = None) -> None:
+        self.length = length
+        self.killed_at = killed_at
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == self.killed_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        # of the worker's own stream of random numbers
+        boxes = torch.rand(index % 5, 4)
+        gt = InstanceData(bboxes=boxes, labels=torch.randint(0, 80, (index % 5,)))
+        sample = BaseDataElement(metainfo=dict(img_id=index), gt_instances=gt)
+        return {
+            'inputs': torch.randint(0, 255, (3, 40, 40 + index), dtype=torch.uint8),
+            'data_samples': sample,
+            'kinds': make_kinds(index),
+        }
+
+
+def make_kinds(index: int) -> dict[str, Any]:
+    """Tensors, of which some must not go by value."""
+    large, base = torch.rand(2000), torch.arange(12.0) + index
+    shared = torch.rand(3).share_memory_()
+    alias = torch.rand(4)
+    held = torch.rand(4)
+    masks = np.arange(3 * 200 * (200 + index)).reshape(3, 200, -1).astype(np.uint8)
+    return {
+        'scalar': torch.tensor(index),
+        'flags': torch.tensor([True, False]),
+        'half': torch.rand(3).half(),
+        'bfloat16': torch.rand(3).bfloat16(),
+        'complex': torch.rand(2, dtype=torch.complex64),
+        'conjugate': torch.rand(2, dtype=torch.complex64).conj().imag,
+        'empty': torch.empty(0, 4),
+        'limit': torch.rand(1024),
+        'above': torch.rand(1025),
+        'row': torch.empty_strided((1, 5), (7, 1)).fill_(index),
+        'transposed': base.view(3, 4).t(),
+        'view of more': large[:4],
+        'gradient': torch.rand(2, requires_grad=True),
+        'parameter': torch.nn.Parameter(torch.rand(2)),
+        'shared': shared,
+        'alias': [alias, alias.view(2, 2)],
+        'twice': [held, held],
+        'array': np.arange(index, dtype=np.int16),
+        'masks': masks,
+        'view of masks': masks[::2],
+        'columns': np.asfortranarray(masks[0]),
+        'fixed': _freeze(np.ones(70_000)),
+        'objects': np.array([{}] * 10_000),
+        'foreign': np.ones(70_000, '>i4'),
+        'unsigned': np.ones(70_000, np.uint16),
+        'nested': [(torch.rand(2), {'deep': torch.rand(1)})],
+        'sparse': torch.eye(3).to_sparse(),
+    }
+
+
+def _freeze(array: Any) -> Any:
+    array.flags.writeable = False
+    return array
+
+
+def collate(samples: list[Any]) -> list[Any]:
+    """The samples as they are; a lambda could not be sent to a spawned worker."""
+    return samples
+
+
+def seed_worker(worker_id: int) -> None:
+    """A user's own ``worker_init_fn``."""
+    torch.manual_seed(100 + worker_id)
+
+
+def describe(value: Any) -> Any:
+    """All bits and properties of what was received, nested as it is."""
+    if isinstance(value, torch.Tensor):
+        dense = value.to_dense() if value.is_sparse else value
+        raw = dense.detach().contiguous().resolve_conj().resolve_neg()
+        return (
+            *(type(value).__name__, str(value.dtype), tuple(value.shape)),
+            () if value.is_sparse else value.stride(),
+            value.requires_grad,
+            bytes(raw.view(-1).view(torch.uint8).numpy()) if raw.numel() else b'',
+        )
+    if isinstance(value, np.ndarray):
+        raw = [] if value.dtype == object else value.tobytes()
+        is_column = value.flags.f_contiguous and not value.flags.c_contiguous
+        return str(value.dtype), value.shape, is_column, value.flags.writeable, raw
+    if isinstance(value, BaseDataElement):
+        return type(value).__name__, describe(dict(value.all_items()))
+    if isinstance(value, dict):
+        return {name: describe(held) for name, held in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [describe(held) for held in value]
+    return value

@@ -1,0 +1,197 @@
+"""Averages by lists are those that MMEngine and MMDetection compute, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from mmengine.hooks import EMAHook
+from mmengine.model import (
+    ExponentialMovingAverage,
+    MomentumAnnealingEMA,
+    StochasticWeightAverage,
+)
+from torch import nn
+
+from benchmarks.equal import is_equal
+from mmgpu_hooks.optimize.ema import ListedAverages
+from mmgpu_hooks.optimize.refusal import RefusalError
+
+ema_of_mmdet = pytest.importorskip('mmdet.models.layers.ema', exc_type=ImportError)
+KINDS = (
+    ExponentialMovingAverage,
+    MomentumAnnealingEMA,
+    ema_of_mmdet.ExpMomentumEMA,
+)
+
+
+class Heads(nn.Module):
+    """A backbone, and two heads that share a convolution, as RTMDet's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+        shared = nn.Conv2d(4, 4, 1)
+        self.heads = nn.ModuleList([nn.Sequential(shared) for _ in range(2)])
+        self.small = nn.Parameter(torch.ones(3, dtype=torch.float64))
+        self.register_buffer('scale', torch.ones(2, dtype=torch.float64))
+        self.register_buffer('empty', torch.ones(0))
+
+
+def fail(error: Exception) -> None:
+    raise AssertionError('taken back') from error
+
+
+def hooked(ema: Any) -> Any:
+    hook = EMAHook()
+    hook.ema_model = ema
+    return SimpleNamespace(hooks=[hook])
+
+
+def change(model: nn.Module, number: int, generator: torch.Generator) -> None:
+    """What a step does, and what else may happen to a model."""
+    with torch.no_grad():
+        for param in model.parameters():
+            noise = torch.randn(param.shape, generator=generator)
+            param.add_(noise.to(param.dtype))
+        for buffer in model.buffers():
+            noise = torch.rand(buffer.shape, generator=generator)
+            buffer.add_((noise * 9).to(buffer.dtype))
+    convolution = model.backbone[0]
+    if number == 7:
+        convolution.weight = nn.Parameter(convolution.weight.detach() + 1)
+    if number == 10:
+        convolution.weight.data = convolution.weight.data * 2
+    if number == 13:
+        model.backbone[1] = nn.BatchNorm2d(4)
+    if number == 16:
+        model.register_buffer('scale', torch.full((2,), 5.0, dtype=torch.float64))
+
+
+def run(kind: type[Any], is_listed: bool, **arguments: Any) -> list[Any]:
+    """The averaged model's state after each of 20 updates."""
+    model = Heads()
+    ema = kind(model, momentum=0.02, **arguments)
+    listed = ListedAverages(hooked(ema), fail) if is_listed else None
+    generator, states = torch.Generator().manual_seed(4), []
+    for number in range(20):
+        change(model, number, generator)
+        ema.update_parameters(model)
+        states.append(copy.deepcopy(ema.state_dict()))
+    if listed is not None:
+        assert ema.update_parameters is vars(ema)['update_parameters']
+        listed.close()
+        assert 'update_parameters' not in vars(ema)
+    return states
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('update_buffers', [False, True])
+@pytest.mark.parametrize('interval', [1, 3])
+def test_averages_are_the_same_to_the_last_bit(kind, update_buffers, interval):
+    arguments = dict(update_buffers=update_buffers, interval=interval)
+    assert is_equal(run(kind, False, **arguments), run(kind, True, **arguments))
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often MMEngine's own way averages a tensor."""
+    counted: list[int] = []
+    original = ExponentialMovingAverage.avg_func
+
+    @functools.wraps(original)
+    def avg_func(*args: Any) -> None:
+        counted.append(1)
+        original(*args)
+
+    monkeypatch.setattr(ExponentialMovingAverage, 'avg_func', avg_func)
+    return counted
+
+
+@pytest.fixture
+def ema():
+    made = ExponentialMovingAverage(Heads())
+    made.update_parameters(Heads())
+    return made
+
+
+def test_lists_are_what_averages(ema, calls):
+    listed = ListedAverages(hooked(ema), fail)
+    calls.clear()
+    ema.update_parameters(Heads())
+    assert calls == []
+    assert f'averages {len(ema.avg_parameters)} tensors by lists' in listed.changed
+    listed.close()
+    ema.update_parameters(Heads())
+    assert len(calls) == len(ema.avg_parameters)
+
+
+def test_a_copy_averages_itself_and_in_its_own_way(ema, calls):
+    ListedAverages(hooked(ema), fail)
+    assert list(ema.state_dict()) == list(
+        ExponentialMovingAverage(Heads()).state_dict()
+    )
+    for other in (copy.deepcopy(ema), pickle.loads(pickle.dumps(ema))):
+        calls.clear()
+        before = copy.deepcopy(ema.state_dict())
+        other.update_parameters(Heads())
+        assert len(calls) == len(ema.avg_parameters)
+        assert is_equal(before, copy.deepcopy(ema.state_dict()))
+        assert int(other.steps) == int(ema.steps) + 1
+
+
+class OwnAverage(ExponentialMovingAverage):
+    """One of a user's."""
+
+
+@pytest.mark.parametrize(
+    ('kind', 'sentence'),
+    [
+        (
+            StochasticWeightAverage,
+            'StochasticWeightAverage is no average whose formula',
+        ),
+        (OwnAverage, 'OwnAverage is no average whose formula is known'),
+    ],
+)
+def test_an_unknown_average_is_refused(kind, sentence):
+    with pytest.raises(RefusalError, match=sentence):
+        ListedAverages(hooked(kind(Heads())), fail)
+
+
+def test_no_average_and_a_replaced_update_are_refused(ema):
+    with pytest.raises(RefusalError, match='no EMAHook averages the model'):
+        ListedAverages(SimpleNamespace(hooks=[]), fail)
+    vars(ema)['update_parameters'] = lambda model: None
+    with pytest.raises(RefusalError, match='something else stands in for updates'):
+        ListedAverages(hooked(ema), fail)
+
+
+def test_another_formula_is_refused(ema, monkeypatch):
+    def avg_func(ema: Any, average: Any, source: Any, steps: Any) -> None:
+        average.mul_(1 - ema.momentum).add_(source, alpha=ema.momentum)
+
+    monkeypatch.setattr(ExponentialMovingAverage, 'avg_func', avg_func)
+    ema.momentum = 0.3
+    with pytest.raises(RefusalError, match='computes other bits over lists'):
+        ListedAverages(hooked(ema), fail)
+
+
+def test_an_average_of_another_type_is_left_to_mmengine():
+    model, failures = Heads(), []
+    pair = [ExponentialMovingAverage(model) for _ in range(2)]
+    for ema in pair:
+        ema.module.scale = ema.module.scale.float()
+    ListedAverages(hooked(pair[0]), failures.append)
+    for _ in range(3):
+        for ema in pair:
+            ema.update_parameters(model)
+    assert failures
+    assert 'the average of buffer' in str(failures[0])
+    assert is_equal(*[copy.deepcopy(ema.state_dict()) for ema in pair])

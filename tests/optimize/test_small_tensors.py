@@ -1,0 +1,234 @@
+"""Batches that come by value are those that come as files, bit for bit."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from fakes.sent import SentDataset, collate, describe, make_kinds, seed_worker
+from mmgpu_hooks.optimize import small_tensors
+from mmgpu_hooks.optimize.refusal import RefusalError
+from mmgpu_hooks.optimize.small_tensors import (
+    SmallTensors,
+    rebuild,
+    rebuild_array,
+    reduce_array,
+    reduce_by_value,
+)
+
+TESTS = Path(__file__).parents[1]
+
+
+def fail(error: Exception) -> None:
+    raise AssertionError('taken back') from error
+
+
+def make_loader(method: str = 'fork', **more: Any) -> Any:
+    given = dict(num_workers=2, batch_size=4, worker_init_fn=seed_worker)
+    return DataLoader(
+        more.pop('dataset', None) or SentDataset(),
+        collate_fn=collate,
+        multiprocessing_context=method,
+        generator=torch.Generator().manual_seed(5),
+        **{**given, **more},
+    )
+
+
+def end_workers(loader: Any) -> None:
+    if loader._iterator is not None:
+        loader._iterator._shutdown_workers()
+        loader._iterator = None
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """No file in shared memory, no descriptor, outlives a test."""
+    gc.collect()
+    files, descriptors = os.listdir('/dev/shm'), len(os.listdir('/proc/self/fd'))
+    yield
+    gc.collect()
+    assert sorted(os.listdir('/dev/shm')) == sorted(files)
+    assert len(os.listdir('/proc/self/fd')) <= descriptors + 1
+
+
+@pytest.mark.parametrize(
+    'method', ['fork', 'spawn', pytest.param('forkserver', marks=pytest.mark.slow)]
+)
+def test_batches_are_the_same_to_the_last_bit(method):
+    # each worker that is spawned imports torch anew
+    workers = 2 if method == 'fork' else 1
+    plain, ours = (make_loader(method, num_workers=workers) for _ in range(2))
+    small = SmallTensors(ours, fail)
+    received = [[describe(batch) for batch in loader] for loader in (plain, ours)]
+    assert received[0] == received[1]
+    assert len(received[0]) == 6
+    small.close()
+    assert ours.worker_init_fn is seed_worker
+
+
+def test_persistent_workers_go_on_from_epoch_to_epoch():
+    plain, ours = (make_loader(persistent_workers=True) for _ in range(2))
+    small = SmallTensors(ours, fail)
+    for _ in range(2):
+        assert [describe(b) for b in plain] == [describe(b) for b in ours]
+    small.close()
+    for loader in (plain, ours):
+        end_workers(loader)
+
+
+def test_a_tensor_that_two_hold_is_one_where_it_arrives():
+    loader = make_loader(num_workers=1)
+    SmallTensors(loader, fail)
+    kinds = next(iter(loader))[1]['kinds']
+    one, view = kinds['alias']
+    one[0] = 7.0
+    assert view[0, 0] == 7.0
+    first, second = kinds['twice']
+    assert first is second
+    kinds['scalar'] += 1
+    kinds['limit'][0] = 3.0
+    assert not kinds['limit'].is_shared()
+    assert kinds['above'].is_shared()
+    assert kinds['limit'].data_ptr() % 64 == 0
+
+
+BY_VALUE = {'scalar', 'flags', 'half', 'limit', 'row'}
+
+
+def test_only_small_plain_tensors_of_their_own_go_by_value():
+    kinds = make_kinds(3)
+    lone = {
+        name: reduce_by_value(kinds[name])[0] is rebuild
+        for name in kinds
+        if type(kinds[name]) is torch.Tensor
+    }
+    assert {name for name, is_sent in lone.items() if is_sent} == BY_VALUE
+    nested = torch.nested.nested_tensor([torch.rand(2), torch.rand(3)])
+    for tensor in (nested, torch.rand(3, device='meta')):
+        assert reduce_by_value(tensor)[0] is not rebuild
+
+
+def test_only_large_plain_arrays_go_as_files(monkeypatch):
+    kinds = make_kinds(3)
+    sent = {
+        name: reduce_array(array)[0] is rebuild_array
+        for name, array in kinds.items()
+        if isinstance(array, np.ndarray)
+    }
+    assert {name for name, is_sent in sent.items() if is_sent} == {'masks'}
+    # the rest of shared memory is for tensors, which have no other way
+    monkeypatch.setattr(small_tensors, 'SPARE_SHM_BYTES', 2**60)
+    assert reduce_array(kinds['masks'])[0] is not rebuild_array
+    loader = make_loader(num_workers=1)
+    SmallTensors(loader, fail)
+    masks = next(iter(loader))[0]['kinds']['masks']
+    masks += 1
+    assert masks[0, 0, 0] == 1
+
+
+def count_files(loader: Any) -> int:
+    """Descriptors of this process while it holds a batch."""
+    before = len(os.listdir('/proc/self/fd'))
+    iterator = iter(loader)
+    batch = next(iterator)
+    held = len(os.listdir('/proc/self/fd')) - before
+    del batch, iterator
+    return held
+
+
+def test_a_batch_holds_fewer_open_files():
+    plain, ours = (make_loader(num_workers=1, prefetch_factor=1) for _ in range(2))
+    SmallTensors(ours, fail)
+    assert count_files(ours) < count_files(plain)
+
+
+def test_a_killed_worker_is_said_as_ever():
+    loader = make_loader(dataset=SentDataset(killed_at=9))
+    SmallTensors(loader, fail)
+    iterator = iter(loader)
+    with pytest.raises((RuntimeError, ConnectionError)):
+        list(iterator)
+    iterator._shutdown_workers()
+
+
+INTERRUPTED = """
+    import sys, time
+    from fakes.sent import SentDataset, collate
+    from mmgpu_hooks.optimize.small_tensors import SmallTensors
+    from torch.utils.data import DataLoader
+
+    if __name__ == '__main__':
+        loader = DataLoader(SentDataset(10**6), 4, num_workers=2, collate_fn=collate)
+        SmallTensors(loader, print)
+        for number, batch in enumerate(loader):
+            if number == 3:
+                print('now', flush=True)
+            time.sleep(0.01)
+"""
+
+
+def test_ctrl_c_leaves_no_process(tmp_path):
+    script = tmp_path / 'train.py'
+    script.write_text(textwrap.dedent(INTERRUPTED))
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, 'PYTHONPATH': path},
+        start_new_session=True,
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == 'now\n'
+        os.killpg(program.pid, signal.SIGINT)
+        _, errors = program.communicate(timeout=60)
+    assert 'KeyboardInterrupt' in errors
+    for _ in range(50):
+        try:
+            os.killpg(program.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    raise AssertionError('processes are left')
+
+
+class OwnPickle:
+    """A user's ``worker_init_fn`` that sends tensors in a way of its own."""
+
+    def __call__(self, worker_id: int) -> None:
+        from multiprocessing.reduction import ForkingPickler
+
+        ForkingPickler.register(torch.Tensor, lambda tensor: (list, ((1, 2),)))
+
+
+def test_a_users_own_way_stays():
+    loader = make_loader(worker_init_fn=OwnPickle(), num_workers=1)
+    SmallTensors(loader, fail)
+    assert next(iter(loader))[0]['kinds']['scalar'] == [1, 2]
+
+
+def test_loaders_without_workers_and_without_the_count_are_refused(monkeypatch):
+    loader = make_loader()
+    with pytest.raises(RefusalError, match='no worker sends batches'):
+        SmallTensors(DataLoader(SentDataset()), fail)
+    monkeypatch.setattr(small_tensors, '_count_uses', lambda storage: 2)
+    with pytest.raises(RefusalError, match='does not say who else uses a tensor'):
+        SmallTensors(loader, fail)
+    monkeypatch.setattr(small_tensors, '_count_uses', None)
+    with pytest.raises(RefusalError, match='does not say who else uses a tensor'):
+        SmallTensors(loader, fail)
+    assert loader.worker_init_fn is seed_worker

@@ -1,0 +1,334 @@
+"""Trainings with ``optimize`` leave the bits that trainings without it leave."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from mmengine.hooks import Hook
+from mmengine.logging import HistoryBuffer
+from mmengine.optim import OptimWrapper
+from mmengine.runner import FlexibleRunner
+from torch import nn
+
+from benchmarks.equal import is_equal
+from mmgpu_hooks.config.hook_arguments import OPTIMIZATIONS
+from mmgpu_hooks.optimize.param_groups import QuickGroup
+from training.detection import Task, render_config, train_all
+from training.toy import HOOK, LossTape, ToyModel, build_runner, log_of, train
+
+PARAMWISE = {'norm_decay_mult': 0.0, 'bias_decay_mult': 0.0}
+ADAMW = {
+    'optimizer': {'type': 'AdamW', 'lr': 0.01, 'weight_decay': 0.05},
+    'paramwise_cfg': PARAMWISE,
+    'clip_grad': {'max_norm': 1.0},
+}
+SCHEDULERS = [
+    {'type': 'LinearLR', 'start_factor': 0.1, 'by_epoch': False, 'end': 6},
+    {'type': 'MultiStepLR', 'milestones': [1], 'by_epoch': True},
+]
+EMA = {'type': 'EMAHook', 'update_buffers': True, 'momentum': 0.01}
+
+
+class DeepModel(ToyModel):
+    """The toy's convolution, and layers after it for more parameter groups."""
+
+    def __init__(self, step_s: float = 0.0) -> None:
+        super().__init__(step_s)
+        more = [layer for _ in range(2) for layer in (nn.Conv2d(4, 4, 1), nn.ReLU())]
+        self.convolution = nn.Sequential(
+            self.convolution, nn.BatchNorm2d(4), *more, nn.BatchNorm2d(4)
+        )
+        for weights in self.parameters():
+            nn.init.uniform_(weights, generator=torch.Generator().manual_seed(1))
+
+
+class Autocast(OptimWrapper):
+    """Mixed precision of the CPU, which MMEngine's own wrapper refuses."""
+
+    def optim_context(self, model: Any) -> Any:
+        return torch.autocast('cpu', dtype=torch.bfloat16)
+
+
+class Meddler(Hook):
+    """Reads and edits parameter groups in mid-training, and holds one."""
+
+    def before_train(self, runner: Any) -> None:
+        self.held = runner.optim_wrapper.optimizer.param_groups[3]
+
+    def after_train_iter(self, runner: Any, batch_idx: int, *_: Any, **__: Any) -> None:
+        groups = runner.optim_wrapper.optimizer.param_groups
+        if batch_idx == 4:
+            self.held['weight_decay'] = 0.2
+            groups[1]['lr'] = groups[1]['lr'] / 2
+        if batch_idx == 7:
+            layer = runner.model.convolution[0]
+            layer.weight.requires_grad_(False)
+            layer.weight.grad = None
+
+
+def run(
+    folder: Path,
+    optimize: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    **arguments: Any,
+) -> Any:
+    """Train 2 epochs; the runner."""
+    monkeypatch.setattr('training.toy.ToyModel', DeepModel)
+    hook = {**HOOK, 'summary': False, 'write_config': False}
+    if optimize is not None:
+        hook['optimize'] = optimize
+    given: dict[str, Any] = {
+        'custom_hooks': [EMA, LossTape(), Meddler()],
+        'optim_wrapper': json.loads(json.dumps(ADAMW)),
+        'param_scheduler': SCHEDULERS,
+        'checkpoint': {'interval': 1},
+        'num_workers': 1,
+        'iterations': 8,
+        'epochs': 2,
+        **arguments,
+    }
+    return train(build_runner(folder, hook=hook, **given))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A checkpoint, but for what tells one run from another."""
+    saved: dict[str, Any] = torch.load(path, weights_only=False)
+    del saved['meta']
+    scalars = saved['message_hub']['log_scalars']
+    for name in [name for name in scalars if re.search('time', name)]:
+        del scalars[name]
+    info = saved['message_hub']['runtime_info']
+    for name in ('last_ckpt', 'cfg', 'eta', 'keep_ckpt_ids', 'experiment_name'):
+        info.pop(name, None)
+    return saved
+
+
+def is_same_training(plain: Path, ours: Path) -> bool:
+    """Says whether all checkpoints hold the same bits."""
+    names = sorted(path.name for path in plain.glob('*.pth'))
+    assert names
+    assert names == sorted(path.name for path in ours.glob('*.pth'))
+    return all(is_equal(load(plain / name), load(ours / name)) for name in names)
+
+
+def said(runner: Any) -> list[str]:
+    """What the log says of optimisations."""
+    return re.findall(r'GPUEfficiencyHook: (optimize=.*)', log_of(runner))
+
+
+CASES: dict[str, dict[str, Any]] = {
+    'epochs': {},
+    'iterations': {'loop': 'iter', 'param_scheduler': SCHEDULERS[:1]},
+    'SGD, accumulated': {
+        'optim_wrapper': {
+            'optimizer': {
+                'type': 'SGD',
+                'lr': 0.01,
+                'momentum': 0.9,
+                'weight_decay': 1e-4,
+            },
+            'paramwise_cfg': PARAMWISE,
+            'accumulative_counts': 3,
+        }
+    },
+    'autocast, foreach': {
+        'optim_wrapper': {
+            'type': Autocast,
+            'optimizer': {
+                'type': 'Adam',
+                'lr': 0.01,
+                'weight_decay': 0.0,
+                'foreach': True,
+            },
+            'paramwise_cfg': PARAMWISE,
+        }
+    },
+    'FlexibleRunner': {'kind': FlexibleRunner},
+}
+
+
+@pytest.fixture(scope='module')
+def plain(tmp_path_factory):
+    """The folder of a training as it is."""
+    folder = tmp_path_factory.mktemp('as_it_is')
+    with pytest.MonkeyPatch.context() as patch:
+        run(folder, None, patch)
+    return folder
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_checkpoints_are_the_same_to_the_last_bit(tmp_path, monkeypatch, case, plain):
+    ours = tmp_path / 'ours'
+    if CASES[case]:
+        plain = tmp_path / 'plain'
+        run(plain, None, monkeypatch, **CASES[case])
+    runner = run(ours, 'all', monkeypatch, **CASES[case])
+    on = [line for line in said(runner) if ' is on: ' in line]
+    assert [line.split()[0] for line in on] == [
+        f'optimize={name}'
+        for name in ('small_tensors', 'param_groups', 'ema', 'history')
+    ]
+    assert is_same_training(plain, ours)
+
+
+def test_a_run_resumes_from_either(tmp_path, monkeypatch):
+    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
+    folders = {}
+    for first in (None, 'all'):
+        for second in (None, list(OPTIMIZATIONS)):
+            folder = tmp_path / f'{first}_{bool(second)}'
+            run(folder / 'first', first, monkeypatch, epochs=1)
+            run(
+                folder / 'second',
+                second,
+                monkeypatch,
+                epochs=3,
+                load_from=str(folder / 'first' / 'epoch_1.pth'),
+                resume=True,
+            )
+            folders[first, bool(second)] = folder / 'second'
+    plain = folders.pop((None, False))
+    assert all(is_same_training(plain, other) for other in folders.values())
+
+
+def test_nothing_of_ours_is_left_nor_in_a_checkpoint(tmp_path, monkeypatch):
+    runner = run(tmp_path, OPTIMIZATIONS, monkeypatch)
+    (path,) = tmp_path.glob('epoch_2.pth')
+    with zipfile.ZipFile(path) as archive:
+        (name,) = [one for one in archive.namelist() if one.endswith('data.pkl')]
+        # the config, which is in it as text, names the hook
+        pickled = archive.read(name).replace(b'mmgpu_hooks.GPUEfficiencyHook', b'')
+    assert b'mmgpu' not in pickled
+    assert 'step' not in vars(runner.optim_wrapper.optimizer)
+    assert 'update_scalar' not in vars(runner.message_hub)
+    for group in runner.optim_wrapper.optimizer.param_groups:
+        assert type(group) is not QuickGroup
+    for buffer in runner.message_hub.log_scalars.values():
+        assert type(buffer) is HistoryBuffer
+    for hook in runner.hooks:
+        assert 'update_parameters' not in vars(getattr(hook, 'ema_model', hook))
+    assert 'mmgpu' not in type(runner.train_dataloader.worker_init_fn).__module__
+    pickle.dumps(runner.optim_wrapper.optimizer)
+
+
+class Stop(Hook):
+    """Ends a training in its second epoch."""
+
+    def before_train_epoch(self, runner: Any) -> None:
+        self.runner = runner
+        if runner.epoch == 1:
+            raise RuntimeError('planted')
+
+
+def test_an_exception_takes_all_back(tmp_path, monkeypatch):
+    stop = Stop()
+    with pytest.raises(RuntimeError, match='planted'):
+        run(tmp_path, 'all', monkeypatch, custom_hooks=[EMA, stop])
+    assert len([line for line in said(stop.runner) if ' is on: ' in line]) == 4
+    assert 'step' not in vars(stop.runner.optim_wrapper.optimizer)
+    assert 'update_scalar' not in vars(stop.runner.message_hub)
+
+
+def test_what_cannot_be_used_is_said_in_a_sentence(tmp_path, monkeypatch):
+    arguments = {
+        'custom_hooks': [LossTape()],
+        'optim_wrapper': {'optimizer': {'type': 'SGD', 'lr': 0.01}},
+        'num_workers': 0,
+    }
+    runner = run(tmp_path / 'ours', 'all', monkeypatch, **arguments)
+    lines = said(runner)
+    assert lines[:3] == [
+        'optimize=small_tensors is not used: no worker sends batches; training goes on '
+        'as it was.',
+        'optimize=param_groups is not used: no two of 1 parameter groups are alike; '
+        'training goes on as it was.',
+        'optimize=ema is not used: no EMAHook averages the model; training goes on as '
+        'it was.',
+    ]
+    run(tmp_path / 'plain', None, monkeypatch, **arguments)
+    assert is_same_training(tmp_path / 'plain', tmp_path / 'ours')
+
+
+@pytest.mark.parametrize(
+    ('name', 'place'),
+    [
+        ('param_groups', 'mmgpu_hooks.optimize.param_groups.StepMerger._merge'),
+        ('ema', 'mmgpu_hooks.optimize.ema._make_lists'),
+        ('history', 'mmgpu_hooks.optimize.history.GrowingHistories.__init__'),
+    ],
+)
+def test_one_that_fails_is_taken_back(tmp_path, monkeypatch, name, place, plain):
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError('planted')
+
+    with monkeypatch.context() as planted:
+        planted.setattr(place, fail)
+        runner = run(tmp_path / 'ours', 'all', monkeypatch)
+    (line,) = [line for line in said(runner) if 'taken back' in line]
+    assert line == (
+        f'optimize={name} is taken back (RuntimeError: planted); training goes on '
+        'without it.'
+    )
+    assert is_same_training(plain, tmp_path / 'ours')
+
+
+def test_nothing_is_said_unless_asked_for(tmp_path, monkeypatch):
+    assert said(run(tmp_path, '', monkeypatch)) == []
+
+
+def find_run(folder: Path) -> str:
+    (path,) = folder.glob('*/*.log')
+    return path.read_text()
+
+
+@pytest.fixture(scope='module')
+def detectors(images, tmp_path_factory):
+    """RTMDet as users train it: plain, with all on, and as ``mmgpu run`` has it."""
+    folder = tmp_path_factory.mktemp('detectors')
+    dotted = "gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook')"
+    tail = (
+        "custom_hooks = [dict(type='EMAHook', ema_type='ExpMomentumEMA', "
+        'momentum=0.0002, update_buffers=True, priority=49)]'
+    )
+    settings = dict(default_hooks=dotted, num_workers=2, epochs=2, tail=tail)
+    (folder / 'config.py').write_text(render_config(images, **settings))
+    key = 'default_hooks.gpu_efficiency.optimize'
+    options = {
+        'plain': [],
+        # MMEngine makes a list of it
+        'ours': ['--cfg-options', f'{key}=param_groups,ema,small_tensors,history'],
+    }
+    tasks = {}
+    for name, words in options.items():
+        (folder / name).mkdir()
+        work_dir = ['--work-dir', str(folder / name / 'work')]
+        tasks[name] = Task(
+            [str(folder / 'config.py'), *work_dir, *words], str(folder / name / 'log')
+        )
+    assert train_all(tasks) == dict.fromkeys(tasks, 0), [
+        Path(task.log).read_text()[-3000:] for task in tasks.values()
+    ]
+    return folder
+
+
+def test_a_detector_is_the_same_to_the_last_bit(detectors):
+    plain, ours = detectors / 'plain' / 'work', detectors / 'ours' / 'work'
+    assert is_same_training(plain, ours)
+    text = find_run(ours)
+    lines = re.findall(r'optimize=(\w+) is on: (.*)', text)
+    assert [name for name, _ in lines] == [
+        *('small_tensors', 'param_groups', 'ema', 'history')
+    ]
+    assert re.search(r'the step of AdamW takes \d{3} parameter groups as 2', text)
+    assert 'ExpMomentumEMA averages' in text
+    assert re.search(
+        r'^  optimized  small_tensors, param_groups, ema, history$', text, re.M
+    )
+    assert 'optimize=' not in find_run(plain)
