@@ -31,6 +31,7 @@ BENCHMARKS = (
     'ledger',
     'memory',
     'memory_causes',
+    'metric',
     'overhead',
     'predict',
     'regret',

@@ -25,6 +25,7 @@ IMPORTERS = {
         # its DataLoader says which settings it takes
         'config/accepted.py',
         'hooks/',
+        'optimize/',
         'measure/cuda.py',
         'measure/loader/worker.py',
         # a step of the real model is the only thing that knows what it keeps
@@ -34,18 +35,25 @@ IMPORTERS = {
         'experiment/trial_profile.py',
     ),
     # the package itself registers the hook
-    'mmengine': ('__init__.py', 'hooks/', 'config/', 'experiment/', 'memory/'),
+    'mmengine': (
+        *('__init__.py', 'hooks/', 'optimize/'),
+        *('config/', 'experiment/', 'memory/'),
+    ),
     # who holds a lock is asked where it is waited for
     'psutil': ('config/lock_holders.py', 'experiment/', 'measure/'),
     'rich': ('show/', 'commands/'),
-    'cv2': ('experiment/',),
+    'cv2': ('experiment/', 'optimize/'),
     'matplotlib': ('show/',),
     'jinja2': ('show/',),
-    'numpy': ('experiment/', 'memory/', 'judge/', 'measure/', 'model/', 'show/'),
+    'numpy': (
+        *('experiment/', 'memory/', 'judge/', 'measure/', 'model/', 'show/'),
+        'optimize/',
+    ),
+    'pycocotools': ('optimize/',),
     'mmdet': ('nowhere',),
     'mmcv': ('nowhere',),
 }
-LATE = {'pynvml', 'torch', 'cv2', 'matplotlib', 'jinja2'}
+LATE = {'pynvml', 'torch', 'cv2', 'matplotlib', 'jinja2', 'pycocotools'}
 
 _TUPLES = ('tuple', 'Tuple')
 MOST_LINES, DEEPEST = 60, 5

@@ -1,0 +1,1 @@
+"""Makes a training cheaper where asked, a file each, none imported unless asked for."""
