@@ -17,8 +17,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
 .PHONY: help setup demo dist test lint clean bench-drift bench-host bench-ledger
-.PHONY: bench-overhead
-.PHONY: bench-memory bench-memory-causes bench-predict bench-quick bench-regret
+.PHONY: bench-overhead bench-memory bench-memory-causes bench-metric bench-predict
+.PHONY: bench-quick bench-regret
 .PHONY: bench-rewrite bench-saves bench-setup bench-start bench-whole bench-why gpu-check
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo 'make bench-ledger    planted seconds against the time ledger (1 minute)'
 	@echo 'make bench-memory    memory estimates of 14 models against real steps (10 minutes)'
 	@echo 'make bench-memory-causes planted reasons for full memory, and what is found (5 minutes)'
+	@echo 'make bench-metric    COCO metrics on fast backends against pycocotools (15 minutes)'
 	@echo 'make bench-overhead  what the hook costs, beside TraceML (10 minutes)'
 	@echo 'make bench-predict   planted pipelines against predictions (25 minutes)'
 	@echo 'make bench-quick     the quick form of every benchmark, to see that all run (10 minutes)'
@@ -91,6 +92,9 @@ bench-memory: setup
 
 bench-memory-causes: setup
 	$(BIN)/python -m benchmarks.memory_causes $(BENCH_FLAGS)
+
+bench-metric: setup
+	$(BIN)/python -m benchmarks.metric $(BENCH_FLAGS)
 
 bench-predict: setup
 	$(BIN)/python -m benchmarks.predict $(BENCH_FLAGS)

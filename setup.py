@@ -96,7 +96,11 @@ setup(
         'scipy>=1.7',
         'packaging>=21',
     ],
-    extras_require={'plots': ['matplotlib>=3.5'], 'dask': ['distributed>=2023.5']},
+    extras_require={
+        'plots': ['matplotlib>=3.5'],
+        'dask': ['distributed>=2023.5'],
+        'metric': ['ultrafast-pycocotools>=0.1.14'],
+    },
     entry_points={'console_scripts': ['mmgpu = mmgpu_hooks.__main__:main']},
     classifiers=[
         'Development Status :: 4 - Beta',

@@ -32,6 +32,7 @@ BENCHMARKS = (
     'ledger',
     'memory',
     'memory_causes',
+    'metric',
     'overhead',
     'predict',
     'regret',

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mmgpu_hooks.hooks.gpu_efficiency_hook import GPUEfficiencyHook
+    from mmgpu_hooks.optimize.coco_metric import FastCocoMetric as FastCocoMetric
     from mmgpu_hooks.version import __version__
 
+# FastCocoMetric needs MMDetection, and `import *` must not
 __all__ = ['GPUEfficiencyHook', '__version__']
 
 
@@ -19,6 +21,10 @@ def __getattr__(name: str) -> Any:
         from mmgpu_hooks.hooks.gpu_efficiency_hook import GPUEfficiencyHook
 
         return GPUEfficiencyHook
+    if name == 'FastCocoMetric':
+        from mmgpu_hooks.optimize.coco_metric import FastCocoMetric
+
+        return FastCocoMetric
     if name == '__version__':
         from mmgpu_hooks.version import __version__
 

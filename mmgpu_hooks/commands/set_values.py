@@ -30,9 +30,9 @@ def set_values(
 ) -> int:
     """Change settings of a config, such as train_dataloader.num_workers=8.
 
-    Only settings of the dataloaders, of GPUEfficiencyHook and OpenCV's threads.
-    Comments, order and _base_ stay, and MMEngine loads the result as proof. Writes a
-    copy beside the config, NAME_set.py.
+    Only settings of the dataloaders, of GPUEfficiencyHook, OpenCV's threads, and
+    val_evaluator.type=mmgpu_hooks.FastCocoMetric. Comments, order and _base_ stay, and
+    MMEngine loads the result as proof. Writes a copy beside the config, NAME_set.py.
     """
     target = Options(output, in_place, dry_run or check, SET_SUFFIX)
     outcome = rewrite_config(config, parse_assignments(settings), **vars(target))

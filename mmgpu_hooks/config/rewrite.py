@@ -47,6 +47,7 @@ from mmgpu_hooks.config.removal import (
 )
 from mmgpu_hooks.config.settings import (
     complete_settings,
+    describe_metric,
     describe_recipe,
     enabling_settings,
     find_hooks,
@@ -137,7 +138,8 @@ def rewrite_config(
     Args:
         source: The ``.py`` config.
         settings: Values by dotted key, such as ``train_dataloader.num_workers``.
-            Besides keys of the three dataloaders: arguments of our hook.
+            Besides keys of the three dataloaders: arguments of our hook, OpenCV's
+            threads, and the type of a CocoMetric in ``val_evaluator``.
         output: The file to write. Default: ``<stem><suffix>.py`` beside the source,
             where relative bases stay valid.
         in_place: Edit the source itself and keep ``<name>.py.bak``.
@@ -343,7 +345,7 @@ class _Job:
             for key, value in settings.items()
             if not is_held(before, key, value)
         }
-        verify_changes(before, self.changes)
+        verify_changes(before, self.changes, self.original)
         for group in self._group():
             # a name may stand for the dict that an edit before this one changed
             if not all(is_held(after, key, value) for key, value in group.items()):
@@ -356,6 +358,7 @@ class _Job:
             raise RefusedError(f'{reason}; choose another value')
         self.cfg_options = render_cfg_options(self.changes)
         self.notes += describe_recipe(before, self.changes)
+        self.notes += describe_metric(self.changes)
 
     def disable(self) -> None:
         """Takes the hook out, and proves by loading that nothing else goes.
@@ -449,7 +452,7 @@ class _Job:
         for dotted, value in self.changes.items():
             groups.setdefault(_root(dotted), {})[dotted] = value
         # `test_dataloader = val_dataloader` follows where both are asked for alike
-        order = sorted(groups, key=lambda root: root == 'test_dataloader')
+        order = sorted(groups, key=lambda root: root.startswith('test_'))
         return [groups[root] for root in order]
 
     def _edit(

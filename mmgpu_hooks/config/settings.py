@@ -18,7 +18,9 @@ from mmgpu_hooks.config.loading import (
     KeyPath,
     RefusedError,
     SettingValue,
+    bare_name,
 )
+from mmgpu_hooks.config.syntax import Module, is_display, locate_setting, parse_entries
 from mmgpu_hooks.schema.judged import THREADS_KEY
 
 HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
@@ -26,6 +28,14 @@ HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
 HOOK_KEY = 'gpu_efficiency'
 """Its key in ``default_hooks``."""
 _PLACE = ('default_hooks', HOOK_KEY)
+
+FAST_METRIC = 'mmgpu_hooks.FastCocoMetric'
+"""MMDetection's CocoMetric on a fast backend, in a config that needs no import."""
+EVALUATORS = ('val_evaluator', 'test_evaluator')
+_METRICS = ('CocoMetric', 'FastCocoMetric')
+"""Classes of which one may take the place of the other."""
+_METRIC_TYPES = (FAST_METRIC, 'CocoMetric', 'mmdet.CocoMetric')
+"""How they are written into a config."""
 
 _KEY = re.compile(
     r'((train|val|test)_dataloader|default_hooks\.[^\W\d]\w*)'
@@ -142,11 +152,13 @@ def parse_settings(settings: Mapping[str, SettingValue]) -> dict[str, SettingVal
         RefusedError: If a key is none that may be set or a value has no literal.
     """
     for dotted, value in settings.items():
-        if not _KEY.fullmatch(dotted):
+        is_metric = dotted in [f'{name}.type' for name in EVALUATORS]
+        if not is_metric and not _KEY.fullmatch(dotted):
             raise RefusedError(
                 'expected a setting such as train_dataloader.num_workers or '
                 f'default_hooks.{HOOK_KEY}.interval, found {dotted!r}; only settings '
-                f'of the dataloaders, our hook and {THREADS_KEY} are rewritten'
+                f'of the dataloaders, our hook, {THREADS_KEY} and '
+                'val_evaluator.type are rewritten'
             )
         expect_plain(dotted, value)
         root, _, key = dotted.partition('.')
@@ -155,6 +167,11 @@ def parse_settings(settings: Mapping[str, SettingValue]) -> dict[str, SettingVal
             raise RefusedError(
                 f'expected an argument of our hook, found {dotted}, which makes '
                 'another hook of it; change it by hand'
+            )
+        if is_metric and value not in _METRIC_TYPES:
+            raise RefusedError(
+                f'expected {FAST_METRIC} for {dotted}, or CocoMetric to take it back, '
+                f'found {value!r}; change it by hand'
             )
         _refuse_impossible(dotted, value)
     return dict(settings)
@@ -317,21 +334,28 @@ def _refuse_unbatched(
         )
 
 
-def verify_changes(config: FlatConfig, changes: Mapping[str, SettingValue]) -> None:
+def verify_changes(
+    config: FlatConfig,
+    changes: Mapping[str, SettingValue],
+    module: Module | None = None,
+) -> None:
     """Refuses what the loaded config has no place for.
 
     Args:
         config: As loaded.
         changes: By dotted key.
+        module: The text of the config, to name the line that is to be changed by hand.
 
     Raises:
-        RefusedError: If a loader or hook is missing, a setting is a container, or a key
-            is misspelt: neither its owner nor the config knows it.
+        RefusedError: If a loader, hook or metric is missing, a setting is a
+            container, or a key is misspelt: neither its owner nor the config knows it.
     """
     for dotted, value in changes.items():
         path = tuple(dotted.split('.'))
         if path[0] in HOOK_ROOTS:
             _verify_hook(config, path, value)
+        elif path[0] in EVALUATORS:
+            _verify_evaluator(config, path[0], value, module)
         else:
             _verify_dict(config, path[0])
         if isinstance(config.get(path), Container):
@@ -370,7 +394,8 @@ def _refuse_plain(config: FlatConfig, path: KeyPath, value: SettingValue) -> Non
 
 
 def _verify_dict(config: FlatConfig, name: str) -> None:
-    found = config.get((name,), None if name in LOADERS else Container('dict', 0))
+    is_needed = name in (*LOADERS, *EVALUATORS)
+    found = config.get((name,), None if is_needed else Container('dict', 0))
     if found != Container('dict', 0):
         kind = f'a {found.kind}' if isinstance(found, Container) else repr(found)
         if (name,) not in config:
@@ -379,6 +404,58 @@ def _verify_dict(config: FlatConfig, name: str) -> None:
             f'expected {name} to be a dict, found {kind}; name the config that is '
             'trained, or change it by hand'
         )
+
+
+def _verify_evaluator(
+    config: FlatConfig, name: str, value: SettingValue, module: Module | None
+) -> None:
+    found = config.get((name,))
+    if isinstance(found, Container) and found.kind != 'dict':
+        _refuse_list(config, name, value, module)
+    _verify_dict(config, name)
+    kind = bare_name(config.get((name, 'type'), 'none'))
+    if kind not in _METRICS:
+        raise RefusedError(
+            f'expected CocoMetric in {name}.type, found {kind}; {FAST_METRIC} stands '
+            'for CocoMetric alone'
+        )
+
+
+def _refuse_list(
+    config: FlatConfig, name: str, value: SettingValue, module: Module | None
+) -> None:
+    """Refuses a list of evaluators, and says what to change in it by hand."""
+    indices = [
+        int(path[1])
+        for path, kind in config.items()
+        if len(path) == 3
+        and (path[0], path[2]) == (name, 'type')
+        and bare_name(kind) in _METRICS
+    ]
+    if not indices:
+        raise RefusedError(
+            f'expected CocoMetric in {name}, found a list of others; {FAST_METRIC} '
+            'stands for CocoMetric alone'
+        )
+    line = None if module is None else _find_line(module, name, indices[0])
+    where = 'where it is written' if line is None else 'in this line'
+    raise RefusedError(
+        f'expected {name} to be a dict, found a list; {where}, make the type of its '
+        f'entry {indices[0]} {value!r} by hand',
+        line,
+    )
+
+
+def _find_line(module: Module, name: str, index: int) -> int | None:
+    """Finds the line with the type of an entry, where a list is written out."""
+    node = locate_setting(module, (name,)).node
+    if not isinstance(node, (ast.List, ast.Tuple)) or index >= len(node.elts):
+        return None
+    entry = node.elts[index]
+    types: list[ast.expr] = []
+    if isinstance(entry, (ast.Call, ast.Dict)) and is_display(entry):
+        types = [part.value for part in parse_entries(entry) if part.key == 'type']
+    return (types or [entry])[-1].lineno
 
 
 def _verify_hook(config: FlatConfig, path: KeyPath, value: SettingValue) -> None:
@@ -395,6 +472,23 @@ def _verify_hook(config: FlatConfig, path: KeyPath, value: SettingValue) -> None
         raise RefusedError(
             f'expected GPUEfficiencyHook at {".".join(path[:-1])}, found another or '
             f'none; {hint}'
+        )
+
+
+def describe_metric(changes: Mapping[str, SettingValue]) -> Iterator[str]:
+    """Says what a config needs that names our metric.
+
+    Args:
+        changes: By dotted key.
+
+    Yields:
+        A sentence; none where the metric stays or is taken back.
+    """
+    if FAST_METRIC in changes.values():
+        yield (
+            'The config then needs mmgpu_hooks where it is trained, and FastCocoMetric '
+            'a backend: pip install ultrafast-pycocotools (or hotcoco). Without one it '
+            'evaluates as CocoMetric does.'
         )
 
 

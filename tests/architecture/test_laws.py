@@ -42,17 +42,18 @@ IMPORTERS = {
     # who holds a lock is asked where it is waited for
     'psutil': ('config/lock_holders.py', 'experiment/', 'measure/'),
     'rich': ('show/', 'commands/'),
-    'cv2': ('experiment/',),
+    'cv2': ('experiment/', 'optimize/'),
     'matplotlib': ('show/',),
     'jinja2': ('show/',),
     'numpy': (
         *('experiment/', 'memory/', 'judge/', 'measure/', 'model/', 'show/'),
         'optimize/',
     ),
+    'pycocotools': ('optimize/',),
     'mmdet': ('nowhere',),
     'mmcv': ('nowhere',),
 }
-LATE = {'pynvml', 'torch', 'cv2', 'matplotlib', 'jinja2'}
+LATE = {'pynvml', 'torch', 'cv2', 'matplotlib', 'jinja2', 'pycocotools'}
 
 _TUPLES = ('tuple', 'Tuple')
 MOST_LINES, DEEPEST = 60, 5

@@ -15,6 +15,7 @@ import mmgpu_hooks
 from mmgpu_hooks.commands.main import COMMANDS, mmgpu
 from mmgpu_hooks.config import rewrite
 from mmgpu_hooks.config.rewrite import RewriteOutcome
+from mmgpu_hooks.config.settings import FAST_METRIC
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.verdict import VERDICTS
@@ -55,6 +56,7 @@ def render() -> str:
     }
     parts = {
         'package': mmgpu_hooks.__all__,
+        'metrics for a config': [FAST_METRIC],
         'hook': [str(parameter) for parameter in hook.parameters.values()],
         'scalars by default': [name for name in SCALARS if name in MAIN],
         "scalars with 'all'": [name for name in SCALARS if name not in MAIN],

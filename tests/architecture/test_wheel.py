@@ -69,7 +69,9 @@ def test_an_index_can_show_the_metadata(wheel: Path):
     fields = head.splitlines()
     assert 'License-Expression: Apache-2.0' in fields
     assert not any(field.startswith('Classifier: License') for field in fields)
-    assert {f'Provides-Extra: {name}' for name in ('plots', 'dask')} <= {*fields}
+    assert {f'Provides-Extra: {name}' for name in ('plots', 'dask', 'metric')} <= {
+        *fields
+    }
     assert [field for field in fields if field.startswith('Project-URL')] == []
     assert readme.startswith('# mmgpu_hooks')
     assert re.findall(r'\]\((?!https://|#)', readme) == []

@@ -25,6 +25,7 @@ from benchmarks import (
     ledger,
     memory,
     memory_causes,
+    metric,
     overhead,
     overhead_peer,
     predict,
@@ -100,6 +101,18 @@ def build_memory_causes(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]
     found, _, _ = memory_causes.find('twin: nothing', folder / 'run')
     assert found == {}
     return [harness.exactly('false alarms', len(found), 0)]
+
+
+def build_metric(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    case = metric.Case(
+        {'metric': ['bbox', 'segm']}, images=8, masks=True, least_times=1
+    )
+    played = metric.play(case, folder)
+    figures = list(metric.judge_case('boxes and masks', case, played))
+    differing = [figure for figure in figures if 'differ' in figure.name]
+    assert [figure.verdict for figure in differing] == ['met', 'met']
+    assert 'ultrafast_pycocotools' in metric.render_cases({'boxes and masks': played})
+    return figures
 
 
 def build_overhead(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:

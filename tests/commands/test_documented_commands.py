@@ -105,7 +105,9 @@ COMMANDS = sorted(
 @pytest.fixture
 def folder(tmp_path, fake_nvml, monkeypatch):
     """Where all is that the documents name."""
-    prepare_folder(tmp_path)
+    config = prepare_folder(tmp_path)
+    with config.open('a') as file:
+        file.write("val_evaluator = dict(type='CocoMetric', ann_file='a.json')\n")
     write_run(tmp_path / 'work_dirs' / 'trial', make_starved())
     (tmp_path / 'bin').mkdir()
     for name in ('python', 'torchrun'):

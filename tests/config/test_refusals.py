@@ -216,3 +216,39 @@ def test_the_original_changes_meanwhile(tmp_path, monkeypatch):
     assert 'it changed meanwhile' in outcome.reason
     assert [path.name for path in tmp_path.iterdir()] == ['own.py']
     assert source.read_bytes() == OWN
+
+
+METRIC = {'val_evaluator.type': 'mmgpu_hooks.FastCocoMetric'}
+EVALUATORS = """\
+val_evaluator = [
+    dict(type='VOCMetric'),
+    dict(
+        metric='bbox',
+        type='mmdet.CocoMetric')]
+"""
+
+
+@pytest.mark.parametrize(
+    ('text', 'settings', 'words'),
+    [
+        (
+            EVALUATORS,
+            METRIC,
+            'c.py:5: expected val_evaluator to be a dict, found a list',
+        ),
+        (EVALUATORS, METRIC, "entry 1 'mmgpu_hooks.FastCocoMetric' by hand"),
+        ('_base_ = "base.py"\n', METRIC, 'where it is written, make the type of its'),
+        ('val_evaluator = [dict(type="VOCMetric")]\n', METRIC, 'a list of others'),
+        ('val_evaluator = dict(type="LVISMetric")\n', METRIC, 'found LVISMetric'),
+        ('val_evaluator = dict(metric="bbox")\n', METRIC, 'found none'),
+        ('val_evaluator = None\n', METRIC, 'to be a dict, found None'),
+        ('lr = 0.1\n', METRIC, 'found none in the config or its bases'),
+        ('lr = 0.1\n', {'val_evaluator.type': 'VOCMetric'}, 'change it by hand'),
+        ('lr = 0.1\n', {'val_evaluator.metric': 'segm'}, 'only settings of'),
+    ],
+)
+def test_metrics(tmp_path, text, settings, words):
+    (tmp_path / 'base.py').write_text(EVALUATORS)
+    source = tmp_path / 'c.py'
+    source.write_text(text)
+    assert words in refuse(source, settings).reason

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from mmgpu_hooks.config.settings import FAST_METRIC
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from training.detection import Task, render_config, train_all
 from training.toy import evidence_of, scalar_lines, summarize_scalars
@@ -79,6 +80,12 @@ class Detections(NamedTuple):
         return (self.folder / f'{name}.log').read_text()
 
 
+def render_validation(images: Path, *, fast: bool) -> str:
+    """The end of a config that validates, by our metric or MMDetection's."""
+    text = _VALIDATION.format(images=images)
+    return text.replace("'CocoMetric'", f"'{FAST_METRIC}'") if fast else text
+
+
 @pytest.fixture(scope='module')
 def detections(images, tmp_path_factory):
     folder = tmp_path_factory.mktemp('detections')
@@ -97,7 +104,7 @@ def detections(images, tmp_path_factory):
             log_interval=LOGGED[0],
             epochs=2,
             iterations=None if by_epoch else ITERATIONS,
-            tail=_VALIDATION.format(images=images)
+            tail=render_validation(images, fast=name == DEFAULT_HOOKS)
             if by_epoch
             else _IMPORTS * (name == CUSTOM_IMPORTS),
         )
@@ -131,6 +138,15 @@ def test_every_way_to_name_the_hook_leaves_evidence_and_the_losses(detections, c
     assert 'GPUEfficiencyHook' in log
     assert ('EMAHook' in log) == (case != CUSTOM_IMPORTS)
     assert not list((detections.folder / PLAIN[case]).rglob('gpu_efficiency*'))
+
+
+def test_a_fast_metric_finds_the_figures_of_mmdetections(detections):
+    logs = [detections.log(name) for name in (DEFAULT_HOOKS, PLAIN[DEFAULT_HOOKS])]
+    figures = [re.findall(r'coco/bbox_mAP\w*: +\S+', log) for log in logs]
+    # six of each of two validations
+    assert len(figures[0]) == 12
+    assert figures[0] == figures[1]
+    assert 'FastCocoMetric: evaluates with ultrafast-pycocotools' in logs[0]
 
 
 # there is no GPU here; of a save, one case has an interval with one

@@ -1,0 +1,487 @@
+"""MMDetection's CocoMetric on a fast evaluator, without its files of JSON.
+
+Importing it asks MMEngine's registry for CocoMetric, which imports MMDetection.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import logging
+import os
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mmengine.logging import print_log
+from mmengine.registry import METRICS
+from packaging.version import Version
+
+from mmgpu_hooks.config.switches import DISABLE, is_disabled
+from mmgpu_hooks.measure.installed import read_versions
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_LARGEST_ID = 2**53
+"""A table of float64 holds every whole number up to here."""
+_CHUNK_BYTES = 2**26
+"""Largest copy of masks that is made at a time, on the card where they lie there."""
+_ARRAYS = ('precision', 'recall', 'scores')
+"""Of an evaluation, by threshold, category, area and number of results."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A package with COCO and COCOeval classes like those of pycocotools."""
+
+    module: str
+    distribution: str
+    lowest: str
+    """Lowest version that was compared with pycocotools."""
+
+
+BACKENDS = (
+    Backend('ultrafast_pycocotools', 'ultrafast-pycocotools', '0.1.14'),
+    Backend('hotcoco', 'hotcoco', '1.3.0'),
+)
+"""In the order in which they are taken."""
+
+
+@dataclass(frozen=True)
+class OpenBackend:
+    """A backend that is imported."""
+
+    module: types.ModuleType
+    title: str
+    """Its name and version."""
+
+
+class NoBackendError(Exception):
+    """No backend can be used; the message is why."""
+
+
+def open_backend(backends: Sequence[Backend]) -> OpenBackend:
+    """Imports the first backend that is installed.
+
+    Raises:
+        NoBackendError: If none is installed, new enough and can be imported.
+    """
+    names = ' or '.join(backend.distribution for backend in backends)
+    found = read_versions(backend.distribution for backend in backends)
+    problems = []
+    for backend in backends:
+        version = found.get(backend.distribution)
+        if version is None:
+            continue
+        title = f'{backend.distribution} {version}'
+        if Version(version) < Version(backend.lowest):
+            problems.append(f'{title} is older than {backend.lowest}')
+            continue
+        try:
+            return OpenBackend(importlib.import_module(backend.module), title)
+        except Exception as error:  # noqa: BLE001 - a foreign binary, of an alpha
+            problems.append(f'{title} does not load ({_phrase(error)})')
+    reason = ', '.join(problems) or 'none is installed'
+    raise NoBackendError(f'it wants {names}, {reason}')
+
+
+def find_coco_metric() -> Any:
+    """MMDetection's class, as the registry has it.
+
+    Raises:
+        RuntimeError: If MMDetection is not installed. MMEngine drops an ImportError
+            raised here, and would say that the name is misspelt.
+    """
+    found = METRICS.get('mmdet.CocoMetric')
+    if found is None:
+        raise RuntimeError(
+            'expected MMDetection, whose CocoMetric is what FastCocoMetric builds on, '
+            'found none; install mmdet or name another metric in val_evaluator'
+        )
+    return found
+
+
+_CocoMetric: Any = find_coco_metric()
+
+
+class FastCocoMetric(_CocoMetric):
+    """MMDetection's CocoMetric with the same figures, for a fraction of the CPU.
+
+    ``val_evaluator.type='mmgpu_hooks.FastCocoMetric'`` switches it on. It takes every
+    argument of CocoMetric. Results go to ultrafast-pycocotools or hotcoco as a table
+    in memory, not as JSON, and masks are brought into column order before they are
+    encoded.
+
+    Where it cannot do that, it evaluates as CocoMetric does, and the log says so once:
+    ``format_only``, ``outfile_prefix``, no ``ann_file``, ``use_mp_eval``, no backend
+    installed, ids that are no whole numbers, scores that are not finite, or a backend
+    that fails.
+    """
+
+    backends: Sequence[Backend] = BACKENDS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._is_off = is_disabled(os.environ)
+        self._has_told = False
+        self.plain_reason: str | None = None
+        """Why the last evaluation was CocoMetric's own; ``None`` if it was not."""
+        self._backend: Any = None
+        self._truth: Any = None
+        try:
+            reason = self._find_plain_reason()
+            if reason is None:
+                opened = open_backend(self.backends)
+                self._backend = opened.module
+                print_log(f'FastCocoMetric: evaluates with {opened.title}.', 'current')
+        except NoBackendError as error:
+            reason = str(error)
+        if reason is not None:
+            self._tell_plain(reason)
+
+    def _find_plain_reason(self) -> str | None:
+        """Why the arguments want CocoMetric's own way; ``None`` if they do not."""
+        kind = type(self)
+        if self._is_off:
+            return f'{DISABLE} is set'
+        if self.format_only:
+            return 'format_only=True wants files and no figures'
+        if self.outfile_prefix is not None:
+            return 'outfile_prefix wants files of the results'
+        if self._coco_api is None:
+            return 'without ann_file the ground truth comes with the results'
+        # MMDetection 3.0 has no such argument
+        if getattr(self, 'use_mp_eval', False):
+            return 'use_mp_eval=True wants processes of pycocotools'
+        if kind.results2json is not _CocoMetric.results2json:
+            return f'{kind.__name__} writes results in a way of its own'
+        if not _can_rebind(_CocoMetric.compute_metrics):
+            return 'this version of MMDetection evaluates in another way'
+        return None
+
+    def _tell_plain(self, reason: str) -> None:
+        self.plain_reason = reason
+        if not self._has_told:
+            self._has_told = True
+            text = f'FastCocoMetric: evaluates as CocoMetric does: {reason}.'
+            print_log(text, 'current', logging.WARNING)
+
+    def process(self, data_batch: Any, data_samples: Sequence[Any]) -> None:
+        """Keeps the results of a batch, as CocoMetric does.
+
+        Args:
+            data_batch: Not used.
+            data_samples: Predictions of the model, a dict for each image.
+        """
+        samples = data_samples
+        if not self._is_off:
+            samples = [_with_encoded_masks(sample) for sample in data_samples]
+        super().process(data_batch, samples)
+
+    def compute_metrics(self, results: list[Any]) -> dict[str, float]:
+        """Evaluates the results of all batches.
+
+        Args:
+            results: As :meth:`process` kept them.
+
+        Returns:
+            The figures of CocoMetric, by name.
+        """
+        figures: dict[str, float]
+        if self._backend is not None:
+            try:
+                figures = self._compute_with_backend(results)
+                self.plain_reason = None
+                return figures
+            except BaseException as error:
+                # Rust's panic is no Exception
+                is_panic = type(error).__name__ == 'PanicException'
+                if not (isinstance(error, Exception) or is_panic):
+                    raise
+                self._tell_plain(_phrase(error))
+        figures = super().compute_metrics(results)
+        return figures
+
+    def _compute_with_backend(self, results: list[Any]) -> dict[str, float]:
+        """Runs MMDetection's own code on tables and the backend's classes.
+
+        It runs on a copy of the metric, so nothing has to be put back.
+        """
+        if self._truth is None:
+            expect_regular(self._coco_api.dataset)
+            self._truth = index_truth(self._backend, self._coco_api.dataset)
+        metric: Any = copy.copy(self)
+        metric._coco_api = copy.copy(self._coco_api)
+        metric._coco_api.loadRes = self._load_results
+        metric.results2json = functools.partial(_tabulate, metric)
+        names = {'load': _pass_on, 'COCOeval': self.open_evaluation}
+        compute = _rebind(_CocoMetric.compute_metrics, names)
+        figures: dict[str, float] = compute(metric, results)
+        # CocoMetric finds them out here, too
+        self.cat_ids, self.img_ids = metric.cat_ids, metric.img_ids
+        return figures
+
+    def _load_results(self, results: Results) -> Any:
+        if not len(results.rows):
+            # as pycocotools has it; MMDetection logs that there are no results
+            raise IndexError('no results')
+        rows = results.rows
+        if isinstance(rows, list):
+            # backends add to them, and a metric may be asked for twice
+            rows = [dict(row) for row in rows]
+        return self._truth.loadRes(rows)
+
+    def open_evaluation(self, truth: Any, results: Any, kind: str) -> Any:
+        """Makes a COCOeval of pycocotools that the backend evaluates.
+
+        Its parameters and its summary are those of pycocotools, which backends have in
+        ways of their own: hotcoco does not sort ``maxDets``, and its means are others
+        in the last bit.
+
+        Args:
+            truth: MMDetection's COCO object; the backend has one of its own.
+            results: As the backend has loaded them.
+            kind: ``bbox`` or ``segm``.
+        """
+        from pycocotools.cocoeval import COCOeval
+
+        evaluation = COCOeval(iouType=kind)
+        backend = self._backend.COCOeval(self._truth, results, kind)
+        evaluation.evaluate = functools.partial(_evaluate, evaluation, backend)
+        evaluation.accumulate = functools.partial(_accumulate, evaluation, backend)
+        return evaluation
+
+
+# it takes what CocoMetric takes
+functools.update_wrapper(FastCocoMetric.__init__, _CocoMetric.__init__)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Results in memory, in the place of a file of JSON."""
+
+    rows: NDArray[np.float64] | list[dict[str, Any]]
+    """Boxes: image, x, y, width, height, score, category. Masks: dicts."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Nothing: MMDetection goes over masks to drop boxes, which these lack."""
+        return iter(())
+
+
+def _pass_on(results: Results) -> Results:
+    """Stands for MMEngine's ``load``: there is no file to read."""
+    return results
+
+
+def _evaluate(evaluation: Any, backend: Any) -> None:
+    """Stands for ``evaluate``: gives the backend the parameters of pycocotools."""
+    asked, given = evaluation.params, backend.params
+    given.imgIds = asked.imgIds = np.unique(asked.imgIds).tolist()
+    if asked.useCats:
+        asked.catIds = np.unique(asked.catIds).tolist()
+    given.catIds, given.useCats = asked.catIds, asked.useCats
+    given.maxDets = asked.maxDets = sorted(asked.maxDets)
+    given.iouThrs = asked.iouThrs
+    backend.evaluate()
+
+
+def _accumulate(evaluation: Any, backend: Any) -> None:
+    """Stands for ``accumulate``: takes over the backend's arrays."""
+    backend.accumulate()
+    evaluation.eval = {name: np.asarray(backend.eval[name]) for name in _ARRAYS}
+
+
+def _can_rebind(function: Any) -> bool:
+    """True for a plain function that finds ``load`` and ``COCOeval`` in its module."""
+    names = {'load', 'COCOeval', 'loadRes', 'results2json'}
+    return isinstance(function, types.FunctionType) and (
+        names <= {*function.__code__.co_names}
+    )
+
+
+def _rebind(function: Any, names: Mapping[str, Any]) -> Any:
+    """Copies a function that finds other objects under some names of its module.
+
+    The module itself stays as it is, for all threads.
+    """
+    return types.FunctionType(
+        function.__code__,
+        {**function.__globals__, **names},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+
+
+def _phrase(error: BaseException) -> str:
+    text = ' '.join(str(error).split())[:200].rstrip('.')
+    return f'{type(error).__name__}: {text}' if text else type(error).__name__
+
+
+def expect_regular(dataset: Mapping[str, Any]) -> None:
+    """Refuses ground truth that backends may take in another way than pycocotools.
+
+    Raises:
+        ValueError: If ids are no whole numbers above 0 (0 will do for images and
+            categories), annotations share one, or lack what pycocotools reads.
+    """
+    annotations = dataset.get('annotations', ())
+    own = [annotation['id'] for annotation in annotations]
+    others = [entry['id'] for entry in (*dataset['images'], *dataset['categories'])]
+    numbers = [number - 1 if type(number) is int else number for number in own]
+    for number in (*numbers, *others):
+        if type(number) is not int or not 0 <= number < _LARGEST_ID:
+            raise ValueError('ids of the annotations are no whole numbers above 0')
+    if len(set(own)) < len(own):
+        raise ValueError('annotations share an id')
+    for annotation in annotations:
+        if not annotation.keys() >= {'bbox', 'area', 'iscrowd'}:
+            raise ValueError('an annotation lacks bbox, area or iscrowd')
+        if annotation['iscrowd'] not in (0, 1):
+            raise ValueError('iscrowd is neither 0 nor 1')
+
+
+def index_truth(backend: Any, dataset: dict[str, Any]) -> Any:
+    """Makes the backend's COCO object of ground truth that is in memory."""
+    truth = backend.COCO()
+    truth.dataset = dataset
+    truth.createIndex()
+    return truth
+
+
+def _tabulate(metric: Any, results: Sequence[Any], _: str) -> dict[str, Results]:
+    """Stands for ``results2json``: the same results, in memory."""
+    found = [
+        (result.get('img_id', index), result)
+        for index, result in enumerate(results)
+        if len(result['labels'])
+    ]
+    if not {image for image, _ in found} <= metric._coco_api.imgs.keys():
+        raise ValueError('results are of images that ann_file does not have')
+    boxes = Results(tabulate_boxes(found, metric.cat_ids))
+    tables = {'bbox': boxes, 'proposal': boxes}
+    if 'segm' in metric.metrics and 'masks' in results[0]:
+        tables['segm'] = Results(list(list_masks(found, metric.cat_ids)))
+    return tables
+
+
+def tabulate_boxes(
+    found: Sequence[tuple[int, Mapping[str, Any]]], categories: Sequence[int]
+) -> NDArray[np.float64]:
+    """Makes one table of all boxes.
+
+    Args:
+        found: Id of each image that has results, and the results.
+        categories: Ids by label.
+
+    Raises:
+        ValueError: If a figure is not finite, or there are not as many of each.
+    """
+    counts = [len(result['labels']) for _, result in found]
+    table = np.empty((sum(counts), 7))
+    if not found:
+        return table
+    table[:, 0] = np.repeat([float(image) for image, _ in found], counts)
+    corners = np.concatenate([result['bboxes'] for _, result in found])
+    table[:, 1:5] = corners[:, :4]
+    # in float64, as Python's own numbers are subtracted
+    table[:, 3:5] -= table[:, 1:3]
+    table[:, 5] = np.concatenate([result['scores'] for _, result in found])
+    labels = np.concatenate([result['labels'] for _, result in found])
+    table[:, 6] = np.asarray(categories)[labels]
+    if not np.isfinite(table).all():
+        raise ValueError('a box or a score is not finite')
+    return table
+
+
+def list_masks(
+    found: Sequence[tuple[int, Mapping[str, Any]]], categories: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """Lists all masks as COCO has them.
+
+    Args:
+        found: Id of each image that has results, and the results.
+        categories: Ids by label.
+
+    Raises:
+        ValueError: If a score is not finite, or there are not as many of each.
+    """
+    for image, result in found:
+        scores = np.asarray(result.get('mask_scores', result['scores']), np.float64)
+        if not np.isfinite(scores).all():
+            raise ValueError('the score of a mask is not finite')
+        labels, masks = result['labels'].tolist(), result['masks']
+        if not len(labels) == len(scores) == len(masks):
+            raise ValueError('an image has not as many masks as labels')
+        for label, score, mask in zip(labels, scores.tolist(), masks):
+            counts = mask['counts']
+            if isinstance(counts, bytes):
+                counts = counts.decode()
+            yield {
+                'image_id': image,
+                'category_id': categories[label],
+                'score': score,
+                'segmentation': {'size': mask['size'], 'counts': counts},
+            }
+
+
+def _with_encoded_masks(sample: Any) -> Any:
+    """Returns a sample whose masks are encoded already, or the sample itself."""
+    found = sample.get('pred_instances') if isinstance(sample, dict) else None
+    if not isinstance(found, dict) or 'masks' not in found:
+        return sample
+    try:
+        encoded = encode_masks(found['masks'])
+    except RuntimeError:
+        # the card has no room for the copy: CocoMetric makes it in memory of the host
+        encoded = None
+    if encoded is None:
+        return sample
+    return {**sample, 'pred_instances': {**found, 'masks': encoded}}
+
+
+def encode_masks(masks: Any) -> list[dict[str, Any]] | None:
+    """Encodes masks in COCO's run lengths, to the same bytes as MMDetection.
+
+    Run lengths go by column and masks lie by row. MMDetection copies each into the
+    other order by numpy, which takes four fifths of the time. Here the card does it, if
+    masks are there, and else OpenCV.
+
+    Args:
+        masks: Of shape (masks, height, width).
+
+    Returns:
+        ``None`` for anything but a tensor of bool or uint8.
+    """
+    import torch
+    from pycocotools.mask import encode
+
+    if not isinstance(masks, torch.Tensor) or masks.dim() != 3:
+        return None
+    pixels = masks.shape[1] * masks.shape[2]
+    if not pixels or masks.dtype not in (torch.bool, torch.uint8):
+        return None
+    found: list[dict[str, Any]] = []
+    if not len(masks):
+        return found
+    for chunk in masks.detach().split(max(_CHUNK_BYTES // pixels, 1)):
+        found += encode(_transpose(chunk).transpose(2, 1, 0))
+    return found
+
+
+def _transpose(masks: Any) -> NDArray[np.uint8]:
+    """Copies masks so that each lies by column, into memory of the host."""
+    import cv2
+
+    if masks.device.type != 'cpu':
+        found: NDArray[np.uint8] = masks.permute(0, 2, 1).contiguous().cpu().numpy()
+        return found.view(np.uint8)
+    rows = masks.numpy().view(np.uint8)
+    columns = np.empty((len(masks), rows.shape[2], rows.shape[1]), np.uint8)
+    for mask, transposed in zip(rows, columns):
+        cv2.transpose(mask, transposed)
+    return columns
