@@ -45,6 +45,23 @@ found = {each.metadata['Name'].lower(): each.version for each in installed}
 print(json.dumps({**found, 'python': platform.python_version()}))
 """
 
+STARTS = ROOT / 'tests' / 'slurm' / 'starts.json'
+"""How SLURM started tasks, with the cores that they have."""
+
+READ_STARTS = """\
+import json, sys
+from pathlib import Path
+from mmgpu_hooks.measure.host import read_host_limits
+nowhere = Path('/nowhere')
+for name, row in json.load(open(sys.argv[1])).items():
+    host = read_host_limits(
+        ranks_on_host=row['ranks'], proc=nowhere, sys=nowhere, environ=row['environ'],
+        affinity=lambda: frozenset(range(row['affinity'])), cpu_count=lambda: 2)
+    if (host.usable_cores, host.mended_cores) != (row['usable'], row.get('mended')):
+        print(name, host.usable_cores, host.mended_cores)
+"""
+"""Prints the starts whose cores are wrong."""
+
 nox.options.default_venv_backend = 'venv'
 
 
@@ -136,6 +153,10 @@ def try_commands(session: nox.Session) -> Iterator[str]:
                     yield f'mmgpu {words[0]}'
         if not page.is_file() or 'Data-bound' not in page.read_text():
             yield 'the page of mmgpu report'
+    wrong = session.run('python', '-c', READ_STARTS, str(STARTS), silent=True)
+    if wrong:
+        session.warn(wrong)
+        yield 'the cores under SLURM'
 
 
 def lay_out(case: str, folder: Path) -> None:

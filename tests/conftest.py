@@ -22,7 +22,7 @@ from mmgpu_hooks.commands.main import main
 # anything imports torch, and for what the tests start too
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 
-pytest_plugins = ['fakes.nvml.fixtures', 'fakes.trials']
+pytest_plugins = ['fakes.cluster', 'fakes.nvml.fixtures', 'fakes.trials']
 
 _COLLECTED = pytest.StashKey[list[pytest.Item]]()
 

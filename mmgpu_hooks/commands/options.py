@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from reprlib import repr as short
 from typing import Any, TypeVar
@@ -19,6 +20,11 @@ Decorator = Callable[[Function], Function]
 
 _WHOLE = r'[+-]?\d{1,18}'
 
+SLURM = 'slurm'
+"""Name of the parameter of ``--slurm``."""
+WORDS = 'mmgpu_hooks.words'
+"""Key of the words of a command line, as they were typed, in its context."""
+
 
 class Several(click.Option):
     """An option that may be followed by several values.
@@ -32,11 +38,46 @@ class Several(click.Option):
         self.pattern = pattern
 
 
+class Slurm(click.Option):
+    """``--slurm OPTIONS``: the same command line as one job.
+
+    Args:
+        count_cpus: Takes the parsed arguments of the command; checks them, and returns
+            the CPUs that the job needs, or ``None`` where that is unknown.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        count_cpus: Callable[[Mapping[str, Any]], int | None],
+        **more: Any,
+    ) -> None:
+        super().__init__(*args, **more)
+        self.count_cpus = count_cpus
+
+
 class Command(click.Command):
-    """A command in which one option may be followed by several values."""
+    """A command in which one option may be followed by several values.
+
+    With ``--slurm`` it becomes a job once its arguments were parsed.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, here or as a SLURM job."""
+        options = ctx.params.pop(SLURM, None)
+        if options is None:
+            return super().invoke(ctx)
+        # late: other commands do without
+        from mmgpu_hooks.commands.slurm import run_as_job
+
+        (slurm,) = (option for option in self.params if isinstance(option, Slurm))
+        words = drop_option(ctx.meta[WORDS], slurm.opts[0])
+        count_cpus = functools.partial(slurm.count_cpus, ctx.params)
+        return run_as_job(ctx.info_name or '', words, options, count_cpus)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse ``--num-workers 0 2`` as ``--num-workers 0 --num-workers 2``."""
+        ctx.meta[WORDS] = tuple(args)
         many = {
             name: option.pattern
             for option in self.params
@@ -173,3 +214,46 @@ assignments = click.option(
 )
 num_workers = functools.partial(several, '--num-workers', Whole(0, MOST_WORKERS))
 batch_size = functools.partial(several, '--batch-size', Whole(1, MOST_BATCH))
+
+
+def drop_option(words: Sequence[str], name: str) -> list[str]:
+    """The words without an option and its value.
+
+    Examples:
+        >>> drop_option(['a.py', '--slurm=-p gpu', '--fresh'], '--slurm')
+        ['a.py', '--fresh']
+        >>> drop_option(['--slurm', '-p gpu', 'a.py'], '--slurm')
+        ['a.py']
+    """
+    kept, rest = list[str](), iter(words)
+    for word in rest:
+        if word == name:
+            next(rest, None)
+        elif word == '--':
+            return [*kept, word, *rest]
+        elif not word.startswith(f'{name}='):
+            kept.append(word)
+    return kept
+
+
+def _split_words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise click.BadParameter(
+            f'expected options of sbatch as a shell takes them, found {text!r}: {error}'
+        ) from error
+
+
+def slurm(count_cpus: Callable[[Mapping[str, Any]], int | None]) -> Decorator[Any]:
+    """``--slurm``; the function is that of :class:`Slurm`."""
+    return click.option(
+        '--slurm',
+        SLURM,
+        cls=Slurm,
+        count_cpus=count_cpus,
+        type=_split_words,
+        metavar='OPTIONS',
+        help="Run as one SLURM job with these options of sbatch, such as '-p gpu "
+        "--gres=gpu:1 -t 1:00:00'. Output and exit code are the job's.",
+    )

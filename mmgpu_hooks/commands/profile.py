@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,6 +18,13 @@ from mmgpu_hooks.show.document import to_json
 from mmgpu_hooks.show.experiments import describe_profile
 
 
+def _count_cpus(given: Mapping[str, Any]) -> int:
+    """CPUs of a job that profiles: the config's workers and the training process."""
+    loaded = trials.read_trainable_config(given['config'])
+    workers = loaded.get(('train_dataloader', 'num_workers'))
+    return (workers if isinstance(workers, int) else 0) + 1
+
+
 @options.command('profile', '0 profiled')
 @options.config_argument
 @click.option(
@@ -26,6 +35,7 @@ from mmgpu_hooks.show.experiments import describe_profile
 )
 @options.time_limit
 @options.work_dir("The trace goes to DIR/profile; by default to the config's work_dir.")
+@options.slurm(_count_cpus)
 @options.as_format
 def profile(
     config: Path, iterations: int, time_limit: float, work_dir: Path | None, form: str

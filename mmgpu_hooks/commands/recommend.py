@@ -33,6 +33,13 @@ from mmgpu_hooks.show.text import short_path
     type=options.PATH,
     help='Config to rewrite; by default the one the run used.',
 )
+@click.option(
+    '--cores',
+    type=options.above_0('a number of cores'),
+    metavar='N',
+    help='Usable cores that each rank will have on its next start, where that is '
+    'mended (MG117); by default as many as the run had.',
+)
 @options.flag(
     '--details',
     'Print the time ledger, the loader, memory, saves, ranks, the host, all '
@@ -43,6 +50,7 @@ def recommend(
     run_folders: tuple[Path, ...],
     allow_batch_size: bool,
     config: Path | None,
+    cores: float | None,
     details: bool,
     output: Path | None,
     in_place: bool,
@@ -58,7 +66,7 @@ def recommend(
     NAME_recommended.py.
     """
     target = Options(output, in_place, dry_run or check)
-    judged = judge_runs(run_folders, allow_batch_size=allow_batch_size)
+    judged = judge_runs(run_folders, allow_batch_size=allow_batch_size, cores=cores)
     answer = rewrite_judged(judged.answer, judged.files, target, config)
 
     describe = describe_details if details else describe_answer

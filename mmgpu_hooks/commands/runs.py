@@ -13,6 +13,11 @@ from mmgpu_hooks.judge.ranks import read_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.recommend.other_start import (
+    expect_cores,
+    recommend_mended,
+    with_cores,
+)
 from mmgpu_hooks.recommend.policy import recommend_settings, with_save_cures
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
@@ -129,30 +134,49 @@ def read_runs(folders: Sequence[Path]) -> PooledRuns:
     return PooledRuns(newest, pool, (*newest.notes, *pool.notes))
 
 
-def judge_runs(folders: Sequence[Path], *, allow_batch_size: bool = False) -> JudgedRun:
+def judge_runs(
+    folders: Sequence[Path],
+    *,
+    allow_batch_size: bool = False,
+    cores: float | None = None,
+) -> JudgedRun:
     """Judge the newest run, and recommend by all that belong together.
 
     Args:
         folders: What :func:`read_run_folder` takes, each.
         allow_batch_size: True if another batch size may be recommended.
+        cores: Usable cores that each rank will have on its next start; ``None`` is a
+            start as it was.
 
     Raises:
         EvidenceError: If there is nothing that can be judged.
+        UserError: If the evidence says nothing of so many cores.
     """
     read = read_runs(folders)
-    newest, pool = read.newest, read.pool
+    newest, pool, notes = read.newest, read.pool, read.notes
     run = together = newest.run
     # a single run keeps what was worked out of it
     if pool.workload is not run.workload:
         together = run.altered(workload=pool.workload)
+    mended = recommend_mended(together) if cores is None else None
+    if cores is not None:
+        expect_cores(run, cores)
+        together = with_cores(together, cores)
+        had = f'{run.run.host.usable_cores or 0:g}'
+        notes = (
+            f'The settings are for a start with {cores:g} usable cores for each rank '
+            f'(--cores); the run had {had}.',
+            *notes,
+        )
     memory = pool.memory if allow_batch_size else None
     answer = Answer(
         run_path=run.path,
         diagnosis=diagnose_run(run),
         recommendation=with_save_cures(recommend_settings(together, memory), run),
         summary=run,
+        mended=mended,
         ranks=newest.ranks,
-        notes=read.notes,
+        notes=notes,
         fitted=pool.fitted if len(folders) > 1 else {},
     )
     return JudgedRun(answer, newest.files)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,6 +19,13 @@ from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.tried import SaveBench
 from mmgpu_hooks.show import experiments as show
 from mmgpu_hooks.show.document import to_json
+
+
+def _count_cpus(given: Mapping[str, Any]) -> int:
+    """CPUs of a job that measures saves: the most workers and the training process."""
+    trials.read_trainable_config(given['config'])
+    most: int = max(given['num_workers'])
+    return most + 1
 
 
 @options.command(
@@ -34,6 +42,7 @@ from mmgpu_hooks.show.document import to_json
 )
 @options.time_limit
 @options.fresh
+@options.slurm(_count_cpus)
 @options.work_dir(
     "Where checkpoints go; by default the config's work_dir, or work_dirs/CONFIG."
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -30,6 +31,14 @@ PAGE_NAME = 'sweep.html'
 BATCH_SIZE_KEY = ('train_dataloader', 'batch_size')
 PREFETCH_KEY = ('train_dataloader', 'prefetch_factor')
 SWITCH = click.Choice(('off', 'on'))
+
+
+def _count_cpus(given: Mapping[str, Any]) -> int:
+    """CPUs of a job that sweeps: the most workers and a training process, by GPUs."""
+    trials.read_trainable_config(given['config'])
+    most: int = max(given['num_workers'])
+    gpus: int = max(given['gpus'], default=1)
+    return (most + 1) * gpus
 
 
 @options.command('sweep', '0 measured (after Ctrl-C the same command goes on)')
@@ -63,6 +72,7 @@ SWITCH = click.Choice(('off', 'on'))
 @options.time_limit
 @options.work_dir("Results go to DIR/sweep; by default to the config's work_dir.")
 @options.fresh
+@options.slurm(_count_cpus)
 @options.as_format
 def sweep(
     config: Path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -105,6 +106,19 @@ class _Trainings:
     """Folder of the folder of trials."""
     known: _Known
     keeps_hook: bool = False
+    cpus: int | None = None
+    """Of the run that is verified; ``None`` of two configs."""
+
+    def count_cpus(self) -> int:
+        """CPUs of a job that verifies it: those of the run, or what both need."""
+        return self.cpus or max(side.workers for side in self.sides) + 1
+
+
+def _count_cpus(given: Mapping[str, Any]) -> int:
+    """CPUs of a job that verifies what the words of the command name."""
+    names = ('targets', 'assignments', 'config')
+    words = (given[name] for name in names)
+    return _read_job(*words, allow_equal=given['allow_equal']).count_cpus()
 
 
 @options.command('verify', '0 measured (after Ctrl-C the same command goes on)')
@@ -134,6 +148,7 @@ class _Trainings:
 )
 @options.flag('--allow-equal', 'Train both even where nothing differs.')
 @options.fresh
+@options.slurm(_count_cpus)
 @options.as_format
 def verify(
     targets: Sequence[Path],
@@ -243,7 +258,8 @@ def _read_job(
         allow_equal=allow_equal,
     )
     notes = (*_note_ranks(run), *job.known.notes)
-    return replace(job, known=replace(job.known, notes=notes))
+    known = replace(job.known, notes=notes)
+    return replace(job, known=known, cpus=_find_cpus(run))
 
 
 def _read_recommendation(
@@ -271,7 +287,14 @@ def _read_recommendation(
         notes=_note_ranks(run),
     )
     sides = (_Side(config, loaded, before), _Side(config, loaded, after))
-    return _Trainings(sides, parent, known)
+    return _Trainings(sides, parent, known, cpus=_find_cpus(run))
+
+
+def _find_cpus(run: Run) -> int | None:
+    """CPUs that a rank of a run had, or would have had without a narrow start."""
+    host = run.run.host
+    cores = host.mended_cores or host.usable_cores
+    return None if cores is None else max(math.ceil(cores), 1)
 
 
 def _note_ranks(run: Run) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+from mmgpu_hooks.experiment.narrow_start import refuse_narrow_start
 from mmgpu_hooks.experiment.store import KeptTrials, TrialStore
 from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S, Progress, RunningTrial
 from mmgpu_hooks.measure.clock import monotonic_s
@@ -154,9 +155,10 @@ def run_plan(
         on_progress: Called with what is going on.
 
     Raises:
-        UserError: If the plan gives up.
+        UserError: If the plan gives up, or srun narrowed the CPUs of this process.
         OSError: If a folder, a process or a line of the store cannot be made.
     """
+    refuse_narrow_start()
     earlier = KeptTrials() if store is None else store.read(plan.keep)
     trials = list(earlier.trials)
     engine = _Engine(plan, trials, max_seconds, on_progress)

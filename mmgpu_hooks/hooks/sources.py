@@ -32,6 +32,7 @@ from mmgpu_hooks.measure.loader.batches import (
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import WorkersMark, write_nice
 from mmgpu_hooks.measure.memory import MemoryMeter
+from mmgpu_hooks.measure.slurm import parse_most_tasks
 from mmgpu_hooks.schema.recorded import (
     CudaMemoryWindow,
     GpuDevice,
@@ -368,8 +369,7 @@ def count_ranks_on_host(world_size: int, environ: Mapping[str, str]) -> int:
         # of a list such as 8(x3),4 the most
         names = 'SLURM_STEP_TASKS_PER_NODE', 'SLURM_NTASKS_PER_NODE'
         tasks = next(filter(None, map(environ.get, names)), '')
-        tasks_here = re.findall(r'(?<![x\d])\d{1,9}', tasks, re.ASCII)
-        counts.append(max(tasks_here, key=int, default=''))
+        counts.append(str(parse_most_tasks(tasks) or ''))
     for count in counts:
         if re.fullmatch(r'\d{1,9}', count, re.ASCII) and int(count) > 0:
             return min(int(count), world_size)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.cpu import are_workers_many
 from mmgpu_hooks.judge.memory import are_files_few, count_ahead, is_shm_small
+from mmgpu_hooks.judge.slurm import find_narrow_start
 from mmgpu_hooks.measure.topology import format_numbers
 from mmgpu_hooks.schema.checkup import (
     MMENGINE_OPEN_FILES,
@@ -81,6 +82,10 @@ def _judge_cores(machine: Machine) -> Checked:
     text = f'{usable:g} usable of {host.logical_cpus or "an unknown number"}'
     binders = _name_binders(host, usable)
     text += f': {binders}' if binders else ''
+    narrow = find_narrow_start(host)
+    if narrow is not None:
+        text += f'; {narrow.fact}'
+        return Checked('cores', 'problem', text, f'{narrow.command} ...')
     binding = machine.binding
     bound_by = ', '.join(binding.variables)
     before, after = binding.before_cpus, binding.after_cpus

@@ -650,6 +650,11 @@ class Run(IntervalFigures):
         return confined if confined and own and confined < own else None
 
     @property
+    def cores_had(self) -> float | None:
+        """Usable cores as the run had them; another start may give it more."""
+        return self.evidence.cores_had or self.run.host.cores_had
+
+    @property
     def unbinding(self) -> str | None:
         """Sentence on how to unbind the process; ``None`` where that is unknown."""
         host = self.run.host

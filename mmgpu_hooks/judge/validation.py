@@ -61,7 +61,10 @@ def make_validation_run(run: Run) -> Run | None:
     intervals = tuple(
         _as_interval(validation, number, run) for number, validation in enumerate(alike)
     )
-    made = Run(RunEvidence(path='', run=record, intervals=intervals))
+    evidence = RunEvidence(
+        path='', run=record, intervals=intervals, cores_had=run.evidence.cores_had
+    )
+    made = Run(evidence)
     if record.host.ranks > 1:
         # a validation knows the CPU of all others alone: training tells ranks apart
         return made.altered(

@@ -19,7 +19,7 @@ VERDICTS: dict[str, str] = {
     'data_bound_workers': 'Data-bound, too few workers',
     'data_bound_cpu': 'Data-bound, the CPU is the wall',
     'data_bound_storage': 'Data-bound, loading is blocked',
-    'affinity_collapsed': 'Data-bound, workers are confined to a few CPUs',
+    'affinity_collapsed': 'Data-bound, confined to a few CPUs',
     'thread_thrash': "Data-bound, the workers' threads take each other's cores",
     'memory_bound': 'Memory runs out',
     'quota_throttled': 'Held back by the CPU quota',
@@ -33,7 +33,7 @@ VERDICTS: dict[str, str] = {
 """Every verdict there is, and how it is called in text."""
 
 _DATA = 'MG101'
-_CAUSES = ('MG111', 'MG113', 'MG115', 'MG102', 'MG103')
+_CAUSES = ('MG111', 'MG113', 'MG117', 'MG115', 'MG102', 'MG103')
 """They say why there is waiting for data, the first of them before the others, and
 never stand alone."""
 

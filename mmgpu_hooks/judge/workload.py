@@ -175,8 +175,8 @@ def _make_workload(run: Run, notes: list[str]) -> Workload:
     if too_much is not None:
         raise NoPredictionError(too_much)
     # OpenMP's other threads had the rest of the cores, the workers only these
-    had = max(record.host.cores_had or 0.0, burnt_s / iter_s)
-    if had < usable:
+    had = max(run.cores_had or 0.0, burnt_s / iter_s)
+    if had < usable and record.host.unbound_cpus is not None:
         notes.append(
             f'The run was bound to {record.host.affinity_cpus} of '
             f'{record.host.unbound_cpus} CPUs (MG113); the predictions are for the '

@@ -24,6 +24,7 @@ from mmgpu_hooks.measure.cgroup import (
 )
 from mmgpu_hooks.measure.clock import Clock, grown, monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.proc import read_affinity, read_begin, read_schedstat_s
+from mmgpu_hooks.measure.slurm import SlurmTask, parse_slurm_task
 from mmgpu_hooks.schema.checkup import OpenFiles
 from mmgpu_hooks.schema.recorded import HostLimits, HostWindow
 
@@ -211,6 +212,7 @@ def read_host_limits(
     binding = CpuBinding()
     if affinity_cpus:
         binding = read_binding(affinity_cpus, environ, proc)
+    task = parse_slurm_task(environ)
     limits = HostLimits(
         logical_cpus=cpu_count(),
         affinity_cpus=affinity_cpus,
@@ -218,7 +220,8 @@ def read_host_limits(
         bound_by=binding.bound_by,
         wider_thread_cpus=binding.wider_thread_cpus,
         cgroup_cpu_cores=min(quotas, default=None),
-        slurm_cpus=parse_slurm_cpus(environ),
+        slurm_cpus=task.requested_cpus,
+        slurm_bound_cpus=task.bound_cpus,
         ranks_on_host=ranks_on_host,
         ram_total_bytes=memory.total,
         ram_available_bytes=memory.available,
@@ -227,59 +230,55 @@ def read_host_limits(
         shm_free_bytes=shared_memory.free_bytes,
         open_files_soft=read_open_files().soft,
     )
-    usable = compute_usable_cores(limits, parse_rank_is_slurm_task(environ))
-    return structs.replace(limits, usable_cores=usable)
+    usable = compute_usable_cores(limits, task)
+    return _add_mended(structs.replace(limits, usable_cores=usable), task)
 
 
-def compute_usable_cores(
-    found: HostLimits, rank_is_slurm_task: bool = True
-) -> float | None:
+def _add_mended(found: HostLimits, task: SlurmTask) -> HostLimits:
+    """Add what a start would give that srun does not narrow, where it narrowed this."""
+    if not task.is_narrow(found.unbound_cpus or found.affinity_cpus):
+        return found
+    given = task.given_cpus
+    wide = structs.replace(found, affinity_cpus=given, unbound_cpus=None)
+    return structs.replace(
+        found,
+        slurm_given_cpus=given,
+        slurm_tasks=task.tasks,
+        mended_cores=compute_usable_cores(wide, task.mend()),
+    )
+
+
+def compute_usable_cores(found: HostLimits, task: SlurmTask) -> float | None:
     """Cores that one rank may count on: the smallest limit, shared fairly.
 
-    Limits of the whole host are divided by the ranks on it. SLURM's figure is
-    per task and is divided only when one task holds all ranks (``torchrun``
-    under ``srun``). An affinity smaller than what SLURM gives to all ranks
-    together belongs to this task alone and is not divided either.
+    Limits of the whole host are divided by the ranks on it. SLURM's figures are per
+    task and are divided only when one task holds all ranks (``torchrun`` under
+    ``srun``). CPUs that SLURM gave to this task alone are not divided among tasks, and
+    no request limits them: an exclusive job has more. Nor is an affinity divided that
+    is smaller than what SLURM gives to all ranks together.
 
     Args:
         found: All other limits; what counts is the affinity before anything bound it.
-        rank_is_slurm_task: SLURM started this very process as one task.
+        task: What SLURM says of this process.
 
     Returns:
         Cores, not rounded; ``None`` when no limit at all is known.
     """
     ranks, affinity = found.ranks_on_host, found.unbound_cpus or found.affinity_cpus
-    own = found.slurm_cpus if rank_is_slurm_task else None
-    is_bound = own is not None and (affinity or 0) < own * ranks
-    limits = [
+    # what belongs to a task belongs to a rank, where each rank is one
+    own = 1 if task.is_rank else ranks
+    limits: list[tuple[float | None, int]] = [
         (found.logical_cpus, ranks),
         (found.cgroup_cpu_cores, ranks),
-        (found.slurm_cpus, ranks if own is None else 1),
-        (affinity, 1 if is_bound else ranks),
     ]
+    if task.has_own_mask(affinity, ranks):
+        limits.append((affinity, ranks if task.tasks is None else own))
+    else:
+        given = task.given_cpus
+        is_bound = task.is_rank and (affinity or 0) < (given or 0) * ranks
+        limits += [(given, own), (affinity, 1 if is_bound else ranks)]
     shares = [limit / sharers for limit, sharers in limits if limit is not None]
     return float(min(shares)) if shares else None
-
-
-def parse_slurm_cpus(environ: Mapping[str, str]) -> int | None:
-    """``SLURM_CPUS_PER_TASK`` where it is set and positive."""
-    try:
-        cpus = int(environ.get('SLURM_CPUS_PER_TASK', ''))
-    except ValueError:
-        return None
-    return cpus if cpus > 0 else None
-
-
-def parse_rank_is_slurm_task(environ: Mapping[str, str]) -> bool:
-    """True if SLURM started each rank itself, so that its figures are per rank.
-
-    A launcher under ``srun`` starts more ranks than there are tasks; ``torchrun``
-    says so by its own variable too.
-    """
-    if 'TORCHELASTIC_RUN_ID' in environ:
-        return False
-    ranks, tasks = environ.get('WORLD_SIZE'), environ.get('SLURM_NTASKS')
-    return ranks is None or tasks is None or ranks == tasks
 
 
 class FileSystem(NamedTuple):

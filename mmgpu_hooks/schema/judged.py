@@ -164,6 +164,22 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
+class MendedStart:
+    """What a run would have on a start that srun does not narrow."""
+
+    command: str
+    """What to write in the place of ``srun``."""
+    cores: float
+    """Usable cores of a rank then."""
+    changes: Tuple[Change, ...] = ()
+    """Settings for that start; no file has them."""
+    no_change_reason: Optional[str] = None
+    """Why there is no change; ``None`` when there is one."""
+    predicted_iter_s: Optional[float] = None
+    """Iteration on that start, with the changes; ``None`` is no claim."""
+
+
+@dataclass(frozen=True)
 class RunAdvice:
     """Answer of the adviser's process about a run."""
 

@@ -99,10 +99,19 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     """Smallest CPU quota over all cgroup ancestors; ``None`` is no quota."""
     slurm_cpus: Optional[Count] = None
     """``SLURM_CPUS_PER_TASK`` when SLURM started the process."""
+    slurm_bound_cpus: Optional[Count] = None
+    """CPUs in the mask that SLURM says it set for this task."""
+    slurm_given_cpus: Optional[Count] = None
+    """CPUs that SLURM gave this task, where ``srun`` bound it to fewer; ``None`` where
+    it did not."""
+    slurm_tasks: Optional[Count] = None
+    """Tasks of the step on all nodes, likewise."""
+    mended_cores: Optional[Number] = None
+    """``usable_cores`` had ``srun`` bound the task to all of them, likewise."""
     ranks_on_host: Count = 1
     usable_cores: Optional[Number] = None
-    """Smallest of the above, of ``unbound_cpus`` where the process is bound, divided by
-    the ranks on the host."""
+    """Smallest limit, of ``unbound_cpus`` where the process is bound. Those of the host
+    are divided by the ranks on it; CPUs that SLURM gave this task alone are not."""
     ram_total_bytes: Optional[Count] = None
     ram_available_bytes: Optional[Count] = None
     cgroup_memory_bytes: Optional[Count] = None

@@ -34,6 +34,9 @@ class RunEvidence:
     validations: Tuple[recorded.ValidationRecord, ...] = ()
     notes: Tuple[str, ...] = ()
     """Sentences about what was odd in the file, for the user."""
+    cores_had: Optional[float] = None
+    """Usable cores as the run had them, where ``run`` says what it would have on
+    another start; ``None`` where it says what it had."""
 
 
 @dataclass(frozen=True)

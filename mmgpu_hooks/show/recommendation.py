@@ -10,7 +10,7 @@ from msgspec import structs
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.policy import VALIDATION_KEY, pair_settings
 from mmgpu_hooks.schema.figures import format_seconds
-from mmgpu_hooks.schema.judged import Change, Diagnosis, Recommendation
+from mmgpu_hooks.schema.judged import Change, Diagnosis, MendedStart, Recommendation
 from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.show.document import Fact, Section, Table, to_json
 from mmgpu_hooks.show.terminal import render
@@ -44,6 +44,9 @@ class Answer:
     notes: tuple[str, ...] = field(default=())
     fitted: Mapping[str, int | None] = field(default_factory=dict)
     """Batch sizes of the runs that were fitted; empty when one was asked for."""
+    mended: MendedStart | None = None
+    """Settings for a start that srun does not narrow; ``None`` where it narrowed none,
+    or where ``--cores`` says that it is mended."""
 
 
 def render_json(answer: Answer) -> str:
@@ -54,6 +57,7 @@ def render_json(answer: Answer) -> str:
         'fitted_runs': answer.fitted,
         'batch_size': found.batch_size,
         'validation': found.validation,
+        'mended_start': answer.mended,
     }
     return to_json(
         run=answer.run_path,
@@ -100,15 +104,15 @@ def describe_answer(answer: Answer) -> list[Section]:
     verdict = replace(verdict, sentences=list(filter(None, said)))
     facts = [Fact('Note    ', note) for note in notes[:3]]
     facts += [Fact('Also    ', advice) for advice in found.advice[:1]]
-    changes = describe_changes(answer)
+    changes = [describe_changes(answer), *describe_mended(answer)]
     while True:
         last = Section(facts=facts, code=list_commands(answer, more=more))
-        sections = [verdict, changes, last]
+        sections = [verdict, *changes, last]
         if not facts or len(render(sections).splitlines()) <= MOST_LINES:
             return sections
         if ranks is not None and len(facts) == 1 and not found.batch_size:
             # which rank is judged comes before the reason
-            return [verdict, replace(changes, facts=()), last]
+            return [verdict, replace(changes[0], facts=()), *changes[1:], last]
         facts.pop()
 
 
@@ -157,6 +161,27 @@ def describe_changes(
         ]
     code = [line for line in answer.diff.splitlines() if line[:1] in '+-@']
     return Section(title, 'changes', facts=facts, table=table, code='\n'.join(code))
+
+
+def describe_mended(answer: Answer) -> list[Section]:
+    """What a start gives that srun does not narrow; nothing where none was."""
+    found, run = answer.mended, answer.summary
+    if found is None:
+        return []
+    changed = [
+        f'{_name(change)} {_value_of(change.old)} -> {_value_of(change.new)}'
+        for change in found.changes
+    ]
+    then = format_seconds(found.predicted_iter_s)
+    folder = shell_path(run.run.work_dir) or 'RUN_FOLDER'
+    lines = {
+        'Start': f'{found.command} ...',
+        'Settings': ', '.join(changed) or 'as they are',
+        'Iteration': f'{then} (predicted), now {format_seconds(run.iter_s)}',
+        'Write': f'mmgpu recommend {folder} --cores {found.cores:g}',
+    }
+    title = f'With a mended start: {found.cores:g} usable cores (MG117)'
+    return [Section(title, 'mended-start', code=_align(lines))]
 
 
 def _name(change: Change) -> str:
@@ -226,6 +251,11 @@ def list_commands(answer: Answer, *, details: bool = False, more: str = '') -> s
         'Measure': f'mmgpu verify {folder}' if folder else None,
         'More': f'--details ({more})' if more else None,
     }
+    return _align(lines)
+
+
+def _align(lines: Mapping[str, str | None]) -> str:
+    """Lines with their labels, of those that have something to say."""
     return '\n'.join(f'{label:<10}{text}' for label, text in lines.items() if text)
 
 

@@ -33,6 +33,7 @@ from mmgpu_hooks.show.forecasts import tabulate_predictions
 from mmgpu_hooks.show.recommendation import (
     Answer,
     describe_changes,
+    describe_mended,
     describe_settings,
     describe_verdict,
     list_commands,
@@ -136,6 +137,7 @@ def describe_run(answer: Answer) -> list[Section]:
     said = [describe_settings(run)]
     return [
         describe_changes(answer, 'What to change', every=True),
+        *describe_mended(answer),
         _time_section(run),
         Section('Over time', 'over-time', chart=charts.chart_timeline(run)),
         _what_if_section(answer, run),

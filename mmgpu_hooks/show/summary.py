@@ -9,6 +9,7 @@ from typing import Any
 
 from mmgpu_hooks.config.switches import render_options
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.slurm import find_narrow_start
 from mmgpu_hooks.schema.figures import format_bytes, format_pct, format_seconds, plural
 from mmgpu_hooks.schema.judged import Diagnosis, Recommendation, RunAdvice
 from mmgpu_hooks.schema.recorded import PART_NAMES
@@ -210,6 +211,10 @@ def _machine(run: Run) -> Iterator[str]:
     before = host.unbound_cpus or host.wider_thread_cpus
     if process and before and process < before:
         yield f'bound to {process} of {before} cores (mmgpu explain MG113)'
+    narrow = find_narrow_start(host)
+    if narrow is not None:
+        cores = f'{narrow.bound_cpus} of {narrow.given_cpus} cores'
+        yield f'bound by srun to {cores} (mmgpu explain MG117)'
     if run.process_cpu_cores is not None:
         used = run.process_cpu_cores
         if run.worker_cpu_s is not None and run.iter_s:

@@ -20,7 +20,8 @@ WRITERS = ('schema', 'measure', 'hooks')
 SCALARS = PACKAGE / 'hooks' / 'scalars.py'
 
 ANSWERS = {
-    *('Change', 'SaveCure', 'ValidationOutlook', 'RankRow', 'RanksSummary'),
+    *('Change', 'MendedStart', 'SaveCure', 'ValidationOutlook'),
+    *('RankRow', 'RanksSummary'),
     *('StaticBytes', 'Prediction', 'FigureComparison', 'Why', 'Proof'),
     *('SaveBenchRow', 'SweepRow'),
 }

@@ -68,8 +68,10 @@ def list_commands(page: Path) -> list[tuple[str, bool]]:
 
 def read_words(command: str) -> tuple[Path | None, list[str], list[str]]:
     """The script, if any, its arguments, and the same as arguments of ``mmgpu``."""
-    typed = (PLACEHOLDERS.get(word, word) for word in shlex.split(command))
-    words = [word for text in typed for word in text.split()]
+    words = list[str]()
+    for word in shlex.split(command):
+        # a placeholder may stand for several; an argument in quotes is one
+        words += PLACEHOLDERS[word].split() if word in PLACEHOLDERS else [word]
     if words[0] == 'mmgpu':
         return None, words[1:], words[1:]
     script = ROOT / words[1]
@@ -143,7 +145,8 @@ def test_what_is_named_in_a_sentence_is_there():
         assert name in (*NAMES, '--help'), command
         if name == 'run':  # what follows the program is the program's
             words = list(itertools.takewhile(lambda word: word[:1] == '-', words))
-        options = {word for word in words if re.match('--[a-z]', word)}
+        typed = (word.partition('=')[0] for word in words)
+        options = {word for word in typed if re.match('--[a-z]', word)}
         known = {
             word for parameter in find_command(name).params for word in parameter.opts
         }

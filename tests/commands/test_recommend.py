@@ -331,3 +331,74 @@ def test_ranks_that_recorded_no_interval_are_told_in_a_sentence(
     said += ''.join(path.read_text() for path in tmp_path.glob('page.html'))
     assert 'Rank 1 recorded no interval' in said or '0 steady iterations' in said
     assert not re.search(r'\bnan\b', said)
+
+
+# A start that srun narrowed.
+
+
+@pytest.fixture
+def narrow(tmp_path: Path, config: Path) -> Path:
+    """The run without workers, on one of the eight CPUs that SLURM gave it."""
+    run = make_run(config_path=str(config), loader=NO_WORKERS)
+    host = replace(
+        run.host,
+        **{'affinity_cpus': 1, 'usable_cores': 1.0, 'slurm_cpus': 8},
+        **{'slurm_bound_cpus': 1, 'slurm_given_cpus': 8, 'slurm_tasks': 1},
+        mended_cores=8.0,
+    )
+    run = replace(run, host=host, work_dir=str(tmp_path / 'narrow'))
+    return write_run(tmp_path / 'narrow', make_evidence(run=run, **WAITS))
+
+
+MENDED = 'srun --ntasks=1 --cpus-per-task=8 --cpu-bind=cores'
+
+
+def test_settings_for_a_mended_start_are_shown_and_written_where_it_is_mended(
+    narrow, config, recommend, capsys
+):
+    before = files_of(config.parents[1])
+    answer = recommend(narrow)
+    assert (answer['changes'], answer['output']) == ([], None)
+    assert files_of(config.parents[1]) == before
+    assert answer['verdict']['name'] == 'affinity_collapsed'
+    mended = answer['mended_start']
+    assert (mended['command'], mended['cores']) == (MENDED, 8.0)
+    assert keys_of(mended) == TRAIN_KEYS
+    assert 0 < mended['predicted_iter_s'] < 0.4
+
+    for more in ([], ['--details']):
+        assert main(['recommend', str(narrow), *more]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert f'Start     {MENDED} ...' in lines
+        assert f'Write     mmgpu recommend {narrow} --cores 8' in lines
+        changed = 'num_workers 0 -> 2, persistent_workers False -> True'
+        assert f'Settings  {changed}' in lines
+
+    answer = recommend(narrow, '--cores', 8)
+    assert 'mended_start' not in answer
+    assert answer['changes'] == mended['changes']
+    assert Path(answer['output']).read_text() == REWRITTEN
+    # the verdict stays that of the run
+    assert answer['verdict']['name'] == 'affinity_collapsed'
+    said = '8 usable cores for each rank (--cores); the run had 1.'
+    assert said in answer['notes'][0]
+
+
+def test_when_training_ends_the_config_is_for_the_start_as_it_was(narrow):
+    advice = advise_on_run(narrow / EVIDENCE_NAME)
+    assert (advice.config, advice.recommendation.changes) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ('cores', 'said'),
+    [
+        ('9', 'expected at most the 8 CPUs of the host, found 9 for each rank'),
+        ('0.5', 'expected at least the 1 usable cores that the run had, found 0.5'),
+        ('0', 'expected a number of cores above 0'),
+    ],
+)
+def test_cores_that_the_evidence_says_nothing_of(narrow, config, cores, said, capsys):
+    before = files_of(config.parents[1])
+    assert main(['recommend', str(narrow), '--cores', cores]) == 2
+    assert said in capsys.readouterr().err
+    assert files_of(config.parents[1]) == before

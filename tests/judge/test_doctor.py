@@ -103,6 +103,15 @@ def test_openmp_that_binds(host, binding, level, text):
     assert text in cores.text
 
 
+def test_a_start_that_srun_narrowed_is_a_problem_with_its_cure():
+    narrow = {'slurm_bound_cpus': 1, 'slurm_given_cpus': 9, 'slurm_tasks': 1}
+    host = on_host(affinity_cpus=1, usable_cores=1.0, mended_cores=9.0, **narrow)
+    cores = judge(host=host)['cores']
+    assert cores.level == 'problem'
+    assert 'srun bound this task to 1 CPU of the 9 that SLURM gave it' in cores.text
+    assert cores.cure == 'srun --ntasks=1 --cpus-per-task=9 --cpu-bind=cores ...'
+
+
 @pytest.mark.parametrize(
     ('driver', 'torch', 'level'),
     [

@@ -54,6 +54,21 @@ def bound(cpus: int, workers: int = 2) -> Any:
     return {'run': make_run(host=host, loader=make_loader(workers)), **MAIN}
 
 
+def narrow(cpus: int, workers: int = 2, tasks: int = 1) -> Any:
+    """Given eight CPUs by SLURM, and bound to fewer by srun."""
+    host = HostLimits(
+        logical_cpus=8,
+        affinity_cpus=cpus,
+        usable_cores=float(cpus),
+        slurm_cpus=8,
+        slurm_bound_cpus=cpus,
+        slurm_given_cpus=8,
+        slurm_tasks=tasks,
+        mended_cores=8.0,
+    )
+    return {'run': make_run(host=host, loader=make_loader(workers)), **MAIN}
+
+
 UNEXPLAINED = {
     'run': make_run(
         host=HostLimits(
@@ -148,6 +163,11 @@ def timed_gpu(gpu: GpuWindow, idle_pct: float) -> dict[str, Any]:
         (bound(1, workers=0), 'MG113', 'notice', None),
         (UNEXPLAINED, 'MG113', 'notice', 'data_bound'),
         ({'run': on_cores(1.0, affinity_cpus=1)}, 'MG113', None, None),
+        (narrow(1), 'MG117', 'problem', 'affinity_collapsed'),
+        (narrow(1, workers=0), 'MG117', 'problem', 'affinity_collapsed'),
+        (narrow(4), 'MG117', 'notice', 'data_bound_workers'),
+        ({**narrow(1), **KEEPS_UP}, 'MG117', 'notice', 'compute_bound'),
+        ({'run': on_cores(1.0, affinity_cpus=1)}, 'MG117', None, None),
         (STARTS, 'MG104', None, None),
         ({}, 'MG202', None, None),
         ({'run': ON_CUDA, 'gpu': IDLE_GPU}, 'MG202', 'notice', None),
@@ -167,6 +187,25 @@ def test_who_bound_the_process_is_said_only_where_it_is_known():
     explained = find(diagnose(**bound(1)), 'MG113').detail
     assert 'OMP_PROC_BIND bound it to 1 of 8 CPUs (7 lost)' in explained
     assert 'Unset OMP_PROC_BIND' in explained
+
+
+@pytest.mark.parametrize(
+    ('tasks', 'cure'),
+    [
+        (
+            1,
+            'Start it with "srun --ntasks=1 --cpus-per-task=8 --cpu-bind=cores ...", '
+            'or without srun in the batch script.',
+        ),
+        (4, 'Start it with "srun --cpus-per-task=8 --cpu-bind=cores ...".'),
+    ],
+)
+def test_the_line_that_mends_a_start_has_numbers(tasks, cure):
+    detail = find(diagnose(**narrow(1, tasks=tasks)), 'MG117').detail
+    assert detail == (
+        'srun bound this task to 1 CPU of the 8 that SLURM gave it, and its 2 '
+        f'workers with it. {cure}'
+    )
 
 
 @pytest.mark.parametrize(

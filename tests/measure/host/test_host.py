@@ -8,6 +8,7 @@ import pytest
 
 from fakes.replaced import replace
 from mmgpu_hooks.measure.host import compute_usable_cores, read_host_limits
+from mmgpu_hooks.measure.slurm import SlurmTask, parse_bound_cpus, parse_most_tasks
 from mmgpu_hooks.schema.recorded import HostLimits
 
 
@@ -68,11 +69,74 @@ def test_usable_cores(cpus, affinity, quota, slurm, ranks, is_task, usable):
             logical_cpus=cpus,
             affinity_cpus=affinity,
             cgroup_cpu_cores=quota,
-            slurm_cpus=slurm,
             ranks_on_host=ranks,
         ),
-        is_task,
+        SlurmTask(requested_cpus=slurm, is_rank=is_task),
     )
+
+
+@pytest.mark.parametrize(
+    ('affinity', 'ranks', 'task', 'usable', 'mended'),
+    [
+        # figures of a node of 16 cores, as SLURM set its masks
+        (8, 1, SlurmTask(8, 8, 16, tasks=1), 8.0, None),
+        # two tasks share all CPUs of the step
+        (16, 2, SlurmTask(8, 16, 16, tasks=2, node_tasks=2), 8.0, None),
+        (4, 4, SlurmTask(4, 4, 16, tasks=4, node_tasks=4), 4.0, None),
+        # two trainings that are no ranks of each other share them, too
+        (16, 1, SlurmTask(None, 16, 16, tasks=2, node_tasks=2), 8.0, None),
+        # an exclusive job
+        (16, 1, SlurmTask(8, 16, 16, tasks=1), 16.0, None),
+        (1, 1, SlurmTask(8, 1, 8, tasks=1), 1.0, 8.0),
+        # a site that binds each task to a core
+        (1, 2, SlurmTask(8, 1, 16, tasks=2, node_tasks=2), 1.0, 8.0),
+        # ranks of torchrun in one task
+        (1, 4, SlurmTask(8, 1, 8, tasks=1, is_rank=False), 0.25, 2.0),
+        (8, 4, SlurmTask(8, 8, 8, tasks=1, is_rank=False), 2.0, None),
+        # a batch script has all of its job, whatever a task has
+        (16, 4, SlurmTask(4, None, 16, is_rank=False), 4.0, None),
+        # a site that binds nothing: the node has more than the job
+        (64, 1, SlurmTask(8, None, 8, tasks=1), 8.0, None),
+        (64, 1, SlurmTask(8, None, 8), 8.0, None),
+        # taskset below srun is meant
+        (1, 1, SlurmTask(8, 8, 8, tasks=1), 1.0, None),
+    ],
+)
+def test_usable_cores_of_a_slurm_task(affinity, ranks, task, usable, mended):
+    limits = HostLimits(logical_cpus=64, affinity_cpus=affinity, ranks_on_host=ranks)
+    assert compute_usable_cores(limits, task) == usable
+    assert task.is_narrow(affinity) == (mended is not None)
+    if mended is not None:
+        wide = replace(limits, affinity_cpus=task.given_cpus)
+        assert compute_usable_cores(wide, task.mend()) == mended
+
+
+@pytest.mark.parametrize(
+    ('kind', 'masks', 'task', 'cpus'),
+    [
+        ('mask_cpu:', '0x3', '0', 2),
+        ('mask_cpu:', '00FF', '0', 8),
+        ('mask_cpu:', '0x1,0x7', '1', 3),
+        # of masks that are fewer SLURM begins anew
+        ('mask_cpu:', '0x1,0x7', '2', 1),
+        ('mask_cpu:', '', '0', None),
+        ('mask_cpu:', '0xg', '0', None),
+        ('mask_cpu:', '0x1', 'x', None),
+        ('map_cpu:', '0', '0', None),
+        ('none', '0x1', '0', None),
+    ],
+)
+def test_the_mask_of_a_task(kind, masks, task, cpus):
+    names = ('SLURM_CPU_BIND_TYPE', 'SLURM_CPU_BIND_LIST', 'SLURM_LOCALID')
+    assert parse_bound_cpus(dict(zip(names, (kind, masks, task)))) == cpus
+
+
+@pytest.mark.parametrize(
+    ('text', 'tasks'),
+    [('8(x3),4', 8), ('2', 2), ('4,12(x2)', 12), ('', None), ('x', None), ('0', None)],
+)
+def test_of_uneven_nodes_the_most_tasks_count(text, tasks):
+    assert parse_most_tasks(text) == tasks
 
 
 @pytest.mark.parametrize('value', ['', '0', '-2', 'x'])

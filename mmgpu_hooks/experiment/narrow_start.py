@@ -1,0 +1,17 @@
+"""Refuses to measure where srun bound this process to less than SLURM gave it."""
+
+from __future__ import annotations
+
+from mmgpu_hooks.judge.slurm import find_narrow_start
+from mmgpu_hooks.measure.host import read_host_limits
+from mmgpu_hooks.schema.errors import UserError
+
+
+def refuse_narrow_start() -> None:
+    """Raise a `UserError` where a trial would show the binding, and not the machine."""
+    found = find_narrow_start(read_host_limits(ranks_on_host=1))
+    if found is not None:
+        raise UserError(
+            f'expected all CPUs that SLURM gave this task, found that {found.fact}; '
+            f'{found.cure}.'
+        )

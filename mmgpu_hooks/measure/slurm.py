@@ -1,0 +1,122 @@
+"""SLURM's variables: the CPUs that a task was given, and those srun bound it to. Pure.
+
+``SLURM_CPUS_PER_TASK`` is a request, no limit: what a process may use is its affinity.
+``srun`` sets that from a mask, and the mask can be smaller than the request. Whether it
+is meant shows in the variables: ``srun -c1`` changes the request, too, and ``taskset``
+leaves the mask wider than the affinity.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class SlurmTask:
+    """One process as SLURM started it; ``None`` is what SLURM does not say."""
+
+    requested_cpus: int | None = None
+    """``SLURM_CPUS_PER_TASK``."""
+    bound_cpus: int | None = None
+    """CPUs in the mask that srun set for this task; ``None`` where it bound nothing."""
+    node_cpus: int | None = None
+    """CPUs of the step, or of the job, on this node (``SLURM_CPUS_ON_NODE``)."""
+    tasks: int | None = None
+    """Tasks of the step on all nodes; ``None`` outside of a step, as in a batch
+    script."""
+    node_tasks: int = 1
+    """Tasks of the step on this node."""
+    is_rank: bool = True
+    """True if a task is a rank; a launcher such as torchrun holds several in one."""
+
+    @property
+    def given_cpus(self) -> int | None:
+        """The request, else this task's fair part of what its step has here."""
+        if self.requested_cpus is not None or self.tasks is None:
+            return self.requested_cpus
+        return self.node_cpus and max(self.node_cpus // self.node_tasks, 1)
+
+    def has_own_mask(self, affinity: int | None, ranks: int) -> bool:
+        """True if nobody but this task, or this batch script, runs on its CPUs.
+
+        Args:
+            affinity: CPUs that the process may run on.
+            ranks: On the host.
+        """
+        if affinity is None or self.node_cpus is None:
+            return False
+        if self.tasks is None:
+            return affinity <= self.node_cpus
+        sharers = max(ranks if self.is_rank else 1, self.node_tasks)
+        return self.bound_cpus == affinity and affinity * sharers <= self.node_cpus
+
+    def is_narrow(self, affinity: int | None) -> bool:
+        """True if srun bound the task to fewer CPUs than SLURM gave it.
+
+        Args:
+            affinity: CPUs that the process may run on.
+        """
+        if affinity is None or self.tasks is None or self.bound_cpus != affinity:
+            return False
+        return (self.given_cpus or 0) > affinity
+
+    def mend(self) -> SlurmTask:
+        """The task, had srun bound it to all CPUs that SLURM gave it."""
+        given = self.given_cpus or 0
+        node_cpus = max(self.node_cpus or 0, given * self.node_tasks)
+        return replace(self, bound_cpus=given, node_cpus=node_cpus)
+
+
+def parse_slurm_task(environ: Mapping[str, str]) -> SlurmTask:
+    """Read what SLURM says of this process in its environment."""
+    return SlurmTask(
+        requested_cpus=_parse_count(environ, 'SLURM_CPUS_PER_TASK'),
+        bound_cpus=parse_bound_cpus(environ),
+        node_cpus=_parse_count(environ, 'SLURM_CPUS_ON_NODE'),
+        tasks=_parse_count(environ, 'SLURM_STEP_NUM_TASKS'),
+        node_tasks=parse_most_tasks(environ.get('SLURM_STEP_TASKS_PER_NODE', '')) or 1,
+        is_rank=parse_rank_is_task(environ),
+    )
+
+
+def parse_bound_cpus(environ: Mapping[str, str]) -> int | None:
+    """CPUs in the mask that SLURM says it set for this task; ``None`` without one.
+
+    The masks are a list of hexadecimal numbers, one for each task of the node.
+    """
+    if not environ.get('SLURM_CPU_BIND_TYPE', '').startswith('mask_cpu'):
+        return None
+    masks = environ.get('SLURM_CPU_BIND_LIST', '').split(',')
+    try:
+        mask = int(masks[int(environ.get('SLURM_LOCALID', '0')) % len(masks)], 16)
+    except ValueError:
+        return None
+    # int.bit_count is not there on Python 3.9
+    return bin(mask).count('1') or None
+
+
+def parse_most_tasks(text: str) -> int | None:
+    """The most tasks of any node in a list such as ``8(x3),4``."""
+    tasks = re.findall(r'(?<![x\d])\d{1,9}', text, re.ASCII)
+    return max(map(int, tasks), default=0) or None
+
+
+def parse_rank_is_task(environ: Mapping[str, str]) -> bool:
+    """True if SLURM started each rank itself, so that its figures are per rank.
+
+    A launcher under ``srun`` starts more ranks than there are tasks; ``torchrun``
+    says so by its own variable, too.
+    """
+    if 'TORCHELASTIC_RUN_ID' in environ:
+        return False
+    ranks, tasks = environ.get('WORLD_SIZE'), environ.get('SLURM_NTASKS')
+    return ranks is None or tasks is None or ranks == tasks
+
+
+def _parse_count(environ: Mapping[str, str], name: str) -> int | None:
+    """A variable that is set to a positive whole number."""
+    text = environ.get(name, '')
+    is_count = re.fullmatch(r'\d{1,9}', text, re.ASCII)
+    return int(text) or None if is_count else None

@@ -1,0 +1,83 @@
+"""Settings for a start that gives a training more cores than the run had. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from msgspec import structs
+
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.slurm import find_narrow_start
+from mmgpu_hooks.recommend.choice import Job
+from mmgpu_hooks.recommend.policy import recommend_settings
+from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.judged import MendedStart
+
+
+def with_cores(run: Run, cores: float) -> Run:
+    """The run on a start that gives each rank other usable cores.
+
+    What was measured is that of the cores that the run had, and so are the costs that
+    are fitted to it; what is predicted of them is for the others.
+
+    Args:
+        run: One rank's.
+        cores: Of each rank; no fewer than the run had.
+    """
+    host = structs.replace(run.run.host, usable_cores=cores)
+    evidence = replace(
+        run.evidence,
+        run=structs.replace(run.run, host=host),
+        cores_had=run.cores_had,
+    )
+    other = Run(evidence)
+    other.other_ranks = run.other_ranks
+    workload = run.workload
+    if workload is None:
+        return other
+    # several runs may have been fitted together to it
+    host_cores = max(workload.host_cores, cores)
+    workload = replace(workload, usable_cores=cores, host_cores=host_cores)
+    return other.altered(workload=workload)
+
+
+def expect_cores(run: Run, cores: float) -> None:
+    """Refuse a number of cores that the evidence says nothing of.
+
+    Raises:
+        UserError: If they are fewer than the run had, or more than its host has.
+    """
+    host = run.run.host
+    least, logical = host.usable_cores or 0.0, host.logical_cpus
+    if cores < least:
+        raise UserError(
+            f'--cores: expected at least the {least:g} usable cores that the run had, '
+            f'found {cores:g}; what fewer would give, this run does not show.'
+        )
+    if logical is not None and cores * host.ranks > logical:
+        ranks = f' for {host.ranks} ranks' if host.ranks > 1 else ''
+        raise UserError(
+            f'--cores: expected at most the {logical} CPUs of the host{ranks}, found '
+            f'{cores:g} for each rank.'
+        )
+
+
+def recommend_mended(run: Run) -> MendedStart | None:
+    """Settings for the start that srun does not narrow; ``None`` where none did."""
+    found = find_narrow_start(run.run.host)
+    if found is None:
+        return None
+    mended = with_cores(run, found.mended_cores)
+    settings = recommend_settings(mended)
+    predicted = (change.predicted_iter_s for change in settings.changes)
+    iter_s = next((seconds for seconds in predicted if seconds is not None), None)
+    if iter_s is None and mended.workload is not None:
+        job = Job(mended, mended.workload)
+        iter_s = job.iter_s(job.old)
+    return MendedStart(
+        command=found.command,
+        cores=found.mended_cores,
+        changes=settings.changes,
+        no_change_reason=settings.reason,
+        predicted_iter_s=iter_s,
+    )

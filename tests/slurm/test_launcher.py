@@ -1,0 +1,347 @@
+"""``--slurm``: commands as jobs of a real SLURM, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from fakes.cluster import Cluster
+from fakes.prepared import make_starved
+from fakes.runs import write_run
+from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.commands.options import drop_option
+from mmgpu_hooks.commands.slurm import read_ending, render_script
+from mmgpu_hooks.experiment.store import STORE_NAME
+from mmgpu_hooks.experiment.trial import EVENTS_NAME
+from training.trial_toys import processes_of, write_config
+
+SWEEP = 'sweep toy.py --seconds 1 --saves 0 --work-dir w --num-workers 0 1'
+
+
+class Follower:
+    """A command of ours that follows its job, in a process of its own."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str], line: str) -> None:
+        self.folder = folder
+        self._paths = [folder / f'{name}.txt' for name in ('out', 'err')]
+        with self._paths[0].open('w') as out, self._paths[1].open('w') as err:
+            self.process = subprocess.Popen(
+                [sys.executable, '-m', 'mmgpu_hooks', *shlex.split(line)],
+                cwd=folder,
+                env=dict(environ),
+                stdout=out,
+                stderr=err,
+            )
+
+    @property
+    def out(self) -> str:
+        return self._paths[0].read_text()
+
+    @property
+    def err(self) -> str:
+        return self._paths[1].read_text()
+
+    @property
+    def job(self) -> str:
+        """Number of its job, once that is submitted."""
+        self.wait_for(' job ')
+        return self.err.partition(' job ')[2].split()[0].rstrip(';,:')
+
+    def wait_for(self, words: str, limit_s: float = 90) -> None:
+        """Wait until standard error holds some words."""
+        until_s = time.monotonic() + limit_s
+        while words not in self.err:
+            is_over = self.process.poll() is not None
+            assert words in self.err or not is_over, f'no {words!r} in {self.err}'
+            assert time.monotonic() < until_s, f'no {words!r} in {self.err}'
+            time.sleep(0.05)
+
+    def wait_for_trial(self, limit_s: float = 90) -> Path:
+        """Wait until the first trial is kept; the file that has it."""
+        store = self.folder / 'w' / 'sweep' / STORE_NAME
+        until_s = time.monotonic() + limit_s
+        while not store.exists():
+            assert self.process.poll() is None, self.err
+            assert time.monotonic() < until_s, self.err
+            time.sleep(0.05)
+        return store
+
+    def end(self, limit_s: float = 90) -> int:
+        """Wait until it has ended; its exit code."""
+        return self.process.wait(limit_s)
+
+
+@pytest.fixture
+def follow(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Follower]]:
+    """Starts a command with ``--slurm`` in a folder with ``toy.py``."""
+    write_config(tmp_path, step_s=0.01, length=400)
+    started: list[Follower] = []
+
+    def start(line: str, options: str = '') -> Follower:
+        words = f'{line} --slurm={shlex.quote(options)}'
+        started.append(Follower(tmp_path, cluster.environ, words))
+        return started[-1]
+
+    yield start
+    for follower in started:
+        if follower.process.poll() is None:
+            follower.process.kill()
+            follower.process.wait()
+    cluster.run('scancel', '-u', str(os.getuid()))
+    until_s = time.monotonic() + 20
+    while cluster.run('squeue', '-h') or processes_of(tmp_path):
+        assert time.monotonic() < until_s
+        time.sleep(0.1)
+
+
+def count_jobs(cluster: Cluster) -> int:
+    return len(cluster.run('squeue', '-h', '-t', 'PENDING,RUNNING').splitlines())
+
+
+def test_without_slurm_it_says_so(tmp_path, monkeypatch, capsys):
+    write_config(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('PATH', str(tmp_path))
+    assert main(['sweep', 'toy.py', '--slurm=-p gpu']) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count('\n')) == ('', 1)
+    assert err.startswith('mmgpu sweep: --slurm: expected the command squeue, found no')
+    assert not (tmp_path / 'work_dirs').exists()
+
+
+@pytest.mark.parametrize(
+    ('options', 'found'),
+    [
+        ('gpu', "found 'gpu'"),
+        ('-p gpu --array=0-3', 'found --array=0-3'),
+        ('-a0-3', 'found -a0-3'),
+        ('--arr 0-3', 'found --arr'),
+        ('-o log.txt', 'found -o'),
+        ('--error=log.txt', 'found --error=log.txt'),
+        ('-J mine', 'found -J'),
+        ('--wrap=hostname', 'found --wrap=hostname'),
+        ('-W', 'found -W'),
+        ("-p 'gpu", 'No closing quotation'),
+    ],
+)
+def test_options_that_no_followed_job_can_have(options, found, capsys):
+    assert main(['sweep', 'toy.py', f'--slurm={options}']) == 2
+    err = capsys.readouterr().err
+    assert err.count('\n') == 1
+    assert err.startswith('mmgpu sweep: ')
+    assert found in err
+
+
+@pytest.mark.parametrize(
+    ('line', 'kept'),
+    [
+        ('a.py --slurm=-c9 --fresh', 'a.py --fresh'),
+        ("--slurm '-p gpu' a.py", 'a.py'),
+        ('a.py --num-workers 0 4 --slurm=', 'a.py --num-workers 0 4'),
+        ('-- --slurm=-c9', '-- --slurm=-c9'),
+    ],
+)
+def test_the_job_is_the_same_line_without_the_option(line, kept):
+    assert drop_option(shlex.split(line), '--slurm') == shlex.split(kept)
+
+
+def run_script(words: list[str], folder: Path, **environ: str) -> str:
+    """What the batch script runs, with a program that prints its arguments."""
+    script = render_script(['printf', '%s,', 'sweep'], words, folder)
+    environ = {**os.environ, 'SLURM_JOB_ID': '7', **environ}
+    subprocess.run(['bash'], input=script, text=True, env=environ, check=True)
+    return (folder / '7.out').read_text()
+
+
+def test_the_script_keeps_words_apart_and_is_fresh_once(tmp_path):
+    folder = tmp_path / 'a b'
+    folder.mkdir()
+    words = ["it's.py", '--fresh', '--set', 'a=$HOME']
+    said = run_script(words, folder)
+    assert said == "sweep,--fresh,it's.py,--set,a=$HOME,"
+    # shorter than before: a half answer does not stay
+    said = run_script(words, folder, SLURM_RESTART_COUNT='1')
+    assert said == "sweep,it's.py,--set,a=$HOME,"
+
+
+@pytest.mark.parametrize(
+    ('state', 'exit_code', 'code', 'is_cut_short'),
+    [
+        ('COMPLETED', '0:0', 0, False),
+        ('FAILED', '2:0', 2, False),
+        ('FAILED', '0:9', 137, True),
+        ('CANCELLED', '130:0', 130, True),
+        ('CANCELLED', '0:0', 130, True),
+        ('CANCELLED', '0:15', 143, True),
+        ('TIMEOUT', '0:0', 130, True),
+        ('NODE_FAIL', '0:0', 130, True),
+        ('OUT_OF_MEMORY', '0:125', 130, True),
+    ],
+)
+def test_exit_codes_are_those_of_a_shell(state, exit_code, code, is_cut_short):
+    job = {'JobState': state, 'ExitCode': exit_code}
+    assert read_ending(job) == (code, is_cut_short)
+
+
+@pytest.mark.slurm
+def test_what_is_wrong_is_said_before_a_job_waits(cluster, follow, tmp_path):
+    follower = follow('sweep nothing.py')
+    assert follower.end() == 2
+    expected = 'mmgpu sweep: nothing.py: expected a config file, found nothing there.\n'
+    assert follower.err == expected
+    follower = follow(SWEEP, '-p nowhere')
+    assert follower.end() == 2
+    assert follower.err == (
+        'mmgpu sweep: sbatch: error: Batch job submission failed: Invalid partition '
+        'name specified.\n'
+    )
+    assert count_jobs(cluster) == 0
+
+
+@pytest.mark.slurm
+def test_ctrl_c_ends_a_job_that_waits(cluster, follow):
+    follower = follow(SWEEP, '-H')
+    follower.wait_for('PENDING (JobHeldUser)')
+    follower.process.send_signal(signal.SIGINT)
+    assert follower.end() == 130
+    assert follower.out == ''
+    assert f'cancelling job {follower.job}' in follower.err
+    assert follower.err.endswith('the same command goes on from what is stored.\n')
+    assert cluster.read_state(follower.job) == 'CANCELLED'
+
+
+@pytest.mark.slurm
+def test_after_a_lost_connection_the_same_line_follows_the_same_job(cluster, follow):
+    lost = follow(SWEEP, '-H')
+    lost.wait_for('PENDING (JobHeldUser)')
+    job = lost.job
+    lost.process.send_signal(signal.SIGHUP)
+    assert lost.end() == -signal.SIGHUP
+    again = follow(SWEEP, '-H')
+    again.wait_for(f'following job {job}')
+    assert count_jobs(cluster) == 1
+    # another one's line is another job
+    other = follow(f'{SWEEP} 2', '-H')
+    other.wait_for('submitted job')
+    assert count_jobs(cluster) == 2
+    cluster.run('scancel', job)
+    assert again.end() == 130
+    assert f'job {job} ended as CANCELLED' in again.err
+
+
+@pytest.mark.slurm
+def test_the_answer_is_the_jobs_and_nothing_else_is_on_standard_output(
+    cluster, follow, tmp_path
+):
+    # the trap for a step: the batch script itself has all of the job
+    line = SWEEP.replace('--num-workers 0 1', '--num-workers 1')
+    follower = follow(f'{line} --format json', '--hint=nomultithread')
+    assert follower.end() == 0, follower.err
+    answer = json.loads(follower.out)
+    assert [row['status'] for row in answer['rows']] == ['completed']
+    assert Path(answer['page']).parent == tmp_path / 'w' / 'sweep'
+    assert f'job {follower.job}: RUNNING on ' in follower.err
+    job = cluster.run('scontrol', 'show', 'job', '-o', follower.job)
+    # the most workers, and the training process
+    assert 'CPUs/Task=2' in job
+    assert 'NumNodes=1' in job
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+@pytest.mark.parametrize('how', ['Ctrl-C', 'kill', 'scancel'])
+def test_what_is_ended_prints_a_partial_table(cluster, follow, how):
+    follower = follow(f'{SWEEP} 2', '-c2')
+    follower.wait_for_trial()
+    if how == 'scancel':
+        cluster.run('scancel', follower.job)
+    else:
+        number = signal.SIGINT if how == 'Ctrl-C' else signal.SIGTERM
+        follower.process.send_signal(number)
+    assert follower.end() == 130
+    assert 'of 3 settings were trained' in follower.out
+    assert f'job {follower.job} ended as CANCELLED' in follower.err
+    # it goes on from there
+    follower = follow(f'{SWEEP} 2 --format json', '-c2')
+    assert follower.end() == 0
+    assert len(json.loads(follower.out)['rows']) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+def test_a_time_limit_leaves_a_partial_table(follow):
+    # -t 1 is the least, and SLURM looks seldom
+    follower = follow(SWEEP.replace('--seconds 1', '--seconds 400'), '-t 1 -c2')
+    assert follower.end(200) == 130
+    assert 'of 2 settings were trained' in follower.out
+    assert 'ended as TIMEOUT (TimeLimit)' in follower.err
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+@pytest.mark.parametrize('how', ['requeue', 'preemption'])
+def test_a_job_that_starts_again_goes_on(cluster, follow, how):
+    line = f'{SWEEP} --fresh --format json'
+    follower = follow(line, '-p debug -c2')
+    store = follower.wait_for_trial()
+    kept = json.loads(store.read_text())['trials'][0]
+    if how == 'requeue':
+        cluster.run('scontrol', 'requeue', follower.job)
+    else:
+        urgent = ('sbatch', '--parsable', '-p', 'urgent', '--exclusive', '-o/dev/null')
+        cluster.run(*urgent, text='#!/bin/bash\nsleep 3\n')
+    follower.wait_for(f'job {follower.job}: PENDING')
+    assert follower.end(120) == 0, follower.err
+    answer = json.loads(follower.out)
+    assert len(answer['rows']) == 2
+    assert json.loads(store.read_text())['trials'][0] == kept
+    job = cluster.run('scontrol', 'show', 'job', '-o', follower.job)
+    assert 'Restarts=1' in job
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+def test_a_killed_job_is_no_success(follow, tmp_path):
+    follower = follow(SWEEP.replace('--seconds 1', '--seconds 60'), '-c2')
+    follower.wait_for('RUNNING')
+    until_s = time.monotonic() + 90
+    events = tmp_path / 'w' / 'sweep' / 'trials'
+    while not any(path.stat().st_size for path in events.glob(f'*/{EVENTS_NAME}')):
+        assert time.monotonic() < until_s
+        time.sleep(0.1)
+    # its loader workers have the same words, and later numbers
+    trial, *_ = processes_of(tmp_path)
+    command = trial.parent()
+    assert command is not None
+    command.kill()
+    assert follower.end() == 137
+    assert 'ended as FAILED' in follower.err
+    assert 'the same command goes on' in follower.err
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+@pytest.mark.parametrize(
+    ('line', 'key'),
+    [
+        ('verify run --max-minutes 1', 'gain'),
+        ('profile toy.py --iterations 2 --work-dir w', 'iterations'),
+        ('save-bench toy.py --num-workers 0 --saves 3 --work-dir w', 'rows'),
+    ],
+)
+def test_every_command_that_trains_can_be_a_job(follow, tmp_path, line, key):
+    write_run(tmp_path / 'run', make_starved(tmp_path / 'toy.py'))
+    # the run had more CPUs than this node has
+    options = '-c2' if 'verify' in line else ''
+    follower = follow(f'{line} --format json', options)
+    assert follower.end(180) == 0, follower.err
+    assert key in json.loads(follower.out)
