@@ -271,7 +271,17 @@ def _examine_packages() -> Installed:
         torch_rocm=constants.get('hip'),
         bounds=_read_bounds(mmdet),
         loads_weights_only=refuses and heeds is False,
+        lacks_pkg_resources=_lacks_pkg_resources(),
     )
+
+
+def _lacks_pkg_resources() -> bool:
+    """True if MMEngine needs it, as for a base ``mmdet::...``, and it is missing."""
+    mmengine = packages.find_package('mmengine')
+    if mmengine is None or packages.find_package('pkg_resources') is not None:
+        return False
+    users = mmengine / 'utils' / 'package_utils.py'
+    return packages.has_text(users, 'import pkg_resources') is True
 
 
 def _loads_weights_only(version: str) -> bool:
@@ -307,6 +317,9 @@ def _examine_config(path: Path) -> tuple[ConfigCheck, Folder]:
     try:
         config = load_config(path)
     except LoadError as error:
+        if 'pkg_resources' in str(error) and _lacks_pkg_resources():
+            reason = f'MMEngine cannot load it ({error})'
+            return ConfigCheck(named, reason=reason), _examine_folders(['.'])[0]
         raise UserError(
             f'{path}: expected a config that MMEngine loads, it does not ({error}); '
             'mend it, or run where its bases are.'

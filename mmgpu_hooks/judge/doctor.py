@@ -365,6 +365,7 @@ def _judge_openmmlab(machine: Machine) -> Iterator[Checked]:
         yield Checked('OpenMMLab', 'problem', text, cure)
     else:
         yield from _judge_bounds(installed, text)
+    yield from _judge_setuptools(installed)
     yield from _judge_resume(machine)
 
 
@@ -404,6 +405,16 @@ def is_within(version: str, bounds: Bounds) -> bool:
         return least <= Version(Version(version).public) < below
     except InvalidVersion:
         return True  # nothing is known against it
+
+
+def _judge_setuptools(installed: Installed) -> list[Checked]:
+    if not installed.lacks_pkg_resources:
+        return []
+    text = (
+        'pkg_resources is missing, which MMEngine imports for a base such as '
+        'mmdet::...; newer setuptools do not have it'
+    )
+    return [Checked('setuptools', 'problem', text, "pip install 'setuptools<81'")]
 
 
 def _judge_resume(machine: Machine) -> list[Checked]:

@@ -114,6 +114,8 @@ class Installed:
     loads_weights_only: bool = False
     """True if MMEngine leaves it to torch what a checkpoint may hold, and torch refuses
     what MMEngine puts into it: a training cannot be resumed."""
+    lacks_pkg_resources: bool = False
+    """True if MMEngine imports ``pkg_resources`` and no setuptools here have it."""
 
 
 @dataclass(frozen=True)

@@ -681,6 +681,24 @@ def test_a_checkpoint_that_torch_refuses(
         assert rows['resume']['cure'] == f'export {RESUME}=1'
 
 
+@pytest.mark.parametrize(
+    ('imports', 'has_it', 'cure'),
+    [
+        ('import pkg_resources', False, "pip install 'setuptools<81'"),
+        ('import pkg_resources', True, None),
+        ('from importlib import metadata', False, None),
+    ],
+)
+def test_setuptools_without_what_mmengine_imports(site, check, imports, has_it, cure):
+    install(site, 'mmengine', '0.10.7')
+    make_package(site, 'mmengine', {'utils/package_utils.py': imports})
+    if has_it:
+        make_package(site, 'pkg_resources', {'__init__.py': ''})
+    row = check().get('setuptools', {})
+    assert row.get('cure') == cure
+    assert row.get('level') == ('problem' if cure else None)
+
+
 def test_without_torch_and_mmengine_lines_of_a_config_are_unknown(site, check):
     config = site / 'config.py'
     config.write_text('a = 1\n')
