@@ -63,7 +63,7 @@ def build_host(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     )
     assert config.train_dataloader.dataset.pipeline[1].with_bbox
     models = host.build_models('RTMDet-tiny', is_cut=True)
-    _, note, groups = host.time_steps(models, True, 2)
+    _ratio, note, groups = host.time_steps(models, True, 2)
     assert groups > 200, note
     return [*host.judge_history(is_quick=True)]
 

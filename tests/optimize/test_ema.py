@@ -184,7 +184,8 @@ def test_another_formula_is_refused(ema, monkeypatch):
 
 
 def test_an_average_of_another_type_is_left_to_mmengine():
-    model, failures = Heads(), []
+    model = Heads()
+    failures: list[BaseException] = []
     pair = [ExponentialMovingAverage(model) for _ in range(2)]
     for ema in pair:
         ema.module.scale = ema.module.scale.float()

@@ -222,8 +222,12 @@ def test_who_is_called_in_a_step_sees_the_groups(wrapper, seen):
     def count(*_: Any) -> None:
         lengths.append(len(wrapper.optimizer.param_groups))
 
-    step(wrapper, lambda: count() or torch.ones(()))
-    step(wrapper, closure=lambda: count() or torch.ones(()))
+    def compute() -> torch.Tensor:
+        count()
+        return torch.ones(())
+
+    step(wrapper, compute)
+    step(wrapper, closure=compute)
     handles = [
         wrapper.optimizer.register_step_pre_hook(count),
         wrapper.optimizer.register_step_post_hook(count),
@@ -321,7 +325,8 @@ def test_other_bits_on_a_device_are_refused(monkeypatch):
     ('spare', 'is_kept'), [(10**12, True), (1, False)], ids=['room', 'full']
 )
 def test_a_full_card_takes_it_back(monkeypatch, spare, is_kept):
-    wrapper, failures = build(dict(type='AdamW')), []
+    wrapper = build(dict(type='AdamW'))
+    failures: list[BaseException] = []
     cpu = torch.device('cpu')
     monkeypatch.setattr(param_groups, '_uses_card', lambda optimizer: True)
     monkeypatch.setattr(param_groups, '_weigh', lambda optimizer: {cpu: 100})

@@ -297,8 +297,10 @@ def detectors(images, tmp_path_factory):
         "custom_hooks = [dict(type='EMAHook', ema_type='ExpMomentumEMA', "
         'momentum=0.0002, update_buffers=True, priority=49)]'
     )
-    settings = dict(default_hooks=dotted, num_workers=2, epochs=2, tail=tail)
-    (folder / 'config.py').write_text(render_config(images, **settings))
+    text = render_config(
+        images, default_hooks=dotted, num_workers=2, epochs=2, tail=tail
+    )
+    (folder / 'config.py').write_text(text)
     key = 'default_hooks.gpu_efficiency.optimize'
     options = {
         'plain': [],
