@@ -246,6 +246,18 @@ val_evaluator = [
         ('lr = 0.1\n', {'val_evaluator.type': 'VOCMetric'}, 'change it by hand'),
         ('lr = 0.1\n', {'val_evaluator.metric': 'segm'}, 'only settings of'),
     ],
+    ids=[
+        'list, its line',
+        'list, its entry',
+        'list of a base',
+        'list of others',
+        'another metric',
+        'no type',
+        'None',
+        'nothing',
+        'to another metric',
+        'another key',
+    ],
 )
 def test_metrics(tmp_path, text, settings, words):
     (tmp_path / 'base.py').write_text(EVALUATORS)

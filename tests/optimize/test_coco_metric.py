@@ -316,6 +316,7 @@ MASKS = torch.rand(7, 40, 33, generator=torch.Generator().manual_seed(1)) > 0.4
         torch.ones(2, 3, 5, dtype=torch.bool),
         MASKS[:0],
     ],
+    ids=['bool', 'uint8', 'turned', 'cut', 'empty masks', 'full masks', 'no masks'],
 )
 def test_masks_are_encoded_to_the_same_bytes(masks, monkeypatch):
     # two of them at a time

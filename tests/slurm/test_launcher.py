@@ -35,7 +35,15 @@ class Follower:
         self._paths = [folder / f'{name}.txt' for name in ('out', 'err')]
         with self._paths[0].open('w') as out, self._paths[1].open('w') as err:
             self.process = subprocess.Popen(
-                [sys.executable, '-m', 'mmgpu_hooks', *shlex.split(line)],
+                # below nohup SIGHUP is ignored, and a child inherits that
+                [
+                    'env',
+                    '--default-signal=HUP',
+                    sys.executable,
+                    '-m',
+                    'mmgpu_hooks',
+                    *shlex.split(line),
+                ],
                 cwd=folder,
                 env=dict(environ),
                 stdout=out,
