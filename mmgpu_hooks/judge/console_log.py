@@ -265,7 +265,9 @@ class ConsoleLog:
         is_traced = is_open and is_exception
         if is_traced and is_first and rank is None:
             self._note_end(sign, traceback)
-        event = self._event(sign, line, text, rank, traceback.frame, is_traced)
+        # a line of another program was raised nowhere
+        frame = traceback.frame if is_traced or (is_open and sign.is_raised) else None
+        event = self._event(sign, line, text, rank, frame, is_traced)
         kept = self._events.setdefault(sign, [])
         if len(kept) == 2 and self._is_alive(kept[0]):
             kept[1] = event

@@ -63,6 +63,8 @@ _CONSEQUENCES = {
 _OF_OTHERS = Order.PEERS, Order.PEER_GONE, Order.CRASHED, Order.WRAPPER
 """What ranks and launchers say of other processes."""
 _OF_MEMORY = 'oom_host', 'oom_cgroup'
+_NEVER_BY_NAN = *_OF_MEMORY, 'oom_gpu', 'shm_full', 'disk_full'
+"""Causes that a NaN in the losses does not lead to."""
 _WITHOUT_MEMORY = {
     'worker': 'worker_killed',
     'rank': 'rank_lost',
@@ -259,6 +261,9 @@ def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
         events = [e for e in events if e.sign.order != Order.WATCHED]
     events = [e for e in events if not any(_went_on(e, later) for later in events)]
     failed = min((e.order for e in events if _is_failure(e)), default=math.inf)
+    events = [
+        e for e in events if not any(_outlived(e, later, failed) for later in events)
+    ]
     # srun cancels the step once one task has failed
     events = [
         e
@@ -319,6 +324,17 @@ def _went_on(event: Event, later: Event) -> bool:
     is_failure = later.sign.order not in (*_OUTSIDE, Order.AFTER, Order.WRAPPER)
     is_apart = later.progress > 0 or later.calm - event.calm >= _HEAD
     return event.progress == 0 and is_failure and (is_apart or is_own)
+
+
+def _outlived(event: Event, later: Event, failed: float) -> bool:
+    """True if a later death does not follow from the NaN in the losses."""
+    if event.sign.cause != 'nan_loss' or event.sign.is_raised:
+        return False
+    is_full = later.is_traced and later.sign.cause in _NEVER_BY_NAN
+    is_killed = later.sign.order in (Order.KILLED, Order.KILLED_TOO)
+    return event.order < later.order and (
+        is_full or (is_killed and later.order < failed)
+    )
 
 
 def _follows(event: Event, later: Event) -> bool:

@@ -318,3 +318,47 @@ def test_consoles_that_several_programs_wrote(ask, tmp_path, data):
 def test_a_log_of_zeros_is_said_to_be_no_text(ask, tmp_path):
     (tmp_path / 'log').write_bytes(b'\0' * 5000)
     assert 'It could not be read' in ask('why', tmp_path / 'log')['sentence']
+
+
+def log_losses(first: int, count: int, loss: str) -> str:
+    """Lines as MMEngine's LoggerHook writes them."""
+    lines = [
+        f'05/01 10:{number // 60:02d}:{number % 60:02d} - mmengine - INFO - '
+        f'Epoch(train) [1][{10 * number}/900]  lr: 1.0e-03  loss: {loss}\n'
+        for number in range(first, first + count)
+    ]
+    return ''.join(lines)
+
+
+NAN = log_losses(0, 9, '0.5') + log_losses(9, 9, 'nan')
+OOM = (
+    f'{TRACEBACK}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n'
+)
+KILLED_RANK = (
+    'Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n'
+    '  exitcode  : -9 (pid: 4711)\n'
+    '  traceback : Signal 9 (SIGKILL) received by PID 4711\n'
+)
+
+
+@pytest.mark.parametrize(
+    ('text', 'cause'),
+    [
+        (NAN, 'nan_loss'),
+        (NAN + OOM, 'oom_gpu'),
+        (NAN + 'Killed\n', 'oom_host'),
+        (NAN + KILLED_RANK, 'oom_host'),
+        (f'{NAN}{TRACEBACK}ValueError: matrix contains NaN\n', 'nan_loss'),
+        # the launcher ended the others
+        (f'{NAN}{TRACEBACK}ValueError: no boxes\n{KILLED_RANK}', 'nan_loss'),
+    ],
+    ids=['alone', 'card full', 'killed', 'rank killed', 'raised', 'raised, killed'],
+)
+def test_a_loss_that_is_nan_does_not_hide_another_death(text, cause):
+    assert judge_end([('log', read_log(io.BytesIO(text.encode())))], []).cause == cause
+
+
+def test_a_traceback_that_was_survived_lends_no_frame():
+    text = f'{OOM}{log_losses(0, 3, "0.5")}Killed\n'
+    answer = judge_end([('log', read_log(io.BytesIO(text.encode())))], [])
+    assert [proof.text for proof in answer.proof] == ['Killed']
