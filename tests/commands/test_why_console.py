@@ -410,7 +410,8 @@ def test_long_logs_are_read_quickly(family):
     log = (lines * (2**20 // len(lines) + 1))[: 2**20]
     start = time.process_time()
     read_log(io.BytesIO(log), len(log))
-    assert (time.process_time() - start) * 64 < 15
+    # 64 MiB within 15 s; lines shorter than most count by the line
+    assert time.process_time() - start < max(15 / 64, 12e-6 * log.count(b'\n'))
 
 
 def test_a_shape_hides_no_line_of_a_pattern():
