@@ -77,7 +77,7 @@ TIMED = ('RTMDet-tiny', 'YOLOX-tiny', 'DINO', 'Swin Mask R-CNN')
 QUICK = ('RTMDet-tiny',)
 
 BY_TENSOR = dict(norm_decay_mult=0.0, bias_decay_mult=0.0, bypass_duplicate=True)
-"""What makes a parameter group of each tensor."""
+"""Settings that give each tensor a parameter group of its own."""
 LAYER_DECAY = {
     f'backbone.stages.{stage}': dict(lr_mult=0.7 ** (4 - stage)) for stage in range(4)
 }
@@ -264,7 +264,7 @@ def differ(one: Path, other: Path) -> list[str]:
 
 
 def compare(name: str, images: Path, case: str, folder: Path) -> list[str]:
-    """What differs between a training as it is and one with all optimisations on."""
+    """Differences between a training as it is and one with all optimisations on."""
     config = make_config(name, images, folder, case)
     plain, ours = train(config, None), train(config, OPTIMIZATIONS)
     found = differ(plain, ours)

@@ -1,4 +1,4 @@
-"""What the metric of a validation costs: CocoMetric, and FastCocoMetric by backend.
+"""Cost of the metric of a validation: CocoMetric, and FastCocoMetric by backend.
 
     python -m benchmarks.metric [--quick] [--output]
 
@@ -38,7 +38,7 @@ from mmgpu_hooks.measure.installed import read_versions
 from mmgpu_hooks.optimize.coco_metric import BACKENDS
 
 WIDTH, HEIGHT, CATEGORIES, OBJECTS = 640, 480, 80, 7
-"""Of images, and how many objects are in one on average."""
+"""Pixels of an image, categories, and objects in an image on average."""
 QUICK_IMAGES = 300
 PLAIN = 'pycocotools'
 ARRAYS = ('precision', 'recall', 'scores')
@@ -59,7 +59,7 @@ class Case:
     empty: float = 0.02
     """Share of images without objects, and of others without results."""
     digits: int = 7
-    """Of the scores: with few, many are equal."""
+    """Decimals of the scores: with few, many are equal."""
     classes: int = CATEGORIES
     """Classes that the data set has, of those in the annotations."""
     least_times: float | None = None
@@ -80,7 +80,7 @@ CASES = {
 }
 
 Results = list[tuple[dict[str, Any], dict[str, Any]]]
-"""As the metric's ``process`` keeps them."""
+"""Results as the metric's ``process`` keeps them."""
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ def judge_case(
 
 
 def judge_masks() -> Iterator[Figure]:
-    """What the masks of one image take to encode; on the CPU, as there is no card."""
+    """CPU to encode the masks of one image, where no card does it."""
     rng = np.random.default_rng(2)
     masks = torch.zeros(LARGE_MASKS, dtype=torch.bool)
     for mask, box in zip(masks, draw_boxes(rng, len(masks)).astype(int)):
@@ -328,7 +328,7 @@ def judge_masks() -> Iterator[Figure]:
 
 
 def render_cases(outcomes: Mapping[str, Mapping[str, Outcome | None]]) -> str:
-    """What each evaluation took."""
+    """Costs of each evaluation."""
     rows = [
         (
             name,

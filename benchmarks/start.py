@@ -1,4 +1,4 @@
-"""What does a Python process below ``mmgpu run`` take longer to start?
+"""Times how much longer a Python process below ``mmgpu run`` takes to start.
 
     python -m benchmarks.start [--quick] [--output]
 
@@ -37,7 +37,7 @@ MAX_LONGER_MS = 2.0
 
 @dataclass(frozen=True)
 class Spent:
-    """What one process took."""
+    """Seconds that one process took."""
 
     wall_s: float
     cpu_s: float

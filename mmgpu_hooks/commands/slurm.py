@@ -35,8 +35,16 @@ _ASK_S, _LONGEST_ASK_S = 2.0, 10.0
 """Seconds between two questions to SLURM; a long job is asked about less often."""
 
 _ENDED = {
-    *('BOOT_FAIL', 'CANCELLED', 'COMPLETED', 'DEADLINE', 'FAILED', 'NODE_FAIL'),
-    *('OUT_OF_MEMORY', 'PREEMPTED', 'REVOKED', 'TIMEOUT'),
+    'BOOT_FAIL',
+    'CANCELLED',
+    'COMPLETED',
+    'DEADLINE',
+    'FAILED',
+    'NODE_FAIL',
+    'OUT_OF_MEMORY',
+    'PREEMPTED',
+    'REVOKED',
+    'TIMEOUT',
 }
 """States that a job does not leave any more."""
 
@@ -171,9 +179,14 @@ def _submit(job_name: str, options: Sequence[str], script: str, folder: Path) ->
     log = f'{str(folder).replace("%", "%%")}/%j.err'
     # of an option that is given twice sbatch takes the last
     ours = (
-        *('--parsable', f'--job-name={job_name}', f'--output={log}', f'--error={log}'),
+        '--parsable',
+        f'--job-name={job_name}',
+        f'--output={log}',
+        f'--error={log}',
+        '--open-mode=append',
         # settings are compared on one node
-        *('--open-mode=append', '--nodes=1', '--ntasks=1'),
+        '--nodes=1',
+        '--ntasks=1',
     )
     try:
         done = _call('sbatch', '--requeue', *options, *ours, text=script)
