@@ -10,9 +10,9 @@ skips and counts a torn last line, and a line with a value that no measurement g
 (negative, above 10^18, of another type, missing). It ignores fields that it does not
 know. Nothing in the file is ever executed.
 
-Units are in the names (``_s`` seconds, ``_hours``, ``_bytes``, ``_pct`` per cent). What is unknown
-is ``null`` or left out, and never zero; but for the first line, a field that has its
-usual value (none, an empty list) is left out.
+Units are in the names (``_s`` seconds, ``_hours``, ``_bytes``, ``_pct`` per cent). What
+is unknown is ``null`` or left out, and never zero; but for the first line, a field that
+has its usual value (none, an empty list) is left out.
 """
 
 from __future__ import annotations
