@@ -20,7 +20,7 @@ WRITERS = ('schema', 'measure', 'hooks')
 SCALARS = PACKAGE / 'hooks' / 'scalars.py'
 
 ANSWERS = {
-    *('Change', 'MendedStart', 'SaveCure', 'ValidationOutlook'),
+    *('Change', 'MendedStart', 'NextJob', 'SaveCure', 'ValidationOutlook'),
     *('RankRow', 'RanksSummary'),
     *('StaticBytes', 'Prediction', 'FigureComparison', 'Why', 'Proof'),
     *('SaveBenchRow', 'SweepRow'),
