@@ -24,7 +24,6 @@ from mmgpu_hooks.experiment.children import (
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.absent import SourceError
-from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.recommend.policy import (
     NICE_KEY,
     leave_out,
@@ -70,9 +69,7 @@ def judge_while_training(evidence: str, parent: int, is_commented: bool) -> None
     die_with_parent(parent)
     path = Path(evidence)
     run = choose_rank(path, Run.read(path)).run
-    record = judge_as_record(
-        run, diagnose_run(run), is_final=False, written_unix_s=wall_unix_s()
-    )
+    record = judge_as_record(run, diagnose_run(run), is_final=False)
     with os.fdopen(os.dup(1), 'wb') as stream:
         stream.write(msgspec.json.encode(record))
     if is_commented:
@@ -96,9 +93,7 @@ def advise_on_run(evidence: Path) -> RunAdvice:
     run = choose_rank(evidence, Run.read(evidence)).run
     found = with_save_cures(recommend_settings(run), run)
     advice = _write_advised(evidence, run, found)
-    verdict = make_verdict_record(
-        run, diagnose_run(run), found, is_final=True, written_unix_s=wall_unix_s()
-    )
+    verdict = make_verdict_record(run, diagnose_run(run), found, is_final=True)
     return replace(advice, verdict=verdict)
 
 

@@ -27,7 +27,7 @@ from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from mmgpu_hooks.hooks.sources import open_train_probe
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
-from mmgpu_hooks.measure.clock import monotonic_s, wall_unix_s
+from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.optimizations import Optimizations
@@ -369,9 +369,7 @@ class GPUEfficiencyHook(Hook):
         verdict = None if advice is None else advice.verdict
         if verdict is None:
             # no child was asked, as no config was to be written, or it gave no answer
-            verdict = judge_as_record(
-                judged, diagnosis, is_final=True, written_unix_s=wall_unix_s()
-            )
+            verdict = judge_as_record(judged, diagnosis, is_final=True)
         recorder.write_verdict(verdict)
         if self.slurm_comment:
             self._guard.run('slurm_comment', comment_on_job, verdict)

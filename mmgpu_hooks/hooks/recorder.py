@@ -188,7 +188,9 @@ class Recorder:
         if self._hook.stuck_after_s:
             self._stuck = run(WATCHDOG_SOURCE, StuckSource, self._recording, sources)
         if self._recording.writer is not None and is_main_process():
-            self._verdicts = run(VERDICT_SOURCE, VerdictSource, self._recording)
+            self._verdicts = run(
+                VERDICT_SOURCE, VerdictSource, self._recording, self.write_verdict
+            )
         self._ledger.pop(self._hook)
 
     def _describe_run(self) -> RunRecord:
@@ -378,8 +380,9 @@ class Recorder:
         return None if writer is None else writer.path
 
     def write_verdict(self, verdict: VerdictRecord) -> None:
-        """Add what is judged of the whole run, as its last line."""
-        self._recording.write(verdict)
+        """Add what is judged of the run so far."""
+        stamped = structs.replace(verdict, written_unix_s=wall_unix_s())
+        self._recording.write(stamped)
 
     def close(self) -> None:
         """Close the evidence; a second call does nothing."""

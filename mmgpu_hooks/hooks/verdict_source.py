@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 from mmgpu_hooks.adviser.process import HourlyAdviser
 from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
+from mmgpu_hooks.schema.recorded import VerdictRecord
 
 VERDICT_SOURCE = 'hourly verdict'
 """What the guard knows us by."""
@@ -24,11 +26,17 @@ class VerdictSource:
 
     Args:
         recording: The run; its evidence is open.
+        write: Adds a verdict to it.
         clock: Monotonic, in seconds.
     """
 
-    def __init__(self, recording: Recording, clock: Clock = monotonic_s) -> None:
-        self._recording, self._clock = recording, clock
+    def __init__(
+        self,
+        recording: Recording,
+        write: Callable[[VerdictRecord], None],
+        clock: Clock = monotonic_s,
+    ) -> None:
+        self._recording, self._write, self._clock = recording, write, clock
         self._due_s = clock() + PERIOD_S
         self._adviser: HourlyAdviser | None = None
 
@@ -41,7 +49,7 @@ class VerdictSource:
         if self._adviser is not None:
             if self._adviser.is_over:
                 adviser, self._adviser = self._adviser, None
-                self._recording.write(adviser.read())
+                self._write(adviser.read())
             return
         writer = self._recording.writer
         if writer is None or (now_s := self._clock()) < self._due_s:

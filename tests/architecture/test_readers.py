@@ -24,6 +24,8 @@ ANSWERS = {
     *('RankRow', 'RanksSummary'),
     *('StaticBytes', 'Prediction', 'FigureComparison', 'Why', 'Proof'),
     *('SaveBenchRow', 'SweepRow'),
+    # a line of the evidence that is an answer, for who reads many runs
+    'VerdictRecord',
 }
 """Kinds that ``--format json`` prints whole."""
 

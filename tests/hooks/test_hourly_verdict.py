@@ -40,8 +40,7 @@ class Recording:
     def __init__(self, evidence: Path) -> None:
         self.writer = SimpleNamespace(path=evidence)
         self.hook = SimpleNamespace(slurm_comment=False)
-        self.written: list[Any] = []
-        self.write = self.written.append
+        self.written: list[VerdictRecord] = []
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def follow_until(source: VerdictSource, recording: Recording, count: int) -> Non
 
 def test_each_hour_one_is_written_and_no_interval_waits_for_it(recording):
     clock = HandClock()
-    source = VerdictSource(recording, clock)
+    source = VerdictSource(recording, recording.written.append, clock)
     clock.turn(PERIOD_S - 1)
     source.follow()
     clock.turn(1)
@@ -108,7 +107,7 @@ def test_no_child_is_started_where_memory_is_short_but_in_the_next_hour(
     recording, monkeypatch
 ):
     clock = HandClock()
-    source = VerdictSource(recording, clock)
+    source = VerdictSource(recording, recording.written.append, clock)
     with monkeypatch.context() as patch:
         patch.setattr(process, 'LEAST_FREE_BYTES', 2**60)
         with pytest.raises(SourceError, match='less than 1 GiB of memory is free'):

@@ -79,6 +79,7 @@ def test_one_that_ends_has_it_after_the_end_record(tmp_path, end, code, options)
     assert verdict['is_final']
     assert verdict['verdict'] == 'data_bound_workers'
     assert verdict['gpu_hours'] == 0
+    assert abs(verdict['written_unix_s'] - time.time()) < 60
     assert len(read_verdicts(work_dir)) == 1
 
 
