@@ -22,7 +22,11 @@ from mmgpu_hooks.schema.recorded import LoaderSettings, VerdictRecord
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
 
 NO_WORKERS = LoaderSettings(num_workers=0, persistent_workers=False, batch_size=4)
-WAITS = {'data_wait_s': 0.3, 'data_wait_cpu_s': 6.0, 'process_cpu_s': 10.0}
+WAITS: dict[str, Any] = {
+    'data_wait_s': 0.3,
+    'data_wait_cpu_s': 6.0,
+    'process_cpu_s': 10.0,
+}
 
 
 @pytest.fixture

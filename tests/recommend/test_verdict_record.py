@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,11 @@ from mmgpu_hooks.schema.recorded import LoaderSettings, VerdictRecord
 NO_WORKERS = LoaderSettings(
     num_workers=0, persistent_workers=False, batch_size=4, batches_per_epoch=100
 )
-WAITS = {'data_wait_s': 0.3, 'data_wait_cpu_s': 6.0, 'process_cpu_s': 10.0}
+WAITS: dict[str, Any] = {
+    'data_wait_s': 0.3,
+    'data_wait_cpu_s': 6.0,
+    'process_cpu_s': 10.0,
+}
 
 
 def judge(run: Run, *, is_final: bool = True) -> VerdictRecord:
