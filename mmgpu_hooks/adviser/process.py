@@ -32,9 +32,12 @@ HOURLY_LIMIT_S = 120
 """The kernel ends one of every hour then: it has what the training leaves of a core."""
 _GONE_WITHIN_S = 1.0
 """Once killed, the child is waited for so long; the kernel may take longer."""
+_MEMORY_FACTOR = 5
+"""Bytes of memory that a child takes for each of the evidence: 1.2 GiB for that of five
+days in intervals of a second."""
 LEAST_FREE_BYTES = 2**30
-"""Below it no child is started: a training that has ended well is not to be killed for
-the memory of its advice."""
+"""So much must stay free beside a child, or none is started: no training is to be
+killed for the memory of its advice."""
 
 _BEGIN = (
     'import atexit, gc, os, sys; '
@@ -168,9 +171,10 @@ def _start(program: str, evidence: Path) -> subprocess.Popen[bytes]:
         SourceError: If there is not, or it cannot be started.
     """
     free = read_free_bytes()
-    if free is not None and free < LEAST_FREE_BYTES:
-        raise SourceError('less than 1 GiB of memory is free')
     try:
+        needed = _MEMORY_FACTOR * evidence.stat().st_size
+        if free is not None and free < LEAST_FREE_BYTES + needed:
+            raise SourceError('less than 1 GiB of memory would stay free')
         return _open(program, evidence)
     except (OSError, ValueError) as error:
         said = getattr(error, 'strerror', None) or error

@@ -114,7 +114,7 @@ def test_no_child_is_started_where_memory_is_short_but_in_the_next_hour(
     source = VerdictSource(recording, recording.written.append, clock)
     with monkeypatch.context() as patch:
         patch.setattr(process, 'LEAST_FREE_BYTES', 2**60)
-        with pytest.raises(SourceError, match='less than 1 GiB of memory is free'):
+        with pytest.raises(SourceError, match='less than 1 GiB of memory would stay'):
             HourlyAdviser(recording.writer.path)
         clock.turn(PERIOD_S)
         source.follow()
@@ -123,6 +123,12 @@ def test_no_child_is_started_where_memory_is_short_but_in_the_next_hour(
     assert source._adviser is None
     clock.turn(PERIOD_S / 2)
     follow_until(source, recording, 1)
+
+
+def test_long_evidence_takes_memory_that_must_be_free_too(evidence, monkeypatch):
+    monkeypatch.setattr(process, 'read_free_bytes', lambda: 2**30 + 1000)
+    with pytest.raises(SourceError, match='less than 1 GiB of memory would stay'):
+        HourlyAdviser(evidence)
 
 
 def answer_of(adviser: HourlyAdviser) -> VerdictRecord:
