@@ -11,7 +11,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.policy import VALIDATION_KEY, pair_settings
 from mmgpu_hooks.schema.figures import format_seconds, plural
-from mmgpu_hooks.schema.judged import Change, NextJob
+from mmgpu_hooks.schema.judged import Change
 from mmgpu_hooks.show.document import Fact, Section, Table, to_json
 from mmgpu_hooks.show.terminal import render
 from mmgpu_hooks.show.text import shell_path
