@@ -16,6 +16,7 @@ from mmgpu_hooks.experiment.children import (
     end_descendants,
 )
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.recommend.host_memory import limit_to_memory
 from mmgpu_hooks.recommend.policy import (
     NICE_KEY,
     leave_out,
@@ -62,7 +63,7 @@ def advise_on_run(evidence: Path) -> RunAdvice:
         EvidenceError: If it cannot be read.
     """
     run = choose_rank(evidence, Run.read(evidence)).run
-    found = with_save_cures(recommend_settings(run), run)
+    found = with_save_cures(limit_to_memory(recommend_settings(run), run), run)
     nice: int | None = None
     if run.meta.hook_added_by is not None:
         # the hook is in no config: that command takes its arguments

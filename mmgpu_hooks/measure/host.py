@@ -222,6 +222,7 @@ def read_host_limits(
         cgroup_cpu_cores=min(quotas, default=None),
         slurm_cpus=task.requested_cpus,
         slurm_bound_cpus=task.bound_cpus,
+        slurm_memory_bytes=task.memory_bytes,
         ranks_on_host=ranks_on_host,
         ram_total_bytes=memory.total,
         ram_available_bytes=memory.available,
