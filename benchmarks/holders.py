@@ -1,8 +1,8 @@
 """Planted holders of the host's memory, under a real limit, and who is named.
 
 Each case trains a toy model on MMEngine's own Runner, with the hook on, in a process of
-its own, in a control group with a memory limit. One thing in it takes memory, in most
-of them until the kernel kills a process. What `mmgpu why` and `mmgpu recommend` say is
+its own, in a control group with a memory limit. One thing in it takes memory, until the
+kernel kills a process. What `mmgpu why` and `mmgpu recommend` say is
 held against what was planted, less what a twin holds in which nothing was. Where they
 say that another number of workers would have held, the training is repeated with it
 under the same limit, and must end by itself. Where no control group can be made,
@@ -46,11 +46,9 @@ GROUPS = (Path('/sys/fs/cgroup/memory'), Path('/sys/fs/cgroup'))
 LONGEST_S = 150
 """Until one of them has ended."""
 STEP_S = 0.02
-BATCHES, EPOCHS = 400, 4
+BATCHES, EPOCHS, SIZE = 400, 4, 2
 SHM_MIB, RESULT_MIB, PARSED_MIB, BALLAST_MIB = 500, 20, 400, 160
-BURST_AT, BURST_STEPS = 1200, 40
-"""Iteration from which on the training process takes 4 MiB in each, and how often."""
-LEAK_BYTES, LIST_BYTES = 100_000, 2_000_000
+LEAK_BYTES, LIST_BYTES = 200_000, 1_000_000
 """Left by each sample in a worker, and by each iteration in the training process."""
 HOLDERS = {
     'worker': r'\d+ workers? ([\d.]+)',
@@ -72,8 +70,8 @@ class Case:
         limit_mib: Of the control group.
         workers: Of the loader.
         ranks: Processes that train.
-        leaks: Whether workers take it sample by sample, not when they start.
-        dies: Whether the kernel kills a process before training ends.
+        leaks: Whether samples leave it in the workers, and not a cache that fills.
+        burst: Iterations in which the training process takes 4 MiB as well.
     """
 
     plant: str
@@ -81,16 +79,18 @@ class Case:
     workers: int = 0
     ranks: int = 1
     leaks: bool = False
-    dies: bool = True
+    burst: range = range(0)
 
 
 CASES = {
-    'workers that leak': Case('worker', 1150, workers=4, leaks=True),
-    'large workers': Case('worker', 1120, workers=5),
-    'a growing training process': Case('process', 1000),
-    'a full /dev/shm': Case('shm', 860, dies=False),
+    'workers that leak': Case('worker', 800, workers=4, leaks=True),
+    'large workers': Case('worker', 1180, workers=5, burst=range(1200, 1240)),
+    'a growing training process': Case('process', 900),
+    'a full /dev/shm': Case('shm', 960, burst=range(300, 1600)),
     'a metric that keeps results': Case('results', 1000),
-    'a data set parsed by each of two ranks': Case('parsed', 1480, ranks=2, dies=False),
+    'a data set parsed by each of two ranks': Case(
+        'parsed', 1600, ranks=2, burst=range(300, 1600)
+    ),
 }
 QUICK = 'large workers', 'a full /dev/shm'
 
@@ -117,7 +117,7 @@ class Limit:
         return self._folder
 
     def __exit__(self, *_: object) -> None:
-        for _ in range(100):
+        for _attempt in range(100):
             with contextlib.suppress(OSError):
                 self._folder.rmdir()
                 return
@@ -161,7 +161,7 @@ def train(
     class Samples(Dataset[torch.Tensor]):
         metainfo: dict[str, str] = {}  # noqa: RUF012  # MMEngine asks for it
 
-        def __init__(self, count: int = BATCHES * case.ranks) -> None:
+        def __init__(self, count: int = BATCHES * SIZE * case.ranks) -> None:
             self.count = count
             self.kept: list[Any] = []
             if plant == 'parsed':
@@ -190,8 +190,7 @@ def train(
             if mode == 'predict':
                 return [inputs]
             self.steps += 1
-            is_burst = BURST_AT <= self.steps < BURST_AT + BURST_STEPS
-            if case.plant == 'worker' and not case.leaks and is_burst:
+            if self.steps in case.burst:
                 self.kept.append(np.ones(4 * MIB // 8))
             if plant == 'process':
                 self.kept.append(np.ones(LIST_BYTES // 8))
@@ -230,14 +229,16 @@ def train(
             'val_cfg': {},
             'val_evaluator': Evaluator([Keep()]),
         }
-    launcher = {'launcher': 'pytorch'} if case.ranks > 1 else {}
+    launcher: dict[str, Any] = {}
+    if case.ranks > 1:
+        launcher['launcher'] = 'pytorch'
     env = {'dist_cfg': {'backend': 'gloo'}} if case.ranks > 1 else {}
     runner = build_runner(
         Model(),
         {'type': 'Samples'},
         folder,
         loader={
-            'batch_size': 4 if case.leaks else 1,
+            'batch_size': SIZE,
             'collate_fn': collate,
             'num_workers': workers,
             'persistent_workers': workers > 0 and not ends_workers,
@@ -326,7 +327,9 @@ def find(name: str, folder: Path) -> Answer:
     records = read_records(evidence, 'memory')
     low = [record for record in records if record.get('is_low')]
     worst = (low or [max(records, key=lambda record: record['used_bytes'])])[-1]
-    why = ask('why', str(folder), '--log', str(folder / 'console.txt'))
+    console = folder / 'console.txt'
+    shown = ['--log', str(console)] if console.stat().st_size else []
+    why = ask('why', str(folder), *shown)
     answer = recommend(evidence)
     said = [f['detail'] for f in answer['findings'] if f['code'] == 'MG409']
     said += [proof['text'] for proof in why['proof'] if UNIT.match(proof['text'])]
@@ -348,7 +351,7 @@ def _planted_mib(case: Case, record: dict[str, Any]) -> float:
     """What was planted by the time of a record."""
     done = record.get('iteration', 0)
     if case.plant == 'worker' and case.leaks:
-        made = 4 * (done + 2 * case.workers)
+        made = SIZE * (done + 2 * case.workers)
         return float(made * LEAK_BYTES / MIB)
     if case.plant == 'worker':
         return float(BALLAST_MIB * case.workers)
@@ -373,17 +376,18 @@ def judge(name: str, root: Path) -> Iterator[Figure]:
     off = abs(found.named_mib - base - found.planted_mib) / found.planted_mib
     note = f'{found.named_mib - base:.0f} MiB of {found.planted_mib:.0f}'
     yield at_most(f'{name}: share off', 100 * off, 10, '%', note)
-    if case.dies:
-        is_right = found.cause == 'oom_cgroup' and not ended
-        yield exactly(f'{name}: cause right', int(is_right), 1, note=str(found.cause))
+    is_right = found.cause == 'oom_cgroup' and not ended
+    yield exactly(f'{name}: cause right', int(is_right), 1, note=str(found.cause))
     if case.plant == 'worker':
-        workers = found.settings.get('train_dataloader.num_workers')
-        ends = found.settings.get('train_dataloader.persistent_workers') is False
-        holds = False
-        if workers is not None:
-            holds = play(name, root / 'cured', workers, ends_workers=ends)
-        note = f'with {workers} of {case.workers}{", ended each epoch" * ends}'
-        yield exactly(f'{name}: holds with that number', int(holds), 1, note=note)
+        said = WOULD_HOLD.search(found.sentence)
+        workers = found.settings.get('train_dataloader.num_workers', case.workers)
+        is_taken = said is not None and workers <= int(said[1])
+        yield exactly(f'{name}: recommend takes the number', int(is_taken), 1)
+        holds, note = False, 'no number was said'
+        if said is not None:
+            ends, note = said[2] is not None, said[0]
+            holds = play(name, root / 'cured', int(said[1]), ends_workers=ends)
+        yield exactly(f'{name}: that number holds', int(holds), 1, note=note)
 
 
 def main(argv: list[str] | None = None) -> int:

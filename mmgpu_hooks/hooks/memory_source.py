@@ -15,7 +15,7 @@ from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.hooks.validation import ValidationSource
 from mmgpu_hooks.judge.holders import describe_memory
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.measure.clock import monotonic_s
+from mmgpu_hooks.measure.clock import monotonic_s, thread_cpu_s
 from mmgpu_hooks.measure.holders import HoldersMeter, MemoryRoom
 from mmgpu_hooks.measure.memory import weigh_results
 from mmgpu_hooks.schema.recorded import MemoryRecord
@@ -40,7 +40,7 @@ _CALM_SHARE, _AGAIN_S = 0.25, 600.0
 _FIRST_S, _SELDOM_S, _VALIDATION_S = 4.0, 60.0, 5.0
 """Between two full readings: at first, later, and while a metric keeps results."""
 _MOST_SHARE, _MOST_SHARE_LOW = 0.002, 0.02
-"""Largest share of the time that full readings take; the second while memory is low."""
+"""Largest share of the time that full readings use a core; while memory is low."""
 _CHANGE_SHARE = 0.02
 """Change of what is used, of the whole, that brings the next full reading forward."""
 
@@ -163,9 +163,10 @@ class MemorySource:
         if says or self._pace.is_due(
             now_s, room, low=low, validates=metrics is not None
         ):
+            began_s = thread_cpu_s()
             self._recording.write(self._read(now_s, room, metrics, low=low))
-            done_s = monotonic_s()
-            self._pace.note(done_s, room, done_s - now_s, low=low)
+            cost_s = thread_cpu_s() - began_s
+            self._pace.note(monotonic_s(), room, cost_s, low=low)
         if says and (not self._said_s or now_s - self._said_s >= _AGAIN_S):
             self._may_say, self._said_s = False, now_s
             self._say()
@@ -272,6 +273,7 @@ class StartMemory:
         pause_s = self._pace.pause_s(now_s - self._began_s, room)
         if not self._pace.is_due(now_s, room, low=low, validates=False):
             return pause_s
+        began_s = thread_cpu_s()
         held = self._meter.read_processes(['self'])
         record = MemoryRecord(
             phase='start',
@@ -287,8 +289,8 @@ class StartMemory:
         if self._writer is None:
             self._writer = EvidenceWriter(self._path)
         self._writer.write(record)
-        done_s = monotonic_s()
-        self._pace.note(done_s, room, done_s - now_s, low=low)
+        cost_s = thread_cpu_s() - began_s
+        self._pace.note(monotonic_s(), room, cost_s, low=low)
         return pause_s
 
     def close(self) -> None:

@@ -173,12 +173,11 @@ def describe_start(ranks: Sequence[MemoryRecord]) -> str:
 
 
 def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
-    """The last record with little memory left; without one, that with the least."""
+    """The record with least memory left, of those since it became low."""
     low = [record for record in records if record.is_low]
-    if low:
-        return low[-1]
+    # once a process was killed, its memory is free or nobody's
     return max(
-        records,
+        low or records,
         key=lambda record: record.used_bytes / max(record.total_bytes, 1),
         default=None,
     )

@@ -118,7 +118,8 @@ class HoldersMeter:
             if b'Pss_Anon' in found:
                 return HeldBytes(found[b'Pss_Anon'], True)
         own = self.read_own_bytes(pid)
-        return None if own is None else HeldBytes(own, False)
+        # one that has ended and was not waited for has none
+        return HeldBytes(own, False) if own else None
 
     def read_own_bytes(self, pid: int | str = 'self') -> int | None:
         """Resident memory without pages of files and of shared memory; 10 us."""

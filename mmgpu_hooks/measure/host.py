@@ -23,6 +23,7 @@ from mmgpu_hooks.measure.cgroup import (
     read_throttled_s,
 )
 from mmgpu_hooks.measure.clock import Clock, grown, monotonic_s, process_cpu_s
+from mmgpu_hooks.measure.manager import find_manager
 from mmgpu_hooks.measure.proc import read_affinity, read_begin, read_schedstat_s
 from mmgpu_hooks.measure.slurm import SlurmTask, parse_slurm_task
 from mmgpu_hooks.schema.checkup import OpenFiles
@@ -219,6 +220,7 @@ def read_host_limits(
         unbound_cpus=binding.unbound_cpus,
         bound_by=binding.bound_by,
         wider_thread_cpus=binding.wider_thread_cpus,
+        manager=find_manager(environ, proc.parent),
         cgroup_cpu_cores=min(quotas, default=None),
         slurm_cpus=task.requested_cpus,
         slurm_bound_cpus=task.bound_cpus,

@@ -26,9 +26,11 @@ def limit_to_memory(found: Recommendation, run: Run) -> Recommendation:
         found: What is recommended; its numbers of workers keep that limit already.
         run: The run it was made of.
     """
-    advice = (*_advise_slurm(run), *found.advice)
-    found = replace(found, advice=advice)
     shares, loader = find_shares(run), run.meta.loader
+    told: tuple[str, ...] = ()
+    if shares is not None and shares.record.is_low and shares.holding is None:
+        told = (f'Memory was nearly full: {shares.sentence}.',)
+    found = replace(found, advice=(*told, *_advise_slurm(run), *found.advice))
     if shares is None or shares.holding is None or not loader.num_workers:
         return found
     holding, settings = shares.holding, {c.key: c.new for c in found.changes}

@@ -95,6 +95,9 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     wider_thread_cpus: Optional[Count] = None
     """CPUs of another thread of the process that has more than ``affinity_cpus``, where
     nothing shows that the main thread ever had as many."""
+    manager: Optional[str] = None
+    """Who set the limits: ``kubernetes``, ``docker``, ``podman``, ``slurm`` or
+    ``systemd``; ``None`` where nothing says so."""
     cgroup_cpu_cores: Optional[Number] = None
     """Smallest CPU quota over all cgroup ancestors; ``None`` is no quota."""
     slurm_cpus: Optional[Count] = None

@@ -1,6 +1,7 @@
 """All rules by code, a family a file; importing a family registers its rules."""
 
 from mmgpu_hooks.judge.rules import (
+    card,
     cpu,
     holders,
     loading,
@@ -13,6 +14,7 @@ from mmgpu_hooks.judge.rules.rule import RULES as REGISTERED
 
 __all__ = [
     'RULES',
+    'card',
     'cpu',
     'holders',
     'loading',
