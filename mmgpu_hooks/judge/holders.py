@@ -202,16 +202,29 @@ def _list_holders(
     run: Run, worst: MemoryRecord, ranks: Sequence[MemoryRecord]
 ) -> Iterator[Holder]:
     unit = _choose_unit(worst.total_bytes)
-    for field, kind in (('', 'worker'), ('validation_', 'validation worker')):
-        count = sum(getattr(rank, f'{field}workers') for rank in ranks)
-        size = sum(getattr(rank, f'{field}worker_bytes') or 0 for rank in ranks)
-        if count:
-            note = f'{unit.phrase(size / count)} each' if count > 1 else ''
-            grows = None if field else _find_worker_growth(run)
-            if grows is not None:
-                rate = 60 * grows.bytes_per_s / max(worst.workers, 1)
-                note += f'{", " * bool(note)}growing {_phrase_rate(rate)}'
-            yield Holder(plural(count, kind), size, note)
+    workers = sum(rank.workers for rank in ranks)
+    if workers:
+        size, notes = sum(rank.worker_bytes or 0 for rank in ranks), list[str]()
+        if workers > 1:
+            notes.append(f'{unit.phrase(size / workers)} each')
+        grows = _find_worker_growth(run)
+        if grows is not None:
+            rate = 60 * grows.bytes_per_s / max(worst.workers, 1)
+            notes.append(f'growing {_phrase_rate(rate)}')
+        yield Holder(plural(workers, 'worker'), size, ', '.join(notes))
+    validating = sum(rank.validation_workers for rank in ranks)
+    if validating:
+        size = sum(rank.validation_worker_bytes or 0 for rank in ranks)
+        each = f'{unit.phrase(size / validating)} each' if validating > 1 else ''
+        yield Holder(plural(validating, 'validation worker'), size, each)
+    yield from _list_process_holders(run, worst, ranks)
+
+
+def _list_process_holders(
+    run: Run, worst: MemoryRecord, ranks: Sequence[MemoryRecord]
+) -> Iterator[Holder]:
+    """Training processes, what metrics keep in them, and shared memory."""
+    unit = _choose_unit(worst.total_bytes)
     results = sum(rank.result_bytes or 0 for rank in ranks)
     processes = sum(rank.process_bytes or 0 for rank in ranks)
     results = min(results, processes)
@@ -340,7 +353,8 @@ def _find_outlook(
         fits = (budget - leak) / cost.each_bytes / len(ranks)
         if fits >= worst.workers and not ends_workers:
             return _Outlook()
-        if fits >= 0:
+        # without workers samples leave the same in the training process
+        if fits >= (1 if leak else 0):
             return _Outlook(Holding(min(int(fits), worst.workers), ends_workers))
     return _Outlook(growth='the workers grow' if cost.bytes_per_s else '')
 
