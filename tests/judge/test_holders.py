@@ -60,7 +60,10 @@ def judge(*memory: MemoryRecord, **run: Any) -> str:
 
 
 def test_one_sentence_names_who_holds_memory_and_the_number_that_holds():
-    results = {'result_bytes': 3 * GIB, 'result_name': 'CocoMetric.results'}
+    results: dict[str, Any] = {
+        'result_bytes': 3 * GIB,
+        'result_name': 'CocoMetric.results',
+    }
     record = make_memory(**{**results, 'process_bytes': 6 * GIB})
     assert judge(record) == (
         'Of 62 GiB: 8 workers 41 (5.1 each), /dev/shm 6.0, training process 3.0, '
@@ -127,7 +130,7 @@ def test_a_growing_process_is_helped_by_no_number_of_workers():
 
 def test_ranks_of_a_host_are_added_up_and_what_each_parsed_is_named():
     two = make_run(loader=make_loader(4)).host
-    run = {'world_size': 2, 'host': replace(two, ranks_on_host=2)}
+    run: dict[str, Any] = {'world_size': 2, 'host': replace(two, ranks_on_host=2)}
     record = make_memory(workers=4, worker_bytes=20 * GIB)
     ranks = [
         make_ranks(record, rank=rank, dataset_bytes=4 * GIB, **run)[0]
