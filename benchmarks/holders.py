@@ -229,10 +229,12 @@ def train(
             'val_cfg': {},
             'val_evaluator': Evaluator([Keep()]),
         }
-    launcher: dict[str, Any] = {}
+    ranks: dict[str, Any] = {}
     if case.ranks > 1:
-        launcher['launcher'] = 'pytorch'
-    env = {'dist_cfg': {'backend': 'gloo'}} if case.ranks > 1 else {}
+        # MMEngine's own start of a group asks for a GPU, and its wrapper for one each
+        torch.distributed.init_process_group('gloo')
+        wrapper = {'type': 'MMDistributedDataParallel', 'device_ids': None}
+        ranks = {'launcher': 'pytorch', 'cfg': {'model_wrapper_cfg': wrapper}}
     runner = build_runner(
         Model(),
         {'type': 'Samples'},
@@ -247,8 +249,7 @@ def train(
         hooks={'gpu_efficiency': HOOK},
         train_cfg={'by_epoch': True, 'max_epochs': EPOCHS, 'val_interval': 1},
         custom_hooks=[FillSharedMemory()],
-        env_cfg=env,
-        **launcher,
+        **ranks,
         **validation,
     )
     runner.train()
@@ -326,7 +327,7 @@ def find(name: str, folder: Path) -> Answer:
     case, evidence = CASES[name], find_evidence(folder)
     records = read_records(evidence, 'memory')
     low = [record for record in records if record.get('is_low')]
-    worst = (low or [max(records, key=lambda record: record['used_bytes'])])[-1]
+    worst = max(low or records, key=lambda record: record['used_bytes'])
     console = folder / 'console.txt'
     shown = ['--log', str(console)] if console.stat().st_size else []
     why = ask('why', str(folder), *shown)

@@ -38,7 +38,7 @@ def _phrase(cores: float) -> str:
 def describe_mask(host: HostLimits) -> str:
     """Name the mask of CPUs and the flag that sets it; empty where it has all."""
     own, all_cpus = host.unbound_cpus or host.affinity_cpus, host.logical_cpus
-    if own is None or all_cpus is None or own >= all_cpus:
+    if own is None or (all_cpus is not None and own >= all_cpus):
         return ''
     words = {
         # the static CPU manager of a node gives whole cores to such a pod
@@ -60,5 +60,6 @@ def describe_core_limit(host: HostLimits) -> str:
     if quota and cores is not None and (not mask or cores <= (own or math.inf)):
         return f'The quota of {cores:g} CPUs is {quota}.'
     if mask:
-        return f'The {own} of {host.logical_cpus} CPUs are {mask}.'
+        of = f' of {host.logical_cpus}' if host.logical_cpus else ''
+        return f'The {own}{of} CPUs are {mask}.'
     return ''

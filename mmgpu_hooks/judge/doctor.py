@@ -112,7 +112,7 @@ def _name_binders(host: HostLimits, usable: float) -> str:
     if host.slurm_cpus == usable:
         return f'SLURM gave {host.slurm_cpus}'
     if host.cgroup_cpu_cores == usable:
-        return f'CPU quota, {describe_quota(host)}'
+        return f'CPU quota of the control group, {describe_quota(host)}'
     if affinity == usable:
         return f'affinity mask, {describe_mask(host)}'
     return ''

@@ -287,6 +287,11 @@ def _find_growth(run: Run, field: str, recorded: str) -> _Growth | None:
         ]
         times_s = np.array([record.elapsed_s for record in records], np.float64)
         sizes = np.array([getattr(r, recorded) for r in records], np.float64)
+    worst = find_worst(run.evidence.memory)
+    if worst is not None:
+        # one that was killed after that holds nothing
+        before = times_s <= worst.elapsed_s
+        times_s, sizes = times_s[before], sizes[before]
     falls = np.flatnonzero(sizes[1:] < (1 - _DROP) * sizes[:-1])
     begin = int(falls[-1]) + 1 if len(falls) else 0
     return _fit(times_s[begin:], sizes[begin:])

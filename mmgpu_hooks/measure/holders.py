@@ -99,7 +99,7 @@ class HoldersMeter:
         """Add up the memory of processes, those that are gone left out.
 
         The kernel walks all pages for it, with its own lock on the process's list of
-        mappings and none of Python's: 1 ms, and some 15 ms for each GiB.
+        mappings and none of Python's: 1 ms, and a few for each GiB.
 
         Returns:
             ``None`` where none can be read.

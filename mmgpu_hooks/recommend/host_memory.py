@@ -28,7 +28,9 @@ def limit_to_memory(found: Recommendation, run: Run) -> Recommendation:
     """
     shares, loader = find_shares(run), run.meta.loader
     told: tuple[str, ...] = ()
-    if shares is not None and shares.record.is_low and shares.holding is None:
+    # of a run that is long enough the verdict says it
+    is_short = not run.figures.is_enough
+    if shares is not None and shares.record.is_low and is_short:
         told = (f'Memory was nearly full: {shares.sentence}.',)
     found = replace(found, advice=(*told, *_advise_slurm(run), *found.advice))
     if shares is None or shares.holding is None or not loader.num_workers:

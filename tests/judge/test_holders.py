@@ -26,7 +26,7 @@ def make_memory(used: float = 60, **fields: Any) -> MemoryRecord:
     """62 GiB, of which eight workers have 41."""
     record = MemoryRecord(
         phase='train',
-        elapsed_s=300.0,
+        elapsed_s=360.0,
         iteration=1000,
         epoch=1,
         bound='host',
@@ -115,6 +115,15 @@ def test_what_leaks_with_each_sample_is_the_same_with_fewer_workers(
     loader = make_loader(8, persistent_workers=persistent, batches_per_epoch=1210)
     run = {'loader': loader, 'max_iters': max_iters}
     assert words in judge(make_memory(), grows=mib_a_minute, **run)
+
+
+def test_a_worker_that_was_killed_meanwhile_ends_no_growth():
+    (evidence,) = make_ranks(make_memory(elapsed_s=350.0), grows=6000, max_iters=4000)
+    last = replace(evidence.intervals[-1], worker_own_bytes=3 * GIB)
+    evidence = replace(evidence, intervals=(*evidence.intervals[:-1], last))
+    found = diagnose_run(Run(evidence)).findings
+    said = next(f.detail for f in found if f.code == 'MG409')
+    assert 'growing' in said
 
 
 def test_a_growing_process_is_helped_by_no_number_of_workers():
