@@ -203,6 +203,7 @@ def train(
             if plant == 'results':
                 time.sleep(0.3)
                 self.results.append(np.ones(RESULT_MIB * MIB // 8))
+                Path(folder, 'kept').write_text(str(len(self.results)))
 
         def compute_metrics(self, results: list[Any]) -> dict[str, int]:
             return {'count': len(results)}
@@ -338,7 +339,8 @@ def find(name: str, folder: Path) -> Answer:
     settings = {change['key']: change['new'] for change in answer['changes']}
     named = _read_named(case, sentence)
     say(f'{name}: {why["cause"]}; {sentence} {settings}')
-    return Answer(sentence, _planted_mib(case, worst), named, why['cause'], settings)
+    planted_mib = _planted_mib(case, worst, folder)
+    return Answer(sentence, planted_mib, named, why['cause'], settings)
 
 
 def _read_named(case: Case, sentence: str) -> float:
@@ -348,7 +350,7 @@ def _read_named(case: Case, sentence: str) -> float:
     return float(found[1]) * (1024 if unit[1] == 'GiB' else 1)
 
 
-def _planted_mib(case: Case, record: dict[str, Any]) -> float:
+def _planted_mib(case: Case, record: dict[str, Any], folder: Path) -> float:
     """What was planted by the time of a record."""
     done = record.get('iteration', 0)
     if case.plant == 'worker' and case.leaks:
@@ -359,7 +361,8 @@ def _planted_mib(case: Case, record: dict[str, Any]) -> float:
     if case.plant == 'process':
         return float(done * LIST_BYTES / MIB)
     if case.plant == 'results':
-        return float(record.get('result_bytes', 0)) / MIB
+        # until it was killed, half a second after the last record
+        return float(RESULT_MIB * int((folder / 'kept').read_text()))
     return float({'shm': SHM_MIB, 'parsed': PARSED_MIB}[case.plant])
 
 

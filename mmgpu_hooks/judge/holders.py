@@ -32,6 +32,8 @@ _LEAST_READINGS, _LEAST_GAIN, _LEAST_FIT = 5, 0.05, 0.8
 """Of growth: its readings, its share of the size, its coefficient of determination."""
 _COPIES = 1.2
 """Times the objects of a data set, up to which growth is a worker's copy of them."""
+_MOST_LEAKED = 0.95
+"""Share of what workers hold: they hold something from the start."""
 _DROP = 0.2
 """A fall by such a share is the end of an epoch's workers."""
 
@@ -259,8 +261,6 @@ class _Growth(NamedTuple):
     bytes_per_s: float
     gained_bytes: float
     """Since the readings began."""
-    first_bytes: float
-    """Of the line, where they began."""
 
 
 def _find_worker_growth(run: Run) -> _Growth | None:
@@ -300,17 +300,18 @@ def _find_growth(run: Run, field: str, recorded: str) -> _Growth | None:
 def _fit(times_s: Column, sizes: Column) -> _Growth | None:
     if len(times_s) < _LEAST_READINGS or np.ptp(times_s) <= 0:
         return None
+    whole_s = float(np.ptp(times_s))
     # the first third holds what fills once: caches, pools
     skipped = len(times_s) // 3 if len(times_s) >= 3 * _LEAST_READINGS else 1
     times_s, sizes = times_s[skipped:], sizes[skipped:]
     if len(times_s) < _LEAST_READINGS - 1 or np.ptp(sizes) <= 0:
         return None
-    slope, start = np.polyfit(times_s - times_s[0], sizes, 1)
+    slope = float(np.polyfit(times_s - times_s[0], sizes, 1)[0])
     fit = float(np.corrcoef(times_s, sizes)[0, 1]) ** 2
-    gained = float(slope) * float(np.ptp(times_s))
+    gained = slope * float(np.ptp(times_s))
     if slope <= 0 or fit < _LEAST_FIT or gained < _LEAST_GAIN * float(sizes[-1]):
         return None
-    return _Growth(float(slope), gained, float(start))
+    return _Growth(slope, slope * whole_s)
 
 
 class _Outlook(NamedTuple):
@@ -376,13 +377,12 @@ def _find_worker_cost(run: Run, ranks: Sequence[MemoryRecord]) -> _WorkerCost:
     if growth is None:
         return _WorkerCost(held / count, 0.0, 0.0)
     workers, objects = max(ranks[0].workers, 1), run.meta.loader.object_bytes or 0
-    first = growth.first_bytes / workers
-    if growth.gained_bytes <= _COPIES * workers * objects:
-        return _WorkerCost(max(held / count, first + objects), 0.0, 0.0)
-    each = min(first, held / count)
-    leaked = max(held - each * count, 0.0)
     # an edited file may say anything
-    return _WorkerCost(max(each, 1.0), leaked, growth.bytes_per_s * len(ranks))
+    leaked = min(growth.gained_bytes * len(ranks), _MOST_LEAKED * held)
+    each = max((held - leaked) / count, 1.0)
+    if growth.gained_bytes <= _COPIES * workers * objects:
+        return _WorkerCost(max(held / count, each + objects), 0.0, 0.0)
+    return _WorkerCost(each, leaked, growth.bytes_per_s * len(ranks))
 
 
 class _Left(NamedTuple):

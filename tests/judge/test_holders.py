@@ -102,12 +102,19 @@ def test_what_the_sentence_says(record, words):
 @pytest.mark.parametrize(
     ('mib_a_minute', 'max_iters', 'persistent', 'words'),
     [
-        (6000, 4000, True, 'no number of workers would have held: the workers grow'),
-        (6000, 1210, True, 'with 7 workers it would have held'),
+        (6000, 4000, True, 'with 3 workers and persistent_workers=False it would have'),
+        (9000, 4000, True, 'no number of workers would have held: the workers grow'),
+        (6000, 1210, True, 'with 3 workers it would have held'),
         (1500, 1210, False, 'with 7 workers it would have held'),
         (1500, 40_000, False, 'with 7 workers it would have held'),
     ],
-    ids=['until training ends', 'which is soon', 'and soon', 'until an epoch does'],
+    ids=[
+        'ending epochs',
+        'until training ends',
+        'which is soon',
+        'and soon',
+        'until an epoch does',
+    ],
 )
 def test_what_leaks_with_each_sample_is_the_same_with_fewer_workers(
     mib_a_minute, max_iters, persistent, words
