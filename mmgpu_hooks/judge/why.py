@@ -20,6 +20,7 @@ from mmgpu_hooks.judge.standstill import (
     find_first_gone,
     judge_standstill,
 )
+from mmgpu_hooks.judge.why_memory import add_holders
 from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.judged import Proof, Why
 from mmgpu_hooks.schema.recorded import EndRecord
@@ -95,6 +96,10 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
         The cause and how sure it is. A cause is named only where a line or a figure
         says it; anything else is ``unknown``.
     """
+    return add_holders(_judge_end(logs, ranks), [rank.evidence for rank in ranks])
+
+
+def _judge_end(logs: Found, ranks: Sequence[Rank]) -> Why:
     first = ranks[0] if ranks else None
     ended = [
         (rank, end)
@@ -457,6 +462,7 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
             cause = 'oom_cgroup' if 'emory cgroup' in line else 'oom_host'
             return _with(why, 'sure', line, cause)
     limits, end = evidence.run.host, evidence.end
+    last = evidence.memory[-1] if evidence.memory else None
     kills, before = host.oom_kills, evidence.run.oom_kills
     if kills is None and end is not None:
         kills = end.oom_kills
@@ -470,6 +476,11 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
             return _with(why, 'likely', text, other)
         text = f'the kernel killed {kills - before} of its processes for memory'
         return _with(why, 'sure', text, 'oom_cgroup' if is_limited else 'oom_host')
+    if last is not None and last.is_low:
+        left = format_bytes(max(last.total_bytes - last.used_bytes, 0))
+        text = f'{left} of {format_bytes(last.total_bytes)} of memory were left at last'
+        cause = 'oom_cgroup' if last.bound == 'group' else 'oom_host'
+        return _with(why, 'likely', text, cause)
     # of the last interval: once a process was killed its memory is free again
     hosts = [interval.host for interval in evidence.intervals if interval.host]
     known = [host.ram_available_bytes for host in hosts]

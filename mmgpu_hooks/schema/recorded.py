@@ -98,6 +98,9 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     wider_thread_cpus: Optional[Count] = None
     """CPUs of another thread of the process that has more than ``affinity_cpus``, where
     nothing shows that the main thread ever had as many."""
+    manager: Optional[str] = None
+    """Who set the limits: ``kubernetes``, ``docker``, ``podman``, ``slurm`` or
+    ``systemd``; ``None`` where nothing says so."""
     cgroup_cpu_cores: Optional[Number] = None
     """Smallest CPU quota over all cgroup ancestors; ``None`` is no quota."""
     slurm_cpus: Optional[Count] = None
@@ -111,6 +114,8 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     """Tasks of the step on all nodes, likewise."""
     slurm_task_ranks: Optional[Count] = None
     """Ranks that share the CPUs of this rank's task; ``None`` outside of SLURM."""
+    slurm_memory_bytes: Optional[Count] = None
+    """Memory that SLURM gave the job on this node; ``None`` where it set no limit."""
     mended_cores: Optional[Number] = None
     """``usable_cores`` had ``srun`` bound the task to all of them, likewise."""
     ranks_on_host: Count = 1
@@ -163,6 +168,9 @@ class RunRecord(
     hook_added_by: Optional[str] = None
     """Command that added the hook, such as ``mmgpu run``; ``None`` where the config or
     a script names it."""
+    dataset_bytes: Optional[Count] = None
+    """Memory that this process took while it built the train loader: above all what
+    the data set parsed and keeps. ``None`` where that was not seen."""
     before_hook_s: Optional[Mapping[str, Number]] = None
     """From the start of the process to the hook, below ``mmgpu run``: ``imports`` until
     MMEngine's Runner is imported, ``config`` until one is being built, ``model`` until
@@ -552,6 +560,58 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     """CPU of the train loader's workers meanwhile."""
     other_cpu_s: Optional[Number] = None
     """CPU of all other processes on the host, other ranks too."""
+
+
+MemoryPhase = Literal['start', 'train', 'validation']
+"""``start`` is from the hook's construction until training begins."""
+
+MemoryBound = Literal['host', 'group']
+"""``host``, or ``group``: the limit of a control group."""
+
+
+class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
+    """Who holds the host's memory, at one time.
+
+    A page that several processes share counts once: a part of it in each (PSS), and
+    shared memory in none but ``shm_bytes``.
+    """
+
+    phase: MemoryPhase
+    """``start``, ``train`` or ``validation``; ``start`` is from the hook's
+    construction until training begins."""
+    elapsed_s: Number
+    """Since the train loop began, monotonic; in ``start`` since the hook was built."""
+    iteration: Count = 0
+    """Iterations that were done, counted over the whole training."""
+    epoch: Count = 0
+    """1-based; 0 before the first."""
+    bound: MemoryBound
+    """What is full first: ``host``, or ``group``, the limit of a control group."""
+    total_bytes: Count
+    """Of that bound."""
+    used_bytes: Count
+    """Of it, by anyone; page cache is free, since it can be given back."""
+    shm_bytes: Optional[Count] = None
+    """Files in shared memory, ``/dev/shm``: of the control group, or of the host."""
+    process_bytes: Optional[Count] = None
+    """Memory of the training process without files and shared memory, results of
+    metrics included."""
+    workers: Count = 0
+    """Of the train loader."""
+    worker_bytes: Optional[Count] = None
+    """Memory of all of these, likewise."""
+    validation_workers: Count = 0
+    validation_worker_bytes: Optional[Count] = None
+    """The same of validation's loader."""
+    result_bytes: Optional[Count] = None
+    """Results that metrics keep, estimated from a sample; in ``process_bytes``."""
+    result_name: Optional[str] = None
+    """The metric that keeps most of them, such as ``CocoMetric.results``."""
+    is_pss: bool = True
+    """False where the kernel shows no PSS: pages that a forked worker shares with its
+    parent count in each then."""
+    is_low: bool = False
+    """True if memory was nearly full, or would have been soon at its growth."""
 
 
 class UnknownRecord(EvidenceLine, frozen=True, kw_only=True, tag='unknown'):

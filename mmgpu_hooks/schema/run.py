@@ -5,6 +5,7 @@ What can be used of the evidence is used, what cannot is counted and said.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ class RunEvidence:
     save_records: Tuple[recorded.SaveRecord, ...] = ()
     save_aftermaths: Tuple[recorded.SaveAftermathRecord, ...] = ()
     validations: Tuple[recorded.ValidationRecord, ...] = ()
+    memory: Tuple[recorded.MemoryRecord, ...] = ()
+    """Who held the host's memory, in the order of time."""
     notes: Tuple[str, ...] = ()
     """Sentences about what was odd in the file, for the user."""
     cores_had: Optional[float] = None
@@ -108,6 +111,7 @@ def read_evidence(path: Path) -> RunEvidence:
         save_records=tuple(found[recorded.SaveRecord]),
         save_aftermaths=tuple(found[recorded.SaveAftermathRecord]),
         validations=tuple(found[recorded.ValidationRecord]),
+        memory=tuple(found[recorded.MemoryRecord]),
         notes=tuple(file.notes),
     )
 
@@ -169,6 +173,22 @@ def _check_one_run(path: Path, starts: list[str], bad: list[str]) -> None:
             f'(they begin on lines {", ".join(starts)}); split the file there, one run '
             'each.'
         )
+
+
+def read_start_memory(path: Path) -> List[recorded.MemoryRecord]:
+    """Read what a rank recorded of memory before its train loop.
+
+    Raises:
+        EvidenceError: If it cannot be read.
+    """
+    records = []
+    for line in read_lines(path):
+        # killed while it was written
+        with contextlib.suppress(LineError):
+            record = decode_line(line.data)
+            if isinstance(record, recorded.MemoryRecord):
+                records.append(record)
+    return records
 
 
 class OtherRanks(NamedTuple):

@@ -10,6 +10,7 @@ import pytest
 
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
+from mmgpu_hooks.judge.card_memory import find_card_figures
 from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.verdict import diagnose_run
@@ -206,6 +207,19 @@ def test_memory_peaks_are_those_of_the_interval(trainings):
     assert card.room_bytes == card.total_bytes - (OTHERS - reserved)
     # a Hopper has the counter
     assert run.gpu.sm_active_pct is not None
+
+
+def test_what_the_driver_shows_is_the_sum_of_its_parts(trainings):
+    run = trainings['fits'].run
+    card = find_card_figures(run)
+    assert card is not None
+    assert card.used_bytes == OTHERS
+    assert round(card.peak_bytes / MIB) == 72
+    # the eighth step took more than the others, with a batch like theirs
+    assert card.growth is not None
+    assert card.growth.iteration == run.intervals[1].iteration
+    assert 'no larger than others before' in card.sentence
+    assert 'MG410' in {finding.code for finding in diagnose_run(run).findings}
 
 
 def test_a_call_that_is_missing_ends_its_figures_of_memory_alone(trainings):
