@@ -20,6 +20,7 @@ from mmgpu_hooks.judge.standstill import (
     Rank,
     describe_gone,
     find_first_gone,
+    find_uneven,
     judge_standstill,
 )
 from mmgpu_hooks.measure import now
@@ -85,6 +86,14 @@ _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
 _TIMED_OUT = 'worker_stuck', 'rank_waits'
 """Time-outs: a quota that another program met does not explain them."""
 
+_OF_NO_END = ('uneven_inputs',)
+"""A rank that came to its end is no sign that the others did."""
+_JOINED = (
+    *('uneven_inputs', 'work_on_one_rank', 'rank_never_came'),
+    *('worker_stuck', 'worker_deadlock', 'worker_killed', 'storage_stalled'),
+)
+"""What one rank's own record says of a time-out that the others met."""
+
 Found = Sequence[tuple[str, ConsoleLog]]
 """Logs that were read, each with the name of its source; the console's first."""
 
@@ -120,11 +129,13 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
         for rank in ranks
         if (end := rank.evidence.end) and end.status != 'completed'
     ]
+    standstill = judge_standstill(ranks)
+    if standstill and standstill.cause in _OF_NO_END and not ended:
+        return standstill
     # rank 0 may have passed the last collective when another fails
     if first and first.evidence.end and not ended:
         return _judge_completed(logs, ranks)
     logs = [*logs, *(('evidence', _retell(end, rank)) for rank, end in ended)]
-    standstill = judge_standstill(ranks)
     known = [
         (source, event, log)
         for source, log in logs
@@ -137,6 +148,18 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     is_unnamed = event.sign.order in _UNNAMED
     if standstill and (event.sign.order in _GIVEN_UP or (is_unnamed and not ended)):
         return standstill
+    is_of_peers = event.sign.cause in ('rank_waits', 'rank_lost')
+    if standstill and is_of_peers and standstill.cause in _JOINED:
+        return replace(standstill, state='ended')
+    uneven = find_uneven(ranks) if is_of_peers else None
+    if uneven is not None:
+        texts = [Proof('evidence', None, text) for text in uneven.proof]
+        texts.append(Proof(source, event.line or None, event.text[:200]))
+        cause = CAUSES['uneven_inputs']
+        sentence = f'{cause.title}. {uneven.sentence}'
+        return Why(
+            'ended', cause.name, 'sure', sentence, tuple(texts), cause.do, uneven.rank
+        )
     state = 'running' if first and first.host.is_alive else 'ended'
     why = _name(source, event, log, state, standstill is not None and len(ranks) > 1)
     if first is None:
@@ -159,8 +182,22 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     lost = _find_lost_card(ranks) if is_unnamed else []
     if lost:
         why = _with(why, 'sure', lost[0], 'gpu_lost')
+    if why.cause == 'unused_parameters':
+        why = _name_parameters(why, ended)
     samples = [end.sample for rank, end in ended if event.rank in (None, rank.number)]
     return _complete(why, next(filter(None, samples), None))
+
+
+def _name_parameters(why: Why, ended: Sequence[tuple[Rank, EndRecord]]) -> Why:
+    """Add which parameters had no gradient, and on which rank."""
+    proof = list(why.proof)
+    for rank, end in ended:
+        if end.without_gradient:
+            names = ', '.join(end.without_gradient)
+            on = '' if rank.number is None else f' on rank {rank.number}'
+            proof.insert(0, Proof('evidence', None, f'no gradient{on}: {names}'))
+            why = replace(why, rank=rank.number)
+    return replace(why, proof=tuple(proof))
 
 
 def judge_attempt(logs: Found) -> Why:
