@@ -21,6 +21,8 @@ from mmgpu_hooks.schema.run import read_evidence, read_last_word
 from mmgpu_hooks.schema.run_folder import EvidenceError, find_ranks
 
 _PERIOD_S = 1.0
+_ANSWER_S = 10.0
+"""What the file system is given to answer for the first time."""
 
 
 class RankWaits:
@@ -39,22 +41,27 @@ class RankWaits:
         self._ended: threading.Event | None = None
         """Of the wait that is on."""
         self._is_late: bool | None = None
+        self._has_answered = False
 
-    def ask(self, record: StuckRecord) -> bool | None:
+    def ask(self, record: StuckRecord, waited_s: float) -> bool | None:
         """True if nobody works for whom it waits, False if somebody does.
 
         Args:
             record: Where this rank stands: in a collective.
+            waited_s: For how long by now.
 
         Returns:
-            ``None`` while that is unknown: a file system may not answer.
+            ``None`` where that is unknown: a file system may not answer.
         """
         if self._ended is None:
             self._ended, self._is_late = threading.Event(), None
+            self._has_answered = False
             work = partial(self._follow, record, self._ended)
             run = partial(self._recording.guard.run, self._source, work)
             name = f'{WATCHDOG_THREAD}-ranks'
             threading.Thread(target=run, name=name, daemon=True).start()
+        if not self._has_answered and waited_s < record.waited_s + _ANSWER_S:
+            return False
         return self._is_late
 
     def end(self) -> None:
@@ -70,7 +77,7 @@ class RankWaits:
             with contextlib.suppress(OSError):
                 is_late = self._read_others()
             if self._ended is ended:
-                self._is_late = is_late
+                self._is_late, self._has_answered = is_late, True
             if ended.wait(_PERIOD_S):
                 return
 

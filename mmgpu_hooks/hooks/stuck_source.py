@@ -119,7 +119,7 @@ class StuckSource:
             if not is_in_collective(record, self._world_size):
                 return None
             self._noted = record
-        return self._waits.ask(self._noted)
+        return self._waits.ask(self._noted, waited_s)
 
     def _end_wait(self) -> None:
         noted, self._noted = self._noted, None

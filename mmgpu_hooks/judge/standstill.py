@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mmgpu_hooks.judge.causes import CAUSES
+from mmgpu_hooks.judge.hanging_frames import HangingFrame, find_hanging_frame
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import HostNow, Proof, Why
 from mmgpu_hooks.schema.recorded import EndRecord, EvidenceLine, StuckRecord
@@ -195,10 +196,17 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
         certainty,
         sentence,
         tuple(Proof('watchdog', None, text) for text in proof),
-        CAUSES[cause].do,
+        _list_cures(stuck, cause),
         rank=waited_for,
         sample=None if stuck.sample is None else str(stuck.sample),
     )
+
+
+def _list_cures(stuck: StuckRecord, cause: str) -> tuple[str, ...]:
+    """What helps, that of the innermost calls first."""
+    row = find_row(stuck)
+    is_of_row = row is not None and row.cause == cause
+    return (*([row.do] if row and is_of_row else []), *CAUSES[cause].do)
 
 
 _IN_OR_BEFORE = (
@@ -301,8 +309,12 @@ def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:
     if stuck.part in ('step', 'data_wait'):
         return None
     its = 'its' if number is not None else 'their'
-    said = f'{who} ended {its} epoch after {plural(fewest, "batch")}'
+    said = f'{who} ended {its} epoch after {_count_batches(fewest)}'
     return Uneven(f'{said}, others wait in batch {fewest + 1}.', number, proof)
+
+
+def _count_batches(count: int) -> str:
+    return '1 batch' if count == 1 else f'{count} batches'
 
 
 def describe_batches(batches: Mapping[int, int]) -> list[str]:
@@ -312,7 +324,7 @@ def describe_batches(batches: Mapping[int, int]) -> list[str]:
         groups.setdefault(count, []).append(number)
     return [
         f'{"rank" if len(group) == 1 else "ranks"} {", ".join(map(str, group))}: '
-        f'{plural(count, "batch")} an epoch'
+        f'{_count_batches(count)} an epoch'
         for count, group in groups.items()
     ]
 
@@ -387,11 +399,24 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
     workers = rank.evidence.run.loader.num_workers or 0
     if is_idle and stuck.call == 'futex' and stuck.alike >= max(workers, 1):
         return NamedCause('worker_deadlock', 'likely')
+    row = find_row(stuck)
+    if row is not None:
+        return NamedCause(row.cause, 'likely')
     if stuck.sample is not None:
         return NamedCause('worker_stuck', 'sure')
     # one that answers and loads nothing has sent its batch, and it was lost
     is_unknown = stuck.state is None or is_lost(stuck)
     return unknown if is_unknown else NamedCause('worker_stuck', 'likely')
+
+
+def find_row(stuck: StuckRecord) -> HangingFrame | None:
+    """What the calls of the worker, or of the thread that pins, stand for."""
+    if stuck.part not in ('data_wait', 'resume'):
+        return None
+    of_worker = None
+    if stuck.worker is not None or stuck.sample is not None:
+        of_worker = find_hanging_frame(stuck.stack)
+    return of_worker or find_hanging_frame(stuck.pin_stack, is_pinning=True)
 
 
 def is_lost(stuck: StuckRecord) -> bool:
@@ -424,4 +449,7 @@ def describe_stuck(stuck: StuckRecord) -> list[str]:
         found.append(f'it waits in {stuck.call}(){where}')
     if stuck.alike > 1:
         found.append(f'{stuck.alike} workers stand at the same line')
+    row = find_row(stuck)
+    if row is not None:
+        found.append(row.reason)
     return found + list(stuck.stack[:_MOST_CALLS])

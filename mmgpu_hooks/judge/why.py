@@ -148,18 +148,9 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     is_unnamed = event.sign.order in _UNNAMED
     if standstill and (event.sign.order in _GIVEN_UP or (is_unnamed and not ended)):
         return standstill
-    is_of_peers = event.sign.cause in ('rank_waits', 'rank_lost')
-    if standstill and is_of_peers and standstill.cause in _JOINED:
-        return replace(standstill, state='ended')
-    uneven = find_uneven(ranks) if is_of_peers else None
-    if uneven is not None:
-        texts = [Proof('evidence', None, text) for text in uneven.proof]
-        texts.append(Proof(source, event.line or None, event.text[:200]))
-        cause = CAUSES['uneven_inputs']
-        sentence = f'{cause.title}. {uneven.sentence}'
-        return Why(
-            'ended', cause.name, 'sure', sentence, tuple(texts), cause.do, uneven.rank
-        )
+    met = _judge_peers(standstill, ranks, Proof(source, event.line or None, event.text))
+    if event.sign.cause in ('rank_waits', 'rank_lost') and met is not None:
+        return met
     state = 'running' if first and first.host.is_alive else 'ended'
     why = _name(source, event, log, state, standstill is not None and len(ranks) > 1)
     if first is None:
@@ -168,8 +159,20 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
             more = 'With GPUEfficiencyHook on, the next run shows memory per worker.'
             why = replace(why, do=(*why.do, more))
         return why
+    why = _weigh_ranks(why, event, ranks)
+    lost = _find_lost_card(ranks) if is_unnamed else []
+    if lost:
+        why = _with(why, 'sure', lost[0], 'gpu_lost')
+    if why.cause == 'unused_parameters':
+        why = _name_parameters(why, ended)
+    samples = [end.sample for rank, end in ended if event.rank in (None, rank.number)]
+    return _complete(why, next(filter(None, samples), None))
+
+
+def _weigh_ranks(why: Why, event: Event, ranks: Sequence[Rank]) -> Why:
+    """The answer by figures of the rank that a line names, or that ended first."""
     named = _find_named(ranks, event.text)
-    said, why = why, _weigh(why, event, named or first)
+    said, why = why, _weigh(why, event, named or ranks[0])
     is_told = why.cause != 'rank_lost' or event.sign.order == Order.RAISED
     gone = named if named or is_told else find_first_gone(ranks)
     if gone is not None:
@@ -179,13 +182,29 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     elif not is_told and len(several := describe_gone(ranks)) > 1:
         text = f'{", ".join(several)}; which ended first is unknown'
         why = replace(why, rank=None, proof=(*why.proof, Proof('host', None, text)))
-    lost = _find_lost_card(ranks) if is_unnamed else []
-    if lost:
-        why = _with(why, 'sure', lost[0], 'gpu_lost')
-    if why.cause == 'unused_parameters':
-        why = _name_parameters(why, ended)
-    samples = [end.sample for rank, end in ended if event.rank in (None, rank.number)]
-    return _complete(why, next(filter(None, samples), None))
+    return why
+
+
+def _judge_peers(
+    standstill: Why | None, ranks: Sequence[Rank], line: Proof
+) -> Why | None:
+    """What the ranks' own records say of a line that only tells of other ranks."""
+    if standstill and standstill.cause in _JOINED:
+        return replace(standstill, state='ended')
+    uneven = find_uneven(ranks)
+    if uneven is None:
+        return None
+    proof = [Proof('evidence', None, text) for text in uneven.proof]
+    cause = CAUSES['uneven_inputs']
+    return Why(
+        'ended',
+        cause.name,
+        'sure',
+        f'{cause.title}. {uneven.sentence}',
+        (*proof, replace(line, text=line.text[:200])),
+        cause.do,
+        uneven.rank,
+    )
 
 
 def _name_parameters(why: Why, ended: Sequence[tuple[Rank, EndRecord]]) -> Why:
