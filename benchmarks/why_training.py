@@ -48,6 +48,11 @@ def stand_on_rank(number: int) -> None:
         time.sleep(3600)
 
 
+def begin_and_stand() -> None:
+    note_begin()
+    stand_on_rank(1)
+
+
 def burn() -> None:
     while True:
         sum(range(10_000))
@@ -306,8 +311,8 @@ def train() -> None:
     if PLANT in SHARDED:
         runner._train_dataloader['sampler'] = {'type': 'Shards'}
     if PLANT == 'a rank that never came':
-        note_begin()
-        stand_on_rank(1)
+        # as where its checkpoint lies on a mount that does not answer
+        runner.load_or_resume = begin_and_stand
     try:
         runner.train()
     except ValueError:
