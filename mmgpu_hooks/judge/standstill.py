@@ -16,7 +16,8 @@ from mmgpu_hooks.schema.run import RunEvidence
 
 _NETWORK = re.compile(r'nfs|fuse|ceph|lustre|cifs|smb|9p|gpfs|beegfs|afs', re.I)
 _OPENING = 'open', 'openat', 'read', 'pread64', 'readv'
-_COLLECTIVE = re.compile(r'torch/distributed/|mmengine/dist/')
+_COLLECTIVE = re.compile(r'torch/distributed/(?!elastic/)|mmengine/dist/(?!utils\.py)')
+"""Not what wraps a whole script (``record``) or a save (``master_only``)."""
 _OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
 """Where a step of several ranks waits for the gradients of the others."""
 _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')

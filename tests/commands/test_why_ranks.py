@@ -15,6 +15,11 @@ from mmgpu_hooks.schema.recorded import EndRecord, StuckRecord
 from mmgpu_hooks.schema.run_folder import evidence_name
 
 IN_STEP = ('torch/autograd/graph.py:9 in _engine_run_backward',)
+SAVING = (
+    'torch/serialization.py:9 in save',
+    'mmengine/dist/utils.py:427 in wrapper',
+    'torch/distributed/elastic/multiprocessing/errors/__init__.py:355 in wrapper',
+)
 IN_GATHER = ('torch/distributed/distributed_c10d.py:3151 in all_gather_object',)
 
 
@@ -158,6 +163,15 @@ def ask_ranks(ask, tmp_path):
             0,
             'Stuck for 1860 s and more, in CheckpointHook',
             id='work on rank 0',
+        ),
+        pytest.param(
+            {0: [stand('checkpoint_save', stack=SAVING)], 1: [in_step()]},
+            2,
+            {},
+            'work_on_one_rank',
+            0,
+            'in a checkpoint save',
+            id='a save, which MMEngine wraps for rank 0 alone',
         ),
         pytest.param(
             {0: [stand('WandbHook'), TIMED_OUT], 1: [in_step(), TIMED_OUT]},
