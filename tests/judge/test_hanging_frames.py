@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fakes.runs import make_evidence, make_run
@@ -18,7 +20,7 @@ IDLE = 'multiprocessing/connection.py:947 in wait'
 
 @pytest.mark.parametrize('row', HANGING_FRAMES, ids=lambda row: row.example[-30:])
 def test_why_names_cause_and_cure_of_each_frame(row):
-    where = {'pin_stack': (row.example,)}
+    where: dict[str, Any] = {'pin_stack': (row.example,)}
     if not row.is_pinning:
         where = {'stack': ('coco.py:88 in load', row.example, FETCH)}
     stuck = StuckRecord(
