@@ -284,6 +284,7 @@ class Recorder:
     def begin_epoch(self) -> None:
         """An epoch begins: it may be of another length."""
         self._recording.epoch, self._due_at = self._runner.epoch + 1, 0
+        self._recording.epoch_start = self._recording.count_iterations()
         self._schedule.begin_epoch()
         self._sources.gpu.interrupt()
 
@@ -423,7 +424,37 @@ class Recorder:
             error=raised.error,
             traceback=raised.traceback,
             sample=raised.sample,
+            without_gradient=self._guard.run(
+                'exception', find_without_gradient, self._runner.model, error
+            )
+            or (),
         )
+
+
+_NO_GRADIENT = re.compile(
+    r'did not receive grad for rank \d+: ?(?P<found>[^\n]*)', re.ASCII
+)
+_MOST_PARAMETERS = 32
+
+
+def find_without_gradient(model: Any, error: BaseException | None) -> tuple[str, ...]:
+    """Name the parameters that DistributedDataParallel got no gradient of.
+
+    Its exception counts the parameters that require one, in the order of the model's
+    modules, or names them where ``TORCH_DISTRIBUTED_DEBUG`` is set.
+    """
+    found = _NO_GRADIENT.findall(str(error or ''))
+    if not found:
+        return ()
+    module = getattr(model, 'module', model)
+    names = [name for name, own in module.named_parameters() if own.requires_grad]
+    listed = [word.strip(' .') for text in found for word in re.split('[, ]+', text)]
+    named = [
+        names[int(word)] if word.isdecimal() and int(word) < len(names) else word
+        for word in listed
+        if word and (word in names or word.isdecimal())
+    ]
+    return tuple(dict.fromkeys(named))[:_MOST_PARAMETERS]
 
 
 def _count_parameters(model: Any) -> int | None:

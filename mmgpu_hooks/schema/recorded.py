@@ -666,6 +666,19 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     """Type of the file system that holds the file."""
     alike: Count = 0
     """How many workers stood at the same line, itself included."""
+    is_alarm: bool = True
+    """False of a rank that waits for others and has not said so in its log: it is noted
+    for them, so that they see that nobody works."""
+    epoch_batches: Optional[Count] = None
+    """Batches that the loader of this rank has in an epoch; ``None`` where it has no
+    length, and in iteration-based training."""
+    batches_taken: Optional[Count] = None
+    """Of those, how many training took since the epoch began."""
+    has_met: Optional[bool] = None
+    """True if the ranks have ended an iteration together since training began, and so a
+    collective; ``None`` of a run of one rank."""
+    pin_stack: Tuple[str, ...] = ()
+    """Calls of the thread that pins batches, the innermost first, where it has one."""
 
 
 Ending = Literal['completed', 'interrupted', 'failed']
@@ -696,6 +709,9 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
     """What the data set was asked for when loading raised in the training process."""
     oom_kills: Optional[Count] = None
     """Processes that the kernel has killed in the control group for memory."""
+    without_gradient: Tuple[str, ...] = ()
+    """Parameters that data-parallel training got no gradient of on this rank, where
+    its exception says so."""
 
 
 Plain = Union[bool, int, float, str]

@@ -206,6 +206,16 @@ def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
     return tuple(path for _, path in sorted(found))
 
 
+def find_ranks(evidence: Path) -> tuple[Path, ...]:
+    """The files of all ranks of a run that are there, its own among them.
+
+    Args:
+        evidence: Of any rank.
+    """
+    first = evidence.with_name(_RANK.sub('', evidence.name))
+    return (*([first] if first.is_file() else []), *find_other_ranks(first))
+
+
 def _find_runs(path: Path) -> list[Path]:
     """All ``vis_data`` folders that hold a run, oldest first."""
     # glob passes over what it may not read, and the newest run with it
