@@ -49,7 +49,7 @@ class Setting:
     most: ClassVar[int | None] = None
     """A number beyond is a slip of the finger, where none is written."""
     place: ClassVar[str] = ''
-    """Dotted key of what it stands in; empty for a loader, of which each has its own."""
+    """Dotted key of what it stands in; empty where each loader has its own."""
     resting: ClassVar[Any] = ...
     """Its value without workers, which PyTorch demands; ``...`` where any will do."""
     near: ClassVar[float] = SAME_SPEED
@@ -62,6 +62,8 @@ class Setting:
     is_recipe: ClassVar[bool] = False
     """True if another value changes what is trained: no change is of high confidence,
     and none is trained to verify the others."""
+    is_alone: ClassVar[bool] = False
+    """True if it is judged apart from the others: no iteration shows it."""
     rules: ClassVar[tuple[str, ...]] = ()
     """Codes of the rules that ask for a change."""
 
@@ -285,7 +287,7 @@ class Job:
     @cached_property
     def cores(self) -> int:
         """Whole cores that this rank may use."""
-        return max(math.floor(self.run.run.host.usable_cores or 0.0), 1)
+        return max(math.floor(self.run.meta.host.usable_cores or 0.0), 1)
 
     @property
     def without_other_load(self) -> Job:
@@ -299,14 +301,25 @@ def plan_job(run: Run) -> JobPlan:
     A loop that counts iterations says nothing of its epochs (a sampler may have no
     end): it is one long epoch.
     """
-    record = run.run
-    done, epochs = max(run.iterations, 1), 1
+    record = run.meta
+    done, epochs = max(run.figures.iterations, 1), 1
     iterations = record.max_iters or done
     if record.loop == 'epoch' and record.loader.batches_per_epoch:
         iterations = record.loader.batches_per_epoch
-        epochs = record.max_epochs or max(run.epoch_starts, 1)
-    saves_s = run.ledger_s.get('checkpoint_save', 0.0) * iterations * epochs / done
+        epochs = record.max_epochs or max(run.figures.epoch_starts, 1)
+    saves_s = (
+        run.figures.ledger_s.get('checkpoint_save', 0.0) * iterations * epochs / done
+    )
     return JobPlan(iterations, epochs, saves_s)
+
+
+def read_loader(run: Run) -> LoaderSetting:
+    """The run's own settings of its loader, as the model takes them."""
+    loader = run.meta.loader
+    workers = loader.num_workers or 0
+    persistent = bool(loader.persistent_workers) and workers > 0
+    prefetch = loader.prefetch_factor or DEFAULT_PREFETCH
+    return LoaderSetting(workers, prefetch, persistent)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class Limits:
 
 
 def _cap_by_cores(run: Run) -> WorkerCap:
-    allowed, waiting = run.run.host.usable_cores, run.waiting_share
+    allowed, waiting = run.meta.host.usable_cores, run.waiting_share
     assert allowed is not None  # the caller has seen to it
     crowd = run.external_share_cores
     taken = f', {crowd:.1f} of them used by others' if crowd >= 0.05 else ''
@@ -93,23 +93,26 @@ class _Need(NamedTuple):
 
 
 def _list_needs(run: Run, prefetch: int, larger: float = 1.0) -> Iterator[_Need]:
-    host = run.run.host
+    host = run.meta.host
     ranks = host.ranks
     known = [host.ram_available_bytes, host.cgroup_memory_bytes]
     sizes = [size / ranks / _GIB for size in known if size is not None]
-    pss = run.loader.pss_bytes if run.loader else None
+    pss = run.figures.loader.pss_bytes if run.figures.loader else None
     # a forked worker starts as large as the training process, at worst
-    each, how = float(run.process_rss_bytes or 0), 'at most'
-    if pss and run.run.loader.num_workers:
-        each, how = pss / run.run.loader.num_workers, 'measured'
+    each, how = float(run.figures.process_rss_bytes or 0), 'at most'
+    if pss and run.meta.loader.num_workers:
+        each, how = pss / run.meta.loader.num_workers, 'measured'
     if sizes and each:
         text = f'{{:.1f}} GiB of memory for this rank, {how} {{:.1f}} GiB each'
         yield _Need('memory', min(sizes), each / _GIB, text)
-    if host.shm_free_bytes is not None and run.batch_bytes:
+    if host.shm_free_bytes is not None and run.figures.batch_bytes:
         text = '{:.0f} MiB of /dev/shm for this rank, {:.0f} MiB per worker'
-        free, ahead = host.shm_free_bytes / ranks, prefetch * run.batch_bytes * larger
+        free, ahead = (
+            host.shm_free_bytes / ranks,
+            prefetch * run.figures.batch_bytes * larger,
+        )
         yield _Need('shm', free / _MIB, ahead / _MIB, text)
-    if host.open_files_soft is not None and run.batch_tensors:
+    if host.open_files_soft is not None and run.figures.batch_tensors:
         text = '{:.0f} open files, one per tensor in flight ({:.0f} per worker)'
-        each_opens = prefetch * run.batch_tensors * larger
+        each_opens = prefetch * run.figures.batch_tensors * larger
         yield _Need('files', host.open_files_soft, each_opens, text)

@@ -27,9 +27,7 @@ def decide(job: Job) -> Decision:
     if new == job.old:
         return Decision(job, new, rejected=rejected)
     quiet = job.without_other_load
-    is_needed = any(
-        setting.is_needed(quiet, job.old, new) for setting in job.settings
-    )
+    is_needed = any(setting.is_needed(quiet, job.old, new) for setting in job.settings)
     gain = predict_gain(job, job.old, new)
     if not is_needed and (doubt := _find_doubt(job, job.old, new, gain)):
         rejected[''] = doubt

@@ -13,8 +13,8 @@ SETTINGS: tuple[Setting, ...] = (
     BatchSize(),
     OpencvNumThreads(),
     NumWorkers(),
-    PersistentWorkers(),
     PrefetchFactor(),
+    PersistentWorkers(),
     PinMemory(),
     WorkerNice(),
 )

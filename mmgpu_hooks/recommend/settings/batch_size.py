@@ -50,7 +50,7 @@ class BatchSize(Setting):
     def read(self, run: Run) -> int | None:
         """Images per batch of this rank."""
         if run.workload is None:
-            return run.run.loader.batch_size
+            return run.meta.loader.batch_size
         return run.workload.batch_size
 
     def candidates(self, job: Job, at: Choice) -> tuple[int | None, ...]:
@@ -158,8 +158,8 @@ def _find_limit(job: Job) -> _BatchLimit:
             FARTHEST * measured, f'{measured} is the largest that was measured'
         ),
     ]
-    if run.run.loader.dataset_length:
-        images = run.run.loader.dataset_length // max(run.run.world_size, 1)
+    if run.meta.loader.dataset_length:
+        images = run.meta.loader.dataset_length // max(run.meta.world_size, 1)
         reason = 'an epoch has no more images for this rank'
         limits.append(_BatchLimit(images, reason))
     return min(limits, key=lambda limit: limit.most)

@@ -50,7 +50,7 @@ class NumWorkers(Setting):
 
     def read(self, run: Run) -> int:
         """Workers that the run had."""
-        return run.run.loader.num_workers or 0
+        return run.meta.loader.num_workers or 0
 
     def candidates(self, job: Job, at: Choice) -> list[int]:
         """From 0 to what the host carries, and its own."""
@@ -78,7 +78,7 @@ class NumWorkers(Setting):
         outnumber the cores.
         """
         run, old, new = job.run, before[self.name], after[self.name]
-        cpu_s, delay_s = run.worker_cpu_s, run.worker_run_delay_s
+        cpu_s, delay_s = run.figures.worker_cpu_s, run.figures.worker_run_delay_s
         if not new < old > job.cores:
             return False
         if not cpu_s or not delay_s or not job.base.workload.is_batch_time_known:
@@ -93,7 +93,7 @@ class NumWorkers(Setting):
         job, run = decision.job, decision.job.run
         old, new = decision.old[self.name], decision.new[self.name]
         then, cap = job.at(decision.new), job.cap(decision.new)
-        now_s = run.iter_s
+        now_s = run.figures.iter_s
         if then.workload.measured_batch_size is not None:
             now_s = job.at({**decision.new, self.name: old}).iter_s
         reason = _WHY[job.loader].format(
@@ -108,7 +108,7 @@ class NumWorkers(Setting):
         if self._is_crowd(decision):
             return (
                 f'{reason}; {old} workers share {job.cores} usable cores and waited '
-                f'{format_seconds(run.worker_run_delay_s)} per batch for one'
+                f'{format_seconds(run.figures.worker_run_delay_s)} per batch for one'
             )
         if new > job.cores:
             return (
@@ -124,7 +124,7 @@ class NumWorkers(Setting):
 
     def _is_crowd(self, decision: Decision) -> bool:
         old, new = decision.old[self.name], decision.new[self.name]
-        is_waiting = bool(decision.job.run.worker_run_delay_s)
+        is_waiting = bool(decision.job.run.figures.worker_run_delay_s)
         return is_waiting and new < old > decision.job.cores
 
 

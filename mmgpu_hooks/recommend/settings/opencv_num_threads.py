@@ -36,7 +36,7 @@ class OpencvNumThreads(Setting):
 
     def read(self, run: Run) -> int | None:
         """What OpenCV itself says in a worker."""
-        return run.loader.opencv_threads if run.loader else None
+        return run.figures.loader.opencv_threads if run.figures.loader else None
 
     def candidates(self, job: Job, at: Choice) -> tuple[int | None, ...]:
         """Its own, and one thread where several thrash."""
@@ -64,7 +64,7 @@ class OpencvNumThreads(Setting):
             return None
         if _find_thrash(job.run) is None:
             return (
-                'No threads of OpenCV were found to take each other\'s cores in this '
+                "No threads of OpenCV were found to take each other's cores in this "
                 'run: what another number of them makes of a batch is unknown.'
             )
         if new not in (0, 1):
@@ -79,19 +79,8 @@ class OpencvNumThreads(Setting):
         return (
             f'{found.workers} workers run up to {found.threads} threads each on '
             f'{found.cores:g} cores and wait {format_seconds(found.delay_s)} per batch '
-            f'for one; an iteration now takes {format_seconds(run.iter_s)} and is '
+            f'for one; an iteration now takes {format_seconds(run.figures.iter_s)} and is '
             f'predicted to take {format_seconds(job.at(decision.new).iter_s)}'
-        )
-
-    def advise(self, run: Run) -> str | None:
-        """Threads of other libraries, which no config sets."""
-        found = run.threads
-        if found is None or not found.is_thrash or (found.opencv or 0) >= 2:
-            return None
-        return (
-            f'The {found.threads} threads of a worker are not those of OpenCV '
-            '(MG115): OMP_NUM_THREADS=1, and MKL_NUM_THREADS=1, in the environment of '
-            'the training leave each worker one.'
         )
 
 

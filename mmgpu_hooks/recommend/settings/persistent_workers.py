@@ -32,12 +32,12 @@ class PersistentWorkers(Setting):
 
     def read(self, run: Run) -> bool:
         """False without workers."""
-        loader = run.run.loader
+        loader = run.meta.loader
         return bool(loader.persistent_workers) and bool(loader.num_workers)
 
     def settle(self, job: Job, at: Choice) -> bool:
         """Where workers start more than once, the host carries them and starts cost."""
-        recorded, workers = job.run.run.loader, at['num_workers']
+        recorded, workers = job.run.meta.loader, at['num_workers']
         if not workers:
             return False
         if recorded.persistent_workers is not False:
@@ -53,12 +53,12 @@ class PersistentWorkers(Setting):
 
     def judge_unpredicted(self, run: Run) -> Unpredicted | None:
         """Starts that were measured are saved, whatever else is unknown."""
-        loader = run.run.loader
+        loader = run.meta.loader
         ends = bool(loader.num_workers) and loader.persistent_workers is False
-        if not run.is_enough or not ends or not starts_cost(run):
+        if not run.figures.is_enough or not ends or not starts_cost(run):
             return None
         starts = count_starts(run)
-        share = run.run_share(run.startup_s) * (starts - 1) / starts
+        share = run.figures.run_share(run.figures.startup_s) * (starts - 1) / starts
         reach = COVERAGE * START_ERROR * share
         gain = Gain(share, share - reach, share + reach)
         return Unpredicted(True, gain, _why_keep(run))
@@ -83,10 +83,10 @@ def count_starts(run: Run) -> int:
     A loop that counts iterations says nothing of its epochs, so only what was seen
     counts.
     """
-    record = run.run
+    record = run.meta
     if record.loop == 'epoch' and record.max_epochs:
         return record.max_epochs
-    return run.epoch_starts
+    return run.figures.epoch_starts
 
 
 def starts_cost(run: Run) -> bool:
@@ -94,13 +94,13 @@ def starts_cost(run: Run) -> bool:
 
     Workers that grow give their memory back when an epoch ends them: they stay so.
     """
-    share = run.run_share(run.startup_s)
+    share = run.figures.run_share(run.figures.startup_s)
     if count_starts(run) < 2 or share < thresholds.STARTUP_MEASURABLE:
         return False
     return find_worker_growth(run) is None
 
 
 def _why_keep(run: Run) -> str:
-    took = format_sum(run.startup_s)
-    starts = plural(run.epoch_starts, 'start')
+    took = format_sum(run.figures.startup_s)
+    starts = plural(run.figures.epoch_starts, 'start')
     return f'starting workers took {took} in {starts}'

@@ -16,13 +16,13 @@ class PinMemory(Setting):
 
     def read(self, run: Run) -> bool | None:
         """As the loader had it."""
-        return run.run.loader.pin_memory
+        return run.meta.loader.pin_memory
 
     def why_unknown(self, job: Job, new: bool | None) -> str | None:
         """The copy's time is in no evidence; trials of a sweep show the difference."""
         if bool(new) == bool(job.old[self.name]):
             return None
-        if job.run.run.device != 'cuda':
+        if job.run.meta.device != 'cuda':
             return 'pin_memory changes nothing where no GPU trains.'
         return (
             'What pin_memory makes of a copy to the GPU was not measured in this run: '
@@ -31,8 +31,8 @@ class PinMemory(Setting):
 
     def advise(self, run: Run) -> str | None:
         """What it may give on a GPU whose loop waits for data."""
-        is_waiting = run.run.device == 'cuda' and run.is_data_bound
-        if not is_waiting or run.run.loader.pin_memory:
+        is_waiting = run.meta.device == 'cuda' and run.is_data_bound
+        if not is_waiting or run.meta.loader.pin_memory:
             return None
         return (
             'pin_memory=True of the loader makes copies to the GPU faster, with '

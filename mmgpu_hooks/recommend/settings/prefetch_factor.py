@@ -26,7 +26,7 @@ class PrefetchFactor(Setting):
 
     def read(self, run: Run) -> int | None:
         """Without workers ``None``, whatever an older PyTorch has for a default."""
-        loader = run.run.loader
+        loader = run.meta.loader
         return loader.prefetch_factor if loader.num_workers else None
 
     def candidates(self, job: Job, at: Choice) -> Iterator[int | None]:
@@ -44,9 +44,9 @@ class PrefetchFactor(Setting):
 
     def assume(self, job: Job, at: Choice) -> int | None:
         """Another number of workers is judged with PyTorch's own depth at least."""
-        own = at[self.name]
-        is_kept = own is None or at['num_workers'] == job.old['num_workers']
-        return own if is_kept else max(own, DEFAULT_PREFETCH)
+        own: int | None = at[self.name]
+        is_kept = at['num_workers'] == job.old['num_workers']
+        return own if own is None or is_kept else max(own, DEFAULT_PREFETCH)
 
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0

@@ -25,17 +25,18 @@ class WorkerNice(Setting):
     place = 'default_hooks.gpu_efficiency'
     values = NICENESS
     most = 19
+    is_alone = True
     rules = ('MG304',)
 
     def read(self, run: Run) -> int | None:
         """As the hook was told."""
-        return run.run.worker_nice
+        return run.meta.worker_nice
 
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
         """Saves without what workers held up, as far as the job lost it."""
-        run, saves_s = job.run, job.run.ledger_s.get('checkpoint_save', 0.0)
+        run, saves_s = job.run, job.run.figures.ledger_s.get('checkpoint_save', 0.0)
         if (new or 0) < NICE or job.old[self.name] or not saves_s:
             return then
         cure = _cure_by_nice(run)
@@ -56,10 +57,12 @@ class WorkerNice(Setting):
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
         """Applied where the job gains enough, and no core is left free."""
-        cure = None if run.run.worker_nice else _cure_by_nice(run)
-        if cure is None or run.run.host.cores_had is None:
+        cure = None if run.meta.worker_nice else _cure_by_nice(run)
+        if cure is None or run.meta.host.cores_had is None:
             return None
-        is_much = run.run_share(cure.run_net_s or 0.0) >= thresholds.SAVE_CURE_WORTH
+        is_much = (
+            run.figures.run_share(cure.run_net_s or 0.0) >= thresholds.SAVE_CURE_WORTH
+        )
         if not is_much or not _is_full(run, at['num_workers']):
             return LoneChange(cure)
         why = 'loader workers had the cores while checkpoints were saved'
@@ -68,7 +71,7 @@ class WorkerNice(Setting):
 
 def _is_full(run: Run, num_workers: int) -> bool:
     """True if workers and the training process leave no core free."""
-    cores = run.run.host.cores_had
+    cores = run.meta.host.cores_had
     return cores is not None and num_workers + 1 > cores
 
 
@@ -86,7 +89,7 @@ def _cure_by_nice(run: Run) -> SaveCure | None:
         if judged.held_s.get('workers', 0.0) > 0.0
     ]
     gross_s, count = sum(judged.held_s['workers'] for _, judged in held), len(held)
-    is_much = run.run_share(gross_s) >= thresholds.SAVE_CURE_WORTH
+    is_much = run.figures.run_share(gross_s) >= thresholds.SAVE_CURE_WORTH
     if not held or not (is_much or run.saves_held_by('workers')):
         return None
     nets = [

@@ -1,0 +1,140 @@
+"""Recommends settings of validation's loader, judged on what its loops showed. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.validation import find_alike, make_validation_run
+from mmgpu_hooks.model.prediction import LoaderSetting
+from mmgpu_hooks.recommend.decided import (
+    STALLS,
+    list_changes,
+    phrase_doubt,
+    why_nothing,
+)
+from mmgpu_hooks.recommend.job import VALIDATION, Job, read_loader
+from mmgpu_hooks.recommend.limits import LiveLoader
+from mmgpu_hooks.recommend.search import decide
+from mmgpu_hooks.recommend.settings import SETTINGS
+from mmgpu_hooks.schema.figures import format_sum, plural
+from mmgpu_hooks.schema.judged import Change, Recommendation, ValidationOutlook
+
+VALIDATION_KEY = f'{VALIDATION}.'
+"""What keys of validation's loader begin with."""
+
+_OF_LOADER = tuple(setting for setting in SETTINGS if setting.is_of_loader)
+
+
+def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommendation:
+    """Decide the settings of validation's loader.
+
+    Judged on the loops of all validations of the training; what their metrics take,
+    no loader changes.
+
+    Args:
+        run: One rank's, with its validations.
+        train: The setting that the train loader will have; by default it keeps its
+            own.
+
+    Returns:
+        The changes, and what is known of the loader.
+    """
+    if not run.validations:
+        return Recommendation()
+    count, validation = len(run.validations), make_validation_run(run)
+    taken = plural(count, 'validation')
+    if validation is None:
+        why = 'Its loop does not show its iterations.'
+        return stay(ValidationOutlook(f'{taken} ran.', count), why)
+    alike = len(find_alike(run))
+    loop_s = validation.figures.duration_s / alike
+    waits_s = (
+        validation.figures.ledger_s['data_wait']
+        + validation.figures.ledger_s['startup']
+    )
+    whole_s = sum(record.wall_s for record in find_alike(run)) / alike
+    now = ValidationOutlook(
+        f'{taken} took {format_sum(whole_s)} each, {format_sum(loop_s)} of it in the '
+        f'loop and {format_sum(waits_s / alike)} of that waiting for data.',
+        count,
+        loop_s,
+    )
+    if (
+        validation.workload is None
+        or validation.is_stalled
+        or not validation.figures.is_enough
+    ):
+        return stay(now, validation.why_no_workload or STALLS)
+    job = Job.of(
+        validation,
+        validation.workload,
+        _OF_LOADER,
+        loader=VALIDATION,
+        beside=_live_on(run, train),
+    )
+    decision = decide(job)
+    gain = decision.gain
+    if gain is None:
+        return stay(now, phrase_doubt(decision) or why_nothing(decision))
+    share = run.figures.run_share(gain.share * loop_s * count)
+    if share < thresholds.VALIDATION_WORTH:
+        why = f'Other settings are predicted to save {100 * share:.1f} % of the run, '
+        return stay(now, f'{why}which is too little.')
+    said = f'{now.sentence} The changes of val_dataloader are predicted to save '
+    said += f'{gain.phrase} in the loop, {100 * share:.1f} % of the run.'
+    outlook = replace(
+        now, sentence=said, gain_s=gain.share * loop_s, run_gain_pct=100 * share
+    )
+    # what they save is in the outlook
+    changes = tuple(
+        Change(
+            key=change.key,
+            old=change.old,
+            new=change.new,
+            reason=change.reason,
+            confidence=change.confidence,
+            rules=('MG302',),
+        )
+        for change in list_changes(decision)
+    )
+    return Recommendation(changes, validation=outlook)
+
+
+def stay(now: ValidationOutlook, why: str) -> Recommendation:
+    """Validation's loader as it is.
+
+    Args:
+        now: What is known of it.
+        why: Why it stays, as a sentence.
+    """
+    said = f'{now.sentence} val_dataloader stays as it is. {why}'
+    outlook = ValidationOutlook(said, now.validations, now.loop_s)
+    return Recommendation(validation=outlook)
+
+
+def leave_out(
+    recommendation: Recommendation, keys: tuple[str, ...], why: str
+) -> Recommendation:
+    """The recommendation without some changes.
+
+    Args:
+        recommendation: With or without such changes.
+        keys: What theirs start with.
+        why: Nothing of them is needed or can be set, as a sentence.
+    """
+    changes = recommendation.changes
+    kept = tuple(change for change in changes if not change.key.startswith(keys))
+    outlook = recommendation.validation
+    is_any_left_out = len(kept) < len(changes)
+    if outlook is not None and is_any_left_out and VALIDATION_KEY in keys:
+        outlook = stay(outlook, why).validation
+    return replace(recommendation, changes=kept, validation=outlook)
+
+
+def _live_on(run: Run, train: LoaderSetting | None) -> LiveLoader | None:
+    """The train loader, where its workers live on while validation runs."""
+    train = train or read_loader(run)
+    stays = train.persistent_workers or run.meta.loop == 'iter'
+    return LiveLoader(run, train) if stays else None
