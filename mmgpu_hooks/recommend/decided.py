@@ -60,8 +60,11 @@ def phrase_doubt(decision: Decision) -> str | None:
         if rejected.gain.share < thresholds.WORTHWHILE_GAIN or name in asked:
             continue
         old, new = decision.old, rejected.choice
+        # what is left to the default follows from the others
         changed = [
-            f'{key} {old[key]} -> {new[key]}' for key in new if old[key] != new[key]
+            f'{key} {old[key]} -> {value}'
+            for key, value in new.items()
+            if old[key] != value and value is not None
         ]
         said = f'{", ".join(changed)} would save {rejected.gain.phrase}'
         if rejected.alone != rejected.gain:

@@ -19,8 +19,8 @@ from mmgpu_hooks.recommend.job import Choice, Decision, Gain, Job, Rejection, Se
 def decide(job: Job) -> Decision:
     """The best values, or the old ones and why no others are written.
 
-    A gain must hold beside the other load of the run and without it. What the host
-    needs is changed without a gain.
+    A gain must hold beside the other load of the run and without it, and be worth a
+    line in a config. What the host needs is changed without a gain.
     """
     rejected: dict[str, Rejection] = {}
     new = _search(job, job.settle(job.old), job.settings, rejected)
@@ -29,8 +29,11 @@ def decide(job: Job) -> Decision:
     quiet = job.without_other_load
     is_needed = any(setting.is_needed(quiet, job.old, new) for setting in job.settings)
     gain = predict_gain(job, job.old, new)
-    if not is_needed and (doubt := _find_doubt(job, job.old, new, gain)):
+    if is_needed:
+        return Decision(job, new, gain, rejected)
+    if doubt := _find_doubt(job, job.old, new, gain):
         rejected[''] = doubt
+    if doubt or gain.share < thresholds.STARTUP_MEASURABLE:
         return Decision(job, job.old, rejected=rejected)
     return Decision(job, new, gain, rejected)
 
@@ -58,7 +61,7 @@ def _search(
                 beside = rejected if is_own else {}
                 then = _search(job, then, settings[number + 1 :], beside)
             options[value] = then
-        if len(options) > 1:
+        if [*options] != [at[setting.name]]:
             at = _pick(job, setting, at, options, rejected)
         elif setting.is_nested:
             (at,) = options.values()

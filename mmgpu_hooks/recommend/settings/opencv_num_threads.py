@@ -74,13 +74,13 @@ class OpencvNumThreads(Setting):
     def why(self, decision: Decision) -> str:
         """What the threads wait for, and the iteration without them."""
         job, run = decision.job, decision.job.run
-        found = run.threads
+        found, then = run.threads, job.at(decision.new)
         assert found is not None  # or it would not change
         return (
             f'{found.workers} workers run up to {found.threads} threads each on '
             f'{found.cores:g} cores and wait {format_seconds(found.delay_s)} per batch '
-            f'for one; an iteration now takes {format_seconds(run.figures.iter_s)} and is '
-            f'predicted to take {format_seconds(job.at(decision.new).iter_s)}'
+            f'for one; an iteration now takes {format_seconds(run.figures.iter_s)} and '
+            f'is predicted to take {format_seconds(then.iter_s)}'
         )
 
 
