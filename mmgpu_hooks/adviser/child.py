@@ -9,19 +9,15 @@ from pathlib import Path
 import msgspec
 
 from mmgpu_hooks.adviser.ranks import choose_rank
-from mmgpu_hooks.config.recommended import write_beside_run
+from mmgpu_hooks.config.recommended import NICE_KEY, write_beside_run
 from mmgpu_hooks.experiment.children import (
     adopt_orphans,
     die_with_parent,
     end_descendants,
 )
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.policy import (
-    NICE_KEY,
-    leave_out,
-    recommend_settings,
-    with_save_cures,
-)
+from mmgpu_hooks.recommend.recommendation import recommend_settings, with_save_cures
+from mmgpu_hooks.recommend.validation import leave_out
 from mmgpu_hooks.schema.judged import RunAdvice
 from mmgpu_hooks.schema.run_folder import read_run_folder
 

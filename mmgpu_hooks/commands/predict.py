@@ -11,8 +11,8 @@ from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.commands.runs import read_runs
 from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.model.prediction import predict_setting
-from mmgpu_hooks.model.workload import Workload, at_batch_size
-from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH, cap_workers
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH, Workload, at_batch_size
+from mmgpu_hooks.recommend.limits import Limits
 from mmgpu_hooks.schema.errors import NoPredictionError, UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.show.forecasts import (
@@ -57,7 +57,7 @@ def predict(
     if not sized:
         raise UserError(' '.join([reasons[0], *said]))
     notes = [*said, *reasons]
-    carried = cap_workers(run)
+    carried = Limits(run).cap()
     if max(num_workers) > carried.workers:
         most = plural(carried.workers, 'worker')
         notes.append(f'More than {most} may be too many here: {carried.reason}.')

@@ -16,7 +16,7 @@ from mmgpu_hooks.config.loading import FlatConfig
 from mmgpu_hooks.experiment import sweep as plans
 from mmgpu_hooks.experiment.cards import count_cards
 from mmgpu_hooks.experiment.store import open_store, read_identity
-from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.tried import Sweep

@@ -21,12 +21,9 @@ from mmgpu_hooks.config.settings import parse_assignments
 from mmgpu_hooks.experiment.store import digest_config, open_store, read_identity
 from mmgpu_hooks.experiment.verify import VerifyPlan
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.policy import (
-    WORKERS_KEY,
-    pair_settings,
-    recommend_settings,
-    sum_predicted_gain,
-)
+from mmgpu_hooks.recommend.pairs import pair_settings, sum_predicted_gain
+from mmgpu_hooks.recommend.recommendation import recommend_settings
+from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import Verification
 from mmgpu_hooks.schema.tried import SIDES, TrialSpec
@@ -49,7 +46,7 @@ class _Side:
     @property
     def workers(self) -> int:
         own = self.loaded.get(('train_dataloader', 'num_workers'))
-        workers = self.settings.get(WORKERS_KEY, own)
+        workers = self.settings.get(BY_NAME['num_workers'].key(), own)
         # anything else ends the training, with a reason
         return workers if isinstance(workers, int) else 0
 

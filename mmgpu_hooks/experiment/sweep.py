@@ -15,8 +15,8 @@ import msgspec
 from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
 from mmgpu_hooks.experiment.save_bench import count_between_saves
 from mmgpu_hooks.experiment.trial import Progress, read_trial_run
-from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
-from mmgpu_hooks.recommend.policy import KEY
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
+from mmgpu_hooks.recommend.job import TRAIN
 from mmgpu_hooks.recommend.sweep import (
     choose_best,
     complete_row,
@@ -191,7 +191,7 @@ class SweepPlan(Plan):
             'pin_memory': setting.pin_memory,
         }
         asked: dict[str, Any] = {
-            f'{KEY}{key}': value for key, value in named.items() if value is not None
+            f'{TRAIN}.{key}': value for key, value in named.items() if value is not None
         }
         if setting.amp is not None:
             asked[OPTIMIZER_KEY] = AMP_WRAPPER if setting.amp else PLAIN_WRAPPER

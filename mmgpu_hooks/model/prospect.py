@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mmgpu_hooks.model.prediction import (
+    MOST_WORKERS,
     JobPlan,
     LoaderSetting,
     estimate_iter_s,
@@ -43,6 +44,23 @@ class Prospect:
         return estimate_iter_s(
             self.workload, loader.num_workers, loader.prefetch_factor
         )
+
+    @property
+    def bound_s(self) -> float:
+        """Seconds of the whole training that no number of workers beats."""
+        plan, bound_s = self.plan, self.workload.bound_iter_s(MOST_WORKERS)
+        return plan.epochs * plan.iterations * bound_s + plan.saves_s
+
+    @property
+    def most_gain(self) -> float:
+        """Most that any other setting of the loader saves, as a share of the time.
+
+        Without workers nothing is fetched and no worker is started, which can be less
+        than the bound.
+        """
+        alone = replace(self, loader=replace(self.loader, num_workers=0))
+        least_s = min(self.bound_s, alone.total_s)
+        return max(1.0 - least_s / self.total_s, 0.0)
 
     @property
     def cpu_share(self) -> float:

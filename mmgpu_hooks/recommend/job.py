@@ -57,6 +57,8 @@ class Setting:
     is_nested: ClassVar[bool] = False
     """True if it changes the work: each candidate is judged with the best of the
     settings after it."""
+    is_bounded: ClassVar[bool] = False
+    """True if it leaves the work alone: no value beats the bound of the workload."""
     must_be_sure: ClassVar[bool] = False
     """True if its own gain must be sure, not only that of all changes together."""
     is_recipe: ClassVar[bool] = False
@@ -120,6 +122,10 @@ class Setting:
     def handicap(self, job: Job, new: Any) -> float:
         """Share of the time that a value must save over those without a handicap."""
         return 0.0
+
+    def may_be_needed(self, job: Job, at: Choice) -> bool:
+        """True if another value may be needed, whatever it gains."""
+        return False
 
     def is_needed(self, job: Job, before: Choice, after: Choice) -> bool:
         """True if the host needs the change, whatever it gains."""

@@ -53,6 +53,8 @@ def _search(
         rejected: Takes what is not sure enough.
     """
     for number, setting in enumerate(settings):
+        if setting.is_bounded and not _is_worth_a_search(job, setting, at):
+            continue
         options: dict[Any, Choice] = {}
         for value in setting.candidates(job, at):
             then = job.settle({**at, setting.name: value})
@@ -61,6 +63,8 @@ def _search(
                 beside = rejected if is_own else {}
                 then = _search(job, then, settings[number + 1 :], beside)
             options[value] = then
+            if setting.is_bounded and _is_at_bound(job, setting, value, then):
+                break
         if [*options] != [at[setting.name]]:
             at = _pick(job, setting, at, options, rejected)
         elif setting.is_nested:
@@ -68,6 +72,20 @@ def _search(
         if setting.is_nested:
             return at
     return at
+
+
+def _is_worth_a_search(job: Job, setting: Setting, at: Choice) -> bool:
+    """True if another value may be worth a change, or needed."""
+    if setting.may_be_needed(job, at):
+        return True
+    return job.at(at).most_gain >= thresholds.WORTHWHILE_GAIN
+
+
+def _is_at_bound(job: Job, setting: Setting, value: Any, then: Choice) -> bool:
+    """True if no further value can be worth more than this one."""
+    reached = job.at(job.assume(then))
+    enough_s = reached.bound_s * (1 + setting.near / 4)
+    return reached.total_s <= enough_s and not setting.handicap(job, value)
 
 
 def _pick(

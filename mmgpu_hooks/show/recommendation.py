@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from msgspec import structs
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.policy import VALIDATION_KEY, pair_settings
+from mmgpu_hooks.recommend.pairs import pair_settings
+from mmgpu_hooks.recommend.validation import VALIDATION_KEY
 from mmgpu_hooks.schema.figures import format_seconds
 from mmgpu_hooks.schema.judged import Change, Diagnosis, MendedStart, Recommendation
 from mmgpu_hooks.schema.run import RanksSummary

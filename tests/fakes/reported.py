@@ -10,7 +10,7 @@ from fakes.saves import make_contended, make_save
 from mmgpu_hooks.judge.ranks import compare_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
-from mmgpu_hooks.recommend.policy import recommend_settings
+from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.show.recommendation import Answer
 

@@ -46,6 +46,7 @@ class NumWorkers(Setting):
     noun = 'Numbers of loader workers'
     values = Whole(0)
     most = MOST_WORKERS
+    is_bounded = True
     rules = ('MG101',)
 
     def read(self, run: Run) -> int:
@@ -70,6 +71,10 @@ class NumWorkers(Setting):
         own_cores = round(workload.step_cpu_s / step_s) if step_s > 0.0 else 0
         spare = max(math.floor(workload.usable_cores) - own_cores, 1)
         return OWN_CORE_GAIN if new > spare else 0.0
+
+    def may_be_needed(self, job: Job, at: Choice) -> bool:
+        """True if they are more than the cores."""
+        return bool(at[self.name] > job.cores)
 
     def is_needed(self, job: Job, before: Choice, after: Choice) -> bool:
         """True if the old workers only take turns on too few cores.

@@ -22,6 +22,7 @@ class PrefetchFactor(Setting):
     values = Whole(1, is_optional=True)
     most = 64
     resting = None
+    is_bounded = True
     rules = ('MG101',)
 
     def read(self, run: Run) -> int | None:
