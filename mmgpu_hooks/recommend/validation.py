@@ -44,28 +44,12 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
     if not run.validations:
         return Recommendation()
     count, validation = len(run.validations), make_validation_run(run)
-    taken = plural(count, 'validation')
     if validation is None:
-        why = 'Its loop does not show its iterations.'
-        return stay(ValidationOutlook(f'{taken} ran.', count), why)
-    alike = len(find_alike(run))
-    loop_s = validation.figures.duration_s / alike
-    waits_s = (
-        validation.figures.ledger_s['data_wait']
-        + validation.figures.ledger_s['startup']
-    )
-    whole_s = sum(record.wall_s for record in find_alike(run)) / alike
-    now = ValidationOutlook(
-        f'{taken} took {format_sum(whole_s)} each, {format_sum(loop_s)} of it in the '
-        f'loop and {format_sum(waits_s / alike)} of that waiting for data.',
-        count,
-        loop_s,
-    )
-    if (
-        validation.workload is None
-        or validation.is_stalled
-        or not validation.figures.is_enough
-    ):
+        ran = ValidationOutlook(f'{plural(count, "validation")} ran.', count)
+        return stay(ran, 'Its loop does not show its iterations.')
+    now = _describe_now(run, validation)
+    is_unclear = validation.is_stalled or not validation.figures.is_enough
+    if validation.workload is None or is_unclear:
         return stay(now, validation.why_no_workload or STALLS)
     job = Job.of(
         validation,
@@ -78,6 +62,7 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
     gain = decision.gain
     if gain is None:
         return stay(now, phrase_doubt(decision) or why_nothing(decision))
+    loop_s = now.loop_s or 0.0
     share = run.figures.run_share(gain.share * loop_s * count)
     if share < thresholds.VALIDATION_WORTH:
         why = f'Other settings are predicted to save {100 * share:.1f} % of the run, '
@@ -87,19 +72,36 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
     outlook = replace(
         now, sentence=said, gain_s=gain.share * loop_s, run_gain_pct=100 * share
     )
-    # what they save is in the outlook
-    changes = tuple(
-        Change(
-            key=change.key,
-            old=change.old,
-            new=change.new,
-            reason=change.reason,
-            confidence=change.confidence,
-            rules=('MG302',),
-        )
-        for change in list_changes(decision)
-    )
+    changes = tuple(map(_without_gain, list_changes(decision)))
     return Recommendation(changes, validation=outlook)
+
+
+def _describe_now(run: Run, validation: Run) -> ValidationOutlook:
+    """How long validations take, and how much of it they wait."""
+    count, alike = len(run.validations), len(find_alike(run))
+    figures = validation.figures
+    loop_s = figures.duration_s / alike
+    waits_s = figures.ledger_s['data_wait'] + figures.ledger_s['startup']
+    whole_s = sum(record.wall_s for record in find_alike(run)) / alike
+    return ValidationOutlook(
+        f'{plural(count, "validation")} took {format_sum(whole_s)} each, '
+        f'{format_sum(loop_s)} of it in the loop and {format_sum(waits_s / alike)} of '
+        'that waiting for data.',
+        count,
+        loop_s,
+    )
+
+
+def _without_gain(change: Change) -> Change:
+    """A change of validation's loader: what it saves is in the outlook."""
+    return Change(
+        key=change.key,
+        old=change.old,
+        new=change.new,
+        reason=change.reason,
+        confidence=change.confidence,
+        rules=('MG302',),
+    )
 
 
 def stay(now: ValidationOutlook, why: str) -> Recommendation:
