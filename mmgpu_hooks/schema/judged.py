@@ -62,11 +62,6 @@ class Verdict:
     """At most this much faster if data cost no time; ``None`` when unknown."""
 
 
-THREADS_KEY = 'env_cfg.mp_cfg.opencv_num_threads'
-"""Threads of OpenCV in the training process and in workers forked from it; 0 and 1 are
-none but the caller's own. MMEngine sets 0 where only ``mp_cfg`` is there."""
-
-
 @dataclass(frozen=True)
 class Change:
     """One setting to change, and why."""

@@ -22,9 +22,12 @@ from mmgpu_hooks.model.prediction import JobPlan
 from mmgpu_hooks.recommend.job import TRAIN, plan_job
 from mmgpu_hooks.recommend.pairs import pair_settings, sum_predicted_gain
 from mmgpu_hooks.recommend.recommendation import recommend_settings
+from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.recommend.settings.persistent_workers import count_starts
-from mmgpu_hooks.schema.judged import THREADS_KEY, Change, Recommendation
+from mmgpu_hooks.schema.judged import Change, Recommendation
 from mmgpu_hooks.schema.recorded import HostLimits, LoaderSettings
+
+THREADS_KEY = BY_NAME['opencv_num_threads'].key()
 
 
 def loader(num_workers: int, persistent: bool = True, **fields) -> LoaderSettings:
