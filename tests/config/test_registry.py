@@ -16,7 +16,7 @@ OF_CONFIG = [setting for setting in SETTINGS if not setting.is_alone]
 @pytest.mark.parametrize('setting', SETTINGS, ids=lambda setting: setting.name)
 @pytest.mark.parametrize('value', [-1, 2**31, 0.5, '4'])
 def test_a_value_out_of_range_is_refused_in_one_sentence(
-    setting: Setting, value: object
+    setting: Setting, value: float | str
 ) -> None:
     with pytest.raises(RefusedError) as refused:
         parse_settings({setting.key(): value})
