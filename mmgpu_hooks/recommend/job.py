@@ -277,6 +277,17 @@ class Job:
             choice = {**choice, setting.name: setting.settle(self, choice)}
         return choice
 
+    def rest(self, choice: Choice) -> Choice:
+        """The values without those that only workers can have, where there are none."""
+        if self.at(choice).loader.num_workers:
+            return choice
+        resting = {
+            setting.name: setting.resting
+            for setting in self.settings
+            if setting.resting is not ...
+        }
+        return {**choice, **resting}
+
     def assume(self, choice: Choice) -> Choice:
         """The values with those that candidates are compared with."""
         for setting in self.settings:

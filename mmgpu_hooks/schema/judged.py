@@ -373,3 +373,8 @@ class Prediction:
     limit: str
     """What keeps it from being faster: a member of
     :data:`mmgpu_hooks.model.prediction.LIMITS`."""
+    training_s: Optional[float] = None
+    """The whole training as it was configured; ``None`` where only an iteration was
+    asked for."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Values of all settings that were asked for, by name."""

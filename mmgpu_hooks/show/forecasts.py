@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from mmgpu_hooks.judge.memory import CardRoom
 from mmgpu_hooks.model.batches import (
@@ -99,10 +100,15 @@ class Forecast:
     memory: MemoryForecast | None = None
     """``None`` when one run was asked for, or their peaks make no line (a note says
     why)."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """The run's own values of all settings."""
 
 
 def tabulate_predictions(
-    predictions: Sequence[Prediction], own_batch: int | None, marks: Mapping[int, str]
+    predictions: Sequence[Prediction],
+    own_batch: int | None,
+    marks: Mapping[int, str],
+    own: Mapping[str, Any] | None = None,
 ) -> Table:
     """A row a setting; batch sizes where they are not all the run's own.
 
@@ -110,10 +116,16 @@ def tabulate_predictions(
         predictions: In the order of the rows.
         own_batch: Batch size of the run.
         marks: What stands beside some numbers of workers, at this batch size.
+        own: The run's own values of all settings, where others were asked for.
     """
+    own, asked = own or {}, predictions[0].settings if predictions else {}
+    others = [name for name in asked if name not in ('num_workers', 'batch_size')]
 
     def mark(prediction: Prediction) -> str:
-        is_own = prediction.batch_size == own_batch
+        values = prediction.settings
+        is_own = prediction.batch_size == own_batch and all(
+            values[name] == own.get(name) for name in others
+        )
         return marks.get(prediction.num_workers, '') if is_own else ''
 
     def interval(prediction: Prediction) -> str:
@@ -130,16 +142,41 @@ def tabulate_predictions(
         TableColumn('images/s', 'images_per_s', '{:.1f}'.format),
         TableColumn('limited by', 'limit', str),
     )
+    if others:
+        # the whole training shows what no iteration does
+        shown = [_tabulate_setting(name) for name in others]
+        training = TableColumn('training', 'training_s', format_seconds)
+        workers, mark_column, batch, iteration, within = columns[:5]
+        limit = TableColumn('limited\nby', 'limit', str)
+        columns = [
+            *(workers, mark_column, batch, *shown),
+            *(iteration, within, training, limit),
+        ]
     if all(prediction.batch_size == own_batch for prediction in predictions):
         columns = [column for column in columns if column.label != 'batch']
     return tabulate(predictions, columns, 'Predicted with other settings')
+
+
+def _tabulate_setting(name: str) -> TableColumn:
+    """A column of a setting's values."""
+
+    def show(prediction: Prediction) -> str:
+        value = prediction.settings[name]
+        if isinstance(value, bool):
+            return 'on' if value else 'off'
+        return '-' if value is None else str(value)
+
+    # two words a line, so that a table fits
+    return TableColumn(name.replace('_', '\n', 1), '', show)
 
 
 def describe_forecast(forecast: Forecast) -> list[Section]:
     """Sections of a forecast: what was measured, then one line a setting."""
     workload = forecast.workload
     marks = {workload.num_workers: '*'}
-    table = tabulate_predictions(forecast.predictions, workload.batch_size, marks)
+    table = tabulate_predictions(
+        forecast.predictions, workload.batch_size, marks, forecast.own
+    )
     mean = format_seconds(workload.iter_time.mean_s)
     fitted = forecast.fitted_runs or {}
     runs = [f'{path} (batch {size})' for path, size in fitted.items()]

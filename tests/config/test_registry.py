@@ -8,7 +8,8 @@ from mmgpu_hooks.config.hook_arguments import ARGUMENTS
 from mmgpu_hooks.config.loading import RefusedError
 from mmgpu_hooks.config.registry import describe_refusal, is_checked
 from mmgpu_hooks.config.settings import parse_settings
-from mmgpu_hooks.recommend.settings import SETTINGS, Setting
+from mmgpu_hooks.recommend.job import Setting
+from mmgpu_hooks.recommend.settings import SETTINGS
 
 OF_CONFIG = [setting for setting in SETTINGS if not setting.is_alone]
 

@@ -26,7 +26,7 @@ class OpencvNumThreads(Setting):
     """One thread a worker, where several were measured to take each other's cores."""
 
     name = 'opencv_num_threads'
-    noun = 'Threads of OpenCV in each worker; 0 is the one that calls it'
+    noun = 'Threads of OpenCV in each worker, 0 being one'
     place = 'env_cfg.mp_cfg'
     values = Whole(0)
     most = 1024

@@ -20,10 +20,10 @@ class PinMemory(Setting):
 
     def why_unknown(self, job: Job, new: bool | None) -> str | None:
         """The copy's time is in no evidence; trials of a sweep show the difference."""
-        if bool(new) == bool(job.old[self.name]):
+        # nothing is copied where no GPU trains
+        is_alike = bool(new) == bool(job.old[self.name])
+        if is_alike or job.run.meta.device != 'cuda':
             return None
-        if job.run.meta.device != 'cuda':
-            return 'pin_memory changes nothing where no GPU trains.'
         return (
             'What pin_memory makes of a copy to the GPU was not measured in this run: '
             'mmgpu sweep --pin-memory off on measures it.'
