@@ -10,18 +10,14 @@ from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.commands.runs import read_runs
 from mmgpu_hooks.commands.setting_options import read_asked, setting_options
+from mmgpu_hooks.judge.forecast import Forecast, forecast_memory
 from mmgpu_hooks.judge.memory import find_card_room
-from mmgpu_hooks.recommend.forecast import predict_asked
 from mmgpu_hooks.recommend.job import Job
+from mmgpu_hooks.recommend.predicted import predict_asked
 from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
-from mmgpu_hooks.show.forecasts import (
-    Forecast,
-    describe_forecast,
-    forecast_memory,
-    render_forecast_json,
-)
+from mmgpu_hooks.show.forecasts import describe_forecast, render_forecast_json
 
 
 @options.command('predict', '0 predicted')

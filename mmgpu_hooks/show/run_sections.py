@@ -8,6 +8,7 @@ from dataclasses import replace
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
+from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.schema.figures import (
     format_bytes,
@@ -31,7 +32,6 @@ from mmgpu_hooks.show.document import (
 )
 from mmgpu_hooks.show.forecasts import tabulate_predictions
 from mmgpu_hooks.show.recommendation import (
-    Answer,
     describe_changes,
     describe_mended,
     describe_settings,
