@@ -49,6 +49,7 @@ def _count_cpus(given: Mapping[str, Any]) -> int:
     {'num_workers': (0, 1, 2, 4, 8)},
     num_workers='Numbers of loader workers.',
     persistent_workers='Workers that live through all epochs; by default they do.',
+    worker_nice='Niceness of the workers; by default none where saves are measured.',
 )
 @options.several('--amp', SWITCH, "Mixed precision; by default the config's.")
 @options.several(

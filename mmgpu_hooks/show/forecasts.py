@@ -23,6 +23,7 @@ from mmgpu_hooks.show.document import (
     TableColumn,
     listing,
     tabulate,
+    tabulate_setting,
     to_json,
 )
 
@@ -67,7 +68,7 @@ def tabulate_predictions(
     )
     if others:
         # the whole training shows what no iteration does
-        shown = [_tabulate_setting(name) for name in others]
+        shown = [tabulate_setting(name, 'settings') for name in others]
         training = TableColumn('training', 'training_s', format_seconds)
         workers, mark_column, batch, iteration, within = columns[:5]
         limit = TableColumn('limited\nby', 'limit', str)
@@ -78,19 +79,6 @@ def tabulate_predictions(
     if all(prediction.batch_size == own_batch for prediction in predictions):
         columns = [column for column in columns if column.label != 'batch']
     return tabulate(predictions, columns, 'Predicted with other settings')
-
-
-def _tabulate_setting(name: str) -> TableColumn:
-    """A column of a setting's values."""
-
-    def show(prediction: Prediction) -> str:
-        value = prediction.settings[name]
-        if isinstance(value, bool):
-            return 'on' if value else 'off'
-        return '-' if value is None else str(value)
-
-    # two words a line, so that a table fits
-    return TableColumn(name.replace('_', '\n', 1), '', show)
 
 
 def describe_forecast(forecast: Forecast) -> list[Section]:
