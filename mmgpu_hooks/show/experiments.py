@@ -79,12 +79,11 @@ def describe_sweep(sweep: Sweep) -> list[Section]:
 
 def _list_varied(rows: Sequence[SweepRow]) -> list[str]:
     """Settings of which there are several values, but those of every table."""
-    named = dict.fromkeys(name for row in rows for name in row.setting.values)
+    others = dict.fromkeys(name for row in rows for name in row.setting.others)
     return [
         name
-        for name in named
-        if name not in ('num_workers', 'batch_size')
-        and len({row.setting.values.get(name) for row in rows} - {None}) > 1
+        for name in ('prefetch_factor', 'pin_memory', *others)
+        if len({row.setting.values.get(name) for row in rows} - {None}) > 1
     ]
 
 

@@ -52,6 +52,43 @@ def test_the_table(starved, capsys):
     assert known[2][1] == '*'
 
 
+def test_every_setting_can_be_varied(starved, ask, capsys):
+    words = ['--num-workers', '0', '2', '--prefetch-factor', '2', '8']
+    words += ['--persistent-workers', 'off', 'on']
+    found = ask('predict', starved, *words)['predictions']
+    # without workers there is nothing to vary
+    assert [prediction['num_workers'] for prediction in found] == [0, 2, 2, 2, 2]
+    alone, off, on, *_ = found
+    assert alone['settings'] == {
+        'num_workers': 0,
+        'prefetch_factor': None,
+        'persistent_workers': False,
+    }
+    # the starts of twelve epochs are no part of an iteration
+    assert off['iter_time_s'] == on['iter_time_s']
+    assert off['training_s'] > on['training_s'] > 1200 * on['iter_time_s']
+    assert main(['predict', starved, *words]) == 0
+    table = capsys.readouterr().out
+    assert 'training' in table
+    assert all(len(line) <= 80 for line in table.splitlines()[2:])
+
+
+def test_a_value_of_unknown_effect_is_not_predicted(starved, ask, capsys):
+    assert main(['predict', starved, '--opencv-num-threads', '1']) == 2
+    assert 'what another number of them makes' in capsys.readouterr().err
+    # beside values that are known it is a note
+    answer = ask('predict', starved, '--worker-nice', '0', '5')
+    asked = [prediction['settings'] for prediction in answer['predictions']]
+    assert {settings['worker_nice'] for settings in asked} == {0}
+    assert 'What a niceness below 10 makes of the saves is unknown.' in answer['notes']
+
+
+def test_what_a_pinned_copy_takes_is_not_in_a_run(tmp_path, capsys):
+    run = write_run(tmp_path / 'run1', make_pooled(2))
+    assert main(['predict', str(run), '--pin-memory', 'on']) == 2
+    assert 'mmgpu sweep --pin-memory off on measures it' in capsys.readouterr().err
+
+
 def test_the_json(starved, ask):
     answer = ask('predict', starved)
     keys = ('version', 'run', 'status', 'workload', 'predictions', 'notes')
