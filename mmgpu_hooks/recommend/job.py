@@ -100,6 +100,10 @@ class Setting:
         """
         return at[self.name]
 
+    def fill_in(self, job: Job, at: Choice) -> Any:
+        """The value that a forecast takes where none was asked for."""
+        return at[self.name]
+
     def apply(self, job: Job, then: Prospect, new: Any, slip: float = 0.0) -> Prospect:
         """The training with a value.
 

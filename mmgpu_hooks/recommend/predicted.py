@@ -51,9 +51,10 @@ def _complete(job: Job, given: Choice) -> Choice:
     Raises:
         NoPredictionError: If what a value makes of the training is unknown.
     """
-    followed = job.assume(job.settle({**job.old, **given}))
+    followed = job.settle({**job.old, **given})
+    filled = {setting.name: setting.fill_in(job, followed) for setting in job.settings}
     # what follows otherwise is as it was asked for, where it can be had
-    return job.rest({**followed, **given})
+    return job.rest({**filled, **given})
 
 
 def _predict_choice(job: Job, choice: Choice, names: Iterable[str]) -> Prediction:

@@ -49,6 +49,11 @@ class PrefetchFactor(Setting):
         is_kept = at['num_workers'] == job.old['num_workers']
         return own if own is None or is_kept else max(own, DEFAULT_PREFETCH)
 
+    def fill_in(self, job: Job, at: Choice) -> int | None:
+        """PyTorch's own depth at least, for every number of workers alike."""
+        own: int | None = at[self.name]
+        return None if own is None else max(own, DEFAULT_PREFETCH)
+
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
