@@ -51,7 +51,10 @@ def _complete(job: Job, given: Choice) -> Choice:
     Raises:
         NoPredictionError: If what a value makes of the training is unknown.
     """
-    followed = job.settle({**job.old, **given})
+    followed = {**job.old, **given}
+    if not job.base.loader.num_workers:
+        # of what only workers have, the run has no value of its own
+        followed = job.settle(followed)
     filled = {setting.name: setting.fill_in(job, followed) for setting in job.settings}
     # what follows otherwise is as it was asked for, where it can be had
     return job.rest({**filled, **given})

@@ -8,7 +8,14 @@ import pytest
 
 from fakes.pooled import make_pooled
 from fakes.prepared import make_starved
-from fakes.runs import GIB, make_evidence, make_run, write_run
+from fakes.runs import (
+    GIB,
+    make_evidence,
+    make_inside_workers,
+    make_loader,
+    make_run,
+    write_run,
+)
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema.recorded import LoaderSettings
 
@@ -71,6 +78,30 @@ def test_every_setting_can_be_varied(starved, ask, capsys):
     table = capsys.readouterr().out
     assert 'training' in table
     assert all(len(line) <= 80 for line in table.splitlines()[2:])
+
+
+def test_workers_that_start_anew_do_so_where_nothing_else_is_asked(tmp_path, ask):
+    loader = make_loader(2, persistent_workers=False, batches_per_epoch=50)
+    evidence = make_evidence(
+        30,
+        run=make_run(loader=loader, max_epochs=12),
+        workers=make_inside_workers(0.3),
+        first_waits=2,
+        first_wait_s=6.0,
+    )
+    path = str(write_run(tmp_path / 'run1', evidence))
+    found = ask('predict', path, '--num-workers', '2', '4')['predictions']
+    words = ['--num-workers', '2', '4', '--persistent-workers', 'off', 'on']
+    off, on = (
+        [
+            prediction['training_s']
+            for prediction in ask('predict', path, *words)['predictions']
+            if prediction['settings']['persistent_workers'] is is_kept
+        ]
+        for is_kept in (False, True)
+    )
+    assert [prediction['training_s'] for prediction in found] == off
+    assert all(kept < anew for kept, anew in zip(on, off))
 
 
 def test_a_value_of_unknown_effect_is_not_predicted(starved, ask, capsys):
