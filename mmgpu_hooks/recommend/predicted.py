@@ -51,7 +51,7 @@ def _complete(job: Job, given: Choice) -> Choice:
     Raises:
         NoPredictionError: If what a value makes of the training is unknown.
     """
-    followed = {**job.old, **given}
+    followed: Choice = {**job.old, **given}
     if not job.base.loader.num_workers:
         # of what only workers have, the run has no value of its own
         followed = job.settle(followed)
