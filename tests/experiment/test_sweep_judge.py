@@ -6,6 +6,7 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.runs import make_evidence, make_inside_workers, make_interval
+from fakes.sweeps import make_sweep
 from fakes.sweeps import make_sweep_row as row
 from mmgpu_hooks.experiment.sweep_judge import (
     KNOWN_WITHIN,
@@ -109,3 +110,9 @@ def test_the_best_is_the_fastest_that_may_be_recommended(rows, best):
 def test_batch_size_is_never_traded_for_speed():
     rows = [row(0, 0.2, batch=1), row(1, 0.1, batch=1), row(0, 0.3, batch=8)]
     assert choose_best(rows) == (SweepSetting(0, 8), SweepSetting(1, 1))
+
+
+def test_rivals_are_of_the_same_batch_size_and_overlap_the_best():
+    best, near, far = row(1, 0.5), row(2, 0.505), row(0, 0.8)
+    sweep = make_sweep(best, near, far, row(1, 0.5, batch=8), row(0, None))
+    assert sweep.find_rivals(best) == [near]

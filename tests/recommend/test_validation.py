@@ -7,6 +7,7 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import GIB, make_run
 from fakes.validations import make_validation, summarise
+from mmgpu_hooks.judge.validation import make_validation_run
 from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.recommend.validation import advise_validation
 from mmgpu_hooks.schema.judged import Recommendation
@@ -115,3 +116,10 @@ def test_validations_that_cannot_have_been_are_not_judged_by(edited):
     some = advise(make_validation(), make_validation(1, **edited), make_validation(2))
     assert some.validation.loop_s == pytest.approx(16.14)
     assert changed(some) == {'val_dataloader.num_workers': 4}
+
+
+def test_other_load_is_that_of_the_validations_not_of_training():
+    busy = make_validation(other_cpu_s=2.0 * make_validation().wall_s)
+    found = make_validation_run(summarise(busy, busy))
+    assert found is not None
+    assert found.figures.external_cpu_cores == pytest.approx(2.0)
