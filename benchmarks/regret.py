@@ -50,7 +50,7 @@ from benchmarks.predict import MMDET, Pipeline, StampedModel
 from benchmarks.toy import HOOK, SAVES, build_runner
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.ledger import summarize_durations
-from mmgpu_hooks.recommend.policy import recommend_settings
+from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.schema.recorded import (
     HostLimits,
     IntervalRecord,

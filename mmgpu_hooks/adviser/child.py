@@ -15,7 +15,7 @@ import msgspec
 
 from mmgpu_hooks.adviser.job_comment import comment_on_job
 from mmgpu_hooks.adviser.ranks import choose_rank
-from mmgpu_hooks.config.recommended import write_beside_run
+from mmgpu_hooks.config.recommended import NICE_KEY, write_beside_run
 from mmgpu_hooks.experiment.children import (
     adopt_orphans,
     die_with_parent,
@@ -25,12 +25,8 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.recommend.host_memory import limit_to_memory
-from mmgpu_hooks.recommend.policy import (
-    NICE_KEY,
-    leave_out,
-    recommend_settings,
-    with_save_cures,
-)
+from mmgpu_hooks.recommend.recommendation import recommend_settings, with_save_cures
+from mmgpu_hooks.recommend.validation import leave_out
 from mmgpu_hooks.recommend.verdict_record import judge_as_record, make_verdict_record
 from mmgpu_hooks.schema.judged import Recommendation, RunAdvice
 from mmgpu_hooks.schema.run_folder import read_run_folder

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.commands.runs import read_runs
+from mmgpu_hooks.commands.setting_options import read_asked, setting_options
 from mmgpu_hooks.judge.forecast import Forecast, forecast_memory
 from mmgpu_hooks.judge.memory import find_card_room
-from mmgpu_hooks.model.prediction import predict_setting
-from mmgpu_hooks.model.workload import Workload, at_batch_size
-from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH, cap_workers
-from mmgpu_hooks.schema.errors import NoPredictionError, UserError
+from mmgpu_hooks.recommend.job import Job
+from mmgpu_hooks.recommend.predicted import predict_asked
+from mmgpu_hooks.recommend.settings import SETTINGS
+from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.show.forecasts import describe_forecast, render_forecast_json
 
 
 @options.command('predict', '0 predicted')
 @options.run_folders_argument
-@options.num_workers("Numbers of workers, beside the run's.", default=(0, 1, 2, 4, 8))
-@options.batch_size(
-    "Images per batch; by default the run's. Another one needs runs with several."
+@setting_options(
+    "by default the run's",
+    {'num_workers': (0, 1, 2, 4, 8)},
+    num_workers="Numbers of workers, beside the run's.",
+    batch_size="Images per batch; by default the run's. Another one needs runs with "
+    'several.',
 )
 @options.as_format
-def predict(
-    run_folders: tuple[Path, ...],
-    num_workers: Sequence[int],
-    batch_size: Sequence[int],
-    form: str,
-) -> None:
+def predict(run_folders: tuple[Path, ...], form: str, **given: Any) -> None:
     """Say what an iteration would take with other settings of the train loader.
 
     RUN_FOLDER is the work_dir of a training; its newest run is read. Several runs with
@@ -42,35 +41,29 @@ def predict(
     run = newest.run
     if pool.workload is None:
         raise UserError(run.why_no_workload)
-    asked = tuple(dict.fromkeys(batch_size))
-    sizes = asked or (pool.workload.batch_size,)
-    sized, reasons = list[Workload](), list[str]()
-    for size in sizes:
-        try:
-            sized.append(at_batch_size(pool.workload, size))
-        except NoPredictionError as error:
-            reasons.append(str(error))
-    if not sized:
-        raise UserError(' '.join([reasons[0], *said]))
+    asked = read_asked(given)
+    job = Job.of(run.replaced(workload=pool.workload), pool.workload, SETTINGS)
+    sizes = tuple(dict.fromkeys(asked['batch_size']))
+    carried = job.limits.cap()
+    most_asked = max(asked['num_workers'])
+    # the run's own is always among them, and batch sizes keep their order
+    asked['num_workers'] = sorted({*asked['num_workers'], job.old['num_workers']})
+    predictions, reasons = predict_asked(job, asked)
+    if not predictions:
+        raise UserError(' '.join([*reasons, *said]))
     notes = [*said, *reasons]
-    carried = cap_workers(run)
-    if max(num_workers) > carried.workers:
+    if most_asked > carried.workers:
         most = plural(carried.workers, 'worker')
         notes.append(f'More than {most} may be too many here: {carried.reason}.')
     if len(run_folders) > 1 and pool.memory.fit is None:
         notes.append(pool.memory.why_unknown)
-    predictions = [
-        predict_setting(
-            workload, workers, max(workload.prefetch_factor, DEFAULT_PREFETCH)
-        )
-        for workload in sized
-        for workers in sorted({*num_workers, workload.num_workers})
-    ]
-    forecast = Forecast(run.path, run.status, pool.workload, predictions, notes)
+    forecast = Forecast(
+        run.path, run.status, pool.workload, predictions, notes, own=job.old
+    )
     if len(run_folders) > 1:
         forecast = replace(forecast, fitted_runs=pool.fitted)
         if pool.memory.fit is not None:
             card = find_card_room(pool.newest)
-            memory = forecast_memory(pool.memory.fit, asked, card)
+            memory = forecast_memory(pool.memory.fit, sizes, card)
             forecast = replace(forecast, memory=memory)
     print_answer(forecast, form, describe_forecast, render_forecast_json)

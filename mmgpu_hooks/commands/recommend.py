@@ -14,7 +14,7 @@ from mmgpu_hooks.config.loading import read_drift
 from mmgpu_hooks.config.recommended import apply_recommended
 from mmgpu_hooks.config.rewrite import Options, rewrite_config
 from mmgpu_hooks.recommend.answer import Answer
-from mmgpu_hooks.recommend.policy import VALIDATION_KEY, leave_out
+from mmgpu_hooks.recommend.validation import VALIDATION_KEY, leave_out
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import RunFiles
 from mmgpu_hooks.show.recommendation import describe_answer, render_json

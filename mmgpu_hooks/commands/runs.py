@@ -21,7 +21,7 @@ from mmgpu_hooks.recommend.other_start import (
     recommend_mended,
     with_cores,
 )
-from mmgpu_hooks.recommend.policy import recommend_settings, with_save_cures
+from mmgpu_hooks.recommend.recommendation import recommend_settings, with_save_cures
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.run import RanksSummary

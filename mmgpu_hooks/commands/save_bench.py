@@ -15,7 +15,7 @@ from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.experiment.save_bench import SaveBenchPlan
 from mmgpu_hooks.experiment.store import open_store, read_identity
 from mmgpu_hooks.judge.thresholds import BENCH_SAVES
-from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.tried import SaveBench
 from mmgpu_hooks.show import experiments as show
 from mmgpu_hooks.show.document import to_json

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,14 @@ import click
 
 from mmgpu_hooks.commands import exit_codes, options, trials
 from mmgpu_hooks.commands.output import print_answer
+from mmgpu_hooks.commands.setting_options import SWITCH, read_asked, setting_options
 from mmgpu_hooks.config.files import verify_output, write_atomic
 from mmgpu_hooks.config.loading import FlatConfig
 from mmgpu_hooks.experiment import sweep as plans
 from mmgpu_hooks.experiment.cards import count_cards
 from mmgpu_hooks.experiment.store import open_store, read_identity
-from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
+from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.tried import Sweep
@@ -30,7 +32,6 @@ PAGE_NAME = 'sweep.html'
 
 BATCH_SIZE_KEY = ('train_dataloader', 'batch_size')
 PREFETCH_KEY = ('train_dataloader', 'prefetch_factor')
-SWITCH = click.Choice(('off', 'on'))
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
@@ -43,13 +44,12 @@ def _count_cpus(given: Mapping[str, Any]) -> int:
 
 @options.command('sweep', '0 measured (after Ctrl-C the same command goes on)')
 @options.config_argument
-@options.num_workers('Numbers of loader workers.', default=(0, 1, 2, 4, 8))
-@options.batch_size("Images per batch; by default the config's.")
-@options.several(
-    '--prefetch-factor', options.Whole(1, 64), 'Batches ahead of each worker.'
-)
-@options.several(
-    '--pin-memory', SWITCH, "Page-locked batches; by default the config's."
+@setting_options(
+    "by default the config's",
+    {'num_workers': (0, 1, 2, 4, 8)},
+    num_workers='Numbers of loader workers.',
+    persistent_workers='Workers that live through all epochs; by default they do.',
+    worker_nice='Niceness of the workers; by default none where saves are measured.',
 )
 @options.several('--amp', SWITCH, "Mixed precision; by default the config's.")
 @options.several(
@@ -76,10 +76,6 @@ def _count_cpus(given: Mapping[str, Any]) -> int:
 @options.as_format
 def sweep(
     config: Path,
-    num_workers: Sequence[int],
-    batch_size: Sequence[int],
-    prefetch_factor: Sequence[int],
-    pin_memory: Sequence[str],
     amp: Sequence[str],
     gpus: Sequence[int],
     saves: int,
@@ -88,6 +84,7 @@ def sweep(
     work_dir: Path | None,
     fresh: bool,
     form: str,
+    **given: Any,
 ) -> int:
     """Train a config for a short while with each combination of settings.
 
@@ -101,23 +98,20 @@ def sweep(
         value if isinstance(value, int) else None
         for value in map(loaded.get, (BATCH_SIZE_KEY, PREFETCH_KEY))
     )
+    asked = read_asked(given)
+    asked['batch_size'] = asked['batch_size'] or [own]
     plan = plans.SweepPlan(
         config=os.path.abspath(config),
         folder=trials.choose_folder(work_dir, loaded, config, 'sweep'),
         settings=plans.list_settings(
-            num_workers,
-            batch_size or (own,),
-            prefetch_factor=prefetch_factor,
-            pin_memory=[word == 'on' for word in pin_memory],
-            amp=[word == 'on' for word in amp],
-            gpus=gpus,
+            asked, amp=[word == 'on' for word in amp], gpus=gpus
         ),
         measure_s=seconds,
         whole_s=time_limit,
         lengthened=trials.lengthen(loaded),
         saves=saves,
         prefetch_factor=ahead or DEFAULT_PREFETCH,
-        notes=_say_left_out(num_workers, prefetch_factor),
+        notes=list(_say_left_out(asked)),
     )
     page = plan.folder / PAGE_NAME
     verify_output(page)
@@ -136,17 +130,19 @@ def sweep(
     return exit_codes.INTERRUPTED if answer.is_interrupted else exit_codes.OK
 
 
-def _say_left_out(
-    num_workers: Sequence[int], prefetch_factor: Sequence[int]
-) -> list[str]:
-    """Which combination is no trial, and why."""
-    if not prefetch_factor or 0 not in num_workers:
-        return []
-    asked = ', '.join(map(str, sorted(set(prefetch_factor))))
-    return [
-        f'0 workers with prefetch_factor {asked} is not a trial: PyTorch refuses it, '
-        'and without workers nothing is loaded ahead. They were trained without it.'
-    ]
+def _say_left_out(asked: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    """Which combinations are no trials, and why."""
+    if 0 not in asked['num_workers']:
+        return
+    for setting in SETTINGS:
+        # what rests without workers may be asked for as such
+        refused = [value for value in asked[setting.name] if value != setting.resting]
+        if setting.resting is not ... and refused:
+            named = ', '.join(map(str, sorted(set(refused))))
+            yield (
+                f'0 workers with {setting.name} {named} is not a trial: PyTorch '
+                'refuses it without workers. They were trained without it.'
+            )
 
 
 def _refuse_without_cards(amp: Sequence[str], gpus: Sequence[int]) -> None:

@@ -22,12 +22,9 @@ from mmgpu_hooks.experiment.store import digest_config, open_store, read_identit
 from mmgpu_hooks.experiment.verify import VerifyPlan
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.host_memory import limit_to_memory
-from mmgpu_hooks.recommend.policy import (
-    WORKERS_KEY,
-    pair_settings,
-    recommend_settings,
-    sum_predicted_gain,
-)
+from mmgpu_hooks.recommend.pairs import pair_settings, sum_predicted_gain
+from mmgpu_hooks.recommend.recommendation import recommend_settings
+from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import Verification
 from mmgpu_hooks.schema.tried import SIDES, TrialSpec
@@ -50,7 +47,7 @@ class _Side:
     @property
     def workers(self) -> int:
         own = self.loaded.get(('train_dataloader', 'num_workers'))
-        workers = self.settings.get(WORKERS_KEY, own)
+        workers = self.settings.get(BY_NAME['num_workers'].key(), own)
         # anything else ends the training, with a reason
         return workers if isinstance(workers, int) else 0
 

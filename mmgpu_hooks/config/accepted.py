@@ -17,12 +17,8 @@ from mmgpu_hooks.config.loading import (
     FlatConfig,
     SettingValue,
 )
-from mmgpu_hooks.config.settings import (
-    OF_LOADER,
-    OF_MMENGINE,
-    OF_WORKERS,
-    is_checked,
-)
+from mmgpu_hooks.config.registry import is_checked
+from mmgpu_hooks.config.settings import OF_LOADER, OF_MMENGINE, OF_WORKERS
 
 _REFUSALS = (
     ValueError,

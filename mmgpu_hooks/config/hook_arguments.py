@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mmgpu_hooks.schema.values import NICENESS
+
 
 def check_argument(name: str, value: Any) -> None:
     """Refuses a value that the hook cannot be built with.
@@ -105,7 +107,11 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     'gpu_sample_period_s': _number(_SECONDS, 0.01, 60, 'in seconds, by default 0.2'),
     'summary': _check_flag,
     'worker_nice': _number(
-        int, 0, 19, 'a whole number; with 10 training goes first', is_optional=True
+        int,
+        NICENESS.least,
+        NICENESS.most,
+        'a whole number; with 10 training goes first',
+        is_optional=True,
     ),
     'stuck_after_s': _number(
         _SECONDS, 0, 86_400, 'in seconds, by default 60; 0 is off'

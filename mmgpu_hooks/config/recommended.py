@@ -20,9 +20,12 @@ from mmgpu_hooks.config.loading import (
 )
 from mmgpu_hooks.config.rewrite import SUFFIX, RewriteOutcome, write_variant
 from mmgpu_hooks.config.syntax import Module, is_literal, parse_chain
-from mmgpu_hooks.recommend.policy import NICE_KEY, VALIDATION_KEY, leave_out
+from mmgpu_hooks.recommend.settings import BY_NAME
+from mmgpu_hooks.recommend.validation import VALIDATION_KEY, leave_out
 from mmgpu_hooks.schema.judged import Recommendation
 from mmgpu_hooks.schema.run_folder import RunFiles
+
+NICE_KEY = BY_NAME['worker_nice'].key()
 
 _OF_START = ('work_dir', 'launcher')
 """Top-level names that a script sets at each start, whatever the config says."""

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from mmgpu_hooks.config.edits import HOOK_ROOTS
-from mmgpu_hooks.config.hook_arguments import ARGUMENTS, check_argument
+from mmgpu_hooks.config.hook_arguments import ARGUMENTS
 from mmgpu_hooks.config.loading import (
     LOADERS,
     Container,
@@ -20,8 +20,13 @@ from mmgpu_hooks.config.loading import (
     SettingValue,
     bare_name,
 )
+from mmgpu_hooks.config.registry import (
+    LOADER_SETTINGS,
+    OTHER_SETTINGS,
+    RESTING,
+    describe_refusal,
+)
 from mmgpu_hooks.config.syntax import Module, is_display, locate_setting, parse_entries
-from mmgpu_hooks.schema.judged import THREADS_KEY
 
 HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
 """Name of the hook in a config, which needs no import."""
@@ -39,22 +44,11 @@ _METRIC_TYPES = (FAST_METRIC, 'CocoMetric', 'mmdet.CocoMetric')
 
 _KEY = re.compile(
     r'((train|val|test)_dataloader|default_hooks\.[^\W\d]\w*)'
-    rf'\.[^\W\d]\w*|{re.escape(THREADS_KEY)}',
+    rf'\.[^\W\d]\w*|{"|".join(map(re.escape, OTHER_SETTINGS))}',
     re.ASCII,
 )
-_LEAST = {
-    'num_workers': 0,
-    'batch_size': 1,
-    'prefetch_factor': 1,
-    'num_batch_per_epoch': 1,
-    # 0 is one thread, the one that calls OpenCV
-    'opencv_num_threads': 0,
-}
-"""Settings that are whole numbers, and their least; with 0 as that, never None."""
-_FLAGS = ('persistent_workers', 'pin_memory')
 OF_WORKERS: dict[str, SettingValue] = {
-    'persistent_workers': False,
-    'prefetch_factor': None,
+    **RESTING,
     'multiprocessing_context': None,
     'timeout': 0,
 }
@@ -75,9 +69,7 @@ _OBJECTS = (
 OF_MMENGINE = ('num_batch_per_epoch',)
 """Keys of a loader that MMEngine takes out before PyTorch sees them."""
 OF_LOADER: tuple[str, ...] = (
-    'num_workers',
-    'batch_size',
-    'pin_memory',
+    *(name for name in LOADER_SETTINGS if name not in (*OF_WORKERS, *OF_MMENGINE)),
     *OF_WORKERS,
     'pin_memory_device',
     'drop_last',
@@ -157,7 +149,7 @@ def parse_settings(settings: Mapping[str, SettingValue]) -> dict[str, SettingVal
             raise RefusedError(
                 'expected a setting such as train_dataloader.num_workers or '
                 f'default_hooks.{HOOK_KEY}.interval, found {dotted!r}; only settings '
-                f'of the dataloaders, our hook, {THREADS_KEY} and '
+                f'of the dataloaders, our hook, {", ".join(OTHER_SETTINGS)} and '
                 'val_evaluator.type are rewritten'
             )
         expect_plain(dotted, value)
@@ -173,7 +165,8 @@ def parse_settings(settings: Mapping[str, SettingValue]) -> dict[str, SettingVal
                 f'expected {FAST_METRIC} for {dotted}, or CocoMetric to take it back, '
                 f'found {value!r}; change it by hand'
             )
-        _refuse_impossible(dotted, value)
+        if reason := describe_refusal(dotted, value):
+            raise RefusedError(reason)
     return dict(settings)
 
 
@@ -203,34 +196,6 @@ def is_rewritable(config: FlatConfig, dotted: str) -> bool:
     path = tuple(dotted.split('.'))
     kind = config.get((*path[:2], 'type'))
     return path[0] not in HOOK_ROOTS or kind is None or is_our_hook(kind)
-
-
-def _refuse_impossible(dotted: str, value: SettingValue) -> None:
-    """Refuses what our hook, PyTorch or OpenCV certainly refuses."""
-    root, _, key = dotted.partition('.')
-    key = key.rpartition('.')[2]
-    if root in HOOK_ROOTS:
-        if key in ARGUMENTS:
-            try:
-                check_argument(key, value)
-            except (TypeError, ValueError) as error:
-                said = str(error).partition(': ')[2].rstrip('.')
-                raise RefusedError(f'{dotted}: {said}') from error
-        return
-    if value is None and _LEAST.get(key) != 0:
-        return
-    wanted = None
-    if key in _LEAST and (type(value) is not int or not _LEAST[key] <= value < 2**31):
-        wanted = f'a whole number from {_LEAST[key]} to 2147483647'
-    elif key in _FLAGS and type(value) is not bool:
-        wanted = 'True or False'
-    if wanted is not None:
-        raise RefusedError(f'expected {wanted} for {dotted}, found {value!r}')
-
-
-def is_checked(dotted: str) -> bool:
-    """True if any value that :func:`parse_settings` lets pass is one PyTorch takes."""
-    return dotted.rpartition('.')[2] in (*_LEAST, *_FLAGS)
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, SettingValue]:

@@ -54,7 +54,7 @@ from mmgpu_hooks.memory.padded_size import (
     locate_padded_size,
     type_name,
 )
-from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.checkup import (
     Binding,
     Bounds,

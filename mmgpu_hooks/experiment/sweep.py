@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mmgpu_hooks.config.edits import HOOK_ROOTS
 from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
 from mmgpu_hooks.experiment.save_bench import count_between_saves
 from mmgpu_hooks.experiment.sweep_judge import (
@@ -22,8 +23,9 @@ from mmgpu_hooks.experiment.sweep_judge import (
     is_iter_settled,
 )
 from mmgpu_hooks.experiment.trial import Progress, read_trial_run
-from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
-from mmgpu_hooks.recommend.policy import KEY
+from mmgpu_hooks.model.prediction import LoaderSetting
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
+from mmgpu_hooks.recommend.settings import BY_NAME, SETTINGS
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.tried import (
@@ -39,6 +41,9 @@ TRIALS_FOLDER = 'trials'
 OPTIMIZER_KEY = 'optim_wrapper.type'
 AMP_WRAPPER, PLAIN_WRAPPER = 'AmpOptimWrapper', 'OptimWrapper'
 
+_OF_WORKERS = frozenset(
+    setting.name for setting in SETTINGS if setting.resting is not ...
+)
 _ALIKE = 2
 """Trials, the first ones, that fail alike: the others would fail alike too."""
 _LEAST_INTERVAL = 10
@@ -47,49 +52,41 @@ _BLOCK_S = 1.0
 
 
 def list_settings(
-    num_workers: Sequence[int],
-    batch_sizes: Sequence[int | None] = (None,),
+    asked: Mapping[str, Sequence[Any]],
     *,
-    prefetch_factor: Sequence[int] = (),
-    pin_memory: Sequence[bool] = (),
     amp: Sequence[bool] = (),
     gpus: Sequence[int] = (),
 ) -> tuple[SweepSetting, ...]:
     """Every combination once, in the order of the table.
 
-    PyTorch refuses a ``prefetch_factor`` without workers, so no workers are trained
-    once for all of them.
+    What PyTorch refuses without workers is left to the config there, so no workers are
+    trained once for all of its values.
 
     Args:
-        num_workers: Numbers of workers.
-        batch_sizes: Images per batch; ``None`` keeps the config's own.
-        prefetch_factor: Batches ahead of each worker. Default, as for those below: the
-            config's own.
-        pin_memory: On or off.
-        amp: On or off.
+        asked: Values by the name of the setting; no value, or ``None``, is the config's
+            own.
+        amp: On or off. Default, as for the next: the config's own.
         gpus: Processes that train.
     """
-    values: dict[str, Sequence[Any]] = {
-        'gpus': gpus,
-        'amp': amp,
-        'pin_memory': pin_memory,
-        'prefetch_factor': prefetch_factor,
-        'batch_size': batch_sizes,
-        'num_workers': num_workers,
-    }
+    # workers change fastest, batch sizes next
+    last = [name for name in ('batch_size', 'num_workers') if name in asked]
+    first = [name for name in asked if name not in last]
+    values = {'gpus': gpus, 'amp': amp, **{name: asked[name] for name in first + last}}
     ordered = [
         sorted(set(given or (None,)), key=lambda value: -1 if value is None else value)
         for given in values.values()
     ]
-    found = (
-        SweepSetting(**dict(zip(values, combination)))
-        for combination in product(*ordered)
-    )
-    possible = (
-        setting if setting.num_workers else replace(setting, prefetch_factor=None)
-        for setting in found
-    )
-    return tuple(dict.fromkeys(possible))
+    found = dict[SweepSetting, None]()
+    for combination in product(*ordered):
+        named = dict(zip(values, combination))
+        amp_on, ranks = named.pop('amp'), named.pop('gpus')
+        if not named['num_workers']:
+            named = {
+                name: None if name in _OF_WORKERS else value
+                for name, value in named.items()
+            }
+        found[SweepSetting.of(named, amp=amp_on, gpus=ranks)] = None
+    return tuple(found)
 
 
 class IntervalPlan(NamedTuple):
@@ -101,16 +98,14 @@ class IntervalPlan(NamedTuple):
     """First intervals that are left out."""
 
 
-def plan_intervals(
-    num_workers: int, prefetch_factor: int = DEFAULT_PREFETCH
-) -> IntervalPlan:
+def plan_intervals(loader: LoaderSetting) -> IntervalPlan:
     """Plan the intervals of a trial.
 
     An interval is a round of all workers at least, whose batches come in bursts. What
     workers make while the model is built comes all at once: that is the warm-up.
     """
-    interval = max(_LEAST_INTERVAL, num_workers)
-    ahead = num_workers * prefetch_factor
+    interval = max(_LEAST_INTERVAL, loader.num_workers)
+    ahead = loader.num_workers * loader.prefetch_factor
     return IntervalPlan(interval, -(-max(LEAST_WARM_UP, ahead) // interval))
 
 
@@ -180,26 +175,25 @@ class SweepPlan(Plan):
 
     def _make_turn(self, setting: SweepSetting) -> Turn:
         prefetch = setting.prefetch_factor or self.prefetch_factor
-        intervals = plan_intervals(setting.num_workers, prefetch)
-        # workers persist, so that short epochs do not make it a measurement of their
-        # start
-        named = {
-            'num_workers': setting.num_workers,
-            'persistent_workers': True if setting.num_workers else None,
-            'batch_size': setting.batch_size,
-            'prefetch_factor': setting.prefetch_factor,
-            'pin_memory': setting.pin_memory,
-        }
-        asked: dict[str, Any] = {
-            f'{KEY}{key}': value for key, value in named.items() if value is not None
-        }
-        if setting.amp is not None:
-            asked[OPTIMIZER_KEY] = AMP_WRAPPER if setting.amp else PLAIN_WRAPPER
-        name = setting.name.replace(', ', '-').replace(' ', '-')
+        loader = LoaderSetting(setting.num_workers, prefetch, persistent_workers=True)
+        intervals = plan_intervals(loader)
+        asked: dict[str, Any] = {}
         hook: dict[str, Any] = {'interval': intervals.iterations}
+        if setting.num_workers:
+            # workers persist, so that short epochs do not make it a measurement of
+            # their start
+            asked[BY_NAME['persistent_workers'].key()] = True
         if self.saves:
             # a nice value that the config has must not make every save a niced one
             hook['worker_nice'] = None
+        for key, value in setting.values.items():
+            # the hook of a trial is its own
+            is_of_hook = BY_NAME[key].place.startswith(HOOK_ROOTS)
+            given, named = (hook, key) if is_of_hook else (asked, BY_NAME[key].key())
+            given[named] = value
+        if setting.amp is not None:
+            asked[OPTIMIZER_KEY] = AMP_WRAPPER if setting.amp else PLAIN_WRAPPER
+        name = setting.name.replace(', ', '-').replace(' ', '-')
         spec = TrialSpec(
             config=self.config,
             folder=str(self.folder / TRIALS_FOLDER / name),

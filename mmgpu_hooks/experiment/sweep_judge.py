@@ -13,7 +13,8 @@ from statistics import median
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import ITER, summarize_figures
 from mmgpu_hooks.model.stats import LEAST_VALUES, estimate_mean, fit_line
-from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH, SAME_SPEED, cap_workers
+from mmgpu_hooks.recommend.job import SAME_SPEED
+from mmgpu_hooks.recommend.limits import Limits
 from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.tried import (
     BatchMemory,
@@ -83,7 +84,7 @@ def complete_row(
         # the evidence is that of one rank
         images_per_s *= row.setting.gpus or 1
     if steady.meta.host.usable_cores is not None:
-        cap = cap_workers(steady, DEFAULT_PREFETCH)
+        cap = Limits(steady).cap()
     return replace(
         row,
         iterations=steady.figures.steady_iterations,

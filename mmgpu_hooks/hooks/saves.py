@@ -33,6 +33,7 @@ from mmgpu_hooks.measure.save import (
     read_thread_times,
     split_phases,
 )
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.recorded import LoaderSettings, SaveAftermathRecord, SaveRecord
 
 SAVES_SOURCE = 'checkpoint saves'
@@ -224,7 +225,7 @@ class SaveSource:
         found = self._guard.run(SAVES_SOURCE, read_loader_settings, loader)
         self._loader = found or LoaderSettings()
         workers = self._loader.num_workers or 0
-        ahead = workers * (self._loader.prefetch_factor or 2)
+        ahead = workers * (self._loader.prefetch_factor or DEFAULT_PREFETCH)
         self.waits = WaitsAfterSaves(
             ahead, recording.iteration, workers, recording.write
         )

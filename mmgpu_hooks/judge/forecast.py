@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from mmgpu_hooks.judge.memory import CardRoom
 from mmgpu_hooks.model.batches import (
@@ -82,3 +83,5 @@ class Forecast:
     memory: MemoryForecast | None = None
     """``None`` when one run was asked for, or their peaks make no line (a note says
     why)."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """The run's own values of all settings, by name."""

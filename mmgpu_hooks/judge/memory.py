@@ -13,6 +13,7 @@ from mmgpu_hooks.model.stats import (
     LEAST_GROWTH_SHARE,
     find_growth,
 )
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.judged import Estimate
 
 SAFE_CARD_SHARE = 0.9
@@ -30,7 +31,7 @@ each stands between the holes that they left. The second 128 still add a little.
 
 def count_ahead(num_workers: int | None, prefetch_factor: int | None) -> int:
     """Batches in flight: each worker loads so many ahead, PyTorch's default of 2."""
-    return (num_workers or 0) * (prefetch_factor or 2)
+    return (num_workers or 0) * (prefetch_factor or DEFAULT_PREFETCH)
 
 
 def is_shm_small(total_bytes: int, least_free_bytes: int, ahead_bytes: float) -> bool:

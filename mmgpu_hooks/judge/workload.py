@@ -21,6 +21,7 @@ from mmgpu_hooks.model.calibration import calibrate
 from mmgpu_hooks.model.prediction import MOST_PREFETCH, MOST_WORKERS, first_batch_s
 from mmgpu_hooks.model.stats import find_last_change
 from mmgpu_hooks.model.workload import (
+    DEFAULT_PREFETCH,
     GAP_S,
     Cost,
     Transfer,
@@ -244,7 +245,7 @@ def _make_workload(part: _Part) -> Workload:
     logical = (record.host.logical_cpus or usable) / record.host.ranks
     return Workload(
         num_workers=workers,
-        prefetch_factor=settings.prefetch_factor or 2,
+        prefetch_factor=settings.prefetch_factor or DEFAULT_PREFETCH,
         persistent_workers=bool(settings.persistent_workers),
         batch_size=settings.batch_size or None,
         iterations=part.figures.steady_iterations,

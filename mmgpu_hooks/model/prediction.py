@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mmgpu_hooks.model.simulation import Loop, make_loop, settle, simulate_loop
-from mmgpu_hooks.model.workload import Workload
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH, Workload
 from mmgpu_hooks.schema.judged import Prediction
 
 LIMITS = ('step', 'workers', 'cores')
@@ -80,7 +80,7 @@ def _rate_fed(workload: Workload, num_workers: int, prefetch: int, draws: int) -
 
 
 def predict_setting(
-    workload: Workload, num_workers: int, prefetch: int = 2
+    workload: Workload, num_workers: int, prefetch: int = DEFAULT_PREFETCH
 ) -> Prediction:
     """Predict a steady iteration with other settings of the loader.
 

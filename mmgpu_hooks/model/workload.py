@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from mmgpu_hooks.schema.errors import NoPredictionError
 
+DEFAULT_PREFETCH = 2
+"""PyTorch's own ``prefetch_factor``."""
+
 _LEAST_CORES = 0.5
 """However many other tasks there are, the scheduler gives as much."""
 

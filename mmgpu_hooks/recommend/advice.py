@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from mmgpu_hooks.judge.batch_sizes import find_batch_sizes
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import DATA_WAIT_NOTICE
+from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.figures import format_seconds, plural
 
 _LARGER = 1.5
@@ -49,14 +50,11 @@ def advise(run: Run) -> Iterator[str]:
         )
     if run.is_starved:
         yield from _advise_loading(run)
+    for setting in SETTINGS:
+        if said := setting.advise(run):
+            yield said
     if record.device != 'cuda':
         return
-    if run.is_data_bound and not record.loader.pin_memory:
-        yield (
-            'pin_memory=True of the loader makes copies to the GPU faster, with '
-            'model.data_preprocessor.non_blocking=True; what it would save was not '
-            'measured.'
-        )
     if step_pct is not None and record.optim_wrapper not in (None, _AMP):
         yield (
             f'The step takes {step_pct:.0f} % of an iteration, in full precision '

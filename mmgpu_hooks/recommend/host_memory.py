@@ -9,11 +9,14 @@ from dataclasses import replace
 
 from mmgpu_hooks.judge.holders import find_shares, find_slurm_memory
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.policy import KEY, PERSISTENT_KEY, WORKERS_KEY
+from mmgpu_hooks.recommend.job import TRAIN
+from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.judged import Change, Recommendation
 
-_PREFETCH_KEY = f'{KEY}prefetch_factor'
+_WORKERS_KEY = BY_NAME['num_workers'].key()
+_PREFETCH_KEY = BY_NAME['prefetch_factor'].key()
+_PERSISTENT_KEY = BY_NAME['persistent_workers'].key()
 _RULES = ('MG409',)
 
 
@@ -36,15 +39,15 @@ def limit_to_memory(found: Recommendation, run: Run) -> Recommendation:
     if shares is None or shares.holding is None or not loader.num_workers:
         return found
     holding, settings = shares.holding, {c.key: c.new for c in found.changes}
-    workers = settings.get(WORKERS_KEY, loader.num_workers)
+    workers = settings.get(_WORKERS_KEY, loader.num_workers)
     needed: dict[str, tuple[object, object]] = {}
     if workers > holding.workers:
-        needed[WORKERS_KEY] = (loader.num_workers, holding.workers)
+        needed[_WORKERS_KEY] = (loader.num_workers, holding.workers)
         if not holding.workers and loader.prefetch_factor is not None:
             needed[_PREFETCH_KEY] = (loader.prefetch_factor, None)
-    keeps = settings.get(PERSISTENT_KEY, loader.persistent_workers)
+    keeps = settings.get(_PERSISTENT_KEY, loader.persistent_workers)
     if keeps and (holding.ends_workers or not holding.workers):
-        needed[PERSISTENT_KEY] = (loader.persistent_workers, False)
+        needed[_PERSISTENT_KEY] = (loader.persistent_workers, False)
     if not needed:
         return found
     reason = f'memory was nearly full: {shares.sentence}'
@@ -60,7 +63,7 @@ def limit_to_memory(found: Recommendation, run: Run) -> Recommendation:
 
 
 def _without_gain(change: Change) -> Change:
-    if not change.key.startswith(KEY):
+    if not change.key.startswith(f'{TRAIN}.'):
         return change
     return replace(
         change,

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.choice import SAME_SPEED, Decision, Job, decide
+from mmgpu_hooks.recommend.job import SAME_SPEED, Decision, Job
 from mmgpu_hooks.recommend.other_start import with_cores
+from mmgpu_hooks.recommend.search import decide
+from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.judged import NextJob
 
 
@@ -43,40 +45,41 @@ def recommend_next_job(run: Run) -> NextJob | None:
         cpus_per_task=cores * ranks,
         asked_cpus=host.slurm_given_cpus or host.slurm_cpus,
         used_cores=_used_cores(run, ranks),
-        predicted_iter_s=_on(run, decision, cores).iter_s(decision.new),
-        num_workers=decision.new.num_workers,
+        predicted_iter_s=_on(run, decision, cores).at(decision.new).iter_s,
+        num_workers=decision.job.at(decision.new).loader.num_workers,
     )
 
 
 def _decide_with(run: Run, cores: float) -> Decision:
     other = with_cores(run, cores)
     assert other.workload is not None  # the caller has seen to it
-    return decide(Job(other, other.workload))
+    return decide(Job.of(other, other.workload, SETTINGS))
 
 
 def _total_s(decision: Decision) -> float:
-    return decision.job.total_s(decision.new)
+    return decision.job.at(decision.new).total_s
 
 
 def _on(run: Run, decision: Decision, cores: int) -> Job:
     """The job of a decision with other cores."""
-    job = decision.job
-    workload = replace(job.workload, usable_cores=float(cores))
-    return replace(job, run=with_cores(run, cores), workload=workload)
+    workload = replace(decision.job.base.workload, usable_cores=float(cores))
+    return Job.of(with_cores(run, cores), workload, SETTINGS)
 
 
 def _find_fewest(run: Run, decision: Decision) -> int:
     """Whole cores, by bisection: more of them never make a job slower."""
     job, new = decision.job, decision.new
-    most = max(math.floor(job.workload.usable_cores), 1)
-    enough_s = job.total_s(new) * (1 + SAME_SPEED)
+    workload, workers = job.base.workload, job.at(new).loader.num_workers
+    most = max(math.floor(workload.usable_cores), 1)
+    enough_s = _total_s(decision) * (1 + SAME_SPEED)
     # of a step on fewer cores than it has threads this run shows nothing
-    low, high = min(job.workload.step_threads, most), most
+    low, high = min(workload.step_threads, most), most
     while low < high:
         middle = (low + high) // 2
         fewer = _on(run, decision, middle)
-        is_carried = fewer.cap.workers >= min(new.num_workers, job.cap.workers)
-        if is_carried and fewer.total_s(new) <= enough_s:
+        carried = min(workers, job.cap(new).workers)
+        is_carried = fewer.cap(new).workers >= carried
+        if is_carried and fewer.at(new).total_s <= enough_s:
             high = middle
         else:
             low = middle + 1

@@ -8,9 +8,10 @@ from msgspec import structs
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.slurm import find_narrow_start
-from mmgpu_hooks.recommend.choice import Job
 from mmgpu_hooks.recommend.host_memory import limit_to_memory
-from mmgpu_hooks.recommend.policy import recommend_settings
+from mmgpu_hooks.recommend.job import Job
+from mmgpu_hooks.recommend.recommendation import recommend_settings
+from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import MendedStart
 
@@ -70,8 +71,7 @@ def recommend_mended(run: Run) -> MendedStart | None:
     predicted = (change.predicted_iter_s for change in settings.changes)
     iter_s = next((seconds for seconds in predicted if seconds is not None), None)
     if iter_s is None and mended.workload is not None:
-        job = Job(mended, mended.workload)
-        iter_s = job.iter_s(job.old)
+        iter_s = Job.of(mended, mended.workload, SETTINGS).base.iter_s
     return MendedStart(
         command=found.command,
         cores=found.mended_cores,

@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.host_memory import limit_to_memory
-from mmgpu_hooks.recommend.policy import NICE_KEY, recommend_settings, with_save_cures
+from mmgpu_hooks.recommend.recommendation import recommend_settings, with_save_cures
+from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.schema.judged import Diagnosis, Recommendation
 from mmgpu_hooks.schema.recorded import RecommendedChange, VerdictRecord
 
 _HOUR_S = 3600.0
+_NICE_KEY = BY_NAME['worker_nice'].key()
 
 
 def judge_as_record(run: Run, diagnosis: Diagnosis, *, is_final: bool) -> VerdictRecord:
@@ -92,7 +94,7 @@ def _list_saved(run: Run, found: Recommendation) -> Iterator[_Saved]:
     if validation is not None and validation.run_gain_pct is not None:
         share = validation.run_gain_pct / 100
         yield _Saved(share, share, share)
-    if any(change.key == NICE_KEY for change in found.changes):
+    if any(change.key == _NICE_KEY for change in found.changes):
         for cure in found.save_cures:
             if cure.run_net_s is not None:
                 share = run.figures.run_share(cure.run_net_s)

@@ -64,11 +64,6 @@ class Verdict:
     """At most this much faster if data cost no time; ``None`` when unknown."""
 
 
-THREADS_KEY = 'env_cfg.mp_cfg.opencv_num_threads'
-"""Threads of OpenCV in the training process and in workers forked from it; 0 and 1 are
-none but the caller's own. MMEngine sets 0 where only ``mp_cfg`` is there."""
-
-
 @dataclass(frozen=True)
 class Change:
     """One setting to change, and why."""
@@ -398,3 +393,8 @@ class Prediction:
     limit: str
     """What keeps it from being faster: a member of
     :data:`mmgpu_hooks.model.prediction.LIMITS`."""
+    training_s: Optional[float] = None
+    """The whole training as it was configured; ``None`` where only an iteration was
+    asked for."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Values of all settings that were asked for, by name."""

@@ -33,6 +33,35 @@ class SweepSetting:
     """True if the forward pass runs in mixed precision."""
     gpus: Optional[int] = None
     """Processes that torchrun starts, one a card."""
+    others: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings that were asked for, by name."""
+
+    def __hash__(self) -> int:
+        """Of the values: those of others are plain."""
+        return hash((self.name, frozenset(self.others.items())))
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], **more: Any) -> SweepSetting:
+        """The setting of values by name; ``None`` keeps the config's own.
+
+        Args:
+            values: Of any settings.
+            **more: Fields that are no setting.
+        """
+        named = {key: value for key, value in values.items() if key in _NAMED}
+        others = {
+            key: value
+            for key, value in values.items()
+            if key not in _NAMED and value is not None
+        }
+        return cls(**named, **more, others=others)
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Values of all settings that are not the config's own, by name."""
+        named = {name: getattr(self, name) for name in _NAMED}
+        known = {name: value for name, value in named.items() if value is not None}
+        return {**known, **self.others}
 
     @property
     def name(self) -> str:
@@ -58,9 +87,16 @@ class SweepSetting:
         parts = [
             text.format(value) for text, value in words.items() if value is not None
         ]
+        for name, value in self.others.items():
+            words_of = ('off', 'on')[value] if isinstance(value, bool) else value
+            parts.append(f'{name} {words_of}')
         if self.gpus:
             parts.append(plural(self.gpus, 'GPU'))
         return ', '.join(parts)
+
+
+_NAMED = ('num_workers', 'batch_size', 'prefetch_factor', 'pin_memory')
+"""Settings that have a field of their own."""
 
 
 @dataclass(frozen=True)

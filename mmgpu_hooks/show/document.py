@@ -8,7 +8,7 @@ the same list.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -125,6 +125,23 @@ def _cell(record: Any, column: TableColumn) -> str | None:
     for name in column.path.split('.') if column.path else ():
         figure = None if figure is None else getattr(figure, name)
     return None if figure is None or figure == {} else column.write(figure)
+
+
+def tabulate_setting(name: str, path: str) -> TableColumn:
+    """A column of a setting's values.
+
+    Args:
+        name: Of the setting; two words a line, so that a table fits.
+        path: Of a record's settings by name.
+    """
+
+    def write(values: Mapping[str, Any]) -> str:
+        value = values.get(name)
+        if isinstance(value, bool):
+            return 'on' if value else 'off'
+        return '-' if value is None else str(value)
+
+    return TableColumn(name.replace('_', '\n', 1), path, write)
 
 
 def list_facts(record: Any, columns: Sequence[TableColumn]) -> list[Fact]:

@@ -29,6 +29,7 @@ from mmgpu_hooks.show.document import (
     compose,
     listing,
     tabulate,
+    tabulate_setting,
 )
 from mmgpu_hooks.show.text import short_path
 
@@ -67,10 +68,23 @@ def describe_sweep(sweep: Sweep) -> list[Section]:
         return 'best' * (row.setting in sweep.best)
 
     best = [n for n, row in enumerate(rows) if row.setting in sweep.best]
-    table = tabulate(rows, [*_SWEEP_COLUMNS, TableColumn('', '', judge)], strong=best)
+    workers, batch, *figures = _SWEEP_COLUMNS
+    varied = [tabulate_setting(name, 'setting.values') for name in _list_varied(rows)]
+    columns = [workers, batch, *varied, *figures, TableColumn('', '', judge)]
+    table = tabulate(rows, columns, strong=best)
     took, count = format_seconds(sweep.seconds), plural(len(rows), 'trial')
     basis = f'{count} in random order, {took}. +-: 95 % interval of the mean.'
     return compose(_sweep_sentences(sweep), table, [basis], _sweep_notes(sweep))
+
+
+def _list_varied(rows: Sequence[SweepRow]) -> list[str]:
+    """Settings of which there are several values, but those of every table."""
+    others = dict.fromkeys(name for row in rows for name in row.setting.others)
+    return [
+        name
+        for name in ('prefetch_factor', 'pin_memory', *others)
+        if len({row.setting.values.get(name) for row in rows} - {None}) > 1
+    ]
 
 
 def _status(row: SweepRow | SaveBenchRow) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from mmgpu_hooks.judge.forecast import Forecast, MemoryForecast
 from mmgpu_hooks.schema.figures import (
@@ -22,12 +23,16 @@ from mmgpu_hooks.show.document import (
     TableColumn,
     listing,
     tabulate,
+    tabulate_setting,
     to_json,
 )
 
 
 def tabulate_predictions(
-    predictions: Sequence[Prediction], own_batch: int | None, marks: Mapping[int, str]
+    predictions: Sequence[Prediction],
+    own_batch: int | None,
+    marks: Mapping[int, str],
+    own: Mapping[str, Any] | None = None,
 ) -> Table:
     """A row a setting; batch sizes where they are not all the run's own.
 
@@ -35,10 +40,16 @@ def tabulate_predictions(
         predictions: In the order of the rows.
         own_batch: Batch size of the run.
         marks: What stands beside some numbers of workers, at this batch size.
+        own: The run's own values of all settings, where others were asked for.
     """
+    own, asked = own or {}, predictions[0].settings if predictions else {}
+    others = [name for name in asked if name not in ('num_workers', 'batch_size')]
 
     def mark(prediction: Prediction) -> str:
-        is_own = prediction.batch_size == own_batch
+        values = prediction.settings
+        is_own = prediction.batch_size == own_batch and all(
+            values[name] == own.get(name) for name in others
+        )
         return marks.get(prediction.num_workers, '') if is_own else ''
 
     def interval(prediction: Prediction) -> str:
@@ -55,6 +66,16 @@ def tabulate_predictions(
         TableColumn('images/s', 'images_per_s', '{:.1f}'.format),
         TableColumn('limited by', 'limit', str),
     )
+    if others:
+        # the whole training shows what no iteration does
+        shown = [tabulate_setting(name, 'settings') for name in others]
+        training = TableColumn('training', 'training_s', format_seconds)
+        workers, mark_column, batch, iteration, within = columns[:5]
+        limit = TableColumn('limited\nby', 'limit', str)
+        columns = [
+            *(workers, mark_column, batch, *shown),
+            *(iteration, within, training, limit),
+        ]
     if all(prediction.batch_size == own_batch for prediction in predictions):
         columns = [column for column in columns if column.label != 'batch']
     return tabulate(predictions, columns, 'Predicted with other settings')
@@ -64,7 +85,9 @@ def describe_forecast(forecast: Forecast) -> list[Section]:
     """Sections of a forecast: what was measured, then one line a setting."""
     workload = forecast.workload
     marks = {workload.num_workers: '*'}
-    table = tabulate_predictions(forecast.predictions, workload.batch_size, marks)
+    table = tabulate_predictions(
+        forecast.predictions, workload.batch_size, marks, forecast.own
+    )
     mean = format_seconds(workload.iter_time.mean_s)
     fitted = forecast.fitted_runs or {}
     runs = [f'{path} (batch {size})' for path, size in fitted.items()]

@@ -9,7 +9,9 @@ from msgspec import structs
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.answer import Answer
-from mmgpu_hooks.recommend.policy import VALIDATION_KEY, pair_settings
+from mmgpu_hooks.recommend.pairs import pair_settings
+from mmgpu_hooks.recommend.settings import SETTINGS
+from mmgpu_hooks.recommend.validation import VALIDATION_KEY
 from mmgpu_hooks.schema.figures import format_seconds, plural
 from mmgpu_hooks.schema.judged import Change
 from mmgpu_hooks.show.document import Fact, Section, Table, to_json
@@ -260,15 +262,18 @@ def _align(lines: Mapping[str, str | None]) -> str:
 
 
 def describe_settings(run: Run) -> str:
-    """Settings of the train loader: ``num_workers=2, batch_size=4, ...``."""
+    """Settings of the train loader: ``batch_size=4, num_workers=2, ...``."""
     loader = run.meta.loader
     if loader.num_workers is None:
         why = run.figures.unknown.get('loader inside', 'they were not recorded')
         return f'Settings unknown: {why}.'
-    names = ['num_workers', 'batch_size']
-    if loader.num_workers:
-        names += ['persistent_workers', 'prefetch_factor', 'pin_memory']
-    return f'{", ".join(f"{name}={getattr(loader, name)}" for name in names)}.'
+    values = {
+        setting.name: setting.read(run)
+        for setting in SETTINGS
+        # what only workers have rests without them
+        if setting.is_of_loader and (loader.num_workers or setting.resting is ...)
+    }
+    return f'{", ".join(f"{name}={value}" for name, value in values.items())}.'
 
 
 def sentence_of(reason: str) -> str:

@@ -9,9 +9,9 @@ from mmgpu_hooks.judge.card_memory import find_card_figures
 from mmgpu_hooks.judge.holders import find_shares
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.prediction import predict_setting
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.recommend.answer import Answer
-from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
-from mmgpu_hooks.recommend.policy import WORKERS_KEY
+from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.schema.figures import (
     format_bytes,
     format_count,
@@ -227,7 +227,7 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
         return Section(title, 'what-if', [run.why_no_workload])
     marked = {loader.num_workers or 0: 'now'}
     for change in answer.recommendation.changes:
-        if change.key == WORKERS_KEY:
+        if change.key == BY_NAME['num_workers'].key():
             marked[change.new] = 'new'
     usual = {n for n in _USUAL_WORKERS if n < workload.usable_cores + 1}
     prefetch = loader.prefetch_factor or DEFAULT_PREFETCH

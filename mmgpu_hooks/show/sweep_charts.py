@@ -5,6 +5,7 @@ Each title says what was found; a figure that is unknown has no axes.
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -33,6 +34,8 @@ _LINES = (
     _LineStyle('other', '*'),
 )
 _TINY = 8.5
+_LEGEND_WIDTH = 32
+"""Characters of a line in a legend."""
 _MOST_TIMELINES = 24
 _BEST = 'best of its batch size'
 _LONGEST_AXIS = 2.5
@@ -243,6 +246,11 @@ def group_rows(
     return groups
 
 
+def _wrap(group: str) -> str:
+    """A name of several lines, so that a legend leaves room for the chart."""
+    return '\n'.join(textwrap.wrap(group, _LEGEND_WIDTH))
+
+
 def _ordinals(groups: Mapping[str, Sequence[SweepRow]]) -> dict[int, int]:
     """The place of each number of workers: evenly spaced, so that 0, 1, 2 are legible
     beside 32."""
@@ -298,7 +306,7 @@ def chart_speed(sweep: Sweep) -> Chart | None:
                 # beside each other, so that no interval hides another one
                 aside = 0.05 * (number - (len(groups) - 1) / 2)
                 x = [places[row.setting.num_workers] + aside for row in rows]
-                _paint_line(axes, x, spans, group, style)
+                _paint_line(axes, x, spans, _wrap(group), style)
                 rings = [
                     (at, span.value)
                     for at, span, row in zip(x, spans, rows)
@@ -421,7 +429,7 @@ def chart_saves(sweep: Sweep) -> Chart | None:
             medians = [scale.factor * (row.save_s or 0.0) for row in rows]
             color = LIGHT[line.role]
             style = {'color': color, 'marker': line.marker, 'ms': 6}
-            axes.plot(x, medians, label=group, **style)
+            axes.plot(x, medians, label=_wrap(group), **style)
             for at, row in zip(x, rows):
                 dots = [scale.factor * save_s for save_s in row.saves_s]
                 axes.plot([at] * len(dots), dots, '.', color=color, ms=4)

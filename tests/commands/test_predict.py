@@ -8,7 +8,14 @@ import pytest
 
 from fakes.pooled import make_pooled
 from fakes.prepared import make_starved
-from fakes.runs import GIB, make_evidence, make_run, write_run
+from fakes.runs import (
+    GIB,
+    make_evidence,
+    make_inside_workers,
+    make_loader,
+    make_run,
+    write_run,
+)
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema.recorded import LoaderSettings
 
@@ -50,6 +57,67 @@ def test_the_table(starved, capsys):
     known = [row[:2] for row in rows if row and row[0].isdigit()]
     assert [row[0] for row in known] == ['0', '1', '2', '8']
     assert known[2][1] == '*'
+
+
+def test_every_setting_can_be_varied(starved, ask, capsys):
+    words = ['--num-workers', '0', '2', '--prefetch-factor', '2', '8']
+    words += ['--persistent-workers', 'off', 'on']
+    found = ask('predict', starved, *words)['predictions']
+    # without workers there is nothing to vary
+    assert [prediction['num_workers'] for prediction in found] == [0, 2, 2, 2, 2]
+    alone, off, on, *_ = found
+    assert alone['settings'] == {
+        'num_workers': 0,
+        'prefetch_factor': None,
+        'persistent_workers': False,
+    }
+    # the starts of twelve epochs are no part of an iteration
+    assert off['iter_time_s'] == on['iter_time_s']
+    assert off['training_s'] > on['training_s'] > 1200 * on['iter_time_s']
+    assert main(['predict', starved, *words]) == 0
+    table = capsys.readouterr().out
+    assert 'training' in table
+    assert all(len(line) <= 80 for line in table.splitlines()[2:])
+
+
+def test_workers_that_start_anew_do_so_where_nothing_else_is_asked(tmp_path, ask):
+    loader = make_loader(2, persistent_workers=False, batches_per_epoch=50)
+    evidence = make_evidence(
+        30,
+        run=make_run(loader=loader, max_epochs=12),
+        workers=make_inside_workers(0.3),
+        first_waits=2,
+        first_wait_s=6.0,
+    )
+    path = str(write_run(tmp_path / 'run1', evidence))
+    found = ask('predict', path, '--num-workers', '2', '4')['predictions']
+    words = ['--num-workers', '2', '4', '--persistent-workers', 'off', 'on']
+    off, on = (
+        [
+            prediction['training_s']
+            for prediction in ask('predict', path, *words)['predictions']
+            if prediction['settings']['persistent_workers'] is is_kept
+        ]
+        for is_kept in (False, True)
+    )
+    assert [prediction['training_s'] for prediction in found] == off
+    assert all(kept < anew for kept, anew in zip(on, off))
+
+
+def test_a_value_of_unknown_effect_is_not_predicted(starved, ask, capsys):
+    assert main(['predict', starved, '--opencv-num-threads', '1']) == 2
+    assert 'what another number of them makes' in capsys.readouterr().err
+    # beside values that are known it is a note
+    answer = ask('predict', starved, '--worker-nice', '0', '5')
+    asked = [prediction['settings'] for prediction in answer['predictions']]
+    assert {settings['worker_nice'] for settings in asked} == {0}
+    assert 'What a niceness below 10 makes of the saves is unknown.' in answer['notes']
+
+
+def test_what_a_pinned_copy_takes_is_not_in_a_run(tmp_path, capsys):
+    run = write_run(tmp_path / 'run1', make_pooled(2))
+    assert main(['predict', str(run), '--pin-memory', 'on']) == 2
+    assert 'mmgpu sweep --pin-memory off on measures it' in capsys.readouterr().err
 
 
 def test_the_json(starved, ask):

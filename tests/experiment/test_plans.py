@@ -16,6 +16,7 @@ from mmgpu_hooks.experiment.store import digest_config, open_store, read_identit
 from mmgpu_hooks.experiment.sweep import SweepPlan, list_settings, plan_intervals
 from mmgpu_hooks.experiment.verify import VerifyPlan, is_settled
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.model.prediction import LoaderSetting
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.tried import (
@@ -27,7 +28,7 @@ from mmgpu_hooks.schema.tried import (
     TrialSpec,
 )
 
-GRID = list_settings((0, 2, 1, 2), (1, 3))
+GRID = list_settings({'batch_size': (1, 3), 'num_workers': (0, 2, 1, 2)})
 
 
 def make_plan(*settings: SweepSetting, folder: Path = Path('/runs'), **more):
@@ -48,7 +49,7 @@ class TestSweep:
         ],
     )
     def test_an_interval_is_a_round_and_the_queue_is_warm_up(self, workers, intervals):
-        assert plan_intervals(workers) == intervals
+        assert plan_intervals(LoaderSetting(workers, 2, True)) == intervals
 
     @pytest.mark.parametrize(
         ('setting', 'settings'),
@@ -59,6 +60,21 @@ class TestSweep:
                 {
                     'train_dataloader.persistent_workers': True,
                     'train_dataloader.batch_size': 3,
+                },
+            ),
+            (
+                SweepSetting.of(
+                    {
+                        'num_workers': 2,
+                        'persistent_workers': False,
+                        'opencv_num_threads': 4,
+                        'batch_size': None,
+                        'worker_nice': 10,
+                    }
+                ),
+                {
+                    'train_dataloader.persistent_workers': False,
+                    'env_cfg.mp_cfg.opencv_num_threads': 4,
                 },
             ),
         ],
@@ -97,6 +113,18 @@ class TestSweep:
         (found,) = result.rows
         assert (found.status, scripted.started[0].trained) == (status, trained)
         assert result.best == (setting,) * scripted.is_loss_finite
+
+    def test_niceness_is_an_argument_of_the_hook_of_its_trial(self):
+        setting = SweepSetting.of({'num_workers': 2, 'worker_nice': 10})
+        plan = make_plan(setting, saves=2)
+        assert plan.turns[0].spec.hook == {'interval': 10, 'worker_nice': 10}
+        assert setting.name == '2 workers, worker_nice 10'
+
+    def test_what_only_workers_have_is_trained_once_without_them(self):
+        asked = {'num_workers': (0, 2), 'prefetch_factor': (2, 4)}
+        found = list_settings({**asked, 'persistent_workers': (False, True)})
+        assert len(found) == 5
+        assert found[0] == SweepSetting(0)
 
     def test_a_config_that_does_not_train_is_given_up_early(self, scripted, tmp_path):
         scripted.ending = staticmethod(lambda spec: ('failed', 'E: no'))

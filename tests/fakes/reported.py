@@ -11,7 +11,7 @@ from mmgpu_hooks.judge.ranks import compare_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.answer import Answer
-from mmgpu_hooks.recommend.policy import recommend_settings
+from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.schema.run import RunEvidence
 
 

@@ -14,7 +14,7 @@ from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.judge.why import judge_end
 from mmgpu_hooks.judge.why_memory import add_start
 from mmgpu_hooks.recommend.host_memory import limit_to_memory
-from mmgpu_hooks.recommend.policy import recommend_settings
+from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.schema.judged import HostNow, Why
 from mmgpu_hooks.schema.recorded import MemoryRecord, ValidationRecord
 

@@ -10,7 +10,7 @@ from fakes.replaced import replace
 from fakes.runs import GIB, make_inside_workers, make_loader, steady
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import pool_runs
-from mmgpu_hooks.recommend.policy import recommend_settings
+from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.schema.judged import Recommendation
 from mmgpu_hooks.schema.run import RunEvidence
 

@@ -8,7 +8,7 @@ from fakes.replaced import replace
 from fakes.runs import make_evidence, make_inside_workers, make_run, steady
 from fakes.saves import HOST, LOADER, make_contended_ones, with_saves
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.policy import with_save_cures
+from mmgpu_hooks.recommend.recommendation import with_save_cures
 from mmgpu_hooks.schema.judged import Change, Recommendation, SaveCure
 from mmgpu_hooks.schema.recorded import SaveRecord
 

@@ -8,7 +8,8 @@ from fakes.replaced import replace
 from fakes.runs import GIB, make_run
 from fakes.validations import make_validation, summarise
 from mmgpu_hooks.judge.validation import make_validation_run
-from mmgpu_hooks.recommend.policy import advise_validation, recommend_settings
+from mmgpu_hooks.recommend.recommendation import recommend_settings
+from mmgpu_hooks.recommend.validation import advise_validation
 from mmgpu_hooks.schema.judged import Recommendation
 from mmgpu_hooks.schema.recorded import ValidationRecord
 

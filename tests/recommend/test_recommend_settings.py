@@ -17,19 +17,17 @@ from fakes.runs import (
     make_run,
     make_workers,
 )
-from fakes.workloads import make_workload
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.prediction import JobPlan, LoaderSetting
-from mmgpu_hooks.model.workload import Cost
-from mmgpu_hooks.recommend.choice import Job, count_starts, most_gain
-from mmgpu_hooks.recommend.policy import (
-    KEY,
-    pair_settings,
-    recommend_settings,
-    sum_predicted_gain,
-)
-from mmgpu_hooks.schema.judged import THREADS_KEY, Change, Recommendation
+from mmgpu_hooks.model.prediction import JobPlan
+from mmgpu_hooks.recommend.job import TRAIN, plan_job
+from mmgpu_hooks.recommend.pairs import pair_settings, sum_predicted_gain
+from mmgpu_hooks.recommend.recommendation import recommend_settings
+from mmgpu_hooks.recommend.settings import BY_NAME
+from mmgpu_hooks.recommend.settings.persistent_workers import count_starts
+from mmgpu_hooks.schema.judged import Change, Recommendation
 from mmgpu_hooks.schema.recorded import HostLimits, LoaderSettings
+
+THREADS_KEY = BY_NAME['opencv_num_threads'].key()
 
 
 def loader(num_workers: int, persistent: bool = True, **fields) -> LoaderSettings:
@@ -316,7 +314,7 @@ def of_loader(**changes: object) -> Recommendation:
     """What is said of the train loader, whatever the run."""
     return Recommendation(
         tuple(
-            Change(KEY + name, 1, new, 'it helps', 'high', predicted_iter_s=0.2)
+            Change(f'{TRAIN}.{name}', 1, new, 'it helps', 'high', predicted_iter_s=0.2)
             for name, new in changes.items()
         )
     )
@@ -344,9 +342,9 @@ ALONE = {'num_workers': 0, 'prefetch_factor': None, 'persistent_workers': False}
 def test_what_ran_is_trained_again_with_the_changes(settings, changes, after):
     run = Run(make_evidence(run=make_run(loader=settings)))
     before, wanted = pair_settings(run, of_loader(**changes))
-    assert before[KEY + 'num_workers'] == settings.num_workers
+    assert before[f'{TRAIN}.' + 'num_workers'] == settings.num_workers
     after = {'pin_memory': False, **after}
-    assert wanted == {KEY + name: value for name, value in after.items()}
+    assert wanted == {f'{TRAIN}.{name}': value for name, value in after.items()}
 
 
 def test_nothing_recommended_of_the_train_loader_is_nothing_to_train():
@@ -359,38 +357,15 @@ def test_the_predicted_gain_is_in_images_per_second():
     run = Run(make_evidence())
     assert run.figures.iter_s == pytest.approx(0.3)
     assert sum_predicted_gain(run, of_loader(num_workers=3)) == pytest.approx(0.5)
-    key = KEY + 'batch_size'
+    key = f'{TRAIN}.' + 'batch_size'
     twice = Change(key, 4, 8, 'it fits', 'high', predicted_iter_s=0.4)
     assert sum_predicted_gain(run, Recommendation((twice,))) == pytest.approx(0.5)
-    key = KEY + 'pin_memory'
+    key = f'{TRAIN}.' + 'pin_memory'
     silent = Recommendation((Change(key, False, True, 'x', 'low'),))
     assert sum_predicted_gain(run, silent) is None
 
 
-# What a job is, and what settings can save of it at most.
-
-OLD = LoaderSetting(2, 2, True)
-RUN = Run(make_evidence(run=make_run(max_epochs=2)))
-
-
-LIGHT = make_workload(
-    step=Cost(0.02),
-    step_cpu_s=0.02,
-    batch_time=Cost(0.004),
-    batch_cpu=Cost(0.004),
-    usable_cores=2.0,
-    host_cores=2.0,
-)
-"""A worker does little for a batch."""
-
-
-@pytest.mark.parametrize('workload', [LIGHT, make_workload()], ids=['light', 'usual'])
-def test_no_setting_saves_more_than_the_most(workload):
-    job = Job(RUN, workload)
-    most, now_s = most_gain(job, OLD), job.total_s(OLD)
-    for workers in (0, 1, 3, 4, 8):
-        new = LoaderSetting(workers, 2, workers > 0)
-        assert 1.0 - job.total_s(new) / now_s <= most + 0.005
+# What a job is.
 
 
 def read(saves: int = 0, **run) -> Run:
@@ -410,7 +385,7 @@ def read(saves: int = 0, **run) -> Run:
     ],
 )
 def test_a_job_is_what_was_configured(run, plan):
-    assert Job(read(**run), LIGHT).plan == plan
+    assert plan_job(read(**run)) == plan
 
 
 @pytest.mark.parametrize(

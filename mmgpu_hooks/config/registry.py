@@ -1,0 +1,66 @@
+"""Every key of a config that we know: type, range, and what an error says. Pure.
+
+Settings that are tuned say so themselves (``recommend/settings/``), arguments of our
+hook in ``hook_arguments.py``; here both are found by key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mmgpu_hooks.config.edits import HOOK_ROOTS
+from mmgpu_hooks.config.hook_arguments import ARGUMENTS, check_argument
+from mmgpu_hooks.recommend.settings import SETTINGS
+from mmgpu_hooks.schema.values import Values, Whole
+
+LOADER_SETTINGS: Mapping[str, Values] = {
+    **{setting.name: setting.values for setting in SETTINGS if setting.is_of_loader},
+    'num_batch_per_epoch': Whole(1, is_optional=True),
+}
+"""Values of what a loader takes, where any of them is one that it takes for sure."""
+
+RESTING: Mapping[str, Any] = {
+    setting.name: setting.resting for setting in SETTINGS if setting.resting is not ...
+}
+"""Settings of a loader that PyTorch refuses without workers, and what it then takes."""
+
+OTHER_SETTINGS: Mapping[str, Values] = {
+    setting.key(): setting.values
+    for setting in SETTINGS
+    if not setting.is_of_loader and not setting.place.startswith(HOOK_ROOTS)
+}
+"""By dotted key: what stands neither in a loader nor in a hook."""
+
+
+def describe_refusal(dotted: str, value: Any) -> str | None:
+    """What a value should have been; ``None`` where nothing is known against it.
+
+    Args:
+        dotted: Key in a config.
+        value: A plain one.
+    """
+    root, _, rest = dotted.partition('.')
+    name = rest.rpartition('.')[2]
+    if root in HOOK_ROOTS:
+        return _describe_argument(dotted, name, value)
+    values = OTHER_SETTINGS.get(dotted, LOADER_SETTINGS.get(name))
+    if values is None or values.takes(value):
+        return None
+    return f'expected {values.expected} for {dotted}, found {value!r}'
+
+
+def _describe_argument(dotted: str, name: str, value: Any) -> str | None:
+    if name in ARGUMENTS:
+        try:
+            check_argument(name, value)
+        except (TypeError, ValueError) as error:
+            said = str(error).partition(': ')[2].rstrip('.')
+            return f'{dotted}: {said}'
+    return None
+
+
+def is_checked(dotted: str) -> bool:
+    """True if any value that is not refused here is one that PyTorch takes."""
+    name = dotted.rpartition('.')[2]
+    return dotted in OTHER_SETTINGS or name in LOADER_SETTINGS

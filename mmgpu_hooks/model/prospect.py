@@ -1,0 +1,80 @@
+"""A training as it would go: its costs, its loader's settings, its length. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mmgpu_hooks.model.prediction import (
+    MOST_WORKERS,
+    JobPlan,
+    LoaderSetting,
+    estimate_iter_s,
+    estimate_job_s,
+)
+from mmgpu_hooks.model.workload import Workload
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """All that the model needs to say how long a training takes."""
+
+    workload: Workload
+    loader: LoaderSetting
+    plan: JobPlan
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of the whole training."""
+        return estimate_job_s(self.workload, self.loader, self.plan)
+
+    @property
+    def image_s(self) -> float:
+        """Seconds of the whole training over its images.
+
+        Over its iterations, where the batch size is unknown.
+        """
+        # whole batches: an epoch of another size may see a few images more
+        size = self.workload.batch_size or 1
+        return self.total_s / (self.plan.epochs * self.plan.iterations * size)
+
+    @property
+    def iter_s(self) -> float:
+        """Seconds of a steady iteration."""
+        loader = self.loader
+        return estimate_iter_s(
+            self.workload, loader.num_workers, loader.prefetch_factor
+        )
+
+    @property
+    def bound_s(self) -> float:
+        """Seconds of the whole training that no number of workers beats."""
+        plan, bound_s = self.plan, self.workload.bound_iter_s(MOST_WORKERS)
+        return plan.epochs * plan.iterations * bound_s + plan.saves_s
+
+    @property
+    def most_gain(self) -> float:
+        """Most that any other setting of the loader saves, as a share of the time.
+
+        Without workers nothing is fetched and no worker is started, which can be less
+        than the bound.
+        """
+        alone = replace(self, loader=replace(self.loader, num_workers=0))
+        least_s = min(self.bound_s, alone.total_s)
+        return max(1.0 - least_s / self.total_s, 0.0)
+
+    @property
+    def cpu_share(self) -> float:
+        """Share of the free cores that an iteration uses, at most 1."""
+        return min(self.workload.cpu_floor_s / self.iter_s, 1.0)
+
+    @property
+    def without_other_load(self) -> Prospect:
+        """The same on a host that other programs leave alone."""
+        alone = replace(self.workload, other_tasks=0.0, turns_s=0.0)
+        return replace(self, workload=alone)
+
+    def is_steady_alike(self, other: Prospect) -> bool:
+        """True if only the starts of epochs differ."""
+        persistent = other.loader.persistent_workers
+        kept = replace(self.loader, persistent_workers=persistent)
+        return replace(self, loader=kept) == other

@@ -1,0 +1,90 @@
+"""What is decided of a job, as changes and sentences. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.verdict import judge_confidence
+from mmgpu_hooks.recommend.job import Decision
+from mmgpu_hooks.schema.figures import format_seconds, plural
+from mmgpu_hooks.schema.judged import Change
+
+AT_HAND = 'In steady iterations data is at hand when it is needed.'
+STALLS = 'The waits are not those of a loader that cannot keep up.'
+_UNSURE = 'What is predicted to help is not sure enough to be written.'
+
+
+def list_changes(decision: Decision) -> Iterator[Change]:
+    """Every setting that changes, each with the gain of all of them together."""
+    job, gain = decision.job, decision.gain
+    for setting in decision.changed:
+        assert gain is not None  # something changes
+        is_sure = not setting.is_recipe and gain.low >= 0.0
+        yield Change(
+            key=setting.key(job.loader),
+            old=decision.old[setting.name],
+            new=decision.new[setting.name],
+            reason=setting.why(decision),
+            confidence=limit_confidence(job.run, is_sure),
+            rules=setting.cite(decision),
+            predicted_iter_s=job.at(decision.new).iter_s,
+            predicted_gain_pct=100 * gain.share,
+            predicted_gain_low_pct=100 * gain.low,
+            predicted_gain_high_pct=100 * gain.high,
+        )
+
+
+def limit_confidence(run: Run, is_sure: bool) -> str:
+    """Never high where the gain may be a loss, nor for another recipe."""
+    confidence = judge_confidence(run)
+    return 'medium' if confidence == 'high' and not is_sure else confidence
+
+
+def phrase_doubt(decision: Decision) -> str | None:
+    """What is predicted to be faster and is not written, as a sentence.
+
+    ``num_workers 2 -> 5 would save 9 % of the time (...): too unsure to be written.``
+
+    Returns:
+        ``None`` where nothing is, or it is not worth a word.
+    """
+    asked = {
+        setting.name
+        for setting in decision.job.settings
+        if setting.is_asked(decision.job)
+    }
+    for name, rejected in decision.rejected.items():
+        # of what the user asked for it is said elsewhere
+        if rejected.gain.share < thresholds.WORTHWHILE_GAIN or name in asked:
+            continue
+        old, new = decision.old, rejected.choice
+        # what is left to the default follows from the others
+        changed = [
+            f'{key} {old[key]} -> {value}'
+            for key, value in new.items()
+            if old[key] != value and value is not None
+        ]
+        said = f'{", ".join(changed)} would save {rejected.gain.phrase}'
+        if rejected.alone != rejected.gain:
+            beside = rejected.alone.phrase
+            said = f'{said}, {beside} without the other programs on this host'
+        return f'{said}: too unsure to be written.'
+    return None
+
+
+def why_nothing(decision: Decision) -> str:
+    """Why no setting is changed, as a sentence."""
+    run = decision.job.run
+    if phrase_doubt(decision) is not None:
+        return _UNSURE
+    if not run.is_data_bound:
+        return AT_HAND
+    if run.is_cpu_the_wall:
+        floor = format_seconds(run.cpu_floor_s)
+        return f'The CPU is the wall: no setting is faster than {floor} per iteration.'
+    cap = decision.job.cap(decision.old)
+    much = f'{100 * thresholds.WORTHWHILE_GAIN:.0f} % faster'
+    most = f'at most {plural(cap.workers, "worker")}: {cap.reason}'
+    return f'No other safe setting is predicted to be {much} ({most}).'

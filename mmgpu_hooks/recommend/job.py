@@ -1,0 +1,377 @@
+"""A training that is to be tuned: a setting, the job, and what is decided of it.
+
+A setting maps a :class:`Prospect` to a :class:`Prospect`; the search asks all settings
+alike. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.model.batches import CardMemory
+from mmgpu_hooks.model.prediction import JobPlan, LoaderSetting
+from mmgpu_hooks.model.prospect import Prospect
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH, Workload
+from mmgpu_hooks.recommend.limits import Limits, LiveLoader, WorkerCap
+from mmgpu_hooks.schema.judged import SaveCure
+from mmgpu_hooks.schema.values import Values
+
+TRAIN, VALIDATION = 'train_dataloader', 'val_dataloader'
+"""Names of the loaders that are tuned."""
+
+SAME_SPEED = 0.02
+"""Settings this close to the best are equal, and the first candidate wins."""
+
+Choice = Mapping[str, Any]
+"""A value of every setting, by name; ``None`` is left to the default. Never changed in
+place."""
+
+
+class Setting:
+    """One setting: a key of a config, its values, and what they make of a training.
+
+    A subclass says what differs from the defaults here; :mod:`mmgpu_hooks.recommend.
+    settings` lists all of them.
+    """
+
+    name: ClassVar[str]
+    """Option of commands, column of tables, key of a :data:`Choice`."""
+    noun: ClassVar[str]
+    """What it is, for ``--help``."""
+    values: ClassVar[Values]
+    """Its type and range in a config."""
+    most: ClassVar[int | None] = None
+    """A number beyond is a slip of the finger, where none is written."""
+    place: ClassVar[str] = ''
+    """Dotted key of what it stands in; empty where each loader has its own."""
+    resting: ClassVar[Any] = ...
+    """Its value without workers, which PyTorch demands; ``...`` where any will do."""
+    near: ClassVar[float] = SAME_SPEED
+    """Candidates this close to the best are equal, and the first one wins."""
+    is_nested: ClassVar[bool] = False
+    """True if it changes the work: each candidate is judged with the best of the
+    settings after it."""
+    is_bounded: ClassVar[bool] = False
+    """True if it leaves the work alone: no value beats the bound of the workload."""
+    must_be_sure: ClassVar[bool] = False
+    """True if its own gain must be sure, not only that of all changes together."""
+    is_recipe: ClassVar[bool] = False
+    """True if another value changes what is trained: no change is of high confidence,
+    and none is trained to verify the others."""
+    is_alone: ClassVar[bool] = False
+    """True if it is judged apart from the others: no iteration shows it."""
+    rules: ClassVar[tuple[str, ...]] = ()
+    """Codes of the rules that ask for a change."""
+
+    @property
+    def is_of_loader(self) -> bool:
+        """True if each loader has its own."""
+        return not self.place
+
+    def key(self, loader: str = TRAIN) -> str:
+        """Dotted key in a config, as in ``--cfg-options``."""
+        return f'{self.place or loader}.{self.name}'
+
+    def read(self, run: Run) -> Any:
+        """The run's own value; ``None`` where it was left out or not recorded."""
+        raise NotImplementedError
+
+    def candidates(self, job: Job, at: Choice) -> Iterable[Any]:
+        """Values within the host's limits, the one that costs least first.
+
+        By default none but its own: it follows from others, or its effect is unknown.
+        """
+        return (at[self.name],)
+
+    def settle(self, job: Job, at: Choice) -> Any:
+        """The value that it must have beside the others."""
+        return at[self.name]
+
+    def assume(self, job: Job, at: Choice) -> Any:
+        """The value that candidates of another setting are compared with.
+
+        It is given back where it gains nothing itself.
+        """
+        return at[self.name]
+
+    def fill_in(self, job: Job, at: Choice) -> Any:
+        """The value that a forecast takes where none was asked for."""
+        return at[self.name]
+
+    def apply(self, job: Job, then: Prospect, new: Any, slip: float = 0.0) -> Prospect:
+        """The training with a value.
+
+        Args:
+            job: The run, and the values that it had.
+            then: The training with the settings before this one.
+            new: The value.
+            slip: Standard errors by which the effect is smaller than expected.
+        """
+        return then
+
+    def why_unknown(self, job: Job, new: Any) -> str | None:
+        """Why a value's effect is unknown, as a sentence; ``None`` if it is known."""
+        return None
+
+    def score_s(self, then: Prospect) -> float:
+        """Seconds by which candidates are compared."""
+        return then.image_s
+
+    def handicap(self, job: Job, new: Any) -> float:
+        """Share of the time that a value must save over those without a handicap."""
+        return 0.0
+
+    def may_be_needed(self, job: Job, at: Choice) -> bool:
+        """True if another value may be needed, whatever it gains."""
+        return False
+
+    def is_needed(self, job: Job, before: Choice, after: Choice) -> bool:
+        """True if the host needs the change, whatever it gains."""
+        return False
+
+    def why(self, decision: Decision) -> str:
+        """The reason of a change, as a clause."""
+        raise NotImplementedError
+
+    def is_asked(self, job: Job) -> bool:
+        """True if the user asked for it: then it is said why it stays, too."""
+        return False
+
+    def why_not(self, decision: Decision) -> str:
+        """The reason of no change, as a sentence, where the user asked for one."""
+        raise NotImplementedError
+
+    def cite(self, decision: Decision) -> tuple[str, ...]:
+        """Codes of the rules that say so."""
+        return self.rules
+
+    def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
+        """Its change where it is judged apart from the others, after them.
+
+        Args:
+            run: The run.
+            at: The values that are recommended of the others.
+        """
+        return None
+
+    def judge_unpredicted(self, run: Run) -> Unpredicted | None:
+        """Its change where too little is known to predict anything."""
+        return None
+
+    def advise(self, run: Run) -> str | None:
+        """What it may give that nobody measured: said, never applied."""
+        return None
+
+
+@dataclass(frozen=True)
+class Unpredicted:
+    """A change that pays by what was measured alone."""
+
+    new: Any
+    gain: Gain
+    reason: str
+
+
+@dataclass(frozen=True)
+class LoneChange:
+    """What is known of a setting that is judged apart from the others."""
+
+    cure: SaveCure
+    """What it makes of the saves."""
+    new: Any = None
+    """``None`` where it is said and not applied."""
+    reason: str = ''
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Saving of a change, over what the job would take: 0.1 is a tenth."""
+
+    share: float
+    low: float
+    """The truth is expected between low and high 9 times in 10."""
+    high: float
+    noise: float = 0.0
+    """Standard error, as far as the evidence is short or scatters."""
+
+    @property
+    def is_worthwhile(self) -> bool:
+        """True if it is worth a change, and the evidence bears it out."""
+        return self.share >= max(thresholds.WORTHWHILE_GAIN, self.noise)
+
+    @property
+    def phrase(self) -> str:
+        """``9 % of the time (4 to 14 %, 9 times in 10)``."""
+        low_pct, high_pct = 100 * self.low, 100 * self.high
+        interval = f'{low_pct:.0f} to {high_pct:.0f} %, 9 times in 10'
+        return f'{100 * self.share:.0f} % of the time ({interval})'
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training as it was configured, and what predicts it."""
+
+    run: Run
+    base: Prospect
+    """As it ran."""
+    old: Choice
+    """The run's own values."""
+    limits: Limits
+    settings: Sequence[Setting]
+    """Those that are tuned, in the order of the search."""
+    loader: str = TRAIN
+    memory: CardMemory | None = None
+    """Of the card against the batch size; ``None`` where no other size is asked for."""
+
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        workload: Workload,
+        settings: Sequence[Setting],
+        *,
+        loader: str = TRAIN,
+        beside: LiveLoader | None = None,
+        memory: CardMemory | None = None,
+    ) -> Job:
+        """The job of a run.
+
+        Args:
+            run: The run.
+            workload: Its own, or the one fitted to several runs.
+            settings: Those that are tuned.
+            loader: The one that they are of.
+            beside: A loader whose workers live on meanwhile.
+            memory: Of the card against the batch size.
+        """
+        old = {setting.name: setting.read(run) for setting in settings}
+        nothing = LoaderSetting(0, DEFAULT_PREFETCH, persistent_workers=False)
+        base = Prospect(workload, nothing, plan_job(run))
+        limits = Limits(run, beside)
+        job = cls(run, base, old, limits, settings, loader, memory)
+        return replace(job, base=job.at(old))
+
+    def at(
+        self, choice: Choice, workload: Workload | None = None, slipping: str = ''
+    ) -> Prospect:
+        """The training with these values.
+
+        Args:
+            choice: Of every setting.
+            workload: In place of the run's.
+            slipping: The setting whose effect is a standard error less than expected.
+        """
+        then = self.base
+        if workload is not None:
+            then = replace(then, workload=workload)
+        for setting in self.settings:
+            slip = float(setting.name == slipping)
+            then = setting.apply(self, then, choice[setting.name], slip)
+        return then
+
+    def settle(self, choice: Choice) -> Choice:
+        """The values with those that follow from them."""
+        for setting in self.settings:
+            choice = {**choice, setting.name: setting.settle(self, choice)}
+        return choice
+
+    def rest(self, choice: Choice) -> Choice:
+        """The values without those that only workers can have, where there are none."""
+        if self.at(choice).loader.num_workers:
+            return choice
+        resting = {
+            setting.name: setting.resting
+            for setting in self.settings
+            if setting.resting is not ...
+        }
+        return {**choice, **resting}
+
+    def assume(self, choice: Choice) -> Choice:
+        """The values with those that candidates are compared with."""
+        for setting in self.settings:
+            choice = {**choice, setting.name: setting.assume(self, choice)}
+        return choice
+
+    def cap(self, choice: Choice) -> WorkerCap:
+        """Workers that the host carries beside the other values."""
+        then, size = self.at(choice), self.base.workload.batch_size
+        larger = (then.workload.batch_size or 1) / (size or 1)
+        ahead = max(then.loader.prefetch_factor, DEFAULT_PREFETCH)
+        return self.limits.cap(ahead, larger)
+
+    @cached_property
+    def cores(self) -> int:
+        """Whole cores that this rank may use."""
+        return max(math.floor(self.run.meta.host.usable_cores or 0.0), 1)
+
+    @property
+    def without_other_load(self) -> Job:
+        """The same on a host that other programs leave alone."""
+        return replace(self, base=self.base.without_other_load)
+
+
+def plan_job(run: Run) -> JobPlan:
+    """The training as it was configured, also where not all of it was recorded.
+
+    A loop that counts iterations says nothing of its epochs (a sampler may have no
+    end): it is one long epoch.
+    """
+    record = run.meta
+    done, epochs = max(run.figures.iterations, 1), 1
+    iterations = record.max_iters or done
+    if record.loop == 'epoch' and record.loader.batches_per_epoch:
+        iterations = record.loader.batches_per_epoch
+        epochs = record.max_epochs or max(run.figures.epoch_starts, 1)
+    saves_s = (
+        run.figures.ledger_s.get('checkpoint_save', 0.0) * iterations * epochs / done
+    )
+    return JobPlan(iterations, epochs, saves_s)
+
+
+def read_loader(run: Run) -> LoaderSetting:
+    """The run's own settings of its loader, as the model takes them."""
+    loader = run.meta.loader
+    workers = loader.num_workers or 0
+    persistent = bool(loader.persistent_workers) and workers > 0
+    prefetch = loader.prefetch_factor or DEFAULT_PREFETCH
+    return LoaderSetting(workers, prefetch, persistent)
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Values that are predicted to be faster, and are not sure enough."""
+
+    choice: Choice
+    gain: Gain
+    alone: Gain
+    """Without the other load."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The new values, which are the old ones where none is surely better."""
+
+    job: Job
+    new: Choice
+    gain: Gain | None = None
+    """``None`` when nothing changes."""
+    rejected: Mapping[str, Rejection] = field(default_factory=dict)
+    """By the setting whose candidate it was; all values together by ``''``."""
+
+    @property
+    def old(self) -> Choice:
+        """The run's own values."""
+        return self.job.old
+
+    @property
+    def changed(self) -> Iterator[Setting]:
+        """Settings that change, in order."""
+        for setting in self.job.settings:
+            if self.old[setting.name] != self.new[setting.name]:
+                yield setting

@@ -1,0 +1,123 @@
+"""Limits of the host: how many workers it carries, and what says so. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mmgpu_hooks.judge.holders import find_shares
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.model.prediction import MOST_WORKERS, LoaderSetting
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
+
+SAFE_HOST_SHARE = 0.5
+"""Share of a host's memory, shared memory or file limit that workers may take: the
+rest is left to batches of unusual size, the page cache and other programs."""
+
+_MIB, _GIB = 2**20, 2**30
+
+
+class LiveLoader(NamedTuple):
+    """A loader whose workers live on while another one is used."""
+
+    run: Run
+    setting: LoaderSetting
+
+
+class WorkerCap(NamedTuple):
+    """The largest safe ``num_workers`` and the limit behind it."""
+
+    workers: int
+    """Never more than these."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a run's host, as the hook recorded them."""
+
+    run: Run
+    """Its usable cores must be known: without them no number is known to be safe."""
+    beside: LiveLoader | None = None
+    """A loader whose workers live on meanwhile."""
+
+    def cap(
+        self, prefetch_factor: int = DEFAULT_PREFETCH, larger: float = 1.0
+    ) -> WorkerCap:
+        """The tightest of the limits; possibly no worker at all.
+
+        The usable cores never exceed the CPUs that the process may run on, beyond which
+        PyTorch itself warns. Workers that were measured to wait may outnumber them:
+        those which need a core at a time are no more than there are.
+
+        Args:
+            prefetch_factor: Batches in flight per worker.
+            larger: Times the images that a batch of the run has.
+        """
+        taken: dict[str, float] = {}
+        if self.beside is not None:
+            live = self.beside.setting
+            needs = _list_needs(self.beside.run, live.prefetch_factor)
+            taken = {need.name: live.num_workers * need.each for need in needs}
+        caps = [_cap_by_cores(self.run)]
+        for need in _list_needs(self.run, prefetch_factor, larger):
+            left = max(need.size - taken.get(need.name, 0.0), 0.0)
+            most = int(SAFE_HOST_SHARE * left / need.each)
+            caps.append(WorkerCap(most, need.reason.format(left, need.each)))
+        shares = find_shares(self.run)
+        if shares is not None and shares.holding is not None:
+            holding = shares.holding.workers
+            caps.append(WorkerCap(holding, f'memory {shares.outlook}'))
+        return min(caps, key=lambda cap: cap.workers)
+
+
+def _cap_by_cores(run: Run) -> WorkerCap:
+    allowed, waiting = run.meta.host.usable_cores, run.waiting_share
+    assert allowed is not None  # the caller has seen to it
+    crowd = run.external_share_cores
+    taken = f', {crowd:.1f} of them used by others' if crowd >= 0.05 else ''
+    if waiting > 0.0:
+        taken += f', which a worker needs {100 * (1 - waiting):.0f} % of its time'
+    # one worker beside the training process is slower at worst, never unsafe
+    carried = max(math.floor(allowed / max(1 - waiting, 1 / MOST_WORKERS)), 1)
+    return WorkerCap(carried, f'{allowed:g} usable cores{taken}')
+
+
+class _Need(NamedTuple):
+    """Something of the host that each worker takes a part of."""
+
+    name: str
+    size: float
+    """Amount that this rank has, in any unit."""
+    each: float
+    """Amount that each worker takes, in the same unit."""
+    reason: str
+    """Says both: a format with two places."""
+
+
+def _list_needs(run: Run, prefetch: int, larger: float = 1.0) -> Iterator[_Need]:
+    host = run.meta.host
+    ranks = host.ranks
+    known = [host.ram_available_bytes, host.cgroup_memory_bytes]
+    sizes = [size / ranks / _GIB for size in known if size is not None]
+    pss = run.figures.loader.pss_bytes if run.figures.loader else None
+    # a forked worker starts as large as the training process, at worst
+    each, how = float(run.figures.process_rss_bytes or 0), 'at most'
+    if pss and run.meta.loader.num_workers:
+        each, how = pss / run.meta.loader.num_workers, 'measured'
+    if sizes and each:
+        text = f'{{:.1f}} GiB of memory for this rank, {how} {{:.1f}} GiB each'
+        yield _Need('memory', min(sizes), each / _GIB, text)
+    if host.shm_free_bytes is not None and run.figures.batch_bytes:
+        text = '{:.0f} MiB of /dev/shm for this rank, {:.0f} MiB per worker'
+        free, ahead = (
+            host.shm_free_bytes / ranks,
+            prefetch * run.figures.batch_bytes * larger,
+        )
+        yield _Need('shm', free / _MIB, ahead / _MIB, text)
+    if host.open_files_soft is not None and run.figures.batch_tensors:
+        text = '{:.0f} open files, one per tensor in flight ({:.0f} per worker)'
+        each_opens = prefetch * run.figures.batch_tensors * larger
+        yield _Need('files', host.open_files_soft, each_opens, text)

@@ -1,0 +1,52 @@
+"""Both settings that ``mmgpu verify`` trains, and the gain predicted of them. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.recommend.settings import BY_NAME, SETTINGS
+from mmgpu_hooks.schema.judged import Recommendation
+
+
+class SettingPair(NamedTuple):
+    """Two settings of the train loader by dotted key; ``None`` takes a key out."""
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | None:
+    """Pair the settings of the run, which may be in no file, and those recommended.
+
+    Returns:
+        ``None`` when nothing about the train loader is recommended.
+    """
+    trained = {setting.key(): setting for setting in SETTINGS if not setting.is_alone}
+    changes = {
+        change.key: change.new
+        for change in recommendation.changes
+        if change.key in trained
+    }
+    if not changes:
+        return None
+    before = {
+        key: setting.read(run)
+        for key, setting in trained.items()
+        # what the run left to a default goes without saying, unless it changes
+        if key in changes or (setting.is_of_loader and not setting.is_recipe)
+    }
+    before = {key: value for key, value in before.items() if value is not None}
+    return SettingPair(before, {**before, **changes})
+
+
+def sum_predicted_gain(run: Run, recommendation: Recommendation) -> float | None:
+    """The gain in images per second that was predicted of all changes together."""
+    larger, predicted_s = 1.0, None
+    for change in recommendation.changes:
+        predicted_s = change.predicted_iter_s or predicted_s
+        if change.key == BY_NAME['batch_size'].key():
+            larger = change.new / change.old
+    if not predicted_s or not run.figures.iter_s:
+        return None
+    return larger * run.figures.iter_s / predicted_s - 1

@@ -1,0 +1,95 @@
+"""Predicts other values of the settings, whichever were asked for. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any, NamedTuple
+
+from mmgpu_hooks.model.prediction import COVERAGE, predict_setting
+from mmgpu_hooks.recommend.job import Choice, Job
+from mmgpu_hooks.schema.errors import NoPredictionError
+from mmgpu_hooks.schema.judged import Prediction
+
+Asked = Mapping[str, Sequence[Any]]
+"""Values that were asked for, by the name of the setting."""
+
+
+class Predicted(NamedTuple):
+    """What is predicted of the values that were asked for."""
+
+    predictions: list[Prediction]
+    reasons: list[str]
+    """Why others are not predicted, a sentence each."""
+
+
+def predict_asked(job: Job, asked: Asked) -> Predicted:
+    """Predict every combination of the values once.
+
+    Args:
+        job: The run, and the values that it had.
+        asked: Settings without a value keep the run's, or what follows from others.
+    """
+    values = {name: dict.fromkeys(some) for name, some in asked.items() if some}
+    found, reasons, seen = list[Prediction](), dict[str, None](), list[Choice]()
+    for combination in product(*values.values()):
+        try:
+            choice = _complete(job, dict(zip(values, combination)))
+            if choice not in seen:
+                seen.append(choice)
+                found.append(_predict_choice(job, choice, values))
+        except NoPredictionError as error:
+            reasons[str(error)] = None
+    return Predicted(found, [*reasons])
+
+
+def _complete(job: Job, given: Choice) -> Choice:
+    """The values that were asked for, with those that follow from them.
+
+    Raises:
+        NoPredictionError: If what a value makes of the training is unknown.
+    """
+    followed: Choice = {**job.old, **given}
+    if not job.base.loader.num_workers:
+        # of what only workers have, the run has no value of its own
+        followed = job.settle(followed)
+    filled = {setting.name: setting.fill_in(job, followed) for setting in job.settings}
+    # what follows otherwise is as it was asked for, where it can be had
+    return job.rest({**filled, **given})
+
+
+def _predict_choice(job: Job, choice: Choice, names: Iterable[str]) -> Prediction:
+    """Predict a steady iteration and the whole training with these values.
+
+    Args:
+        job: The run.
+        choice: Of every setting.
+        names: Of the settings that were asked for.
+
+    Raises:
+        NoPredictionError: If what a value makes of the training is unknown.
+    """
+    for setting in job.settings:
+        reason = setting.why_unknown(job, choice[setting.name])
+        if reason is not None:
+            raise NoPredictionError(reason)
+    then = job.at(choice)
+    loader = then.loader
+    found = predict_setting(then.workload, loader.num_workers, loader.prefetch_factor)
+    error = (found.iter_time_high_s / found.iter_time_s - 1.0) / COVERAGE
+    slips = [
+        job.at(choice, slipping=setting.name).iter_s / then.iter_s - 1.0
+        for setting in job.settings
+        # the workload itself knows how unsure the step of another recipe is
+        if not setting.is_recipe and choice[setting.name] != job.old[setting.name]
+    ]
+    reach = COVERAGE * math.hypot(error, *slips)
+    return replace(
+        found,
+        iter_time_low_s=found.iter_time_s / (1.0 + reach),
+        iter_time_high_s=found.iter_time_s * (1.0 + reach),
+        training_s=then.total_s,
+        settings={name: choice[name] for name in names},
+    )

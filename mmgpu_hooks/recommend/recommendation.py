@@ -1,0 +1,136 @@
+"""Recommends settings of both loaders and what makes saves cost less, and says why.
+
+Pure, so that every decision can be tested as a table and repeated from the recorded
+evidence alone, on any machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.verdict import count_missing
+from mmgpu_hooks.model.batches import CardMemory
+from mmgpu_hooks.recommend.advice import advise
+from mmgpu_hooks.recommend.decided import (
+    AT_HAND,
+    STALLS,
+    limit_confidence,
+    list_changes,
+    phrase_doubt,
+    why_nothing,
+)
+from mmgpu_hooks.recommend.job import Job
+from mmgpu_hooks.recommend.search import decide
+from mmgpu_hooks.recommend.settings import SETTINGS
+from mmgpu_hooks.recommend.validation import advise_validation
+from mmgpu_hooks.schema.judged import Change, Recommendation
+
+
+def recommend_settings(run: Run, memory: CardMemory | None = None) -> Recommendation:
+    """Decide every setting of :data:`mmgpu_hooks.recommend.settings.SETTINGS`.
+
+    The train loader is judged on the whole job: its iterations, the starts of its
+    epochs and its saves; validation's on what its own loops showed.
+
+    Args:
+        run: One rank's, with the live settings and the host's limits.
+        memory: Of the card against the batch size; given, another batch size may be
+            recommended too.
+
+    Returns:
+        The changes, or the reason why there is none.
+    """
+    advice = tuple(advise(run))
+    said: tuple[str, ...] = ()
+    train = None
+    if run.workload is None or run.is_stalled:
+        changes, reason = list(_list_unpredicted(run)), _why_unpredicted(run)
+        if memory is not None:
+            said = (f'The batch size stays as it is. {reason}',)
+    else:
+        job = Job.of(run, run.workload, SETTINGS, memory=memory)
+        decision = decide(job)
+        changes, reason = list(list_changes(decision)), why_nothing(decision)
+        if doubt := phrase_doubt(decision):
+            advice = (doubt, *advice)
+        changed = list(decision.changed)
+        said = tuple(
+            setting.why(decision) if setting in changed else setting.why_not(decision)
+            for setting in SETTINGS
+            if setting.is_asked(job)
+        )
+        train = job.at(decision.new).loader
+    validation = advise_validation(run, train)
+    together = (*changes, *validation.changes)
+    return replace(
+        validation,
+        changes=together,
+        reason=None if together else reason,
+        advice=advice,
+        batch_size=said,
+    )
+
+
+def _list_unpredicted(run: Run) -> Iterator[Change]:
+    """Changes that pay by what was measured alone."""
+    for setting in SETTINGS:
+        found = setting.judge_unpredicted(run)
+        if found is not None:
+            yield Change(
+                key=setting.key(),
+                old=setting.read(run),
+                new=found.new,
+                reason=found.reason,
+                confidence=limit_confidence(run, found.gain.low >= 0.0),
+                rules=setting.rules,
+                predicted_gain_pct=100 * found.gain.share,
+                predicted_gain_low_pct=100 * found.gain.low,
+                predicted_gain_high_pct=100 * found.gain.high,
+            )
+
+
+def _why_unpredicted(run: Run) -> str:
+    if not run.figures.is_enough:
+        return f'{run.why_no_workload} Train at least {count_missing(run)} more.'
+    if run.is_stalled:
+        return STALLS
+    if not run.is_data_bound and run.figures.data_wait_share is not None:
+        return AT_HAND
+    return run.why_no_workload
+
+
+def with_save_cures(recommendation: Recommendation, run: Run) -> Recommendation:
+    """Add the settings that are judged alone to what is recommended anyway.
+
+    Args:
+        recommendation: Settings of the loader.
+        run: The run it was made of.
+
+    Returns:
+        With ``save_cures``, and with niced workers among the changes where the job
+        gains enough by them and its new number of workers leaves no core free.
+    """
+    new = {change.key: change.new for change in recommendation.changes}
+    at = {
+        setting.name: new.get(setting.key(), setting.read(run)) for setting in SETTINGS
+    }
+    changes, cures = recommendation.changes, recommendation.save_cures
+    for setting in SETTINGS:
+        found = setting.judge_alone(run, at)
+        if found is None:
+            continue
+        cures = (*cures, found.cure)
+        if found.new is not None:
+            change = Change(
+                key=setting.key(),
+                old=setting.read(run),
+                new=found.new,
+                reason=found.reason,
+                confidence='medium',
+                rules=setting.rules,
+            )
+            changes = (*changes, change)
+    reason = None if changes else recommendation.reason
+    return replace(recommendation, changes=changes, reason=reason, save_cures=cures)

@@ -1,0 +1,23 @@
+"""Every setting that is tuned, in the order of the search; a setting is a file."""
+
+from mmgpu_hooks.recommend.job import Setting
+from mmgpu_hooks.recommend.settings.batch_size import BatchSize
+from mmgpu_hooks.recommend.settings.num_workers import NumWorkers
+from mmgpu_hooks.recommend.settings.opencv_num_threads import OpencvNumThreads
+from mmgpu_hooks.recommend.settings.persistent_workers import PersistentWorkers
+from mmgpu_hooks.recommend.settings.pin_memory import PinMemory
+from mmgpu_hooks.recommend.settings.prefetch_factor import PrefetchFactor
+from mmgpu_hooks.recommend.settings.worker_nice import WorkerNice
+
+SETTINGS: tuple[Setting, ...] = (
+    BatchSize(),
+    OpencvNumThreads(),
+    NumWorkers(),
+    PrefetchFactor(),
+    PersistentWorkers(),
+    PinMemory(),
+    WorkerNice(),
+)
+"""Those that change the work of a batch come first."""
+
+BY_NAME = {setting.name: setting for setting in SETTINGS}

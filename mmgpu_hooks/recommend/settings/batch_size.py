@@ -1,0 +1,165 @@
+"""``batch_size``: whether another one pays, and whether it fits.
+
+Only larger ones: a smaller one that is as fast changes the recipe for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from mmgpu_hooks.judge.memory import find_card_room
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.model.batches import MOST_BATCH, find_largest_batch, predict_peak
+from mmgpu_hooks.model.prospect import Prospect
+from mmgpu_hooks.model.workload import at_batch_size
+from mmgpu_hooks.recommend.job import Choice, Decision, Job, Setting
+from mmgpu_hooks.schema.errors import NoPredictionError
+from mmgpu_hooks.schema.values import Whole
+
+KNEE_SHARE = 0.03
+"""A batch size this close to the fastest is as fast: less memory, and less is asked of
+the learning rate."""
+
+FARTHEST = 2
+"""Times the largest batch size that was measured: beyond, a line is a guess."""
+
+_USUAL = {size for power in range(16) for size in (2**power, 3 * 2**power // 2)}
+
+
+class _BatchLimit(NamedTuple):
+    """The largest batch size that may be recommended, and what says so."""
+
+    most: int
+    reason: str
+
+
+class BatchSize(Setting):
+    """The smallest that is nearly as fast as the fastest that fits safely."""
+
+    name = 'batch_size'
+    noun = 'Images per batch'
+    values = Whole(1, is_optional=True)
+    most = MOST_BATCH
+    # rates are compared, of which each is the inverse of a score
+    near = 1.0 / (1.0 - KNEE_SHARE) - 1.0
+    is_nested = True
+    must_be_sure = True
+    is_recipe = True
+
+    def read(self, run: Run) -> int | None:
+        """Images per batch of this rank."""
+        if run.workload is None:
+            return run.meta.loader.batch_size
+        return run.workload.batch_size
+
+    def candidates(self, job: Job, at: Choice) -> tuple[int | None, ...]:
+        """Its own, and larger ones that fit safely, where the user asked for them."""
+        old, memory = at[self.name], job.memory
+        if old is None or memory is None or memory.fit is None:
+            return (old,)
+        try:
+            limit = _find_limit(job)
+        except NoPredictionError:
+            return (old,)
+        usual = sorted(_USUAL | {*memory.fit.batch_sizes})
+        sizes = [size for size in usual if old < size <= limit.most]
+        if not sizes and limit.most > old:
+            sizes = [limit.most]
+        return (old, *sizes)
+
+    def apply(
+        self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
+    ) -> Prospect:
+        """Loading and the step of more images, in fewer iterations.
+
+        Raises:
+            NoPredictionError: If no run shows the step against batch size.
+        """
+        old = then.workload.batch_size
+        if new is None or new == old:
+            return then
+        sized = at_batch_size(then.workload, new)
+        line = then.workload.step_line
+        if slip and line is not None and old is not None:
+            slower_s = slip * line.image_error_s * (new - old)
+            step = replace(sized.step, mean_s=sized.step.mean_s + slower_s)
+            sized = replace(sized, step=step)
+        # as many images are trained on as before
+        iterations = max(-(-then.plan.iterations * (old or new) // new), 1)
+        plan = replace(then.plan, iterations=iterations)
+        return replace(then, workload=sized, plan=plan)
+
+    def score_s(self, then: Prospect) -> float:
+        """A steady iteration over its images: starts are no reason for a recipe."""
+        return then.iter_s / (then.workload.batch_size or 1)
+
+    def is_asked(self, job: Job) -> bool:
+        """True with ``--allow-batch-size``."""
+        return job.memory is not None
+
+    def why(self, decision: Decision) -> str:
+        """Both rates, and the memory."""
+        job, old, new = decision.job, decision.old[self.name], decision.new[self.name]
+        assert job.memory is not None and job.memory.fit is not None
+        peak = predict_peak(job.memory.fit, new)
+        return (
+            f'{new / job.at(decision.new).iter_s:.1f} images/s are predicted with '
+            f'{new} images per batch, {old / job.base.iter_s:.1f} now with {old}; '
+            f'memory is predicted to peak at {_gib(peak.peak_bytes)} GiB '
+            f'({_gib(peak.low_bytes)} to {_gib(peak.high_bytes)} GiB, 9 times in 10).'
+        )
+
+    def why_not(self, decision: Decision) -> str:
+        """Which limit, doubt or lack of evidence keeps it."""
+        job, old = decision.job, decision.old[self.name]
+        try:
+            limit = _find_limit(job)
+        except NoPredictionError as error:
+            return f'The batch size stays as it is. {error}'
+        rejected = decision.rejected.get(self.name)
+        if rejected is None:
+            return (
+                f'The batch size stays at {old}: none that fits ({limit.reason}) is '
+                f'predicted to be more than {100 * KNEE_SHARE:.0f} % faster.'
+            )
+        return (
+            f'The batch size stays at {old}: {rejected.choice[self.name]} would save '
+            f'{rejected.gain.phrase}: too little, or too unsure, for another recipe.'
+        )
+
+
+def _gib(size: int) -> str:
+    return f'{size / 2**30:.1f}'
+
+
+def _find_limit(job: Job) -> _BatchLimit:
+    """Find the tightest limit on the batch size.
+
+    Raises:
+        NoPredictionError: If memory, the step, or the size of the card is unknown.
+    """
+    run, memory = job.run, job.memory
+    if memory is None or memory.fit is None:
+        raise NoPredictionError(memory.why_unknown if memory else '')
+    if job.base.workload.batch_size is None:
+        raise NoPredictionError('That of the run was not recorded.')
+    if job.base.workload.step_line is None:
+        few = 'Not enough evidence of the step against batch size'
+        raise NoPredictionError(f'{few}: train a second run with another batch size.')
+    card = find_card_room(run)
+    if card is None:
+        raise NoPredictionError('How much memory the card has is unknown.')
+    safe = find_largest_batch(memory.fit, card.safe_bytes)
+    gib, measured = card.safe_bytes / 2**30, max(memory.fit.batch_sizes)
+    limits = [
+        _BatchLimit(safe, f'{gib:.1f} GiB of the card are safe to plan for'),
+        _BatchLimit(
+            FARTHEST * measured, f'{measured} is the largest that was measured'
+        ),
+    ]
+    if run.meta.loader.dataset_length:
+        images = run.meta.loader.dataset_length // max(run.meta.world_size, 1)
+        reason = 'an epoch has no more images for this rank'
+        limits.append(_BatchLimit(images, reason))
+    return min(limits, key=lambda limit: limit.most)

@@ -1,0 +1,143 @@
+"""``num_workers``: processes that load batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.model.prediction import MOST_WORKERS
+from mmgpu_hooks.model.prospect import Prospect
+from mmgpu_hooks.recommend.job import (
+    SAME_SPEED,
+    TRAIN,
+    VALIDATION,
+    Choice,
+    Decision,
+    Job,
+    Setting,
+)
+from mmgpu_hooks.schema.figures import format_seconds, plural
+from mmgpu_hooks.schema.values import Whole
+
+OWN_CORE_GAIN = 0.1
+"""Smallest gain for which workers may use the core of the training process: sharing
+one is what simulations know least about."""
+
+EACH_UP_TO = 12
+"""Every number of workers up to here is tried; beyond, in steps of a quarter."""
+
+_WHY = {
+    TRAIN: 'an iteration takes {now} with {old}, of which the step needs {step}; it is '
+    'predicted to take {then} with {new} (the host carries at most {most}: {limit})',
+    VALIDATION: 'an iteration of validation takes {now} with {old}, of which the step '
+    'needs {step}; it is predicted to take {then} with {new} (the host carries at most '
+    '{most}: {limit})',
+}
+"""By loader."""
+
+
+class NumWorkers(Setting):
+    """As few workers as are nearly as fast as any number that the host carries."""
+
+    name = 'num_workers'
+    noun = 'Numbers of loader workers'
+    values = Whole(0)
+    most = MOST_WORKERS
+    is_bounded = True
+    rules = ('MG101',)
+
+    def read(self, run: Run) -> int:
+        """Workers that the run had."""
+        return run.meta.loader.num_workers or 0
+
+    def candidates(self, job: Job, at: Choice) -> list[int]:
+        """From 0 to what the host carries, and its own."""
+        most, own = job.cap(at).workers, at[self.name]
+        return sorted({*_list_counts(most), *([own] if own <= most else [])})
+
+    def apply(self, job: Job, then: Prospect, new: int, slip: float = 0.0) -> Prospect:
+        """Simulated by the model, which knows its error."""
+        return replace(then, loader=replace(then.loader, num_workers=new))
+
+    def handicap(self, job: Job, new: int) -> float:
+        """A tenth in the core of the training process, unless they hardly need it."""
+        if job.run.waiting_share:
+            return 0.0
+        workload = job.base.workload
+        step_s = workload.step.mean_s
+        own_cores = round(workload.step_cpu_s / step_s) if step_s > 0.0 else 0
+        spare = max(math.floor(workload.usable_cores) - own_cores, 1)
+        return OWN_CORE_GAIN if new > spare else 0.0
+
+    def may_be_needed(self, job: Job, at: Choice) -> bool:
+        """True if they are more than the cores."""
+        return bool(at[self.name] > job.cores)
+
+    def is_needed(self, job: Job, before: Choice, after: Choice) -> bool:
+        """True if the old workers only take turns on too few cores.
+
+        Only where that was measured: workers that wait for storage are right to
+        outnumber the cores.
+        """
+        run, old, new = job.run, before[self.name], after[self.name]
+        cpu_s, delay_s = run.figures.worker_cpu_s, run.figures.worker_run_delay_s
+        if not new < old > job.cores:
+            return False
+        if not cpu_s or not delay_s or not job.base.workload.is_batch_time_known:
+            return False
+        is_waiting = delay_s / (cpu_s + delay_s) >= thresholds.RUN_DELAY_PROBLEM
+        if run.waiting_share or not is_waiting:
+            return False
+        return job.at(after).total_s <= job.at(before).total_s * (1 + SAME_SPEED)
+
+    def why(self, decision: Decision) -> str:
+        """The figures of both numbers of workers, and the limit of the host."""
+        job, run = decision.job, decision.job.run
+        old, new = decision.old[self.name], decision.new[self.name]
+        then, cap = job.at(decision.new), job.cap(decision.new)
+        now_s = run.figures.iter_s
+        if then.workload.measured_batch_size is not None:
+            now_s = job.at({**decision.new, self.name: old}).iter_s
+        reason = _WHY[job.loader].format(
+            now=format_seconds(now_s),
+            old=plural(old, 'worker'),
+            step=format_seconds(then.workload.ready_s),
+            then=format_seconds(then.iter_s),
+            new=plural(new, 'worker'),
+            most=cap.workers,
+            limit=cap.reason,
+        )
+        if self._is_crowd(decision):
+            return (
+                f'{reason}; {old} workers share {job.cores} usable cores and waited '
+                f'{format_seconds(run.figures.worker_run_delay_s)} per batch for one'
+            )
+        if new > job.cores:
+            return (
+                f'{reason}; they wait for {100 * run.waiting_share:.0f} % of a batch, '
+                f'so they may outnumber the {job.cores} usable cores: PyTorch will '
+                'warn about this many workers, which is expected here'
+            )
+        return reason
+
+    def cite(self, decision: Decision) -> tuple[str, ...]:
+        """Those of crowded cores where fewer workers are the cure."""
+        return ('MG105', 'MG106') if self._is_crowd(decision) else self.rules
+
+    def _is_crowd(self, decision: Decision) -> bool:
+        old, new = decision.old[self.name], decision.new[self.name]
+        is_waiting = bool(decision.job.run.figures.worker_run_delay_s)
+        return is_waiting and new < old > decision.job.cores
+
+
+def _list_counts(most: int) -> Iterator[int]:
+    yield 0
+    count = 1
+    while count < most:
+        yield count
+        count += max(count // 4, 1) if count >= EACH_UP_TO else 1
+    if most > 0:
+        yield most

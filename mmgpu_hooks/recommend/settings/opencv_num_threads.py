@@ -1,0 +1,91 @@
+"""``opencv_num_threads``: threads of OpenCV in each worker."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from mmgpu_hooks.judge.cpu import WorkerThreads
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.model.prospect import Prospect
+from mmgpu_hooks.model.workload import (
+    MOST_DOUBLINGS,
+    THREADS_ERROR,
+    THREADS_WASTE,
+    with_one_thread,
+)
+from mmgpu_hooks.recommend.job import Choice, Decision, Job, Setting
+from mmgpu_hooks.schema.figures import format_seconds
+from mmgpu_hooks.schema.values import Whole
+
+ONE_THREAD = 0
+"""OpenCV's sequential mode, MMEngine's default: one thread, the one that calls it."""
+
+
+class OpencvNumThreads(Setting):
+    """One thread a worker, where several were measured to take each other's cores."""
+
+    name = 'opencv_num_threads'
+    noun = 'Threads of OpenCV in each worker, 0 being one'
+    place = 'env_cfg.mp_cfg'
+    values = Whole(0)
+    most = 1024
+    is_nested = True
+    must_be_sure = True
+    rules = ('MG115',)
+
+    def read(self, run: Run) -> int | None:
+        """What OpenCV itself says in a worker."""
+        return run.figures.loader.opencv_threads if run.figures.loader else None
+
+    def candidates(self, job: Job, at: Choice) -> tuple[int | None, ...]:
+        """Its own, and one thread where several thrash."""
+        own = at[self.name]
+        return (own,) if _find_thrash(job.run) is None else (own, ONE_THREAD)
+
+    def apply(
+        self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
+    ) -> Prospect:
+        """Less CPU of a batch: each doubling of threads over the cores burns some."""
+        found = _find_thrash(job.run)
+        if new == job.old[self.name] or new not in (0, 1) or found is None:
+            return then
+        threads = max((found.opencv or 0) / found.cores, 1.0)
+        wasted = THREADS_WASTE * min(math.log2(threads), MOST_DOUBLINGS)
+        # a worker that uses more than a core has all of its CPU in less time
+        cpu_s = max(job.base.workload.batch_cpu.mean_s, 1e-6)
+        saved = 1.0 - (1.0 - wasted) * max(found.cpu_s / cpu_s, 1.0)
+        workload = with_one_thread(then.workload, saved - slip * THREADS_ERROR)
+        return replace(then, workload=workload)
+
+    def why_unknown(self, job: Job, new: int | None) -> str | None:
+        """Only one thread in the place of several that thrash was measured."""
+        if new == job.old[self.name]:
+            return None
+        if _find_thrash(job.run) is None:
+            return (
+                "No threads of OpenCV were found to take each other's cores in this "
+                'run: what another number of them makes of a batch is unknown.'
+            )
+        if new not in (0, 1):
+            return 'Of threads of OpenCV only what one each makes of a batch is known.'
+        return None
+
+    def why(self, decision: Decision) -> str:
+        """What the threads wait for, and the iteration without them."""
+        job, run = decision.job, decision.job.run
+        found, then = run.threads, job.at(decision.new)
+        assert found is not None  # or it would not change
+        return (
+            f'{found.workers} workers run up to {found.threads} threads each on '
+            f'{found.cores:g} cores and wait {format_seconds(found.delay_s)} per batch '
+            f'for one; an iteration now takes {format_seconds(run.figures.iter_s)} and '
+            f'is predicted to take {format_seconds(then.iter_s)}'
+        )
+
+
+def _find_thrash(run: Run) -> WorkerThreads | None:
+    """Threads of the workers, where OpenCV's take each other's cores."""
+    found = run.threads
+    is_thrash = found is not None and found.is_thrash and (found.opencv or 0) >= 2
+    return found if is_thrash else None

@@ -1,0 +1,106 @@
+"""``persistent_workers``: workers that live through all epochs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.memory import find_worker_growth
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.model.prediction import COVERAGE, START_ERROR
+from mmgpu_hooks.model.prospect import Prospect
+from mmgpu_hooks.recommend.job import (
+    Choice,
+    Decision,
+    Gain,
+    Job,
+    Setting,
+    Unpredicted,
+)
+from mmgpu_hooks.schema.figures import format_sum, plural
+from mmgpu_hooks.schema.values import Flag
+
+
+class PersistentWorkers(Setting):
+    """Not searched: it follows from the workers and what their starts cost."""
+
+    name = 'persistent_workers'
+    noun = 'Workers that live through all epochs'
+    values = Flag(is_optional=True)
+    resting = False
+    rules = ('MG104',)
+
+    def read(self, run: Run) -> bool:
+        """False without workers."""
+        loader = run.meta.loader
+        return bool(loader.persistent_workers) and bool(loader.num_workers)
+
+    def settle(self, job: Job, at: Choice) -> bool:
+        """Where workers start more than once, the host carries them and starts cost."""
+        recorded, workers = job.run.meta.loader, at['num_workers']
+        if not workers:
+            return False
+        if recorded.persistent_workers is not False:
+            return bool(job.old[self.name])
+        if workers > job.cap(at).workers:
+            return False
+        is_new = not recorded.num_workers
+        return count_starts(job.run) >= 2 if is_new else starts_cost(job.run)
+
+    def apply(self, job: Job, then: Prospect, new: bool, slip: float = 0.0) -> Prospect:
+        """Simulated by the model, which knows its error."""
+        return replace(then, loader=replace(then.loader, persistent_workers=bool(new)))
+
+    def judge_unpredicted(self, run: Run) -> Unpredicted | None:
+        """Starts that were measured are saved, whatever else is unknown."""
+        loader = run.meta.loader
+        ends = bool(loader.num_workers) and loader.persistent_workers is False
+        if not run.figures.is_enough or not ends or not starts_cost(run):
+            return None
+        starts = count_starts(run)
+        share = run.figures.run_share(run.figures.startup_s) * (starts - 1) / starts
+        reach = COVERAGE * START_ERROR * share
+        gain = Gain(share, share - reach, share + reach)
+        return Unpredicted(True, gain, _why_keep(run))
+
+    def why(self, decision: Decision) -> str:
+        """What starts cost, or would."""
+        run = decision.job.run
+        if not decision.new[self.name]:
+            return 'there are no workers to keep'
+        if not decision.old['num_workers']:
+            return f'new workers would otherwise be started {count_starts(run)} times'
+        return _why_keep(run)
+
+    def cite(self, decision: Decision) -> tuple[str, ...]:
+        """None where there are no workers."""
+        return self.rules if decision.new[self.name] else ()
+
+
+def count_starts(run: Run) -> int:
+    """Number of times that the loader starts over, as far as known.
+
+    A loop that counts iterations says nothing of its epochs, so only what was seen
+    counts.
+    """
+    record = run.meta
+    if record.loop == 'epoch' and record.max_epochs:
+        return record.max_epochs
+    return run.figures.epoch_starts
+
+
+def starts_cost(run: Run) -> bool:
+    """True if starting workers anew was measured to cost something, and nothing else.
+
+    Workers that grow give their memory back when an epoch ends them: they stay so.
+    """
+    share = run.figures.run_share(run.figures.startup_s)
+    if count_starts(run) < 2 or share < thresholds.STARTUP_MEASURABLE:
+        return False
+    return find_worker_growth(run) is None
+
+
+def _why_keep(run: Run) -> str:
+    took = format_sum(run.figures.startup_s)
+    starts = plural(run.figures.epoch_starts, 'start')
+    return f'starting workers took {took} in {starts}'

@@ -1,0 +1,113 @@
+"""``worker_nice``: niced workers, which leave the cores to a save."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.model.prospect import Prospect
+from mmgpu_hooks.recommend.job import Choice, Job, LoneChange, Setting
+from mmgpu_hooks.schema.figures import format_seconds, format_sum
+from mmgpu_hooks.schema.judged import SaveCure
+from mmgpu_hooks.schema.values import NICENESS
+
+NICE = 10
+"""Niceness of niced workers: a tenth of the weight, which starves nothing."""
+
+
+class WorkerNice(Setting):
+    """Judged alone: no loader is faster by it, only the saves."""
+
+    name = 'worker_nice'
+    noun = 'Niceness of the workers'
+    # where mmgpu enable puts the hook
+    place = 'default_hooks.gpu_efficiency'
+    values = NICENESS
+    most = 19
+    is_alone = True
+    rules = ('MG304',)
+
+    def read(self, run: Run) -> int | None:
+        """As the hook was told."""
+        return run.meta.worker_nice
+
+    def apply(
+        self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
+    ) -> Prospect:
+        """Saves without what workers held up, as far as the job lost it."""
+        run, saves_s = job.run, job.run.figures.ledger_s.get('checkpoint_save', 0.0)
+        if (new or 0) < NICE or job.old[self.name] or not saves_s:
+            return then
+        cure = _cure_by_nice(run)
+        if cure is None or not _is_full(run, then.loader.num_workers):
+            return then
+        spared = min((cure.run_net_s or 0.0) / saves_s, 1.0)
+        plan = replace(then.plan, saves_s=then.plan.saves_s * (1.0 - spared))
+        return replace(then, plan=plan)
+
+    def why_unknown(self, job: Job, new: int | None) -> str | None:
+        """Another niceness than none and 10 was not measured."""
+        old = job.old[self.name] or 0
+        if (new or 0) == old or (not old and (new or 0) >= NICE):
+            return None
+        if old:
+            return 'What saves would take beside less niced workers is unknown.'
+        return f'What a niceness below {NICE} makes of the saves is unknown.'
+
+    def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
+        """Applied where the job gains enough, and no core is left free."""
+        cure = None if run.meta.worker_nice else _cure_by_nice(run)
+        if cure is None or run.meta.host.cores_had is None:
+            return None
+        is_much = (
+            run.figures.run_share(cure.run_net_s or 0.0) >= thresholds.SAVE_CURE_WORTH
+        )
+        if not is_much or not _is_full(run, at['num_workers']):
+            return LoneChange(cure)
+        why = 'loader workers had the cores while checkpoints were saved'
+        return LoneChange(cure, NICE, f'{why}; {cure.sentence}')
+
+
+def _is_full(run: Run, num_workers: int) -> bool:
+    """True if workers and the training process leave no core free."""
+    cores = run.meta.host.cores_had
+    return cores is not None and num_workers + 1 > cores
+
+
+def _cure_by_nice(run: Run) -> SaveCure | None:
+    """The saving thread goes first: what workers were proven to hold up is spared.
+
+    Delays that make no single save slow count too, as soon as they add up to something.
+
+    Returns:
+        ``None`` where workers delay no save by enough.
+    """
+    held = [
+        (save, judged)
+        for save, judged in zip(run.save_records, run.judged_saves)
+        if judged.held_s.get('workers', 0.0) > 0.0
+    ]
+    gross_s, count = sum(judged.held_s['workers'] for _, judged in held), len(held)
+    is_much = run.figures.run_share(gross_s) >= thresholds.SAVE_CURE_WORTH
+    if not held or not (is_much or run.saves_held_by('workers')):
+        return None
+    nets = [
+        judged.net_delay_s * judged.held_s['workers'] / judged.gross_delay_s
+        for _, judged in held
+        if judged.net_delay_s is not None and judged.gross_delay_s
+    ]
+    net_s = sum(nets) if nets else None
+    now_s = sum(save.wall_s for save, _ in held) / count
+    then_s = now_s - gross_s / count
+    return SaveCure(
+        'polite_workers',
+        f'niced workers, GPUEfficiencyHook(worker_nice={NICE}): {count} saves '
+        f'are predicted to take {format_seconds(then_s)} each, now '
+        f'{format_seconds(now_s)}; {format_sum(gross_s)} less in all (gross), '
+        f'{format_sum(net_s)} of it won by the job (net)',
+        save_s=then_s,
+        saves=count,
+        run_gross_s=gross_s,
+        run_net_s=net_s,
+    )

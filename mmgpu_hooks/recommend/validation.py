@@ -1,0 +1,142 @@
+"""Recommends settings of validation's loader, judged on what its loops showed. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.validation import find_alike, make_validation_run
+from mmgpu_hooks.model.prediction import LoaderSetting
+from mmgpu_hooks.recommend.decided import (
+    STALLS,
+    list_changes,
+    phrase_doubt,
+    why_nothing,
+)
+from mmgpu_hooks.recommend.job import VALIDATION, Job, read_loader
+from mmgpu_hooks.recommend.limits import LiveLoader
+from mmgpu_hooks.recommend.search import decide
+from mmgpu_hooks.recommend.settings import SETTINGS
+from mmgpu_hooks.schema.figures import format_sum, plural
+from mmgpu_hooks.schema.judged import Change, Recommendation, ValidationOutlook
+
+VALIDATION_KEY = f'{VALIDATION}.'
+"""What keys of validation's loader begin with."""
+
+_OF_LOADER = tuple(setting for setting in SETTINGS if setting.is_of_loader)
+
+
+def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommendation:
+    """Decide the settings of validation's loader.
+
+    Judged on the loops of all validations of the training; what their metrics take,
+    no loader changes.
+
+    Args:
+        run: One rank's, with its validations.
+        train: The setting that the train loader will have; by default it keeps its
+            own.
+
+    Returns:
+        The changes, and what is known of the loader.
+    """
+    if not run.validations:
+        return Recommendation()
+    count, validation = len(run.validations), make_validation_run(run)
+    if validation is None:
+        ran = ValidationOutlook(f'{plural(count, "validation")} ran.', count)
+        return stay(ran, 'Its loop does not show its iterations.')
+    now = _describe_now(run, validation)
+    is_unclear = validation.is_stalled or not validation.figures.is_enough
+    if validation.workload is None or is_unclear:
+        return stay(now, validation.why_no_workload or STALLS)
+    job = Job.of(
+        validation,
+        validation.workload,
+        _OF_LOADER,
+        loader=VALIDATION,
+        beside=_live_on(run, train),
+    )
+    decision = decide(job)
+    gain = decision.gain
+    if gain is None:
+        return stay(now, phrase_doubt(decision) or why_nothing(decision))
+    loop_s = now.loop_s or 0.0
+    share = run.figures.run_share(gain.share * loop_s * count)
+    if share < thresholds.VALIDATION_WORTH:
+        why = f'Other settings are predicted to save {100 * share:.1f} % of the run, '
+        return stay(now, f'{why}which is too little.')
+    said = f'{now.sentence} The changes of val_dataloader are predicted to save '
+    said += f'{gain.phrase} in the loop, {100 * share:.1f} % of the run.'
+    outlook = replace(
+        now, sentence=said, gain_s=gain.share * loop_s, run_gain_pct=100 * share
+    )
+    changes = tuple(map(_without_gain, list_changes(decision)))
+    return Recommendation(changes, validation=outlook)
+
+
+def _describe_now(run: Run, validation: Run) -> ValidationOutlook:
+    """How long validations take, and how much of it they wait."""
+    count, alike = len(run.validations), len(find_alike(run))
+    figures = validation.figures
+    loop_s = figures.duration_s / alike
+    waits_s = figures.ledger_s['data_wait'] + figures.ledger_s['startup']
+    whole_s = sum(record.wall_s for record in find_alike(run)) / alike
+    return ValidationOutlook(
+        f'{plural(count, "validation")} took {format_sum(whole_s)} each, '
+        f'{format_sum(loop_s)} of it in the loop and {format_sum(waits_s / alike)} of '
+        'that waiting for data.',
+        count,
+        loop_s,
+    )
+
+
+def _without_gain(change: Change) -> Change:
+    """A change of validation's loader: what it saves is in the outlook."""
+    return Change(
+        key=change.key,
+        old=change.old,
+        new=change.new,
+        reason=change.reason,
+        confidence=change.confidence,
+        rules=('MG302',),
+    )
+
+
+def stay(now: ValidationOutlook, why: str) -> Recommendation:
+    """Validation's loader as it is.
+
+    Args:
+        now: What is known of it.
+        why: Why it stays, as a sentence.
+    """
+    said = f'{now.sentence} val_dataloader stays as it is. {why}'
+    outlook = ValidationOutlook(said, now.validations, now.loop_s)
+    return Recommendation(validation=outlook)
+
+
+def leave_out(
+    recommendation: Recommendation, keys: tuple[str, ...], why: str
+) -> Recommendation:
+    """The recommendation without some changes.
+
+    Args:
+        recommendation: With or without such changes.
+        keys: What theirs start with.
+        why: Nothing of them is needed or can be set, as a sentence.
+    """
+    changes = recommendation.changes
+    kept = tuple(change for change in changes if not change.key.startswith(keys))
+    outlook = recommendation.validation
+    is_any_left_out = len(kept) < len(changes)
+    if outlook is not None and is_any_left_out and VALIDATION_KEY in keys:
+        outlook = stay(outlook, why).validation
+    return replace(recommendation, changes=kept, validation=outlook)
+
+
+def _live_on(run: Run, train: LoaderSetting | None) -> LiveLoader | None:
+    """The train loader, where its workers live on while validation runs."""
+    train = train or read_loader(run)
+    stays = train.persistent_workers or run.meta.loop == 'iter'
+    return LiveLoader(run, train) if stays else None
