@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer
-from mmgpu_hooks.commands.runs import read_runs
+from mmgpu_hooks.commands.read_runs import read_runs
 from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.model.workload import Workload, at_batch_size

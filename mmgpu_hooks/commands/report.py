@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mmgpu_hooks.commands import options
-from mmgpu_hooks.commands.runs import judge_runs
+from mmgpu_hooks.commands.read_runs import judge_runs
 from mmgpu_hooks.config.files import verify_output, write_atomic
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import format_bytes
