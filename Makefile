@@ -16,7 +16,7 @@ DEMO_CONFIG := configs/demo/rtmdet-tiny_demo.py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dist test lint clean bench-drift bench-host bench-ledger
+.PHONY: help setup demo dist test test-slow lint clean bench-drift bench-end bench-host bench-ledger
 .PHONY: bench-overhead bench-memory bench-memory-causes bench-metric bench-predict
 .PHONY: bench-quick bench-regret
 .PHONY: bench-rewrite bench-saves bench-setup bench-start bench-whole bench-why gpu-check
@@ -24,11 +24,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
 	@echo 'make test   run the tests'
+	@echo 'make test-slow   the long ones: real SLURM, torchrun ranks (40 minutes)'
 	@echo 'make lint   run ruff, mypy (package, benchmarks, tests) and import-linter'
 	@echo 'make setup  only do the set-up that the others do first (5 minutes, once)'
 	@echo 'make dist   build the wheel, and try it on each Python at hand (5 minutes)'
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
 	@echo 'make bench-drift     intervals of short, drifting runs against planted truth (5 minutes)'
+	@echo 'make bench-end       what a training ends later for its recommended config (7 minutes)'
 	@echo 'make bench-host      host overhead of a step with optimize, the same bits? (25 minutes)'
 	@echo 'make bench-ledger    planted seconds against the time ledger (1 minute)'
 	@echo 'make bench-memory    memory estimates of 14 models against real steps (10 minutes)'
@@ -56,6 +58,10 @@ test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not timing'
 	$(BIN)/python -m pytest -m timing $$(grep -rl mark.timing tests --include='test_*.py')
 
+# one by one: most start a training, or a cluster, that wants both cores
+test-slow: setup
+	$(BIN)/python -m pytest -m 'slow and not timing'
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -80,6 +86,9 @@ bench-overhead: $(VENV)/.bench
 
 bench-drift: setup
 	$(BIN)/python -m benchmarks.drift $(BENCH_FLAGS)
+
+bench-end: setup
+	$(BIN)/python -m benchmarks.end $(BENCH_FLAGS)
 
 bench-host: setup
 	$(BIN)/python -m benchmarks.host $(BENCH_FLAGS)

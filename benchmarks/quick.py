@@ -27,6 +27,7 @@ from benchmarks.markdown import render_table
 PACKAGE = 'benchmarks'
 BENCHMARKS = (
     'drift',
+    'end',
     'gpu_check',
     'host',
     'ledger',

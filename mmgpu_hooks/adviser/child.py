@@ -64,7 +64,7 @@ def advise_on_run(evidence: Path) -> RunAdvice:
     run = choose_rank(evidence, Run.read(evidence)).run
     found = with_save_cures(recommend_settings(run), run)
     nice: int | None = None
-    if run.run.hook_added_by is not None:
+    if run.meta.hook_added_by is not None:
         # the hook is in no config: that command takes its arguments
         values = (change.new for change in found.changes if change.key == NICE_KEY)
         nice = next(values, None)
@@ -72,7 +72,7 @@ def advise_on_run(evidence: Path) -> RunAdvice:
     if not found.changes:
         return RunAdvice(found, worker_nice=nice)
     files = read_run_folder(evidence)
-    applied = write_beside_run(found, run.run.config_path, files)
+    applied = write_beside_run(found, run.meta.config_path, files)
     outcome, kept = applied.outcome, applied.recommendation
     taken = {change.key for change in kept.changes}
     left_out = [change.key for change in found.changes if change.key not in taken]

@@ -100,8 +100,8 @@ def show_gain(before: Path, after: Path) -> bool:
 
 def _images_per_s(run: Run) -> float:
     """Over the whole training, everything between iterations included."""
-    batch, whole_s = run.run.loader.batch_size or 0, run.duration_s
-    return run.iterations * batch / whole_s if whole_s else 0.0
+    batch, whole_s = run.meta.loader.batch_size or 0, run.figures.duration_s
+    return run.figures.iterations * batch / whole_s if whole_s else 0.0
 
 
 def _train(config: Path, folder: Path) -> None:

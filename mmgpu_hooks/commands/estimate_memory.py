@@ -12,6 +12,7 @@ import click
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer, warner
 from mmgpu_hooks.commands.read_runs import read_run
+from mmgpu_hooks.judge.figures import find_fullest_bytes
 from mmgpu_hooks.memory import estimate
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.memory import ImageSize, MeasuredPeak
@@ -80,11 +81,11 @@ def estimate_memory(
 def _read_peak(folder: Path) -> MeasuredPeak:
     """Read the peak of the fullest card in the newest run."""
     run = read_run(folder).run
-    batch_size = run.run.loader.batch_size
-    peak = max(rank.gpu_mem_peak_bytes or 0 for rank in (run, *run.other_ranks))
-    if not batch_size or not peak:
+    batch_size = run.meta.loader.batch_size
+    peak_bytes = find_fullest_bytes(run)
+    if not batch_size or not peak_bytes:
         raise UserError(
             f'{run.path}: expected the batch size and the peak of a card, found them '
             'unknown; on the CPU there is no such peak.'
         )
-    return MeasuredPeak(batch_size, peak)
+    return MeasuredPeak(batch_size, peak_bytes)

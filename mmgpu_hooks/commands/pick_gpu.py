@@ -108,8 +108,8 @@ def _print_table(cards: Sequence[Card], picked: Container[Card]) -> None:
     columns: Sequence[TableColumn] = (
         TableColumn('GPU', 'index', str),
         TableColumn('name', 'name', str),
-        TableColumn('free', 'free_bytes', lambda size: format_bytes(size or None)),
-        TableColumn('of', 'total_bytes', lambda size: format_bytes(size or None)),
+        TableColumn('free', 'free_bytes', format_bytes),
+        TableColumn('of', 'total_bytes', format_bytes),
         TableColumn('busy', 'util_pct', format_pct),
         TableColumn('', '', name_state),
     )

@@ -157,12 +157,12 @@ def judge_runs(
     run = together = newest.run
     # a single run keeps what was worked out of it
     if pool.workload is not run.workload:
-        together = run.altered(workload=pool.workload)
+        together = run.replaced(workload=pool.workload)
     mended = recommend_mended(together) if cores is None else None
     if cores is not None:
         expect_cores(run, cores)
         together = with_cores(together, cores)
-        had = f'{run.run.host.usable_cores or 0:g}'
+        had = f'{run.meta.host.usable_cores or 0:g}'
         notes = (
             f'The settings are for a start with {cores:g} usable cores for each rank '
             f'(--cores); the run had {had}.',
@@ -188,7 +188,7 @@ def find_config(run: Run, copy: Path | None) -> Path:
     Raises:
         UserError: If neither is there.
     """
-    path, why_not = run.run.config_path, ''
+    path, why_not = run.meta.config_path, ''
     if path:
         try:
             # os.path.isfile does not say that a folder may not be entered

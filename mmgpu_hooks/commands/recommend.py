@@ -96,7 +96,7 @@ def rewrite_judged(
         except UserError as error:
             return replace(answer, error=str(error))
         if config == copy:
-            gone = answer.summary.run.config_path or 'the config'
+            gone = answer.summary.meta.config_path or 'the config'
             notes.append(f"{gone} is gone, so the run's own copy was rewritten.")
     # before the rewrite, which may edit this very file
     drift = read_drift(config, copy) if copy is not None and config != copy else None

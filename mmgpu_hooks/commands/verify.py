@@ -283,7 +283,7 @@ def _read_recommendation(
         before_config=str(config),
         after_config=str(config),
         predicted_gain=sum_predicted_gain(run, recommendation),
-        batches_per_epoch=run.run.loader.batches_per_epoch,
+        batches_per_epoch=run.meta.loader.batches_per_epoch,
         notes=_note_ranks(run),
     )
     sides = (_Side(config, loaded, before), _Side(config, loaded, after))
@@ -292,13 +292,13 @@ def _read_recommendation(
 
 def _find_cpus(run: Run) -> int | None:
     """CPUs that a rank of a run had, or would have had without a narrow start."""
-    host = run.run.host
+    host = run.meta.host
     cores = host.mended_cores or host.usable_cores
     return None if cores is None else max(math.ceil(cores), 1)
 
 
 def _note_ranks(run: Run) -> tuple[str, ...]:
-    ranks = run.run.world_size
+    ranks = run.meta.world_size
     if ranks == 1:
         return ()
     return (

@@ -25,8 +25,9 @@ class Card:
     """As in ``nvidia-smi``."""
     uuid: str = ''
     name: str = 'unknown'
-    total_bytes: int = 0
-    free_bytes: int = 0
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    """Both are ``None`` where the card cannot be read: see ``reason``."""
     util_pct: float | None = None
     """The driver's last sample."""
     reason: str | None = None
@@ -98,20 +99,24 @@ def judge_cards(
     visible = parse_visible(cards, environ) if VARIABLE in environ else cards
 
     def judge(card: Card) -> str | None:
-        least = 0.1 * card.total_bytes if least_bytes is None else least_bytes
-        if card.reason is None and card not in visible:
+        if card.reason is not None or card.total_bytes is None:
+            return card.reason
+        if card not in visible:
             return f'not in {VARIABLE}'
-        if card.reason is None and card.free_bytes < least:
+        least = 0.1 * card.total_bytes if least_bytes is None else least_bytes
+        if (card.free_bytes or 0) < least:
             return 'too little memory is free'
-        return card.reason
+        return None
 
     judged = [replace(card, reason=judge(card)) for card in cards]
-    most = max((card.free_bytes for card in judged if card.reason is None), default=0)
+    free = [card.free_bytes or 0 for card in judged if card.reason is None]
+    most = max(free, default=0)
 
     def worth(card: Card) -> tuple[bool, float, float, int]:
-        level = (most - card.free_bytes) // (most * _SAME_MEMORY) if most else 0.0
+        free_bytes = card.free_bytes or 0
+        level = (most - free_bytes) // (most * _SAME_MEMORY) if most else 0.0
         util_pct = 101.0 if card.util_pct is None else card.util_pct
-        return card.reason is not None, level, util_pct, -card.free_bytes
+        return card.reason is not None, level, util_pct, -free_bytes
 
     return sorted(judged, key=worth)
 

@@ -375,14 +375,14 @@ def _read_measured(plan: LoaderPlan, work_dir: Folder) -> LoaderPlan | None:
         run = None if files.evidence is None else Run.read(files.evidence)
     except (UserError, OSError, ValueError):
         return None
-    if run is None or run.run.loader.batch_size != plan.batch_size:
+    if run is None or run.meta.loader.batch_size != plan.batch_size:
         return None
-    if not run.batch_bytes:
+    if not run.figures.batch_bytes:
         return None
     return replace(
         plan,
-        batch_bytes=run.batch_bytes,
-        batch_tensors=run.batch_tensors,
+        batch_bytes=run.figures.batch_bytes,
+        batch_tensors=run.figures.batch_tensors,
         is_measured=True,
     )
 

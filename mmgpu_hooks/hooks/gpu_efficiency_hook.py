@@ -332,7 +332,7 @@ class GPUEfficiencyHook(Hook):
         chosen = self._guard.run('comparison of ranks', choose_rank, path, run)
         judged, ranks = chosen or (run, None)
         diagnosis, advice = diagnose_run(judged), None
-        if self.write_config and is_complete and judged.is_enough:
+        if self.write_config and is_complete and judged.figures.is_enough:
             advice = self._guard.run('recommended config', ask_adviser, path)
         if self.summary:
             self._logger.info(
@@ -342,7 +342,7 @@ class GPUEfficiencyHook(Hook):
                     ranks,
                     advice,
                     program=_list_words(),
-                    judged=judged.run.rank,
+                    judged=judged.meta.rank,
                     arguments=self.command_arguments,
                 )
             )

@@ -382,6 +382,21 @@ def config_error() -> None:
 
 
 @_cause
+def package_missing() -> None:
+    """A Python package is missing in this environment.
+
+    ``ModuleNotFoundError: No module named 'mmdet'``.
+
+    The Python that trains does not have it: it is another one than the package was
+    installed into, or another node. ``pkg_resources`` left setuptools with version 81.
+
+    - Install it with the Python that trains: python -m pip install NAME.
+    - A module of your own must lie beside the script or on PYTHONPATH.
+    - mmgpu doctor shows which Python, torch and mmengine are used.
+    """
+
+
+@_cause
 def resume_refused() -> None:
     """torch.load refused the checkpoint.
 
@@ -397,7 +412,7 @@ def resume_refused() -> None:
 
 @_cause
 def unknown() -> None:
-    """It ended badly, for a reason that nothing here shows.
+    """It ended badly, for no reason that is known here.
 
     An exception of the program itself, a crash, or a log that was cut off.
 

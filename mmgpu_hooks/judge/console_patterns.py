@@ -1822,6 +1822,16 @@ PATTERNS = (
         needs='config',
     ),
     Pattern(
+        cause='package_missing',
+        order=Order.HINTED,
+        pattern='^ModuleNotFoundError: No module named ',
+        example="ModuleNotFoundError: No module named 'mmdet'",
+        healthy="UserWarning: No module named 'nvtx': ranges are not marked",
+        writer='Python',
+        since='3.6',
+        is_raised=True,
+    ),
+    Pattern(
         cause='interrupted',
         order=Order.HINTED,
         pattern=r'\[Errno 5\] Input/output error$',

@@ -64,11 +64,12 @@ class CardRoom(NamedTuple):
 
 def find_card_room(run: Run) -> CardRoom | None:
     """The room that a run's card has; ``None`` when its size is unknown."""
-    total = run.run.gpu.memory_total_bytes if run.run.gpu else None
+    figures = run.figures
+    total = run.meta.gpu.memory_total_bytes if run.meta.gpu else None
     if not total:
         return None
-    used = run.gpu.mem_used_bytes if run.gpu else None
-    reserved = run.gpu_mem_reserved_bytes
+    used = figures.gpu.mem_used_bytes if figures.gpu else None
+    reserved = figures.gpu_mem_reserved_bytes
     beside = CONTEXT_BYTES
     if used is not None and reserved is not None and 0 <= used - reserved <= total:
         beside = used - reserved
@@ -113,7 +114,7 @@ def find_growth_of(
 
 def are_workers_kept(run: Run) -> bool:
     """True if workers live on when an epoch ends: an endless loader has one epoch."""
-    return bool(run.run.loader.persistent_workers) or run.run.loop == 'iter'
+    return bool(run.meta.loader.persistent_workers) or run.meta.loop == 'iter'
 
 
 def find_worker_growth(run: Run) -> Estimate | None:
@@ -125,7 +126,11 @@ def find_worker_growth(run: Run) -> Estimate | None:
     if len(some) and not are_workers_kept(run):
         epochs = some.column('epoch')
         some = some.where(epochs == statistics.mode(epochs.tolist()))
-    sent = SENT_TENSORS * (run.run.loader.num_workers or 0) / (run.batch_tensors or 1)
+    sent = (
+        SENT_TENSORS
+        * (run.meta.loader.num_workers or 0)
+        / (run.figures.batch_tensors or 1)
+    )
     return find_growth_of(some, 'worker_own_bytes', warm_up=sent)
 
 
@@ -153,7 +158,7 @@ def find_host_growth(run: Run) -> HostGrowth | None:
     lasts = bool(process or (workers and are_workers_kept(run)))
     growing = [process] if lasts and not are_workers_kept(run) else [process, workers]
     rates = [growth.value for growth in growing if growth]
-    each = sum(rates) * run.run.host.ranks / 1000
+    each = sum(rates) * run.meta.host.ranks / 1000
     if not each:
         return None
     return HostGrowth(
@@ -167,7 +172,7 @@ def find_host_growth(run: Run) -> HostGrowth | None:
 
 def count_left(run: Run) -> int | None:
     """Iterations until training ends by itself; ``None`` where that is not known."""
-    head, done = run.run, run.intervals[-1].iteration if run.intervals else 0
+    head, done = run.meta, run.intervals[-1].iteration if run.intervals else 0
     whole = head.max_iters
     if whole is None and head.max_epochs and head.loader.batches_per_epoch:
         whole = head.max_epochs * head.loader.batches_per_epoch

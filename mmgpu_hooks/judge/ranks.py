@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mmgpu_hooks.judge.columns import Column, Intervals, count_all, filled, total
-from mmgpu_hooks.judge.run import Run, gpu_figures
+from mmgpu_hooks.judge.figures import summarize_gpu
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.figures import format_seconds, plural
 from mmgpu_hooks.schema.recorded import RunRecord
 from mmgpu_hooks.schema.run import RankRow, RanksSummary, read_other_ranks
@@ -76,16 +77,16 @@ def compare_ranks(
     Returns:
         ``None`` for a run of a single rank.
     """
-    world = first.run.world_size
+    world = first.meta.world_size
     if world <= 1:
         return None
-    said, ranks = [*notes], {first.run.rank: first}
+    said, ranks = [*notes], {first.meta.rank: first}
     for other in others:
-        difference = _difference(first.run, other.run)
-        if difference is None and other.run.rank in ranks:
-            difference = f'rank {other.run.rank} is there already'
+        difference = _difference(first.meta, other.meta)
+        if difference is None and other.meta.rank in ranks:
+            difference = f'rank {other.meta.rank} is there already'
         if difference is None:
-            ranks[other.run.rank] = other
+            ranks[other.meta.rank] = other
         else:
             said.append(f'{other.path} is of another run ({difference}).')
     missing = ', '.join(str(n) for n in range(world) if n not in ranks)
@@ -105,14 +106,14 @@ def compare_ranks(
         if count
     }
     summary = _compare(shared, RanksSummary(world, '', notes=tuple(said)))
-    if first.run.is_model_wrapped is not False:
+    if first.meta.is_model_wrapped is not False:
         return summary
     # nobody waits for anybody, and an early end says nothing
     return replace(summary, why=_APART, slowest=None, part=None, lost_s=None)
 
 
 def join_ranks(ranks: RanksSummary | None, runs: Sequence[Run]) -> list[Run]:
-    """Let the ranks that were compared know each other.
+    """The ranks that were compared, each with the evidence of the others.
 
     Args:
         ranks: What `compare_ranks` made of them.
@@ -122,10 +123,11 @@ def join_ranks(ranks: RanksSummary | None, runs: Sequence[Run]) -> list[Run]:
         Those that were compared.
     """
     compared = {row.rank for row in ranks.rows} if ranks is not None else ()
-    joined = [run for run in runs if run.run.rank in compared]
-    for run in joined:
-        run.other_ranks = [other for other in joined if other is not run]
-    return joined
+    joined = [run for run in runs if run.meta.rank in compared]
+    return [
+        Run(run.evidence, [other for other in joined if other is not run])
+        for run in joined
+    ]
 
 
 class JudgedRank(NamedTuple):
@@ -171,7 +173,9 @@ def choose_judged(ranks: RanksSummary | None, runs: Sequence[Run]) -> JudgedRank
         why = 'waits most for data'
     joined = join_ranks(ranks, runs)
     note = f'Rank {judged} of {ranks.world_size} {why} and is judged.'
-    chosen = with_saves_of(next(r for r in joined if r.run.rank == judged), first)
+    chosen = with_saves_of(
+        next(run for run in joined if run.meta.rank == judged), first
+    )
     return JudgedRank(chosen, replace(ranks, notes=(note, *ranks.notes)))
 
 
@@ -189,19 +193,21 @@ def with_saves_of(judged: Run, first: Run) -> Run:
         ``judged`` itself where it saved too, or none did. Only ``ledger_s``, whose
         sum stays, and what is known of the saves differ.
     """
-    if judged.saves or not first.saves:
+    figures, saves = judged.figures, first.figures.saves
+    if figures.saves or not saves:
         return judged
-    ledger_s = dict(judged.ledger_s)
+    ledger_s = dict(figures.ledger_s)
     own_s, step_s = ledger_s.get('checkpoint_save', 0.0), ledger_s.get('step', 0.0)
-    waited_s = first.ledger_s.get('checkpoint_save', 0.0) - own_s
+    waited_s = first.figures.ledger_s.get('checkpoint_save', 0.0) - own_s
     moved_s = min(max(waited_s, 0.0), step_s)
     ledger_s.update(checkpoint_save=own_s + moved_s, step=step_s - moved_s)
-    return judged.altered(
-        saves=first.saves,
-        ledger_s=ledger_s,
+    evidence = replace(
+        judged.evidence,
         save_records=first.save_records,
         save_aftermaths=first.save_aftermaths,
     )
+    figures = replace(figures, saves=saves, ledger_s=ledger_s)
+    return Run(evidence, judged.other_ranks, figures=figures)
 
 
 def _difference(run: RunRecord, other: RunRecord) -> str | None:
@@ -276,7 +282,7 @@ def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSum
 
 
 def _row(number: int, shared: Intervals) -> RankRow:
-    count, gpu = total(shared.column('iterations')), gpu_figures(shared, shared)
+    count, gpu = total(shared.column('iterations')), summarize_gpu(shared, shared)
     parts = {
         part.field: total(_seconds(shared, name)) / count
         for name, part in _OWN_PARTS.items()

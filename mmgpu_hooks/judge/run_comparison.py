@@ -60,7 +60,7 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
         f'The {unequal.name} is not the same: {unequal.before} in the first run, '
         f'{unequal.after} in the second.'
         for unequal in find_unequal(
-            before, after, {'batch size': 'run.loader.batch_size', **NATURE}
+            before, after, {'batch size': 'meta.loader.batch_size', **NATURE}
         )
     ]
     notes = [*before.notes, *after.notes]
@@ -72,14 +72,16 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
     ):
         iteration, count = means[ITER], len(run.steady)
         if iteration is None or iteration.value <= 0.0:
-            more = max(stats.LEAST_VALUES - count, 1) * run.run.interval_iterations
+            more = max(stats.LEAST_VALUES - count, 1) * run.meta.interval_iterations
             obstacles.append(
                 f'The {name} run is too short (intervals after the warm-up: {count}); '
                 f'train at least {more} more iterations.'
             )
-        if (of := run.run.world_size) > 1:
-            notes.append(f'Of the {name} run, rank {run.run.rank} of {of} is compared.')
-    old, new = before.external_cpu_cores, after.external_cpu_cores
+        if (of := run.meta.world_size) > 1:
+            notes.append(
+                f'Of the {name} run, rank {run.meta.rank} of {of} is compared.'
+            )
+    old, new = before.figures.external_cpu_cores, after.figures.external_cpu_cores
     if old is not None and new is not None and abs(old - new) >= _NOTABLE_CORES:
         used = (
             f'Others used {old:.1f} cores in the first run and {new:.1f} in the second'
@@ -111,7 +113,7 @@ def _judge_change(change: Estimate | None) -> str | None:
 
 def find_settings(before: Run, after: Run) -> dict[str, SettingTexts]:
     """Settings, limits of the host and versions that differ, by dotted name."""
-    old, new = _read_settings(before.run), _read_settings(after.run)
+    old, new = _read_settings(before.meta), _read_settings(after.meta)
     return {
         name: SettingTexts(old.get(name), new.get(name))
         for name in {**old, **new}
@@ -119,13 +121,13 @@ def find_settings(before: Run, after: Run) -> dict[str, SettingTexts]:
     }
 
 
-def _read_settings(run: RunRecord) -> dict[str, str]:
+def _read_settings(meta: RunRecord) -> dict[str, str]:
     """Settings that are known, as text."""
     groups = {
-        '': {name: read_field(run, name) for name in _SETTINGS},
-        'loader.': asdict(run.loader),
-        'host.': asdict(run.host),
-        'versions.': run.versions,
+        '': {name: read_field(meta, name) for name in _SETTINGS},
+        'loader.': asdict(meta.loader),
+        'host.': asdict(meta.host),
+        'versions.': meta.versions,
     }
     return {
         group + name: str(value)

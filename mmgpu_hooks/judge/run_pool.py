@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from mmgpu_hooks.judge.columns import median, read_field
+from mmgpu_hooks.judge.figures import find_fullest_bytes
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.batches import (
     CardMemory,
@@ -22,19 +23,19 @@ from mmgpu_hooks.schema.errors import NoPredictionError
 from mmgpu_hooks.schema.memory import MeasuredPeak
 
 NATURE = {
-    'number of ranks': 'run.world_size',
-    'device': 'run.device',
-    'GPU': 'run.gpu.name',
-    'number of CPUs of the host': 'run.host.logical_cpus',
-    'number of parameters of the model': 'run.parameters',
+    'number of ranks': 'meta.world_size',
+    'device': 'meta.device',
+    'GPU': 'meta.gpu.name',
+    'number of CPUs of the host': 'meta.host.logical_cpus',
+    'number of parameters of the model': 'meta.parameters',
 }
 """Facts that make a training another one, by how a sentence calls them."""
 
 _CONDITIONS = {
-    'number of usable cores': 'run.host.cores_had',
-    'optimizer wrapper': 'run.optim_wrapper',
-    'number of steps whose gradients are added up': 'run.accumulative_counts',
-    'number of images in the data set': 'run.loader.dataset_length',
+    'number of usable cores': 'meta.host.cores_had',
+    'optimizer wrapper': 'meta.optim_wrapper',
+    'number of steps whose gradients are added up': 'meta.accumulative_counts',
+    'number of images in the data set': 'meta.loader.dataset_length',
 }
 """Facts that costs depend on, too."""
 
@@ -64,7 +65,7 @@ def pool_runs(runs: Sequence[Run]) -> RunPool:
     Args:
         runs: At least one.
     """
-    runs = sorted(runs, key=lambda run: run.run.started_unix_s, reverse=True)
+    runs = sorted(runs, key=lambda run: run.meta.started_unix_s, reverse=True)
     newest = next((run for run in runs if run.workload), runs[0])
     if newest.workload is None:
         return RunPool(newest, None, CardMemory(None, newest.why_no_workload))
@@ -86,7 +87,7 @@ def pool_runs(runs: Sequence[Run]) -> RunPool:
         except NoPredictionError as error:
             notes.append(f'{error} The newest run is judged by itself.')
             fitted = fitted[:1]
-    sizes = {run.path: run.run.loader.batch_size for run in fitted}
+    sizes = {run.path: run.meta.loader.batch_size for run in fitted}
     return RunPool(newest, workload, memory, sizes, tuple(notes))
 
 
@@ -111,7 +112,7 @@ def _why_left_out(newest: Run, run: Run) -> str | None:
 
 def _measure_image(run: Run) -> float | None:
     """Bytes of an image's tensors, of the usual batch."""
-    size, batch_bytes = run.run.loader.batch_size, median(run.column('batch_bytes'))
+    size, batch_bytes = run.meta.loader.batch_size, median(run.column('batch_bytes'))
     return batch_bytes / size if size and batch_bytes else None
 
 
@@ -141,10 +142,9 @@ def _fit_memory(runs: Sequence[Run]) -> CardMemory:
     """Any rank can run out of memory: the largest peak of each run counts."""
     points = []
     for run in runs:
-        ranks = (run, *run.other_ranks)
-        peaks = [rank.gpu_mem_peak_bytes for rank in ranks if rank.gpu_mem_peak_bytes]
-        if peaks and run.run.loader.batch_size:
-            points.append(MeasuredPeak(run.run.loader.batch_size, max(peaks)))
+        batch_size, peak_bytes = run.meta.loader.batch_size, find_fullest_bytes(run)
+        if batch_size and peak_bytes:
+            points.append(MeasuredPeak(batch_size, peak_bytes))
     if not points:
         why = 'The memory of the card is unknown: its peak was not recorded, as in a '
         return CardMemory(None, f'{why}training on the CPU.')

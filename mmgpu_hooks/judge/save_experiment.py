@@ -37,7 +37,7 @@ def summarize_saves(
     usual_cause = max(causes, key=causes.__getitem__, default=None)
     # there is one save an iteration
     after = {record.iteration: record for record in run.save_aftermaths}
-    loader = run.run.loader
+    loader = run.meta.loader
     return replace(
         row,
         saves=saves,

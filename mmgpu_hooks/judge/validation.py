@@ -7,8 +7,14 @@ and what judges a run judges them.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
 from msgspec import structs
 
+from mmgpu_hooks.judge.figures import summarize_run
+from mmgpu_hooks.judge.recorded import RecordedRun
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.recorded import IntervalRecord, ValidationRecord
 from mmgpu_hooks.schema.run import RunEvidence
@@ -48,7 +54,7 @@ def make_validation_run(run: Run) -> Run | None:
     if not alike:
         return None
     record = structs.replace(
-        run.run,
+        run.meta,
         loader=alike[-1].loader,
         loop='epoch',
         max_epochs=count_validations(run),
@@ -64,17 +70,25 @@ def make_validation_run(run: Run) -> Run | None:
     evidence = RunEvidence(
         path='', run=record, intervals=intervals, cores_had=run.evidence.cores_had
     )
-    made = Run(evidence)
+    figures = summarize_run(RecordedRun(evidence))
     if record.host.ranks > 1:
         # a validation knows the CPU of all others alone: training tells ranks apart
-        return made.altered(
-            external_cpu_cores=run.external_cpu_cores,
-            why_no_external=run.why_no_external,
-        )
-    known = [record for record in alike if record.other_cpu_s is not None]
-    used_s = sum(record.other_cpu_s or 0.0 for record in known)
-    wall_s = sum(record.wall_s for record in known)
-    return made.altered(external_cpu_cores=used_s / wall_s if wall_s else None)
+        external_cores = run.figures.external_cpu_cores
+        why_unknown = run.figures.why_no_external
+    else:
+        external_cores, why_unknown = _find_external_cores(alike), None
+    figures = replace(
+        figures, external_cpu_cores=external_cores, why_no_external=why_unknown
+    )
+    return Run(evidence, figures=figures)
+
+
+def _find_external_cores(records: Sequence[ValidationRecord]) -> float | None:
+    """Cores that other programs used during validations, mean over their time."""
+    known = [record for record in records if record.other_cpu_s is not None]
+    used_s = math.fsum(record.other_cpu_s or 0.0 for record in known)
+    wall_s = math.fsum(record.wall_s for record in known)
+    return used_s / wall_s if wall_s else None
 
 
 def find_alike(run: Run) -> list[ValidationRecord]:
@@ -101,11 +115,15 @@ def _is_possible(record: ValidationRecord) -> bool:
 
 def count_validations(run: Run) -> int:
     """Validations of the whole training, at the rate of those so far."""
-    record, seen = run.run, len(run.validations)
+    record, seen = run.meta, len(run.validations)
     whole = record.max_iters
     if record.loop == 'epoch' and record.max_epochs and record.loader.batches_per_epoch:
         whole = record.max_epochs * record.loader.batches_per_epoch
-    expected = round(seen * whole / run.iterations) if whole and run.iterations else 0
+    expected = (
+        round(seen * whole / run.figures.iterations)
+        if whole and run.figures.iterations
+        else 0
+    )
     return max(expected, seen, 1)
 
 
@@ -127,6 +145,6 @@ def _as_interval(record: ValidationRecord, number: int, run: Run) -> IntervalRec
             'hooks': 0.0,
             'startup': startup_s,
         },
-        process_rss_bytes=run.process_rss_bytes,
+        process_rss_bytes=run.figures.process_rss_bytes,
         **{name: getattr(record, name) for name in _ALIKE},
     )

@@ -42,14 +42,15 @@ _ORDER = ('problem', 'notice', 'ok', 'unknown')
 
 def diagnose_run(run: Run) -> Diagnosis:
     """Judge one rank's run: the verdict and the findings, worst first."""
+    figures = run.figures
     judged = (rule.apply(run) for rule in RULES.values())
     findings = {finding.code: finding for finding in judged if finding is not None}
     worst = sorted(findings.values(), key=lambda f: (_ORDER.index(f.severity), f.code))
     counts = EvidenceCounts(
-        iterations=run.iterations,
-        steady_iterations=run.steady_iterations,
-        gpu_samples=run.gpu.samples if run.gpu else 0,
-        saves=run.saves,
+        iterations=figures.iterations,
+        steady_iterations=figures.steady_iterations,
+        gpu_samples=figures.gpu.samples if figures.gpu else 0,
+        saves=figures.saves,
     )
     verdict = _choose_verdict(run, findings)
     return Diagnosis(verdict, tuple(worst), counts, run.judged_saves)
@@ -57,9 +58,10 @@ def diagnose_run(run: Run) -> Diagnosis:
 
 def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
     """The problem with the largest share of the time wins."""
-    if not run.is_enough:
+    figures = run.figures
+    if not figures.is_enough:
         why = (
-            f'steady iterations recorded {run.steady_iterations}, needed '
+            f'steady iterations recorded {figures.steady_iterations}, needed '
             f'{thresholds.MIN_ITERATIONS}; train at least {count_missing(run)} more.'
         )
         name = 'not_enough_evidence'
@@ -81,7 +83,8 @@ def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
         name = 'compute_bound'
         why = (
             'data is at hand when it is needed '
-            f'({100 * (run.data_wait_share or 0.0):.0f} % of an iteration is waiting), '
+            f'({100 * (figures.data_wait_share or 0.0):.0f} % of an iteration is '
+            'waiting), '
             'so the step sets the speed.'
         )
     else:
@@ -98,10 +101,11 @@ def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
 
 def count_missing(run: Run) -> int:
     """Iterations that a run still needs before it is judged."""
-    more = thresholds.MIN_ITERATIONS - run.steady_iterations
-    if run.steady_iterations == run.iterations:
+    figures = run.figures
+    more = thresholds.MIN_ITERATIONS - figures.steady_iterations
+    if figures.steady_iterations == figures.iterations:
         # the only interval becomes the warm-up once there is another
-        more += max(run.run.interval_iterations, run.iterations)
+        more += max(run.meta.interval_iterations, figures.iterations)
     return max(more, 1)
 
 
@@ -109,7 +113,11 @@ def judge_confidence(run: Run) -> str:
     """``high``, ``medium`` or ``low``: how many iterations, on how quiet a host."""
     if run.is_busy_host:
         return 'low'
-    return 'high' if run.steady_iterations >= thresholds.SURE_ITERATIONS else 'medium'
+    return (
+        'high'
+        if run.figures.steady_iterations >= thresholds.SURE_ITERATIONS
+        else 'medium'
+    )
 
 
 class _Wait(NamedTuple):
@@ -123,12 +131,12 @@ class _Wait(NamedTuple):
 def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> _Wait:
     """Say why a data-bound run waits."""
     cause = next((code for code in _CAUSES if code in problems), None)
-    workers, cores = run.run.loader.num_workers, run.run.host.usable_cores
+    workers, cores = run.meta.loader.num_workers, run.meta.host.usable_cores
     # without workers the loading blocks the loop, whatever it waits for
     if cause and (cause != 'MG103' or workers):
         return _Wait(RULES[cause].verdict or '', problems[cause].detail)
     if run.wait_cause == 'stalls':
-        usual = format_seconds(run.data_wait_p95_s)
+        usual = format_seconds(run.figures.data_wait_p95_s)
         why = f'Stalls are rare: usually 95 % of the waits are below {usual}.'
     elif run.wait_cause == 'fetching':
         why = 'Most of it is the training thread fetching ready batches.'

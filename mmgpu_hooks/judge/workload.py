@@ -1,4 +1,4 @@
-"""From a `Run` to the workload that predictions start from.
+"""From figures and intervals to the workload that predictions start from.
 
 Costs have a mean, a spread and a standard error each. A run whose pipeline or step
 changed midway is cut, and its last long part taken.
@@ -7,13 +7,16 @@ changed midway is cut, and its last long part taken.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.columns import Column, Intervals, median, read_field, total
+from mmgpu_hooks.judge.figures import RunFigures, summarize_run
+from mmgpu_hooks.judge.recorded import RecordedRun
 from mmgpu_hooks.model.calibration import calibrate
 from mmgpu_hooks.model.prediction import MOST_PREFETCH, MOST_WORKERS, first_batch_s
 from mmgpu_hooks.model.stats import find_last_change
@@ -25,9 +28,7 @@ from mmgpu_hooks.model.workload import (
     estimate_transfer,
 )
 from mmgpu_hooks.schema.errors import NoPredictionError
-
-if TYPE_CHECKING:
-    from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema.recorded import RunRecord
 
 _MOST_CORES = 65536
 """Most cores of one host; no more were built."""
@@ -53,84 +54,134 @@ class _Bounded(NamedTuple):
     """A figure of a run, and the largest one that is possible."""
 
     field: str
-    """Dotted path from a run on."""
+    """Dotted path from a `_Part` on."""
     most: float
 
 
 _NEEDED = {
-    'num_workers of the loader': _Bounded('run.loader.num_workers', MOST_WORKERS),
-    'number of usable cores': _Bounded('run.host.usable_cores', _MOST_CORES),
-    'wait for data per iteration': _Bounded('data_wait_s', _LONGEST_S),
-    'time of a step': _Bounded('step_s', _LONGEST_S),
-    'time in hooks per iteration': _Bounded('hooks_s', _LONGEST_S),
-    'CPU of the training process': _Bounded('main_cpu_s', _LONGEST_S),
+    'num_workers of the loader': _Bounded('meta.loader.num_workers', MOST_WORKERS),
+    'number of usable cores': _Bounded('meta.host.usable_cores', _MOST_CORES),
+    'wait for data per iteration': _Bounded('figures.data_wait_s', _LONGEST_S),
+    'time of a step': _Bounded('figures.step_s', _LONGEST_S),
+    'time in hooks per iteration': _Bounded('figures.hooks_s', _LONGEST_S),
+    'CPU of the training process': _Bounded('figures.main_cpu_s', _LONGEST_S),
 }
 """Without them there is no workload."""
 
 _USED = {
-    'prefetch_factor': _Bounded('run.loader.prefetch_factor', MOST_PREFETCH),
-    'number of CPUs': _Bounded('run.host.logical_cpus', _MOST_CORES),
-    'CPU of the workers per batch': _Bounded('worker_cpu_s', _LONGEST_S),
-    'wait for cores per batch': _Bounded('worker_run_delay_s', _LONGEST_S),
-    'time of a worker per batch': _Bounded('loader.occupancy_s', _LONGEST_S),
-    'spread of that time': _Bounded('loader.occupancy_std_s', _LONGEST_S),
-    'CPU of a worker per batch': _Bounded('loader.batch_cpu_s', _LONGEST_S),
+    'prefetch_factor': _Bounded('meta.loader.prefetch_factor', MOST_PREFETCH),
+    'number of CPUs': _Bounded('meta.host.logical_cpus', _MOST_CORES),
+    'CPU of the workers per batch': _Bounded('figures.worker_cpu_s', _LONGEST_S),
+    'wait for cores per batch': _Bounded('figures.worker_run_delay_s', _LONGEST_S),
+    'time of a worker per batch': _Bounded('figures.loader.occupancy_s', _LONGEST_S),
+    'spread of that time': _Bounded('figures.loader.occupancy_std_s', _LONGEST_S),
+    'CPU of a worker per batch': _Bounded('figures.loader.batch_cpu_s', _LONGEST_S),
 }
 
 
-def fit_workload(run: Run) -> Workload:
+def fit_workload(recorded: RecordedRun, figures: RunFigures) -> Workload:
     """Make a workload of one rank's run.
 
     A run whose pipeline changed midway is cut and its last long part taken.
 
+    Args:
+        recorded: The run.
+        figures: Of the whole run.
+
     Raises:
         NoPredictionError: If the run does not show it.
     """
-    cut = _cut_segment(run)
-    segment = cut.run
-    missing = _find_missing(segment)
-    if missing is not None:
-        raise NoPredictionError(missing)
-    workload = _make_workload(segment, cut.notes)
+    part = _cut_part(recorded, figures)
+    workload = _make_workload(part)
+    external_cores = part.figures.external_cpu_cores or 0.0
     workload = calibrate(
         workload,
-        other_cores=min(segment.external_share_cores, workload.host_cores),
-        run_delay_s=_run_delay_s(segment),
-        main_delay_s=segment.main_run_delay_s or 0.0,
-        batch_bytes=segment.batch_bytes,
+        other_cores=min(external_cores / part.meta.host.ranks, workload.host_cores),
+        run_delay_s=_run_delay_s(part),
+        main_delay_s=part.figures.main_run_delay_s or 0.0,
+        batch_bytes=part.figures.batch_bytes,
     )
     return replace(
         workload,
-        worker_start_s=_worker_start_s(segment, workload),
-        usable_cores=segment.run.host.usable_cores or 0.0,
+        worker_start_s=_worker_start_s(part, workload),
+        usable_cores=part.needed.usable_cores,
     )
 
 
-class _Segment(NamedTuple):
+class _Needed(NamedTuple):
+    """Figures without which there is no workload."""
+
+    workers: int
+    usable_cores: float
+    iter_s: float
+    data_wait_s: float
+    step_s: float
+    hooks_s: float
+    main_cpu_s: float
+    """CPU of the training process per iteration."""
+
+
+@dataclass(frozen=True)
+class _Part:
     """The part of a run that is used."""
 
-    run: Run
-    notes: list[str]
+    recorded: RecordedRun
+    figures: RunFigures
+    """Figures of that part alone."""
+    notes: tuple[str, ...] = ()
     """Sentences to say about it."""
 
+    @property
+    def meta(self) -> RunRecord:
+        """The run record."""
+        return self.recorded.meta
 
-def _cut_segment(run: Run) -> _Segment:
+    @cached_property
+    def needed(self) -> _Needed:
+        """The figures without which there is no workload.
+
+        Raises:
+            NoPredictionError: If one is unknown or absurd.
+        """
+        missing = _find_missing(self)
+        if missing is not None:
+            raise NoPredictionError(missing)
+        needed = _Needed(
+            workers=read_field(self, 'meta.loader.num_workers'),
+            usable_cores=read_field(self, 'meta.host.usable_cores'),
+            iter_s=read_field(self, 'figures.iter_s'),
+            data_wait_s=read_field(self, 'figures.data_wait_s'),
+            step_s=read_field(self, 'figures.step_s'),
+            hooks_s=read_field(self, 'figures.hooks_s'),
+            main_cpu_s=read_field(self, 'figures.main_cpu_s'),
+        )
+        if not needed.iter_s or not needed.usable_cores:
+            raise NoPredictionError(
+                'Iterations took no time, or there is no core; was the evidence edited?'
+            )
+        return needed
+
+
+def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
     """The last long part of a run that changed midway.
 
     It is the whole run when nothing changed, or the part after the change is too short.
     """
-    counts, cut = run.column('iterations'), 0
+    counts, cut = recorded.column('iterations'), 0
     for field in ('workers.occupancy.mean_s', 'step.p50_s'):
-        found = _find_cut(run.column(field))
+        found = _find_cut(recorded.column(field))
         # the first interval of a part counts as its warm-up
         if counts[found + 1 :].sum() >= thresholds.MIN_ITERATIONS:
             cut = max(cut, found)
     if not cut:
-        return _Segment(run, [])
-    part = run.since(cut)
-    why = 'The pipeline or the step changed during the run: only what was measured from'
+        return _Part(recorded, figures)
+    part = recorded.since(cut)
     first = part.intervals[0].iteration
-    return _Segment(part, [f'{why} iteration {first} on is used.'])
+    why = (
+        'The pipeline or the step changed during the run: only what was measured from '
+        f'iteration {first} on is used.'
+    )
+    return _Part(part, summarize_run(part), (why,))
 
 
 def _find_cut(values: Column) -> int:
@@ -141,41 +192,39 @@ def _find_cut(values: Column) -> int:
     return 0 if change is None else int(known[change])
 
 
-def _find_missing(run: Run) -> str | None:
+def _find_missing(part: _Part) -> str | None:
     """Sentence on what is missing for a workload; ``None`` where nothing is."""
-    if run.steady_iterations < thresholds.MIN_ITERATIONS:
+    if part.figures.steady_iterations < thresholds.MIN_ITERATIONS:
         return (
-            f'Not enough evidence: {run.steady_iterations} steady iterations, '
+            f'Not enough evidence: {part.figures.steady_iterations} steady iterations, '
             f'{thresholds.MIN_ITERATIONS} needed.'
         )
     for name, bounded in {**_NEEDED, **_USED}.items():
-        value = read_field(run, bounded.field)
+        value = read_field(part, bounded.field)
         if value is None and name in _NEEDED:
             source = 'CPU' if 'CPU' in name else 'loader workers'
-            reason = run.unknown.get(source, 'it was not recorded').rstrip('.')
+            reason = part.figures.unknown.get(source, 'it was not recorded').rstrip('.')
             return f'The {name} is unknown: {reason}.'
         if not 0.0 <= (value or 0.0) <= bounded.most:
             return f'The {name} is absurd: {value:g}; was the evidence edited?'
-    if not run.iter_s or not run.run.host.usable_cores:
-        return 'Iterations took no time, or there is no core; was the evidence edited?'
     return None
 
 
-def _make_workload(run: Run, notes: list[str]) -> Workload:
-    record, settings = run.run, run.run.loader
-    workers, iter_s = settings.num_workers or 0, run.iter_s or 0.0
-    loaded = _loading_cost(run)
+def _make_workload(part: _Part) -> Workload:
+    record, settings, needed = part.meta, part.meta.loader, part.needed
+    workers, iter_s, notes = needed.workers, needed.iter_s, [*part.notes]
+    loaded = _loading_cost(part)
     loading, is_known = loaded.cost, loaded.is_measured
-    cpu = _batch_cpu_cost(run, loading) if loading else None
+    cpu = _batch_cpu_cost(part, loading) if loading else None
     if loading is None or cpu is None:
         raise NoPredictionError('The time or the CPU of loading a batch is unknown.')
-    step_cpu_s, usable = run.main_cpu_s or 0.0, record.host.usable_cores or 0.0
+    step_cpu_s, usable = needed.main_cpu_s, needed.usable_cores
     burnt_s = cpu.mean_s + step_cpu_s
-    too_much = _find_too_much(run, burnt_s)
+    too_much = _find_too_much(part, burnt_s)
     if too_much is not None:
         raise NoPredictionError(too_much)
     # OpenMP's other threads had the rest of the cores, the workers only these
-    had = max(run.cores_had or 0.0, burnt_s / iter_s)
+    had = max(part.recorded.cores_had or 0.0, burnt_s / iter_s)
     if had < usable and record.host.unbound_cpus is not None:
         notes.append(
             f'The run was bound to {record.host.affinity_cpus} of '
@@ -187,22 +236,22 @@ def _make_workload(run: Run, notes: list[str]) -> Workload:
             "The workers' time per batch was not measured inside them, and they were "
             'not always busy: it is only bounded.'
         )
-    transfer = _transfer(run, loading, cpu)
+    transfer = _transfer(part, loading, cpu)
     # with workers it is in the CPU already; what is between two batches is not measured
     whole_s = loading.mean_s + (GAP_S if workers else transfer.whole_s)
     cpu_s = cpu.mean_s + (0.0 if workers else transfer.cpu_s)
-    step_s = iter_s - (run.data_wait_s or 0.0)
+    step_s = iter_s - needed.data_wait_s
     logical = (record.host.logical_cpus or usable) / record.host.ranks
     return Workload(
         num_workers=workers,
         prefetch_factor=settings.prefetch_factor or 2,
         persistent_workers=bool(settings.persistent_workers),
         batch_size=settings.batch_size or None,
-        iterations=run.steady_iterations,
-        iter_time=_of_intervals(run, iter_s, 'iter'),
+        iterations=part.figures.steady_iterations,
+        iter_time=_of_intervals(part, iter_s, 'iter'),
         batch_time=replace(loading, mean_s=whole_s),
         batch_cpu=replace(cpu, mean_s=min(cpu_s, whole_s) if workers else cpu_s),
-        step=_of_intervals(run, step_s, 'step'),
+        step=_of_intervals(part, step_s, 'step'),
         step_cpu_s=step_cpu_s,
         fetch_s=transfer.fetch_s,
         fetch_busy_s=transfer.fetch_busy_s,
@@ -212,7 +261,7 @@ def _make_workload(run: Run, notes: list[str]) -> Workload:
         usable_cores=min(had, usable),
         # this rank's part of the host: the other ranks keep theirs busy
         host_cores=max(logical, usable),
-        spin_s=_spin_s(run, step_cpu_s),
+        spin_s=_spin_s(part, step_cpu_s),
         transfer_cpu_error=transfer.cpu_error,
         is_transfer_known=workers > 0,
         is_batch_time_known=is_known,
@@ -220,15 +269,15 @@ def _make_workload(run: Run, notes: list[str]) -> Workload:
     )
 
 
-def _find_too_much(run: Run, burnt_s: float) -> str | None:
+def _find_too_much(part: _Part, burnt_s: float) -> str | None:
     """Say why a rank cannot have used so much CPU, or not at the side of its like.
 
     Args:
-        run: One rank's.
+        part: Of one rank's run.
         burnt_s: CPU of an iteration.
     """
-    usable, ranks = run.run.host.usable_cores or 0.0, run.run.host.ranks
-    iter_s = run.iter_s or 0.0
+    usable, ranks = part.needed.usable_cores, part.meta.host.ranks
+    iter_s = part.needed.iter_s
     used = burnt_s / iter_s
     if used <= 1.15 * usable:
         return None
@@ -242,17 +291,17 @@ def _find_too_much(run: Run, burnt_s: float) -> str | None:
     return f'The figures contradict each other: {burnt} on {usable:g} usable cores.'
 
 
-def _transfer(run: Run, loading: Cost, cpu: Cost) -> Transfer:
+def _transfer(part: _Part, loading: Cost, cpu: Cost) -> Transfer:
     """Cost of collating and sending a batch, as far as the run shows it."""
-    workers = run.run.loader.num_workers
-    wait_s, wait_cpu_s, sent_cpu_s = run.data_wait_s or 0.0, None, None
-    if workers and run.data_wait_cpu_share is not None:
-        wait_cpu_s = wait_s * min(max(run.data_wait_cpu_share, 0.0), 1.0)
-    if workers and run.loader:
-        sent_cpu_s = run.loader.sent_cpu_s
+    workers = part.meta.loader.num_workers
+    wait_s, wait_cpu_s, sent_cpu_s = part.needed.data_wait_s, None, None
+    if workers and part.figures.data_wait_cpu_share is not None:
+        wait_cpu_s = wait_s * min(max(part.figures.data_wait_cpu_share, 0.0), 1.0)
+    if workers and part.figures.loader:
+        sent_cpu_s = part.figures.loader.sent_cpu_s
     transfer = estimate_transfer(
-        run.batch_tensors,
-        run.batch_bytes,
+        part.figures.batch_tensors,
+        part.figures.batch_bytes,
         loading,
         cpu,
         sent_cpu_s=sent_cpu_s,
@@ -266,26 +315,27 @@ def _transfer(run: Run, loading: Cost, cpu: Cost) -> Transfer:
     return transfer._replace(cpu_s=max(within_s, 0.0), whole_s=GAP_S)
 
 
-def _spin_s(run: Run, step_cpu_s: float) -> float:
+def _spin_s(part: _Part, step_cpu_s: float) -> float:
     """CPU that the training process burns while it waits for the GPU.
 
     It is all of it but the time in which the GPU had nothing to do outside the waits
     for data: then the process was giving it work.
     """
-    if run.run.device != 'cuda':
+    if part.meta.device != 'cuda':
         return 0.0
-    idle_s = (run.gpu_idle_pct or 0.0) / 100.0 * (run.iter_s or 0.0)
-    giving_s = max(idle_s - (run.data_wait_s or 0.0), run.hooks_s or 0.0)
-    return min(max(step_cpu_s - giving_s, 0.0), run.step_s or 0.0)
+    needed = part.needed
+    idle_s = (part.figures.gpu_idle_pct or 0.0) / 100.0 * needed.iter_s
+    giving_s = max(idle_s - needed.data_wait_s, needed.hooks_s)
+    return min(max(step_cpu_s - giving_s, 0.0), needed.step_s)
 
 
-def _worker_start_s(run: Run, workload: Workload) -> float:
+def _worker_start_s(part: _Part, workload: Workload) -> float:
     """Seconds that one worker adds to the start of an epoch, its first batch aside."""
-    if not workload.num_workers or not run.epoch_starts:
+    if not workload.num_workers or not part.figures.epoch_starts:
         return _WORKER_START_S
-    starts = 1 if workload.persistent_workers else run.epoch_starts
-    latency_s = run.epoch_starts * first_batch_s(workload)
-    return max(run.startup_s - latency_s, 0.0) / starts / workload.num_workers
+    starts = 1 if workload.persistent_workers else part.figures.epoch_starts
+    latency_s = part.figures.epoch_starts * first_batch_s(workload)
+    return max(part.figures.startup_s - latency_s, 0.0) / starts / workload.num_workers
 
 
 class _Loading(NamedTuple):
@@ -296,25 +346,25 @@ class _Loading(NamedTuple):
     """False if it is only bounded, or unknown."""
 
 
-def _loading_cost(run: Run) -> _Loading:
-    loader, workers = run.loader, run.run.loader.num_workers or 0
+def _loading_cost(part: _Part) -> _Loading:
+    loader, workers = part.figures.loader, part.needed.workers
     std_s = loader.occupancy_std_s if loader else None
-    wait_s, iter_s = run.data_wait_s or 0.0, run.iter_s or 0.0
+    wait_s, iter_s = part.needed.data_wait_s, part.needed.iter_s
     if workers == 0:
-        waits = _of_intervals(run, wait_s, 'data_wait')
+        waits = _of_intervals(part, wait_s, 'data_wait')
         if std_s is None:
             return _Loading(waits, is_measured=True)
-        waits = _with_rare(replace(waits, std_s=std_s), run.every.after(1))
+        waits = _with_rare(replace(waits, std_s=std_s), part.recorded.every.after(1))
         return _Loading(waits, is_measured=True)
     if loader is not None and loader.occupancy_s is not None:
         whole_s, std_s, count = loader.occupancy_s, std_s or 0.0, loader.batches
         error_s = std_s / math.sqrt(count) if count else whole_s
         loading = Cost(whole_s, std_s, error_s, count)
-        return _Loading(_with_rare(loading, run.every), is_measured=True)
-    low_s = run.worker_cpu_s
+        return _Loading(_with_rare(loading, part.recorded.every), is_measured=True)
+    low_s = part.figures.worker_cpu_s
     if low_s is None:
         return _Loading(None, is_measured=False)
-    high_s = max(workers * iter_s - (run.worker_run_delay_s or 0.0), low_s)
+    high_s = max(workers * iter_s - (part.figures.worker_run_delay_s or 0.0), low_s)
     if wait_s >= 0.1 * iter_s:
         # workers that cannot keep up are busy all the time
         loading = Cost(high_s, _USUAL_VARIATION * high_s, 0.1 * high_s)
@@ -375,36 +425,36 @@ def _log_normal(intervals: Intervals, field: str) -> _LogNormal | None:
     return _LogNormal(mean_s, std_s, p50_s * math.exp(_Z95 * sigma))
 
 
-def _run_delay_s(run: Run) -> float | None:
+def _run_delay_s(part: _Part) -> float | None:
     """Wait of a worker for a core, per batch, once the run is under way.
 
     The start, when all workers make their first batches side by side, is left out if
     the intervals allow it.
     """
-    windows = run.every.after(1)
+    windows = part.recorded.every.after(1)
     made = total(windows.column('workers.occupancy.count'))
     if made <= 0:
-        return run.worker_run_delay_s
+        return part.figures.worker_run_delay_s
     return total(windows.column('workers.run_delay_s')) / made
 
 
-def _batch_cpu_cost(run: Run, loading: Cost) -> Cost | None:
+def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
     """The CPU of a batch's loading."""
-    if run.run.loader.num_workers:
-        cpu_s = run.loader.batch_cpu_s if run.loader else None
-        cpu_s = run.worker_cpu_s if cpu_s is None else cpu_s
+    if part.meta.loader.num_workers:
+        cpu_s = part.figures.loader.batch_cpu_s if part.figures.loader else None
+        cpu_s = part.figures.worker_cpu_s if cpu_s is None else cpu_s
     else:
-        share = run.data_wait_cpu_share
+        share = part.figures.data_wait_cpu_share
         cpu_s = None if share is None else share * loading.mean_s
     if cpu_s is None:
         return None
-    variation = _variation(run.every, 'workers.batch_cpu')
+    variation = _variation(part.recorded.every, 'workers.batch_cpu')
     if variation is None:
         variation = loading.variation
     error_s = loading.relative_error * cpu_s
     cpu = Cost(cpu_s, variation * cpu_s, error_s, loading.count)
     share = loading.rare_share
-    usual = _log_normal(run.every, 'workers.batch_cpu') if share else None
+    usual = _log_normal(part.recorded.every, 'workers.batch_cpu') if share else None
     if usual is None:
         return cpu
     # how much of a rare batch is CPU shows in the mean over all
@@ -414,9 +464,9 @@ def _batch_cpu_cost(run: Run, loading: Cost) -> Cost | None:
     return replace(cpu, std_s=usual.std_s, rare_share=share, rare_s=rare_s)
 
 
-def _of_intervals(run: Run, mean_s: float, field: str) -> Cost:
+def _of_intervals(part: _Part, mean_s: float, field: str) -> Cost:
     """A mean whose spread and error the intervals show, where there are some."""
-    intervals, count = run.every.after(1), run.steady_iterations
+    intervals, count = part.recorded.every.after(1), part.figures.steady_iterations
     variation = _variation(intervals, field) or 0.0
     error_s = variation * mean_s / math.sqrt(max(count, 1))
     means = intervals.column(f'{field}.mean_s')

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain
 from operator import is_
 from typing import Any, Callable, NamedTuple
@@ -17,6 +18,7 @@ from mmengine.model import BaseAveragedModel
 
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.refusal import RefusalError
+from mmgpu_hooks.optimize.several import Several
 
 OnFailure = Callable[[Exception], None]
 Formula = Callable[[Any, int, list[Any], list[Any]], None]
@@ -48,7 +50,7 @@ FORMULAS: dict[str, Formula] = {
 """By the class of an averaged model, its ``avg_func`` over lists of tensors."""
 
 
-class ListedAverages:
+class ListedAverages(Several):
     """All averaged models that EMA hooks of a Runner keep, averaged by lists.
 
     Args:
@@ -63,24 +65,9 @@ class ListedAverages:
         hooks = [hook for hook in runner.hooks if isinstance(hook, EMAHook)]
         if not hooks:
             raise RefusalError('no EMAHook averages the model')
-        said = []
-        self._listed: list[ListedAverage] = []
-        for hook in hooks:
-            try:
-                listed = ListedAverage(hook.ema_model, on_failure)
-            except RefusalError as refusal:
-                said.append(str(refusal))
-            else:
-                self._listed.append(listed)
-                said.append(listed.changed)
-        self.changed = '; '.join(said)
-        if not self._listed:
-            raise RefusalError(self.changed)
-
-    def close(self) -> None:
-        """Have the models average tensor by tensor again."""
-        for listed in self._listed:
-            listed.close()
+        super().__init__(
+            ('', partial(ListedAverage, hook.ema_model, on_failure)) for hook in hooks
+        )
 
 
 class _Lists(NamedTuple):

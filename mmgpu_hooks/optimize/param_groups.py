@@ -23,6 +23,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.refusal import RefusalError
+from mmgpu_hooks.optimize.several import Several
 
 OnFailure = Callable[[Exception], None]
 Group = dict[str, Any]
@@ -40,7 +41,7 @@ _MEMORY_EVERY = 100
 _NO_GRADIENT, _ALONE = 'no gradient', 'alone'
 
 
-class MergedGroups:
+class MergedGroups(Several):
     """All optimizers of a Runner, stepping over merged groups.
 
     Args:
@@ -56,24 +57,10 @@ class MergedGroups:
         named = {'': wrapper}
         if isinstance(wrapper, OptimWrapperDict):
             named = {f'{name}: ': each for name, each in wrapper.items()}
-        said = []
-        self._mergers: list[StepMerger] = []
-        for name, each in named.items():
-            try:
-                merger = StepMerger(each, on_failure)
-            except RefusalError as refusal:
-                said.append(f'{name}{refusal}')
-            else:
-                self._mergers.append(merger)
-                said.append(f'{name}{merger.changed}')
-        self.changed = '; '.join(said)
-        if not self._mergers:
-            raise RefusalError(self.changed)
-
-    def close(self) -> None:
-        """Have the optimizers step over their own groups again."""
-        for merger in self._mergers:
-            merger.close()
+        super().__init__(
+            (prefix, functools.partial(StepMerger, each, on_failure))
+            for prefix, each in named.items()
+        )
 
 
 class StepMerger:

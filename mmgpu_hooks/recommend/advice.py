@@ -33,9 +33,9 @@ def advise(run: Run) -> Iterator[str]:
     Args:
         run: The run.
     """
-    if not run.is_enough:
+    if not run.figures.is_enough:
         return
-    record, threads, step_pct = run.run, run.threads, _find_step_pct(run)
+    record, threads, step_pct = run.meta, run.threads, _find_step_pct(run)
     if run.unbinding is not None:
         yield (
             f'Undo the binding first (MG113): the predictions are for '
@@ -68,7 +68,12 @@ def advise(run: Run) -> Iterator[str]:
 
 def _find_step_pct(run: Run) -> float | None:
     """Per cent of an iteration that the step takes; ``None`` where the loop waits."""
-    wait_share, step_s, iter_s = run.data_wait_share, run.step_s, run.iter_s
+    figures = run.figures
+    wait_share, step_s, iter_s = (
+        figures.data_wait_share,
+        figures.step_s,
+        figures.iter_s,
+    )
     if wait_share is None or step_s is None or not iter_s:
         return None
     return 100 * step_s / iter_s if wait_share < DATA_WAIT_NOTICE else None
@@ -76,21 +81,25 @@ def _find_step_pct(run: Run) -> float | None:
 
 def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[str]:
     """``cudnn_benchmark``, where the sizes of batches are known."""
-    is_on, sizes = run.run.cudnn_benchmark, find_batch_sizes(run)
+    figures = run.figures
+    is_on, sizes = run.meta.cudnn_benchmark, find_batch_sizes(run)
     if is_on is None or sizes is None:
         return
     if not is_on and sizes.is_fixed and step_pct is not None:
         yield (
             f'The step takes {step_pct:.0f} % of an iteration, and all batches of '
-            f'{run.iterations} iterations have {plural(sizes.count, "padded size")}: '
+            f'{figures.iterations} iterations have '
+            f'{plural(sizes.count, "padded size")}: '
             'env_cfg.cudnn_benchmark=True lets cuDNN time its algorithms once for each '
             'and keep the fastest; they may take more memory.'
         )
     if is_on and sizes.is_varying:
-        found = f'at least {sizes.count:,} padded sizes in {run.iterations} iterations'
+        found = (
+            f'at least {sizes.count:,} padded sizes in {figures.iterations} iterations'
+        )
         if sizes.is_all:
             found = (
-                f'{sizes.count} padded sizes in {run.iterations} iterations, '
+                f'{sizes.count} padded sizes in {figures.iterations} iterations, '
                 f'{sizes.late} of them new in the second half'
             )
         yield (
@@ -102,10 +111,10 @@ def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[str]:
 
 def _advise_loading(run: Run) -> Iterator[str]:
     """Advice that makes a batch cheaper: the costliest transform, waiting less."""
-    loader = run.loader
-    if loader is not None and loader.transforms:
-        costliest = loader.transforms[0]
-        whole_s = sum(cost.image_s for cost in loader.transforms)
+    loader = run.figures.loader
+    if loader is not None and run.transforms:
+        costliest = run.transforms[0]
+        whole_s = sum(cost.image_s for cost in run.transforms)
         share = costliest.image_s / whole_s
         cheaper = _CHEAPER.get(costliest.name)
         if costliest.name == 'LoadImageFromFile':
@@ -130,7 +139,7 @@ def _name_cheaper_decoding(run: Run) -> str:
     TurboJPEG is never advised: MMCV raises unless ``mmcv.use_backend`` ran in every
     process, ignores a photo's orientation, and gains little over OpenCV.
     """
-    ratio, ways = run.stored_pixel_ratio, []
+    ratio, ways = run.figures.stored_pixel_ratio, []
     if ratio is None:
         ways.append(
             'images stored at the size they are trained at, where they are larger'
@@ -138,6 +147,6 @@ def _name_cheaper_decoding(run: Run) -> str:
     elif ratio >= _LARGER:
         times = f'{ratio:.1f} times the pixels that are trained at'
         ways.append(f'images stored smaller (they have {times})')
-    if run.run.loader.image_decoder == 'pillow':
+    if run.meta.loader.image_decoder == 'pillow':
         ways.append("imdecode_backend='cv2', which decodes JPEGs faster than Pillow")
     return '; then '.join(ways)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from mmgpu_hooks.judge.memory import find_card_room
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import WORTHWHILE_GAIN
 from mmgpu_hooks.model.batches import (
     CardMemory,
@@ -132,8 +133,8 @@ def _find_limit(job: Job, fit: MemoryFit) -> _BatchLimit:
             FARTHEST * measured, f'{measured} is the largest that was measured'
         ),
     ]
-    if run.run.loader.dataset_length:
-        images = run.run.loader.dataset_length // max(run.run.world_size, 1)
+    if run.meta.loader.dataset_length:
+        images = run.meta.loader.dataset_length // max(run.meta.world_size, 1)
         reason = 'an epoch has no more images for this rank'
         limits.append(_BatchLimit(images, reason))
     return min(limits, key=lambda limit: limit.most)
@@ -144,7 +145,7 @@ def _decide(job: Job, batch_size: int) -> Decision:
 
     The limits and the plan of the job follow: as many images are trained on as before.
     """
-    run, record = job.run, job.run.run
+    run, record = job.run, job.run.meta
     sized = at_batch_size(job.workload, batch_size)
     old = job.workload.batch_size or batch_size
 
@@ -159,11 +160,13 @@ def _decide(job: Job, batch_size: int) -> Decision:
         batch_size=more(record.loader.batch_size),
         batches_per_epoch=less(record.loader.batches_per_epoch),
     )
-    resized = run.altered(
-        run=structs.replace(record, loader=loader, max_iters=less(record.max_iters)),
-        iterations=less(run.iterations) or 1,
-        batch_bytes=more(run.batch_bytes),
-        batch_tensors=more(run.batch_tensors),
-        workload=sized,
+    record = structs.replace(record, loader=loader, max_iters=less(record.max_iters))
+    figures = replace(
+        run.figures,
+        iterations=less(run.figures.iterations) or 1,
+        batch_bytes=more(run.figures.batch_bytes),
+        batch_tensors=more(run.figures.batch_tensors),
     )
+    evidence = replace(run.evidence, run=record)
+    resized = Run(evidence, run.other_ranks, figures=figures, workload=sized)
     return propose(Job(resized, sized))

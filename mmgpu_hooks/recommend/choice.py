@@ -106,7 +106,7 @@ def cap_workers(
 
 
 def _cap_by_cores(run: Run) -> WorkerCap:
-    allowed, waiting = run.run.host.usable_cores, run.waiting_share
+    allowed, waiting = run.meta.host.usable_cores, run.waiting_share
     assert allowed is not None  # the caller has seen to it
     crowd = run.external_share_cores
     taken = f', {crowd:.1f} of them used by others' if crowd >= 0.05 else ''
@@ -130,25 +130,26 @@ class _Need(NamedTuple):
 
 
 def _list_needs(run: Run, prefetch: int) -> Iterator[_Need]:
-    host = run.run.host
+    figures = run.figures
+    host = run.meta.host
     ranks = host.ranks
     known = [host.ram_available_bytes, host.cgroup_memory_bytes]
     sizes = [size / ranks / _GIB for size in known if size is not None]
-    pss = run.loader.pss_bytes if run.loader else None
+    pss = figures.loader.pss_bytes if figures.loader else None
     # a forked worker starts as large as the training process, at worst
-    each, how = float(run.process_rss_bytes or 0), 'at most'
-    if pss and run.run.loader.num_workers:
-        each, how = pss / run.run.loader.num_workers, 'measured'
+    each, how = float(figures.process_rss_bytes or 0), 'at most'
+    if pss and run.meta.loader.num_workers:
+        each, how = pss / run.meta.loader.num_workers, 'measured'
     if sizes and each:
         text = f'{{:.1f}} GiB of memory for this rank, {how} {{:.1f}} GiB each'
         yield _Need('memory', min(sizes), each / _GIB, text)
-    if host.shm_free_bytes is not None and run.batch_bytes:
+    if host.shm_free_bytes is not None and figures.batch_bytes:
         text = '{:.0f} MiB of /dev/shm for this rank, {:.0f} MiB per worker'
-        free, ahead = host.shm_free_bytes / ranks, prefetch * run.batch_bytes
+        free, ahead = host.shm_free_bytes / ranks, prefetch * figures.batch_bytes
         yield _Need('shm', free / _MIB, ahead / _MIB, text)
-    if host.open_files_soft is not None and run.batch_tensors:
+    if host.open_files_soft is not None and figures.batch_tensors:
         text = '{:.0f} open files, one per tensor in flight ({:.0f} per worker)'
-        each_opens = prefetch * run.batch_tensors
+        each_opens = prefetch * figures.batch_tensors
         yield _Need('files', host.open_files_soft, each_opens, text)
 
 
@@ -199,13 +200,18 @@ class Job:
         A loop that counts iterations says nothing of its epochs (a sampler may have no
         end): it is one long epoch.
         """
-        run, record = self.run, self.run.run
-        done, epochs = max(run.iterations, 1), 1
+        run, record = self.run, self.run.meta
+        done, epochs = max(run.figures.iterations, 1), 1
         iterations = record.max_iters or done
         if record.loop == 'epoch' and record.loader.batches_per_epoch:
             iterations = record.loader.batches_per_epoch
-            epochs = record.max_epochs or max(run.epoch_starts, 1)
-        saves_s = run.ledger_s.get('checkpoint_save', 0.0) * iterations * epochs / done
+            epochs = record.max_epochs or max(run.figures.epoch_starts, 1)
+        saves_s = (
+            run.figures.ledger_s.get('checkpoint_save', 0.0)
+            * iterations
+            * epochs
+            / done
+        )
         return JobPlan(iterations, epochs, saves_s)
 
     @cached_property
@@ -220,7 +226,7 @@ class Job:
     @property
     def cores(self) -> int:
         """Whole cores that this rank may use."""
-        return max(math.floor(self.run.run.host.usable_cores or 0.0), 1)
+        return max(math.floor(self.run.meta.host.usable_cores or 0.0), 1)
 
     @property
     def without_other_load(self) -> Job:
@@ -292,7 +298,7 @@ def _free_threads(job: Job) -> Job | None:
     hidden = max(found.cpu_s / max(job.workload.batch_cpu.mean_s, 1e-6), 1.0)
     saved = 1.0 - (1.0 - wasted) * hidden
     workload = with_one_thread(job.workload, saved)
-    run = job.run.altered(workload=workload)
+    run = job.run.replaced(workload=workload)
     return replace(job, run=run, workload=workload, freed=found, threads_save=saved)
 
 
@@ -385,7 +391,7 @@ def most_gain(job: Job, setting: LoaderSetting) -> float:
 
 def read_setting(run: Run) -> LoaderSetting:
     """The run's own setting."""
-    loader = run.run.loader
+    loader = run.meta.loader
     workers = loader.num_workers or 0
     persistent = bool(loader.persistent_workers) and workers > 0
     prefetch = loader.prefetch_factor or DEFAULT_PREFETCH
@@ -398,10 +404,10 @@ def count_starts(run: Run) -> int:
     A loop that counts iterations says nothing of its epochs, so only what was seen
     counts.
     """
-    record = run.run
+    record = run.meta
     if record.loop == 'epoch' and record.max_epochs:
         return record.max_epochs
-    return run.epoch_starts
+    return run.figures.epoch_starts
 
 
 def starts_cost(run: Run) -> bool:
@@ -411,7 +417,7 @@ def starts_cost(run: Run) -> bool:
     """
     if (
         count_starts(run) < 2
-        or run.run_share(run.startup_s) < thresholds.STARTUP_MEASURABLE
+        or run.figures.run_share(run.figures.startup_s) < thresholds.STARTUP_MEASURABLE
     ):
         return False
     return find_worker_growth(run) is None
@@ -490,7 +496,7 @@ def _is_crowd(job: Job, new: LoaderSetting) -> bool:
     the cores.
     """
     run, old = job.run, job.old
-    cpu_s, delay_s = run.worker_cpu_s, run.worker_run_delay_s
+    cpu_s, delay_s = run.figures.worker_cpu_s, run.figures.worker_run_delay_s
     if not new.num_workers < old.num_workers > job.cores:
         return False
     if not cpu_s or not delay_s or not job.workload.is_batch_time_known:
@@ -502,7 +508,7 @@ def _is_crowd(job: Job, new: LoaderSetting) -> bool:
 
 def _with_persistence(job: Job, new: LoaderSetting) -> LoaderSetting:
     """With workers that live through all epochs, where they should."""
-    loader, persists = job.run.run.loader, False
+    loader, persists = job.run.meta.loader, False
     if new.num_workers and loader.persistent_workers is not False:
         persists = new.persistent_workers
     elif 0 < new.num_workers <= job.cap.workers:

@@ -24,21 +24,18 @@ def with_cores(run: Run, cores: float) -> Run:
         run: One rank's.
         cores: Of each rank; no fewer than the run had.
     """
-    host = structs.replace(run.run.host, usable_cores=cores)
+    host = structs.replace(run.meta.host, usable_cores=cores)
     evidence = replace(
         run.evidence,
-        run=structs.replace(run.run, host=host),
+        run=structs.replace(run.meta, host=host),
         cores_had=run.cores_had,
     )
-    other = Run(evidence)
-    other.other_ranks = run.other_ranks
     workload = run.workload
-    if workload is None:
-        return other
-    # several runs may have been fitted together to it
-    host_cores = max(workload.host_cores, cores)
-    workload = replace(workload, usable_cores=cores, host_cores=host_cores)
-    return other.altered(workload=workload)
+    if workload is not None:
+        # several runs may have been fitted together to it
+        host_cores = max(workload.host_cores, cores)
+        workload = replace(workload, usable_cores=cores, host_cores=host_cores)
+    return Run(evidence, run.other_ranks, figures=run.figures, workload=workload)
 
 
 def expect_cores(run: Run, cores: float) -> None:
@@ -47,7 +44,7 @@ def expect_cores(run: Run, cores: float) -> None:
     Raises:
         UserError: If they are fewer than the run had, or more than its host has.
     """
-    host = run.run.host
+    host = run.meta.host
     least, logical = host.usable_cores or 0.0, host.logical_cpus
     if cores < least:
         raise UserError(
@@ -64,7 +61,7 @@ def expect_cores(run: Run, cores: float) -> None:
 
 def recommend_mended(run: Run) -> MendedStart | None:
     """Settings for the start that srun does not narrow; ``None`` where none did."""
-    found = find_narrow_start(run.run.host)
+    found = find_narrow_start(run.meta.host)
     if found is None:
         return None
     mended = with_cores(run, found.mended_cores)

@@ -103,12 +103,13 @@ def recommend_settings(run: Run, memory: CardMemory | None = None) -> Recommenda
 
 def _unpredicted(run: Run) -> list[Change]:
     """Fallback when there is too little data to predict: judge start-up only."""
-    loader = run.run.loader
+    figures = run.figures
+    loader = run.meta.loader
     ends = bool(loader.num_workers) and loader.persistent_workers is False
-    if not run.is_enough or not ends or not starts_cost(run):
+    if not figures.is_enough or not ends or not starts_cost(run):
         return []
     starts = count_starts(run)
-    share = run.run_share(run.startup_s) * (starts - 1) / starts
+    share = figures.run_share(figures.startup_s) * (starts - 1) / starts
     reach = COVERAGE * START_ERROR * share
     gain = Gain(share, share - reach, share + reach)
     change = partial(_make_change, run, gain, None)
@@ -116,11 +117,11 @@ def _unpredicted(run: Run) -> list[Change]:
 
 
 def _why_unpredicted(run: Run) -> str:
-    if not run.is_enough:
+    if not run.figures.is_enough:
         return f'{run.why_no_workload} Train at least {count_missing(run)} more.'
     if run.is_stalled:
         return _STALLS
-    if not run.is_data_bound and run.data_wait_share is not None:
+    if not run.is_data_bound and run.figures.data_wait_share is not None:
         return _AT_HAND
     return run.why_no_workload
 
@@ -138,7 +139,8 @@ def _list_changes(decision: Decision, why_batch: str = '') -> Iterator[Change]:
         reason = (
             f'{found.workers} workers run up to {found.threads} threads each on '
             f'{found.cores:g} cores and wait {format_seconds(found.delay_s)} per batch '
-            f'for one; an iteration now takes {format_seconds(run.iter_s)} and is '
+            f'for one; an iteration now takes '
+            f'{format_seconds(run.figures.iter_s)} and is '
             f'predicted to take {format_seconds(job.iter_s(new))}'
         )
         why = _Why(reason, ('MG115',))
@@ -146,7 +148,7 @@ def _list_changes(decision: Decision, why_batch: str = '') -> Iterator[Change]:
     if new.num_workers != old.num_workers:
         why = _why_workers(decision)
         yield change(WORKERS_KEY, old.num_workers, new.num_workers, why)
-    key, prefetch = f'{KEY}prefetch_factor', run.run.loader.prefetch_factor
+    key, prefetch = f'{KEY}prefetch_factor', run.meta.loader.prefetch_factor
     if not new.num_workers and old.num_workers and prefetch is not None:
         why = _Why('there are no workers to make batches ahead')
         yield change(key, prefetch, None, why)
@@ -205,7 +207,7 @@ def _why_workers(decision: Decision) -> _Why:
     job, run = decision.job, decision.job.run
     old, new = job.old.num_workers, decision.new.num_workers
     is_resized = job.workload.measured_batch_size is not None
-    now_s = job.iter_s(job.old) if is_resized else run.iter_s
+    now_s = job.iter_s(job.old) if is_resized else run.figures.iter_s
     reason = (
         f'an iteration takes {format_seconds(now_s)} with {plural(old, "worker")}, of '
         f'which the step needs {format_seconds(job.workload.ready_s)}; it is predicted '
@@ -213,10 +215,10 @@ def _why_workers(decision: Decision) -> _Why:
         f'{plural(new, "worker")} (the host carries at most {job.cap.workers}: '
         f'{job.cap.reason})'
     )
-    if new < old and run.worker_run_delay_s and old > job.cores:
+    if new < old and run.figures.worker_run_delay_s and old > job.cores:
         reason += (
             f'; {old} workers share {job.cores} usable cores and waited '
-            f'{format_seconds(run.worker_run_delay_s)} per batch for one'
+            f'{format_seconds(run.figures.worker_run_delay_s)} per batch for one'
         )
         return _Why(reason, ('MG105', 'MG106'))
     if new > job.cores:
@@ -229,8 +231,8 @@ def _why_workers(decision: Decision) -> _Why:
 
 
 def _why_keep(run: Run) -> _Why:
-    took = format_sum(run.startup_s)
-    starts = plural(run.epoch_starts, 'start')
+    took = format_sum(run.figures.startup_s)
+    starts = plural(run.figures.epoch_starts, 'start')
     return _Why(f'starting workers took {took} in {starts}', ('MG104',))
 
 
@@ -271,8 +273,11 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
         why = 'Its loop does not show its iterations.'
         return _stay(ValidationOutlook(f'{taken} ran.', count), why)
     alike = len(find_alike(run))
-    loop_s = validation.duration_s / alike
-    waits_s = validation.ledger_s['data_wait'] + validation.ledger_s['startup']
+    loop_s = validation.figures.duration_s / alike
+    waits_s = (
+        validation.figures.ledger_s['data_wait']
+        + validation.figures.ledger_s['startup']
+    )
     whole_s = sum(record.wall_s for record in find_alike(run)) / alike
     now = ValidationOutlook(
         f'{taken} took {format_sum(whole_s)} each, {format_sum(loop_s)} of it in the '
@@ -280,13 +285,17 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
         count,
         loop_s,
     )
-    if validation.workload is None or validation.is_stalled or not validation.is_enough:
+    if (
+        validation.workload is None
+        or validation.is_stalled
+        or not validation.figures.is_enough
+    ):
         return _stay(now, validation.why_no_workload or _STALLS)
     decision = decide(Job(validation, validation.workload, _live_on(run, train)))
     gain = decision.gain
     if gain is None:
         return _stay(now, decision.doubt or _why_nothing(decision))
-    share = run.run_share(gain.share * loop_s * count)
+    share = run.figures.run_share(gain.share * loop_s * count)
     if share < thresholds.VALIDATION_WORTH:
         why = f'Other settings are predicted to save {100 * share:.1f} % of the run, '
         return _stay(now, f'{why}which is too little.')
@@ -309,7 +318,7 @@ def _stay(now: ValidationOutlook, why: str) -> Recommendation:
 def _live_on(run: Run, train: LoaderSetting | None) -> LiveLoader | None:
     """The train loader, where its workers live on while validation runs."""
     train = train or read_setting(run)
-    stays = train.persistent_workers or run.run.loop == 'iter'
+    stays = train.persistent_workers or run.meta.loop == 'iter'
     return LiveLoader(run, train) if stays else None
 
 
@@ -358,18 +367,21 @@ def with_save_cures(recommendation: Recommendation, run: Run) -> Recommendation:
         With ``save_cures``, and with niced workers among the changes where the job
         gains enough by them and its new number of workers leaves no core free.
     """
-    changes, cores = recommendation.changes, run.run.host.cores_had
-    cure = None if run.run.worker_nice else _cure_by_nice(run)
+    changes, cores = recommendation.changes, run.meta.host.cores_had
+    cure = None if run.meta.worker_nice else _cure_by_nice(run)
     if cure is None or cores is None:
         return recommendation
-    settings = {WORKERS_KEY: run.run.loader.num_workers or 0}
+    settings = {WORKERS_KEY: run.meta.loader.num_workers or 0}
     settings.update((change.key, change.new) for change in changes)
     is_full = settings[WORKERS_KEY] + 1 > cores
-    if is_full and run.run_share(cure.run_net_s or 0.0) >= thresholds.SAVE_CURE_WORTH:
+    if (
+        is_full
+        and run.figures.run_share(cure.run_net_s or 0.0) >= thresholds.SAVE_CURE_WORTH
+    ):
         why = 'loader workers had the cores while checkpoints were saved'
         change = Change(
             key=NICE_KEY,
-            old=run.run.worker_nice,
+            old=run.meta.worker_nice,
             new=NICE,
             reason=f'{why}; {cure.sentence}',
             confidence='medium',
@@ -394,7 +406,7 @@ def _cure_by_nice(run: Run) -> SaveCure | None:
         if judged.held_s.get('workers', 0.0) > 0.0
     ]
     gross_s, count = sum(judged.held_s['workers'] for _, judged in held), len(held)
-    is_much = run.run_share(gross_s) >= thresholds.SAVE_CURE_WORTH
+    is_much = run.figures.run_share(gross_s) >= thresholds.SAVE_CURE_WORTH
     if not held or not (is_much or run.saves_held_by('workers')):
         return None
     nets = [
@@ -434,7 +446,7 @@ def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | Non
     Returns:
         ``None`` when nothing about the train loader is recommended.
     """
-    loader = run.run.loader
+    loader = run.meta.loader
     changes = {
         change.key: change.new
         for change in recommendation.changes
@@ -443,8 +455,8 @@ def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | Non
     if not changes:
         return None
     live = {KEY + name: getattr(loader, name) for name in _LIVE}
-    if THREADS_KEY in changes and run.loader is not None:
-        live[THREADS_KEY] = run.loader.opencv_threads
+    if THREADS_KEY in changes and run.figures.loader is not None:
+        live[THREADS_KEY] = run.figures.loader.opencv_threads
     if not loader.num_workers:
         # a default of older PyTorch, that no worker is there to use
         del live[f'{KEY}prefetch_factor']
@@ -459,6 +471,6 @@ def sum_predicted_gain(run: Run, recommendation: Recommendation) -> float | None
         predicted_s = change.predicted_iter_s or predicted_s
         if change.key == BATCH_KEY:
             larger = change.new / change.old
-    if not predicted_s or not run.iter_s:
+    if not predicted_s or not run.figures.iter_s:
         return None
-    return larger * run.iter_s / predicted_s - 1
+    return larger * run.figures.iter_s / predicted_s - 1

@@ -71,34 +71,34 @@ def complete_row(
         return row
     # steady figures leave out the first interval themselves
     steady = run.since(max(warm_up - 1, 0))
-    cores, iter_s = steady.process_cpu_cores, steady.iter_s
-    if cores is not None and steady.run.loader.num_workers:
-        worker_s = steady.worker_cpu_s
+    cores, iter_s = steady.figures.process_cpu_cores, steady.figures.iter_s
+    if cores is not None and steady.meta.loader.num_workers:
+        worker_s = steady.figures.worker_cpu_s
         is_known = worker_s is not None and iter_s and math.isfinite(iter_s)
         cores = cores + (worker_s or 0.0) / (iter_s or 1.0) if is_known else None
-    gpu, cap = steady.gpu, None
+    gpu, cap = steady.figures.gpu, None
     util_pct = gpu.util_pct if gpu else None
-    images_per_s = steady.images_per_s
+    images_per_s = steady.figures.images_per_s
     if images_per_s is not None:
         # the evidence is that of one rank
         images_per_s *= row.setting.gpus or 1
-    if steady.run.host.usable_cores is not None:
+    if steady.meta.host.usable_cores is not None:
         cap = cap_workers(steady, DEFAULT_PREFETCH)
     return replace(
         row,
-        iterations=steady.steady_iterations,
+        iterations=steady.figures.steady_iterations,
         iter_s=estimate_iter(run, warm_up),
-        data_wait_s=steady.data_wait_s,
+        data_wait_s=steady.figures.data_wait_s,
         images_per_s=images_per_s,
         gpu_util_pct=util_pct,
         gpu_zero_pct=gpu.zero_pct if gpu else None,
         gpu_samples=int(gpu.samples) if gpu else 0,
-        gpu_unknown=run.why_no_gpu_util if util_pct is None else None,
-        memory_peak_bytes=steady.gpu_mem_peak_bytes,
-        memory_reserved_bytes=steady.gpu_mem_reserved_bytes,
-        host_memory_bytes=steady.process_rss_bytes,
+        gpu_unknown=run.figures.why_no_gpu_util if util_pct is None else None,
+        memory_peak_bytes=steady.figures.gpu_mem_peak_bytes,
+        memory_reserved_bytes=steady.figures.gpu_mem_reserved_bytes,
+        host_memory_bytes=steady.figures.process_rss_bytes,
         cpu_cores=cores,
-        external_cpu_cores=steady.external_cpu_cores,
+        external_cpu_cores=steady.figures.external_cpu_cores,
         most_workers=cap.workers if cap else None,
         most_workers_reason=cap.reason if cap else None,
     )

@@ -111,7 +111,7 @@ def chart_ledger(run: Run) -> Chart | None:
     """The seconds of a run by part of the time ledger; ``None`` without any."""
     ledger_s = defaultdict[str, float](float)
     for part in PARTS:
-        if seconds := run.ledger_s.get(part):
+        if seconds := run.figures.ledger_s.get(part):
             ledger_s[part if part in LIGHT else 'other'] += seconds
     whole_s = sum(ledger_s.values())
 
@@ -160,7 +160,7 @@ def chart_growth(run: Run) -> Chart | None:
     held = read.column('process_own_bytes') + filled(read.column('worker_own_bytes'))
     x, left = read.column('iteration'), count_left(run)
     ahead = min(growth.full_in, left if left is not None else growth.full_in)
-    each, ranks = growth.bytes_each, run.run.host.ranks
+    each, ranks = growth.bytes_each, run.meta.host.ranks
     forecast = [held[-1], held[-1] + each * ahead / ranks]
     said = f'full at iteration {growth.full_in + int(x[-1])}'
 

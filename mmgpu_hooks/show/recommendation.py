@@ -173,11 +173,11 @@ def describe_mended(answer: Answer) -> list[Section]:
         for change in found.changes
     ]
     then = format_seconds(found.predicted_iter_s)
-    folder = shell_path(run.run.work_dir) or 'RUN_FOLDER'
+    folder = shell_path(run.meta.work_dir) or 'RUN_FOLDER'
     lines = {
         'Start': f'{found.command} ...',
         'Settings': ', '.join(changed) or 'as they are',
-        'Iteration': f'{then} (predicted), now {format_seconds(run.iter_s)}',
+        'Iteration': f'{then} (predicted), now {format_seconds(run.figures.iter_s)}',
         'Write': f'mmgpu recommend {folder} --cores {found.cores:g}',
     }
     title = f'With a mended start: {found.cores:g} usable cores (MG117)'
@@ -207,12 +207,12 @@ def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
     if change is not None:
         if change.predicted_iter_s:
             then = format_seconds(change.predicted_iter_s)
-            yield 'iteration', format_seconds(run.iter_s), then, ''
+            yield 'iteration', format_seconds(run.figures.iter_s), then, ''
         gain, now, then = change.predicted_gain_pct or 0.0, '', ''
         low, high = change.predicted_gain_low_pct, change.predicted_gain_high_pct
         if run.status == 'completed':
-            now = format_seconds(run.duration_s)
-            then = format_seconds(run.duration_s * (1 - gain / 100))
+            now = format_seconds(run.figures.duration_s)
+            then = format_seconds(run.figures.duration_s * (1 - gain / 100))
         name = 'training (train loader)' if gain_s else 'whole training'
         less = f'{gain:.1f} % less ({low:.1f} to {high:.1f} %)'
         if gain < 0.0 and low is not None and high is not None:
@@ -241,7 +241,7 @@ def list_commands(answer: Answer, *, details: bool = False, more: str = '') -> s
     folder = None
     # it trains, and neither validates nor saves
     if answer.output and pair_settings(answer.summary, answer.recommendation):
-        folder = shell_path(answer.summary.run.work_dir)
+        folder = shell_path(answer.summary.meta.work_dir)
     kept = f'{answer.backup} (what was there)' if answer.backup else None
     lines = {
         'Written': answer.output,
@@ -261,9 +261,9 @@ def _align(lines: Mapping[str, str | None]) -> str:
 
 def describe_settings(run: Run) -> str:
     """Settings of the train loader: ``num_workers=2, batch_size=4, ...``."""
-    loader = run.run.loader
+    loader = run.meta.loader
     if loader.num_workers is None:
-        why = run.unknown.get('loader inside', 'they were not recorded')
+        why = run.figures.unknown.get('loader inside', 'they were not recorded')
         return f'Settings unknown: {why}.'
     names = ['num_workers', 'batch_size']
     if loader.num_workers:

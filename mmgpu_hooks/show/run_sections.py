@@ -48,29 +48,33 @@ _SHOWN_SHARE = 0.0005
 _USUAL_WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 _LOADER: Sequence[TableColumn] = (
-    TableColumn('a batch takes', 'loader.occupancy_s', format_seconds),
-    TableColumn('CPU of it', 'loader.batch_cpu_s', format_seconds),
-    TableColumn('memory of all workers', 'loader.pss_bytes', format_bytes),
+    TableColumn('a batch takes', 'figures.loader.occupancy_s', format_seconds),
+    TableColumn('CPU of it', 'figures.loader.batch_cpu_s', format_seconds),
+    TableColumn('memory of all workers', 'figures.loader.pss_bytes', format_bytes),
 )
 _MEMORY: Sequence[TableColumn] = (
-    TableColumn('allocated, peak', 'gpu_mem_peak_bytes', format_bytes),
-    TableColumn('reserved, peak', 'gpu_mem_reserved_bytes', format_bytes),
-    TableColumn('in use on the GPU', 'gpu.mem_used_bytes', format_bytes),
-    TableColumn('size of the GPU', 'run.gpu.memory_total_bytes', format_bytes),
-    TableColumn('training process', 'process_rss_bytes', format_bytes),
-    TableColumn('largest batch, pixels', 'largest_batch_pixels', format_count),
-    TableColumn('most boxes in a batch', 'most_boxes', str),
+    TableColumn('allocated, peak', 'figures.gpu_mem_peak_bytes', format_bytes),
+    TableColumn('reserved, peak', 'figures.gpu_mem_reserved_bytes', format_bytes),
+    TableColumn('in use on the GPU', 'figures.gpu.mem_used_bytes', format_bytes),
+    TableColumn('size of the GPU', 'meta.gpu.memory_total_bytes', format_bytes),
+    TableColumn('training process', 'figures.process_rss_bytes', format_bytes),
+    TableColumn('largest batch, pixels', 'figures.largest_batch_pixels', format_count),
+    TableColumn('most boxes in a batch', 'figures.most_boxes', str),
 )
 _HOST: Sequence[TableColumn] = (
-    TableColumn('cores of other programs', 'external_cpu_cores', '{:.1f}'.format),
-    TableColumn('usable cores', 'run.host.usable_cores', '{:g}'.format),
-    TableColumn('/dev/shm free, least', 'shm_free_bytes', format_bytes),
-    TableColumn('GPU idle in an iteration', 'gpu_idle_pct', format_pct),
-    TableColumn('GPU clock', 'gpu.sm_clock_mhz', '{:.0f} MHz'.format),
-    TableColumn('GPU temperature, most', 'gpu.temperature_c', '{:.0f} C'.format),
-    TableColumn('SMs active', 'gpu.sm_active_pct', format_pct),
-    TableColumn('clocks held down', 'gpu.throttled_pct', format_pct),
-    TableColumn('held down by', 'gpu.throttle_reasons', ', '.join),
+    TableColumn(
+        'cores of other programs', 'figures.external_cpu_cores', '{:.1f}'.format
+    ),
+    TableColumn('usable cores', 'meta.host.usable_cores', '{:g}'.format),
+    TableColumn('/dev/shm free, least', 'figures.shm_free_bytes', format_bytes),
+    TableColumn('GPU idle in an iteration', 'figures.gpu_idle_pct', format_pct),
+    TableColumn('GPU clock', 'figures.gpu.sm_clock_mhz', '{:.0f} MHz'.format),
+    TableColumn(
+        'GPU temperature, most', 'figures.gpu.temperature_c', '{:.0f} C'.format
+    ),
+    TableColumn('SMs active', 'figures.gpu.sm_active_pct', format_pct),
+    TableColumn('clocks held down', 'figures.gpu.throttled_pct', format_pct),
+    TableColumn('held down by', 'figures.gpu.throttle_reasons', ', '.join),
 )
 
 
@@ -81,12 +85,12 @@ def _phrase_start(parts_s: Mapping[str, float]) -> str:
 
 
 _SETTINGS: Sequence[TableColumn] = (
-    TableColumn('device', 'run.device', str),
-    TableColumn('GPU', 'run.gpu.name', str),
-    TableColumn('ranks', 'run.world_size', str),
-    TableColumn('config', 'run.config_path', str),
-    TableColumn('hook switched on by', 'run.hook_added_by', str),
-    TableColumn('start, before the hook', 'run.before_hook_s', _phrase_start),
+    TableColumn('device', 'meta.device', str),
+    TableColumn('GPU', 'meta.gpu.name', str),
+    TableColumn('ranks', 'meta.world_size', str),
+    TableColumn('config', 'meta.config_path', str),
+    TableColumn('hook switched on by', 'meta.hook_added_by', str),
+    TableColumn('start, before the hook', 'meta.before_hook_s', _phrase_start),
     TableColumn('evidence', 'path', str),
 )
 
@@ -128,10 +132,10 @@ def describe_run(answer: Answer) -> list[Section]:
     if found.validation is not None:
         advice.append(f"Validation's loader: {found.validation.sentence}")
     versions = ', '.join(
-        f'{name} {version}' for name, version in run.run.versions.items()
+        f'{name} {version}' for name, version in run.meta.versions.items()
     )
     settings = [*list_facts(run, _SETTINGS), Fact('versions', versions)]
-    unknown = [f'{name} unknown: {why}' for name, why in run.unknown.items()]
+    unknown = [f'{name} unknown: {why}' for name, why in run.figures.unknown.items()]
     memory, growth = list_facts(run, _MEMORY), charts.chart_growth(run)
     grows = [growth.description] if growth else []
     said = [describe_settings(run)]
@@ -156,32 +160,36 @@ def describe_run(answer: Answer) -> list[Section]:
 
 def _list_figures(run: Run) -> Iterator[KeyFigure]:
     """The few figures by which runs differ; unknown ones say so."""
-    steady = f'mean of {run.steady_iterations} iterations'
-    yield KeyFigure('Iteration', format_seconds(run.iter_s), steady)
+    figures = run.figures
+    steady = f'mean of {figures.steady_iterations} iterations'
+    yield KeyFigure('Iteration', format_seconds(figures.iter_s), steady)
     share = steady
-    if run.data_wait_s is not None and run.iter_s:
-        share = f'{format_pct(100 * run.data_wait_s / run.iter_s)} of an iteration'
-    yield KeyFigure('Data wait', format_seconds(run.data_wait_s), share)
-    yield KeyFigure('Step', format_seconds(run.step_s), steady)
-    gpu = run.gpu
+    if figures.data_wait_s is not None and figures.iter_s:
+        share = (
+            f'{format_pct(100 * figures.data_wait_s / figures.iter_s)} of an iteration'
+        )
+    yield KeyFigure('Data wait', format_seconds(figures.data_wait_s), share)
+    yield KeyFigure('Step', format_seconds(figures.step_s), steady)
+    gpu = figures.gpu
     if gpu is None or gpu.util_pct is None:
-        yield KeyFigure('GPU', 'unknown', run.why_no_gpu_util)
+        yield KeyFigure('GPU', 'unknown', figures.why_no_gpu_util)
     else:
         basis = f'utilisation, {gpu.samples} samples'
         yield KeyFigure('GPU', f'{gpu.util_pct:.0f} %', basis)
-    if run.gpu_mem_peak_bytes is not None:
-        peak = format_bytes(run.gpu_mem_peak_bytes)
+    if figures.gpu_mem_peak_bytes is not None:
+        peak = format_bytes(figures.gpu_mem_peak_bytes)
         yield KeyFigure('GPU memory', peak, 'peak, allocated')
-    ended = f'{run.status} after {plural(run.iterations, "iteration")}'
-    yield KeyFigure('Training', format_seconds(run.duration_s), ended)
+    ended = f'{run.status} after {plural(figures.iterations, "iteration")}'
+    yield KeyFigure('Training', format_seconds(figures.duration_s), ended)
 
 
 def _time_section(run: Run) -> Section:
     """The time ledger: every second of training."""
     # without an interval both are 0
-    whole_s, count = run.duration_s, run.iterations
-    parts = sorted(run.ledger_s.items(), key=lambda part: -part[1])
-    hooks = [(name, s) for name, s in run.hooks.items() if name != UNATTRIBUTED]
+    figures = run.figures
+    whole_s, count = figures.duration_s, figures.iterations
+    parts = sorted(figures.ledger_s.items(), key=lambda part: -part[1])
+    hooks = [(name, s) for name, s in figures.by_hook_s.items() if name != UNATTRIBUTED]
     most = ', '.join(f'{n} {format_seconds(s)}' for n, s in hooks[:_HOOKS_NAMED])
     rows = [
         (
@@ -195,14 +203,14 @@ def _time_section(run: Run) -> Section:
         if seconds >= _SHOWN_SHARE * whole_s
     ]
     head = ['part', 'time', 'share', 'per iteration', '']
-    caption = f'The whole training by part, {run.iterations} iterations'
+    caption = f'The whole training by part, {figures.iterations} iterations'
     chart, table = charts.chart_ledger(run), Table(head, rows, caption)
     return Section('Where the time went', 'time', table=table, chart=chart)
 
 
 def _what_if_section(answer: Answer, run: Run) -> Section:
     """The prediction for each number of workers."""
-    workload, loader = run.workload, run.run.loader
+    workload, loader = run.workload, run.meta.loader
     title = 'Other numbers of workers'
     if workload is None:
         return Section(title, 'what-if', [run.why_no_workload])
@@ -217,13 +225,13 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
         for workers in sorted(usual | set(marked))
     ]
     table = tabulate_predictions(points, workload.batch_size, marked)
-    chart = charts.chart_forecast(points, marked, run.iter_s)
+    chart = charts.chart_forecast(points, marked, run.figures.iter_s)
     return Section(title, 'what-if', table=table, chart=chart)
 
 
 def _loader_section(run: Run) -> Section:
     """The cost of a batch, and of each transform."""
-    costs = run.loader.transforms[:_SHOWN] if run.loader else ()
+    costs = run.transforms[:_SHOWN]
     rows = [(cost.name, format_seconds(cost.image_s)) for cost in costs]
     table = Table(['transform', 'per image'], rows, 'Mean time per timed image')
     facts = list_facts(run, _LOADER)
@@ -232,10 +240,11 @@ def _loader_section(run: Run) -> Section:
 
 def _saves_section(run: Run) -> Section:
     """Table of the saves and their waits, the longest first."""
-    if not run.saves and not run.save_records:
+    figures = run.figures
+    if not figures.saves and not run.save_records:
         return Section('Checkpoint saves', 'saves', ['No checkpoint was saved.'])
-    whole = format_seconds(run.ledger_s.get('checkpoint_save'))
-    said = [f'{plural(run.saves, "save")} took {whole} in all.']
+    whole = format_seconds(figures.ledger_s.get('checkpoint_save'))
+    said = [f'{plural(figures.saves, "save")} took {whole} in all.']
     failed = [save.error for save in run.save_records if save.error is not None]
     if failed:
         said.append(f'{len(failed)} failed, the last with {failed[-1]}.')

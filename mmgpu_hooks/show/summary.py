@@ -48,7 +48,7 @@ def render_training_summary(
     verdict = diagnosis.verdict
     name, _, why = verdict.sentence.partition(': ')
     rank = ''
-    if judged not in (None, run.run.rank):
+    if judged not in (None, run.meta.rank):
         rank = f'Rank {judged}: '
     # what takes more than there may be of it, worst first
     full = [
@@ -65,16 +65,16 @@ def render_training_summary(
         'GPU': ', '.join(_gpu(run)),
         'memory': _shorten(''.join(full[:1])),
         'rest': ', '.join(_outside(run)),
-        'optimized': ', '.join(run.run.optimized),
+        'optimized': ', '.join(run.meta.optimized),
         'ranks': _shorten(ranks.why if ranks and ranks.world_size > 1 else ''),
     }
-    end, recorded = run.evidence.end, run.iterations
+    end, recorded = run.evidence.end, run.figures.iterations
     done = recorded if end is None else max(end.iterations, recorded)
     # where the disk was full, say
     part = f', {recorded} of them recorded' if recorded < done else ''
     head = f'GPUEfficiencyHook: {run.status} after {plural(done, "iteration")}, '
     last = list(_next(run, advice, program, arguments))
-    begin = f'{head}{format_seconds(run.duration_s)}{part}'
+    begin = f'{head}{format_seconds(run.figures.duration_s)}{part}'
     for spared in ('', *_SPARED):
         rows.pop(spared, None)
         lines = [line for label, text in rows.items() for line in _wrap(label, text)]
@@ -96,11 +96,11 @@ def _next(
     if advice is not None and (advice.config or advice.worker_nice):
         if advice.worker_nice is not None:
             arguments = {**(arguments or {}), 'worker_nice': advice.worker_nice}
-        config = advice.config or run.run.config_path
+        config = advice.config or run.meta.config_path
         yield label + _train_command(run, config, program, arguments)
     else:
         has_ended = run.status in ('completed', 'interrupted')
-        folder = shell_path(run.run.work_dir) or '<work_dir>'
+        folder = shell_path(run.meta.work_dir) or '<work_dir>'
         yield f'{label}mmgpu {"recommend" if has_ended else "why"} {folder}'
     for sentence in () if advice is None else _describe_advice(advice):
         line = ' '.join(sentence.split())
@@ -141,12 +141,12 @@ def _train_command(
     if name == '-m':
         module, *given = given
         script = f'-m {module}'
-    is_given = (run.run.config_path or '') in map(os.path.abspath, given)
+    is_given = (run.meta.config_path or '') in map(os.path.abspath, given)
     starter = 'python'
     if arguments is not None:
         starter = ' '.join(['mmgpu run', *render_options(arguments)])
     # several ranks need a launcher, which is not in it
-    if script and config and is_given and run.run.world_size == 1:
+    if script and config and is_given and run.meta.world_size == 1:
         return f'{starter} {script} {shell_path(config)}'
     below = f' with {starter}' if arguments else ''
     return f'train {shell_path(config) or "it again"}{below}'
@@ -180,33 +180,35 @@ def _wrap(label: str, text: str) -> list[str]:
 
 
 def _iteration(run: Run) -> Iterator[str]:
-    if not run.iter_s:
+    figures = run.figures
+    if not figures.iter_s:
         yield 'unknown: no steady iteration was measured'
         return
-    yield format_seconds(run.iter_s)
+    yield format_seconds(figures.iter_s)
     for part in ('data_wait', 'step', 'hooks'):
-        seconds = getattr(run, f'{part}_s')
+        seconds = getattr(run.figures, f'{part}_s')
         if seconds is not None:
-            yield f'{PART_NAMES[part]} {100 * seconds / run.iter_s:.0f} %'
-    if run.images_per_s is not None:
-        yield f'{run.images_per_s:.1f} images/s'
+            yield f'{PART_NAMES[part]} {100 * seconds / figures.iter_s:.0f} %'
+    if figures.images_per_s is not None:
+        yield f'{figures.images_per_s:.1f} images/s'
 
 
 def _loader(run: Run) -> Iterator[str]:
-    workers, loader = run.run.loader.num_workers, run.loader
+    workers, loader = run.meta.loader.num_workers, run.figures.loader
     yield f'num_workers={"unknown" if workers is None else workers}'
     if loader is None or loader.occupancy_s is None:
         return
     yield f'{format_seconds(loader.occupancy_s)} per batch'
-    if loader.transforms:
-        costliest = loader.transforms[0]
-        whole_s = sum(cost.image_s for cost in loader.transforms)
+    if run.transforms:
+        costliest = run.transforms[0]
+        whole_s = sum(cost.image_s for cost in run.transforms)
         share = costliest.image_s / whole_s
         yield f'{100 * share:.0f} % of it {costliest.name}'
 
 
 def _machine(run: Run) -> Iterator[str]:
-    host = run.run.host
+    figures = run.figures
+    host = run.meta.host
     process = host.affinity_cpus
     before = host.unbound_cpus or host.wider_thread_cpus
     if process and before and process < before:
@@ -215,45 +217,47 @@ def _machine(run: Run) -> Iterator[str]:
     if narrow is not None:
         cores = f'{narrow.bound_cpus} of {narrow.given_cpus} cores'
         yield f'bound by srun to {cores} (mmgpu explain MG117)'
-    if run.process_cpu_cores is not None:
-        used = run.process_cpu_cores
-        if run.worker_cpu_s is not None and run.iter_s:
-            used += run.worker_cpu_s / run.iter_s
+    if figures.process_cpu_cores is not None:
+        used = figures.process_cpu_cores
+        if figures.worker_cpu_s is not None and figures.iter_s:
+            used += figures.worker_cpu_s / figures.iter_s
         cores = 'unknown' if host.usable_cores is None else f'{host.usable_cores:g}'
         yield f'{used:.1f} of {cores} cores busy'
-    if run.external_cpu_cores is not None:
-        yield f'other programs {run.external_cpu_cores:.1f}'
-    if run.process_rss_bytes is not None:
+    if figures.external_cpu_cores is not None:
+        yield f'other programs {figures.external_cpu_cores:.1f}'
+    if figures.process_rss_bytes is not None:
         of = f' of {format_bytes(host.ram_total_bytes)}' if host.ram_total_bytes else ''
-        yield f'memory {format_bytes(run.process_rss_bytes)}{of}'
+        yield f'memory {format_bytes(figures.process_rss_bytes)}{of}'
 
 
 def _gpu(run: Run) -> Iterator[str]:
-    gpu = run.gpu
+    figures = run.figures
+    gpu = figures.gpu
     if gpu is not None and gpu.util_pct is not None:
         zero = '' if gpu.zero_pct is None else f' (0 % for {gpu.zero_pct:.0f} %)'
-        last = run.gpu_last_iteration
+        last = figures.gpu_last_iteration
         until = '' if last is None else f' until iteration {last}'
         yield f'utilisation {gpu.util_pct:.0f} %{zero}{until}'
-    elif run.run.device == 'cpu':
+    elif run.meta.device == 'cpu':
         yield 'not used'
         return
     else:
-        yield f'utilisation unknown: {run.why_no_gpu_util}'
-    if run.gpu_idle_pct is not None:
-        yield f'idle {run.gpu_idle_pct:.0f} %'
-    if run.gpu_mem_peak_bytes is not None:
-        total = run.run.gpu.memory_total_bytes if run.run.gpu else None
+        yield f'utilisation unknown: {figures.why_no_gpu_util}'
+    if figures.gpu_idle_pct is not None:
+        yield f'idle {figures.gpu_idle_pct:.0f} %'
+    if figures.gpu_mem_peak_bytes is not None:
+        total = run.meta.gpu.memory_total_bytes if run.meta.gpu else None
         of = f' of {format_bytes(total)}' if total else ''
-        yield f'peak {format_bytes(run.gpu_mem_peak_bytes)}{of}'
+        yield f'peak {format_bytes(figures.gpu_mem_peak_bytes)}{of}'
 
 
 def _outside(run: Run) -> Iterator[str]:
     """Parts of the time ledger that are in no iteration."""
-    for part, seconds in run.ledger_s.items():
-        share = 100 * seconds / run.duration_s if run.duration_s > 0 else 0.0
-        is_save = part == 'checkpoint_save' and run.saves
+    figures = run.figures
+    for part, seconds in figures.ledger_s.items():
+        share = 100 * seconds / figures.duration_s if figures.duration_s > 0 else 0.0
+        is_save = part == 'checkpoint_save' and figures.saves
         is_inside = part in ('data_wait', 'step', 'hooks')
         if not is_inside and (share >= _WORTH_PCT or is_save):
-            name = plural(run.saves, 'save') if is_save else PART_NAMES[part]
+            name = plural(figures.saves, 'save') if is_save else PART_NAMES[part]
             yield f'{name} {format_seconds(seconds)} ({format_pct(share)})'

@@ -20,6 +20,7 @@ import benchmarks
 from benchmarks import (
     costs,
     drift,
+    end,
     harness,
     host,
     ledger,
@@ -212,6 +213,17 @@ def build_setup_time(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
         'HEAD, next clone: install MMCV, MMEngine and MMDetection': 'missed',
     }
     assert [figure.value for figure in figures[-2:]] == [0.25, 0.25]
+    return figures
+
+
+def build_end(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    planted = [
+        end.Pair(end.End(0.5, is_written=False), end.End(0.5 + s, is_written=True))
+        for s in (1.0, 1.5, 5.0)
+    ]
+    figures = list(end.list_figures(planted))
+    assert [figure.verdict for figure in figures] == ['', 'met', 'met']
+    assert figures[1].value == 1.5
     return figures
 
 

@@ -246,16 +246,17 @@ def test_cores_that_are_unknown_are_not_called_none():
 def test_cores_that_others_want_are_no_wall_where_the_run_was_faster():
     # others use half a core and seem to want three and a half
     evidence = make_evidence(run=on_cores(4.0), workers=make_workers(0.39), **MAIN)
-    run = Run(evidence).altered(external_cpu_cores=0.5)
-    wanted = run.altered(workload=replace(run.workload, other_tasks=3.5))
+    run = Run(evidence)
+    run = run.replaced(figures=replace(run.figures, external_cpu_cores=0.5))
+    wanted = run.replaced(workload=replace(run.workload, other_tasks=3.5))
     assert wanted.free_cores == 3.5
-    assert wanted.cpu_floor_s <= wanted.iter_s
+    assert wanted.cpu_floor_s <= wanted.figures.iter_s
     assert severity(diagnose_run(wanted), 'MG102') is None
 
 
 def test_a_run_that_mostly_validates_may_be_starved_in_its_iterations():
     evidence = make_evidence(12, data_wait_s=0.03, step_s=0.17)
-    evidence = add_to_end(evidence, validation=0.9 * Run(evidence).duration_s)
+    evidence = add_to_end(evidence, validation=0.9 * Run(evidence).figures.duration_s)
     assert diagnose_run(Run(evidence)).verdict.name.startswith('data_bound')
 
 
@@ -272,7 +273,7 @@ def test_the_headspace_is_what_free_data_would_give():
     # 0.1 s of every 0.3 s is waiting
     assert diagnose().verdict.headspace_pct == pytest.approx(50.0)
     run = Run(make_evidence(workers=make_inside_workers(0.2), **MAIN))
-    held_up = run.altered(workload=replace(run.workload, held_up_s=0.1))
+    held_up = run.replaced(workload=replace(run.workload, held_up_s=0.1))
     # 0.1 s of every 0.3 s is the step's own, in the steady iterations
     assert held_up.headspace_pct > 2 * run.headspace_pct > 0.0
 
@@ -298,11 +299,12 @@ def test_a_delay_that_was_won_back_is_no_problem_and_an_unknown_one_is_not_count
         replace(after, usual_wait_s=0.1, waits_s=0.0) for after in run.save_aftermaths
     )
     for aftermaths, share in ((back, 0.0), ((), None)):
-        judged = diagnose_run(run.altered(save_aftermaths=aftermaths))
+        judged = diagnose_run(Run(replace(run.evidence, save_aftermaths=aftermaths)))
         found = find(judged, 'MG304')
         assert (found.severity, found.share) == ('notice', share)
         assert ('lost an unknown time (net)' in found.detail) is (share is None)
-    some = diagnose_run(run.altered(save_aftermaths=run.save_aftermaths[:1]))
+    known = replace(run.evidence, save_aftermaths=run.save_aftermaths[:1])
+    some = diagnose_run(Run(known))
     assert 'the job lost 1.6 s (net, known of 1)' in find(some, 'MG304').detail
 
 

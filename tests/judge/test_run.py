@@ -15,7 +15,8 @@ from fakes.runs import (
     make_run,
     make_workers,
 )
-from mmgpu_hooks.judge.run import LoaderFigures, Run
+from mmgpu_hooks.judge.figures import LoaderFigures
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.recorded import GpuWindow, IntervalRecord, WorkersWindow
 from mmgpu_hooks.schema.run import RunEvidence
 
@@ -35,11 +36,11 @@ def after_warm_up(*fields: dict[str, Any]) -> Run:
 def test_the_first_interval_is_warm_up():
     slow = make_interval(0, data_wait_s=5.0, step_s=5.0)
     run = run_of(slow, make_interval(1), make_interval(2))
-    assert (run.steady_iterations, run.iterations) == (40, 60)
-    assert (run.data_wait_s, run.step_s) == pytest.approx((0.1, 0.2))
-    assert run.images_per_s == pytest.approx(4 / 0.3)
+    assert (run.figures.steady_iterations, run.figures.iterations) == (40, 60)
+    assert (run.figures.data_wait_s, run.figures.step_s) == pytest.approx((0.1, 0.2))
+    assert run.figures.images_per_s == pytest.approx(4 / 0.3)
     # for want of others
-    assert run_of(make_interval()).steady_iterations == 20
+    assert run_of(make_interval()).figures.steady_iterations == 20
 
 
 def test_first_waits_are_start_up_and_no_wait():
@@ -50,9 +51,9 @@ def test_first_waits_are_start_up_and_no_wait():
         ledger_s={**first.ledger_s, 'startup': 3.9 + 0.25},
     )
     run = run_of(make_interval(0), first)
-    assert run.data_wait_s == pytest.approx(0.1)
+    assert run.figures.data_wait_s == pytest.approx(0.1)
     # creating the workers, outside any wait, is in it
-    assert (run.startup_s, run.epoch_starts) == (pytest.approx(4.15), 1)
+    assert (run.figures.startup_s, run.figures.epoch_starts) == (pytest.approx(4.15), 1)
 
 
 def test_worker_cpu_is_per_batch_over_the_whole_run():
@@ -61,8 +62,8 @@ def test_worker_cpu_is_per_batch_over_the_whole_run():
     run = run_of(
         *(make_interval(n, workers=window) for n, window in enumerate(windows))
     )
-    assert run.worker_cpu_s == pytest.approx(0.3)
-    assert run.worker_run_delay_s == pytest.approx(0.02)
+    assert run.figures.worker_cpu_s == pytest.approx(0.3)
+    assert run.figures.worker_run_delay_s == pytest.approx(0.02)
 
 
 def test_hooks_are_summed_by_class():
@@ -71,16 +72,16 @@ def test_hooks_are_summed_by_class():
         for i in range(3)
     ]
     run = run_of(*records)
-    assert list(run.hooks) == ['EMAHook', 'LoggerHook']
-    assert run.hooks['LoggerHook'] == pytest.approx(6.0)
+    assert list(run.figures.by_hook_s) == ['EMAHook', 'LoggerHook']
+    assert run.figures.by_hook_s['LoggerHook'] == pytest.approx(6.0)
     end = replace(make_evidence(1).end, hooks_s={'LoggerHook': 7.5, 'LateHook': 1.0})
     # what came after the last interval is in the end record only
-    hooks = Run(replace(run.evidence, end=end)).hooks
+    hooks = Run(replace(run.evidence, end=end)).figures.by_hook_s
     assert hooks == {'LoggerHook': 7.5, 'LateHook': 1.0}
 
 
 def loader_of(*windows: WorkersWindow) -> LoaderFigures:
-    loader = after_warm_up(*({'workers': window} for window in windows)).loader
+    loader = after_warm_up(*({'workers': window} for window in windows)).figures.loader
     assert loader is not None
     return loader
 
@@ -104,19 +105,20 @@ def test_spread_is_of_all_batches_and_not_the_mean_of_spreads():
 )
 def test_warm_up_counts_where_all_batches_were_made_in_it(later, batch_s):
     first = make_interval(0, workers=make_inside_workers(9.0))
-    loader = run_of(first, make_interval(1, workers=later)).loader
+    loader = run_of(first, make_interval(1, workers=later)).figures.loader
     assert loader is not None
     assert loader.occupancy_s == pytest.approx(batch_s)
 
 
 def test_transforms_are_added_up_and_given_per_image():
-    loader = loader_of(
-        make_inside_workers(transforms_s={'Load': 0.4, 'Flip': 0.1}, timed_samples=4),
-        make_inside_workers(transforms_s={'Flip': 1.1}, timed_samples=6),
+    first, second = {'Load': 0.4, 'Flip': 0.1}, {'Flip': 1.1}
+    run = after_warm_up(
+        {'workers': make_inside_workers(transforms_s=first, timed_samples=4)},
+        {'workers': make_inside_workers(transforms_s=second, timed_samples=6)},
     )
     # over all samples timed, those that passed it by too
-    assert [cost.name for cost in loader.transforms] == ['Flip', 'Load']
-    seconds = [cost.image_s for cost in loader.transforms]
+    assert [cost.name for cost in run.transforms] == ['Flip', 'Load']
+    seconds = [cost.image_s for cost in run.transforms]
     assert seconds == pytest.approx([0.12, 0.04])
 
 
@@ -132,7 +134,9 @@ def test_gpu_means_are_weighted_by_seconds_and_extremes_are_the_largest():
             first, **second, throttle_reasons_pct={'power_cap': 20.0, 'thermal': 60.0}
         ),
     ]
-    gpu = after_warm_up(*({'iterations': 10, 'gpu': window} for window in windows)).gpu
+    gpu = after_warm_up(
+        *({'iterations': 10, 'gpu': window} for window in windows)
+    ).figures.gpu
     assert gpu is not None
     assert (gpu.util_pct, gpu.zero_pct) == pytest.approx((40.0, 30.0))
     # known in one interval only
@@ -147,7 +151,9 @@ def test_utilisation_is_of_plain_training_where_there_is_enough(part, calm, util
     window = GpuWindow(samples=5, util_pct=90.0, sampled_s=1.0, mem_used_bytes=1)
     busy = make_interval(9, gpu=replace(window, util_pct=0.0, mem_used_bytes=9))
     busy = replace(busy, ledger_s={**busy.ledger_s, part: 1.0})
-    gpu = run_of(*(make_interval(i, gpu=window) for i in range(1 + calm)), busy).gpu
+    gpu = run_of(
+        *(make_interval(i, gpu=window) for i in range(1 + calm)), busy
+    ).figures.gpu
     assert gpu is not None
     assert gpu.util_pct == pytest.approx(util_pct)
     # what was reached was reached
@@ -160,4 +166,4 @@ def test_idling_is_weighted_by_the_iterations_timed():
         {'gpu_idle_pct': 50.0, 'gpu_idle_iterations': 10},
         {},
     )
-    assert run.gpu_idle_pct == pytest.approx(20.0)
+    assert run.figures.gpu_idle_pct == pytest.approx(20.0)

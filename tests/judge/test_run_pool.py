@@ -22,7 +22,7 @@ def test_runs_of_one_batch_size_leave_the_newest_as_it_is():
     newest = make_pooled(4, 4, day=22)
     for older in ([], [make_pooled(4, 2, day=20), make_pooled(4, 1)]):
         found = pool(*older, newest)
-        assert found.newest.run.loader.num_workers == 4
+        assert found.newest.meta.loader.num_workers == 4
         assert found.fitted == {newest.path: 4}
         assert found.workload == Run(newest).workload
         assert len(found.notes) == bool(older)
@@ -79,7 +79,7 @@ def test_a_run_that_does_not_belong_is_left_out_with_the_reason(other, why):
 def test_the_newest_that_tells_enough_is_judged():
     short = make_pooled(4, 2, day=25, intervals=1, iterations=5)
     found = pool(make_pooled(4, 4, day=22), short)
-    assert found.newest.run.loader.num_workers == 4
+    assert found.newest.meta.loader.num_workers == 4
     assert len(found.fitted) == 1
     assert 'Not enough evidence' in found.notes[0]
     # none does
@@ -88,9 +88,8 @@ def test_the_newest_that_tells_enough_is_judged():
 
 def test_the_rank_with_the_largest_peak_tells_of_memory():
     runs = [Run(make_pooled(2, day=22)), Run(make_pooled(4, day=20))]
-    runs[1].other_ranks = [
-        runs[1].altered(gpu_mem_peak_bytes=FIXED + size * EACH) for size in (5, 3)
-    ]
+    others = [Run(make_pooled(size, day=20)) for size in (5, 3)]
+    runs[1] = Run(runs[1].evidence, others)
     fit = pool_runs(runs).memory.fit
     assert fit is not None
     assert fit.image_bytes == pytest.approx(1.5 * EACH)

@@ -79,20 +79,20 @@ BUSY = (make_interval(0), *(make_busy(index) for index in range(1, 5)))
 
 def test_what_saves_and_validations_used_is_taken_off():
     run = run_of(*BUSY)
-    assert run.main_cpu_s == pytest.approx(0.2)
-    assert run.main_run_delay_s == pytest.approx(0.02)
-    assert run.process_cpu_cores == pytest.approx(4.0 / 6.0)
-    assert run.external_cpu_cores == pytest.approx(0.5)
-    assert 'CPU' not in run.unknown
-    assert run_of(make_busy(0)).main_cpu_s == pytest.approx(0.2)
+    assert run.figures.main_cpu_s == pytest.approx(0.2)
+    assert run.figures.main_run_delay_s == pytest.approx(0.02)
+    assert run.figures.process_cpu_cores == pytest.approx(4.0 / 6.0)
+    assert run.figures.external_cpu_cores == pytest.approx(0.5)
+    assert 'CPU' not in run.figures.unknown
+    assert run_of(make_busy(0)).figures.main_cpu_s == pytest.approx(0.2)
 
 
 def test_calm_intervals_are_taken_where_there_are_enough():
     calm = make_interval(9, process_cpu_s=2.0, workers=make_inside_workers(0.4))
-    assert run_of(*BUSY, calm).main_cpu_s == pytest.approx(0.1)
+    assert run_of(*BUSY, calm).figures.main_cpu_s == pytest.approx(0.1)
     few = make_interval(9, iterations=5, process_cpu_s=5 * 0.2)
     # the four intervals with saves are surer than five iterations
-    assert run_of(*BUSY, few).main_cpu_s == pytest.approx(0.2)
+    assert run_of(*BUSY, few).figures.main_cpu_s == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ def test_calm_intervals_are_taken_where_there_are_enough():
 )
 def test_what_was_not_recorded_of_them_leaves_its_figure_unknown(alone, known, unknown):
     run = run_of(*BUSY, **alone)
-    assert [name for name in known if getattr(run, name) is None] == []
-    assert [name for name in unknown if getattr(run, name) is not None] == []
-    assert ('CPU' in run.unknown) is ('main_cpu_s' in unknown)
+    assert [name for name in known if getattr(run.figures, name) is None] == []
+    assert [name for name in unknown if getattr(run.figures, name) is not None] == []
+    assert ('CPU' in run.figures.unknown) is ('main_cpu_s' in unknown)
 
 
 def test_starting_workers_has_its_part_of_the_cpu_and_of_the_wait_for_cores():
@@ -127,18 +127,18 @@ def test_starting_workers_has_its_part_of_the_cpu_and_of_the_wait_for_cores():
         starting, ledger_s={**starting.ledger_s, 'startup': 2.5}, duration_s=10.0
     )
     run = run_of(make_interval(0), starting)
-    assert run.main_cpu_s == pytest.approx(0.2)
-    assert run.main_run_delay_s == pytest.approx(0.75 * 0.8 / 20)
+    assert run.figures.main_cpu_s == pytest.approx(0.2)
+    assert run.figures.main_run_delay_s == pytest.approx(0.75 * 0.8 / 20)
 
 
 def test_the_waits_are_left_out_and_unknown_workers_leave_others_unknown():
     run = Run(make_evidence(3, process_cpu_s=6.0, data_wait_cpu_s=1.0))
-    assert run.main_cpu_s == pytest.approx(5.0 / 20)
-    assert run.data_wait_cpu_share == pytest.approx(1.0 / 2.0)
-    assert run.external_cpu_cores is None
+    assert run.figures.main_cpu_s == pytest.approx(5.0 / 20)
+    assert run.figures.data_wait_cpu_share == pytest.approx(1.0 / 2.0)
+    assert run.figures.external_cpu_cores is None
     beside = make_evidence(3, process_cpu_s=4.0, workers=make_workers(0.1))
-    assert Run(beside).external_cpu_cores == 0.0
-    assert 'not recorded' in run_of().unknown['CPU']
+    assert Run(beside).figures.external_cpu_cores == 0.0
+    assert 'not recorded' in run_of().figures.unknown['CPU']
 
 
 def make_host_ranks(
@@ -174,9 +174,7 @@ def make_host_ranks(
         )
         for rank, name in enumerate(hosts)
     ]
-    ranks = compare_ranks(runs[0], runs[1:])
-    join_ranks(ranks, runs)
-    return runs
+    return join_ranks(compare_ranks(runs[0], runs[1:]), runs)
 
 
 def find_code(run: Run, code: str) -> Finding | None:
@@ -186,7 +184,7 @@ def find_code(run: Run, code: str) -> Finding | None:
 def test_eight_ranks_on_a_host_know_what_is_theirs():
     # 24 cores are the ranks' own, 16 more those of others
     first, *_ = make_host_ranks('a' * 8, busy_pct=100 * 40 / 64, local=8)
-    assert first.external_cpu_cores == pytest.approx(16.0)
+    assert first.figures.external_cpu_cores == pytest.approx(16.0)
     assert first.external_share_cores == pytest.approx(2.0)
     found = find_code(first, 'MG107')
     assert found is not None
@@ -196,7 +194,7 @@ def test_eight_ranks_on_a_host_know_what_is_theirs():
     assert idle is not None and '2.0 of 8 cores, 3.0 are idle' in idle.detail
     assert diagnose_run(first).verdict.confidence == 'low'
     alone, *_ = make_host_ranks('a' * 8, busy_pct=100 * 24 / 64, local=8)
-    assert alone.external_cpu_cores == pytest.approx(0.0, abs=1e-6)
+    assert alone.figures.external_cpu_cores == pytest.approx(0.0, abs=1e-6)
     assert find_code(alone, 'MG107') is None
     idle = find_code(alone, 'MG116')
     assert idle is not None and '5.0 are idle' in idle.detail
@@ -206,44 +204,44 @@ def test_only_ranks_of_the_same_host_are_joined():
     # 12 cores of each host are its ranks' own
     ranks = make_host_ranks('aaaabbbb', busy_pct=100 * 32 / 64, local=4)
     for rank in (ranks[0], ranks[7]):
-        assert rank.external_cpu_cores == pytest.approx(20.0)
+        assert rank.figures.external_cpu_cores == pytest.approx(20.0)
     assert find_code(ranks[7], 'MG107') is not None
 
 
 @pytest.mark.parametrize('missing', [1, 7])
 def test_without_a_ranks_file_others_are_unknown(missing):
     every = make_host_ranks('a' * 8, busy_pct=100 * 40 / 64, local=8)
-    first, others = Run(every[0].evidence), every[1:]
-    first.other_ranks = [rank for rank in others if rank.run.rank != missing]
-    assert first.external_cpu_cores is None
+    others = [rank for rank in every[1:] if rank.meta.rank != missing]
+    first = Run(every[0].evidence, others)
+    assert first.figures.external_cpu_cores is None
     found = find_code(first, 'MG107')
     assert found is not None and found.severity == 'unknown'
     assert 'all 8 ranks on the host, and 7 can be read' in found.detail
     idle = find_code(first, 'MG116')
     assert idle is not None and idle.severity == 'unknown'
-    assert 'all 8 ranks' in first.unknown['CPU of other programs']
+    assert 'all 8 ranks' in first.figures.unknown['CPU of other programs']
 
 
 def test_two_hosts_without_a_name_are_not_taken_for_one():
     ranks = make_host_ranks('aaaabbbb', busy_pct=50.0, local=4)
     nameless = [
-        Run(replace(rank.evidence, run=replace(rank.run, hostname=None)))
+        Run(replace(rank.evidence, run=replace(rank.meta, hostname=None)))
         for rank in ranks[:4]
     ]
-    nameless[0].other_ranks = nameless[1:]
-    assert nameless[0].external_cpu_cores is None
+    first = Run(nameless[0].evidence, nameless[1:])
+    assert first.figures.external_cpu_cores is None
 
 
 def test_ranks_that_ran_one_after_the_other_do_not_share_a_time():
     first, second = make_host_ranks('aa', busy_pct=50.0, local=2)
-    later = replace(second.run, started_unix_s=second.run.started_unix_s + 200.0)
-    first.other_ranks = [Run(replace(second.evidence, run=later))]
-    assert 'not measured at the same time' in (first.why_no_external or '')
+    later = replace(second.meta, started_unix_s=second.meta.started_unix_s + 200.0)
+    first = Run(first.evidence, [Run(replace(second.evidence, run=later))])
+    assert 'not measured at the same time' in (first.figures.why_no_external or '')
 
 
 def test_what_validations_own_workers_used_is_the_ranks():
     ranks = make_host_ranks('aa', busy_pct=100 * 30 / 64, local=2)
-    plain = ranks[0].external_cpu_cores or 0.0
+    plain = ranks[0].figures.external_cpu_cores or 0.0
     for n, rank in enumerate([*ranks]):
         validating = [
             replace(interval, ledger_s={**interval.ledger_s, 'validation': 4.0})
@@ -254,6 +252,6 @@ def test_what_validations_own_workers_used_is_the_ranks():
                 rank.evidence, intervals=tuple(validating), validations=(VALIDATION,)
             )
         )
-    ranks[0].other_ranks = ranks[1:]
+    first = Run(ranks[0].evidence, ranks[1:])
     # 1.8 s of CPU in the 6 s of an interval, on each of two ranks
-    assert ranks[0].external_cpu_cores == pytest.approx(plain - 2 * 1.8 / 6.0)
+    assert first.figures.external_cpu_cores == pytest.approx(plain - 2 * 1.8 / 6.0)

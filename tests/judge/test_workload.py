@@ -31,10 +31,16 @@ from mmgpu_hooks.schema.recorded import (
     IntervalRecord,
     LoaderSettings,
 )
+from mmgpu_hooks.schema.run import RunEvidence
+
+
+def fit(evidence: RunEvidence) -> Workload:
+    run = Run(evidence)
+    return fit_workload(run, run.figures)
 
 
 def fitted(**fields: Any) -> Workload:
-    return fit_workload(Run(make_evidence(**fields)))
+    return fit(make_evidence(**fields))
 
 
 def refused(**fields: Any) -> str:
@@ -250,7 +256,7 @@ def test_a_pipeline_that_changed_midway_is_cut():
         for i in range(6)
     ]
     evidence = replace(make_evidence(), intervals=(*slow, *fast))
-    found = fit_workload(Run(evidence))
+    found = fit(evidence)
     assert found.batch_time.mean_s == pytest.approx(0.1 + GAP_S)
     assert found.iterations == 5 * 20
     assert 'changed during the run' in found.notes[0]

@@ -21,7 +21,7 @@ def recommend(*runs: RunEvidence, other_tasks: float = 0.0) -> Recommendation:
     pool = pool_runs(read)
     run = pool.newest
     workload = pool.workload and replace(pool.workload, other_tasks=other_tasks)
-    together = run.altered(workload=workload)
+    together = run.replaced(workload=workload)
     return recommend_settings(together, pool.memory)
 
 

@@ -31,7 +31,7 @@ def test_costs_are_fitted_to_the_cores_that_the_run_had():
     assert other.workload == expected
     # fitted anew from its evidence, it is the same
     assert Run(other.evidence).workload == expected
-    assert (other.cores_had, other.run.host.usable_cores) == (2.0, 8.0)
+    assert (other.cores_had, other.meta.host.usable_cores) == (2.0, 8.0)
 
 
 def test_validation_is_fitted_to_them_too():

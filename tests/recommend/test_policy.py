@@ -284,7 +284,7 @@ def test_one_thread_each_is_written_where_that_gains_for_sure():
     assert (change.key, change.old, change.new) == (THREADS_KEY, 64, 0)
     assert change.rules == ('MG115',)
     assert 0 < change.predicted_gain_low_pct < change.predicted_gain_pct
-    assert change.predicted_iter_s < run.iter_s
+    assert change.predicted_iter_s < run.figures.iter_s
     assert [settings[THREADS_KEY] for settings in pair_settings(run, found)] == [64, 0]
 
 
@@ -356,7 +356,8 @@ def test_nothing_recommended_of_the_train_loader_is_nothing_to_train():
 
 
 def test_the_predicted_gain_is_in_images_per_second():
-    run = Run(make_evidence()).altered(iter_s=0.3)
+    run = Run(make_evidence())
+    assert run.figures.iter_s == pytest.approx(0.3)
     assert sum_predicted_gain(run, of_loader(num_workers=3)) == pytest.approx(0.5)
     key = KEY + 'batch_size'
     twice = Change(key, 4, 8, 'it fits', 'high', predicted_iter_s=0.4)
@@ -416,4 +417,6 @@ def test_a_job_is_what_was_configured(run, plan):
     ('run', 'starts'), [({}, 12), ({'loop': 'iter'}, 3), ({'max_epochs': None}, 3)]
 )
 def test_starts_are_what_is_configured_or_was_seen(run, starts):
-    assert count_starts(read(**run).altered(epoch_starts=3)) == starts
+    had = read(**run)
+    seen = had.replaced(figures=replace(had.figures, epoch_starts=3))
+    assert count_starts(seen) == starts

@@ -41,14 +41,14 @@ def changes_of(summary: Run, settings=NOTHING) -> list[tuple]:
 
 def test_what_no_job_is_known_to_lose_changes_nothing_but_is_said():
     summary = run_of(CONTENDED)
-    unknown = summary.altered(save_aftermaths=())
+    unknown = Run(replace(summary.evidence, save_aftermaths=()))
     assert changes_of(unknown) == []
     assert cures_of(unknown)['polite_workers'].run_net_s is None
     back = tuple(
         replace(after, usual_wait_s=0.1, waits_s=0.0)
         for after in summary.save_aftermaths
     )
-    summary = summary.altered(save_aftermaths=back)
+    summary = Run(replace(summary.evidence, save_aftermaths=back))
     assert changes_of(summary) == []
     assert with_save_cures(NOTHING, summary).reason == NOTHING.reason
     cure = cures_of(summary)['polite_workers']

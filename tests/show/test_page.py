@@ -135,9 +135,9 @@ def evil_page(text: str) -> Page:
     record = replace(first.run, **paths, **odd)
     first = replace(first, run=record, save_records=(make_save(name=text),))
     summary = Run(first)
-    summary = summary.altered(hooks={text: next(iter(summary.hooks.values()))})
-    assert summary.loader is not None
-    summary.loader.__dict__['transforms'] = [TransformCost(text, 1.0)]
+    by_hook_s = {text: next(iter(summary.figures.by_hook_s.values()))}
+    summary = summary.replaced(figures=replace(summary.figures, by_hook_s=by_hook_s))
+    summary.__dict__['transforms'] = [TransformCost(text, 1.0)]
     verdict = Verdict('data_bound', text, text)
     diagnosis = Diagnosis(verdict, (Finding(text, text, text, text, 0.5),))
     answer = replace(

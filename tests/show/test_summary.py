@@ -32,7 +32,7 @@ HOOKS = {'LoggerHook': 0.12, 'EMAHook': 0.06, 'RuntimeInfoHook': 0.004}
 def render_of(evidence: RunEvidence, *others: RunEvidence) -> str:
     runs = [Run(recorded) for recorded in (evidence, *others)]
     judged, ranks = choose_judged(compare_ranks(runs[0], runs[1:]), runs)
-    diagnosis, rank = diagnose_run(judged), judged.run.rank
+    diagnosis, rank = diagnose_run(judged), judged.meta.rank
     return render_training_summary(runs[0], diagnosis, ranks, judged=rank)
 
 

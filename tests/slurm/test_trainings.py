@@ -10,20 +10,13 @@ import pytest
 
 from fakes.cluster import Cluster
 from training.toy import evidence_of
-from training.trial_toys import write_config
+from training.trial_toys import HOOKED, write_config
 
 pytestmark = [
     pytest.mark.slurm,
     pytest.mark.skipif(os.cpu_count() != 2, reason='the cores are those of two CPUs'),
 ]
 
-MORE = """
-custom_hooks = [dict(type='mmgpu_hooks.GPUEfficiencyHook', interval=8)]
-default_hooks = dict(
-    checkpoint=dict(type='CheckpointHook', interval=-1, save_last=False))
-val_cfg = val_dataloader = val_evaluator = None
-visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')])
-"""
 MENDED = 'srun --ntasks=1 --cpus-per-task=2 --cpu-bind=cores'
 MASTER = 'MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 20000))'
 BY_TASK = (
@@ -38,7 +31,7 @@ def write_busy_config(folder: Path) -> Path:
         folder,
         dataset='training.bound.BusyDataset',
         **{'item_s': 0.008, 'step_s': 0.015, 'length': 192, 'epochs': 1},
-        more=MORE,
+        more=HOOKED,
     )
 
 

@@ -48,4 +48,4 @@ def test_no_rank_is_called_slow_once_both_have_ended(apart):
 def test_the_summary_judges_the_rank_that_recommend_judges(apart):
     log = ' '.join((apart / 'log.txt').read_text().split())
     assert ' verdict Rank 1: Data-bound' in log
-    assert read_run(apart).run.run.rank == 1
+    assert read_run(apart).run.meta.rank == 1

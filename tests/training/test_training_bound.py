@@ -15,7 +15,7 @@ import pytest
 from mmgpu_hooks.measure.host import read_host_limits
 from training.detection import environ
 from training.toy import evidence_of
-from training.trial_toys import write_config
+from training.trial_toys import HOOKED, write_config
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, 'sched_getaffinity')
@@ -23,13 +23,6 @@ pytestmark = pytest.mark.skipif(
     reason='needs Linux and two usable cores',
 )
 
-MORE = """
-custom_hooks = [dict(type='mmgpu_hooks.GPUEfficiencyHook', interval=8)]
-default_hooks = dict(
-    checkpoint=dict(type='CheckpointHook', interval=-1, save_last=False))
-val_cfg = val_dataloader = val_evaluator = None
-visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')])
-"""
 IMPORT = "custom_imports = dict(imports=['training.bind_here'])\n"
 
 FIRST = str(min(os.sched_getaffinity(0))) if hasattr(os, 'sched_getaffinity') else '0'
@@ -63,7 +56,7 @@ def runs(tmp_path_factory):
             item_s=0.008,
             length=96,
             epochs=1,
-            more=MORE + IMPORT * (name == AFTER_START),
+            more=HOOKED + IMPORT * (name == AFTER_START),
         )
         done = subprocess.run(
             [*command, 'training.bound', str(config), str(work_dir)],

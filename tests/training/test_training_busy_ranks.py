@@ -49,9 +49,9 @@ def train_ranks(folder: Path, kind: str, count: int) -> tuple[Run, float]:
             ranks.kill()
     assert ranks.returncode == 0, log.read_text()[-3000:]
     run = read_run(folder).run
-    assert (run.run.host.ranks_on_host, len(run.other_ranks)) == (count, count - 1)
+    assert (run.meta.host.ranks_on_host, len(run.other_ranks)) == (count, count - 1)
     first, *_, last = run.intervals
-    span = [run.run.started_unix_s + interval.elapsed_s for interval in (first, last)]
+    span = [run.meta.started_unix_s + interval.elapsed_s for interval in (first, last)]
     used_s = np.interp(span, *np.array(samples).T)
     return run, float((used_s[1] - used_s[0]) / (span[1] - span[0]))
 
@@ -67,10 +67,10 @@ def test_a_program_that_burns_a_core_is_named_with_its_size(tmp_path, count):
             run, truth = train_ranks(tmp_path, 'cheap', count)
         finally:
             burner.kill()
-    assert run.external_cpu_cores == pytest.approx(truth, rel=0.2)
-    said = f'Others used {run.external_cpu_cores:.1f} of '
+    assert run.figures.external_cpu_cores == pytest.approx(truth, rel=0.2)
+    said = f'Others used {run.figures.external_cpu_cores:.1f} of '
     assert said in find_details(run)['MG107']
-    assert f'other programs {run.external_cpu_cores:.1f}' in ' '.join(
+    assert f'other programs {run.figures.external_cpu_cores:.1f}' in ' '.join(
         (tmp_path / 'log.txt').read_text().split()
     )
 
@@ -78,7 +78,7 @@ def test_a_program_that_burns_a_core_is_named_with_its_size(tmp_path, count):
 @pytest.mark.parametrize('count', COUNTS)
 def test_ranks_alone_are_not_taken_for_other_programs(tmp_path, count):
     run, truth = train_ranks(tmp_path, 'busy', count)
-    assert run.external_cpu_cores == pytest.approx(truth, abs=0.2)
+    assert run.figures.external_cpu_cores == pytest.approx(truth, abs=0.2)
     assert 'MG107' not in find_details(run)
 
 
@@ -91,7 +91,7 @@ def test_storage_that_holds_the_workers_of_ranks_is_named(tmp_path, is_busy, cou
             stack.callback(burner.wait)
             stack.callback(burner.kill)
         run, truth = train_ranks(tmp_path, 'stored', count)
-    assert run.external_cpu_cores == pytest.approx(truth, abs=0.2)
+    assert run.figures.external_cpu_cores == pytest.approx(truth, abs=0.2)
     # storage needs no core: the rule on idle cores leaves it to this one
     found = find_details(run)
     assert 'waiting for storage' in found['MG103']

@@ -64,7 +64,7 @@ def test_settings_are_swept_kept_and_not_trained_again(ask, tmp_path):
     trial = Path(alone['folder'])
     assert not list(trial.rglob('events.out.*'))
     summary = read_trial_run(trial)
-    assert summary is not None and summary.ledger_s['validation'] == 0
+    assert summary is not None and summary.figures.ledger_s['validation'] == 0
     log = (trial / 'training.log').read_text()
     assert 'EMAHook' in log
     # after all that is measured it makes saves, the first of which does not count
@@ -108,7 +108,7 @@ def test_several_ranks_train_the_same_blocks_and_one_reports(tmp_path, monkeypat
     (trial,) = run_plan(Plan([asked])).trials
     assert (trial.status, trial.error) == ('completed', None)
     run = read_trial_run(tmp_path / 'trial')
-    assert run.run.world_size == 2
+    assert run.meta.world_size == 2
     assert len(run.save_records) == 2
     assert processes_of(tmp_path) == []
 

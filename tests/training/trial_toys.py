@@ -39,6 +39,15 @@ visualizer = dict(
 """
 """Validation would take ten minutes, so a trial that validates is noticed."""
 
+HOOKED = """
+custom_hooks = [dict(type='mmgpu_hooks.GPUEfficiencyHook', interval=8)]
+default_hooks = dict(
+    checkpoint=dict(type='CheckpointHook', interval=-1, save_last=False))
+val_cfg = val_dataloader = val_evaluator = None
+visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')])
+"""
+"""For the end of a config: our hook, and neither saves nor validations."""
+
 
 DEFAULTS: dict[str, Any] = {
     'dataset': 'training.toy.ToyDataset',

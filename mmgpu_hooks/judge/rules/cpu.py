@@ -28,7 +28,7 @@ def judge_cpu_wall(run: Run) -> Finding | None:
         f'{format_seconds(workload.step_cpu_s)} to train on, and '
         f'{run.free_cores:.1f} cores are free for it: no setting is faster than '
         f'{format_seconds(run.cpu_floor_s)} per iteration.',
-        run.data_wait_share or 0.0,
+        run.figures.data_wait_share or 0.0,
     )
 
 
@@ -41,8 +41,8 @@ def judge_too_many_workers(run: Run) -> Finding | None:
     were measured to wait for at least half of a batch's time (for storage, say) are
     right to outnumber the cores: this rule is silent about them, PyTorch is not.
     """
-    workers = run.run.loader.num_workers
-    cores = run.run.host.usable_cores
+    workers = run.meta.loader.num_workers
+    cores = run.meta.host.usable_cores
     if workers is None or cores is None:
         return cannot_tell('the number of workers, or of usable cores, is unknown')
     if not are_workers_many(workers, cores) or run.waiting_share:
@@ -57,8 +57,9 @@ def judge_run_delay(run: Run) -> Finding | None:
     Measured by the kernel (``/proc/<pid>/schedstat``). Fewer workers, fewer threads
     or no neighbour on the machine help.
     """
-    cpu_s, delay_s = run.worker_cpu_s, run.worker_run_delay_s
-    if not run.run.loader.num_workers or not run.is_enough:
+    figures = run.figures
+    cpu_s, delay_s = figures.worker_cpu_s, figures.worker_run_delay_s
+    if not run.meta.loader.num_workers or not figures.is_enough:
         return None
     if cpu_s is None or delay_s is None:
         return cannot_tell("the workers' scheduler statistics could not be read")
@@ -80,11 +81,12 @@ def judge_external_load(run: Run) -> Finding | None:
     With several ranks on the host, the evidence of all of them says what is theirs.
     Where a file is missing, other programs cannot be told from that rank.
     """
-    if run.why_no_external and run.is_enough:
-        return cannot_tell(run.why_no_external)
+    figures = run.figures
+    if figures.why_no_external and figures.is_enough:
+        return cannot_tell(figures.why_no_external)
     if not run.is_busy_host:
         return None
-    external, logical = run.external_cpu_cores, run.run.host.logical_cpus
+    external, logical = figures.external_cpu_cores, run.meta.host.logical_cpus
     return notice(f'Others used {external or 0.0:.1f} of {logical} CPUs meanwhile.')
 
 
@@ -95,14 +97,16 @@ def judge_main_delay(run: Run) -> Finding | None:
     Measured by the kernel (``/proc/self/task/<tid>/schedstat``). It delays every
     launch on a GPU too. Fewer workers, fewer threads or no neighbour help.
     """
-    if not run.is_enough:
+    figures = run.figures
+    if not figures.is_enough:
         return None
-    if run.main_run_delay_s is None:
+    if figures.main_run_delay_s is None:
         return cannot_tell("the training thread's wait for cores was not recorded")
-    share = run.main_run_delay_s / (run.iter_s or 1.0)
+    share = figures.main_run_delay_s / (figures.iter_s or 1.0)
     detail = (
-        f'The training thread waited {format_seconds(run.main_run_delay_s)} per '
-        f'iteration for a core ({100 * share:.0f} % of {format_seconds(run.iter_s)}).'
+        f'The training thread waited {format_seconds(figures.main_run_delay_s)} per '
+        f'iteration for a core ({100 * share:.0f} % of '
+        f'{format_seconds(figures.iter_s)}).'
     )
     return problem(detail, share) if share >= thresholds.MAIN_DELAY_PROBLEM else None
 
@@ -116,8 +120,8 @@ def judge_affinity(run: Run) -> Finding | None:
     doing so, as do ``OMP_NUM_THREADS=1`` and
     ``env_cfg.mp_cfg.opencv_num_threads=0``; more workers do not help.
     """
-    confined, host = run.confined_cpus, run.run.host
-    workers = run.run.loader.num_workers or 0
+    confined, host = run.confined_cpus, run.meta.host
+    workers = run.meta.loader.num_workers or 0
     if confined is None:
         return None
     detail = (
@@ -127,7 +131,7 @@ def judge_affinity(run: Run) -> Finding | None:
     )
     # each on a core of its own is as good as all on all
     is_problem = confined < workers and run.is_data_bound
-    return weigh(is_problem, detail, run.data_wait_share)
+    return weigh(is_problem, detail, run.figures.data_wait_share)
 
 
 @rule('MG112', 'The CPU quota throttles', 'quota_throttled')
@@ -137,12 +141,13 @@ def judge_quota(run: Run) -> Finding | None:
     Containers have such quotas. Fewer workers and threads use it more evenly; a
     larger one removes it.
     """
-    pct, quota = run.throttled_pct or 0.0, run.run.host.cgroup_cpu_cores
+    pct, quota = run.figures.throttled_pct or 0.0, run.meta.host.cgroup_cpu_cores
     if pct < thresholds.THROTTLED_NOTICE_PCT:
         return None
     of_quota = f' of {quota:g} CPUs' if quota else ''
     return problem(
-        f'The quota{of_quota} held tasks back for {format_sum(run.throttled_s)} '
+        f'The quota{of_quota} held tasks back for '
+        f'{format_sum(run.figures.throttled_s)} '
         f'({pct:.0f} % of the time, summed over CPUs).',
         min(pct / 100.0, 1.0),
     )
@@ -168,7 +173,7 @@ def judge_binding(run: Run) -> Finding | None:
     CPUs that were taken before the start (``taskset``, SLURM, a container) are no
     finding: they may be intended.
     """
-    host, workers = run.run.host, run.run.loader.num_workers or 0
+    host, workers = run.meta.host, run.meta.loader.num_workers or 0
     own, before = host.affinity_cpus, host.unbound_cpus
     if own is None:
         return None
@@ -188,7 +193,7 @@ def judge_binding(run: Run) -> Finding | None:
         f'{too}. {run.unbinding}'
     )
     is_problem = run.is_data_bound and 0 < own <= workers
-    return weigh(is_problem, detail, run.data_wait_share)
+    return weigh(is_problem, detail, run.figures.data_wait_share)
 
 
 @rule('MG115', "The workers' threads take each other's cores", 'thread_thrash')
@@ -216,7 +221,7 @@ def judge_threads(run: Run) -> Finding | None:
         'batch for a core.'
     )
     is_problem = run.is_data_bound and found.share >= thresholds.THREADS_PROBLEM
-    return weigh(is_problem, detail, run.data_wait_share)
+    return weigh(is_problem, detail, run.figures.data_wait_share)
 
 
 @rule('MG116', 'Cores are idle while the loop waits')
@@ -228,22 +233,23 @@ def judge_idle_cores(run: Run) -> Finding | None:
     ``env_cfg=dict(mp_cfg=dict(opencv_num_threads=2))`` for what OpenCV does on large
     images. Silent where workers wait for storage, which needs no core.
     """
-    found, external = run.threads, run.external_cpu_cores
+    figures = run.figures
+    found, external = run.threads, figures.external_cpu_cores
     if found is None or found.share is None or not run.is_starved:
         return None
     has_threads = found.share >= thresholds.THREADS_NOTICE
     if has_threads or run.waiting_share or run.confined_cpus:
         return None
-    busy = found.cpu_s / (run.iter_s or 1.0)
-    idle = found.cores - busy - (run.process_cpu_cores or 0.0)
+    busy = found.cpu_s / (figures.iter_s or 1.0)
+    idle = found.cores - busy - (figures.process_cpu_cores or 0.0)
     idle -= run.external_share_cores
     is_busy = busy >= thresholds.BUSY_WORKERS * found.workers
     if not is_busy or idle < thresholds.IDLE_CORES * found.cores:
         return None
     if external is None:
-        return cannot_tell(run.why_no_external) if run.why_no_external else None
+        return cannot_tell(figures.why_no_external) if figures.why_no_external else None
     return notice(
         f'Workers run one thread each ({found.workers} in all) and use {busy:.1f} of '
         f'{found.cores:g} cores, {idle:.1f} are idle, and the loop waits for '
-        f'{100 * (run.data_wait_share or 0.0):.0f} % of its time.'
+        f'{100 * (figures.data_wait_share or 0.0):.0f} % of its time.'
     )

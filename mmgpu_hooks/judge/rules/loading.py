@@ -17,17 +17,19 @@ def judge_data_wait(run: Run) -> Finding | None:
     saves and validation are not in it (they are in MMEngine's ``data_time``). From
     10 % of an iteration on, the loader and not the model sets the speed.
     """
-    share = run.data_wait_share
+    figures = run.figures
+    share = figures.data_wait_share
     if share is None:
         return cannot_tell('no iteration was measured')
     detail = (
         f'{100 * share:.0f} % of an iteration is spent waiting for data '
-        f'({format_seconds(run.data_wait_s)} of {format_seconds(run.iter_s)}, mean of '
-        f'{run.steady_iterations} iterations).'
+        f'({format_seconds(figures.data_wait_s)} of '
+        f'{format_seconds(figures.iter_s)}, mean of '
+        f'{figures.steady_iterations} iterations).'
     )
     if share >= thresholds.DATA_WAIT_PROBLEM:
-        waits_s = (run.data_wait_s or 0.0) * run.iterations
-        return problem(detail, run.run_share(waits_s))
+        waits_s = (figures.data_wait_s or 0.0) * figures.iterations
+        return problem(detail, figures.run_share(waits_s))
     if share >= thresholds.DATA_WAIT_NOTICE:
         return notice(detail, share)
     return fine(detail)
@@ -53,7 +55,7 @@ def judge_blocked_loading(run: Run) -> Finding | None:
         f'Of {format_seconds(workload.batch_time.mean_s)} to load a batch only '
         f'{format_seconds(workload.batch_cpu.mean_s)} is CPU; {100 * share:.0f} % is '
         'waiting for storage or locks.',
-        run.data_wait_share or 0.0,
+        run.figures.data_wait_share or 0.0,
     )
 
 
@@ -66,14 +68,15 @@ def judge_starts(run: Run) -> Finding | None:
     MMEngine pauses for two seconds then; a sampler without an end
     (``sampler=dict(type='InfiniteSampler')``) never gets there.
     """
-    loader, share = run.run.loader, run.run_share(run.startup_s)
-    is_again = run.epoch_starts >= 2
-    if run.run.loop != 'iter':
+    figures = run.figures
+    loader, share = run.meta.loader, figures.run_share(figures.startup_s)
+    is_again = figures.epoch_starts >= 2
+    if run.meta.loop != 'iter':
         is_again = bool(loader.num_workers) and loader.persistent_workers is False
     if not is_again or share < thresholds.STARTUP_PROBLEM:
         return None
     return problem(
-        f'{format_sum(run.startup_s)} ({100 * share:.0f} % of the run) went into '
-        f'{plural(run.epoch_starts, "start")} of the loader, beyond a normal wait.',
+        f'{format_sum(figures.startup_s)} ({100 * share:.0f} % of the run) went into '
+        f'{plural(figures.epoch_starts, "start")} of the loader, beyond a normal wait.',
         share,
     )

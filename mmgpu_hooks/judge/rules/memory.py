@@ -45,10 +45,10 @@ def judge_host_growth(run: Run) -> Finding | None:
     detail = ' '.join(
         _phrase_growth(name, growth) for name, growth in who.items() if growth
     )
-    room, count, ranks = growth.room, growth.full_in, run.run.host.ranks
+    room, count, ranks = growth.room, growth.full_in, run.meta.host.ranks
     if room is None or count is None:
         return notice(f'{detail} How much is free is unknown.')
-    batches, until = run.run.loader.batches_per_epoch, 'the epoch'
+    batches, until = run.meta.loader.batches_per_epoch, 'the epoch'
     ends = batches
     if growth.is_lasting:
         ends, until = count_left(run), 'training'
@@ -59,7 +59,7 @@ def judge_host_growth(run: Run) -> Finding | None:
     all_ranks = f' if all {ranks} ranks grow so' if ranks > 1 else ''
     full = f'Full in {count} iterations{_phrase_epoch(run, count)}{all_ranks}: {detail}'
     # it may stop growing once every sample was seen, and in time
-    done = run.intervals[-1].iteration - run.run.start_iteration
+    done = run.intervals[-1].iteration - run.meta.start_iteration
     may_stop = batches is not None and done < 2 * batches and count > batches - done
     return notice(full) if ends is None or may_stop else problem(full, _FATAL)
 
@@ -89,8 +89,8 @@ def _phrase_growth(who: str, each: Estimate) -> str:
 
 
 def _phrase_epoch(run: Run, count: int) -> str:
-    batches = run.run.loader.batches_per_epoch
-    if not batches or run.run.loop == 'iter':
+    batches = run.meta.loader.batches_per_epoch
+    if not batches or run.meta.loop == 'iter':
         return ''
     return f' (epoch {(run.intervals[-1].iteration + count) // batches + 1})'
 
@@ -105,17 +105,17 @@ def judge_copies(run: Run) -> Finding | None:
     array of bytes, which stays shared; a dataset of your own can keep arrays. Workers
     that are spawned have a copy from the start.
     """
-    loader = run.run.loader
+    loader = run.meta.loader
     if not loader.object_bytes or not loader.object_name or not loader.num_workers:
         return None
-    copies = loader.num_workers * run.run.host.ranks
+    copies = loader.num_workers * run.meta.host.ranks
     whole = copies * loader.object_bytes
     detail = (
         f'{loader.object_name} holds {loader.object_count} Python objects, in all '
         f'about {format_bytes(loader.object_bytes)}; {copies} workers on this host '
         f'copy them as they read, up to {format_bytes(whole)}'
     )
-    sizes = run.run.host.ram_available_bytes, run.run.host.cgroup_memory_bytes
+    sizes = run.meta.host.ram_available_bytes, run.meta.host.cgroup_memory_bytes
     free = min(filter(None, sizes), default=whole)
     if whole > free and run.status != 'completed':
         began = f'of {format_bytes(free)} that there were when it began'
@@ -132,9 +132,9 @@ def judge_shared_memory(run: Run) -> Finding | None:
     ``--shm-size=8g`` (or ``--ipc=host``). Fewer batches in flight help too: their
     number is ``num_workers`` times ``prefetch_factor``.
     """
-    host, loader, batch = run.run.host, run.run.loader, run.batch_bytes
+    host, loader, batch = run.meta.host, run.meta.loader, run.figures.batch_bytes
     total = host.shm_total_bytes
-    least = run.shm_free_bytes
+    least = run.figures.shm_free_bytes
     if not loader.num_workers or not total or not batch or least is None:
         return None
     ahead = _count_ahead(run)
@@ -163,7 +163,7 @@ def judge_card_growth(run: Run) -> Finding | None:
         return None
     detail = _phrase_growth('Live tensors grow', growth)
     card, left = find_card_room(run), count_left(run)
-    peak = run.gpu_mem_peak_bytes
+    peak = run.figures.gpu_mem_peak_bytes
     if card is None or peak is None:
         return notice(detail)
     count = int(1000 * max(card.room_bytes - peak, 0) / growth.value)
@@ -183,10 +183,11 @@ def judge_fragments(run: Run) -> Finding | None:
     failed, all cached memory was given back, and it was tried again: slow, and the
     last step before "CUDA out of memory".
     """
-    reserved, card = run.gpu_mem_reserved_bytes, find_card_room(run)
+    figures = run.figures
+    reserved, card = figures.gpu_mem_reserved_bytes, find_card_room(run)
     if not reserved:
         return None
-    inactive, retries = run.inactive_bytes or 0, run.alloc_retries
+    inactive, retries = figures.inactive_bytes or 0, figures.alloc_retries
     is_split = inactive >= thresholds.FRAGMENTS_NOTICE * reserved
     is_full = card is not None and reserved >= thresholds.FULL_SHARE * card.room_bytes
     if not retries and not (is_full and is_split):
@@ -222,8 +223,8 @@ def judge_burst(run: Run) -> Finding | None:
     ]
     if not what:  # a first iteration, or a library's workspace
         return None
-    batches = run.run.loader.batches_per_epoch
-    share = 100 * run.iterations / batches if batches else 100
+    batches = run.meta.loader.batches_per_epoch
+    share = 100 * run.figures.iterations / batches if batches else 100
     more = f'; {share:.0f} % of an epoch was seen, a larger one may come'
     return notice(
         f'{format_bytes(peak)} at iteration {largest(row.column("iteration"))}, '
@@ -245,7 +246,7 @@ def judge_results(run: Run) -> Finding | None:
     most = max(kept, key=lambda record: record.result_bytes or 0, default=None)
     if most is None or (most.result_bytes or 0) < thresholds.COPIES_NOTICE_BYTES:
         return None
-    ranks = run.run.world_size
+    ranks = run.meta.world_size
     collects = f' on this rank; rank 0 collects those of all {ranks}' * (ranks > 1)
     room = find_host_room(run)
     free = f'; {format_bytes(room.free_bytes)} were free {room.bound}' if room else ''
@@ -265,10 +266,10 @@ def judge_open_files(run: Run) -> Finding | None:
     ``ulimit -n 65536`` before training raises it; fewer workers, or batches ahead, need
     less. Files that were opened and never closed count as well.
     """
-    most, limit = largest(run.column('open_files')), run.run.host.open_files_soft
+    most, limit = largest(run.column('open_files')), run.meta.host.open_files_soft
     if not most or not limit or not are_files_few(most, limit):
         return None
-    tensors = run.batch_tensors or 'an unknown number of'
+    tensors = run.figures.batch_tensors or 'an unknown number of'
     return notice(
         f'{most} of {limit} files were open; a batch has {tensors} tensors, '
         f'{_count_ahead(run)} batches are in flight.'
@@ -277,4 +278,4 @@ def judge_open_files(run: Run) -> Finding | None:
 
 def _count_ahead(run: Run) -> int:
     """Batches in flight."""
-    return count_ahead(run.run.loader.num_workers, run.run.loader.prefetch_factor)
+    return count_ahead(run.meta.loader.num_workers, run.meta.loader.prefetch_factor)

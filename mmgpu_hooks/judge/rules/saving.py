@@ -21,10 +21,11 @@ def judge_save_time(run: Run) -> Finding | None:
     Ranks that do not save wait for those that do. A longer ``interval`` of
     CheckpointHook saves less often; it is never changed for you.
     """
-    seconds, saves = run.ledger_s.get('checkpoint_save', 0.0), run.saves
+    figures = run.figures
+    seconds, saves = figures.ledger_s.get('checkpoint_save', 0.0), figures.saves
     if not saves or seconds <= 0:
         return None
-    share, ranks = run.part_share('checkpoint_save'), run.run.world_size
+    share, ranks = figures.part_share('checkpoint_save'), run.meta.world_size
     each = f', {format_seconds(seconds / saves)} each' if saves > 1 else ''
     detail = (
         f'{plural(saves, "save")} took {format_sum(seconds)}{each} '
@@ -150,7 +151,7 @@ def _judge_cause(run: Run, cause: str) -> Finding | None:
         return None
     gross_s = sum(save.gross_delay_s or 0.0 for save in slow)
     nets = [save.net_delay_s for save in slow if save.net_delay_s is not None]
-    share = run.run_share(sum(nets)) if nets else None
+    share = run.figures.run_share(sum(nets)) if nets else None
     known = f', known of {len(nets)}' * (len(nets) < len(slow))
     lost = f'{sum(nets):.1f} s (net{known})' if nets else 'an unknown time (net)'
     worst = max(slow, key=lambda save: save.gross_delay_s or 0.0)

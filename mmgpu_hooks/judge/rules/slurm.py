@@ -27,11 +27,11 @@ def judge_narrow_start(run: Run) -> Finding | None:
 
     A single CPU that was asked for (``srun -c1``), and ``taskset``, are no finding.
     """
-    found = find_narrow_start(run.run.host)
+    found = find_narrow_start(run.meta.host)
     if found is None:
         return None
-    workers = run.run.loader.num_workers or 0
+    workers = run.meta.loader.num_workers or 0
     too = f', and its {plural(workers, "worker")} with it' if workers else ''
     is_problem = run.is_data_bound and found.bound_cpus <= max(workers, 1)
     cure = f'{found.cure[:1].upper()}{found.cure[1:]}'
-    return weigh(is_problem, f'{found.fact}{too}. {cure}.', run.data_wait_share)
+    return weigh(is_problem, f'{found.fact}{too}. {cure}.', run.figures.data_wait_share)

@@ -17,18 +17,19 @@ def judge_gpu(run: Run) -> Finding | None:
     kernel ran. So 100 % does not mean that the card is full, but 0 % means that it
     stood still. Some integrated GPUs say 0 % always.
     """
-    if run.run.device != 'cuda':
+    figures = run.figures
+    if run.meta.device != 'cuda':
         return None
-    gpu = run.gpu
+    gpu = figures.gpu
     if gpu is None or gpu.util_pct is None:
-        return cannot_tell(f'GPU utilisation is unknown: {run.why_no_gpu_util}')
-    idle_pct = run.gpu_idle_pct
+        return cannot_tell(f'GPU utilisation is unknown: {figures.why_no_gpu_util}')
+    idle_pct = figures.gpu_idle_pct
     if gpu.util_pct == 0.0 and idle_pct is not None and idle_pct < 50.0:
         return cannot_tell(
             f'NVML says 0 % in all {gpu.samples} samples, but CUDA events saw steps on '
             f'the GPU for {100 - idle_pct:.0f} % of the time'
         )
-    last = run.gpu_last_iteration
+    last = figures.gpu_last_iteration
     until = '' if last is None else f' until iteration {last}'
     detail = (
         f'GPU utilisation{until} {gpu.util_pct:.0f} %, at 0 % for '
@@ -72,10 +73,10 @@ def judge_validation(run: Run) -> Finding | None:
     ``val_interval`` sets how often it runs. Its loader has settings of its own, which
     ``mmgpu recommend`` chooses by what validations showed.
     """
-    share = run.part_share('validation')
+    share = run.figures.part_share('validation')
     if share < thresholds.VALIDATION_NOTICE:
         return None
-    seconds = run.ledger_s['validation']
+    seconds = run.figures.ledger_s['validation']
     detail = f'Validation took {format_sum(seconds)} ({100 * share:.0f} % of the run).'
     is_problem = share >= thresholds.VALIDATION_PROBLEM
     return problem(detail, share) if is_problem else notice(detail, share)
@@ -88,10 +89,10 @@ def judge_hooks(run: Run) -> Finding | None:
     Saves and validation are counted apart. Look for hooks that draw images or write
     files at short intervals.
     """
-    share = run.part_share('hooks')
+    share = run.figures.part_share('hooks')
     if share < thresholds.HOOKS_PROBLEM:
         return None
-    seconds = run.ledger_s['hooks']
+    seconds = run.figures.ledger_s['hooks']
     return problem(
         f'Hooks took {format_sum(seconds)} ({100 * share:.0f} % of the run).', share
     )

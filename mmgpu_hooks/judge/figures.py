@@ -1,0 +1,457 @@
+"""The figures of one rank's run: made once, and what follows from them.
+
+A stored figure is a reduction of columns. What is arithmetic on stored figures is a
+property, so ``dataclasses.replace`` moves it, too. ``None`` is unknown. Means are over
+the iterations of steady intervals; a percentile of a run is the median of its
+intervals' percentiles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.columns import (
+    Intervals,
+    average,
+    count_all,
+    filled,
+    largest,
+    median,
+    pooled_std,
+    quiet,
+    smallest,
+    sum_all,
+    sum_known,
+    total,
+)
+from mmgpu_hooks.judge.cpu import CpuEvidence, find_cpu
+from mmgpu_hooks.judge.recorded import RecordedRun
+from mmgpu_hooks.schema.recorded import PARTS
+
+MIN_CALM = 3
+"""Intervals without a validation or a save, from which means are over them alone."""
+
+
+@dataclass(frozen=True)
+class LoaderFigures:
+    """Figures of the loader's workers.
+
+    Where no time per batch is known in steady intervals (an epoch whose batches were
+    all made in the first one), that interval is taken too.
+    """
+
+    batches: int
+    """Batches the occupancy is taken over."""
+    timed_samples: int
+    """Samples whose transforms were timed."""
+    occupancy_s: float | None = None
+    """Mean time that a worker was busy with one batch; ``None`` from outside."""
+    occupancy_std_s: float | None = None
+    """Its standard deviation over all batches, not the mean over intervals."""
+    batch_cpu_s: float | None = None
+    """CPU of the worker for one batch, mean; ``None`` from outside."""
+    fetch_cpu_s: float | None = None
+    """The part of it that is not spent on sending the batch."""
+    affinity_cpus: int | None = None
+    """CPUs that the most confined worker may run on."""
+    opencv_threads: int | None = None
+    """Threads of OpenCV in a worker."""
+    pss_bytes: int | None = None
+    """Memory of all workers."""
+
+    @property
+    def sent_cpu_s(self) -> float | None:
+        """The part of a batch's CPU that sends it: copies, descriptors of tensors."""
+        if self.batch_cpu_s is None or self.fetch_cpu_s is None:
+            return None
+        return max(self.batch_cpu_s - self.fetch_cpu_s, 0.0)
+
+
+@dataclass(frozen=True)
+class GpuFigures:
+    """Figures of the card that a rank trains on.
+
+    Utilisation is of plain training, where it has `MIN_CALM` intervals with samples;
+    what is read every few seconds only is of all intervals.
+    """
+
+    samples: int
+    """Samples of the utilisation."""
+    util_pct: float | None = None
+    """Time-weighted NVML utilisation."""
+    zero_pct: float | None = None
+    """Share of the sampled time at 0 %."""
+    mem_used_bytes: int | None = None
+    temperature_c: int | None = None
+    sm_clock_mhz: float | None = None
+    sm_active_pct: float | None = None
+    throttled_pct: float | None = None
+    throttle_reasons: Sequence[str] | None = None
+    """The most usual first; ``None`` without one."""
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """Figures of one rank's run."""
+
+    iterations: int
+    """All that were recorded."""
+    steady_iterations: int
+    """Iterations the steady figures are taken over; 0 leaves them unknown."""
+    epoch_starts: int
+    """First waits of epochs."""
+    saves: int
+    """Checkpoint saves of the whole run."""
+    alloc_retries: int
+    """Allocations on the card that failed at first, as far as they were counted."""
+    build_s: float
+    """Part of the start that passed before the first iteration."""
+    ledger_s: Mapping[str, float]
+    """Seconds of the whole run, by part of the time ledger."""
+    by_hook_s: Mapping[str, float]
+    """Seconds of the whole run by class, most expensive first; what is left of
+    ``ledger_s['hooks']`` is MMEngine's own calling."""
+    reasons: Mapping[str, str]
+    """Why a source gave no figures, as it was recorded."""
+
+    data_wait_s: float | None = None
+    """Wait for data of an iteration that does not begin an epoch."""
+    data_wait_p95_s: float | None = None
+    data_wait_cpu_share: float | None = None
+    """CPU of the training process inside its waits, over the waits; more than 1 where
+    it has several threads."""
+    step_s: float | None = None
+    hooks_s: float | None = None
+    """Hooks in an iteration."""
+    loop_s: float | None = None
+    """The loop itself in an iteration."""
+    images: float | None = None
+    """Images in the steady iterations."""
+    stored_pixel_ratio: float | None = None
+
+    process_rss_bytes: int | None = None
+    batch_bytes: int | None = None
+    batch_tensors: int | None = None
+    largest_batch_pixels: int | None = None
+    most_boxes: int | None = None
+    shm_free_bytes: int | None = None
+    """Least at the end of an interval."""
+    gpu_mem_peak_bytes: int | None = None
+    gpu_mem_reserved_bytes: int | None = None
+    inactive_bytes: int | None = None
+    """Most at the end of an interval (fragmentation)."""
+
+    main_cpu_s: float | None = None
+    """CPU of the training process per iteration, its waits' part left out."""
+    main_run_delay_s: float | None = None
+    """Wait of its main thread for a core, per iteration."""
+    process_cpu_cores: float | None = None
+    """Cores that the training process used."""
+    why_no_cpu: str | None = None
+    """Reason why the CPU of the training process is unknown."""
+    external_cpu_cores: float | None = None
+    """Cores of the host that other programs used meanwhile. With several ranks on it,
+    all of their evidence is needed: see ``why_no_external``."""
+    why_no_external: str | None = None
+    """Reason why that is unknown on a host with several ranks."""
+    throttled_s: float | None = None
+    """Time for which the CPU quota held tasks back, as far as that is known."""
+    throttle_counted_s: float = 0.0
+    """Seconds that it was counted in."""
+
+    worker_cpu_s: float | None = None
+    """CPU of all workers per batch, over the whole run: they make batches ahead."""
+    worker_run_delay_s: float | None = None
+    """Time workers waited for a core, per batch."""
+    worker_threads: int | None = None
+    """Most threads that one worker had, PyTorch's own included."""
+    worker_thread_cpu_s: float | None = None
+    """CPU of the workers' threads beside their main ones, in the steady iterations."""
+
+    gpu_idle_pct: float | None = None
+    """Share of the timed steady iterations in which the GPU had nothing to do."""
+    gpu_last_iteration: int | None = None
+    """The last one with GPU utilisation, where that ended before the run."""
+    gpu: GpuFigures | None = None
+    """The card that this rank trains on; ``None`` without a sample."""
+    loader: LoaderFigures | None = None
+    """``None`` without workers that could be read."""
+
+    @property
+    def iter_s(self) -> float | None:
+        """``data_wait_s + step_s + hooks_s + loop_s``."""
+        parts = self.data_wait_s, self.step_s, self.hooks_s, self.loop_s
+        known = [seconds for seconds in parts if seconds is not None]
+        return sum(known) if len(known) == len(parts) else None
+
+    @property
+    def images_per_s(self) -> float | None:
+        """Images per second of this rank, in steady iterations."""
+        if not self.images or not self.iter_s:
+            return None
+        return self.images / (self.iter_s * self.steady_iterations)
+
+    @property
+    def data_wait_share(self) -> float | None:
+        """Share of a steady iteration spent waiting for data."""
+        if self.data_wait_s is None or not self.iter_s:
+            return None
+        return self.data_wait_s / self.iter_s
+
+    @property
+    def is_enough(self) -> bool:
+        """True if enough steady iterations, of measurable length, were recorded."""
+        return bool(self.iter_s) and self.steady_iterations >= thresholds.MIN_ITERATIONS
+
+    @property
+    def duration_s(self) -> float:
+        """Length of the whole run."""
+        return math.fsum(self.ledger_s.values())
+
+    @property
+    def startup_s(self) -> float:
+        """Starts of the loader: above all what first waits exceed a normal wait by."""
+        return max(self.ledger_s.get('startup', 0.0) - self.build_s, 0.0)
+
+    @property
+    def throttled_pct(self) -> float | None:
+        """`throttled_s` over the seconds that it was counted in."""
+        if self.throttled_s is None or not self.throttle_counted_s:
+            return None
+        return 100 * self.throttled_s / self.throttle_counted_s
+
+    @property
+    def unknown(self) -> Mapping[str, str]:
+        """Why a figure is missing, by source."""
+        why = {'CPU': self.why_no_cpu, 'CPU of other programs': self.why_no_external}
+        known = {source: reason for source, reason in why.items() if reason}
+        return {**known, **self.reasons}
+
+    @property
+    def why_no_gpu_util(self) -> str:
+        """The reason of the whole card, else of its utilisation alone."""
+        reasons = (self.unknown.get(source) for source in ('GPU', 'GPU util_pct'))
+        return next(filter(None, reasons), 'no sample was taken')
+
+    def run_share(self, seconds: float) -> float:
+        """``seconds`` as a share of the whole run."""
+        return seconds / self.duration_s if self.duration_s > 0 else 0.0
+
+    def part_share(self, part: str) -> float:
+        """Share of the whole run in one part of the time ledger."""
+        return self.run_share(self.ledger_s.get(part, 0.0))
+
+
+def summarize_run(recorded: RecordedRun) -> RunFigures:
+    """Make the figures of what one rank recorded."""
+    figures = _summarize_alone(recorded)
+    others = [
+        _list_cpu_evidence(other, _summarize_alone(other))
+        for other in recorded.other_ranks
+    ]
+    cpu = find_cpu(_list_cpu_evidence(recorded, figures), others)
+    return replace(
+        figures,
+        main_cpu_s=cpu.main_s,
+        main_run_delay_s=cpu.main_delay_s,
+        process_cpu_cores=cpu.process_cores,
+        external_cpu_cores=cpu.external_cores,
+        why_no_cpu=cpu.unknown,
+        why_no_external=cpu.external_unknown,
+    )
+
+
+def _list_cpu_evidence(recorded: RecordedRun, figures: RunFigures) -> CpuEvidence:
+    return CpuEvidence(
+        run=recorded.meta,
+        steady=recorded.steady,
+        saves=recorded.save_records,
+        validations=recorded.validations,
+        worker_cpu_s=figures.worker_cpu_s,
+        iter_s=figures.iter_s,
+    )
+
+
+@quiet
+def _summarize_alone(recorded: RecordedRun) -> RunFigures:
+    """All figures for which the other ranks of the host are not needed."""
+    every, steady = recorded.every.column, recorded.steady.column
+    ledger_s, end = _sum_ledger(recorded), recorded.end
+    off = {record.source: record.reason for record in recorded.evidence.sources_off}
+    steady_iterations = count_all(steady('iterations'))
+    waits_s = total(steady('data_wait.total_s'))
+    waits_cpu_s = sum_all(steady('data_wait_cpu_s'))
+    throttled = every('host.throttled_s')
+    # a window of the host may span intervals that have none of their own
+    counted = np.flatnonzero(~np.isnan(throttled)).max(initial=-1) + 1
+    idle_of_s = steady('gpu_idle_iterations') * steady('iter.mean_s')
+    with_workers = recorded.every.where(every('workers.count') > 0)
+
+    def per_iteration(field: str, key: str | None = None) -> float | None:
+        seconds = total(steady(field, key))
+        return seconds / steady_iterations if steady_iterations else None
+
+    return RunFigures(
+        iterations=count_all(every('iterations')),
+        steady_iterations=steady_iterations,
+        epoch_starts=count_all(every('first_waits')),
+        saves=end.saves if end else count_all(every('saves')),
+        alloc_retries=count_all(every('cuda_memory.retries')),
+        build_s=recorded.meta.build_s,
+        ledger_s=ledger_s,
+        by_hook_s=_sum_hooks(recorded),
+        reasons={**recorded.meta.unknown, **off},
+        data_wait_s=_mean_wait_s(recorded.steady),
+        data_wait_p95_s=median(steady('data_wait.p95_s')),
+        data_wait_cpu_share=(
+            waits_cpu_s / waits_s if waits_cpu_s is not None and waits_s else None
+        ),
+        step_s=per_iteration('step.total_s'),
+        hooks_s=per_iteration('ledger_s', 'hooks'),
+        loop_s=per_iteration('ledger_s', 'loop'),
+        images=sum_all(steady('images')),
+        stored_pixel_ratio=median(steady('stored_pixel_ratio')),
+        process_rss_bytes=largest(every('process_rss_bytes')),
+        batch_bytes=largest(every('batch_bytes')),
+        batch_tensors=largest(every('batch_tensors')),
+        largest_batch_pixels=largest(every('largest_batch_pixels')),
+        most_boxes=largest(every('most_boxes')),
+        shm_free_bytes=smallest(every('host.shm_free_bytes')),
+        gpu_mem_peak_bytes=largest(every('gpu_mem_peak_bytes')),
+        gpu_mem_reserved_bytes=largest(every('gpu_mem_reserved_bytes')),
+        inactive_bytes=largest(every('cuda_memory.inactive_bytes')),
+        throttled_s=sum_known(throttled),
+        throttle_counted_s=total(every('duration_s')[:counted]),
+        worker_cpu_s=_per_batch(with_workers, 'workers.cpu_s'),
+        worker_run_delay_s=_per_batch(with_workers, 'workers.run_delay_s'),
+        worker_threads=largest(every('worker_threads')),
+        worker_thread_cpu_s=sum_known(steady('workers.thread_cpu_s')),
+        gpu_idle_pct=average(steady('gpu_idle_pct'), idle_of_s),
+        gpu_last_iteration=_find_last_sampled(recorded),
+        gpu=summarize_gpu(recorded.steady, recorded.every),
+        loader=_summarize_loader(recorded),
+    )
+
+
+def find_fullest_bytes(recorded: RecordedRun) -> int | None:
+    """Find the largest peak of a card, over a rank and the other ranks of its run."""
+    ranks = (recorded, *recorded.other_ranks)
+    peaks = [largest(rank.column('gpu_mem_peak_bytes')) for rank in ranks]
+    return max((peak for peak in peaks if peak is not None), default=None)
+
+
+def _sum_ledger(recorded: RecordedRun) -> Mapping[str, float]:
+    if recorded.end and recorded.end.ledger_s:
+        return recorded.end.ledger_s
+    found = {part for spent_s in recorded.every.values('ledger_s') for part in spent_s}
+    seconds = {
+        part: total(recorded.column('ledger_s', part))
+        for part in PARTS
+        if part in found
+    }
+    if seconds:
+        seconds['startup'] = seconds.get('startup', 0.0) + recorded.meta.build_s
+    return seconds
+
+
+def _sum_hooks(recorded: RecordedRun) -> Mapping[str, float]:
+    seconds: Counter[str] = Counter(recorded.end.hooks_s if recorded.end else {})
+    if not seconds:
+        for by_hook in recorded.every.values('hooks_s'):
+            seconds.update(by_hook)
+    return dict(seconds.most_common())
+
+
+def _mean_wait_s(steady: Intervals) -> float | None:
+    """The mean wait over iterations that did not begin an epoch."""
+    count = count_all(steady.column('iterations')) - total(steady.column('first_waits'))
+    if count <= 0:
+        return None
+    waits_s = total(steady.column('data_wait.total_s'))
+    return max(waits_s - total(steady.column('first_wait_s')), 0.0) / count
+
+
+def _per_batch(windows: Intervals, field: str) -> float | None:
+    """A figure of the workers per batch.
+
+    An epoch's may all be made in its first interval. Workers that were reached count
+    their batches themselves; of the others, those that were taken are known.
+    """
+    made = windows.column('workers.occupancy.count')
+    batches = total(np.where(np.isnan(made), windows.column('iterations'), made))
+    return total(windows.column(field)) / batches if batches > 0 else None
+
+
+def _find_last_sampled(recorded: RecordedRun) -> int | None:
+    off = {record.source for record in recorded.evidence.sources_off}
+    sampled = recorded.every.having('gpu.util_pct').values('iteration')
+    if off.isdisjoint(('GPU', 'GPU util_pct')) or not sampled:
+        return None
+    return int(sampled[-1])
+
+
+def summarize_gpu(intervals: Intervals, every: Intervals) -> GpuFigures | None:
+    """Make the figures of the card; ``None`` where no sample was taken.
+
+    Args:
+        intervals: The utilisation is taken over these.
+        every: The rest is taken over these.
+    """
+    sampled = intervals.where(filled(intervals.column('gpu.samples')))
+    if not len(sampled):
+        return None
+    calm = sampled.calm()
+    steady = sampled.where(calm) if calm.sum() >= MIN_CALM else sampled
+    every = every.having('gpu')
+    sampled_s, duration_s = steady.column('gpu.sampled_s'), every.column('duration_s')
+    shares: Counter[str] = Counter()
+    for reasons in every.values('gpu.throttle_reasons_pct'):
+        shares.update(reasons)
+    return GpuFigures(
+        samples=count_all(steady.column('gpu.samples')),
+        util_pct=average(steady.column('gpu.util_pct'), sampled_s),
+        zero_pct=average(steady.column('gpu.zero_pct'), sampled_s),
+        mem_used_bytes=largest(every.column('gpu.mem_used_bytes')),
+        temperature_c=largest(every.column('gpu.temperature_c')),
+        sm_clock_mhz=average(every.column('gpu.sm_clock_mhz'), duration_s),
+        sm_active_pct=average(every.column('gpu.sm_active_pct'), duration_s),
+        throttled_pct=average(every.column('gpu.throttled_pct'), duration_s),
+        throttle_reasons=[name for name, share in shares.most_common() if share]
+        or None,
+    )
+
+
+def select_worker_intervals(recorded: RecordedRun) -> Intervals:
+    """Select the intervals that figures of the workers are means of; none without."""
+    steady = recorded.steady.having('workers')
+    # workers may have made all batches ahead, in the first interval
+    is_timed = len(steady.having('workers.occupancy')) > 0
+    return steady if is_timed else recorded.every.having('workers')
+
+
+def _summarize_loader(recorded: RecordedRun) -> LoaderFigures | None:
+    every, steady = recorded.every.having('workers'), select_worker_intervals(recorded)
+    if not len(every):
+        return None
+    column, counts = steady.column, steady.column('workers.batch_cpu.count')
+    occupancy_s = column('workers.occupancy.mean_s')
+    batches = column('workers.occupancy.count')
+    return LoaderFigures(
+        batches=count_all(batches),
+        timed_samples=count_all(column('workers.timed_samples')),
+        occupancy_s=average(occupancy_s, batches),
+        occupancy_std_s=pooled_std(
+            occupancy_s, column('workers.occupancy_std_s'), batches
+        ),
+        batch_cpu_s=average(column('workers.batch_cpu.mean_s'), counts),
+        fetch_cpu_s=average(column('workers.fetch_cpu_s'), counts),
+        affinity_cpus=smallest(every.column('workers.affinity_cpus')),
+        opencv_threads=largest(every.column('workers.opencv_threads')),
+        pss_bytes=largest(every.column('workers.pss_bytes')),
+    )

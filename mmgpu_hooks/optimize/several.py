@@ -1,0 +1,50 @@
+"""One optimisation at several places of a training: each optimizer, each average."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from mmgpu_hooks.optimize.refusal import RefusalError
+
+
+class Part(Protocol):
+    """An optimisation at one place, from when it is made until it is closed."""
+
+    changed: str
+    """What it changed: the rest of a sentence for the log."""
+
+    def close(self) -> None:
+        """Take it back."""
+
+
+class Several:
+    """The parts that could be opened; the others leave training as it is.
+
+    Args:
+        openers: For each place the words before what it says, and what opens the part.
+
+    Raises:
+        RefusalError: If no part could be opened.
+    """
+
+    def __init__(self, openers: Iterable[tuple[str, Callable[[], Part]]]) -> None:
+        self._parts: list[Part] = []
+        said = []
+        for prefix, open_part in openers:
+            try:
+                part = open_part()
+            except RefusalError as refusal:
+                said.append(f'{prefix}{refusal}')
+            else:
+                self._parts.append(part)
+                said.append(f'{prefix}{part.changed}')
+        self.changed = '; '.join(said)
+        """What each part changed, or why it was refused."""
+        if not self._parts:
+            raise RefusalError(self.changed)
+
+    def close(self) -> None:
+        """Take all parts back."""
+        for part in self._parts:
+            part.close()

@@ -1,0 +1,122 @@
+"""Stored figures, and what follows from them: a figure that is replaced moves both."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import pytest
+
+from fakes.runs import make_evidence, make_inside_workers
+from mmgpu_hooks.judge.figures import LoaderFigures, RunFigures
+from mmgpu_hooks.judge.run import Run
+
+ITERATION = ('iter_s', 'images_per_s', 'data_wait_share')
+MOVED: dict[str, tuple[Any, tuple[str, ...]]] = {
+    'data_wait_s': (0.0, (*ITERATION, 'is_data_bound', 'wait_cause', 'workload')),
+    'step_s': (0.4, (*ITERATION, 'workload')),
+    'hooks_s': (0.4, (*ITERATION, 'workload')),
+    'loop_s': (0.4, (*ITERATION, 'workload')),
+    'images': (9.0, ('images_per_s',)),
+    'steady_iterations': (3, ('images_per_s', 'is_enough', 'workload')),
+    'ledger_s': ({'startup': 9.0}, ('duration_s', 'startup_s', 'headspace_pct')),
+    'build_s': (1e9, ('startup_s',)),
+    'throttled_s': (2.0, ('throttled_pct',)),
+    'throttle_counted_s': (4.0, ('throttled_pct',)),
+    'why_no_cpu': ('no /proc', ('unknown',)),
+    'why_no_external': ('one rank is missing', ('unknown',)),
+    'reasons': ({'GPU': 'no driver'}, ('unknown', 'why_no_gpu_util')),
+    'data_wait_p95_s': (1e-6, ('wait_cause',)),
+    'data_wait_cpu_share': (1.0, ('wait_cause',)),
+    'main_cpu_s': (0.011, ('workload',)),
+    'external_cpu_cores': (7.5, ('external_share_cores', 'is_busy_host', 'workload')),
+    'batch_tensors': (999, ('workload',)),
+    'epoch_starts': (1, ('workload',)),
+    'worker_cpu_s': (0.31, ('threads',)),
+    'worker_run_delay_s': (0.03, ('threads', 'blocked_share')),
+    'worker_threads': (3, ('threads',)),
+    'worker_thread_cpu_s': (9.0, ('threads',)),
+    'loader': (None, ('threads', 'blocked_share', 'confined_cpus')),
+}
+"""Another value of a stored figure, and what moves with it."""
+ALONE = {
+    'iterations',
+    'saves',
+    'alloc_retries',
+    'by_hook_s',
+    'stored_pixel_ratio',
+    'process_rss_bytes',
+    'largest_batch_pixels',
+    'most_boxes',
+    'shm_free_bytes',
+    'gpu_mem_peak_bytes',
+    'gpu_mem_reserved_bytes',
+    'inactive_bytes',
+    'process_cpu_cores',
+    # the workload needs these where workers do not show what they send, or wait for
+    'batch_bytes',
+    'main_run_delay_s',
+    # of a training on a CUDA card alone
+    'gpu_idle_pct',
+    'gpu_last_iteration',
+    'gpu',
+}
+"""Stored figures that rules and reports read as they are."""
+
+
+@pytest.fixture(scope='module')
+def run() -> Run:
+    """A data-bound run whose starts, quota, threads and delays are all known."""
+    workers = msgspec.structs.replace(
+        make_inside_workers(0.8, opencv_threads=2, affinity_cpus=1),
+        fetch_cpu_s=0.6,
+        thread_cpu_s=20.0,
+        run_delay_s=1.0,
+    )
+    evidence = make_evidence(
+        workers=workers,
+        worker_threads=5,
+        data_wait_s=0.2,
+        process_cpu_s=1.0,
+        process_run_delay_s=0.4,
+    )
+    run = Run(evidence)
+    known = dataclasses.replace(
+        run.figures,
+        ledger_s={**run.figures.ledger_s, 'startup': 30.0},
+        epoch_starts=8,
+        throttled_s=1.0,
+        throttle_counted_s=9.0,
+    )
+    return run.replaced(figures=known)
+
+
+def test_each_stored_figure_is_known_to_stand_alone_or_to_move_others():
+    names = {field.name for field in dataclasses.fields(RunFigures)}
+    assert names == {*MOVED} | ALONE
+    assert {*MOVED}.isdisjoint(ALONE)
+
+
+@pytest.mark.parametrize('name', MOVED)
+def test_what_follows_from_a_figure_moves_with_it(run, name):
+    value, followers = MOVED[name]
+    other = run.replaced(figures=dataclasses.replace(run.figures, **{name: value}))
+
+    def read(some: Run, follower: str) -> Any:
+        return getattr(some if hasattr(some, follower) else some.figures, follower)
+
+    still = [one for one in followers if read(run, one) == read(other, one)]
+    assert still == []
+
+
+def test_a_figure_that_does_not_exist_is_refused(run):
+    with pytest.raises(TypeError, match='itre_s'):
+        dataclasses.replace(run.figures, itre_s=0.3)
+
+
+def test_what_a_batch_costs_to_send_is_the_rest_of_its_cpu():
+    loader = LoaderFigures(1, 0, batch_cpu_s=0.5, fetch_cpu_s=0.4)
+    assert loader.sent_cpu_s == pytest.approx(0.1)
+    assert dataclasses.replace(loader, fetch_cpu_s=0.6).sent_cpu_s == 0.0
+    assert dataclasses.replace(loader, fetch_cpu_s=None).sent_cpu_s is None
