@@ -10,15 +10,15 @@ skips and counts a torn last line, and a line with a value that no measurement g
 (negative, above 10^18, of another type, missing). It ignores fields that it does not
 know. Nothing in the file is ever executed.
 
-Units are in the names (``_s`` seconds, ``_bytes``, ``_pct`` per cent). What is unknown
-is ``null`` or left out, and never zero; but for the first line, a field that has its
-usual value (none, an empty list) is left out.
+Units are in the names (``_s`` seconds, ``_hours``, ``_bytes``, ``_pct`` per cent). What
+is unknown is ``null`` or left out, and never zero; but for the first line, a field that
+has its usual value (none, an empty list) is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Optional, Tuple
+from typing import Annotated, Literal, Optional, Tuple, Union
 
 import msgspec
 
@@ -205,6 +205,8 @@ class RunRecord(
     """Folder of the control group that limits its memory."""
     oom_kills: Optional[Count] = None
     """Processes that the kernel had killed there for memory when training began."""
+    slurm_job_id: Optional[Count] = None
+    """SLURM's job that it runs in."""
     schema: Count = SCHEMA_VERSION
     """A reader refuses newer ones."""
 
@@ -606,7 +608,7 @@ Ending = Literal['completed', 'interrupted', 'failed']
 
 
 class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
-    """Last line, written when training ended in any way but a kill."""
+    """Written when training ended in any way but a kill; only a verdict may follow."""
 
     status: Ending
     """``completed``, ``interrupted`` or ``failed``; a run that died of a signal has no
@@ -629,3 +631,59 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
     """What the data set was asked for when loading raised in the training process."""
     oom_kills: Optional[Count] = None
     """Processes that the kernel has killed in the control group for memory."""
+
+
+Plain = Union[bool, int, float, str]
+"""Value of a setting."""
+
+
+class RecommendedChange(Recorded, frozen=True, kw_only=True):
+    """One setting that ``mmgpu recommend`` would change."""
+
+    key: str
+    """Dotted, as in ``--cfg-options``."""
+    old: Optional[Plain] = None
+    """``None`` is what PyTorch takes for a setting that only workers have, or that the
+    setting is not there."""
+    new: Optional[Plain] = None
+    """Likewise."""
+
+
+class VerdictRecord(EvidenceLine, frozen=True, kw_only=True, tag='verdict'):
+    """What the run so far was spent on, and what would make it shorter; the newest
+    counts.
+
+    Rank 0 writes one in about every hour of training, so that a run that is killed has
+    one, and one after the end.
+    """
+
+    verdict: str
+    """Its name, such as ``data_bound_workers``."""
+    confidence: str
+    """``high``, ``medium`` or ``low``."""
+    is_final: bool = False
+    """True if training had ended; else it is one of every hour."""
+    written_unix_s: Optional[Number] = None
+    """Wall clock; a label, never used for durations."""
+    judged_rank: Count = 0
+    """The rank whose evidence it is of: the one that holds up the others."""
+    iterations: Count
+    """Recorded of this run, by that rank."""
+    training_hours: Number
+    """From building the Runner to the last iteration that is judged."""
+    gpu_hours: Optional[Number] = None
+    """The same times the ranks, each of which trains on a GPU; 0 on the CPU."""
+    ledger_pct: Mapping[str, Number] = {}
+    """Share of ``training_hours`` by part of the time ledger; empty when the ledger had
+    been switched off."""
+    changes: Tuple[RecommendedChange, ...] = ()
+    """What would be changed; empty where nothing is sure enough to be."""
+    saved_hours: Optional[float] = None
+    """Predicted: by how much all changes together had shortened ``training_hours``;
+    ``None`` without a change, or where no gain is predicted of it."""
+    saved_low_hours: Optional[float] = None
+    """The truth is expected between low and high 9 times in 10; below zero it is a
+    loss."""
+    saved_high_hours: Optional[float] = None
+    slurm_job_id: Optional[Count] = None
+    """SLURM's job that it ran in."""

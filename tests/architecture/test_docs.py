@@ -88,6 +88,8 @@ _TYPES = {
     'str': 'text',
     'bool': 'true or false',
     'Ending': 'text',
+    'float': 'number',
+    'Plain': 'true or false, number or text',
 }
 
 
