@@ -13,30 +13,20 @@ from mmgpu_hooks.schema.recorded import RecommendedChange, VerdictRecord
 _HOUR_S = 3600.0
 
 
-def judge_as_record(
-    run: Run, diagnosis: Diagnosis, *, is_final: bool, written_unix_s: float
-) -> VerdictRecord:
+def judge_as_record(run: Run, diagnosis: Diagnosis, *, is_final: bool) -> VerdictRecord:
     """Make the record of a run that nothing was recommended for yet.
 
     Args:
         run: The rank that is judged.
         diagnosis: Of that run.
         is_final: True if training has ended.
-        written_unix_s: Wall clock.
     """
     found = with_save_cures(recommend_settings(run), run)
-    return make_verdict_record(
-        run, diagnosis, found, is_final=is_final, written_unix_s=written_unix_s
-    )
+    return make_verdict_record(run, diagnosis, found, is_final=is_final)
 
 
 def make_verdict_record(
-    run: Run,
-    diagnosis: Diagnosis,
-    found: Recommendation,
-    *,
-    is_final: bool,
-    written_unix_s: float,
+    run: Run, diagnosis: Diagnosis, found: Recommendation, *, is_final: bool
 ) -> VerdictRecord:
     """Make the record of what was judged and recommended.
 
@@ -45,7 +35,6 @@ def make_verdict_record(
         diagnosis: Of that run.
         found: What is recommended for it, cures of saves included.
         is_final: True if training has ended.
-        written_unix_s: Wall clock.
     """
     figures, meta = run.figures, run.meta
     hours = figures.duration_s / _HOUR_S
@@ -54,7 +43,6 @@ def make_verdict_record(
         verdict=diagnosis.verdict.name,
         confidence=diagnosis.verdict.confidence,
         is_final=is_final,
-        written_unix_s=written_unix_s,
         judged_rank=meta.rank,
         iterations=figures.iterations,
         training_hours=hours,
