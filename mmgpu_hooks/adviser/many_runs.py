@@ -60,13 +60,8 @@ def judge_evidence(evidence: str) -> VerdictRecord:
 
     path = Path(evidence)
     run = choose_rank(path, Run.read(path)).run
-    return judge_as_record(
-        run,
-        diagnose_run(run),
-        is_final=run.evidence.end is not None,
-        # the same whenever it is judged
-        written_unix_s=run.meta.started_unix_s + run.figures.duration_s,
-    )
+    is_final = run.evidence.end is not None
+    return judge_as_record(run, diagnose_run(run), is_final=is_final)
 
 
 def judge_all(evidence: Sequence[str], open_executor: OpenExecutor) -> Iterator[Judged]:
