@@ -9,18 +9,14 @@ from pathlib import Path
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.commands.read_runs import read_runs
+from mmgpu_hooks.judge.forecast import Forecast, forecast_memory
 from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.model.workload import Workload, at_batch_size
 from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH, cap_workers
 from mmgpu_hooks.schema.errors import NoPredictionError, UserError
 from mmgpu_hooks.schema.figures import plural
-from mmgpu_hooks.show.forecasts import (
-    Forecast,
-    describe_forecast,
-    forecast_memory,
-    render_forecast_json,
-)
+from mmgpu_hooks.show.forecasts import describe_forecast, render_forecast_json
 
 
 @options.command('predict', '0 predicted')

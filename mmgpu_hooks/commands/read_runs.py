@@ -13,6 +13,7 @@ from mmgpu_hooks.judge.ranks import read_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.next_job import recommend_next_job
 from mmgpu_hooks.recommend.other_start import (
     expect_cores,
@@ -24,7 +25,6 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
-from mmgpu_hooks.show.recommendation import Answer
 from mmgpu_hooks.show.text import short_path
 
 

@@ -13,10 +13,11 @@ from mmgpu_hooks.commands.read_runs import find_config, judge_runs
 from mmgpu_hooks.config.loading import read_drift
 from mmgpu_hooks.config.recommended import apply_recommended
 from mmgpu_hooks.config.rewrite import Options, rewrite_config
+from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.policy import VALIDATION_KEY, leave_out
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import RunFiles
-from mmgpu_hooks.show.recommendation import Answer, describe_answer, render_json
+from mmgpu_hooks.show.recommendation import describe_answer, render_json
 from mmgpu_hooks.show.run_sections import describe_details
 from mmgpu_hooks.show.text import short_path
 

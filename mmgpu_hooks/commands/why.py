@@ -15,11 +15,11 @@ from typing import IO, BinaryIO, cast
 
 import click
 
+from mmgpu_hooks.adviser.why import judge_ranks
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer, show_progress, warner
 from mmgpu_hooks.judge.console_log import MOST_BYTES, ConsoleLog, read_log
-from mmgpu_hooks.judge.standstill import Rank
-from mmgpu_hooks.judge.why import judge_attempt, judge_end, read_host
+from mmgpu_hooks.judge.why import judge_attempt, judge_end
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import format_bytes
 from mmgpu_hooks.schema.judged import Why
@@ -130,8 +130,7 @@ def _judge_run(files: RunFiles, console: _Console | None) -> Why:
         return _name_run(judge_end(logs), files.run_folder, None)
     evidence = read_evidence(files.evidence)
     others = read_other_ranks(files.other_ranks)
-    ranks = [Rank(rank, read_host(rank)) for rank in (evidence, *others.ranks)]
-    why = judge_end(logs, ranks)
+    why = judge_ranks(logs, (evidence, *others.ranks))
     why = _name_run(why, files.run_folder, evidence.run.started_unix_s)
     return replace(why, notes=tuple(others.notes))
 

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
+from mmgpu_hooks.experiment.save_bench_judge import judge_save_bench, summarize_saves
 from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S, Progress, read_trial_run
-from mmgpu_hooks.judge.save_experiment import judge_save_bench, summarize_saves
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial, TrialSpec

@@ -14,16 +14,16 @@ import msgspec
 
 from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
 from mmgpu_hooks.experiment.save_bench import count_between_saves
-from mmgpu_hooks.experiment.trial import Progress, read_trial_run
-from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
-from mmgpu_hooks.recommend.policy import KEY
-from mmgpu_hooks.recommend.sweep import (
+from mmgpu_hooks.experiment.sweep_judge import (
     choose_best,
     complete_row,
     estimate_iter,
     fit_memory,
     is_iter_settled,
 )
+from mmgpu_hooks.experiment.trial import Progress, read_trial_run
+from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
+from mmgpu_hooks.recommend.policy import KEY
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.tried import (

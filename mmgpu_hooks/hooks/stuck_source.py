@@ -10,10 +10,10 @@ from functools import partial
 
 from msgspec import structs
 
+from mmgpu_hooks.adviser.why import judge_ranks
 from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.sources import Sources
-from mmgpu_hooks.judge.standstill import Rank, describe_stuck, phrase_part
-from mmgpu_hooks.judge.why import judge_end, read_host
+from mmgpu_hooks.judge.standstill import describe_stuck, phrase_part
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, is_part
 from mmgpu_hooks.measure.loader.owed import OwedBatch
 from mmgpu_hooks.measure.watchdog import WATCHDOG_THREAD, Running, Watchdog
@@ -194,8 +194,7 @@ def add_owed(
 
 def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
     """The cause, and the rank that the others wait for, as far as they are known."""
-    ranks = [Rank(evidence, read_host(evidence)) for evidence in (own, *others)]
-    why = judge_end([], ranks)
+    why = judge_ranks([], (own, *others))
     said = []
     if why.cause not in (None, 'unknown'):
         said.append(f'Cause: {why.cause} ({why.certainty}); mmgpu explain {why.cause}')

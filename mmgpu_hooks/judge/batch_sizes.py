@@ -8,7 +8,7 @@ import numpy as np
 
 from mmgpu_hooks.judge.columns import count_all
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.measure.loader.batches import MOST_SIZES
+from mmgpu_hooks.schema.recorded import MOST_BATCH_SIZES
 
 _FIXED = 2
 """Sizes of batches where all but an epoch's last one are alike."""
@@ -46,7 +46,7 @@ def find_batch_sizes(run: Run) -> BatchSizes | None:
         return None
     half = len(new) // 2
     count, late = count_all(new), count_all(new[half:])
-    is_all = count < MOST_SIZES
+    is_all = count < MOST_BATCH_SIZES
     keep_coming = late >= _KEEP_COMING * count_all(iterations[half:])
     return BatchSizes(
         count,

@@ -16,7 +16,6 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.cpu import are_workers_many
 from mmgpu_hooks.judge.memory import are_files_few, count_ahead, is_shm_small
 from mmgpu_hooks.judge.slurm import find_narrow_start
-from mmgpu_hooks.measure.topology import format_numbers
 from mmgpu_hooks.schema.checkup import (
     MMENGINE_OPEN_FILES,
     Bounds,
@@ -29,7 +28,7 @@ from mmgpu_hooks.schema.checkup import (
     LostHook,
     Machine,
 )
-from mmgpu_hooks.schema.figures import format_bytes, plural
+from mmgpu_hooks.schema.figures import format_bytes, format_numbers, plural
 from mmgpu_hooks.schema.recorded import HostLimits
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +37,21 @@ from mmgpu_hooks.schema.recorded import PARTS
 
 MIN_CALM = 3
 """Intervals without a validation or a save, from which means are over them alone."""
+
+
+class _IterationParts(NamedTuple):
+    """Parts of a steady iteration, means."""
+
+    data_wait_s: float | None
+    step_s: float | None
+    hooks_s: float | None
+    loop_s: float | None
+
+    @property
+    def total_s(self) -> float | None:
+        """Their sum, where all are known."""
+        known = [seconds for seconds in self if seconds is not None]
+        return sum(known) if len(known) == len(self) else None
 
 
 @dataclass(frozen=True)
@@ -186,9 +202,9 @@ class RunFigures:
     @property
     def iter_s(self) -> float | None:
         """``data_wait_s + step_s + hooks_s + loop_s``."""
-        parts = self.data_wait_s, self.step_s, self.hooks_s, self.loop_s
-        known = [seconds for seconds in parts if seconds is not None]
-        return sum(known) if len(known) == len(parts) else None
+        return _IterationParts(
+            self.data_wait_s, self.step_s, self.hooks_s, self.loop_s
+        ).total_s
 
     @property
     def images_per_s(self) -> float | None:
@@ -251,11 +267,8 @@ class RunFigures:
 def summarize_run(recorded: RecordedRun) -> RunFigures:
     """Make the figures of what one rank recorded."""
     figures = _summarize_alone(recorded)
-    others = [
-        _list_cpu_evidence(other, _summarize_alone(other))
-        for other in recorded.other_ranks
-    ]
-    cpu = find_cpu(_list_cpu_evidence(recorded, figures), others)
+    others = map(_list_cpu_evidence, recorded.other_ranks)
+    cpu = find_cpu(_list_cpu_evidence(recorded), list(others))
     return replace(
         figures,
         main_cpu_s=cpu.main_s,
@@ -267,14 +280,16 @@ def summarize_run(recorded: RecordedRun) -> RunFigures:
     )
 
 
-def _list_cpu_evidence(recorded: RecordedRun, figures: RunFigures) -> CpuEvidence:
+@quiet
+def _list_cpu_evidence(recorded: RecordedRun) -> CpuEvidence:
+    """Made of few columns: there may be many ranks."""
     return CpuEvidence(
         run=recorded.meta,
         steady=recorded.steady,
         saves=recorded.save_records,
         validations=recorded.validations,
-        worker_cpu_s=figures.worker_cpu_s,
-        iter_s=figures.iter_s,
+        worker_cpu_s=_per_batch(_select_with_workers(recorded), 'workers.cpu_s'),
+        iter_s=_average_parts(recorded.steady).total_s,
     )
 
 
@@ -291,12 +306,8 @@ def _summarize_alone(recorded: RecordedRun) -> RunFigures:
     # a window of the host may span intervals that have none of their own
     counted = np.flatnonzero(~np.isnan(throttled)).max(initial=-1) + 1
     idle_of_s = steady('gpu_idle_iterations') * steady('iter.mean_s')
-    with_workers = recorded.every.where(every('workers.count') > 0)
-
-    def per_iteration(field: str, key: str | None = None) -> float | None:
-        seconds = total(steady(field, key))
-        return seconds / steady_iterations if steady_iterations else None
-
+    with_workers = _select_with_workers(recorded)
+    parts = _average_parts(recorded.steady)
     return RunFigures(
         iterations=count_all(every('iterations')),
         steady_iterations=steady_iterations,
@@ -307,14 +318,14 @@ def _summarize_alone(recorded: RecordedRun) -> RunFigures:
         ledger_s=ledger_s,
         by_hook_s=_sum_hooks(recorded),
         reasons={**recorded.meta.unknown, **off},
-        data_wait_s=_mean_wait_s(recorded.steady),
+        data_wait_s=parts.data_wait_s,
         data_wait_p95_s=median(steady('data_wait.p95_s')),
         data_wait_cpu_share=(
             waits_cpu_s / waits_s if waits_cpu_s is not None and waits_s else None
         ),
-        step_s=per_iteration('step.total_s'),
-        hooks_s=per_iteration('ledger_s', 'hooks'),
-        loop_s=per_iteration('ledger_s', 'loop'),
+        step_s=parts.step_s,
+        hooks_s=parts.hooks_s,
+        loop_s=parts.loop_s,
         images=sum_all(steady('images')),
         stored_pixel_ratio=median(steady('stored_pixel_ratio')),
         process_rss_bytes=largest(every('process_rss_bytes')),
@@ -366,6 +377,25 @@ def _sum_hooks(recorded: RecordedRun) -> Mapping[str, float]:
         for by_hook in recorded.every.values('hooks_s'):
             seconds.update(by_hook)
     return dict(seconds.most_common())
+
+
+def _average_parts(steady: Intervals) -> _IterationParts:
+    iterations = count_all(steady.column('iterations'))
+
+    def per_iteration(field: str, key: str | None = None) -> float | None:
+        seconds = total(steady.column(field, key))
+        return seconds / iterations if iterations else None
+
+    return _IterationParts(
+        data_wait_s=_mean_wait_s(steady),
+        step_s=per_iteration('step.total_s'),
+        hooks_s=per_iteration('ledger_s', 'hooks'),
+        loop_s=per_iteration('ledger_s', 'loop'),
+    )
+
+
+def _select_with_workers(recorded: RecordedRun) -> Intervals:
+    return recorded.every.where(recorded.column('workers.count') > 0)
 
 
 def _mean_wait_s(steady: Intervals) -> float | None:

@@ -1,17 +1,15 @@
-"""Judges a run that ended or stands still, by what is left of it.
+"""Judges a run that ended or stands still, by what is left of it. Pure.
 
-Pure but for `read_host`: lines of logs become events (see
-`console_log`), one of them leads, and figures of memory confirm or refute it.
+Lines of logs become events (see `console_log`), one of them leads, and figures of
+memory confirm or refute it.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import socket
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.console_log import ConsoleLog, Event
@@ -22,12 +20,9 @@ from mmgpu_hooks.judge.standstill import (
     find_first_gone,
     judge_standstill,
 )
-from mmgpu_hooks.measure import now
 from mmgpu_hooks.schema.figures import format_bytes, plural
-from mmgpu_hooks.schema.judged import HostNow, Proof, Why
+from mmgpu_hooks.schema.judged import Proof, Why
 from mmgpu_hooks.schema.recorded import EndRecord
-from mmgpu_hooks.schema.run import RunEvidence
-from mmgpu_hooks.schema.run_folder import STACK_SUFFIX
 
 _SCARCE = 0.03
 """Share of memory below which the kernel is about to kill."""
@@ -87,20 +82,6 @@ _TIMED_OUT = 'worker_stuck', 'rank_waits'
 
 Found = Sequence[tuple[str, ConsoleLog]]
 """Logs that were read, each with the name of its source; the console's first."""
-
-
-def read_host(evidence: RunEvidence) -> HostNow:
-    """What this host shows of a run now; its stack alone where it ran on another."""
-    run = evidence.run
-    stack = now.read_own_stack(Path(evidence.path).with_suffix(STACK_SUFFIX))
-    began = run.process_start
-    if run.pid is None or began is None or run.hostname != socket.gethostname():
-        return HostNow(stack=stack)
-    start = now.read_start(run.pid)
-    # its number may be that of another process by now
-    is_alive = start is not None and start.ticks == began and start.state not in 'ZX'
-    kills = now.read_oom_kills(run.memory_cgroup)
-    return HostNow(is_alive, kills, now.read_kernel_log(began), stack)
 
 
 def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:

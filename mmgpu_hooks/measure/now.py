@@ -1,4 +1,4 @@
-"""Which process a run was, and what the host shows of it afterwards."""
+"""The process that a run is, and what its host shows of it afterwards."""
 
 from __future__ import annotations
 
@@ -13,12 +13,29 @@ from typing import NamedTuple
 from mmgpu_hooks.measure.cgroup import read_cgroup_folders
 from mmgpu_hooks.measure.loader.call_stack import parse_stack
 from mmgpu_hooks.measure.process_start import ProcessStart, parse_process_start
+from mmgpu_hooks.schema.judged import HostNow
 from mmgpu_hooks.schema.regular import read_end
+from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.run_folder import STACK_SUFFIX
 
 _PROC, _SYS, _KMSG = Path('/proc'), Path('/sys'), Path('/dev/kmsg')
 _CGROUPS = _SYS / 'fs' / 'cgroup'
 _TELLING = re.compile(r'Killed process \d+|\bXid\b|fallen off the bus')
 _MOST_LINES, _RECORD_BYTES, _MOST_BYTES = 64, 8192, 2**18
+
+
+def read_host(evidence: RunEvidence) -> HostNow:
+    """Read what this host shows of a run; its stack alone where it ran on another."""
+    run = evidence.run
+    stack = read_own_stack(Path(evidence.path).with_suffix(STACK_SUFFIX))
+    began = run.process_start
+    if run.pid is None or began is None or run.hostname != socket.gethostname():
+        return HostNow(stack=stack)
+    start = read_start(run.pid)
+    # its number may be that of another process by now
+    is_alive = start is not None and start.ticks == began and start.state not in 'ZX'
+    kills = read_oom_kills(run.memory_cgroup)
+    return HostNow(is_alive, kills, read_kernel_log(began), stack)
 
 
 def read_oom_kills(folder: str | None, root: Path = _CGROUPS) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,21 +56,3 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
         first, _, last = part.partition('-')
         cpus.extend(range(int(first), int(last or first) + 1))
     return tuple(cpus)
-
-
-def format_numbers(numbers: Iterable[int]) -> str:
-    """Numbers as the kernel lists CPUs.
-
-    Examples:
-        >>> format_numbers([8, 0, 1, 2])
-        '0-2,8'
-    """
-    spans: list[list[int]] = []
-    for number in sorted(numbers):
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1].append(number)
-        else:
-            spans.append([number])
-    return ','.join(
-        f'{span[0]}-{span[-1]}' if len(span) > 1 else f'{span[0]}' for span in spans
-    )

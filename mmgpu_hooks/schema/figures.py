@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def format_seconds(seconds: float | None) -> str:
     """``850 us``, ``12.3 ms``, ``0.412 s``, ``83.1 s``, ``12.4 min`` or ``unknown``."""
@@ -54,3 +56,21 @@ def format_signed(seconds: float) -> str:
 def plural(count: int, noun: str) -> str:
     """``1 save``, ``2 saves``."""
     return f'{count} {noun}{"" if count == 1 else "s"}'
+
+
+def format_numbers(numbers: Iterable[int]) -> str:
+    """Numbers as the kernel lists CPUs.
+
+    Examples:
+        >>> format_numbers([8, 0, 1, 2])
+        '0-2,8'
+    """
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1].append(number)
+        else:
+            spans.append([number])
+    return ','.join(
+        f'{span[0]}-{span[-1]}' if len(span) > 1 else f'{span[0]}' for span in spans
+    )

@@ -28,6 +28,9 @@ SCHEMA_VERSION = 1
 _MOST = 10**18
 """More bytes than any host has, more seconds than the universe."""
 
+MOST_BATCH_SIZES = 1_000
+"""Most sizes of batches that are remembered; with so many, they vary."""
+
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 """What a measurement gives as a whole number."""
 

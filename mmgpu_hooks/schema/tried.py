@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
 import msgspec
 
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.recorded import SaveRecord
+
+
+class SweepRecipe(NamedTuple):
+    """Settings that make a batch larger, and so belong to the recipe."""
+
+    batch_size: Optional[int]
+    gpus: Optional[int]
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,11 @@ class SweepSetting:
         """``4 workers, batch 3, prefetch 2, AMP on``."""
         words = plural(self.num_workers, 'worker')
         return ', '.join(filter(None, (words, self.group)))
+
+    @property
+    def recipe(self) -> SweepRecipe:
+        """Its part that is not traded for speed."""
+        return SweepRecipe(self.batch_size, self.gpus)
 
     @property
     def group(self) -> str:
@@ -138,6 +150,12 @@ class SweepRow:
         """True if it can be compared; what a trial did before it failed cannot be."""
         return self.iter_s is not None and self.status in ('completed', 'timed_out')
 
+    @property
+    def exceeds_host(self) -> bool:
+        """True if it had more workers than the host carries."""
+        most = self.most_workers
+        return most is not None and self.setting.num_workers > most
+
 
 @dataclass(frozen=True)
 class BatchMemory:
@@ -185,6 +203,24 @@ class Sweep:
     notes: Tuple[str, ...] = ()
     memory_lines: Tuple[MemoryLine, ...] = ()
     """Memory against batch size, where at least two batch sizes were measured."""
+
+    def find_rivals(self, best: SweepRow) -> List[SweepRow]:
+        """The other settings of its batch size whose intervals overlap the best one's.
+
+        Args:
+            best: A measured one.
+        """
+        assert best.iter_s is not None
+        return [
+            row
+            for row in self.rows
+            if row.setting != best.setting
+            and row.setting.recipe == best.setting.recipe
+            and row.is_measured
+            and row.iter_s is not None
+            and row.iter_s.low < best.iter_s.high
+            and best.iter_s.low < row.iter_s.high
+        ]
 
 
 @dataclass(frozen=True)

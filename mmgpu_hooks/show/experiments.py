@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mmgpu_hooks.judge.saves import DELAY_CAUSES
-from mmgpu_hooks.recommend.sweep import exceeds_host, find_rivals
 from mmgpu_hooks.schema.figures import (
     format_bytes,
     format_pct,
@@ -61,7 +60,7 @@ def describe_sweep(sweep: Sweep) -> list[Section]:
 
     def judge(row: SweepRow) -> str:
         """The best, or why a trial cannot be it."""
-        if row.is_measured and exceeds_host(row):
+        if row.is_measured and row.exceeds_host:
             return 'beyond the host'
         if row.status != 'completed' or not row.is_measured:
             return 'too short' if row.status == 'completed' else _status(row)
@@ -91,7 +90,7 @@ def _sweep_sentences(sweep: Sweep) -> Iterator[str]:
         value, half = map(format_seconds, (row.iter_s.value, row.iter_s.half_width))
         speed = f'{row.images_per_s:.1f} images/s, ' if row.images_per_s else ''
         yield f'{word}: {setting.name}: {speed}{value} +- {half} per iteration.'
-    if sweep.best and (rivals := find_rivals(sweep.rows, rows[sweep.best[0]])):
+    if sweep.best and (rivals := sweep.find_rivals(rows[sweep.best[0]])):
         names = ', '.join(rival.setting.name for rival in rivals)
         unsure = f'Not sure: its interval overlaps that of {names}'
         yield f'{unsure}; measure for longer with --seconds.'
@@ -106,7 +105,9 @@ def _sweep_notes(sweep: Sweep) -> Iterator[str]:
         if row.error is not None:
             yield f'{row.setting.name}: {_status(row)} ({row.error}).'
     # what others used differs from trial to trial: one reason is enough
-    beyond = {r.most_workers: r.most_workers_reason for r in filter(exceeds_host, rows)}
+    beyond = {
+        row.most_workers: row.most_workers_reason for row in rows if row.exceeds_host
+    }
     for most, reason in beyond.items():
         count = plural(most or 0, 'worker')
         yield f'More than {count} are more than this host carries: {reason}.'

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
+from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.schema.many_runs import ManyRuns
 from mmgpu_hooks.schema.tried import Sweep
 from mmgpu_hooks.show.charts import COLORS, can_draw, draw
 from mmgpu_hooks.show.document import SIGNS, Section
-from mmgpu_hooks.show.recommendation import Answer
 from mmgpu_hooks.show.run_sections import describe_page
 from mmgpu_hooks.show.runs_page import describe_runs_page
 from mmgpu_hooks.show.sweep_page import describe_sweep_page

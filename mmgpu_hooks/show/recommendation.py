@@ -3,58 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 
 from msgspec import structs
 
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.policy import VALIDATION_KEY, pair_settings
 from mmgpu_hooks.schema.figures import format_seconds, plural
-from mmgpu_hooks.schema.judged import (
-    Change,
-    Diagnosis,
-    MendedStart,
-    NextJob,
-    Recommendation,
-)
-from mmgpu_hooks.schema.run import RanksSummary
+from mmgpu_hooks.schema.judged import Change
 from mmgpu_hooks.show.document import Fact, Section, Table, to_json
 from mmgpu_hooks.show.terminal import render
 from mmgpu_hooks.show.text import shell_path
 
 MOST_LINES = 25
 """Lines of an answer without details."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """All that the command has to say."""
-
-    run_path: str
-    """The evidence it rests on."""
-    diagnosis: Diagnosis
-    recommendation: Recommendation
-    summary: Run
-    config: str | None = None
-    """The config that was rewritten."""
-    output: str | None = None
-    """The file that was written; ``None`` when none was."""
-    backup: str | None = None
-    diff: str = ''
-    ranks: RanksSummary | None = None
-    """All ranks of the run; ``None`` when it has one."""
-    cfg_options: str | None = None
-    """The command that trains the original with the same settings."""
-    error: str | None = None
-    """Why the rewrite was refused."""
-    notes: tuple[str, ...] = field(default=())
-    fitted: Mapping[str, int | None] = field(default_factory=dict)
-    """Batch sizes of the runs that were fitted; empty when one was asked for."""
-    mended: MendedStart | None = None
-    """Settings for a start that srun does not narrow; ``None`` where it narrowed none,
-    or where ``--cores`` says that it is mended."""
-    next_job: NextJob | None = None
-    """CPUs for the next job; ``None`` where the run was no SLURM job."""
 
 
 def render_json(answer: Answer) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.prediction import predict_setting
+from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
 from mmgpu_hooks.recommend.policy import WORKERS_KEY
 from mmgpu_hooks.schema.figures import (
@@ -31,7 +32,6 @@ from mmgpu_hooks.show.document import (
 )
 from mmgpu_hooks.show.forecasts import tabulate_predictions
 from mmgpu_hooks.show.recommendation import (
-    Answer,
     describe_changes,
     describe_mended,
     describe_next_job,

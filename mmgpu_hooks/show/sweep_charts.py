@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mmgpu_hooks.recommend.sweep import find_rivals
 from mmgpu_hooks.schema.figures import format_bytes, format_seconds, plural
 from mmgpu_hooks.schema.tried import MemoryLine, Sweep, SweepRow
 from mmgpu_hooks.show.charts import LIGHT, WIDTH, Chart, Scale, scale_seconds
@@ -261,7 +260,7 @@ def title_speed(sweep: Sweep) -> str:
     if best.images_per_s is not None:
         speed = f'{best.images_per_s:.1f} images/s'
     sure = ''
-    if find_rivals(sweep.rows, best):
+    if sweep.find_rivals(best):
         sure = ' (not sure: intervals overlap)'
     return f'Fastest: {best.setting.name}, with {speed}{sure}'
 

@@ -10,9 +10,9 @@ from fakes.saves import make_contended, make_save
 from mmgpu_hooks.judge.ranks import compare_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.schema.run import RunEvidence
-from mmgpu_hooks.show.recommendation import Answer
 
 
 def make_full_ranks() -> list[RunEvidence]:

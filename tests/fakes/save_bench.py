@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from fakes.saves import make_save
-from mmgpu_hooks.judge.save_experiment import judge_save_bench
+from mmgpu_hooks.experiment.save_bench_judge import judge_save_bench
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow
 
 NOISE = (0.98, 0.99, 1.0, 1.0, 1.01, 1.02)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fakes.replaced import replace
-from mmgpu_hooks.recommend.sweep import choose_best
+from mmgpu_hooks.experiment.sweep_judge import choose_best
 from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.tried import Sweep, SweepRow, SweepSetting
 

@@ -106,7 +106,7 @@ def test_what_follows_from_a_figure_moves_with_it(run, name):
     def read(some: Run, follower: str) -> Any:
         return getattr(some if hasattr(some, follower) else some.figures, follower)
 
-    still = [one for one in followers if read(run, one) == read(other, one)]
+    still = [name for name in followers if read(run, name) == read(other, name)]
     assert still == []
 
 

@@ -10,11 +10,11 @@ from fakes.runs import make_evidence
 from fakes.saves import make_calm, make_contended, make_save, with_saves
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.policy import with_save_cures
 from mmgpu_hooks.schema.judged import Change, Recommendation
 from mmgpu_hooks.show.page import render_page
 from mmgpu_hooks.show.recommendation import (
-    Answer,
     describe_answer,
     render_json,
     sentence_of,

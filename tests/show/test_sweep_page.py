@@ -9,7 +9,7 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.sweeps import MIB, make_sweep, make_sweep_row
-from mmgpu_hooks.recommend.sweep import fit_memory
+from mmgpu_hooks.experiment.sweep_judge import fit_memory
 from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.tried import GpuSpan, ModelBytes, Sweep
 from mmgpu_hooks.show.page import is_page, render_sweep_page

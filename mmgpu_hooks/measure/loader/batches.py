@@ -42,10 +42,6 @@ class IntervalContents(NamedTuple):
     portrait one of as many pixels have one size."""
 
 
-MOST_SIZES = 1_000
-"""Most sizes of batches that are remembered; with so many, they vary."""
-
-
 class BatchWatch:
     """Examines batches.
 

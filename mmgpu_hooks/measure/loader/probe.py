@@ -14,11 +14,7 @@ from numpy.typing import NDArray
 
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.ledger import summarize_some
-from mmgpu_hooks.measure.loader.batches import (
-    MOST_SIZES,
-    BatchWatch,
-    IntervalContents,
-)
+from mmgpu_hooks.measure.loader.batches import BatchWatch, IntervalContents
 from mmgpu_hooks.measure.loader.counters import (
     BATCH,
     Counters,
@@ -30,7 +26,7 @@ from mmgpu_hooks.measure.loader.owed import OwedBatch, find_owed
 from mmgpu_hooks.measure.loader.processes import WorkerProcesses, WorkersUse
 from mmgpu_hooks.measure.loader.worker import FetchProbe, enter_workers
 from mmgpu_hooks.measure.patches import Patches
-from mmgpu_hooks.schema.recorded import WorkersWindow
+from mmgpu_hooks.schema.recorded import MOST_BATCH_SIZES, WorkersWindow
 
 _MEMORY_PERIOD_S = 300.0
 
@@ -312,7 +308,7 @@ class LoaderProbe:
         )
 
     def _count_new_sizes(self, pixels: NDArray[np.float64]) -> int | None:
-        if np.isnan(pixels).any() or len(self._sizes) >= MOST_SIZES:
+        if np.isnan(pixels).any() or len(self._sizes) >= MOST_BATCH_SIZES:
             return None
         new = set(pixels.tolist()) - self._sizes
         self._sizes |= new

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mmgpu_hooks.measure.mounts import Mount, parse_mounts, read_mount
-from mmgpu_hooks.measure.topology import (
-    format_numbers,
-    parse_cpu_list,
-    read_device_place,
-)
+from mmgpu_hooks.measure.topology import parse_cpu_list, read_device_place
+from mmgpu_hooks.schema.figures import format_numbers
 
 MOUNTS = r"""22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw
 40 22 0:50 / /mnt/data rw - nfs4 store:/data rw

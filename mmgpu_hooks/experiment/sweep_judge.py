@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import NamedTuple
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import ITER, summarize_figures
@@ -20,6 +19,7 @@ from mmgpu_hooks.schema.tried import (
     BatchMemory,
     GpuSpan,
     MemoryLine,
+    SweepRecipe,
     SweepRow,
     SweepSetting,
 )
@@ -179,17 +179,6 @@ def _fit_memory(
     return MemoryLine(group, source, points, line.constant, line.slope, off_pct)
 
 
-class _Recipe(NamedTuple):
-    """Settings that make a batch larger, and so belong to the recipe."""
-
-    batch_size: int | None
-    gpus: int | None
-
-    @classmethod
-    def of(cls, row: SweepRow) -> _Recipe:
-        return cls(row.setting.batch_size, row.setting.gpus)
-
-
 def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
     """The best setting of each batch size, the fastest of all first.
 
@@ -202,42 +191,17 @@ def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
     Returns:
         Nothing for a batch size none of whose trials may be recommended.
     """
-    groups: dict[_Recipe, list[SweepRow]] = {}
+    groups: dict[SweepRecipe, list[SweepRow]] = {}
     for row in rows:
         is_done = row.status == 'completed' and row.is_measured
-        if is_done and not exceeds_host(row):
-            groups.setdefault(_Recipe.of(row), []).append(row)
+        if is_done and not row.exceeds_host:
+            groups.setdefault(row.setting.recipe, []).append(row)
     best = []
     for group in groups.values():
         enough = (1 - SAME_SPEED) * max(map(_speed, group))
         equal = [row for row in group if _speed(row) >= enough]
         best.append(min(equal, key=lambda r: (r.setting.num_workers, -_speed(r))))
     return tuple(row.setting for row in sorted(best, key=_speed, reverse=True))
-
-
-def find_rivals(rows: Sequence[SweepRow], best: SweepRow) -> list[SweepRow]:
-    """The other settings of its batch size whose intervals overlap the best one's.
-
-    Args:
-        rows: All trials.
-        best: A measured one.
-    """
-    assert best.iter_s is not None
-    return [
-        row
-        for row in rows
-        if row.setting != best.setting
-        and _Recipe.of(row) == _Recipe.of(best)
-        and row.is_measured
-        and row.iter_s is not None
-        and row.iter_s.low < best.iter_s.high
-        and best.iter_s.low < row.iter_s.high
-    ]
-
-
-def exceeds_host(row: SweepRow) -> bool:
-    """True if it had more workers than the host carries."""
-    return row.most_workers is not None and row.setting.num_workers > row.most_workers
 
 
 def _speed(row: SweepRow) -> float:

@@ -7,14 +7,14 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import make_evidence, make_inside_workers, make_interval
 from fakes.sweeps import make_sweep_row as row
-from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.sweep import (
+from mmgpu_hooks.experiment.sweep_judge import (
     KNOWN_WITHIN,
     choose_best,
     complete_row,
     estimate_iter,
     is_iter_settled,
 )
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.tried import SweepRow, SweepSetting
 
 ENDED = SweepRow(SweepSetting(2, 4), 'completed')

@@ -8,8 +8,8 @@ from fakes.replaced import replace
 from fakes.runs import make_evidence, make_run
 from fakes.save_bench import make_bench, make_row
 from fakes.saves import LOADER, make_aftermath, make_contended, make_save
+from mmgpu_hooks.experiment.save_bench_judge import summarize_saves
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.save_experiment import summarize_saves
 from mmgpu_hooks.schema.tried import Trial
 
 WIDE = (0.3, 0.4, 1.0, 1.0, 3.0, 4.0)
