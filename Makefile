@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
 .PHONY: help setup demo dist test test-slow lint clean bench-drift bench-end bench-host bench-ledger
-.PHONY: bench-overhead bench-memory bench-memory-causes bench-metric bench-predict
+.PHONY: bench-holders bench-overhead bench-memory bench-memory-causes bench-metric bench-predict
 .PHONY: bench-quick bench-regret
 .PHONY: bench-rewrite bench-saves bench-setup bench-start bench-whole bench-why gpu-check
 
@@ -31,6 +31,7 @@ help:
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
 	@echo 'make bench-drift     intervals of short, drifting runs against planted truth (5 minutes)'
 	@echo 'make bench-end       what a training ends later for its recommended config (7 minutes)'
+	@echo 'make bench-holders   planted holders of the host memory under a limit (7 minutes)'
 	@echo 'make bench-host      host overhead of a step with optimize, the same bits? (25 minutes)'
 	@echo 'make bench-ledger    planted seconds against the time ledger (1 minute)'
 	@echo 'make bench-memory    memory estimates of 14 models against real steps (10 minutes)'
@@ -89,6 +90,9 @@ bench-drift: setup
 
 bench-end: setup
 	$(BIN)/python -m benchmarks.end $(BENCH_FLAGS)
+
+bench-holders: setup
+	$(BIN)/python -m benchmarks.holders $(BENCH_FLAGS)
 
 bench-host: setup
 	$(BIN)/python -m benchmarks.host $(BENCH_FLAGS)

@@ -29,6 +29,7 @@ BENCHMARKS = (
     'drift',
     'end',
     'gpu_check',
+    'holders',
     'host',
     'ledger',
     'memory',

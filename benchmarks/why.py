@@ -50,7 +50,8 @@ class Case:
         cause: The right one; ``None`` is a twin, which ends well.
         stands: How many ranks stand still and say so, rather than end.
         sample: That must be named, and where it stands still the worker as well.
-        rank: That must be named, of two.
+        rank: That must be named, of two or of ``ranks``.
+        ranks: Processes; ``None`` is one, or two where a rank must be named.
         is_mounted: Whether it mounts a small file system, which needs root.
     """
 
@@ -62,6 +63,7 @@ class Case:
     rank: int | None = None
     after_s: float = 5.0
     is_mounted: bool = False
+    ranks: int | None = None
 
 
 DEFAULT = 'a sample that sleeps, at the default'
@@ -88,6 +90,30 @@ CASES = {
     'a kill for memory in a group': Case('kill for memory', 'oom_cgroup'),
     'kill -9 of the run': Case('kill run', 'interrupted'),
     'kill -9 of one of two ranks': Case('kill rank 1', 'rank_lost', rank=1),
+    'uneven batches': Case('uneven', 'uneven_inputs', 1, rank=1),
+    'uneven batches and a validation': Case(
+        'uneven and a validation', 'uneven_inputs', 1, rank=1
+    ),
+    'uneven batches of four ranks': Case(
+        'uneven and a validation', 'uneven_inputs', 3, rank=1, ranks=4
+    ),
+    'work on rank 0': Case('work on rank 0', 'work_on_one_rank', 2, rank=0),
+    'work on rank 0 of four': Case(
+        'work on rank 0', 'work_on_one_rank', 4, rank=0, ranks=4
+    ),
+    'a rank of four loads': Case(
+        'sleep on rank 1', 'worker_stuck', 4, AT, 0, rank=1, ranks=4
+    ),
+    'a rank that never came': Case(
+        'a rank that never came', 'rank_never_came', 1, rank=1
+    ),
+    'a rank of four that never came': Case(
+        'a rank that never came', 'rank_never_came', 3, rank=1, ranks=4
+    ),
+    'a branch without gradient': Case('no gradient', 'unused_parameters', rank=1),
+    'kill -9 of one of four ranks': Case('kill rank 1', 'rank_lost', rank=1, ranks=4),
+    'a slow metric on rank 0': Case('a slow metric on rank 0', ranks=2),
+    'a slow save on rank 0': Case('a slow save on rank 0', ranks=2),
     'NaN losses': Case('nan', 'nan_loss'),
     'a typo in the config': Case('typo', 'config_error'),
     'Ctrl-C': Case('ctrl-c', 'interrupted'),
@@ -108,12 +134,13 @@ def started(case: Case, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]
     if case.is_mounted:
         words = [*MOUNTING, *words]
     ranks: list[dict[str, str]] = [{}]
-    if case.rank is not None:
+    size = case.ranks or (1 if case.rank is None else 2)
+    if size > 1:
         with socket.socket() as listening:
             listening.bind(('127.0.0.1', 0))
             port = str(listening.getsockname()[1])
-        shared = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=port, WORLD_SIZE='2')
-        ranks = [dict(shared, RANK=rank, LOCAL_RANK=rank) for rank in '01']
+        shared = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=port, WORLD_SIZE=str(size))
+        ranks = [dict(shared, RANK=str(n), LOCAL_RANK=str(n)) for n in range(size)]
     with open(folder / 'console.txt', 'wb') as console:
         running = [
             subprocess.Popen(
@@ -161,7 +188,8 @@ def play_and_ask(case: Case, folder: Path) -> Played:
                 in_log_s = time.time() - float((folder / 'began').read_text())
             records = ''.join(p.read_text() for p in run.glob('*/vis_data/gpu_eff*l'))
             stacks = run.glob('*/vis_data/*.stack')
-            alarms = records.count('"kind":"stuck"')
+            # a wait for others that was no alarm is noted for them alone
+            alarms = records.count('"kind":"stuck"') - records.count('"is_alarm":false')
             alarms += any(path.stat().st_size for path in stacks)
             if is_over:
                 break

@@ -15,17 +15,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
 import torch
+from mmengine.dist import get_dist_info
 from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
-from torch.utils.data import Dataset
+from mmengine.registry import DATA_SAMPLERS
+from torch.utils.data import Dataset, Sampler
 
 from benchmarks.toy import HOOK, build_runner
 
@@ -38,6 +40,17 @@ SLOW_S = 10.0
 """Twice the time that is too long."""
 LOCK = threading.Lock()
 RANK = os.environ.get('RANK')
+
+
+def stand_on_rank(number: int) -> None:
+    """Work that only one rank has."""
+    if str(number) == RANK:
+        time.sleep(3600)
+
+
+def begin_and_stand() -> None:
+    note_begin()
+    stand_on_rank(1)
 
 
 def burn() -> None:
@@ -97,9 +110,14 @@ IN_ITERATION: dict[str, Callable[[], object]] = {
     'kill run': partial(send, signal.SIGKILL),
     'kill rank 1': lambda: send(signal.SIGKILL) if RANK == '1' else None,
     'raise on rank 1': raise_on_rank_1,
+    'work on rank 0': partial(stand_on_rank, 0),
     'ctrl-c': partial(send, signal.SIGINT),
     'debugger': debug,
 }
+
+
+SLOW_VALIDATIONS = 'validation', 'a slow metric on rank 0'
+SHARDED = 'uneven', 'uneven and a validation'
 
 
 def note_begin() -> None:
@@ -133,6 +151,22 @@ class Images(Dataset[dict[str, Any]]):
         return {'inputs': torch.ones(3, side, side), 'data_samples': 1.0}
 
 
+@DATA_SAMPLERS.register_module()
+class Shards(Sampler[int]):
+    """Parts of the data set as somebody cut them: rank 1 has two batches less."""
+
+    def __init__(self, dataset: Any, **_: Any) -> None:
+        rank, ranks = get_dist_info()
+        count = len(dataset) // ranks - 2 * BATCH * (rank == 1)
+        self.indices = range(rank, rank + ranks * count, ranks)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
 class Model(BaseModel):
     """One convolution, and weights that make a checkpoint of 0.4 MB."""
 
@@ -140,6 +174,8 @@ class Model(BaseModel):
         super().__init__()
         self.layer = torch.nn.Conv2d(3, 4, 3)
         self.ballast = torch.nn.Linear(300, 300, bias=False)
+        if PLANT == 'no gradient':
+            self.branch = torch.nn.Linear(1, 1)
         self.steps = 0
 
     def forward(self, inputs: Any, data_samples: Any = None, mode: str = '') -> Any:
@@ -150,6 +186,9 @@ class Model(BaseModel):
         self.steps += 1
         is_nan = PLANT == 'nan' and self.steps > AT_ITERATION
         loss = found * float('nan') if is_nan else found
+        # a branch that one rank's batches do not take
+        if PLANT == 'no gradient' and (RANK != '1' or self.steps < AT_ITERATION):
+            loss = loss + self.branch(loss.reshape(1, 1)).sum()
         return {'loss': loss + 0.0 * self.ballast.weight.sum()}
 
 
@@ -157,11 +196,11 @@ class Score(BaseMetric):
     """Takes long, for each image and at the end."""
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
-        time.sleep(0.5)
+        time.sleep(0.5 * (PLANT in SLOW_VALIDATIONS))
         self.results.append(1.0)
 
     def compute_metrics(self, results: list[Any]) -> dict[str, float]:
-        time.sleep(SLOW_S)
+        time.sleep(SLOW_S * (PLANT in SLOW_VALIDATIONS))
         return {'score': 1.0}
 
 
@@ -175,9 +214,11 @@ class Plant(Hook):
 
     def after_train_epoch(self, runner: Any) -> None:
         Path(FOLDER, 'second').touch()
+        if PLANT in SHARDED:
+            note_begin()
 
     def before_save_checkpoint(self, runner: Any, checkpoint: Any) -> None:
-        time.sleep(SLOW_S * (PLANT == 'slow save'))
+        time.sleep(SLOW_S * (PLANT in ('slow save', 'a slow save on rank 0')))
 
 
 def mount_small(path: Path, kib: int) -> None:
@@ -220,9 +261,10 @@ def prepare() -> dict[str, Any]:
         mount_small(folder / 'disk', 128)
     if PLANT == 'lock':
         threading.Thread(target=LOCK.acquire).start()
-    if PLANT == 'validation':
+    more: dict[str, Any] = {}
+    if PLANT in (*SLOW_VALIDATIONS, 'uneven and a validation'):
         loader = {'dataset': Images(16), 'sampler': {'type': 'DefaultSampler'}}
-        return dict(
+        more = dict(
             val_dataloader={**loader, 'batch_size': 1, 'num_workers': 0},
             val_cfg={},
             val_evaluator={'type': Score},
@@ -231,12 +273,12 @@ def prepare() -> dict[str, Any]:
         torch.distributed.init_process_group('gloo')
         # without it MMEngine gives each rank a GPU of its own
         wrapper = {'type': 'MMDistributedDataParallel', 'device_ids': None}
-        return dict(
+        more.update(
             launcher='pytorch',
             env_cfg={'dist_cfg': {'backend': 'gloo'}},
             cfg={'model_wrapper_cfg': wrapper},
         )
-    return {}
+    return more
 
 
 def train() -> None:
@@ -244,7 +286,7 @@ def train() -> None:
     torch.set_num_threads(1)
     more = prepare()
     checkpoint: dict[str, Any] = {'type': 'CheckpointHook', 'interval': -1}
-    if PLANT in ('disk', 'slow save'):
+    if PLANT in ('disk', 'slow save', 'a slow save on rank 0'):
         checkpoint.update(interval=25, by_epoch=False)
     if PLANT == 'disk':
         checkpoint.update(out_dir=f'{FOLDER}/disk')
@@ -252,7 +294,7 @@ def train() -> None:
     optimizer = 'SDG' if PLANT == 'typo' else 'SGD'
     runner = build_runner(
         Model(),
-        Images(ITERATIONS * BATCH * (1 if RANK is None else 2)),
+        Images(ITERATIONS * BATCH * int(os.environ.get('WORLD_SIZE', '1'))),
         f'{FOLDER}/run',
         loader={'batch_size': BATCH, 'num_workers': 2 * (PLANT != 'backtrack')},
         hooks={
@@ -266,6 +308,11 @@ def train() -> None:
         log_level='INFO',
         **more,
     )
+    if PLANT in SHARDED:
+        runner._train_dataloader['sampler'] = {'type': 'Shards'}
+    if PLANT == 'a rank that never came':
+        # as where its checkpoint lies on a mount that does not answer
+        runner.load_or_resume = begin_and_stand
     try:
         runner.train()
     except ValueError:

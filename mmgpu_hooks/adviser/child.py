@@ -24,6 +24,7 @@ from mmgpu_hooks.experiment.children import (
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.recommend.host_memory import limit_to_memory
 from mmgpu_hooks.recommend.policy import (
     NICE_KEY,
     leave_out,
@@ -91,7 +92,7 @@ def advise_on_run(evidence: Path) -> RunAdvice:
         EvidenceError: If it cannot be read.
     """
     run = choose_rank(evidence, Run.read(evidence)).run
-    found = with_save_cures(recommend_settings(run), run)
+    found = with_save_cures(limit_to_memory(recommend_settings(run), run), run)
     advice = _write_advised(evidence, run, found)
     verdict = make_verdict_record(run, diagnose_run(run), found, is_final=True)
     return replace(advice, verdict=verdict)

@@ -14,6 +14,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.answer import Answer
+from mmgpu_hooks.recommend.host_memory import limit_to_memory
 from mmgpu_hooks.recommend.next_job import recommend_next_job
 from mmgpu_hooks.recommend.other_start import (
     expect_cores,
@@ -170,10 +171,11 @@ def judge_runs(
             *notes,
         )
     memory = pool.memory if allow_batch_size else None
+    found = limit_to_memory(recommend_settings(together, memory), run)
     answer = Answer(
         run_path=run.path,
         diagnosis=diagnose_run(run),
-        recommendation=with_save_cures(recommend_settings(together, memory), run),
+        recommendation=with_save_cures(found, run),
         summary=run,
         mended=mended,
         next_job=recommend_next_job(pooled) if cores is None else None,

@@ -21,6 +21,7 @@ from mmgpu_hooks.config.settings import parse_assignments
 from mmgpu_hooks.experiment.store import digest_config, open_store, read_identity
 from mmgpu_hooks.experiment.verify import VerifyPlan
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.recommend.host_memory import limit_to_memory
 from mmgpu_hooks.recommend.policy import (
     WORKERS_KEY,
     pair_settings,
@@ -266,7 +267,7 @@ def _read_recommendation(
     folder: Path, run: Run, config: Path | None, parent: Path
 ) -> _Trainings:
     """The settings of a run, and those that are recommended."""
-    recommendation = recommend_settings(run)
+    recommendation = limit_to_memory(recommend_settings(run), run)
     settings = pair_settings(run, recommendation)
     if settings is None:
         reason = recommendation.reason or 'No change of the train loader.'

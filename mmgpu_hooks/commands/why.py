@@ -20,17 +20,19 @@ from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer, show_progress, warner
 from mmgpu_hooks.judge.console_log import MOST_BYTES, ConsoleLog, read_log
 from mmgpu_hooks.judge.why import judge_attempt, judge_end
+from mmgpu_hooks.judge.why_memory import add_start
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import format_bytes
 from mmgpu_hooks.schema.judged import Why
 from mmgpu_hooks.schema.regular import open_regular
-from mmgpu_hooks.schema.run import read_evidence, read_other_ranks
+from mmgpu_hooks.schema.run import read_evidence, read_other_ranks, read_start_memory
 from mmgpu_hooks.schema.run_folder import (
     Attempt,
     EvidenceError,
     RunFiles,
     find_attempt,
     find_log,
+    find_start_files,
     read_run_folder,
     read_start_time,
 )
@@ -120,6 +122,13 @@ def _explain(work_dir: Path | None, log: str | None) -> Why:
 
 def _judge_attempt(attempt: Attempt, console: _Console | None) -> Why:
     why = judge_attempt(_list_logs(console, [attempt.log]))
+    starts = []
+    for path in find_start_files(attempt.folder):
+        try:
+            starts.append(read_start_memory(path))
+        except EvidenceError as error:
+            warner('why')(f'left out: {error}')
+    why = add_start(why, starts)
     return _name_run(why, attempt.folder, None)
 
 

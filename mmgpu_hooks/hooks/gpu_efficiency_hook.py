@@ -21,7 +21,8 @@ from mmgpu_hooks.adviser.process import ask_adviser
 from mmgpu_hooks.adviser.ranks import choose_rank
 from mmgpu_hooks.config.hook_arguments import check_argument, parse_optimizations
 from mmgpu_hooks.config.switches import DISABLE, is_disabled
-from mmgpu_hooks.hooks.recorder import Recorder
+from mmgpu_hooks.hooks.memory_source import MEMORY_SOURCE, StartMemory
+from mmgpu_hooks.hooks.recorder import Recorder, vis_data_folder
 from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from mmgpu_hooks.hooks.sources import open_train_probe
@@ -46,6 +47,7 @@ _LIVE = (
     '_is_disabled',
     'after_train_iter',
     '_optimizations',
+    '_start_memory',
 )
 """Attributes of the training that is on; a copy of the hook begins without them."""
 
@@ -199,6 +201,7 @@ class GPUEfficiencyHook(Hook):
         self._patches = Patches()
         self._probe: LoaderProbe | None = None
         self._optimizations: Optimizations | None = None
+        self._start_memory: StartMemory | None = None
         self._is_disabled = is_disabled(os.environ)
         if not self._is_disabled:
             self._guard.run('loader workers', expect_loop, self)
@@ -219,8 +222,29 @@ class GPUEfficiencyHook(Hook):
         if self._recorder is not None:
             self._recorder.note_source_off(source, reason)
 
+    @property
+    def dataset_bytes(self) -> int | None:
+        """Memory that building the train loader took; ``None`` where it is unknown."""
+        start = self._start_memory
+        return None if start is None else start.dataset_bytes
+
+    def begin_loop(self, runner: Any) -> None:
+        """The Runner is about to build its train loop, and the loader with it."""
+        self._guard.run(MEMORY_SOURCE, self._watch_start, runner)
+
+    def _watch_start(self, runner: Any) -> None:
+        start = self._start_memory = StartMemory(self._guard.run)
+        start.begin_loader(vis_data_folder(runner), runner.rank)
+
+    def end_start(self) -> None:
+        """Memory is watched from the train loop on, or no more."""
+        if self._start_memory is not None:
+            self._guard.clean_up(MEMORY_SOURCE, self._start_memory.close)
+
     def see_loop(self, loop: Any) -> None:
         """The Runner's train loop has its loader, and no worker yet."""
+        if self._start_memory is not None:
+            self._guard.run(MEMORY_SOURCE, self._start_memory.end_loader)
         runner = loop.runner
         self._logger = runner.logger
         self._probe = open_train_probe(self._guard, runner, loop.dataloader)
@@ -290,6 +314,7 @@ class GPUEfficiencyHook(Hook):
     def _let_go(self) -> None:
         """Close the probe of a loader that is not going to be measured."""
         self._end_optimizations()
+        self.end_start()
         probe, self._probe = self._probe, None
         if probe is not None:
             self._guard.clean_up('loader workers', probe.close)
@@ -311,6 +336,7 @@ class GPUEfficiencyHook(Hook):
         else:
             self._probe = None
             self._guard.run('start', self._recorder.begin)
+        self.end_start()
 
     def before_train_epoch(self, runner: Any) -> None:
         if self._recorder is not None:
@@ -398,8 +424,19 @@ def expect_loop(hook: Any) -> None:
 
         @functools.wraps(original)
         def __init__(loop: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            original(loop, *args, **kwargs)
             given = args[1] if len(args) > 1 else kwargs.get('dataloader')
+            runner, begun = args[0] if args else kwargs.get('runner'), list[Any]()
+            for find_hook in list(_waiting.values()):
+                found = find_hook()
+                if found is not None and _is_train_loader_of(found, runner, given):
+                    found.begin_loop(runner)
+                    begun.append(found)
+            try:
+                original(loop, *args, **kwargs)
+            except BaseException:
+                for found in begun:
+                    found.end_start()
+                raise
             for find_hook in list(_waiting.values()):
                 found = find_hook()
                 if found is not None and _is_train_loop_of(found, loop, given):
@@ -423,7 +460,10 @@ def _forget(key: int) -> None:
 
 
 def _is_train_loop_of(hook: Any, loop: Any, given: Any) -> bool:
-    runner = getattr(loop, '_runner', None)
+    return _is_train_loader_of(hook, getattr(loop, '_runner', None), given)
+
+
+def _is_train_loader_of(hook: Any, runner: Any, given: Any) -> bool:
     is_ours = any(hook is each for each in getattr(runner, '_hooks', ()))
     # loops of validation get another one
     return is_ours and given is getattr(runner, '_train_dataloader', None)

@@ -19,6 +19,7 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 from msgspec import structs
 
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
+from mmgpu_hooks.hooks.memory_source import MEMORY_SOURCE, MemorySource
 from mmgpu_hooks.hooks.recording import Guard, Recording
 from mmgpu_hooks.hooks.saves import SAVES_SOURCE, SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarPublisher
@@ -167,6 +168,7 @@ class Recorder:
         self._known = dict(self._sources.unknown)
         self._saving = SaveSource(self._recording, self._sources)
         self._validation = ValidationSource(self._recording, self._sources)
+        self._memory: MemorySource | None = None
 
     def begin(self) -> None:
         """Write the run record and time the loop."""
@@ -185,6 +187,10 @@ class Recorder:
             self._timer.stop()
         run(SAVES_SOURCE, self._saving.open)
         self._patches.set(self._hook, 'after_train_iter', self._make_end())
+        if self._recording.writer is not None:
+            self._memory = run(
+                MEMORY_SOURCE, MemorySource, self._recording, sources, self._validation
+            )
         if self._hook.stuck_after_s:
             self._stuck = run(WATCHDOG_SOURCE, StuckSource, self._recording, sources)
         if self._recording.writer is not None and is_main_process():
@@ -204,6 +210,7 @@ class Recorder:
             build_s=self._build_s,
             hook_added_by=self._hook.added_by,
             before_hook_s=self._hook.before_hook_s,
+            dataset_bytes=self._hook.dataset_bytes,
             rank=runner.rank,
             world_size=world,
             work_dir=os.path.abspath(runner.work_dir),
@@ -277,6 +284,7 @@ class Recorder:
     def begin_epoch(self) -> None:
         """An epoch begins: it may be of another length."""
         self._recording.epoch, self._due_at = self._runner.epoch + 1, 0
+        self._recording.epoch_start = self._recording.count_iterations()
         self._schedule.begin_epoch()
         self._sources.gpu.interrupt()
 
@@ -356,6 +364,8 @@ class Recorder:
             clean_up(VERDICT_SOURCE, verdicts.close)
         if self._stuck is not None:
             clean_up(WATCHDOG_SOURCE, self._stuck.close, error is None)
+        if self._memory is not None:
+            clean_up(MEMORY_SOURCE, self._memory.close)
         clean_up(SAVES_SOURCE, self._saving.leave)
         clean_up(VALIDATION_SOURCE, self._validation.close)
         # read once: what we ourselves do from here on is no part of training
@@ -414,7 +424,37 @@ class Recorder:
             error=raised.error,
             traceback=raised.traceback,
             sample=raised.sample,
+            without_gradient=self._guard.run(
+                'exception', find_without_gradient, self._runner.model, error
+            )
+            or (),
         )
+
+
+_NO_GRADIENT = re.compile(
+    r'did not receive grad for rank \d+: ?(?P<found>[^\n]*)', re.ASCII
+)
+_MOST_PARAMETERS = 32
+
+
+def find_without_gradient(model: Any, error: BaseException | None) -> tuple[str, ...]:
+    """Name the parameters that DistributedDataParallel got no gradient of.
+
+    Its exception counts the parameters that require one, in the order of the model's
+    modules, or names them where ``TORCH_DISTRIBUTED_DEBUG`` is set.
+    """
+    found = _NO_GRADIENT.findall(str(error or ''))
+    if not found:
+        return ()
+    module = getattr(model, 'module', model)
+    names = [name for name, own in module.named_parameters() if own.requires_grad]
+    listed = [word.strip(' .') for text in found for word in re.split('[, ]+', text)]
+    named = [
+        names[int(word)] if word.isdecimal() and int(word) < len(names) else word
+        for word in listed
+        if word and (word in names or word.isdecimal())
+    ]
+    return tuple(dict.fromkeys(named))[:_MOST_PARAMETERS]
 
 
 def _count_parameters(model: Any) -> int | None:

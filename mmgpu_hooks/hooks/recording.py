@@ -84,6 +84,8 @@ class Recording:
         self.recorded: int = runner.iter
         """Iterations of the whole training that are in records, or came before."""
         self.epoch = runner.epoch + 1
+        self.epoch_start = self.start = self.recorded
+        """Iterations done when the epoch began, and the training."""
 
     @property
     def iteration(self) -> int:

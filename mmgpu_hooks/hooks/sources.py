@@ -244,7 +244,8 @@ class Sources:
             timer.give_up_waits()
         self._set_nice()
 
-    def _list_workers(self) -> Sequence[int]:
+    def list_workers(self) -> Sequence[int]:
+        """Process ids of the train loader's workers that live; from any thread."""
         processes = self.loader.processes
         return () if processes is None else processes.pids
 
@@ -258,9 +259,7 @@ class Sources:
     def _set_nice(self) -> None:
         """Set the nice value of the workers, each time they start."""
         if self._worker_nice is not None:
-            self._run(
-                'worker_nice', write_nice, self._list_workers(), self._worker_nice
-            )
+            self._run('worker_nice', write_nice, self.list_workers(), self._worker_nice)
 
     @property
     def unknown(self) -> dict[str, str]:
@@ -301,7 +300,7 @@ class Sources:
 
     def _read_memory(self) -> dict[str, Any]:
         assert self._memory is not None
-        figures = self._memory.read(self._list_workers())
+        figures = self._memory.read(self.list_workers())
         return {} if figures is None else figures._asdict()
 
     def _read_loader(self) -> dict[str, Any]:

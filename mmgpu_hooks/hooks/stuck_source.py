@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
+from mmengine.runner import EpochBasedTrainLoop
 from msgspec import structs
 
 from mmgpu_hooks.adviser.why import judge_ranks
+from mmgpu_hooks.hooks.rank_waits import RankWaits
 from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.sources import Sources
-from mmgpu_hooks.judge.standstill import describe_stuck, phrase_part
+from mmgpu_hooks.judge.standstill import (
+    describe_stuck,
+    is_in_collective,
+    phrase_part,
+)
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, is_part
 from mmgpu_hooks.measure.loader.owed import OwedBatch
-from mmgpu_hooks.measure.watchdog import WATCHDOG_THREAD, Running, Watchdog
+from mmgpu_hooks.measure.watchdog import (
+    WATCHDOG_THREAD,
+    Running,
+    Watchdog,
+    format_stack,
+)
 from mmgpu_hooks.schema.recorded import IntervalRecord, StuckRecord
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence, read_other_ranks
-from mmgpu_hooks.schema.run_folder import STACK_SUFFIX, find_other_ranks
+from mmgpu_hooks.schema.run_folder import STACK_SUFFIX, find_ranks
 from mmgpu_hooks.show.text import visible
 
 WATCHDOG_SOURCE = 'watchdog'
@@ -44,8 +57,15 @@ class StuckSource:
         self._run, self._ledger = recording.guard.run, recording.ledger
         writer = recording.writer
         self._evidence = None if writer is None else writer.path
+        self._waits: RankWaits | None = None
+        self._noted: StuckRecord | None = None
+        """Wait for other ranks that is in the evidence, and no alarm."""
+        self._world_size = recording.runner.world_size
+        if self._evidence is not None and self._world_size > 1:
+            self._waits = RankWaits(recording, self._evidence, WATCHDOG_SOURCE)
         self._usual_s: dict[str, float] = {}
         """What a part that has ended takes, by part."""
+        self._beat = 0.0
         self._watchdog = Watchdog(
             recording.hook.stuck_after_s,
             self._read,
@@ -53,6 +73,9 @@ class StuckSource:
             partial(self._run, WATCHDOG_SOURCE, self._report_freed),
             lambda running: (
                 self._run(WATCHDOG_SOURCE, self._is_proven, running) or False
+            ),
+            lambda running, waited_s: self._run(
+                WATCHDOG_SOURCE, self._ask_others, running, waited_s
             ),
             self._evidence and self._evidence.with_suffix(STACK_SUFFIX),
         )
@@ -74,12 +97,39 @@ class StuckSource:
         if usual_s is None and name in ('data_wait', 'step'):
             # until an interval ends: it takes no longer than an iteration
             usual_s = self._ledger.mean_lap_s
+        if name == 'resume':
+            usual_s = self._ledger.mean_resume_s
         part = 'data_wait' if running is FIRST_WAIT else name
-        return Running(part, self._ledger.stamped_s, usual_s)
+        beat = self._ledger.stamped_s
+        if self._waits is not None and self._noted is not None and beat != self._beat:
+            self._end_wait()
+        self._beat = beat
+        return Running(part, beat, usual_s)
+
+    def _ask_others(self, running: Running, waited_s: float) -> bool | None:
+        """Ask the ranks that this one waits for whether it is late."""
+        if self._waits is None:
+            return None
+        if self._noted is None:
+            stack = self._watchdog.read_stack()
+            record = structs.replace(
+                self._record(running, waited_s), stack=stack, is_alarm=False
+            )
+            if not is_in_collective(record, self._world_size):
+                return None
+            self._noted = record
+        return self._waits.ask(self._noted, waited_s)
+
+    def _end_wait(self) -> None:
+        noted, self._noted = self._noted, None
+        if self._waits is None or noted is None:
+            return
+        self._waits.end()
+        self._recording.write(structs.replace(noted, is_over=True, stack=()))
 
     def _find_owed(self, running: Running) -> OwedBatch:
         """Find who owes the batch that is waited for, if one is."""
-        is_wait = running.part == 'data_wait'
+        is_wait = running.part in ('data_wait', 'resume')
         return self._sources.loader.find_owed() if is_wait else OwedBatch()
 
     def _is_proven(self, running: Running) -> bool:
@@ -97,6 +147,9 @@ class StuckSource:
         own_stack = self._watchdog.read_stack()
         owed = self._find_owed(running)
         record = add_owed(self._record(running, waited_s), owed, own_stack)
+        if running.part in ('data_wait', 'resume'):
+            pinning = read_thread_stack(PIN_THREAD)
+            record = structs.replace(record, pin_stack=pinning)
         lines = [
             f'GPUEfficiencyHook: nothing went on for {waited_s:.0f} s, '
             f'{phrase_part(record)} (iteration {record.iteration + 1}, '
@@ -121,7 +174,8 @@ class StuckSource:
         self._recording.write(record)
         if self._evidence is None:
             return
-        paths = find_other_ranks(self._evidence)
+        ranks = find_ranks(self._evidence)
+        paths = [path for path in ranks if path != self._evidence]
         if paths:
             time.sleep(_RANKS_S)
         others = read_other_ranks(paths).ranks
@@ -135,11 +189,22 @@ class StuckSource:
     def _record(
         self, running: Running, waited_s: float, *, is_over: bool = False
     ) -> StuckRecord:
-        return StuckRecord(
-            iteration=self._recording.iteration,
-            part=running.part,
-            waited_s=waited_s,
-            is_over=is_over,
+        recording, iteration = self._recording, self._recording.iteration
+        record = StuckRecord(
+            iteration=iteration, part=running.part, waited_s=waited_s, is_over=is_over
+        )
+        if is_over:
+            return record
+        loop, in_hand = recording.runner.train_loop, running.part == 'step'
+        batches = taken = None
+        if isinstance(loop, EpochBasedTrainLoop):
+            batches = count_batches(recording.runner.train_dataloader)
+            taken = iteration - recording.epoch_start + in_hand
+        has_met = None
+        if self._world_size > 1:
+            has_met = iteration > recording.start
+        return structs.replace(
+            record, epoch_batches=batches, batches_taken=taken, has_met=has_met
         )
 
     def _report_freed(self, running: Running, waited_s: float) -> None:
@@ -157,9 +222,33 @@ class StuckSource:
             went_on: True if training came to its end, so that nothing stands still.
         """
         self._watchdog.stop()
+        if self._waits is not None:
+            self._waits.end()
         if went_on:
+            self._end_wait()
             # it may have gone on since the last check
             self._watchdog.check()
+
+
+PIN_THREAD = '_pin_memory_loop'
+"""In the name that Python gives PyTorch's thread, and the function that it runs."""
+
+
+def count_batches(loader: Any) -> int | None:
+    """Batches of an epoch; ``None`` of a loader without a length."""
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def read_thread_stack(function: str) -> tuple[str, ...]:
+    """Calls of the thread of this process that runs a function, the innermost first."""
+    for frame in sys._current_frames().values():
+        calls = format_stack(frame)
+        if any(call.endswith(f' in {function}') for call in calls):
+            return calls
+    return ()
 
 
 def add_owed(

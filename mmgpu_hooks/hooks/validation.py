@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -146,6 +147,17 @@ class ValidationSource:
         if running is not None:
             self._run(VALIDATION_SOURCE, self._probe.watch_running, running)
             self._run(VALIDATION_SOURCE, self._follow, running)
+
+    @property
+    def metrics(self) -> tuple[Any, ...] | None:
+        """Metrics of the validation that is on; ``None`` while none is."""
+        now = self._now
+        return None if now is None else now.metrics
+
+    def list_workers(self) -> Sequence[int]:
+        """Process ids of the workers that live; from any thread."""
+        processes = self._probe.processes
+        return () if processes is None else processes.pids
 
     def begin(self) -> None:
         """A validation is about to begin."""

@@ -210,7 +210,10 @@ def unused_parameters() -> None:
     ``forward`` alone, or an output that no loss takes does that. On one GPU the same
     model trains, since nobody waits for the gradients.
 
-    - Find them: TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters.
+    The rank raises at its next step; the others say ``Connection closed by peer`` two
+    seconds later. The evidence of the rank that raised names the parameters.
+
+    - Find them: mmgpu why WORK_DIR, or TORCH_DISTRIBUTED_DEBUG=DETAIL, names them.
     - Use them in the loss, or freeze them with requires_grad=False.
     - Or find_unused_parameters=True at the top of MMEngine's config; it costs a walk
       over the graph in each iteration.
@@ -275,6 +278,60 @@ def rank_waits() -> None:
     - Find the rank that is not in it: mmgpu why WORK_DIR, or py-spy dump.
     - A slow part on one rank (validation, a save) needs a longer timeout:
       env_cfg.dist_cfg.timeout. TORCH_NCCL_TRACE_BUFFER_SIZE=2000 keeps its history.
+    """
+
+
+@_cause
+def uneven_inputs() -> None:
+    """The ranks train another number of batches.
+
+    One rank has come to the end of its batches, and the others wait for it in the next.
+
+    A sampler that gives ranks parts of unequal length, ``drop_last`` on some ranks
+    alone, a data set that is cut into shards by hand or an iterable one does that. What
+    the short rank meets next (a validation, a save with a barrier, the end of training)
+    never pairs with the gradients of the others. Where the next epoch's gradients pair
+    with them nobody stands: the ranks then mix their epochs, and ``mmgpu report`` has a
+    finding (MG204).
+
+    - Give each rank as many batches: MMEngine's DefaultSampler pads with round_up=True.
+    - Shards of your own: cut all to the shortest, or repeat samples; set drop_last on
+      every rank.
+    - Iterable data sets: train by iterations (by_epoch=False) with max_iters.
+    """
+
+
+@_cause
+def work_on_one_rank() -> None:
+    """One rank does work that the others have no part in.
+
+    The others stand in their next collective until it is done, or until that times out.
+
+    Checkpoints, metrics over collected results, ``wandb`` and uploads run on rank 0
+    alone. That is no fault while it takes less than the time-out of a collective: 10
+    minutes with NCCL (30 before torch 2.2), 30 with gloo.
+
+    - Longer than it takes: env_cfg.dist_cfg.timeout=7200 (seconds).
+    - Or do it on all ranks, seldom, or after training; a file system that is slow for
+      one is found by mmgpu save-bench.
+    """
+
+
+@_cause
+def rank_never_came() -> None:
+    """The first collective never ended.
+
+    A rank did not come to it, or cannot be reached over the network.
+
+    ``Timed out after N seconds waiting for clients. 1/2 clients joined`` and a NCCL
+    time-out with ``SeqNum=1`` say so. A rank that died or parses its data set for long
+    does not come; where all came, it is the network: an interface that NCCL took by
+    mistake (docker0, virbr0), a firewall, or another address of the master.
+
+    - See whether each rank started, and what the missing one wrote.
+    - NCCL_DEBUG=INFO first: it shows the interface that each rank took.
+    - Then NCCL_SOCKET_IFNAME=eth0, by the name of yours (GLOO_SOCKET_IFNAME for gloo).
+    - NCCL_P2P_DISABLE=1 only to find out: it slows every step.
     """
 
 

@@ -2295,7 +2295,7 @@ PATTERNS = (
         is_raised=True,
     ),
     Pattern(
-        cause='rank_waits',
+        cause='rank_never_came',
         order=Order.PEERS,
         pattern=r'Timed out after \d+ seconds waiting for clients',
         example=(

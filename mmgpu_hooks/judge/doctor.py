@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.core_limits import describe_mask, describe_quota
 from mmgpu_hooks.judge.cpu import are_workers_many
 from mmgpu_hooks.judge.memory import are_files_few, count_ahead, is_shm_small
 from mmgpu_hooks.judge.slurm import find_narrow_start
@@ -110,9 +111,9 @@ def _name_binders(host: HostLimits, usable: float) -> str:
     if host.slurm_cpus == usable:
         return f'SLURM gave {host.slurm_cpus}'
     if host.cgroup_cpu_cores == usable:
-        return 'CPU quota of the control group (a container, a job)'
+        return f'CPU quota of the control group, {describe_quota(host)}'
     if affinity == usable:
-        return 'affinity mask (taskset, a cpuset of a container or job)'
+        return f'affinity mask, {describe_mask(host)}'
     return ''
 
 

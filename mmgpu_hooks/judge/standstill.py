@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mmgpu_hooks.judge.causes import CAUSES
+from mmgpu_hooks.judge.hanging_frames import HangingFrame, find_hanging_frame
+from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import HostNow, Proof, Why
-from mmgpu_hooks.schema.recorded import StuckRecord
+from mmgpu_hooks.schema.recorded import EndRecord, EvidenceLine, StuckRecord
 from mmgpu_hooks.schema.run import RunEvidence
 
 _NETWORK = re.compile(r'nfs|fuse|ceph|lustre|cifs|smb|9p|gpfs|beegfs|afs', re.I)
 _OPENING = 'open', 'openat', 'read', 'pread64', 'readv'
-_COLLECTIVE = re.compile(r'torch/distributed/|mmengine/dist/')
+_COLLECTIVE = re.compile(r'torch/distributed/(?!elastic/)|mmengine/dist/(?!utils\.py)')
+"""Not what wraps a whole script (``record``) or a save (``master_only``)."""
 _OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
 """Where a step of several ranks waits for the gradients of the others."""
 _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
@@ -73,11 +77,36 @@ class Rank(NamedTuple):
         return LastSign(last, alarms)
 
     @property
+    def batches(self) -> int | None:
+        """Batches of its epoch; ``None`` in iteration-based training."""
+        stuck, run = self.stuck, self.evidence.run
+        if stuck is not None and stuck.epoch_batches is not None:
+            return stuck.epoch_batches
+        return run.loader.batches_per_epoch if run.loop == 'epoch' else None
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that it is known to have done, of the whole training."""
+        evidence, stuck = self.evidence, self.stuck
+        known = [interval.iteration for interval in evidence.intervals[-1:]]
+        known += [stuck.iteration] if stuck is not None else []
+        return max(known, default=evidence.run.start_iteration)
+
+    @property
+    def is_completed(self) -> bool:
+        """True if it came to its end as planned."""
+        end = self.evidence.end
+        return end is not None and end.status == 'completed'
+
+    @property
     def stuck(self) -> StuckRecord | None:
-        """Standstill that it is in; ``None`` where it went on after that."""
+        """Standstill that it is in; ``None`` where it went on after that.
+
+        A wait for other ranks that was no alarm counts where there is no alarm.
+        """
         evidence = self.evidence
         last = evidence.intervals[-1].iteration if evidence.intervals else 0
-        for stuck in evidence.stuck[-1:]:
+        for stuck in (*evidence.stuck[-1:], *evidence.notes_of_waits[-1:]):
             if not stuck.is_over and last <= stuck.iteration:
                 return stuck
         if self.host.stack:  # the watchdog could not run
@@ -123,7 +152,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
         ``None`` where none of them stands still.
     """
     found = [(rank, stuck) for rank in ranks if (stuck := rank.stuck) is not None]
-    if not found:
+    if not any(stuck.is_alarm for _, stuck in found):
         return None
     own = [pair for pair in found if not _waits_for_ranks(*pair)]
     rank, stuck = (own or found)[0]
@@ -133,22 +162,33 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     cause, certainty = named.name, named.certainty
     if first_gone in [waiting for waiting, _ in found]:
         first_gone = None
+    met = _name_meeting(ranks, found) if not own else None
+    waited_for = rank.number if own else None
     # where all are gone, somebody ended those that waited
     if not own and gone and (first_gone or len(gone) < len(ranks)):
         cause, proof = 'rank_lost', gone
         certainty = 'sure' if len(gone) < len(ranks) else 'likely'
-        rank = first_gone or rank
+        rank, met = first_gone or rank, None
+        waited_for = first_gone.number if first_gone is not None else None
+    elif met is not None:
+        cause, certainty, waited_for = met.cause, met.certainty, met.rank
+        proof = [*met.proof, *proof]
+    elif _is_work_on_one_rank(stuck, cause) and len(found) > 1:
+        cause, certainty = 'work_on_one_rank', 'likely'
     proof += [
         f'rank {other.number} is {phrase_part(its)} at iteration {its.iteration + 1}'
         for other, its in found
         if other is not rank
     ]
+    if any(_is_nccl(other) and _waits_for_ranks(other, its) for other, its in found):
+        proof.append(_IN_OR_BEFORE)
     waited = f' for {stuck.waited_s:.0f} s and more' if stuck.waited_s else ''
     where = f'{phrase_part(stuck)} (iteration {stuck.iteration + 1})'
     sentence = f'Stuck{waited}, {where}.'
-    is_named = bool(own) or (cause == 'rank_lost' and first_gone is not None)
-    if len(found) > 1 and is_named:
-        sentence += f' The other ranks wait for rank {rank.number}.'
+    if met is not None:
+        sentence += f' {met.sentence}'
+    elif len(found) > 1 and waited_for is not None:
+        sentence += f' The other ranks wait for rank {waited_for}.'
     if cause != 'unknown':
         sentence += f' {CAUSES[cause].title}.'
     return Why(
@@ -157,10 +197,160 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
         certainty,
         sentence,
         tuple(Proof('watchdog', None, text) for text in proof),
-        CAUSES[cause].do,
-        rank=rank.number if is_named else None,
+        _list_cures(stuck, cause),
+        rank=waited_for,
         sample=None if stuck.sample is None else str(stuck.sample),
     )
+
+
+def _list_cures(stuck: StuckRecord, cause: str) -> tuple[str, ...]:
+    """What helps, that of the innermost calls first."""
+    row = find_row(stuck)
+    is_of_row = row is not None and row.cause == cause
+    return (*([row.do] if row and is_of_row else []), *CAUSES[cause].do)
+
+
+_IN_OR_BEFORE = (
+    'with NCCL a rank stands in the next wait for its GPU, and no longer in the '
+    'collective: it is in that collective or before it'
+)
+
+
+def _is_nccl(rank: Rank) -> bool:
+    return rank.evidence.run.device == 'cuda'
+
+
+def _is_work_on_one_rank(stuck: StuckRecord, cause: str) -> bool:
+    """True if a rank does something that the others have no part in."""
+    is_of_loop = stuck.part in ('data_wait', 'resume', 'step', 'startup', _MUTE)
+    return cause == 'unknown' and not is_of_loop
+
+
+class _Meeting(NamedTuple):
+    """Why ranks that all wait for one another do not meet."""
+
+    cause: str
+    certainty: str
+    sentence: str
+    rank: int | None = None
+    proof: Sequence[str] = ()
+
+
+_Found = Sequence[tuple[Rank, StuckRecord]]
+
+
+def _name_meeting(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
+    uneven = find_uneven(ranks)
+    if uneven is not None:
+        return _Meeting(
+            'uneven_inputs', 'sure', uneven.sentence, uneven.rank, uneven.proof
+        )
+    return _find_missing(ranks, found)
+
+
+def _find_missing(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
+    """Of ranks whose first collective never ended, the one that did not come."""
+    run = ranks[0].evidence.run
+    if any(stuck.has_met is not False for _, stuck in found):
+        return None
+    here = {rank.evidence.run.rank for rank in ranks}
+    missing = [number for number in range(run.world_size) if number not in here]
+    if missing and run.host.ranks_on_host == run.world_size:
+        numbers = ', '.join(map(str, missing))
+        said = f'{"Rank" if len(missing) == 1 else "Ranks"} {numbers} left no evidence'
+        proof = [f'{said}: {plural(len(here), "rank")} of {run.world_size} came']
+        number = missing[0] if len(missing) == 1 else None
+        return _Meeting('rank_never_came', 'likely', f'{said}.', number, proof)
+    if not missing and len(found) < len(ranks):
+        return None
+    said = 'No iteration of the ranks together has ended.'
+    return _Meeting('rank_never_came', 'likely', said)
+
+
+class Uneven(NamedTuple):
+    """Ranks that train another number of batches."""
+
+    sentence: str
+    rank: int | None
+    """The one that trains fewest; ``None`` where several do."""
+    proof: Sequence[str]
+
+
+def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:
+    """Find the rank that ended its epoch, or its training, before the others.
+
+    Args:
+        ranks: Those whose evidence is at hand.
+
+    Returns:
+        ``None`` where each trains as many batches as the others, or where the shortest
+        has not come to the end of its own.
+    """
+    counts = {
+        rank.evidence.run.rank: rank.batches
+        for rank in ranks
+        if rank.number is not None
+    }
+    known = {number: count for number, count in counts.items() if count is not None}
+    if len(known) < 2 or len(set(known.values())) < 2:
+        return None
+    fewest = min(known.values())
+    short = [
+        rank for rank in ranks if known.get(rank.evidence.run.rank, math.inf) == fewest
+    ]
+    rank = short[0]
+    proof = describe_batches(known)
+    number = rank.number if len(short) == 1 else None
+    who = f'Rank {rank.number}' if number is not None else f'{len(short)} ranks'
+    if rank.is_completed:
+        return Uneven(f'{who} came to the end of training, others not.', number, proof)
+    stuck = rank.stuck
+    if stuck is None or stuck.batches_taken is None or stuck.batches_taken < fewest:
+        return None
+    if stuck.part in ('step', 'data_wait'):
+        return None
+    its = 'its' if number is not None else 'their'
+    said = f'{who} ended {its} epoch after {_count_batches(fewest)}'
+    return Uneven(f'{said}, others wait in batch {fewest + 1}.', number, proof)
+
+
+def _count_batches(count: int) -> str:
+    return '1 batch' if count == 1 else f'{count} batches'
+
+
+def describe_batches(batches: Mapping[int, int]) -> list[str]:
+    """Batches of an epoch by rank, ranks that have as many together."""
+    groups: dict[int, list[int]] = {}
+    for number, count in sorted(batches.items()):
+        groups.setdefault(count, []).append(number)
+    return [
+        f'{"rank" if len(group) == 1 else "ranks"} {", ".join(map(str, group))}: '
+        f'{_count_batches(count)} an epoch'
+        for count, group in groups.items()
+    ]
+
+
+def is_late_by_others(words: Sequence[EvidenceLine | None]) -> bool:
+    """True if no other rank works that a rank in a collective waits for.
+
+    Args:
+        words: The last interval, standstill or end of each.
+
+    Returns:
+        False while one of them works and has not said that it stands still itself: it
+        knows its own patience.
+    """
+    standing = [
+        word
+        for word in words
+        if isinstance(word, EndRecord)
+        or (isinstance(word, StuckRecord) and not word.is_over)
+    ]
+    has_spoken = any(
+        isinstance(word, EndRecord) or (isinstance(word, StuckRecord) and word.is_alarm)
+        for word in standing
+    )
+    return has_spoken or len(standing) == len(words)
 
 
 def phrase_part(stuck: StuckRecord) -> str:
@@ -169,11 +359,15 @@ def phrase_part(stuck: StuckRecord) -> str:
 
 
 def _waits_for_ranks(rank: Rank, stuck: StuckRecord) -> bool:
-    """True if it stands in a collective."""
+    return is_in_collective(stuck, rank.evidence.run.world_size)
+
+
+def is_in_collective(stuck: StuckRecord, world_size: int) -> bool:
+    """True if a rank stands in a collective, or in the wait behind one."""
     if any(_COLLECTIVE.search(call) for call in stuck.stack):
         return True
     innermost = '\n'.join(stuck.stack[:3])
-    return rank.number is not None and bool(_OTHERS_NEEDED.search(innermost))
+    return world_size > 1 and bool(_OTHERS_NEEDED.search(innermost))
 
 
 class NamedCause(NamedTuple):
@@ -188,7 +382,7 @@ class NamedCause(NamedTuple):
 def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
     """Name the cause of a standstill, and how sure that is."""
     unknown, is_idle = NamedCause('unknown', 'unknown'), stuck.state == 'S'
-    if stuck.part != 'data_wait':
+    if stuck.part not in ('data_wait', 'resume'):
         if _waits_for_ranks(rank, stuck):
             return NamedCause('rank_waits', 'likely')
         is_loading = any('torch/utils/data/_utils/fetch.py' in c for c in stuck.stack)
@@ -206,11 +400,24 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
     workers = rank.evidence.run.loader.num_workers or 0
     if is_idle and stuck.call == 'futex' and stuck.alike >= max(workers, 1):
         return NamedCause('worker_deadlock', 'likely')
+    row = find_row(stuck)
+    if row is not None:
+        return NamedCause(row.cause, 'likely')
     if stuck.sample is not None:
         return NamedCause('worker_stuck', 'sure')
     # one that answers and loads nothing has sent its batch, and it was lost
     is_unknown = stuck.state is None or is_lost(stuck)
     return unknown if is_unknown else NamedCause('worker_stuck', 'likely')
+
+
+def find_row(stuck: StuckRecord) -> HangingFrame | None:
+    """What the calls of the worker, or of the thread that pins, stand for."""
+    if stuck.part not in ('data_wait', 'resume'):
+        return None
+    of_worker = None
+    if stuck.worker is not None or stuck.sample is not None:
+        of_worker = find_hanging_frame(stuck.stack)
+    return of_worker or find_hanging_frame(stuck.pin_stack, is_pinning=True)
 
 
 def is_lost(stuck: StuckRecord) -> bool:
@@ -243,4 +450,7 @@ def describe_stuck(stuck: StuckRecord) -> list[str]:
         found.append(f'it waits in {stuck.call}(){where}')
     if stuck.alike > 1:
         found.append(f'{stuck.alike} workers stand at the same line')
+    row = find_row(stuck)
+    if row is not None:
+        found.append(row.reason)
     return found + list(stuck.stack[:_MOST_CALLS])

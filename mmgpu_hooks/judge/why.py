@@ -18,8 +18,10 @@ from mmgpu_hooks.judge.standstill import (
     Rank,
     describe_gone,
     find_first_gone,
+    find_uneven,
     judge_standstill,
 )
+from mmgpu_hooks.judge.why_memory import add_holders
 from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.judged import Proof, Why
 from mmgpu_hooks.schema.recorded import EndRecord
@@ -80,6 +82,14 @@ _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
 _TIMED_OUT = 'worker_stuck', 'rank_waits'
 """Time-outs: a quota that another program met does not explain them."""
 
+_OF_NO_END = ('uneven_inputs',)
+"""A rank that came to its end is no sign that the others did."""
+_JOINED = (
+    *('uneven_inputs', 'work_on_one_rank', 'rank_never_came'),
+    *('worker_stuck', 'worker_deadlock', 'worker_killed', 'storage_stalled'),
+)
+"""What one rank's own record says of a time-out that the others met."""
+
 Found = Sequence[tuple[str, ConsoleLog]]
 """Logs that were read, each with the name of its source; the console's first."""
 
@@ -95,17 +105,23 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
         The cause and how sure it is. A cause is named only where a line or a figure
         says it; anything else is ``unknown``.
     """
+    return add_holders(_judge_end(logs, ranks), [rank.evidence for rank in ranks])
+
+
+def _judge_end(logs: Found, ranks: Sequence[Rank]) -> Why:
     first = ranks[0] if ranks else None
     ended = [
         (rank, end)
         for rank in ranks
         if (end := rank.evidence.end) and end.status != 'completed'
     ]
+    standstill = judge_standstill(ranks)
+    if standstill and standstill.cause in _OF_NO_END and not ended:
+        return standstill
     # rank 0 may have passed the last collective when another fails
     if first and first.evidence.end and not ended:
         return _judge_completed(logs, ranks)
     logs = [*logs, *(('evidence', _retell(end, rank)) for rank, end in ended)]
-    standstill = judge_standstill(ranks)
     known = [
         (source, event, log)
         for source, log in logs
@@ -118,6 +134,9 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     is_unnamed = event.sign.order in _UNNAMED
     if standstill and (event.sign.order in _GIVEN_UP or (is_unnamed and not ended)):
         return standstill
+    met = _judge_peers(standstill, ranks, Proof(source, event.line or None, event.text))
+    if event.sign.cause in ('rank_waits', 'rank_lost') and met is not None:
+        return met
     state = 'running' if first and first.host.is_alive else 'ended'
     why = _name(source, event, log, state, standstill is not None and len(ranks) > 1)
     if first is None:
@@ -126,8 +145,20 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
             more = 'With GPUEfficiencyHook on, the next run shows memory per worker.'
             why = replace(why, do=(*why.do, more))
         return why
+    why = _weigh_ranks(why, event, ranks)
+    lost = _find_lost_card(ranks) if is_unnamed else []
+    if lost:
+        why = _with(why, 'sure', lost[0], 'gpu_lost')
+    if why.cause == 'unused_parameters':
+        why = _name_parameters(why, ended)
+    samples = [end.sample for rank, end in ended if event.rank in (None, rank.number)]
+    return _complete(why, next(filter(None, samples), None))
+
+
+def _weigh_ranks(why: Why, event: Event, ranks: Sequence[Rank]) -> Why:
+    """The answer by figures of the rank that a line names, or that ended first."""
     named = _find_named(ranks, event.text)
-    said, why = why, _weigh(why, event, named or first)
+    said, why = why, _weigh(why, event, named or ranks[0])
     is_told = why.cause != 'rank_lost' or event.sign.order == Order.RAISED
     gone = named if named or is_told else find_first_gone(ranks)
     if gone is not None:
@@ -137,11 +168,41 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     elif not is_told and len(several := describe_gone(ranks)) > 1:
         text = f'{", ".join(several)}; which ended first is unknown'
         why = replace(why, rank=None, proof=(*why.proof, Proof('host', None, text)))
-    lost = _find_lost_card(ranks) if is_unnamed else []
-    if lost:
-        why = _with(why, 'sure', lost[0], 'gpu_lost')
-    samples = [end.sample for rank, end in ended if event.rank in (None, rank.number)]
-    return _complete(why, next(filter(None, samples), None))
+    return why
+
+
+def _judge_peers(
+    standstill: Why | None, ranks: Sequence[Rank], line: Proof
+) -> Why | None:
+    """What the ranks' own records say of a line that only tells of other ranks."""
+    if standstill and standstill.cause in _JOINED:
+        return replace(standstill, state='ended')
+    uneven = find_uneven(ranks)
+    if uneven is None:
+        return None
+    proof = [Proof('evidence', None, text) for text in uneven.proof]
+    cause = CAUSES['uneven_inputs']
+    return Why(
+        'ended',
+        cause.name,
+        'sure',
+        f'{cause.title}. {uneven.sentence}',
+        (*proof, replace(line, text=line.text[:200])),
+        cause.do,
+        uneven.rank,
+    )
+
+
+def _name_parameters(why: Why, ended: Sequence[tuple[Rank, EndRecord]]) -> Why:
+    """Add which parameters had no gradient, and on which rank."""
+    proof = list(why.proof)
+    for rank, end in ended:
+        if end.without_gradient:
+            names = ', '.join(end.without_gradient)
+            on = '' if rank.number is None else f' on rank {rank.number}'
+            proof.insert(0, Proof('evidence', None, f'no gradient{on}: {names}'))
+            why = replace(why, rank=rank.number)
+    return replace(why, proof=tuple(proof))
 
 
 def judge_attempt(logs: Found) -> Why:
@@ -457,6 +518,7 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
             cause = 'oom_cgroup' if 'emory cgroup' in line else 'oom_host'
             return _with(why, 'sure', line, cause)
     limits, end = evidence.run.host, evidence.end
+    last = evidence.memory[-1] if evidence.memory else None
     kills, before = host.oom_kills, evidence.run.oom_kills
     if kills is None and end is not None:
         kills = end.oom_kills
@@ -470,6 +532,11 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
             return _with(why, 'likely', text, other)
         text = f'the kernel killed {kills - before} of its processes for memory'
         return _with(why, 'sure', text, 'oom_cgroup' if is_limited else 'oom_host')
+    if last is not None and last.is_low:
+        left = format_bytes(max(last.total_bytes - last.used_bytes, 0))
+        text = f'{left} of {format_bytes(last.total_bytes)} of memory were left at last'
+        cause = 'oom_cgroup' if last.bound == 'group' else 'oom_host'
+        return _with(why, 'likely', text, cause)
     # of the last interval: once a process was killed its memory is free again
     hosts = [interval.host for interval in evidence.intervals if interval.host]
     known = [host.ram_available_bytes for host in hosts]

@@ -23,6 +23,7 @@ from mmgpu_hooks.measure.cgroup import (
     read_throttled_s,
 )
 from mmgpu_hooks.measure.clock import Clock, grown, monotonic_s, process_cpu_s
+from mmgpu_hooks.measure.manager import find_manager
 from mmgpu_hooks.measure.proc import read_affinity, read_begin, read_schedstat_s
 from mmgpu_hooks.measure.slurm import SlurmTask, parse_job_id, parse_slurm_task
 from mmgpu_hooks.schema.checkup import OpenFiles
@@ -219,12 +220,14 @@ def read_host_limits(
         unbound_cpus=binding.unbound_cpus,
         bound_by=binding.bound_by,
         wider_thread_cpus=binding.wider_thread_cpus,
+        manager=find_manager(environ, proc.parent),
         cgroup_cpu_cores=min(quotas, default=None),
         slurm_cpus=task.requested_cpus,
         slurm_bound_cpus=task.bound_cpus,
         slurm_task_ranks=(
             task.count_ranks(ranks_on_host) if parse_job_id(environ) else None
         ),
+        slurm_memory_bytes=task.memory_bytes,
         ranks_on_host=ranks_on_host,
         ram_total_bytes=memory.total,
         ram_available_bytes=memory.available,

@@ -30,6 +30,7 @@ LAP = 'lap'
 
 _LABELS = (*PARTS, FIRST_WAIT, LAP)
 _FIRST_HOOK = len(_LABELS)
+_RESUME = _LABELS[_LABELS.index('resume')]
 _LAP, _STEP, _HOOKS = (_LABELS.index(name) for name in (LAP, 'step', 'hooks'))
 _WAIT, _FIRST, _OWN_STEP, _INSIDE, _OUTSIDE = range(5)
 """Columns of a lap: waits, the step, the rest of the iteration, and what is no part of
@@ -141,6 +142,18 @@ class TimeLedger:
         stamps = self.stamps[:]
         laps = sum(ended is LAP for ended in stamps[1::2])
         return (stamps[-2] - stamps[0]) / laps if laps else None
+
+    @property
+    def mean_resume_s(self) -> float | None:
+        """Mean wait of the batches skipped since the last :meth:`sum_up`; from any
+        thread."""
+        stamps = self.stamps[:]
+        ends = [n for n, ended in enumerate(stamps[1::2]) if ended is _RESUME]
+        if not ends:
+            return None
+        # each is stamped where it begins, too
+        begun_s = stamps[2 * max(ends[0] - 1, 0)]
+        return float(stamps[2 * ends[-1]] - begun_s) / len(ends)
 
     def note(self, what: Any) -> None:
         """Stamp the end of something."""

@@ -28,6 +28,9 @@ class SlurmTask:
     script."""
     node_tasks: int = 1
     """Tasks of the step on this node."""
+    memory_bytes: int | None = None
+    """Memory of the job on a node (``--mem``, ``--mem-per-cpu``); ``None`` where it has
+    all."""
     is_rank: bool = True
     """True if a task is a rank; a launcher such as torchrun holds several in one."""
 
@@ -87,6 +90,7 @@ def parse_slurm_task(environ: Mapping[str, str]) -> SlurmTask:
         node_cpus=_parse_count(environ, 'SLURM_CPUS_ON_NODE'),
         tasks=_parse_count(environ, 'SLURM_STEP_NUM_TASKS'),
         node_tasks=parse_most_tasks(environ.get('SLURM_STEP_TASKS_PER_NODE', '')) or 1,
+        memory_bytes=_parse_memory_bytes(environ),
         is_rank=parse_rank_is_task(environ),
     )
 
@@ -95,6 +99,16 @@ def parse_job_id(environ: Mapping[str, str]) -> int | None:
     """SLURM's job that this process runs in; of an array, the one of this task."""
     text = environ.get('SLURM_JOB_ID', '')
     return int(text) if re.fullmatch(r'\d{1,10}', text, re.ASCII) else None
+
+
+def _parse_memory_bytes(environ: Mapping[str, str]) -> int | None:
+    """The variables are in MiB."""
+    mib = _parse_count(environ, 'SLURM_MEM_PER_NODE')
+    each = _parse_count(environ, 'SLURM_MEM_PER_CPU')
+    cpus = _parse_count(environ, 'SLURM_CPUS_ON_NODE')
+    if mib is None and each is not None and cpus is not None:
+        mib = each * cpus
+    return None if mib is None else mib * 2**20
 
 
 def parse_bound_cpus(environ: Mapping[str, str]) -> int | None:

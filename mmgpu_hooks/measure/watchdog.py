@@ -18,6 +18,7 @@ import threading
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, Callable, NamedTuple
 
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
@@ -80,6 +81,9 @@ class Watchdog:
         on_freed: Called in the thread when that went on after all, with the same.
         is_proven: Asked once about what has not ended once and stands for the least
             time: whether it needs no more patience.
+        ask_others: Asked at each check from the least time on: True where this is late
+            by what other ranks do, False where one of them works and knows its own
+            patience, ``None`` where they say nothing.
         stack_path: Gets the stacks of all threads when C code holds Python's lock for
             too long, so that this thread cannot run; gone when it never did.
         clock: Monotonic seconds.
@@ -90,6 +94,7 @@ class Watchdog:
     on_stuck: Callable[[Running, float], Any]
     on_freed: Callable[[Running, float], Any]
     is_proven: Callable[[Running], bool] = lambda _: False
+    ask_others: Callable[[Running, float], bool | None] = lambda *_: None
     stack_path: Path | None = None
     clock: Clock = monotonic_s
 
@@ -103,6 +108,8 @@ class Watchdog:
         self._stands_s, self._alarms = 0.0, 0
         self._proof: bool | None = None
         """``None`` until it was asked for."""
+        self._alarmed_s = 0.0
+        """When the first alarm was, after it stood still."""
         self._checked_s = self.clock()
 
     def start(self) -> None:
@@ -147,12 +154,21 @@ class Watchdog:
         if any(_DEBUGGERS.search(call) for call in self.read_stack()):
             return
         self._stands_s += passed_s
-        if self._stands_s >= self._patience_s(running) + AGAIN_S[self._alarms]:
+        # what others do may change after the first alarm
+        since_s = self._alarmed_s if self._alarms else self._patience_s(running)
+        if self._stands_s >= since_s + AGAIN_S[self._alarms]:
+            if not self._alarms:
+                self._alarmed_s = since_s
             self._alarms += 1
             self.on_stuck(running, self._stands_s)
 
     def _patience_s(self, running: Running) -> float:
         """How long a part may take."""
+        is_late = None
+        if self._stands_s >= self.stuck_after_s:
+            is_late = self.ask_others(running, self._stands_s)
+        if is_late is not None:
+            return self.stuck_after_s * (1 if is_late else UNKNOWN_TIMES)
         if running.usual_s is not None:
             return max(self.stuck_after_s, USUAL_TIMES * running.usual_s)
         if self._proof is None and self._stands_s >= self.stuck_after_s:
@@ -161,11 +177,7 @@ class Watchdog:
 
     def read_stack(self) -> tuple[str, ...]:
         """Where the thread that trains stands, the innermost call first."""
-        frame = sys._current_frames().get(self._trainer)
-        return tuple(
-            f'{call.f_code.co_filename}:{line} in {call.f_code.co_name}'
-            for call, line in traceback.walk_stack(frame)
-        )
+        return format_stack(sys._current_frames().get(self._trainer))
 
     def stop(self) -> None:
         """End the thread; a second call does nothing."""
@@ -181,3 +193,15 @@ class Watchdog:
             file.close()
             with contextlib.suppress(OSError):
                 self.stack_path.unlink()
+
+
+def format_stack(frame: FrameType | None) -> tuple[str, ...]:
+    """The calls of a thread, the innermost first."""
+    return (
+        tuple(
+            f'{call.f_code.co_filename}:{line} in {call.f_code.co_name}'
+            for call, line in traceback.walk_stack(frame)
+        )
+        if frame is not None
+        else ()
+    )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.cpu import WorkerThreads
+from mmgpu_hooks.judge.holders import find_shares
 from mmgpu_hooks.judge.memory import find_worker_growth
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.prediction import (
@@ -102,6 +103,9 @@ def cap_workers(
         left = max(need.size - taken.get(need.name, 0.0), 0.0)
         most = int(SAFE_HOST_SHARE * left / need.each)
         caps.append(WorkerCap(most, need.reason.format(left, need.each)))
+    shares = find_shares(run)
+    if shares is not None and shares.holding is not None:
+        caps.append(WorkerCap(shares.holding.workers, f'memory {shares.outlook}'))
     return min(caps, key=lambda cap: cap.workers)
 
 

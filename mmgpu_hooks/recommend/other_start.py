@@ -9,6 +9,7 @@ from msgspec import structs
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.slurm import find_narrow_start
 from mmgpu_hooks.recommend.choice import Job
+from mmgpu_hooks.recommend.host_memory import limit_to_memory
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import MendedStart
@@ -65,7 +66,7 @@ def recommend_mended(run: Run) -> MendedStart | None:
     if found is None:
         return None
     mended = with_cores(run, found.mended_cores)
-    settings = recommend_settings(mended)
+    settings = limit_to_memory(recommend_settings(mended), mended)
     predicted = (change.predicted_iter_s for change in settings.changes)
     iter_s = next((seconds for seconds in predicted if seconds is not None), None)
     if iter_s is None and mended.workload is not None:

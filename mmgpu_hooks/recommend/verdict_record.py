@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.recommend.host_memory import limit_to_memory
 from mmgpu_hooks.recommend.policy import NICE_KEY, recommend_settings, with_save_cures
 from mmgpu_hooks.schema.judged import Diagnosis, Recommendation
 from mmgpu_hooks.schema.recorded import RecommendedChange, VerdictRecord
@@ -21,7 +22,7 @@ def judge_as_record(run: Run, diagnosis: Diagnosis, *, is_final: bool) -> Verdic
         diagnosis: Of that run.
         is_final: True if training has ended.
     """
-    found = with_save_cures(recommend_settings(run), run)
+    found = with_save_cures(limit_to_memory(recommend_settings(run), run), run)
     return make_verdict_record(run, diagnosis, found, is_final=is_final)
 
 

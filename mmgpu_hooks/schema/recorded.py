@@ -98,6 +98,9 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     wider_thread_cpus: Optional[Count] = None
     """CPUs of another thread of the process that has more than ``affinity_cpus``, where
     nothing shows that the main thread ever had as many."""
+    manager: Optional[str] = None
+    """Who set the limits: ``kubernetes``, ``docker``, ``podman``, ``slurm`` or
+    ``systemd``; ``None`` where nothing says so."""
     cgroup_cpu_cores: Optional[Number] = None
     """Smallest CPU quota over all cgroup ancestors; ``None`` is no quota."""
     slurm_cpus: Optional[Count] = None
@@ -111,6 +114,8 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     """Tasks of the step on all nodes, likewise."""
     slurm_task_ranks: Optional[Count] = None
     """Ranks that share the CPUs of this rank's task; ``None`` outside of SLURM."""
+    slurm_memory_bytes: Optional[Count] = None
+    """Memory that SLURM gave the job on this node; ``None`` where it set no limit."""
     mended_cores: Optional[Number] = None
     """``usable_cores`` had ``srun`` bound the task to all of them, likewise."""
     ranks_on_host: Count = 1
@@ -163,6 +168,9 @@ class RunRecord(
     hook_added_by: Optional[str] = None
     """Command that added the hook, such as ``mmgpu run``; ``None`` where the config or
     a script names it."""
+    dataset_bytes: Optional[Count] = None
+    """Memory that this process took while it built the train loader: above all what
+    the data set parsed and keeps. ``None`` where that was not seen."""
     before_hook_s: Optional[Mapping[str, Number]] = None
     """From the start of the process to the hook, below ``mmgpu run``: ``imports`` until
     MMEngine's Runner is imported, ``config`` until one is being built, ``model`` until
@@ -554,6 +562,58 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     """CPU of all other processes on the host, other ranks too."""
 
 
+MemoryPhase = Literal['start', 'train', 'validation']
+"""``start`` is from the hook's construction until training begins."""
+
+MemoryBound = Literal['host', 'group']
+"""``host``, or ``group``: the limit of a control group."""
+
+
+class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
+    """Who holds the host's memory, at one time.
+
+    A page that several processes share counts once: a part of it in each (PSS), and
+    shared memory in none but ``shm_bytes``.
+    """
+
+    phase: MemoryPhase
+    """``start``, ``train`` or ``validation``; ``start`` is from the hook's
+    construction until training begins."""
+    elapsed_s: Number
+    """Since the train loop began, monotonic; in ``start`` since the hook was built."""
+    iteration: Count = 0
+    """Iterations that were done, counted over the whole training."""
+    epoch: Count = 0
+    """1-based; 0 before the first."""
+    bound: MemoryBound
+    """What is full first: ``host``, or ``group``, the limit of a control group."""
+    total_bytes: Count
+    """Of that bound."""
+    used_bytes: Count
+    """Of it, by anyone; page cache is free, since it can be given back."""
+    shm_bytes: Optional[Count] = None
+    """Files in shared memory, ``/dev/shm``: of the control group, or of the host."""
+    process_bytes: Optional[Count] = None
+    """Memory of the training process without files and shared memory, results of
+    metrics included."""
+    workers: Count = 0
+    """Of the train loader."""
+    worker_bytes: Optional[Count] = None
+    """Memory of all of these, likewise."""
+    validation_workers: Count = 0
+    validation_worker_bytes: Optional[Count] = None
+    """The same of validation's loader."""
+    result_bytes: Optional[Count] = None
+    """Results that metrics keep, estimated from a sample; in ``process_bytes``."""
+    result_name: Optional[str] = None
+    """The metric that keeps most of them, such as ``CocoMetric.results``."""
+    is_pss: bool = True
+    """False where the kernel shows no PSS: pages that a forked worker shares with its
+    parent count in each then."""
+    is_low: bool = False
+    """True if memory was nearly full, or would have been soon at its growth."""
+
+
 class UnknownRecord(EvidenceLine, frozen=True, kw_only=True, tag='unknown'):
     """A figure that is unknown in this run, which showed only while it was on."""
 
@@ -606,6 +666,19 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     """Type of the file system that holds the file."""
     alike: Count = 0
     """How many workers stood at the same line, itself included."""
+    is_alarm: bool = True
+    """False of a rank that waits for others and has not said so in its log: it is noted
+    for them, so that they see that nobody works."""
+    epoch_batches: Optional[Count] = None
+    """Batches that the loader of this rank has in an epoch; ``None`` where it has no
+    length, and in iteration-based training."""
+    batches_taken: Optional[Count] = None
+    """Of those, how many training took since the epoch began."""
+    has_met: Optional[bool] = None
+    """True if the ranks have ended an iteration together since training began, and so a
+    collective; ``None`` of a run of one rank."""
+    pin_stack: Tuple[str, ...] = ()
+    """Calls of the thread that pins batches, the innermost first, where it has one."""
 
 
 Ending = Literal['completed', 'interrupted', 'failed']
@@ -636,6 +709,9 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
     """What the data set was asked for when loading raised in the training process."""
     oom_kills: Optional[Count] = None
     """Processes that the kernel has killed in the control group for memory."""
+    without_gradient: Tuple[str, ...] = ()
+    """Parameters that data-parallel training got no gradient of on this rank, where
+    its exception says so."""
 
 
 Plain = Union[bool, int, float, str]

@@ -5,6 +5,7 @@ What can be used of the evidence is used, what cannot is counted and said.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from mmgpu_hooks.schema import recorded
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.lines import LineError, decode_line, decode_schema, read_lines
+from mmgpu_hooks.schema.regular import read_end
 from mmgpu_hooks.schema.run_folder import EvidenceError
 
 
@@ -29,9 +31,14 @@ class RunEvidence:
     end: Optional[recorded.EndRecord] = None
     sources_off: Tuple[recorded.SourceOffRecord, ...] = ()
     stuck: Tuple[recorded.StuckRecord, ...] = ()
+    """Alarms of the watchdog, and their ends."""
+    notes_of_waits: Tuple[recorded.StuckRecord, ...] = ()
+    """Waits for other ranks that were no alarm, and their ends."""
     save_records: Tuple[recorded.SaveRecord, ...] = ()
     save_aftermaths: Tuple[recorded.SaveAftermathRecord, ...] = ()
     validations: Tuple[recorded.ValidationRecord, ...] = ()
+    memory: Tuple[recorded.MemoryRecord, ...] = ()
+    """Who held the host's memory, in the order of time."""
     notes: Tuple[str, ...] = ()
     """Sentences about what was odd in the file, for the user."""
     cores_had: Optional[float] = None
@@ -104,12 +111,37 @@ def read_evidence(path: Path) -> RunEvidence:
         intervals=tuple(found[recorded.IntervalRecord]),
         end=next(reversed(found[recorded.EndRecord]), None),
         sources_off=tuple(found[recorded.SourceOffRecord]),
-        stuck=tuple(found[recorded.StuckRecord]),
+        stuck=tuple(stuck for stuck in found[recorded.StuckRecord] if stuck.is_alarm),
+        notes_of_waits=tuple(
+            stuck for stuck in found[recorded.StuckRecord] if not stuck.is_alarm
+        ),
         save_records=tuple(found[recorded.SaveRecord]),
         save_aftermaths=tuple(found[recorded.SaveAftermathRecord]),
         validations=tuple(found[recorded.ValidationRecord]),
+        memory=tuple(found[recorded.MemoryRecord]),
         notes=tuple(file.notes),
     )
+
+
+_LAST_WORDS = recorded.IntervalRecord, recorded.StuckRecord, recorded.EndRecord
+_TAIL_BYTES = 2**16
+
+
+def read_last_word(path: Path) -> recorded.EvidenceLine | None:
+    """The last interval, standstill or end in a rank's evidence, by its last 64 KiB.
+
+    Returns:
+        ``None`` where there is none yet.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    for line in reversed(read_end(path, _TAIL_BYTES).splitlines(keepends=True)):
+        with contextlib.suppress(LineError):
+            record = decode_line(line)
+            if isinstance(record, _LAST_WORDS):
+                return record
+    return None
 
 
 class _Records(NamedTuple):
@@ -169,6 +201,22 @@ def _check_one_run(path: Path, starts: list[str], bad: list[str]) -> None:
             f'(they begin on lines {", ".join(starts)}); split the file there, one run '
             'each.'
         )
+
+
+def read_start_memory(path: Path) -> List[recorded.MemoryRecord]:
+    """Read what a rank recorded of memory before its train loop.
+
+    Raises:
+        EvidenceError: If it cannot be read.
+    """
+    records = []
+    for line in read_lines(path):
+        # killed while it was written
+        with contextlib.suppress(LineError):
+            record = decode_line(line.data)
+            if isinstance(record, recorded.MemoryRecord):
+                records.append(record)
+    return records
 
 
 class OtherRanks(NamedTuple):

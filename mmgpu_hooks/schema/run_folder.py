@@ -61,6 +61,9 @@ class RunFiles:
         return self.folder.parent if self.folder.name == 'vis_data' else self.folder
 
 
+START_NAME, OTHER_STARTS = 'memory_at_start.jsonl', 'memory_at_start_rank*.jsonl'
+"""Memory of a run that has not come to its train loop: evidence takes their place."""
+
 STACK_SUFFIX = '.stack'
 """Of a file beside the evidence, with the stacks of a process that C code holds."""
 
@@ -68,6 +71,18 @@ STACK_SUFFIX = '.stack'
 def evidence_name(rank: int) -> str:
     """File name of one rank's evidence; rank 0 has the plain one."""
     return EVIDENCE_NAME if rank == 0 else f'gpu_efficiency_rank{rank}.jsonl'
+
+
+def start_name(rank: int) -> str:
+    """File name of one rank's memory at start; rank 0 has the plain one."""
+    return START_NAME if rank == 0 else f'memory_at_start_rank{rank}.jsonl'
+
+
+def find_start_files(run_folder: Path) -> list[Path]:
+    """Memory at start of all ranks of a run that left no evidence."""
+    folder = run_folder / 'vis_data'
+    found = [folder / START_NAME, *sorted(folder.glob(OTHER_STARTS))]
+    return [path for path in found if path.is_file()]
 
 
 def unused_path(path: Path) -> Path:
@@ -189,6 +204,16 @@ def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
         if rank and _RANK.sub('', path.name) == evidence.name and path.is_file():
             found.append((int(rank[1]), path))
     return tuple(path for _, path in sorted(found))
+
+
+def find_ranks(evidence: Path) -> tuple[Path, ...]:
+    """The files of all ranks of a run that are there, its own among them.
+
+    Args:
+        evidence: Of any rank.
+    """
+    first = evidence.with_name(_RANK.sub('', evidence.name))
+    return (*([first] if first.is_file() else []), *find_other_ranks(first))
 
 
 def _find_runs(path: Path) -> list[Path]:

@@ -72,7 +72,9 @@ def describe_answer(answer: Answer) -> list[Section]:
     slow = ranks.why if ranks is not None and ranks.slowest is not None else ''
     settings = '' if found.changes else describe_settings(answer.summary)
     verdict = describe_verdict(answer)
-    said = *verdict.sentences, slow, settings
+    # its detail is under --details alone
+    memory = [f.detail for f in answer.diagnosis.findings if f.code == 'MG410']
+    said = *verdict.sentences, slow, settings, *memory
     verdict = replace(verdict, sentences=list(filter(None, said)))
     facts = [Fact('Note    ', note) for note in notes[:3]]
     facts += [Fact('Also    ', advice) for advice in found.advice[:1]]

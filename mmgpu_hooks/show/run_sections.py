@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from mmgpu_hooks.judge.card_memory import find_card_figures
+from mmgpu_hooks.judge.holders import find_shares
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.recommend.answer import Answer
@@ -140,6 +142,13 @@ def describe_run(answer: Answer) -> list[Section]:
     unknown = [f'{name} unknown: {why}' for name, why in run.figures.unknown.items()]
     memory, growth = list_facts(run, _MEMORY), charts.chart_growth(run)
     grows = [growth.description] if growth else []
+    card, shares = find_card_figures(run), find_shares(run)
+    if card is not None:
+        grows.append(card.sentence)
+    if shares is not None:
+        grows.append(
+            sentence_of(f"the host's memory when it was fullest, {shares.sentence}")
+        )
     said = [describe_settings(run)]
     return [
         describe_changes(answer, 'What to change', every=True),

@@ -22,6 +22,7 @@ from benchmarks import (
     drift,
     end,
     harness,
+    holders,
     host,
     ledger,
     memory,
@@ -55,6 +56,19 @@ def build_drift(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     assert 'Level shift' in drift.render_outcomes(outcomes)
     coverages, widths = drift.judge_coverage(outcomes), drift.judge_widths(outcomes)
     return [*coverages, *widths, *drift.judge_demo(pairs=5)]
+
+
+def build_holders(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]:
+    # without its limit, in this process, and no longer than it must
+    patch.setattr(holders, 'BATCHES', 40)
+    patch.setattr(holders, 'EPOCHS', 1)
+    work_dir = folder / 'run'
+    case = holders.CASES['a growing training process']
+    holders.train(case, str(work_dir), workers=0, ends_workers=False, plants=True)
+    (folder / 'run' / 'console.txt').touch()
+    answer = holders.find('a growing training process', work_dir)
+    assert (answer.sentence, answer.cause) == ('', None)
+    return [harness.at_least('planted', answer.planted_mib, 0)]
 
 
 def build_host(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fakes.replaced import replace
-from fakes.runs import make_evidence, make_gpu_run, make_interval, make_ranks
+from fakes.runs import make_evidence, make_gpu_run, make_interval, make_ranks, make_run
 from mmgpu_hooks.judge.ranks import START_TOLERANCE_S, compare_ranks
+from mmgpu_hooks.judge.rules.training import judge_shards
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.run import RanksSummary, RunEvidence
 
@@ -126,3 +127,19 @@ def test_files_of_another_run_are_left_out_and_said(field, value):
     summary = compare([first, other])
     assert summary.slowest is None
     assert 'old is of another run' in summary.notes[0]
+
+
+def test_ranks_with_another_number_of_batches_are_a_finding():
+    runs = []
+    for rank, batches in enumerate((119, 119, 118)):
+        run = make_run(rank=rank, world_size=3, loop='epoch')
+        loader = replace(run.loader, batches_per_epoch=batches)
+        runs.append(Run(make_evidence(run=replace(run, loader=loader))))
+    even, _, short = runs
+    even.other_ranks = [runs[1]]
+    assert judge_shards(even) is None
+    even.other_ranks = [runs[1], short]
+    finding = judge_shards(even)
+    assert finding is not None and finding.severity == 'notice'
+    expected = 'ranks 0, 1: 119 batches an epoch; rank 2: 118 batches an epoch.'
+    assert finding.detail == expected

@@ -149,7 +149,7 @@ RAISED = make_end('ValueError: no boxes')
         ({'host': GONE}, 'rank_lost', 1),
         ({'end': RAISED}, 'rank_lost', 1),
         ({'stuck': STEP}, 'rank_waits', None),
-        ({'stuck': make_stuck('checkpoint_save')}, 'unknown', 1),
+        ({'stuck': make_stuck('checkpoint_save')}, 'work_on_one_rank', 1),
     ],
 )
 def test_the_rank_that_the_others_wait_for(other, cause, rank):
@@ -157,7 +157,7 @@ def test_the_rank_that_the_others_wait_for(other, cause, rank):
     assert (why.state, why.cause, why.rank) == ('running', cause, rank)
     if 'stuck' in other and rank is not None:
         assert 'rank 0 is in the step' in why.proof[-1].text
-        assert why.sample == (None if cause == 'unknown' else '118')
+        assert why.sample == ('118' if cause == 'worker_stuck' else None)
 
 
 def test_the_log_names_the_rank_where_the_cause_is_unknown():

@@ -10,6 +10,7 @@ import pytest
 
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
+from mmgpu_hooks.judge.card_memory import find_card_figures
 from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.verdict import diagnose_run
@@ -142,19 +143,19 @@ def trainings(mock_cards, squares) -> dict[str, Training]:
 def test_the_card_is_named(trainings, name):
     *_, card, end = CARDS[name]
     run = trainings[name].run
-    assert run.run.device == 'cuda'
-    found = run.run.gpu
+    assert run.meta.device == 'cuda'
+    found = run.meta.gpu
     if card is None:
         assert found is None
-        assert 'nothing is known that names the GPU' in run.unknown['GPU']
+        assert 'nothing is known that names the GPU' in run.figures.unknown['GPU']
         return
     assert found is not None and found.uuid is not None
     assert (found.name, found.uuid[-1]) == (card, end)
-    gpu = run.gpu
+    gpu = run.figures.gpu
     assert gpu is not None
     assert (gpu.temperature_c, gpu.sm_clock_mhz) == (81, 1110)
     assert (gpu.throttled_pct, gpu.throttle_reasons) == (100, ['power_cap'])
-    assert 'no GPM counters' in run.unknown['GPU sm_active_pct']
+    assert 'no GPM counters' in run.figures.unknown['GPU sm_active_pct']
 
 
 @pytest.mark.parametrize('name', ['lost', 'fallen', 'ecc', 'flaky'])
@@ -182,7 +183,7 @@ def test_every_page_says_until_when_a_lost_card_was_measured(
     assert main(['why', folder]) == 0
     assert main(['report', folder, '-o', str(page)]) == 0
     said = ' '.join(capsys.readouterr().out.split())
-    measured = f'GPU utilisation until iteration {run.gpu_last_iteration} 71 %'
+    measured = f'GPU utilisation until iteration {run.figures.gpu_last_iteration} 71 %'
     assert measured in said
     assert 'It came to its end, but: The GPU is lost.' in said
     assert measured in page.read_text().replace('\xa0', ' ')
@@ -197,15 +198,28 @@ def test_memory_peaks_are_those_of_the_interval(trainings):
     for record in run.intervals[1:]:
         assert record.gpu_mem_reserved_bytes is not None
         assert 72 * MIB <= record.gpu_mem_reserved_bytes <= 120 * MIB
-    assert 0 < (run.inactive_bytes or 0) < 4 * MIB
+    assert 0 < (run.figures.inactive_bytes or 0) < 4 * MIB
     # what others hold is no room for training
-    assert run.gpu is not None and run.gpu.mem_used_bytes == OTHERS
-    assert run.run.gpu is not None and run.run.gpu.name == 'NVIDIA H100 80GB HBM3'
-    card, reserved = find_card_room(run), run.gpu_mem_reserved_bytes or 0
+    assert run.figures.gpu is not None and run.figures.gpu.mem_used_bytes == OTHERS
+    assert run.meta.gpu is not None and run.meta.gpu.name == 'NVIDIA H100 80GB HBM3'
+    card, reserved = find_card_room(run), run.figures.gpu_mem_reserved_bytes or 0
     assert card is not None and card.total_bytes == 80 * 2**30
     assert card.room_bytes == card.total_bytes - (OTHERS - reserved)
     # a Hopper has the counter
-    assert run.gpu.sm_active_pct is not None
+    assert run.figures.gpu.sm_active_pct is not None
+
+
+def test_what_the_driver_shows_is_the_sum_of_its_parts(trainings):
+    run = trainings['fits'].run
+    card = find_card_figures(run)
+    assert card is not None
+    assert card.used_bytes == OTHERS
+    assert round(card.peak_bytes / MIB) == 72
+    # the eighth step took more than the others, with a batch like theirs
+    assert card.growth is not None
+    assert card.growth.iteration == run.intervals[1].iteration
+    assert 'no larger than others before' in card.sentence
+    assert 'MG410' in {finding.code for finding in diagnose_run(run).findings}
 
 
 def test_a_call_that_is_missing_ends_its_figures_of_memory_alone(trainings):
@@ -216,13 +230,17 @@ def test_a_call_that_is_missing_ends_its_figures_of_memory_alone(trainings):
     assert 'gpu_mem_peak_mib: ' in training.printed
     assert 'is switched off for this run' not in training.printed
     run = training.run
-    assert (run.gpu_mem_reserved_bytes or 0) >= (run.gpu_mem_peak_bytes or 0) > 0
+    assert (
+        (run.figures.gpu_mem_reserved_bytes or 0)
+        >= (run.figures.gpu_mem_peak_bytes or 0)
+        > 0
+    )
     windows = [record.cuda_memory for record in run.intervals]
     assert all(window is not None and window.allocated_bytes for window in windows)
     # an allocator that is not known may leave them at zero
-    assert run.inactive_bytes is None
+    assert run.figures.inactive_bytes is None
     for figure in ('inactive_bytes', 'retries'):
-        assert 'which allocator' in run.unknown[f'GPU memory {figure}']
+        assert 'which allocator' in run.figures.unknown[f'GPU memory {figure}']
 
 
 def test_why_names_a_card_that_is_full_and_its_batch(trainings):
@@ -254,7 +272,7 @@ def test_tensors_that_pile_up_are_told(trainings: dict[str, Training]) -> None:
 )
 def test_sizes_of_batches_stand_beside_cudnn_benchmark(trainings, name, is_on, sizes):
     run = trainings[name].run
-    assert run.run.cudnn_benchmark is is_on
+    assert run.meta.cudnn_benchmark is is_on
     assert sum(interval.new_batch_sizes or 0 for interval in run.intervals) == sizes
 
 
@@ -269,7 +287,7 @@ def test_cudnn_benchmark_is_advised_against_where_sizes_vary(trainings, capsys):
 def test_a_wave_is_shown_as_it_was_planted(trainings, squares, name):
     training, square = trainings[name], squares[name]
     run = training.run
-    gpu, start_s = run.gpu, run.run.started_unix_s
+    gpu, start_s = run.figures.gpu, run.meta.started_unix_s
     assert gpu is not None and gpu.util_pct is not None and gpu.zero_pct is not None
     mean_pct, zero_pct = square.planted(
         start_s + run.intervals[0].elapsed_s, start_s + run.intervals[-1].elapsed_s
@@ -313,12 +331,12 @@ def test_rtmdets_card_is_measured_and_its_losses_are_the_same(mock_cards, tmp_pa
     assert len(with_hook.losses) == 12
     assert with_hook.losses == without.losses
     assert 'is switched off for this run' not in with_hook.printed
-    assert run.gpu is not None and run.run.gpu is not None
-    assert run.run.gpu.name == 'NVIDIA H100 80GB HBM3'
-    assert run.gpu.util_pct == pytest.approx(71)
-    assert run.gpu_mem_peak_bytes is not None
-    assert run.gpu_mem_peak_bytes > 4 * (run.run.parameters or 0) > 0
-    assert run.gpu_idle_pct is not None
+    assert run.figures.gpu is not None and run.meta.gpu is not None
+    assert run.meta.gpu.name == 'NVIDIA H100 80GB HBM3'
+    assert run.figures.gpu.util_pct == pytest.approx(71)
+    assert run.figures.gpu_mem_peak_bytes is not None
+    assert run.figures.gpu_mem_peak_bytes > 4 * (run.meta.parameters or 0) > 0
+    assert run.figures.gpu_idle_pct is not None
     line = scalar_lines(with_hook.work_dir)[-1]
     assert line['gpu_util_pct'] == pytest.approx(71)
     assert line['gpu_mem_peak_mib'] > 0

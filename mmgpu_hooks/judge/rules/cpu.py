@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.core_limits import describe_core_limit, describe_quota
 from mmgpu_hooks.judge.cpu import are_workers_many
 from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule, weigh
 from mmgpu_hooks.judge.run import Run
@@ -27,7 +28,8 @@ def judge_cpu_wall(run: Run) -> Finding | None:
         f'A batch costs {format_seconds(workload.batch_cpu.mean_s)} of CPU to load and '
         f'{format_seconds(workload.step_cpu_s)} to train on, and '
         f'{run.free_cores:.1f} cores are free for it: no setting is faster than '
-        f'{format_seconds(run.cpu_floor_s)} per iteration.',
+        f'{format_seconds(run.cpu_floor_s)} per iteration.'
+        f'{_phrase_limit(run)}',
         run.figures.data_wait_share or 0.0,
     )
 
@@ -47,7 +49,16 @@ def judge_too_many_workers(run: Run) -> Finding | None:
         return cannot_tell('the number of workers, or of usable cores, is unknown')
     if not are_workers_many(workers, cores) or run.waiting_share:
         return None
-    return notice(f'num_workers={workers} on {cores:g} usable cores of this rank.')
+    return notice(
+        f'num_workers={workers} on {cores:g} usable cores of this rank.'
+        f'{_phrase_limit(run)}'
+    )
+
+
+def _phrase_limit(run: Run) -> str:
+    """A sentence on what left these cores, after a space; empty if all are usable."""
+    said = describe_core_limit(run.meta.host)
+    return f' {said}' if said else ''
 
 
 @rule('MG106', 'Workers wait for a core')
@@ -138,17 +149,19 @@ def judge_affinity(run: Run) -> Finding | None:
 def judge_quota(run: Run) -> Finding | None:
     """The control group used up its CPU quota and was stopped until the next period.
 
-    Containers have such quotas. Fewer workers and threads use it more evenly; a
-    larger one removes it.
+    Containers have such quotas: ``--cpus`` of Docker, ``resources.limits.cpu`` of
+    Kubernetes, ``CPUQuota=`` of systemd. Fewer workers and threads use it more evenly;
+    a larger one removes it.
     """
     pct, quota = run.figures.throttled_pct or 0.0, run.meta.host.cgroup_cpu_cores
     if pct < thresholds.THROTTLED_NOTICE_PCT:
         return None
     of_quota = f' of {quota:g} CPUs' if quota else ''
+    set_by = f'; it is {describe_quota(run.meta.host)}' if quota else ''
     return problem(
         f'The quota{of_quota} held tasks back for '
         f'{format_sum(run.figures.throttled_s)} '
-        f'({pct:.0f} % of the time, summed over CPUs).',
+        f'({pct:.0f} % of the time, summed over CPUs){set_by}.',
         min(pct / 100.0, 1.0),
     )
 

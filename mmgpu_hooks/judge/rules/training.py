@@ -66,6 +66,30 @@ def judge_standstills(run: Run) -> Finding | None:
     )
 
 
+@rule('MG204', 'Ranks train another number of batches')
+def judge_shards(run: Run) -> Finding | None:
+    """One rank has fewer batches an epoch than the others.
+
+    Each gradient pairs with that of the same count on the other ranks, so the short
+    rank begins its next epoch while the others still train this one. That goes well
+    until something happens between epochs on all ranks (a validation, a save with a
+    barrier) or training ends: then the ranks wait for each other for ever;
+    ``mmgpu explain uneven_inputs`` says what helps.
+    """
+    batches = {
+        rank.meta.rank: rank.meta.loader.batches_per_epoch
+        for rank in (run, *run.other_ranks)
+        if rank.meta.loop == 'epoch'
+    }
+    known = {number: count for number, count in batches.items() if count is not None}
+    if len(set(known.values())) < 2:
+        return None
+    # late: few runs have such ranks
+    from mmgpu_hooks.judge.standstill import describe_batches
+
+    return notice(f'{"; ".join(describe_batches(known))}.')
+
+
 @rule('MG302', 'Validation takes its share', 'validation_bound')
 def judge_validation(run: Run) -> Finding | None:
     """Training stands still during validation and its metrics.

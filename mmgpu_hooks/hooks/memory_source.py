@@ -1,0 +1,305 @@
+"""Records who holds the host's memory, and says it in the log before it is full."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mmgpu_hooks.hooks.recording import Recording
+from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.hooks.validation import ValidationSource
+from mmgpu_hooks.judge.holders import describe_memory
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.measure.clock import monotonic_s, thread_cpu_s
+from mmgpu_hooks.measure.holders import HoldersMeter, MemoryRoom
+from mmgpu_hooks.measure.memory import weigh_results
+from mmgpu_hooks.schema.recorded import MemoryRecord
+from mmgpu_hooks.schema.run import read_evidence, read_other_ranks
+from mmgpu_hooks.schema.run_folder import find_other_ranks, start_name
+from mmgpu_hooks.schema.writer import EvidenceWriter
+from mmgpu_hooks.show.text import visible
+
+MEMORY_SOURCE = 'memory holders'
+"""The name of this source for the guard."""
+HOLDERS_THREAD = 'mmgpu-memory'
+
+_SHORTEST_S, _PERIOD_S, _PERIODS = 0.25, 2.0, 20
+"""Between two readings of what is free, 60 us each: at first, and later. It is never
+more than a twentieth of the time so far."""
+_PERIOD_SCARCE_S = 0.5
+"""The same while less than `_SCARCE_SHARE` is free."""
+_LOW_SHARE, _SCARCE_SHARE, _SOON_S = 0.05, 0.2, 30.0
+"""Memory is low below 5 % free, or below 20 % that are gone in 30 s."""
+_CALM_SHARE, _AGAIN_S = 0.25, 600.0
+"""Free share from which on it may be said again, and the least time between."""
+_FIRST_S, _SELDOM_S, _VALIDATION_S = 4.0, 60.0, 5.0
+"""Between two full readings: at first, later, and while a metric keeps results."""
+_MOST_SHARE, _MOST_SHARE_LOW = 0.002, 0.02
+"""Largest share of the time that full readings use a core; while memory is low."""
+_CHANGE_SHARE = 0.02
+"""Change of what is used, of the whole, that brings the next full reading forward."""
+
+
+class MemoryPace:
+    """Says when to read who holds memory, and when memory is low. Pure.
+
+    Full readings are rare while nothing changes, and cost no more than a small share of
+    the time whatever one takes.
+    """
+
+    def __init__(self) -> None:
+        self._pause_s, self._due_s, self._earliest_s = _FIRST_S, 0.0, 0.0
+        self._used_bytes: int | None = None
+        """At the last full reading."""
+        self._seen = deque[tuple[float, int]](maxlen=6)
+        """Time, and bytes in use."""
+
+    def is_low(self, now_s: float, room: MemoryRoom) -> bool:
+        """True if memory is nearly full, or soon will be at its growth.
+
+        Args:
+            now_s: Monotonic; later than in the last call.
+            room: What is free.
+        """
+        self._seen.append((now_s, room.used_bytes))
+        (first_s, first), free = self._seen[0], room.free_bytes
+        growth = (room.used_bytes - first) / max(now_s - first_s, 1e-6)
+        is_soon = free < growth * _SOON_S
+        if free < _LOW_SHARE * room.total_bytes:
+            return True
+        return is_soon and free < _SCARCE_SHARE * room.total_bytes
+
+    @staticmethod
+    def pause_s(elapsed_s: float, room: MemoryRoom) -> float:
+        """Seconds until what is free is to be read again.
+
+        Args:
+            elapsed_s: Since the first reading.
+            room: As it was read now.
+        """
+        pause_s = min(max(elapsed_s / _PERIODS, _SHORTEST_S), _PERIOD_S)
+        is_scarce = room.free_bytes < _SCARCE_SHARE * room.total_bytes
+        return min(pause_s, _PERIOD_SCARCE_S) if is_scarce else pause_s
+
+    def is_due(
+        self, now_s: float, room: MemoryRoom, *, low: bool, validates: bool
+    ) -> bool:
+        """True if processes are to be read now."""
+        if now_s < self._earliest_s and not low:
+            return False
+        changed = abs(room.used_bytes - (self._used_bytes or 0))
+        if changed >= _CHANGE_SHARE * room.total_bytes or low:
+            return True
+        soon_s = self._pause_s - _VALIDATION_S if validates else 0.0
+        return now_s >= self._due_s - max(soon_s, 0.0)
+
+    def note(self, now_s: float, room: MemoryRoom, cost_s: float, *, low: bool) -> None:
+        """A full reading has ended now."""
+        share = _MOST_SHARE_LOW if low else _MOST_SHARE
+        self._earliest_s = now_s + cost_s / share
+        self._due_s = max(now_s + self._pause_s, self._earliest_s)
+        self._pause_s = min(2 * self._pause_s, _SELDOM_S)
+        self._used_bytes = room.used_bytes
+
+
+class _Thread:
+    """Calls a function again and again until it is stopped.
+
+    Args:
+        call: Returns the seconds until its next call, or nothing where it failed.
+        wait_s: Until the first one.
+    """
+
+    def __init__(self, call: Callable[[], float | None], wait_s: float) -> None:
+        self._call, self._ended, self._wait_s = call, threading.Event(), wait_s
+        self._thread = threading.Thread(
+            target=self._run, name=HOLDERS_THREAD, daemon=True
+        )
+        self._thread.start()
+
+    def _run(self) -> None:
+        wait_s = self._wait_s
+        while not self._ended.wait(wait_s):
+            wait_s = self._call() or _PERIOD_S
+
+    def stop(self) -> None:
+        """End it; a call that lasts is left alone after a second."""
+        self._ended.set()
+        self._thread.join(1.0)
+
+
+class MemorySource:
+    """Watches the memory of one run, from a thread of its own.
+
+    Args:
+        recording: The run.
+        sources: Know the workers of the train loader.
+        validation: Knows the workers and metrics of the validation that is on.
+    """
+
+    def __init__(
+        self, recording: Recording, sources: Sources, validation: ValidationSource
+    ) -> None:
+        self._recording, self._sources = recording, sources
+        self._validation, self._run = validation, recording.guard.run
+        self._meter, self._pace = HoldersMeter(), MemoryPace()
+        self._began_s, self._said_s, self._may_say = monotonic_s(), 0.0, True
+        look = partial(self._run, MEMORY_SOURCE, self._look)
+        self._thread = _Thread(look, _SHORTEST_S)
+
+    def _look(self) -> float | None:
+        room, now_s = self._meter.read_room(), monotonic_s()
+        if room is None:
+            return None
+        low, metrics = self._pace.is_low(now_s, room), self._validation.metrics
+        if room.free_bytes >= _CALM_SHARE * room.total_bytes:
+            self._may_say = True
+        says = low and self._may_say
+        if says or self._pace.is_due(
+            now_s, room, low=low, validates=metrics is not None
+        ):
+            began_s = thread_cpu_s()
+            self._recording.write(self._read(now_s, room, metrics, low=low))
+            cost_s = thread_cpu_s() - began_s
+            self._pace.note(monotonic_s(), room, cost_s, low=low)
+        if says and (not self._said_s or now_s - self._said_s >= _AGAIN_S):
+            self._may_say, self._said_s = False, now_s
+            self._say()
+        return self._pace.pause_s(now_s - self._began_s, room)
+
+    def _read(
+        self,
+        now_s: float,
+        room: MemoryRoom,
+        metrics: Iterable[Any] | None,
+        *,
+        low: bool,
+    ) -> MemoryRecord:
+        process = self._meter.read_processes(['self'])
+        workers = self._sources.list_workers()
+        held = self._meter.read_processes(workers)
+        others = self._validation.list_workers()
+        other_held = self._meter.read_processes(others)
+        results = None
+        # the training may add to them at this moment
+        with contextlib.suppress(RuntimeError):
+            results = None if metrics is None else weigh_results(metrics)
+        known = [found for found in (process, held, other_held) if found is not None]
+        return MemoryRecord(
+            phase='train' if metrics is None else 'validation',
+            elapsed_s=now_s - self._began_s,
+            iteration=self._recording.iteration,
+            epoch=self._recording.epoch,
+            bound=room.bound,
+            total_bytes=room.total_bytes,
+            used_bytes=room.used_bytes,
+            shm_bytes=room.shm_bytes,
+            process_bytes=process and process.bytes,
+            workers=len(workers) if held else 0,
+            worker_bytes=held and held.bytes,
+            validation_workers=len(others) if other_held else 0,
+            validation_worker_bytes=other_held and other_held.bytes,
+            result_bytes=results and results.bytes,
+            result_name=results and results.name,
+            is_pss=all(found.is_pss for found in known),
+            is_low=low,
+        )
+
+    def _say(self) -> None:
+        """One sentence in the log: memory is nearly full, and who holds it."""
+        writer, logger = self._recording.writer, self._recording.runner.logger
+        if writer is None:
+            return
+        others = read_other_ranks(find_other_ranks(writer.path)).ranks
+        run = Run(read_evidence(writer.path), [Run(rank) for rank in others])
+        said = describe_memory(run)
+        if said is not None:
+            logger.warning(
+                visible(f'GPUEfficiencyHook: memory is nearly full: {said}.')
+            )
+
+    def close(self) -> None:
+        """Watch no longer; a second call does nothing."""
+        self._thread.stop()
+
+
+class StartMemory:
+    """Watches memory from a hook's construction until its train loop is built.
+
+    What the train loader takes shows at once. Where that lasts, a file in the run's
+    folder says who holds memory, until evidence takes its place; what is killed
+    meanwhile leaves it. No call raises, as long as ``run`` lets nothing through.
+
+    Args:
+        run: Calls a function, and keeps what it raises from training.
+    """
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self._run, self._meter, self._began_s = run, HoldersMeter(), monotonic_s()
+        self._pace, self._path, self._own_bytes = MemoryPace(), Path(), 0
+        self._thread: _Thread | None = None
+        self._writer: EvidenceWriter | None = None
+        self.dataset_bytes: int | None = None
+        """Memory that building the train loader took; ``None`` until that is known."""
+
+    def begin_loader(self, folder: Path, rank: int) -> None:
+        """The train loader is about to be built.
+
+        Args:
+            folder: That the evidence will be in.
+            rank: Of this process.
+        """
+        self._path = folder / start_name(rank)
+        self._own_bytes = self._meter.read_own_bytes() or 0
+        look = partial(self._run, MEMORY_SOURCE, self._look)
+        self._thread = _Thread(look, _PERIOD_S)
+
+    def end_loader(self) -> None:
+        """It is built."""
+        own_bytes = self._meter.read_own_bytes()
+        if self._thread is not None and own_bytes is not None:
+            self.dataset_bytes = max(own_bytes - self._own_bytes, 0)
+
+    def _look(self) -> float | None:
+        room, now_s = self._meter.read_room(), monotonic_s()
+        if room is None:
+            return None
+        low = self._pace.is_low(now_s, room)
+        pause_s = self._pace.pause_s(now_s - self._began_s, room)
+        if not self._pace.is_due(now_s, room, low=low, validates=False):
+            return pause_s
+        began_s = thread_cpu_s()
+        held = self._meter.read_processes(['self'])
+        record = MemoryRecord(
+            phase='start',
+            elapsed_s=now_s - self._began_s,
+            bound=room.bound,
+            total_bytes=room.total_bytes,
+            used_bytes=room.used_bytes,
+            shm_bytes=room.shm_bytes,
+            process_bytes=held and held.bytes,
+            is_pss=held is not None and held.is_pss,
+            is_low=low,
+        )
+        if self._writer is None:
+            self._writer = EvidenceWriter(self._path)
+        self._writer.write(record)
+        cost_s = thread_cpu_s() - began_s
+        self._pace.note(monotonic_s(), room, cost_s, low=low)
+        return pause_s
+
+    def close(self) -> None:
+        """Watch no longer: there is evidence now, or no training."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        thread.stop()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+            writer.path.unlink(missing_ok=True)

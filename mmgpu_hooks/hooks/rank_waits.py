@@ -1,0 +1,116 @@
+"""Finds out, while a rank stands still, whether another one works that it waits for.
+
+Only when nothing has gone on for `stuck_after_s`: the rank notes in its evidence that
+it waits, and a thread reads the last words of the others' evidence. A rank that works
+knows its own patience; so the others need not speak before it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from functools import partial
+from pathlib import Path
+
+from mmgpu_hooks.hooks.recording import Recording
+from mmgpu_hooks.judge.standstill import is_late_by_others
+from mmgpu_hooks.measure.now import read_start
+from mmgpu_hooks.measure.watchdog import WATCHDOG_THREAD
+from mmgpu_hooks.schema.recorded import RunRecord, StuckRecord
+from mmgpu_hooks.schema.run import read_evidence, read_last_word
+from mmgpu_hooks.schema.run_folder import EvidenceError, find_ranks
+
+_PERIOD_S = 1.0
+_ANSWER_S = 10.0
+"""What the file system is given to answer for the first time."""
+
+
+class RankWaits:
+    """Asks the other ranks' evidence, once this one stands in a collective.
+
+    Args:
+        recording: The run.
+        evidence: Its file.
+        source: What the guard knows the watchdog by.
+    """
+
+    def __init__(self, recording: Recording, evidence: Path, source: str) -> None:
+        self._recording, self._evidence = recording, evidence
+        self._source = source
+        self._runs: dict[Path, RunRecord] = {}
+        self._ended: threading.Event | None = None
+        """Of the wait that is on."""
+        self._is_late: bool | None = None
+        self._has_answered = False
+
+    def ask(self, record: StuckRecord, waited_s: float) -> bool | None:
+        """True if nobody works for whom it waits, False if somebody does.
+
+        Args:
+            record: Where this rank stands: in a collective.
+            waited_s: For how long by now.
+
+        Returns:
+            ``None`` where that is unknown: a file system may not answer.
+        """
+        if self._ended is None:
+            self._ended, self._is_late = threading.Event(), None
+            self._has_answered = False
+            work = partial(self._follow, record, self._ended)
+            run = partial(self._recording.guard.run, self._source, work)
+            name = f'{WATCHDOG_THREAD}-ranks'
+            threading.Thread(target=run, name=name, daemon=True).start()
+        if not self._has_answered and waited_s < record.waited_s + _ANSWER_S:
+            return False
+        return self._is_late
+
+    def end(self) -> None:
+        """The wait is over, or the run is."""
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended.set()
+
+    def _follow(self, record: StuckRecord, ended: threading.Event) -> None:
+        self._recording.write(record)
+        while True:
+            is_late = None
+            with contextlib.suppress(OSError):
+                is_late = self._read_others()
+            if self._ended is ended:
+                self._is_late, self._has_answered = is_late, True
+            if ended.wait(_PERIOD_S):
+                return
+
+    def _read_others(self) -> bool | None:
+        run, words, gone = self._read_run(self._evidence), [], 0
+        if run is None:
+            return None
+        for path in find_ranks(self._evidence):
+            if path == self._evidence:
+                continue
+            words.append(read_last_word(path))
+            other = self._read_run(path)
+            if other is not None and other.hostname == run.hostname:
+                gone += _is_gone(other)
+        # of another host the files may lie elsewhere
+        is_one_host = run.host.ranks_on_host == run.world_size
+        missing = run.world_size - 1 - len(words)
+        if missing and not is_one_host:
+            return None
+        return bool(missing or gone) or is_late_by_others(words)
+
+    def _read_run(self, path: Path) -> RunRecord | None:
+        if path not in self._runs:
+            try:
+                self._runs[path] = read_evidence(path).run
+            except EvidenceError:  # it has just begun
+                return None
+        return self._runs[path]
+
+
+def _is_gone(run: RunRecord) -> bool:
+    """True if the process of a rank on this host is no more."""
+    if run.pid is None or run.process_start is None:
+        return False
+    start = read_start(run.pid)
+    return start is None or start.ticks != run.process_start or start.state in 'ZX'

@@ -1,0 +1,164 @@
+"""What the card's memory figures mean, and whether a larger batch explains it. Pure.
+
+``nvidia-smi`` shows what the driver gave to all processes: tensors in use, what the
+allocator of PyTorch keeps of those that are gone, and the CUDA context with the
+libraries' own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.columns import filled, known
+from mmgpu_hooks.judge.memory import find_growth_of
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema.figures import format_bytes, format_count
+
+_GIB = 2**30
+_GREW = 1.02
+"""Ratio of peaks from which on the later one is a growth: allocators round up."""
+_EARLY_SHARE = 0.1
+"""Part of the run whose peak is what it began with."""
+
+
+class PeakGrowth(NamedTuple):
+    """Last growth of the card's peak after the first tenth of a run."""
+
+    iteration: int
+    """End of the interval that it was seen in."""
+    ratio: float
+    """Peak over that of the first tenth."""
+    is_largest_batch: bool | None
+    """True if that interval had more pixels or boxes in a batch than any before;
+    ``None`` where neither is known."""
+    pixels: int | None
+    """Of its largest batch."""
+    boxes: int | None
+    """Of the batch that had most."""
+
+
+class CardFigures(NamedTuple):
+    """Parts of the memory of a card."""
+
+    peak_bytes: int
+    """Tensors in use at the peak."""
+    kept_bytes: int | None
+    """What the allocator keeps beyond the peak."""
+    beside_bytes: int | None
+    """CUDA context, and other processes; ``None`` where the driver was not asked."""
+    total_bytes: int | None
+    growth: PeakGrowth | None
+    is_leak: bool
+    """True if live tensors grow with every iteration."""
+
+    @property
+    def used_bytes(self) -> int:
+        """All parts that are known."""
+        return self.peak_bytes + (self.kept_bytes or 0) + (self.beside_bytes or 0)
+
+    @property
+    def is_notable(self) -> bool:
+        """True from 80 % of the card on, and where the peak grew by a fifth."""
+        used, total = self.used_bytes, self.total_bytes
+        is_full = total is not None and used >= thresholds.FULL_SHARE * total
+        ratio = self.growth.ratio if self.growth else 1.0
+        return is_full or ratio >= thresholds.BURST_RATIO
+
+    @property
+    def sentence(self) -> str:
+        """``nvidia-smi shows 15.8 GiB = 9.1 in use at the peak + ...``."""
+        parts = [f'{_phrase(self.peak_bytes)} in use at the peak']
+        if self.kept_bytes is not None:
+            parts.append(f'{_phrase(self.kept_bytes)} that the allocator keeps')
+        shown = 'The allocator holds'
+        if self.beside_bytes is not None:
+            parts.append(
+                f'{_phrase(self.beside_bytes)} CUDA context and other programs'
+            )
+            shown = 'nvidia-smi shows'
+        of = f' of {format_bytes(self.total_bytes)}' if self.total_bytes else ''
+        whole = f'{shown} {_phrase(self.used_bytes)} GiB{of} = {" + ".join(parts)}'
+        return f'{whole}; {self._phrase_growth()}.'
+
+    def _phrase_growth(self) -> str:
+        if self.is_leak:
+            return 'live tensors grow with every iteration: a leak (MG404)'
+        growth = self.growth
+        if growth is None:
+            return 'its peak has not grown since the first tenth of the run'
+        at = f'it grew by iteration {growth.iteration:,}'
+        if growth.is_largest_batch is None:
+            return f'{at}; the size of batches is unknown'
+        if not growth.is_largest_batch:
+            return f'{at}, whose batches were no larger than others before'
+        sizes = []
+        if growth.pixels is not None:
+            sizes.append(f'{format_count(growth.pixels)} pixels')
+        if growth.boxes is not None:
+            sizes.append(f'{growth.boxes} boxes')
+        said = f'whose largest batch was the largest so far ({", ".join(sizes)})'
+        return f'{at}, {said}: no leak'
+
+
+def _phrase(size: float) -> str:
+    return f'{size / _GIB:.1f}'
+
+
+def find_card_figures(run: Run) -> CardFigures | None:
+    """The parts of the card's memory; ``None`` where the allocator was not asked."""
+    figures = run.figures
+    peak, reserved = figures.gpu_mem_peak_bytes, figures.gpu_mem_reserved_bytes
+    if peak is None:
+        return None
+    kept = None if reserved is None else max(reserved - peak, 0)
+    used = figures.gpu.mem_used_bytes if figures.gpu else None
+    beside = None
+    # the driver is asked now and then, and may have missed the fullest moment
+    if used is not None and reserved is not None and used >= reserved:
+        beside = used - reserved
+    least = {'least_bytes': 2**20, 'least_share': 0.0}
+    leak = find_growth_of(run.every, 'cuda_memory.allocated_bytes', **least)
+    return CardFigures(
+        peak_bytes=peak,
+        kept_bytes=kept,
+        beside_bytes=beside,
+        total_bytes=run.meta.gpu.memory_total_bytes if run.meta.gpu else None,
+        growth=find_peak_growth(run),
+        is_leak=leak is not None,
+    )
+
+
+def find_peak_growth(run: Run) -> PeakGrowth | None:
+    """The last growth of the peak after the first tenth of the run.
+
+    Returns:
+        ``None`` where it has not grown since.
+    """
+    read = run.every.having('gpu_mem_peak_bytes')
+    peaks, ends = read.column('gpu_mem_peak_bytes'), read.column('iteration')
+    if len(peaks) < 2:
+        return None
+    begun = run.meta.start_iteration
+    early = max(int((ends - begun <= _EARLY_SHARE * (ends[-1] - begun)).sum()), 1)
+    most = np.maximum.accumulate(peaks)
+    first = max(most[early - 1], 1.0)
+    grown = np.flatnonzero(most[early:] > _GREW * most[early - 1 : -1]) + early
+    if not len(grown) or most[-1] <= _GREW * first:
+        return None
+    row = int(grown[-1])
+    sizes = [read.column('largest_batch_pixels'), read.column('most_boxes')]
+    now = [None if np.isnan(size[row]) else int(size[row]) for size in sizes]
+    before = [filled(known(size[:row])).max(initial=0.0) for size in sizes]
+    is_largest = None
+    if any(size is not None for size in now):
+        is_largest = any(size is not None and size > b for size, b in zip(now, before))
+    return PeakGrowth(
+        iteration=int(ends[row]),
+        ratio=float(most[-1] / first),
+        is_largest_batch=is_largest,
+        pixels=now[0],
+        boxes=now[1],
+    )

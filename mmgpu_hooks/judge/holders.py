@@ -1,0 +1,441 @@
+"""Who holds the host's memory, and with how many workers it would have held. Pure.
+
+A run's memory records are put side by side with those of its other ranks on the host;
+what they do not explain of the memory in use belongs to other programs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from mmgpu_hooks.judge.columns import Column
+from mmgpu_hooks.judge.memory import are_workers_kept, count_left
+from mmgpu_hooks.judge.recorded import RecordedRun
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema.figures import plural
+from mmgpu_hooks.schema.recorded import MemoryRecord
+
+SAFE_SHARE = 0.95
+"""Share of the memory up to which a number of workers holds."""
+MEMORY_MARGIN = 0.2
+"""Asked of SLURM beyond the most that was seen."""
+
+_GIB, _MIB = 2**30, 2**20
+_SHOWN_SHARE = 0.005
+"""Of the whole: a holder of less is not worth a word."""
+_LEAST_READINGS, _LEAST_GAIN, _LEAST_FIT = 5, 0.05, 0.8
+"""Of growth: its readings, its share of the size, its coefficient of determination."""
+_COPIES = 1.2
+"""Times the objects of a data set, up to which growth is a worker's copy of them."""
+_MOST_LEAKED = 0.95
+"""Share of what workers hold: they hold something from the start."""
+_DROP = 0.2
+"""A fall by such a share is the end of an epoch's workers."""
+
+
+class Holder(NamedTuple):
+    """Somebody who holds memory."""
+
+    name: str
+    """As the sentence has it, such as ``8 workers``."""
+    bytes: int
+    note: str = ''
+    """More about it, such as ``5.1 each``."""
+
+
+class Holding(NamedTuple):
+    """The number of workers with which memory would have lasted."""
+
+    workers: int
+    """Of each rank, fewer than there were."""
+    ends_workers: bool = False
+    """True if they must also end with each epoch."""
+
+
+@dataclass(frozen=True)
+class MemoryShares:
+    """Who holds the memory that is full first."""
+
+    record: MemoryRecord
+    """That the shares are of."""
+    holders: tuple[Holder, ...]
+    """The largest first, other programs last."""
+    holding: Holding | None
+    """``None`` where no other number of workers would have helped, or none was
+    needed."""
+    growth: str
+    """What grows so that no number of workers helps; empty otherwise."""
+
+    @property
+    def sentence(self) -> str:
+        """``of 62 GiB: 8 workers 41 (5.1 each), training process 9; ...``."""
+        record, unit = self.record, _choose_unit(self.record.total_bytes)
+        bound = ' of its control group' if record.bound == 'group' else ''
+        parts = [
+            f'{holder.name} {unit.phrase(holder.bytes)}'
+            + (f' ({holder.note})' if holder.note else '')
+            for holder in self.holders
+        ]
+        said = f'of {unit.phrase(record.total_bytes)} {unit.name}{bound}: '
+        said += ', '.join(parts)
+        if not record.is_pss:
+            said += ' (pages that processes share count in each)'
+        if self.holding is not None:
+            said += f'; {self.outlook}'
+        elif self.growth:
+            said += f'; no number of workers would have held: {self.growth}'
+        return said
+
+    @property
+    def outlook(self) -> str:
+        """``with 4 workers it would have held``; empty where nothing is known."""
+        if self.holding is None:
+            return ''
+        ends = ' and persistent_workers=False' * self.holding.ends_workers
+        return f'with {plural(self.holding.workers, "worker")}{ends} it would have held'
+
+
+class _Unit(NamedTuple):
+    name: str
+    bytes: int
+
+    def phrase(self, size: float) -> str:
+        scaled = size / self.bytes
+        return f'{scaled:.0f}' if scaled >= 9.95 or not scaled else f'{scaled:.1f}'
+
+
+def _choose_unit(whole: float) -> _Unit:
+    return _Unit('GiB', _GIB) if whole >= 4 * _GIB else _Unit('MiB', _MIB)
+
+
+def was_low(run: Run) -> bool:
+    """True if memory of the host was nearly full."""
+    return any(record.is_low for record in run.evidence.memory)
+
+
+def describe_memory(run: Run) -> str | None:
+    """The sentence on who holds memory; ``None`` where it was never read."""
+    shares = find_shares(run)
+    return None if shares is None else shares.sentence
+
+
+def find_shares(run: Run) -> MemoryShares | None:
+    """Who holds the memory when it was fullest.
+
+    Args:
+        run: One rank's, with its other ranks where they were read.
+
+    Returns:
+        ``None`` where it was never read.
+    """
+    worst = find_worst(run.evidence.memory)
+    if worst is None:
+        return None
+    ranks = _list_ranks(run, worst)
+    holders = list(_list_holders(run, worst, ranks))
+    holders.sort(key=lambda holder: -holder.bytes)
+    known = sum(holder.bytes for holder in holders)
+    others = max(worst.used_bytes - known, 0)
+    unread = max(run.meta.host.ranks - len(ranks), 0)
+    name = 'other programs'
+    if unread:
+        name += f' and {plural(unread, "rank")} of this training'
+    shown = [*holders, Holder(name, others)]
+    least = _SHOWN_SHARE * worst.total_bytes
+    outlook = _find_outlook(run, worst, ranks) if worst.is_low else _Outlook()
+    return MemoryShares(
+        record=worst,
+        holders=tuple(holder for holder in shown if holder.bytes >= least),
+        holding=outlook.holding,
+        growth=outlook.growth,
+    )
+
+
+def describe_start(ranks: Sequence[MemoryRecord]) -> str:
+    """The sentence on who held memory before the train loops of ranks began."""
+    first, unit = ranks[0], _choose_unit(ranks[0].total_bytes)
+    held = sum(rank.process_bytes or 0 for rank in ranks)
+    each = f'{unit.phrase(held / len(ranks))} each, ' if len(ranks) > 1 else ''
+    note = f'{each}building data set and model'
+    shm = first.shm_bytes or 0
+    name = f'{len(ranks)} training processes' if each else 'training process'
+    holders = [
+        Holder(name, held, note),
+        Holder('/dev/shm', shm),
+        Holder('other programs', max(first.used_bytes - held - shm, 0)),
+    ]
+    least = _SHOWN_SHARE * first.total_bytes
+    shown = tuple(holder for holder in holders if holder.bytes >= least)
+    return MemoryShares(first, shown, None, '').sentence
+
+
+def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
+    """The record with least memory left, of those since it became low."""
+    low = [record for record in records if record.is_low]
+    # once a process was killed, its memory is free or nobody's
+    return max(
+        low or records,
+        key=lambda record: record.used_bytes / max(record.total_bytes, 1),
+        default=None,
+    )
+
+
+def _list_ranks(run: Run, worst: MemoryRecord) -> list[MemoryRecord]:
+    """What each rank of the host held at that time, this one first."""
+    at_s = run.meta.started_unix_s + worst.elapsed_s
+
+    def when(other: RecordedRun, record: MemoryRecord) -> float:
+        return abs(other.meta.started_unix_s + record.elapsed_s - at_s)
+
+    ranks = [worst]
+    for other in run.other_ranks:
+        records = other.evidence.memory
+        if records and other.meta.hostname == run.meta.hostname:
+            ranks.append(min(records, key=lambda record: when(other, record)))
+    return ranks
+
+
+def _list_holders(
+    run: Run, worst: MemoryRecord, ranks: Sequence[MemoryRecord]
+) -> Iterator[Holder]:
+    unit = _choose_unit(worst.total_bytes)
+    workers = sum(rank.workers for rank in ranks)
+    if workers:
+        size, notes = sum(rank.worker_bytes or 0 for rank in ranks), list[str]()
+        if workers > 1:
+            notes.append(f'{unit.phrase(size / workers)} each')
+        grows = _find_worker_growth(run)
+        if grows is not None:
+            rate = 60 * grows.bytes_per_s / max(worst.workers, 1)
+            notes.append(f'growing {_phrase_rate(rate)}')
+        yield Holder(plural(workers, 'worker'), size, ', '.join(notes))
+    validating = sum(rank.validation_workers for rank in ranks)
+    if validating:
+        size = sum(rank.validation_worker_bytes or 0 for rank in ranks)
+        each = f'{unit.phrase(size / validating)} each' if validating > 1 else ''
+        yield Holder(plural(validating, 'validation worker'), size, each)
+    yield from _list_process_holders(run, worst, ranks)
+
+
+def _list_process_holders(
+    run: Run, worst: MemoryRecord, ranks: Sequence[MemoryRecord]
+) -> Iterator[Holder]:
+    """Training processes, what metrics keep in them, and shared memory."""
+    unit = _choose_unit(worst.total_bytes)
+    results = sum(rank.result_bytes or 0 for rank in ranks)
+    processes = sum(rank.process_bytes or 0 for rank in ranks)
+    results = min(results, processes)
+    name, notes = 'training process', list[str]()
+    if len(ranks) > 1:
+        name = f'{len(ranks)} training processes'
+        notes.append(f'{unit.phrase(processes / len(ranks))} each')
+    parsed = run.meta.dataset_bytes or 0
+    if parsed >= _SHOWN_SHARE * worst.total_bytes:
+        each = ', parsed by each rank' if len(ranks) > 1 else ''
+        notes.append(f'{unit.phrase(parsed)} of it the data set{each}')
+    grows = _find_process_growth(run)
+    if grows is not None:
+        notes.append(f'growing {_phrase_rate(60 * grows.bytes_per_s)}')
+    yield Holder(name, processes - results, ', '.join(notes))
+    if worst.shm_bytes:
+        yield Holder('/dev/shm', worst.shm_bytes)
+    if results:
+        named = next((rank.result_name for rank in ranks if rank.result_name), None)
+        metric = (named or 'metrics').partition('.')[0]
+        yield Holder(f'results of {metric}', results)
+
+
+def _phrase_rate(bytes_per_minute: float) -> str:
+    unit = _Unit('GiB', _GIB) if bytes_per_minute >= _GIB else _Unit('MiB', _MIB)
+    return f'{unit.phrase(bytes_per_minute)} {unit.name} a minute'
+
+
+class _Growth(NamedTuple):
+    """Growth of a figure until the end of the readings."""
+
+    bytes_per_s: float
+    gained_bytes: float
+    """Since the readings began."""
+
+
+def _find_worker_growth(run: Run) -> _Growth | None:
+    """Growth of the train loader's workers, those of the last epoch where they end."""
+    return _find_growth(run, 'worker_own_bytes', 'worker_bytes')
+
+
+def _find_process_growth(run: Run) -> _Growth | None:
+    return _find_growth(run, 'process_own_bytes', 'process_bytes')
+
+
+def _find_growth(run: Run, field: str, recorded: str) -> _Growth | None:
+    """Steady growth, by least squares over the readings since the last fall.
+
+    Intervals are read more often than who holds memory.
+    """
+    read = run.every.having(field)
+    times_s, sizes = read.column('elapsed_s'), read.column(field)
+    if len(times_s) < _LEAST_READINGS:
+        records = [
+            record
+            for record in run.evidence.memory
+            if record.phase == 'train' and getattr(record, recorded)
+        ]
+        times_s = np.array([record.elapsed_s for record in records], np.float64)
+        sizes = np.array([getattr(r, recorded) for r in records], np.float64)
+    worst = find_worst(run.evidence.memory)
+    if worst is not None:
+        # one that was killed after that holds nothing
+        before = times_s <= worst.elapsed_s
+        times_s, sizes = times_s[before], sizes[before]
+    falls = np.flatnonzero(sizes[1:] < (1 - _DROP) * sizes[:-1])
+    begin = int(falls[-1]) + 1 if len(falls) else 0
+    return _fit(times_s[begin:], sizes[begin:])
+
+
+def _fit(times_s: Column, sizes: Column) -> _Growth | None:
+    if len(times_s) < _LEAST_READINGS or np.ptp(times_s) <= 0:
+        return None
+    whole_s = float(np.ptp(times_s))
+    # the first third holds what fills once: caches, pools
+    skipped = len(times_s) // 3 if len(times_s) >= 3 * _LEAST_READINGS else 1
+    times_s, sizes = times_s[skipped:], sizes[skipped:]
+    if len(times_s) < _LEAST_READINGS - 1 or np.ptp(sizes) <= 0:
+        return None
+    slope = float(np.polyfit(times_s - times_s[0], sizes, 1)[0])
+    fit = float(np.corrcoef(times_s, sizes)[0, 1]) ** 2
+    gained = slope * float(np.ptp(times_s))
+    if slope <= 0 or fit < _LEAST_FIT or gained < _LEAST_GAIN * float(sizes[-1]):
+        return None
+    return _Growth(slope, slope * whole_s)
+
+
+class _Outlook(NamedTuple):
+    """What would have helped."""
+
+    holding: Holding | None = None
+    growth: str = ''
+
+
+class _WorkerCost(NamedTuple):
+    """Memory of the train loader's workers, of all ranks of the host."""
+
+    each_bytes: float
+    """Of one worker, whatever it has loaded."""
+    leaked_bytes: float
+    """What samples left behind so far, the same with any number of workers."""
+    bytes_per_s: float
+    """Of that, what is added."""
+
+
+def _find_outlook(
+    run: Run, worst: MemoryRecord, ranks: Sequence[MemoryRecord]
+) -> _Outlook:
+    """The number of workers with which memory would have lasted.
+
+    It counts until training ends, or until an epoch does that ends the workers.
+    """
+    held = sum(rank.worker_bytes or 0 for rank in ranks)
+    process, left_s = _find_process_growth(run), _find_left_s(run)
+    # it went on to take what was left
+    steady = float(max(worst.total_bytes, worst.used_bytes) - held)
+    if process is not None:
+        steady += process.bytes_per_s * left_s.training * len(ranks)
+    budget = SAFE_SHARE * worst.total_bytes - steady
+    if process is not None and budget < 0:
+        return _Outlook(growth='the training process grows')
+    if not worst.workers or not held:
+        return _Outlook()
+    cost, kept = _find_worker_cost(run, ranks), are_workers_kept(run)
+    until_s = left_s.training if kept else left_s.epoch
+    leaks = [(cost.leaked_bytes + cost.bytes_per_s * until_s, False)]
+    if cost.bytes_per_s and kept and run.meta.loop == 'epoch':
+        leaks.append((cost.bytes_per_s * left_s.whole_epoch, True))
+    for leak, ends_workers in leaks:
+        fits = (budget - leak) / cost.each_bytes / len(ranks)
+        if fits >= worst.workers and not ends_workers:
+            return _Outlook()
+        # without workers samples leave the same in the training process
+        if fits >= (1 if leak else 0):
+            return _Outlook(Holding(min(int(fits), worst.workers), ends_workers))
+    return _Outlook(growth='the workers grow' if cost.bytes_per_s else '')
+
+
+def _find_worker_cost(run: Run, ranks: Sequence[MemoryRecord]) -> _WorkerCost:
+    """What workers hold by being there, and what samples left in them.
+
+    What leaks with each sample is the same with fewer workers, which load as many. What
+    they copy of the data set as they read, each of them does.
+    """
+    held = sum(rank.worker_bytes or 0 for rank in ranks)
+    count = sum(rank.workers for rank in ranks)
+    growth = _find_worker_growth(run)
+    if growth is None:
+        return _WorkerCost(held / count, 0.0, 0.0)
+    workers, objects = max(ranks[0].workers, 1), run.meta.loader.object_bytes or 0
+    # an edited file may say anything
+    leaked = min(growth.gained_bytes * len(ranks), _MOST_LEAKED * held)
+    each = max((held - leaked) / count, 1.0)
+    if growth.gained_bytes <= _COPIES * workers * objects:
+        return _WorkerCost(max(held / count, each + objects), 0.0, 0.0)
+    return _WorkerCost(each, leaked, growth.bytes_per_s * len(ranks))
+
+
+class _Left(NamedTuple):
+    """Seconds until something ends; infinite where that is not known."""
+
+    training: float
+    epoch: float
+    whole_epoch: float
+    """Length of an epoch."""
+
+
+def _find_left_s(run: Run) -> _Left:
+    if not run.intervals or not run.figures.iterations:
+        return _Left(math.inf, math.inf, math.inf)
+    each_s = run.intervals[-1].elapsed_s / run.figures.iterations
+    left, batches = count_left(run), run.meta.loader.batches_per_epoch
+    epoch = whole = math.inf
+    if batches:
+        done = run.intervals[-1].iteration % batches
+        epoch, whole = each_s * (batches - done), each_s * batches
+    return _Left(math.inf if left is None else each_s * left, epoch, whole)
+
+
+def find_slurm_memory(run: Run) -> int | None:
+    """Memory to ask SLURM for, GiB: the most that was seen, and a fifth.
+
+    Never less than a kill was seen at. Only a run that validated has seen its most.
+
+    Returns:
+        ``None`` outside of SLURM, and where validation did not run.
+    """
+    host, records = run.meta.host, run.evidence.memory
+    is_slurm = host.slurm_cpus or host.slurm_bound_cpus or host.slurm_memory_bytes
+    if not is_slurm or not run.validations or not records:
+        return None
+    most = max(_sum_own(_list_ranks(run, record)) for record in records)
+    limit, kills = host.cgroup_memory_bytes, run.meta.oom_kills
+    last = run.end.oom_kills if run.end else None
+    was_killed = kills is not None and last is not None and last > kills
+    was_killed |= run.end is None and records[-1].is_low
+    if was_killed and limit:
+        most = max(most, limit)
+    return math.ceil((1 + MEMORY_MARGIN) * most / _GIB)
+
+
+def _sum_own(ranks: Sequence[MemoryRecord]) -> int:
+    """What a training holds itself; in a control group all that is in it."""
+    first = ranks[0]
+    own = sum(
+        (rank.process_bytes or 0)
+        + (rank.worker_bytes or 0)
+        + (rank.validation_worker_bytes or 0)
+        for rank in ranks
+    )
+    own += first.shm_bytes or 0
+    return max(own, first.used_bytes) if first.bound == 'group' else own

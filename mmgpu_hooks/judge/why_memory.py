@@ -1,0 +1,81 @@
+"""Adds to why a run ended who held the host's memory, and what would have lasted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mmgpu_hooks.judge.causes import CAUSES
+from mmgpu_hooks.judge.holders import (
+    MemoryShares,
+    describe_start,
+    find_shares,
+    find_worst,
+)
+from mmgpu_hooks.judge.recorded import RecordedRun
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema.judged import Proof, Why
+from mmgpu_hooks.schema.recorded import MemoryRecord
+from mmgpu_hooks.schema.run import RunEvidence
+
+_OF_MEMORY = 'oom_host', 'oom_cgroup', 'shm_full'
+_MAY_BE_MEMORY = 'unknown', 'worker_killed', 'rank_lost', 'interrupted'
+"""Causes that low memory may stand behind."""
+_PROFILE = (
+    'What grows shows with memray run --follow-fork tools/train.py CONFIG (pip install '
+    'memray).'
+)
+
+
+def add_holders(why: Why, ranks: Sequence[RunEvidence]) -> Why:
+    """Add who held memory, where that ended a run or may have.
+
+    Args:
+        why: What is known.
+        ranks: Evidence of the run's ranks.
+    """
+    held = [rank for rank in ranks if rank.memory]
+    if why.state == 'completed' or not held:
+        return why
+    # the rank that saw it last, with the others beside it
+    first = max(held, key=lambda rank: (rank.memory[-1].is_low, rank is held[0]))
+    is_low = first.memory[-1].is_low
+    is_near = why.cause in _MAY_BE_MEMORY and is_low
+    if why.cause not in _OF_MEMORY and not is_near:
+        return why
+    others = [RecordedRun(rank) for rank in held if rank is not first]
+    shares = find_shares(Run(first, others))
+    if shares is None:
+        return why
+    proof = (*why.proof, Proof('evidence', None, shares.sentence))
+    return replace(why, proof=proof, do=(*_advise(shares), *why.do))
+
+
+def _advise(shares: MemoryShares) -> list[str]:
+    if shares.holding is not None:
+        ends = ', persistent_workers=False' * shares.holding.ends_workers
+        settings = f'num_workers={shares.holding.workers}{ends}'
+        return [f'Train with {settings}: it would have held. mmgpu recommend sets it.']
+    return [_PROFILE] if shares.growth else []
+
+
+def add_start(why: Why, ranks: Sequence[Sequence[MemoryRecord]]) -> Why:
+    """Add who held memory while a run started that never came to its train loop.
+
+    Args:
+        why: What is known by its logs.
+        ranks: What each rank recorded.
+    """
+    worst = [found for records in ranks if (found := find_worst(records)) is not None]
+    if not worst or why.state == 'completed':
+        return why
+    last = max(worst, key=lambda record: record.is_low)
+    is_of_memory = why.cause in _OF_MEMORY
+    if not last.is_low and not is_of_memory:
+        return why
+    if why.cause in (None, 'unknown'):
+        cause = 'oom_cgroup' if last.bound == 'group' else 'oom_host'
+        title, do = f'{CAUSES[cause].title}.', CAUSES[cause].do
+        why = replace(why, cause=cause, certainty='likely', sentence=title, do=do)
+    text = describe_start(worst)
+    return replace(why, proof=(*why.proof, Proof('evidence', None, text)))

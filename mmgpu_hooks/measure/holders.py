@@ -1,0 +1,167 @@
+"""Who holds the host's memory: PSS of processes, shared memory, the bound that is full
+first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from mmgpu_hooks.measure.cgroup import MemoryGroup, find_memory_groups
+from mmgpu_hooks.measure.clock import Clock, monotonic_s
+from mmgpu_hooks.measure.host import read_file_system
+from mmgpu_hooks.measure.proc import read_begin
+from mmgpu_hooks.schema.recorded import MemoryBound
+
+_PROC = Path('/proc')
+_PSS = re.compile(rb'^(Pss|Pss_Anon): +(\d+) kB$', re.MULTILINE)
+_MOST_BYTES = 2**14
+_USED = 'memory.usage_in_bytes', 'memory.current'
+"""Of a control group, version 1 and 2."""
+
+
+class MemoryRoom(NamedTuple):
+    """The memory that is full first: the host's, or a control group's."""
+
+    bound: MemoryBound
+    total_bytes: int
+    used_bytes: int
+    """By anyone; page cache is free, since it can be given back."""
+    shm_bytes: int | None
+    """Files in shared memory of that bound."""
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left."""
+        return max(self.total_bytes - self.used_bytes, 0)
+
+
+class HeldBytes(NamedTuple):
+    """Memory of one process, or of several."""
+
+    bytes: int
+    """Without pages of files and of shared memory."""
+    is_pss: bool
+    """True if pages that several processes share count in part."""
+
+
+class HoldersMeter:
+    """Reads the bound that is full first, and the memory of processes.
+
+    Args:
+        proc: Root of the proc file system.
+        sys: Root of the sys file system, where control groups are mounted.
+        shm: Folder through whose file system loader workers hand over batches.
+        clock: Monotonic, in seconds.
+    """
+
+    def __init__(
+        self,
+        proc: Path = _PROC,
+        sys: Path = Path('/sys'),
+        shm: Path = Path('/dev/shm'),
+        clock: Clock = monotonic_s,
+    ) -> None:
+        self._proc, self._shm, self.clock = proc, shm, clock
+        self._groups = find_memory_groups(proc, sys)
+
+    def read_room(self) -> MemoryRoom | None:
+        """Read the bound that has least free; 60 us.
+
+        Returns:
+            ``None`` where neither host nor control group says so.
+        """
+        rooms = [self._read_host(), *map(_read_group, self._groups)]
+        known = [room for room in rooms if room is not None]
+        return min(known, key=lambda room: room.free_bytes, default=None)
+
+    def _read_host(self) -> MemoryRoom | None:
+        with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
+            lines = read_begin(str(self._proc / 'meminfo'), _MOST_BYTES).splitlines()
+            sizes = {
+                words[0]: 1024 * int(words[1]) for words in map(bytes.split, lines)
+            }
+            total, free = sizes[b'MemTotal:'], sizes[b'MemAvailable:']
+            return MemoryRoom('host', total, max(total - free, 0), self._read_shm())
+        return None
+
+    def _read_shm(self) -> int | None:
+        found = read_file_system(self._shm)
+        if found.total_bytes is None or found.free_bytes is None:
+            return None
+        return max(found.total_bytes - found.free_bytes, 0)
+
+    def read_processes(self, pids: Iterable[int | str]) -> HeldBytes | None:
+        """Add up the memory of processes, those that are gone left out.
+
+        The kernel walks all pages for it, with its own lock on the process's list of
+        mappings and none of Python's: 1 ms, and a few for each GiB.
+
+        Returns:
+            ``None`` where none can be read.
+        """
+        known = [held for held in map(self._read_process, pids) if held is not None]
+        if not known:
+            return None
+        is_pss = all(held.is_pss for held in known)
+        return HeldBytes(sum(held.bytes for held in known), is_pss)
+
+    def _read_process(self, pid: int | str) -> HeldBytes | None:
+        with contextlib.suppress(OSError):
+            text = read_begin(f'{self._proc}/{pid}/smaps_rollup', _MOST_BYTES)
+            found = {name: 1024 * int(size) for name, size in _PSS.findall(text)}
+            # a kernel before 5.9 does not say what of it is files
+            if b'Pss_Anon' in found:
+                return HeldBytes(found[b'Pss_Anon'], True)
+        own = self.read_own_bytes(pid)
+        # one that has ended and was not waited for has none
+        return HeldBytes(own, False) if own else None
+
+    def read_own_bytes(self, pid: int | str = 'self') -> int | None:
+        """Resident memory without pages of files and of shared memory; 10 us."""
+        try:
+            text = read_begin(f'{self._proc}/{pid}/statm', 128)
+            pages, shared = map(int, text.split()[1:3])
+        except (OSError, ValueError):
+            return None
+        return int(os.sysconf('SC_PAGE_SIZE')) * max(pages - shared, 0)
+
+
+def _read_group(group: MemoryGroup) -> MemoryRoom | None:
+    for name in _USED:
+        with contextlib.suppress(OSError, ValueError):
+            used = int((group.folder / name).read_text())
+            stat = (group.folder / 'memory.stat').read_text()
+            return parse_group(group.limit_bytes, used, stat)
+    return None
+
+
+def parse_group(limit_bytes: int, used_bytes: int, stat: str) -> MemoryRoom:
+    """The room of a control group.
+
+    ``memory.stat`` has what its children hold, in version 1 under names of their own::
+
+        total_shmem 9625600
+        total_inactive_file 1943220224
+        total_active_file 1454301184
+
+    Shared memory is no file there.
+
+    Args:
+        limit_bytes: Of the group.
+        used_bytes: Page cache included.
+        stat: Text of ``memory.stat``.
+    """
+    lines = (line.partition(' ')[::2] for line in stat.splitlines())
+    sizes = {name: int(size) for name, size in lines if size.isdigit()}
+
+    def find(name: str) -> int | None:
+        return sizes.get(f'total_{name}', sizes.get(name))
+
+    cache = (find('inactive_file') or 0) + (find('active_file') or 0)
+    used = max(used_bytes - cache, 0)
+    return MemoryRoom('group', limit_bytes, used, find('shmem'))

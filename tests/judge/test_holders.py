@@ -1,0 +1,241 @@
+"""Who holds the host's memory: the sentence, the number that holds, the kill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fakes.replaced import replace
+from fakes.runs import GIB, make_evidence, make_interval, make_loader, make_run
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.standstill import Rank
+from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.judge.why import judge_end
+from mmgpu_hooks.judge.why_memory import add_start
+from mmgpu_hooks.recommend.host_memory import limit_to_memory
+from mmgpu_hooks.recommend.policy import recommend_settings
+from mmgpu_hooks.schema.judged import HostNow, Why
+from mmgpu_hooks.schema.recorded import MemoryRecord, ValidationRecord
+
+GONE = HostNow(is_alive=False)
+MIB = 2**20
+
+
+def make_memory(used: float = 60, **fields: Any) -> MemoryRecord:
+    """62 GiB, of which eight workers have 41."""
+    record = MemoryRecord(
+        phase='train',
+        elapsed_s=360.0,
+        iteration=1000,
+        epoch=1,
+        bound='host',
+        total_bytes=62 * GIB,
+        used_bytes=int(used * GIB),
+        shm_bytes=6 * GIB,
+        process_bytes=9 * GIB,
+        workers=8,
+        worker_bytes=41 * GIB,
+        is_low=used > 58,
+    )
+    return replace(record, **fields)
+
+
+def make_ranks(*memory: MemoryRecord, grows: float = 0, **run: Any) -> list[Any]:
+    """Evidence of a run that was killed, its workers growing so many MiB a minute."""
+    intervals = tuple(
+        make_interval(n, worker_own_bytes=int(41 * GIB + grows * MIB * n / 10))
+        for n in range(60)
+    )
+    meta = make_run(**{'loader': make_loader(8), 'hostname': 'a', 'pid': 7, **run})
+    evidence = make_evidence(run=meta)
+    return [replace(evidence, memory=memory, intervals=intervals, end=None)]
+
+
+def judge(*memory: MemoryRecord, **run: Any) -> str:
+    """The detail of MG409."""
+    (evidence,) = make_ranks(*memory, **run)
+    found = {f.code: f for f in diagnose_run(Run(evidence)).findings}
+    return found['MG409'].detail if 'MG409' in found else ''
+
+
+def test_one_sentence_names_who_holds_memory_and_the_number_that_holds():
+    results: dict[str, Any] = {
+        'result_bytes': 3 * GIB,
+        'result_name': 'CocoMetric.results',
+    }
+    record = make_memory(**{**results, 'process_bytes': 6 * GIB})
+    assert judge(record) == (
+        'Of 62 GiB: 8 workers 41 (5.1 each), /dev/shm 6.0, training process 3.0, '
+        'results of CocoMetric 3.0, other programs 7.0; with 7 workers it would have '
+        'held.'
+    )
+
+
+@pytest.mark.parametrize(
+    ('record', 'words'),
+    [
+        (make_memory(used=50), ''),
+        (make_memory(bound='group'), 'of 62 GiB of its control group:'),
+        (make_memory(is_pss=False), 'pages that processes share count in each'),
+        (
+            make_memory(validation_workers=2, validation_worker_bytes=3 * GIB),
+            '2 validation workers 3.0 (1.5 each)',
+        ),
+        (make_memory(worker_bytes=2 * GIB), 'other programs 43.'),
+        (make_memory(workers=0, worker_bytes=None), 'training process 9.0'),
+    ],
+    ids=[
+        'enough is free',
+        'control group',
+        'no PSS',
+        'validation',
+        'small workers, of which no number holds',
+        'no workers',
+    ],
+)
+def test_what_the_sentence_says(record, words):
+    said = judge(record)
+    assert words.lower() in said.lower() if words else not said
+
+
+@pytest.mark.parametrize(
+    ('mib_a_minute', 'max_iters', 'persistent', 'words'),
+    [
+        (6000, 4000, True, 'with 3 workers and persistent_workers=False it would have'),
+        (9000, 4000, True, 'no number of workers would have held: the workers grow'),
+        (6000, 1210, True, 'with 3 workers it would have held'),
+        (1500, 1210, False, 'with 7 workers it would have held'),
+        (1500, 40_000, False, 'with 7 workers it would have held'),
+    ],
+    ids=[
+        'ending epochs',
+        'until training ends',
+        'which is soon',
+        'and soon',
+        'until an epoch does',
+    ],
+)
+def test_what_leaks_with_each_sample_is_the_same_with_fewer_workers(
+    mib_a_minute, max_iters, persistent, words
+):
+    loader = make_loader(8, persistent_workers=persistent, batches_per_epoch=1210)
+    run = {'loader': loader, 'max_iters': max_iters}
+    assert words in judge(make_memory(), grows=mib_a_minute, **run)
+
+
+def test_a_worker_that_was_killed_meanwhile_ends_no_growth():
+    (evidence,) = make_ranks(make_memory(elapsed_s=350.0), grows=6000, max_iters=4000)
+    last = replace(evidence.intervals[-1], worker_own_bytes=3 * GIB)
+    evidence = replace(evidence, intervals=(*evidence.intervals[:-1], last))
+    found = diagnose_run(Run(evidence)).findings
+    said = next(f.detail for f in found if f.code == 'MG409')
+    assert 'growing' in said
+
+
+def test_a_growing_process_is_helped_by_no_number_of_workers():
+    intervals = tuple(
+        make_interval(n, process_own_bytes=int(GIB + n * 300 * MIB)) for n in range(60)
+    )
+    (evidence,) = make_ranks(make_memory(), max_iters=9000)
+    found = diagnose_run(Run(replace(evidence, intervals=intervals))).findings
+    said = next(f.detail for f in found if f.code == 'MG409')
+    assert 'no number of workers would have held: the training process grows' in said
+    assert 'growing 2.9 GiB a minute' in said
+
+
+def test_ranks_of_a_host_are_added_up_and_what_each_parsed_is_named():
+    two = make_run(loader=make_loader(4)).host
+    run: dict[str, Any] = {'world_size': 2, 'host': replace(two, ranks_on_host=2)}
+    record = make_memory(workers=4, worker_bytes=20 * GIB)
+    ranks = [
+        make_ranks(record, rank=rank, dataset_bytes=4 * GIB, **run)[0]
+        for rank in range(2)
+    ]
+    others = [Run(ranks[1])]
+    found = diagnose_run(Run(ranks[0], others)).findings
+    said = next(f.detail for f in found if f.code == 'MG409')
+    assert '8 workers 40 (5.0 each), 2 training processes 18' in said
+    assert '(9.0 each, 4.0 of it the data set, parsed by each rank)' in said
+    # the other rank is unknown: it is none of the other programs for sure
+    alone = diagnose_run(Run(ranks[0])).findings
+    said = next(f.detail for f in alone if f.code == 'MG409')
+    assert 'other programs and 1 rank of this training' in said
+
+
+def test_recommend_takes_the_number():
+    (evidence,) = make_ranks(make_memory())
+    run = Run(evidence)
+    found = limit_to_memory(recommend_settings(run), run)
+    changes = {change.key: change for change in found.changes}
+    change = changes['train_dataloader.num_workers']
+    assert change.old == 8
+    assert change.new <= 7
+    # twin: memory was never low
+    (evidence,) = make_ranks(make_memory(used=50))
+    run = Run(evidence)
+    plain = recommend_settings(run)
+    assert limit_to_memory(plain, run) == plain
+
+
+def test_slurm_is_asked_for_what_a_run_with_a_validation_showed():
+    record = make_memory(used=40, worker_bytes=16 * GIB)
+    validation = ValidationRecord(iteration=400, wall_s=9.0)
+
+    def advise(evidence: Any) -> str:
+        run = Run(evidence)
+        found = limit_to_memory(recommend_settings(run), run).advice
+        return ' '.join(text for text in found if '--mem' in text)
+
+    limits = replace(make_run().host, slurm_memory_bytes=40 * GIB)
+    (evidence,) = make_ranks(record, host=limits)
+    assert not advise(evidence)
+    seen = replace(evidence, validations=(validation,))
+    # 9 + 16 + 6, and a fifth
+    assert '--mem=38G' in advise(seen)
+    killed = make_memory(worker_bytes=16 * GIB)
+    limits = replace(limits, cgroup_memory_bytes=40 * GIB)
+    (evidence,) = make_ranks(killed, host=limits)
+    assert '--mem=48G' in advise(replace(evidence, validations=(validation,)))
+    (evidence,) = make_ranks(record)
+    assert not advise(replace(evidence, validations=(validation,)))
+
+
+@pytest.mark.parametrize(
+    ('memory', 'cause', 'has_sentence'),
+    [
+        (make_memory(), 'oom_host', True),
+        (make_memory(bound='group'), 'oom_cgroup', True),
+        (make_memory(used=20), 'interrupted', False),
+    ],
+    ids=['host', 'group', 'twin: enough is free'],
+)
+def test_a_kill_names_who_held_memory(memory, cause, has_sentence):
+    (evidence,) = make_ranks(memory)
+    limits = replace(evidence.run.host, ram_total_bytes=62 * GIB)
+    interval = replace(evidence.intervals[-1], host=None)
+    evidence = replace(
+        evidence,
+        run=replace(evidence.run, host=limits),
+        intervals=(*evidence.intervals[:-1], interval),
+    )
+    why = judge_end([], [Rank(evidence, GONE)])
+    said = [proof.text for proof in why.proof if '8 workers' in proof.text]
+    assert bool(said) is has_sentence
+    if has_sentence:
+        assert why.cause == cause
+        assert 'num_workers=7' in why.do[0]
+    else:
+        assert why.cause not in ('oom_host', 'oom_cgroup')
+
+
+def test_a_start_that_was_killed_says_that_each_rank_held_a_data_set():
+    record = make_memory(phase='start', workers=0, worker_bytes=None)
+    ranks = [[replace(record, process_bytes=20 * GIB)] for _ in range(2)]
+    why = add_start(Why('unknown', 'unknown', 'unknown', 'It ended.'), ranks)
+    assert (why.cause, why.certainty) == ('oom_host', 'likely')
+    said = why.proof[-1].text
+    assert '2 training processes 40 (20 each, building data set and model)' in said
+    enough = [[replace(record, is_low=False, used_bytes=GIB)]]
+    unknown = Why('unknown', 'unknown', 'unknown', 'It ended.')
+    assert add_start(unknown, enough) == unknown
