@@ -9,13 +9,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import (
+    FIRST_COMPLETED,
     BrokenExecutor,
     Executor,
     Future,
     ProcessPoolExecutor,
-    as_completed,
+    wait,
 )
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -27,9 +29,8 @@ from mmgpu_hooks.schema.recorded import VerdictRecord
 
 OpenExecutor = Callable[[], AbstractContextManager[Executor]]
 
-_MOST_ATTEMPTS = 3
-"""A process that is killed, for memory as a rule, takes all of its pool with it; the
-runs that were left are judged by a new one."""
+_MOST_AHEAD = 256
+"""Runs that an executor has at one time: enough for the workers of a cluster."""
 _NICE = 10
 """Niceness of the processes: hosts from which many runs are seen have many users."""
 
@@ -67,37 +68,56 @@ def judge_evidence(evidence: str) -> VerdictRecord:
 def judge_all(evidence: Sequence[str], open_executor: OpenExecutor) -> Iterator[Judged]:
     """Judge runs, in the order in which they get ready.
 
+    A process that is killed, for memory as a rule, takes its pool with it. Which run it
+    was is unknown: all that were on their way are judged again at the end, one by one,
+    and only one that is alone when its process is killed has no verdict.
+
     Args:
         evidence: Files of rank 0, each once.
         open_executor: Makes the executor that judges, again where one broke.
     """
-    left = dict.fromkeys(evidence)
-    for _ in range(_MOST_ATTEMPTS):
+    waiting, suspects = deque(evidence), deque[str]()
+    while waiting:
         with open_executor() as executor:
-            for judged in _judge_once(list(left), executor):
-                del left[judged.evidence]
-                yield judged
-        if not left:
-            return
-    for path in left:
-        reason = f'the process that judged it was killed {_MOST_ATTEMPTS} times.'
-        yield Judged(path, None, reason)
+            broken = yield from _judge_until_broken(waiting, executor, _MOST_AHEAD)
+        suspects.extend(broken)
+    while suspects:
+        with open_executor() as executor:
+            broken = yield from _judge_until_broken(suspects, executor, 1)
+        for path in broken:
+            yield Judged(path, None, 'the process that judged it was killed twice.')
 
 
-def _judge_once(evidence: Sequence[str], executor: Executor) -> Iterator[Judged]:
-    """Judge runs until the executor breaks, if it does."""
-    futures: dict[Future[VerdictRecord], str] = {}
+def _judge_until_broken(
+    waiting: deque[str], executor: Executor, most_ahead: int
+) -> Generator[Judged, None, list[str]]:
+    """Judge runs until none is left or the executor breaks.
+
+    Args:
+        waiting: Runs; those that are begun are taken off.
+        executor: Judges them.
+        most_ahead: Runs that are on their way at one time.
+
+    Returns:
+        The runs that were on their way when it broke.
+    """
+    ahead: dict[Future[VerdictRecord], str] = {}
     try:
-        for path in evidence:
-            futures[executor.submit(judge_evidence, path)] = path
-        for future in as_completed(futures):
-            yield _take(future, futures[future])
+        while waiting or ahead:
+            while waiting and len(ahead) < most_ahead:
+                future = executor.submit(judge_evidence, waiting[0])
+                ahead[future] = waiting.popleft()
+            for future in wait(ahead, return_when=FIRST_COMPLETED).done:
+                judged = _take(future, ahead[future])
+                del ahead[future]
+                yield judged
     except BrokenExecutor:
-        return
+        return list(ahead.values())
     finally:
         # after Ctrl-C, too, nothing is waited for that has not begun
-        for future in futures:
+        for future in ahead:
             future.cancel()
+    return []
 
 
 def _take(future: Future[VerdictRecord], evidence: str) -> Judged:
