@@ -9,7 +9,7 @@ import click
 from mmgpu_hooks.commands import exit_codes
 from mmgpu_hooks.commands.options import PATH, as_format, command, parsed
 from mmgpu_hooks.commands.output import print_answer
-from mmgpu_hooks.commands.runs import find_run
+from mmgpu_hooks.commands.read_runs import find_run
 from mmgpu_hooks.judge.run_comparison import compare_runs
 from mmgpu_hooks.show.comparison import describe_compare
 from mmgpu_hooks.show.document import to_json

@@ -11,8 +11,8 @@ import click
 
 from mmgpu_hooks.commands import exit_codes, options
 from mmgpu_hooks.commands.output import print_sections
+from mmgpu_hooks.commands.read_runs import judge_runs, read_run
 from mmgpu_hooks.commands.recommend import rewrite_judged
-from mmgpu_hooks.commands.runs import judge_runs, read_run
 from mmgpu_hooks.commands.trials import read_trainable_config
 from mmgpu_hooks.config.rewrite import Options
 from mmgpu_hooks.experiment.demo_dataset import (

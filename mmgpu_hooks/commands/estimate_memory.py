@@ -11,7 +11,7 @@ import click
 
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer, warner
-from mmgpu_hooks.commands.runs import read_run
+from mmgpu_hooks.commands.read_runs import read_run
 from mmgpu_hooks.judge.figures import find_fullest_bytes
 from mmgpu_hooks.memory import estimate
 from mmgpu_hooks.schema.errors import UserError

@@ -8,7 +8,7 @@ from typing import Any
 
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer
-from mmgpu_hooks.commands.runs import read_runs
+from mmgpu_hooks.commands.read_runs import read_runs
 from mmgpu_hooks.commands.setting_options import read_asked, setting_options
 from mmgpu_hooks.judge.forecast import Forecast, forecast_memory
 from mmgpu_hooks.judge.memory import find_card_room

@@ -9,7 +9,7 @@ import click
 
 from mmgpu_hooks.commands import exit_codes, options, rewriting
 from mmgpu_hooks.commands.output import print_answer
-from mmgpu_hooks.commands.runs import find_config, judge_runs
+from mmgpu_hooks.commands.read_runs import find_config, judge_runs
 from mmgpu_hooks.config.loading import read_drift
 from mmgpu_hooks.config.recommended import apply_recommended
 from mmgpu_hooks.config.rewrite import Options, rewrite_config

@@ -13,7 +13,7 @@ import click
 
 from mmgpu_hooks.commands import exit_codes, options, trials
 from mmgpu_hooks.commands.output import print_answer, warner
-from mmgpu_hooks.commands.runs import find_config, find_run
+from mmgpu_hooks.commands.read_runs import find_config, find_run
 from mmgpu_hooks.config.comparison import ConfigDifference, compare_configs
 from mmgpu_hooks.config.loading import FlatConfig, RefusedError
 from mmgpu_hooks.config.overrides import override_settings

@@ -61,6 +61,7 @@ def test_what_trains_stays_and_what_only_leaves_something_goes(tmp_path):
             'gpu_sample_period_s': 0.5,
             'summary': False,
             'write_config': False,
+            'slurm_comment': False,
         },
     }
     assert config.custom_hooks == [{'type': 'EMAHook'}]

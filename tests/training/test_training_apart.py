@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mmgpu_hooks.commands.runs import read_run
+from mmgpu_hooks.commands.read_runs import read_run
 from training.detection import environ
 from training.toy import evidence_of
 

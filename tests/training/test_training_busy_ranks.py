@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mmgpu_hooks.commands.runs import read_run
+from mmgpu_hooks.commands.read_runs import read_run
 from mmgpu_hooks.experiment.trial import read_tree_cpu_s
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run

@@ -1,0 +1,208 @@
+"""Reads the newest run of each folder; judges one, fits all that belong together."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from mmgpu_hooks.judge.ranks import read_ranks
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
+from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.recommend.answer import Answer
+from mmgpu_hooks.recommend.host_memory import limit_to_memory
+from mmgpu_hooks.recommend.next_job import recommend_next_job
+from mmgpu_hooks.recommend.other_start import (
+    expect_cores,
+    recommend_mended,
+    with_cores,
+)
+from mmgpu_hooks.recommend.recommendation import recommend_settings, with_save_cures
+from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.figures import plural
+from mmgpu_hooks.schema.run import RanksSummary
+from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
+from mmgpu_hooks.show.text import short_path
+
+
+@dataclass(frozen=True)
+class ReadRun:
+    """One run with the evidence of our hook."""
+
+    files: RunFiles
+    run: Run
+    """The rank that is judged, which has the others."""
+    ranks: RanksSummary | None
+    """``None`` when it has one."""
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What was not read, and how the run ended: sentences."""
+        yield from self.run.notes
+        if self.ranks is not None:
+            yield from self.ranks.notes
+        if older := len(self.files.older_runs):
+            yield f'The newest run was read, and not {plural(older, "older one")}.'
+        if attempt := self.files.newer_attempt:
+            yield (
+                f'A newer attempt, {attempt.folder.name}, left no evidence: it ended '
+                'before its first iteration, or is still starting. Ask "mmgpu why" '
+                'with its folder.'
+            )
+        evidence = self.run.evidence
+        for off in evidence.sources_off:
+            since = f'was switched off after iteration {off.iteration}'
+            yield f'{off.source} {since}: {off.reason}'
+        if evidence.end is None:
+            yield (
+                'The run has no end record: it is still training, or was killed. Ask '
+                '"mmgpu why" with its folder.'
+            )
+        elif evidence.end.error is not None:
+            error = evidence.end.error
+            yield f'Training ended with {error}. "mmgpu why" says why.'
+
+
+class FoundRun(NamedTuple):
+    """The newest run of a folder."""
+
+    files: RunFiles
+    run: Run
+    """Rank 0."""
+
+
+class PooledRuns(NamedTuple):
+    """Runs of several folders that were read."""
+
+    newest: ReadRun
+    """The one that is judged."""
+    pool: RunPool
+    """The fit to all that belong together."""
+    notes: tuple[str, ...]
+    """On both; what was left out, too."""
+
+
+class JudgedRun(NamedTuple):
+    """What is said of a run, without a rewrite, and its files."""
+
+    answer: Answer
+    files: RunFiles
+
+
+def find_run(folder: Path) -> FoundRun:
+    """Find the newest run of a folder, and read its rank 0.
+
+    Raises:
+        EvidenceError: If it has no evidence.
+    """
+    files = read_run_folder(folder)
+    if files.evidence is None:
+        older = next((path for path in files.older_runs if path.is_file()), None)
+        hint = f'; an older run has it: {older}' if older else ''
+        raise EvidenceError(
+            f'{files.folder}: expected evidence of GPUEfficiencyHook, found only '
+            "MMEngine's log; train with the hook: mmgpu run tools/train.py CONFIG "
+            f'(or mmgpu enable CONFIG){hint}.'
+        )
+    return FoundRun(files, Run.read(files.evidence))
+
+
+def read_run(folder: Path) -> ReadRun:
+    """Read all ranks of the newest run of a folder.
+
+    The rank that the others wait for is judged; without one, the rank that waits most.
+
+    Raises:
+        EvidenceError: If it has no evidence.
+    """
+    files, run = find_run(folder)
+    judged = read_ranks(run, files.other_ranks)
+    return ReadRun(files, judged.run, judged.ranks)
+
+
+def read_runs(folders: Sequence[Path]) -> PooledRuns:
+    """Read the newest run of each folder, and fit those that belong together.
+
+    Raises:
+        EvidenceError: If one of them holds no evidence.
+    """
+    runs = [read_run(folder) for folder in folders]
+    pool = pool_runs([read.run for read in runs])
+    newest = next(read for read in runs if read.run is pool.newest)
+    return PooledRuns(newest, pool, (*newest.notes, *pool.notes))
+
+
+def judge_runs(
+    folders: Sequence[Path],
+    *,
+    allow_batch_size: bool = False,
+    cores: float | None = None,
+) -> JudgedRun:
+    """Judge the newest run, and recommend by all that belong together.
+
+    Args:
+        folders: What :func:`read_run_folder` takes, each.
+        allow_batch_size: True if another batch size may be recommended.
+        cores: Usable cores that each rank will have on its next start; ``None`` is a
+            start as it was.
+
+    Raises:
+        EvidenceError: If there is nothing that can be judged.
+        UserError: If the evidence says nothing of so many cores.
+    """
+    read = read_runs(folders)
+    newest, pool, notes = read.newest, read.pool, read.notes
+    run = together = pooled = newest.run
+    # a single run keeps what was worked out of it
+    if pool.workload is not run.workload:
+        together = pooled = run.replaced(workload=pool.workload)
+    mended = recommend_mended(together) if cores is None else None
+    if cores is not None:
+        expect_cores(run, cores)
+        together = with_cores(together, cores)
+        had = f'{run.meta.host.usable_cores or 0:g}'
+        notes = (
+            f'The settings are for a start with {cores:g} usable cores for each rank '
+            f'(--cores); the run had {had}.',
+            *notes,
+        )
+    memory = pool.memory if allow_batch_size else None
+    found = limit_to_memory(recommend_settings(together, memory), run)
+    answer = Answer(
+        run_path=run.path,
+        diagnosis=diagnose_run(run),
+        recommendation=with_save_cures(found, run),
+        summary=run,
+        mended=mended,
+        next_job=recommend_next_job(pooled) if cores is None else None,
+        ranks=newest.ranks,
+        notes=notes,
+        fitted=pool.fitted if len(folders) > 1 else {},
+    )
+    return JudgedRun(answer, newest.files)
+
+
+def find_config(run: Run, copy: Path | None) -> Path:
+    """The config that a run names, or its own copy where that is gone.
+
+    Raises:
+        UserError: If neither is there.
+    """
+    path, why_not = run.meta.config_path, ''
+    if path:
+        try:
+            # os.path.isfile does not say that a folder may not be entered
+            if stat.S_ISREG(os.stat(path).st_mode):
+                return Path(short_path(path) or path)
+        except (OSError, ValueError) as error:
+            why_not = f' ({error.strerror})' if isinstance(error, OSError) else ''
+    if copy is None:
+        raise UserError(
+            f'expected the config of the run, found neither {path or "its path"}'
+            f"{why_not} nor a copy in the run's folder; name it with --config."
+        )
+    return copy
