@@ -39,6 +39,7 @@ BENCHMARKS = (
     'predict',
     'regret',
     'rewrite',
+    'runs',
     'saves',
     'setup_time',
     'start',

@@ -34,6 +34,7 @@ from benchmarks import (
     quick,
     regret,
     rewrite,
+    runs,
     saves,
     setup_time,
     start,
@@ -239,6 +240,15 @@ def build_end(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     assert [figure.verdict for figure in figures] == ['', 'met', 'met']
     assert figures[1].value == 1.5
     return figures
+
+
+def build_runs(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    runs.write_fleet(folder / 'fleet', 3, has_verdict=True)
+    listings = [runs.list_runs(folder / 'fleet', 'json')]
+    slow = [runs.Listing(2.0, 40.0), runs.Listing(2.0, 70.0)]
+    judged = [figure.verdict for figure in runs.judge_listings('text', 3, slow)]
+    assert judged == ['missed', 'missed']
+    return list(runs.judge_listings('json', 3, listings))
 
 
 def build_start(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:

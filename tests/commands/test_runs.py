@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -252,3 +253,28 @@ def test_a_process_that_dies_of_a_run_costs_no_other_run(unjudged):
     by_run = {row.run: row for row in found}
     assert 'was killed twice' in (by_run.pop('1').reason or '')
     assert {row.verdict for row in by_run.values()} == {'data_bound_workers'}
+
+
+def test_the_page_on_duckdb_asks_as_we_do(ask, fleet, tmp_path, monkeypatch):
+    duckdb = pytest.importorskip('duckdb', reason='duckdb is not installed')
+    killed, *_ = evidence_in(fleet)
+    killed.write_bytes(killed.read_bytes() + b'{"kind":"verdict","verd')
+    page = Path(__file__).parents[2] / 'docs' / 'en' / 'runs-in-duckdb.md'
+    create, by_verdict, copy = re.findall(r'```sql\n(.*?)```', page.read_text(), re.S)
+    monkeypatch.chdir(tmp_path)
+    base = duckdb.connect()
+    base.execute(create)
+    asked = base.sql(by_verdict).fetchall()
+    base.execute(copy)
+    (kept,) = base.sql("select count(*) from 'runs.parquet'").fetchone()
+    rows = rows_of(ask('runs', fleet))
+    assert kept == len(rows) == FLEET
+    ours: dict[str, list[float]] = {}
+    for row in rows:
+        sums = ours.setdefault(row['verdict'], [0, 0.0, 0.0])
+        sums[0] += 1
+        sums[1] += row['training_hours']
+        sums[2] += row['saved_hours'] or 0.0
+    assert {
+        name: [count, hours, saved or 0.0] for name, count, hours, saved in asked
+    } == {name: pytest.approx(sums) for name, sums in ours.items()}
