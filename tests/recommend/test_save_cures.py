@@ -8,7 +8,9 @@ from fakes.replaced import replace
 from fakes.runs import make_evidence, make_inside_workers, make_run, steady
 from fakes.saves import HOST, LOADER, make_contended_ones, with_saves
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.recommend.job import Job
 from mmgpu_hooks.recommend.recommendation import with_save_cures
+from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.judged import Change, Recommendation, SaveCure
 from mmgpu_hooks.schema.recorded import SaveRecord
 
@@ -68,3 +70,17 @@ def test_niced_workers_must_gain_beyond_fewer_ones():
     summary = run_of(CONTENDED)
     settings = Recommendation((fewer,))
     assert changes_of(summary, settings) == [('train_dataloader.num_workers', 8, 1)]
+
+
+def test_saves_of_a_training_are_shorter_by_what_workers_held_up():
+    run = run_of(CONTENDED)
+    assert run.workload is not None
+    job = Job.of(run, run.workload, SETTINGS)
+    now, niced = job.base, job.at({**job.old, 'worker_nice': 10})
+    net_s = cures_of(run)['polite_workers'].run_net_s
+    saves_s = run.figures.ledger_s['checkpoint_save']
+    assert 0.0 < net_s < saves_s
+    assert niced.plan.saves_s == pytest.approx(now.plan.saves_s * (1 - net_s / saves_s))
+    # with a core to spare nothing held them up
+    fewer = {**job.old, 'num_workers': 1}
+    assert job.at({**fewer, 'worker_nice': 10}) == job.at(fewer)
