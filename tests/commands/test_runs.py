@@ -266,7 +266,7 @@ def test_the_page_on_duckdb_asks_as_we_do(ask, fleet, tmp_path, monkeypatch):
     base.execute(create)
     asked = base.sql(by_verdict).fetchall()
     base.execute(copy)
-    (kept,) = base.sql("select count(*) from 'runs.parquet'").fetchone()
+    ((kept,),) = base.sql("select count(*) from 'runs.parquet'").fetchall()
     rows = rows_of(ask('runs', fleet))
     assert kept == len(rows) == FLEET
     ours: dict[str, list[float]] = {}
@@ -275,6 +275,5 @@ def test_the_page_on_duckdb_asks_as_we_do(ask, fleet, tmp_path, monkeypatch):
         sums[0] += 1
         sums[1] += row['training_hours']
         sums[2] += row['saved_hours'] or 0.0
-    assert {
-        name: [count, hours, saved or 0.0] for name, count, hours, saved in asked
-    } == {name: pytest.approx(sums) for name, sums in ours.items()}
+    theirs = {name: [count, hours, saved or 0.0] for name, count, hours, saved in asked}
+    assert theirs == {name: pytest.approx(sums) for name, sums in ours.items()}
