@@ -253,7 +253,7 @@ def start_dask(count: int) -> Iterator[DaskCluster]:
     Args:
         count: Of workers, with a thread each.
     """
-    dask = [sys.executable, '-m', 'distributed.cli']
+    dask = [sys.executable, '-m', 'dask']
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*words: str) -> subprocess.Popen[bytes]:
