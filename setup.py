@@ -82,7 +82,7 @@ setup(
     package_data={
         # no package: its folder goes on the PYTHONPATH of trainings
         'mmgpu_hooks': ['py.typed', 'injected/sitecustomize.py'],
-        'mmgpu_hooks.show': ['page.html', 'page.css'],
+        'mmgpu_hooks.show': ['page.html', 'page.css', 'sort.js'],
     },
     python_requires='>=3.9',
     install_requires=[

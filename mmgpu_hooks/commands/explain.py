@@ -10,7 +10,7 @@ import click
 from mmgpu_hooks.commands.options import command
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.rules import RULES
-from mmgpu_hooks.judge.verdict import VERDICTS
+from mmgpu_hooks.judge.verdict_names import VERDICTS
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.terminal import DEFAULT_WIDTH
 

@@ -46,6 +46,9 @@ GROUPS = {
         'demo': 'Show the whole way on a small data set.',
         'doctor': 'Say what is wrong with this machine and environment.',
     },
+    'Look after many': {
+        'runs': 'List many runs, those that waste most first.',
+    },
 }
 COMMANDS = [name for group in GROUPS.values() for name in group]
 

@@ -56,21 +56,22 @@ def show_progress() -> Iterator[Callable[[str, float, float | None], None]]:
         What to call with words, the share that is done (0 to 1), and the seconds that
         are left, ``None`` while that is unknown.
     """
+    if not sys.stderr.isatty():
+        yield lambda words, share, left_s: None
+        return
+    # late: a quiet command does without
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     # the stream itself: a bar moves the cursor
     console = Console(file=sys.__stderr__, highlight=False)
-    is_quiet = not sys.stderr.isatty()
     columns = (
         TextColumn('{task.description}'),
         BarColumn(),
         TaskProgressColumn(),
         TextColumn('{task.fields[left]}'),
     )
-    with Progress(
-        *columns, console=console, transient=True, disable=is_quiet
-    ) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task('', total=1.0, left='')
         yield lambda words, share, left_s: progress.update(
             task, description=visible(words), completed=share, left=say_left(left_s)

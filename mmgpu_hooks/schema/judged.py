@@ -54,7 +54,7 @@ class Verdict:
     """Where a run's time goes, in one word and one sentence."""
 
     name: str
-    """A member of :data:`mmgpu_hooks.judge.verdict.VERDICTS`."""
+    """A member of :data:`mmgpu_hooks.judge.verdict_names.VERDICTS`."""
     sentence: str
     confidence: str
     """``high``, ``medium`` or ``low``."""

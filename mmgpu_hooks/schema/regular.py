@@ -21,12 +21,15 @@ class NotRegularError(OSError):
     """A folder, a pipe, a device or the like; ``strerror`` says which."""
 
 
-def open_regular(path: Path | str, *, or_pipe: bool = False) -> BinaryIO:
+def open_descriptor(path: Path | str, *, or_pipe: bool = False) -> int:
     """Open a regular file for reading; whatever else stands there is refused at once.
 
     Args:
         path: The file, or a link to it.
         or_pipe: Take a pipe, too. One that nobody writes into is at its end.
+
+    Returns:
+        A file descriptor, to be closed by the caller.
 
     Raises:
         NotRegularError: If something else is there.
@@ -38,12 +41,19 @@ def open_regular(path: Path | str, *, or_pipe: bool = False) -> BinaryIO:
     except ValueError as error:  # a name with a null byte, out of a damaged record
         raise OSError(errno.EINVAL, str(error), str(path)) from None
     mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode) or (or_pipe and stat.S_ISFIFO(mode)):
+    if stat.S_ISREG(mode):
+        return descriptor
+    if or_pipe and stat.S_ISFIFO(mode):
         os.set_blocking(descriptor, True)
-        return os.fdopen(descriptor, 'rb')
+        return descriptor
     os.close(descriptor)
     kind = _KINDS.get(stat.S_IFMT(mode), 'no file')
     raise NotRegularError(errno.EINVAL, kind, str(path))
+
+
+def open_regular(path: Path | str, *, or_pipe: bool = False) -> BinaryIO:
+    """Open a file as :func:`open_descriptor` does, as an object with a buffer."""
+    return os.fdopen(open_descriptor(path, or_pipe=or_pipe), 'rb')
 
 
 def read_end(path: Path | str, most_bytes: int) -> bytes:

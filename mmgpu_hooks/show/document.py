@@ -38,7 +38,7 @@ class KeyFigure(NamedTuple):
 
 SIGNS = {'problem': '!', 'notice': '-', 'ok': '+', 'unknown': '?'}
 """Signs of the levels of an item."""
-_WORDS = ('', 'limited by', '9 times in 10')
+_WORDS = ('', 'limited by', '9 times in 10', 'verdict', 'do')
 """Headings of columns with words."""
 
 
@@ -53,6 +53,8 @@ class Table:
     """Columns from the left that hold words; the others hold figures."""
     strong: Sequence[int] = ()
     """Rows that stand out."""
+    is_sortable: bool = False
+    """On a page: a click on a heading sorts the rows."""
 
     def is_words(self, column: int) -> bool:
         """True if a column holds words: one of the first, or by its heading."""

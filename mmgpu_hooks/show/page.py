@@ -1,16 +1,24 @@
-"""A run or a sweep as a page: one file, no script, no request to anywhere."""
+"""A run, a sweep or many runs as a page: one file, no request to anywhere.
+
+No script either, but where a table sorts: that one is named by its hash in the page's
+own policy, and no other may run.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
+from mmgpu_hooks.schema.many_runs import ManyRuns
 from mmgpu_hooks.schema.tried import Sweep
 from mmgpu_hooks.show.charts import COLORS, can_draw, draw
 from mmgpu_hooks.show.document import SIGNS, Section
 from mmgpu_hooks.show.recommendation import Answer
 from mmgpu_hooks.show.run_sections import describe_page
+from mmgpu_hooks.show.runs_page import describe_runs_page
 from mmgpu_hooks.show.sweep_page import describe_sweep_page
 from mmgpu_hooks.show.text import bind_units, visible
 from mmgpu_hooks.version import __version__
@@ -37,6 +45,11 @@ def render_sweep_page(sweep: Sweep, label: str) -> str:
     return _render(describe_sweep_page(sweep), label, 'sweep')
 
 
+def render_runs_page(answer: ManyRuns, label: str) -> str:
+    """The page of many runs, with the label as its title."""
+    return _render(describe_runs_page(answer), label, 'runs')
+
+
 def _render(described: Sequence[Section], label: str, kind: str) -> str:
     # late, because no other command needs it
     from jinja2 import Environment
@@ -57,10 +70,17 @@ def _render(described: Sequence[Section], label: str, kind: str) -> str:
         if section.chart is not None:
             # what is drawn is escaped already
             pictures[section.name] = Markup(draw(section.chart, section.name))
+    is_sortable = any(
+        section.table and section.table.is_sortable for section in sections
+    )
+    script = _read_own('sort.js') if is_sortable else ''
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.from_string(_read_own('page.html')).render(
         can_draw=can_draw(),
         kind=kind,
         pictures=pictures,
+        script=Markup(script),
+        script_hash=Markup(f'sha256-{digest}'),
         sections=sections,
         signs=SIGNS,
         style=Markup(_style()),

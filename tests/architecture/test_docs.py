@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmgpu_hooks.judge.rules import RULES
-from mmgpu_hooks.judge.verdict import VERDICTS
+from mmgpu_hooks.judge.verdict_names import VERDICTS
 from mmgpu_hooks.memory.estimate import PEAK_FACTORS
 from mmgpu_hooks.schema import recorded
 from mmgpu_hooks.schema.lines import KINDS

@@ -18,7 +18,7 @@ from mmgpu_hooks.config.rewrite import RewriteOutcome
 from mmgpu_hooks.config.settings import FAST_METRIC
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.rules import RULES
-from mmgpu_hooks.judge.verdict import VERDICTS
+from mmgpu_hooks.judge.verdict_names import VERDICTS
 from mmgpu_hooks.schema import checkup, judged, tried
 from mmgpu_hooks.schema.lines import KINDS
 from mmgpu_hooks.schema.recorded import PARTS, SCHEMA_VERSION

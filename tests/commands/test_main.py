@@ -18,7 +18,7 @@ from mmgpu_hooks.commands import explain
 from mmgpu_hooks.commands.main import COMMANDS, GROUPS, main
 from mmgpu_hooks.commands.output import say_left, show_progress
 from mmgpu_hooks.judge.causes import CAUSES
-from mmgpu_hooks.judge.verdict import VERDICTS
+from mmgpu_hooks.judge.verdict_names import VERDICTS
 
 ROOT = Path(__file__).resolve().parents[2]
 

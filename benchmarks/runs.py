@@ -1,0 +1,312 @@
+"""Times ``mmgpu runs`` on folders of thousands of runs, and judges them two ways.
+
+    python -m benchmarks.runs [--quick] [--output]
+
+The runs are those of ``tests/golden`` over and over, with other starts, users' folders
+and lengths. 10,000 of them have a verdict in their evidence and are listed: as text,
+JSON and CSV, by a process of its own, whose wall clock and largest memory count. 1,000
+have none and are judged: by two processes, and by a Dask scheduler with two workers of
+which one is killed midway (where ``distributed`` is installed). Both must give the same
+answers. 5 minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.harness import Benchmark, Figure, at_most, exactly, say
+from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.lines import LineError, decode_line, encode_line
+from mmgpu_hooks.schema.recorded import (
+    RecommendedChange,
+    RunRecord,
+    VerdictRecord,
+)
+from mmgpu_hooks.schema.run import read_evidence
+from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
+
+GOLDEN = Path(__file__).resolve().parents[1] / 'tests' / 'golden'
+LISTED, JUDGED, TIMES = 10_000, 1_000, 5
+QUICK_LISTED, QUICK_JUDGED, QUICK_TIMES = 1_000, 24, 2
+MOST_S, MOST_MIB = 1.5, 60.0
+_BEGIN_S = 1_790_000_000.0
+_APART_S = 3_000.0
+"""Between the starts of two runs: 10,000 are a year."""
+
+_MEASURE = """
+import os, sys, time
+begin_s = time.perf_counter()
+with open(os.devnull, 'wb') as nowhere:
+    pid = os.posix_spawn(
+        sys.argv[1], sys.argv[1:], os.environ,
+        file_actions=[(os.POSIX_SPAWN_DUP2, nowhere.fileno(), 1)],
+    )
+_, status, used = os.wait4(pid, 0)
+print(time.perf_counter() - begin_s, used.ru_maxrss, os.waitstatus_to_exitcode(status))
+"""
+"""A small process in between: a child's largest memory counts that of its parent."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One listing of all runs."""
+
+    wall_s: float
+    peak_mib: float
+    """Largest resident memory."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print the table, and judge."""
+    benchmark = Benchmark('runs', __doc__ or '', argv)
+    quick = benchmark.is_quick
+    listed, judged = (QUICK_LISTED, QUICK_JUDGED) if quick else (LISTED, JUDGED)
+    with tempfile.TemporaryDirectory() as folder:
+        say(f'writing {listed} runs with a verdict')
+        write_fleet(Path(folder, 'listed'), listed, has_verdict=True)
+        for form in ('text', 'json', 'csv'):
+            say(f'listing them as {form}')
+            times = QUICK_TIMES if quick else TIMES
+            listings = [list_runs(Path(folder, 'listed'), form) for _ in range(times)]
+            benchmark.add(*judge_listings(form, listed, listings))
+        say(f'judging {judged} runs by two processes, and by Dask')
+        write_fleet(Path(folder, 'judged'), judged, has_verdict=False)
+        benchmark.add(*compare_engines(Path(folder, 'judged'), judged))
+    return benchmark.finish()
+
+
+def read_templates() -> list[bytes]:
+    """The evidence of recorded runs that can be judged, without other ranks'."""
+    templates = []
+    for path in sorted(GOLDEN.glob(f'*/run*/**/{EVIDENCE_NAME}')):
+        with contextlib.suppress(UserError, LineError):
+            content = path.read_bytes()
+            first = decode_line(content.partition(b'\n')[0])
+            is_first = isinstance(first, RunRecord) and first.world_size == 1
+            if is_first and read_evidence(path).intervals:
+                templates.append(content)
+    return templates
+
+
+def write_fleet(folder: Path, count: int, *, has_verdict: bool) -> None:
+    """Write the work_dirs of many users.
+
+    Args:
+        folder: Gets ``user/experiment/start/vis_data``.
+        count: Of runs.
+        has_verdict: True if each ends with a verdict, of other figures in each.
+    """
+    templates = read_templates()
+    for number in range(count):
+        first, _, rest = templates[number % len(templates)].partition(b'\n')
+        started_s = _BEGIN_S + _APART_S * number
+        run = decode_line(first)
+        assert isinstance(run, RunRecord)
+        run = msgspec.structs.replace(run, started_unix_s=started_s)
+        stamp = time.strftime('%Y%m%d_%H%M%S', time.gmtime(started_s))
+        place = folder / f'user{number % 40}' / f'config{number % 400}' / stamp
+        data = place / 'vis_data'
+        data.mkdir(parents=True)
+        content = encode_line(run) + rest
+        if has_verdict:
+            content += b'' if content.endswith(b'\n') else b'\n'
+            content += encode_line(make_verdict(number))
+        (data / EVIDENCE_NAME).write_bytes(content)
+        # as MMEngine leaves them
+        (data / 'scalars.json').write_bytes(b'')
+        (data / 'config.py').write_bytes(b'model = dict()\n')
+
+
+def make_verdict(number: int) -> VerdictRecord:
+    """The final verdict of a run."""
+    hours = 1.0 + number % 97
+    names = ('data_bound_workers', 'compute_bound', 'save_bound', 'data_bound_storage')
+    change = RecommendedChange(key='train_dataloader.num_workers', old=0, new=8)
+    is_bound = number % 4 != 1
+    return VerdictRecord(
+        verdict=names[number % 4],
+        confidence='high',
+        is_final=True,
+        written_unix_s=_BEGIN_S + _APART_S * number + 3600 * hours,
+        iterations=1000 * (1 + number % 50),
+        training_hours=hours,
+        gpu_hours=8 * hours,
+        ledger_pct={'data_wait': 54.1, 'step': 40.0, 'hooks': 3.2, 'other': 2.7},
+        changes=(change,) if is_bound else (),
+        saved_hours=0.3 * hours if is_bound else None,
+        saved_low_hours=0.2 * hours if is_bound else None,
+        saved_high_hours=0.4 * hours if is_bound else None,
+        slurm_job_id=number,
+    )
+
+
+def list_runs(folder: Path, form: str) -> Listing:
+    """List runs by a process of its own.
+
+    Raises:
+        SystemExit: If the command fails.
+    """
+    command = [sys.executable, '-m', 'mmgpu_hooks', 'runs', str(folder)]
+    words = [sys.executable, '-c', _MEASURE, *command, '--format', form]
+    done = subprocess.run(words, stdout=subprocess.PIPE, check=True, text=True)
+    wall_s, peak_kib, code = done.stdout.split()
+    if code != '0':
+        raise SystemExit(f'expected `mmgpu runs` to end with 0: {code}')
+    return Listing(float(wall_s), int(peak_kib) / 1024)
+
+
+def judge_listings(
+    form: str, count: int, listings: Sequence[Listing]
+) -> Iterator[Figure]:
+    """Make the lines of a form: the first listing only warms the caches."""
+    warm = listings[1:] or listings
+    wall_s = statistics.median(listing.wall_s for listing in warm)
+    peak_mib = max(listing.peak_mib for listing in listings)
+    note = f'median of {len(warm)}, warm'
+    yield at_most(f'{count} runs as {form}: wall clock', wall_s, MOST_S, 's', note)
+    yield at_most(f'{count} runs as {form}: memory', peak_mib, MOST_MIB, 'MiB', 'peak')
+
+
+def compare_engines(folder: Path, count: int) -> Iterator[Figure]:
+    """Judge runs by two processes and by Dask, and count what differs."""
+    begun_s = time.perf_counter()
+    ours = ask_judged(folder, '-j', '2')
+    wall_s = time.perf_counter() - begun_s
+    verdicts = sum(row['verdict'] is not None for row in ours)
+    yield Figure('judged by 2 processes', wall_s, 's', note=f'{count} runs')
+    yield exactly('runs with a verdict', verdicts, count)
+    if importlib.util.find_spec('distributed') is None:
+        yield Figure('judged by Dask', None, 's', note='distributed is not installed')
+        return
+    with start_dask(2) as cluster:
+        begun_s = time.perf_counter()
+        theirs = ask_judged(folder, '--dask', cluster.address, killed=cluster.workers)
+        wall_s = time.perf_counter() - begun_s
+    note = 'two workers, one killed midway'
+    yield Figure('judged by Dask', wall_s, 's', note=note)
+    differing = sum(mine != other for mine, other in zip(ours, theirs))
+    differing += abs(len(ours) - len(theirs))
+    yield exactly('answers that differ', differing, 0)
+
+
+def ask_judged(
+    folder: Path, *words: str, killed: Sequence[subprocess.Popen[bytes]] = ()
+) -> list[dict[str, Any]]:
+    """The rows of runs that are judged.
+
+    Args:
+        folder: Of the runs.
+        words: More of the command line.
+        killed: The first of these processes is killed once some runs were judged.
+    """
+    command = [sys.executable, '-m', 'mmgpu_hooks', 'runs', str(folder), '--judge']
+    command += [*words, '--format', 'json']
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    if killed:
+        # while it works: its CPU says so
+        while process.poll() is None and read_cpu_s(killed[0].pid) < 6.0:
+            time.sleep(0.1)
+        os.killpg(killed[0].pid, signal.SIGKILL)
+    out, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit(f'expected {command} to end with 0: {process.returncode}')
+    rows: list[dict[str, Any]] = json.loads(out)['rows']
+    return rows
+
+
+def read_cpu_s(pid: int) -> float:
+    """CPU of a process that is there, and of those that it has waited for."""
+    with contextlib.suppress(OSError):
+        fields = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
+        return sum(map(int, fields[11:13])) / os.sysconf('SC_CLK_TCK')
+    return float('inf')
+
+
+@dataclass(frozen=True)
+class DaskCluster:
+    """A Dask scheduler of this host with its workers."""
+
+    address: str
+    workers: Sequence[subprocess.Popen[bytes]]
+    """Each the leader of a session."""
+
+
+@contextlib.contextmanager
+def start_dask(count: int) -> Iterator[DaskCluster]:
+    """Start a Dask scheduler and its workers, and end them.
+
+    Args:
+        count: Of workers, with a thread each.
+    """
+    dask = [sys.executable, '-m', 'distributed.cli']
+    options = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.DEVNULL}
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*words: str) -> subprocess.Popen[bytes]:
+        # a worker leads a session: its nanny would start it again
+        started.append(
+            subprocess.Popen([*dask, *words], start_new_session=True, **options)
+        )
+        return started[-1]
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, 'scheduler.json')
+        try:
+            start(
+                'scheduler',
+                '--host',
+                '127.0.0.1',
+                '--port',
+                '0',
+                '--no-dashboard',
+                '--scheduler-file',
+                str(file),
+            )
+            address = _wait_for_address(file)
+            workers = [
+                start(
+                    'worker',
+                    address,
+                    '--nthreads',
+                    '1',
+                    '--no-dashboard',
+                    '--local-directory',
+                    folder,
+                )
+                for _ in range(count)
+            ]
+            yield DaskCluster(address, workers)
+        finally:
+            for process in started:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _wait_for_address(file: Path, within_s: float = 60.0) -> str:
+    until_s = time.monotonic() + within_s
+    while time.monotonic() < until_s:
+        with contextlib.suppress(OSError, ValueError):
+            address: str = json.loads(file.read_text())['address']
+            return address
+        time.sleep(0.1)
+    raise SystemExit(f'expected a Dask scheduler within {within_s:g} s')
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""Writes pages: one file each, over an older page of ours and over no other file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mmgpu_hooks.config.files import verify_output, write_atomic
+from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.show.page import is_page
+
+
+def expect_page_place(output: Path) -> None:
+    """Refuse a place for a page, before any long step, so that no other file is lost.
+
+    Raises:
+        UserError: If a file is there that is no page of ours.
+        OSError: If something else than a regular file is there, or it is read-only.
+    """
+    verify_output(output)
+    if output.exists():
+        with output.open('rb') as file:
+            beginning = file.read(4096)
+        if beginning and not is_page(beginning):
+            raise UserError(
+                f'expected a new file or an older page, found another file at '
+                f'{output}; name another.'
+            )
+
+
+def write_page(output: Path, page: str) -> int:
+    """Write a page, and the folders above it where they are missing; its bytes."""
+    content = page.encode()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(output, content)
+    return len(content)

@@ -1,0 +1,418 @@
+"""``mmgpu runs``: many runs, those that waste most first."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import date, timedelta
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+from msgspec.structs import replace
+
+from mmgpu_hooks.commands import options
+from mmgpu_hooks.commands.output import print_sections, show_progress, warner
+from mmgpu_hooks.judge.verdict_names import VERDICTS
+from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.many_runs import (
+    ManyRuns,
+    RunRow,
+    add_up,
+    by_waste,
+    find_start_day,
+    with_verdict,
+)
+from mmgpu_hooks.schema.run_ends import FileIdentity, read_run_ends
+from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, EvidenceError
+from mmgpu_hooks.schema.run_tree import FoundEvidence, RunTree
+from mmgpu_hooks.show.many_runs import (
+    describe_runs,
+    render_runs_csv,
+    render_runs_json,
+)
+
+_TOP = 20
+"""Rows of text; more scroll away what wastes most."""
+_PERIOD_S = 0.1
+"""Between two steps of the bar."""
+_CONNECT_S = 10
+"""Longest that a Dask scheduler is waited for."""
+_DAYS = {'d': 1, 'w': 7}
+
+OnProgress = Callable[[str, float, 'float | None'], None]
+
+
+def _parse_since(match: re.Match[str]) -> date | None:
+    if match[1]:
+        with contextlib.suppress(ValueError):
+            return date.fromisoformat(match[1])
+        return None
+    days = int(match[2]) * _DAYS[match[3].lower()]
+    return date.today() - timedelta(days=days)
+
+
+SINCE = options.parsed(
+    r'(\d{4}-\d\d-\d\d)|(\d{1,4})([dw])',
+    _parse_since,
+    'a day as 2026-11-01, or a number of days or weeks as 7d, 2w',
+)
+
+
+def _check_verdict(text: str) -> str:
+    if text not in VERDICTS:
+        near = get_close_matches(text, VERDICTS) or VERDICTS
+        raise click.BadParameter(f'expected {" or ".join(near)}, found {text!r}')
+    return text
+
+
+def _count_cpus(given: Mapping[str, Any]) -> int | None:
+    """CPUs of a job that judges; a listing takes seconds where it is typed."""
+    if not given['judge'] or given['dask'] is not None:
+        raise UserError(
+            '--slurm: expected --judge, which is worth a job, and no --dask; leave '
+            '--slurm out.'
+        )
+    jobs: int | None = given['jobs']
+    return jobs
+
+
+@options.command('runs', '0 done')
+@click.argument(
+    'work_dirs', type=options.PATH, nargs=-1, required=True, metavar='WORK_DIR...'
+)
+@click.option(
+    '--since',
+    type=SINCE,
+    metavar='DAY',
+    help='Only runs that began on that day (2026-11-01) or later, or in the last days '
+    '(7d) or weeks (2w).',
+)
+@click.option(
+    '--verdict',
+    'verdicts',
+    type=_check_verdict,
+    multiple=True,
+    metavar='NAME',
+    help='Only runs with this verdict (mmgpu explain lists them); repeatable.',
+)
+@click.option(
+    '--owner',
+    'owners',
+    multiple=True,
+    metavar='USER',
+    help='Only runs whose folder this user owns; repeatable.',
+)
+@click.option(
+    '--top',
+    type=options.Whole(1, 10**9),
+    metavar='N',
+    show_default=False,
+    help='Print only the N that waste most: 20 as text, else all.',
+)
+@options.flag('--judge', 'Judge the runs that have no verdict in their evidence.')
+@click.option(
+    '-j',
+    '--jobs',
+    type=options.Whole(1, 1024),
+    metavar='N',
+    show_default=False,
+    help='Processes that judge; by default one for each CPU.',
+)
+@click.option(
+    '--dask',
+    metavar='ADDRESS',
+    help='Judge on a Dask cluster in place of processes here: the address of its '
+    'scheduler, such as tcp://scheduler:8786.',
+)
+@options.slurm(_count_cpus)
+@click.option(
+    '--page',
+    type=options.PATH,
+    metavar='FILE',
+    help='Write a page, too: a table that sorts, and hours by verdict over time.',
+)
+@click.option(
+    '--format', 'form', type=click.Choice(('text', 'json', 'csv')), default='text'
+)
+def runs(
+    work_dirs: tuple[Path, ...],
+    since: date | None,
+    verdicts: tuple[str, ...],
+    owners: tuple[str, ...],
+    top: int | None,
+    judge: bool,
+    jobs: int | None,
+    dask: str | None,
+    page: Path | None,
+    form: str,
+) -> None:
+    """List many runs: where their hours went, those that waste most first.
+
+    WORK_DIR is any folder above runs with GPUEfficiencyHook. A run's verdict is read
+    from its evidence, which the hook leaves there at the end and once an hour.
+    """
+    if page is not None:
+        # late: a listing does without numpy
+        from mmgpu_hooks.commands.pages import expect_page_place
+
+        expect_page_place(page)
+    if not judge and (jobs is not None or dask is not None):
+        raise UserError('expected --judge beside --jobs and --dask, found it missing.')
+    chosen = Filters(since, verdicts, owners)
+    with show_progress() as on_progress:
+        read = read_rows(work_dirs, chosen, on_progress)
+        rows = read.rows
+        if judge:
+            engine = _choose_engine(jobs, dask)
+            rows = judge_rows(rows, engine, on_progress)
+    rows = by_waste(row for row in rows if chosen.keep_verdict(row))
+    answer = ManyRuns(
+        found=read.found,
+        unreadable=read.unreadable,
+        first_unreadable=read.first_unreadable,
+        totals=add_up(rows),
+        rows=tuple(rows if top is None or form == 'text' else rows[:top]),
+    )
+    if page is not None:
+        _write_page(answer, page, work_dirs)
+    if form == 'json':
+        print(render_runs_json(answer))
+    elif form == 'csv':
+        print(render_runs_csv(answer.rows))
+    else:
+        print_sections(describe_runs(answer, answer.rows[: top or _TOP]))
+
+
+def _write_page(answer: ManyRuns, page: Path, work_dirs: Sequence[Path]) -> None:
+    from mmgpu_hooks.commands.pages import write_page
+    from mmgpu_hooks.show.page import render_runs_page
+
+    write_page(page, render_runs_page(answer, ', '.join(map(str, work_dirs))))
+    warner('runs')(f'written to {page}')
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which runs are listed."""
+
+    since: date | None
+    """``None`` is no limit, as an empty list is."""
+    verdicts: Sequence[str]
+    owners: Sequence[str]
+
+    def keep(self, row: RunRow) -> bool:
+        """True if a run is kept by what is known of it before it is judged."""
+        if self.owners and row.owner not in self.owners:
+            return False
+        day = find_start_day(row)
+        return self.since is None or (day is not None and day >= self.since)
+
+    def keep_verdict(self, row: RunRow) -> bool:
+        """True if a run is kept by its verdict."""
+        return not self.verdicts or row.verdict in self.verdicts
+
+
+class ReadRows(NamedTuple):
+    """What was read below some folders."""
+
+    rows: list[RunRow]
+    """Those that the filters keep, but for the one by verdict."""
+    found: int
+    """Runs in all."""
+    unreadable: int
+    first_unreadable: str | None
+
+
+def read_rows(
+    roots: Sequence[Path], filters: Filters, on_progress: OnProgress
+) -> ReadRows:
+    """Read the runs below some folders, each once.
+
+    Raises:
+        UserError: If a folder is not there, or none has a run.
+    """
+    for root in roots:
+        if not os.path.lexists(root):
+            raise UserError(
+                f'{root}: expected a folder with runs, found nothing there; check the '
+                'path (MMDetection writes to work_dirs/<config name>).'
+            )
+    tree = RunTree(roots)
+    files = list(_report_each(tree, on_progress))
+    rows: list[RunRow] = []
+    seen: set[FileIdentity] = set()
+    owner_names: dict[int, str] = {}
+    base = f'{roots[0]}{os.sep}' if len(roots) == 1 else ''
+    for number, file in enumerate(files):
+        if number % 64 == 0:
+            on_progress(f'reading {len(files):,} runs', number / len(files), None)
+        row = _begin_row(file, base, owner_names)
+        try:
+            ends = read_run_ends(file.path)
+        except EvidenceError as error:
+            reason = _to_text(str(error)).removeprefix(f'{row.evidence}: ')
+            rows.append(replace(row, reason=reason))
+            continue
+        if ends.identity in seen:  # by way of a link
+            continue
+        seen.add(ends.identity)
+        row = replace(
+            row,
+            started_unix_s=ends.run.started_unix_s,
+            hostname=ends.run.hostname,
+            ranks=ends.run.world_size,
+            status=ends.end and ends.end.status,
+            slurm_job_id=ends.run.slurm_job_id,
+        )
+        if ends.verdict is not None:
+            row = with_verdict(row, ends.verdict)
+        elif ends.end is not None and ends.end.duration_s is not None:
+            row = _with_hours(row, ends.end.duration_s, ends.run.device)
+        rows.append(row)
+    if not rows:
+        raise UserError(_say_none(roots, tree))
+    first = tree.unreadable[0] if tree.unreadable else None
+    return ReadRows(
+        [row for row in rows if filters.keep(row)],
+        len(rows),
+        len(tree.unreadable),
+        first and _to_text(f'{first.path} ({first.reason})'),
+    )
+
+
+def _report_each(tree: RunTree, on_progress: OnProgress) -> Iterator[FoundEvidence]:
+    due_s = time.monotonic()
+    for number, file in enumerate(tree, 1):
+        if (now_s := time.monotonic()) > due_s:
+            due_s = now_s + _PERIOD_S
+            on_progress(f'finding runs: {number:,}', 0.0, None)
+        yield file
+
+
+def _begin_row(file: FoundEvidence, base: str, owner_names: dict[int, str]) -> RunRow:
+    """The row of a run that was found, before anything of it is read."""
+    folder, name = os.path.split(file.path)
+    if os.path.basename(folder) == 'vis_data':
+        folder = os.path.dirname(folder)
+    # a second training with the same Runner has the folder of the first
+    label = folder if name == EVIDENCE_NAME else os.path.join(folder, name)
+    if file.owner_id not in owner_names:
+        owner_names[file.owner_id] = str(file.owner_id)
+        with contextlib.suppress(KeyError):
+            owner_names[file.owner_id] = pwd.getpwuid(file.owner_id).pw_name
+    return RunRow(
+        run=_to_text(label.removeprefix(base) or label),
+        evidence=_to_text(file.path),
+        owner=owner_names[file.owner_id],
+    )
+
+
+def _to_text(path: str) -> str:
+    """A path as JSON can hold it: bytes that are no UTF-8 as ``\\udc80``."""
+    return path.encode('utf-8', 'backslashreplace').decode()
+
+
+def _with_hours(row: RunRow, duration_s: float, device: str) -> RunRow:
+    """The row of a run without a verdict whose length its end record says."""
+    hours = duration_s / 3600
+    gpu_hours = 0.0 if device == 'cpu' else hours * max(row.ranks or 1, 1)
+    return replace(row, training_hours=hours, gpu_hours=gpu_hours)
+
+
+def _say_none(roots: Sequence[Path], tree: RunTree) -> str:
+    where = ', '.join(map(str, roots))
+    if tree.unreadable:
+        first = tree.unreadable[0]
+        return (
+            f'{where}: expected folders that can be read, found "{first.reason}" at '
+            f'{first.path}; check its permissions.'
+        )
+    return (
+        f'{where}: expected runs with {EVIDENCE_NAME} below it, found none; train with '
+        'the hook: mmgpu run tools/train.py CONFIG (or mmgpu enable CONFIG).'
+    )
+
+
+def judge_rows(
+    rows: Sequence[RunRow],
+    open_executor: Callable[[], AbstractContextManager[Executor]],
+    on_progress: OnProgress,
+) -> list[RunRow]:
+    """The rows, those without a verdict judged now, or with the reason why not."""
+    from mmgpu_hooks.adviser.many_runs import judge_all
+
+    # one whose first line is damaged has no start, and cannot be judged
+    waiting = {
+        row.evidence: row
+        for row in rows
+        if row.verdict is None and row.started_unix_s is not None
+    }
+    if not waiting:
+        return list(rows)
+    judged_rows: dict[str, RunRow] = {}
+    begun_s, count = time.monotonic(), len(waiting)
+    for judged in judge_all(list(waiting), open_executor):
+        row = waiting[judged.evidence]
+        if judged.verdict is not None:
+            row = with_verdict(row, judged.verdict, is_judged_now=True)
+        else:
+            reason = judged.reason or ''
+            row = replace(row, reason=reason.removeprefix(f'{row.evidence}: '))
+        judged_rows[judged.evidence] = row
+        done = len(judged_rows)
+        left_s = (time.monotonic() - begun_s) / done * (count - done)
+        on_progress(f'judging {count:,} runs', done / count, left_s)
+    return [judged_rows.get(row.evidence, row) for row in rows]
+
+
+def _choose_engine(
+    jobs: int | None, dask: str | None
+) -> Callable[[], AbstractContextManager[Executor]]:
+    from mmgpu_hooks.adviser.many_runs import open_processes
+
+    if dask is not None:
+        if jobs is not None:
+            raise UserError('expected --jobs or --dask, found both; leave one out.')
+        return lambda: open_dask(dask)
+    return lambda: open_processes(jobs or len(os.sched_getaffinity(0)))
+
+
+@contextlib.contextmanager
+def open_dask(address: str) -> Iterator[Executor]:
+    """An executor whose futures are a Dask cluster's.
+
+    Args:
+        address: Of its scheduler.
+
+    Raises:
+        UserError: If Dask is not installed, or no scheduler answers.
+    """
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise UserError(
+            f'--dask: expected the package distributed, found none ({error}); pip '
+            "install 'mmgpu_hooks[dask]', or use --jobs."
+        ) from error
+    try:
+        client = Client(address, timeout=_CONNECT_S)
+    except (OSError, ValueError, ImportError) as error:
+        raise UserError(
+            f'--dask: expected a Dask scheduler at {address}, found none '
+            f'({" ".join(str(error).split())}); start one with "dask scheduler" and '
+            'name the address that it prints.'
+        ) from error
+    with client:
+        if not client.scheduler_info()['workers']:
+            warner('runs')(f'{address} has no worker yet; waiting for one.')
+        with client.get_executor() as executor:
+            yield executor

@@ -1,0 +1,122 @@
+"""Reads the first record of a run's evidence and the last ones, and nothing between."""
+
+from __future__ import annotations
+
+import codecs
+import os
+from dataclasses import dataclass
+from typing import NamedTuple, Optional, Type, TypeVar
+
+from mmgpu_hooks.schema.lines import MOST_LINE_BYTES, LineError, decode_line
+from mmgpu_hooks.schema.recorded import (
+    SCHEMA_VERSION,
+    EndRecord,
+    EvidenceLine,
+    RunRecord,
+    VerdictRecord,
+)
+from mmgpu_hooks.schema.regular import open_descriptor
+from mmgpu_hooks.schema.run_folder import EvidenceError
+
+_HEAD_BYTES = 2**13
+_TAILS_BYTES = (2**16, 2**19, 2**22)
+"""Read of a file's end, more each time nothing was found. A run that is killed has up
+to an hour of intervals behind its newest verdict: 0.4 MB of them, as a rule."""
+
+RecordT = TypeVar('RecordT', bound=EvidenceLine)
+
+
+class FileIdentity(NamedTuple):
+    """Device and inode: the same for each name that leads to a file."""
+
+    device: int
+    inode: int
+
+
+@dataclass(frozen=True)
+class RunEnds:
+    """What the first and the last records of one run say."""
+
+    identity: FileIdentity
+    run: RunRecord
+    end: Optional[EndRecord]
+    """``None`` while it trains, and of a run that was killed."""
+    verdict: Optional[VerdictRecord]
+    """The newest; ``None`` where the last 4 MiB have none."""
+
+
+def read_run_ends(path: str) -> RunEnds:
+    """Read the ends of a run's evidence; some 50 us where the file is cached.
+
+    Args:
+        path: Evidence of rank 0.
+
+    Raises:
+        EvidenceError: If it cannot be read, or does not begin with a run record of this
+            schema.
+    """
+    try:
+        descriptor = open_descriptor(path)
+    except OSError as error:
+        raise EvidenceError(
+            f'{path}: expected evidence that can be read, found "{error.strerror}".'
+        ) from error
+    try:
+        status = os.fstat(descriptor)
+        size = status.st_size
+        run = _read_first(path, descriptor)
+        tail, end, verdict = b'', None, None
+        for most_bytes in _TAILS_BYTES:
+            tail = os.pread(descriptor, most_bytes, max(size - most_bytes, 0))
+            verdict = _find_last(tail, VerdictRecord)
+            if verdict is not None or most_bytes >= size:
+                break
+        # it has no more than a verdict behind it
+        end = _find_last(tail[-_TAILS_BYTES[0] :], EndRecord)
+    except OSError as error:
+        raise EvidenceError(
+            f'{path}: expected evidence that can be read, found "{error.strerror}".'
+        ) from error
+    finally:
+        os.close(descriptor)
+    return RunEnds(FileIdentity(status.st_dev, status.st_ino), run, end, verdict)
+
+
+def _read_first(path: str, descriptor: int) -> RunRecord:
+    head = os.pread(descriptor, _HEAD_BYTES, 0)
+    if b'\n' not in head:
+        head = os.pread(descriptor, MOST_LINE_BYTES, 0)
+    line = head[: head.find(b'\n') + 1].removeprefix(codecs.BOM_UTF8)
+    try:
+        record = decode_line(line)
+    except LineError:
+        record = None
+    if not isinstance(record, RunRecord):
+        raise EvidenceError(
+            f'{path}: expected a run record of GPUEfficiencyHook in its first line, '
+            'found none; the file is damaged or not ours.'
+        )
+    if record.schema > SCHEMA_VERSION:
+        raise EvidenceError(
+            f'{path}: expected evidence of schema {SCHEMA_VERSION} or older, found '
+            f'schema {record.schema}; install a newer mmgpu_hooks to read it.'
+        )
+    return record
+
+
+def _find_last(tail: bytes, kind: Type[RecordT]) -> Optional[RecordT]:
+    """The last whole record of a kind in the end of a file; torn lines are none."""
+    # as the hook's own writer has it
+    mark = b'{"kind":"%s"' % str(kind.__struct_config__.tag).encode()
+    found = len(tail)
+    while (found := tail.rfind(mark, 0, found)) >= 0:
+        if found and tail[found - 1 : found] != b'\n':
+            continue
+        stop = tail.find(b'\n', found)
+        try:
+            record = decode_line(tail[found : stop if stop >= 0 else len(tail)])
+        except LineError:
+            continue
+        if isinstance(record, kind):
+            return record
+    return None

@@ -1,0 +1,106 @@
+"""Finds the evidence of every run below some folders, whatever else lies there."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+_EVIDENCE = re.compile(r'gpu_efficiency(?:\.\d+)?\.jsonl')
+"""Names of rank 0's evidence; a number is of a Runner that trained again."""
+_DATA_FOLDER = 'vis_data'
+"""MMEngine's; images that a visualiser drew lie below it, by the thousand."""
+
+
+class FoundEvidence(NamedTuple):
+    """Evidence of rank 0 of one run."""
+
+    path: str
+    owner_id: int
+    """User id that owns the folder it lies in."""
+
+
+class Unreadable(NamedTuple):
+    """A folder or file that could not be read."""
+
+    path: str
+    reason: str
+    """As the operating system says it."""
+
+
+class RunTree:
+    """Walks folders for the evidence of runs.
+
+    Links to folders are followed, and each folder is entered once, so that loops end. A
+    link to a folder that holds one of the roots is passed over: it leads to all that
+    the user did not name. Hidden folders are passed over, too.
+
+    Args:
+        roots: Folders to walk, or evidence files.
+
+    Attributes:
+        unreadable: Folders that could not be listed, so far.
+    """
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self.unreadable: list[Unreadable] = []
+        self._roots = [str(root) for root in roots]
+        self._real_roots = [os.path.realpath(root) for root in self._roots]
+        self._entered: set[tuple[int, int]] = set()
+        """Device and inode of each folder."""
+
+    def __iter__(self) -> Iterator[FoundEvidence]:
+        # links come after all folders, so that a run is shown by its own path
+        links: list[str] = []
+        for root in self._roots:
+            if _EVIDENCE.fullmatch(os.path.basename(root)) and os.path.isfile(root):
+                yield FoundEvidence(root, os.stat(os.path.dirname(root) or '.').st_uid)
+            elif os.path.isdir(root):
+                yield from self._walk(root, links)
+        while links:
+            link = links.pop()
+            if not self._holds_root(os.path.realpath(link)):
+                yield from self._walk(link, links)
+
+    def _holds_root(self, target: str) -> bool:
+        prefix = target.rstrip(os.sep) + os.sep
+        return any(f'{root}{os.sep}'.startswith(prefix) for root in self._real_roots)
+
+    def _walk(self, start: str, links: list[str]) -> Iterator[FoundEvidence]:
+        folders = [start]
+        while folders:
+            folder = folders.pop()
+            try:
+                status = os.stat(folder)
+                identity = (status.st_dev, status.st_ino)
+                if identity in self._entered:
+                    continue
+                self._entered.add(identity)
+                with os.scandir(folder) as listed:
+                    entries = list(listed)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                self.unreadable.append(Unreadable(folder, reason))
+                continue
+            is_leaf = os.path.basename(folder) == _DATA_FOLDER
+            for entry in entries:
+                if _EVIDENCE.fullmatch(entry.name):
+                    # a folder of that name is refused when it is opened
+                    yield FoundEvidence(entry.path, status.st_uid)
+                elif not is_leaf and not entry.name.startswith('.'):
+                    self._sort(entry, folders, links)
+
+    def _sort(
+        self, entry: os.DirEntry[str], folders: list[str], links: list[str]
+    ) -> None:
+        """Put an entry among the folders or the links, where it is one."""
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+            elif entry.is_symlink() and entry.is_dir():
+                links.append(entry.path)
+        except OSError as error:  # links that lead to each other, or where none may go
+            reason = error.strerror or str(error)
+            self.unreadable.append(Unreadable(entry.path, reason))
