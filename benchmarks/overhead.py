@@ -8,8 +8,9 @@ everything that the hook puts in: the time in ``Runner.call_hook`` and in the lo
 ``next``, less the time in the other hooks' own methods and in the loader's own
 ``_next_data``, less what the same account of a hook that does nothing gives. Then what
 it adds to iterations of 28 ms, against training without it, turn by turn; whether
-anything grows over 100,000 iterations; and the cost beside workers of 4 GiB, which the
-kernel takes long to measure. About 8 minutes on 2 cores.
+anything grows over 100,000 iterations; the cost beside workers of 4 GiB, which the
+kernel takes long to measure; and what the verdict of every hour takes of that hour.
+About 8 minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple
 from unittest import mock
 
+import msgspec
 import psutil
 import torch
 from mmengine.dataset import BaseDataset
@@ -56,7 +58,11 @@ from torch.utils.data.dataloader import (
 from benchmarks.harness import Benchmark, Figure, HoldMemory, at_most, end_workers, say
 from benchmarks.toy import OneWeight, build_runner
 from mmgpu_hooks import GPUEfficiencyHook
+from mmgpu_hooks.adviser.process import HourlyAdviser
+from mmgpu_hooks.hooks.verdict_source import PERIOD_S
 from mmgpu_hooks.measure.proc import read_thread_cpu_s
+from mmgpu_hooks.schema.lines import encode_line
+from mmgpu_hooks.schema.run import read_evidence
 
 PEER = 'TraceML'
 PEER_SHARE, PEER_INTERVAL = 0.0667, 3.0
@@ -66,6 +72,13 @@ GROWN_RATIO, GROWN_MIB, KEPT_BLOCKS = 1.05, 1.0, 0.5
 """What keeps one object more with each interval keeps at least one block; what lives
 for a moment makes some tens of blocks more or less, in any loop."""
 WORKER_GIB, LONG_READ_S = 4.0, 0.02
+VERDICT_PCT, VERDICT_CPU_PCT = 0.01, 0.5
+"""Most of each hour that its verdict takes of the training thread, and of a core."""
+VERDICTS = 5
+LONG_RUN = Path(__file__).parents[1] / 'tests/golden/late_batches/run'
+"""A run whose loader is worth a search; its intervals are repeated for a day."""
+LONG_INTERVALS = 24 * 2_571
+"""Of :data:`INTERVAL` iterations of 28 ms, in a day."""
 
 INTERVAL = 50
 """Iterations per line of LoggerHook, as in MMDetection."""
@@ -853,6 +866,64 @@ def judge_large_workers(iterations: int, peer: Cost | str) -> list[Figure]:
     ]
 
 
+def write_long_run(path: Path, intervals: int) -> None:
+    """Write evidence of a run that goes on, with so many intervals."""
+    short = read_evidence(LONG_RUN / path.name)
+    with path.open('wb') as file:
+        file.write(encode_line(short.run))
+        for number, record in zip(range(intervals), itertools.cycle(short.intervals)):
+            done = record.iterations * (number + 1)
+            file.write(encode_line(msgspec.structs.replace(record, iteration=done)))
+
+
+def judge_hourly_verdicts(count: int, intervals: int) -> list[Figure]:
+    """Cost of the verdict of an hour: of starting its process, and of all that it does.
+
+    Args:
+        count: Verdicts.
+        intervals: Of the run that is judged.
+    """
+    started_s, cpu_s, wall_s = [], [], []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, 'gpu_efficiency.jsonl')
+        write_long_run(path, intervals)
+        for _ in range(count):
+            before, began_s = os.times(), time.perf_counter()
+            adviser = HourlyAdviser(path)
+            started_s.append(time.perf_counter() - began_s)
+            while not adviser.is_over:
+                time.sleep(0.02)
+            wall_s.append(time.perf_counter() - began_s)
+            adviser.read()
+            after = os.times()
+            cpu_s.append(
+                after.children_user
+                + after.children_system
+                - before.children_user
+                - before.children_system
+            )
+        size_mib = path.stat().st_size / 2**20
+    start_s, used_s, all_s = map(statistics.median, (started_s, cpu_s, wall_s))
+    where = 'the verdict of every hour: '
+    return [
+        at_most(
+            f'{where}training thread, of that hour',
+            100 * start_s / PERIOD_S,
+            VERDICT_PCT,
+            '%',
+            note=f'{1e3 * start_s:.1f} ms to start its process; nothing waits for it',
+        ),
+        at_most(
+            f'{where}a core at nice 19, of that hour',
+            100 * used_s / PERIOD_S,
+            VERDICT_CPU_PCT,
+            '%',
+            note=f'{used_s:.1f} s of CPU, {all_s:.1f} s in all, for {intervals} '
+            f'intervals ({size_mib:.0f} MiB)',
+        ),
+    ]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure every part and print the table."""
     benchmark = Benchmark('overhead', __doc__ or '', argv)
@@ -869,6 +940,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     benchmark.add(*judge_growth(growth))
     say('with the hook against without')
     benchmark.add(*judge_pairs(train_pairs(40 if is_quick else 800)))
+    say('verdicts')
+    intervals = LONG_INTERVALS // 24 if is_quick else LONG_INTERVALS
+    benchmark.add(*judge_hourly_verdicts(VERDICTS, intervals))
     say('large workers')
     large = RUN_ITERATIONS * (1 if is_quick else 6)
     benchmark.add(*judge_large_workers(large, peer))

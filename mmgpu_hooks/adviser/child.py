@@ -1,13 +1,19 @@
-"""The adviser's process: reads evidence, writes one config, prints one record."""
+"""The adviser's processes: each reads evidence and prints one record.
+
+That of the end writes one config, too; that of every hour the job's comment.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
+from mmgpu_hooks.adviser.job_comment import comment_on_job
 from mmgpu_hooks.adviser.ranks import choose_rank
 from mmgpu_hooks.config.recommended import write_beside_run
 from mmgpu_hooks.experiment.children import (
@@ -16,13 +22,16 @@ from mmgpu_hooks.experiment.children import (
     end_descendants,
 )
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.recommend.policy import (
     NICE_KEY,
     leave_out,
     recommend_settings,
     with_save_cures,
 )
-from mmgpu_hooks.schema.judged import RunAdvice
+from mmgpu_hooks.recommend.verdict_record import judge_as_record, make_verdict_record
+from mmgpu_hooks.schema.judged import Recommendation, RunAdvice
 from mmgpu_hooks.schema.run_folder import read_run_folder
 
 
@@ -49,6 +58,26 @@ def main(evidence: str, parent: int) -> None:
         end_descendants()
 
 
+def judge_while_training(evidence: str, parent: int, is_commented: bool) -> None:
+    """Print the verdict on a run that is going on, as a record in JSON.
+
+    Args:
+        evidence: Of rank 0.
+        parent: Process id of the training; this process ends with it.
+        is_commented: True if the verdict also goes into the comment of SLURM's job.
+    """
+    die_with_parent(parent)
+    path = Path(evidence)
+    run = choose_rank(path, Run.read(path)).run
+    record = judge_as_record(run, diagnose_run(run), is_final=False)
+    with os.fdopen(os.dup(1), 'wb') as stream:
+        stream.write(msgspec.json.encode(record))
+    if is_commented:
+        # at the training's end the hook says what is in the way
+        with contextlib.suppress(SourceError):
+            comment_on_job(record)
+
+
 def advise_on_run(evidence: Path) -> RunAdvice:
     """Judge a run as ``mmgpu recommend`` does, and write what that recommends.
 
@@ -63,6 +92,12 @@ def advise_on_run(evidence: Path) -> RunAdvice:
     """
     run = choose_rank(evidence, Run.read(evidence)).run
     found = with_save_cures(recommend_settings(run), run)
+    advice = _write_advised(evidence, run, found)
+    verdict = make_verdict_record(run, diagnose_run(run), found, is_final=True)
+    return replace(advice, verdict=verdict)
+
+
+def _write_advised(evidence: Path, run: Run, found: Recommendation) -> RunAdvice:
     nice: int | None = None
     if run.meta.hook_added_by is not None:
         # the hook is in no config: that command takes its arguments

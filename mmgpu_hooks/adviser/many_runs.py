@@ -64,8 +64,6 @@ def judge_evidence(evidence: str) -> VerdictRecord:
         run,
         diagnose_run(run),
         is_final=run.evidence.end is not None,
-        # the same whenever it is judged
-        written_unix_s=run.meta.started_unix_s + run.figures.duration_s,
     )
 
 

@@ -1,5 +1,8 @@
 """Asks the adviser: a child process that judges the run of its parent and answers once.
 
+One writes the recommended config at the end, and is waited for. Others judge the run so
+far, once in about an hour, with the lowest priority, and nobody waits for them.
+
 A package of its own, above everything that judges and edits configs, below the hook
 that asks: so the hook imports no command, and no command a hook. The child is started
 by ``exec`` in a fresh interpreter: a training has threads and a CUDA context, which a
@@ -17,31 +20,52 @@ from pathlib import Path
 import msgspec
 
 from mmgpu_hooks.experiment.children import end_child, signal_group
+from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.memory import read_free_bytes
 from mmgpu_hooks.schema.judged import RunAdvice
+from mmgpu_hooks.schema.recorded import VerdictRecord
 from mmgpu_hooks.schema.run_folder import read_run_folder
 
 LIMIT_S = 10.0
-"""The child is killed then."""
+"""The child of the end is killed then."""
+HOURLY_LIMIT_S = 120
+"""The kernel ends one of every hour then: it has what the training leaves of a core."""
 _GONE_WITHIN_S = 1.0
 """Once killed, the child is waited for so long; the kernel may take longer."""
+_MEMORY_FACTOR = 5
+"""Bytes of memory that a child takes for each of the evidence: 1.2 GiB for that of five
+days in intervals of a second."""
 LEAST_FREE_BYTES = 2**30
-"""Below it no child is started: a training that has ended well is not to be killed for
-the memory of its advice."""
+"""So much must stay free beside a child, or none is started: no training is to be
+killed for the memory of its advice."""
 
-_CHILD = (
+_BEGIN = (
     'import atexit, gc, os, sys; '
     'gc.set_threshold(100_000); '
     'sys.path[:] = sys.argv[3:]; '
+)
+_END = 'atexit._run_exitfuncs(); os._exit(0)'
+_ADVISE = (
+    f'{_BEGIN}'
     'from mmgpu_hooks.adviser.child import main; '
     'main(sys.argv[1], int(sys.argv[2])); '
-    'atexit._run_exitfuncs(); '
-    'os._exit(0)'
+    f'{_END}'
 )
 """The path of modules is set before anything is imported. It is the parent's alone:
 a script's own folder is in it, and the current one, which Python adds, may not be.
 Collecting garbage would take a tenth of the time of so short a process, and freeing all
 that was imported another."""
+_JUDGE = (
+    # before anything is imported, which takes most of its time
+    'import os, signal; '
+    'os.nice(19); '
+    'signal.signal(signal.SIGALRM, signal.SIG_DFL); '
+    'signal.alarm({limit_s}); '
+    f'{_BEGIN}'
+    'from mmgpu_hooks.adviser.child import judge_while_training; '
+    'judge_while_training(sys.argv[1], int(sys.argv[2]), {is_commented}); '
+    f'{_END}'
+)
 
 
 def ask_adviser(evidence: Path, limit_s: float = LIMIT_S) -> RunAdvice:
@@ -57,14 +81,10 @@ def ask_adviser(evidence: Path, limit_s: float = LIMIT_S) -> RunAdvice:
     """
     if read_run_folder(evidence).config_copy is None:
         return RunAdvice(reason="no copy of the config in the run's folder")
-    free = read_free_bytes()
-    if free is not None and free < LEAST_FREE_BYTES:
-        return RunAdvice(reason='less than 1 GiB of memory is free')
     try:
-        child = _start(evidence)
-    except (OSError, ValueError) as error:
-        said = getattr(error, 'strerror', None) or error
-        return RunAdvice(reason=f'no process could be started ({said})')
+        child = _start(_ADVISE, evidence)
+    except SourceError as error:
+        return RunAdvice(reason=str(error))
     try:
         answer, _ = child.communicate(timeout=limit_s)
         return msgspec.json.decode(answer, type=RunAdvice)
@@ -89,10 +109,82 @@ def ask_adviser(evidence: Path, limit_s: float = LIMIT_S) -> RunAdvice:
             child.stdout.close()
 
 
-def _start(evidence: Path) -> subprocess.Popen[bytes]:
+class HourlyAdviser:
+    """A child process that judges a run while it goes on.
+
+    Args:
+        evidence: Of rank 0, as far as it is written.
+        is_commented: True if the verdict also goes into the comment of SLURM's job.
+        limit_s: Whole seconds until the kernel ends the child.
+
+    Raises:
+        SourceError: If memory is short, or the child cannot be started.
+    """
+
+    def __init__(
+        self,
+        evidence: Path,
+        *,
+        is_commented: bool = False,
+        limit_s: int = HOURLY_LIMIT_S,
+    ) -> None:
+        self._limit_s = limit_s
+        program = _JUDGE.format(is_commented=is_commented, limit_s=limit_s)
+        self._child = _start(program, evidence)
+
+    @property
+    def is_over(self) -> bool:
+        """True once the child has ended; asking takes a microsecond."""
+        return self._child.poll() is not None
+
+    def read(self) -> VerdictRecord:
+        """Read the answer of a child that is over.
+
+        Raises:
+            SourceError: If it gave none.
+        """
+        stream = self._child.stdout
+        assert stream is not None
+        with stream:
+            answer = stream.read()
+        try:
+            return msgspec.json.decode(answer, type=VerdictRecord)
+        except msgspec.DecodeError:
+            code = self._child.returncode
+            said = f'its process ended with exit code {code}'
+            if code == -signal.SIGALRM:
+                said = f'it took longer than {self._limit_s} s'
+            raise SourceError(said) from None
+
+    def end(self) -> None:
+        """End the child, if it is not over."""
+        if not self.is_over:
+            end_child(self._child, _GONE_WITHIN_S)
+        if self._child.stdout is not None:
+            self._child.stdout.close()
+
+
+def _start(program: str, evidence: Path) -> subprocess.Popen[bytes]:
+    """Start a child, where there is memory for it.
+
+    Raises:
+        SourceError: If there is not, or it cannot be started.
+    """
+    free = read_free_bytes()
+    try:
+        needed = _MEMORY_FACTOR * evidence.stat().st_size
+        if free is not None and free < LEAST_FREE_BYTES + needed:
+            raise SourceError('less than 1 GiB of memory would stay free')
+        return _open(program, evidence)
+    except (OSError, ValueError) as error:
+        said = getattr(error, 'strerror', None) or error
+        raise SourceError(f'no process could be started ({said})') from error
+
+
+def _open(program: str, evidence: Path) -> subprocess.Popen[bytes]:
     words = [str(evidence), str(os.getpid()), *map(str, sys.path)]
     return subprocess.Popen(
-        [sys.executable, '-c', _CHILD, *words],
+        [sys.executable, '-c', program, *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from mmgpu_hooks.judge.ranks import read_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.recommend.next_job import recommend_next_job
 from mmgpu_hooks.recommend.other_start import (
     expect_cores,
     recommend_mended,
@@ -154,10 +155,10 @@ def judge_runs(
     """
     read = read_runs(folders)
     newest, pool, notes = read.newest, read.pool, read.notes
-    run = together = newest.run
+    run = together = pooled = newest.run
     # a single run keeps what was worked out of it
     if pool.workload is not run.workload:
-        together = run.replaced(workload=pool.workload)
+        together = pooled = run.replaced(workload=pool.workload)
     mended = recommend_mended(together) if cores is None else None
     if cores is not None:
         expect_cores(run, cores)
@@ -175,6 +176,7 @@ def judge_runs(
         recommendation=with_save_cures(recommend_settings(together, memory), run),
         summary=run,
         mended=mended,
+        next_job=recommend_next_job(pooled) if cores is None else None,
         ranks=newest.ranks,
         notes=notes,
         fitted=pool.fitted if len(folders) > 1 else {},

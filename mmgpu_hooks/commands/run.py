@@ -88,6 +88,11 @@ def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
     help="Leave the recommended config in the run's folder when training ends.",
 )
 @click.option(
+    '--slurm-comment/--no-slurm-comment',
+    default=None,
+    help="Put the verdict into the comment of SLURM's job, where that is empty.",
+)
+@click.option(
     '--optimize',
     callback=_check,
     metavar='NAMES',

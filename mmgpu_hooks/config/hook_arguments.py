@@ -112,6 +112,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     ),
     'scalars': _check_scalars,
     'write_config': _check_flag,
+    'slurm_comment': _check_flag,
     'optimize': _check_optimize,
 }
 ARGUMENTS = tuple(_CHECKS)

@@ -331,7 +331,9 @@ def _set_hooks(config: Any, spec: TrialSpec) -> None:
     if spec.hook is not None or (spec.keeps_hook and ours):
         # what the user had set of it stays
         own = dict(ours[0]) if ours else {}
-        fixed = {'type': HOOK_TYPE, 'summary': False, 'write_config': False}
+        # a trial leaves nothing but its evidence
+        off = dict.fromkeys(('summary', 'write_config', 'slurm_comment'), False)
+        fixed = {'type': HOOK_TYPE, **off}
         hooks[HOOK_KEY] = {**own, **fixed, **(spec.hook or {})}
     save_interval = spec.save_interval or (ENDLESS if spec.last_saves else None)
     if save_interval is not None:

@@ -16,6 +16,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 
+from mmgpu_hooks.adviser.job_comment import comment_on_job
 from mmgpu_hooks.adviser.process import ask_adviser
 from mmgpu_hooks.adviser.ranks import choose_rank
 from mmgpu_hooks.config.hook_arguments import check_argument, parse_optimizations
@@ -30,7 +31,8 @@ from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.optimizations import Optimizations
-from mmgpu_hooks.schema.recorded import EndRecord
+from mmgpu_hooks.recommend.verdict_record import judge_as_record
+from mmgpu_hooks.schema.judged import Diagnosis, RunAdvice
 from mmgpu_hooks.show.summary import render_training_summary
 
 _LIVE = (
@@ -100,6 +102,9 @@ class GPUEfficiencyHook(Hook):
             config in the run's folder. A child process writes it, after the last save
             and before the summary, in a second or two; after 10 it is killed. Defaults
             to True.
+        slurm_comment: Whether the verdict goes into the comment of SLURM's job, as
+            ``mmgpu: data-bound 54 %, num_workers 0 -> 8``: once in about an hour and at
+            the end. A comment that the user gave stays. Defaults to False.
         optimize: Host overhead to take off a step, with the trained weights the same
             to the last bit: names out of ``param_groups``, ``ema``, ``small_tensors``
             and ``history``, with commas or in a list, or ``all``. The log says what
@@ -135,6 +140,7 @@ class GPUEfficiencyHook(Hook):
         stuck_after_s: float = 60,
         scalars: str = 'main',
         write_config: bool = True,
+        slurm_comment: bool = False,
         optimize: str | Sequence[str] | None = None,
     ) -> None:
         check_argument('interval', interval)
@@ -144,6 +150,7 @@ class GPUEfficiencyHook(Hook):
         check_argument('stuck_after_s', stuck_after_s)
         check_argument('scalars', scalars)
         check_argument('write_config', write_config)
+        check_argument('slurm_comment', slurm_comment)
         check_argument('optimize', optimize)
         self.interval = interval
         self.scalars = scalars
@@ -151,6 +158,7 @@ class GPUEfficiencyHook(Hook):
         self.gpu_sample_period_s = float(gpu_sample_period_s)
         self.summary = summary
         self.write_config = write_config
+        self.slurm_comment = slurm_comment
         self.optimize = optimize
         self.worker_nice = worker_nice
         self._set_live_parts()
@@ -316,24 +324,28 @@ class GPUEfficiencyHook(Hook):
             # it notes what fails as it ends
             path = self._guard.run('end', recorder.finish, error)
         self._recorder = None
-        is_wanted = self.summary or self.write_config
-        if recorder is not None and path is not None and is_wanted:
-            self._guard.run('summary', self._sum_up, path, recorder.end)
-
-    def _sum_up(self, path: Path, end: EndRecord | None) -> None:
-        if not is_main_process():
+        if recorder is None:
             return
+        is_wanted = self.summary or self.write_config or self.slurm_comment
+        if path is not None and is_wanted and is_main_process():
+            self._guard.run('summary', self._sum_up, path, recorder)
+        recorder.close()
+
+    def _sum_up(self, path: Path, recorder: Recorder) -> None:
         # read back, so that nothing grows in memory while training runs
         run = Run.read(path)
         # by the file, from which another process judges
         is_complete = run.status == 'completed'
         if run.evidence.end is None:
-            run = Run(replace(run.evidence, end=end))
+            run = Run(replace(run.evidence, end=recorder.end))
         chosen = self._guard.run('comparison of ranks', choose_rank, path, run)
         judged, ranks = chosen or (run, None)
         diagnosis, advice = diagnose_run(judged), None
         if self.write_config and is_complete and judged.figures.is_enough:
             advice = self._guard.run('recommended config', ask_adviser, path)
+        self._guard.run(
+            'verdict', self._record_verdict, recorder, judged, diagnosis, advice
+        )
         if self.summary:
             self._logger.info(
                 render_training_summary(
@@ -346,6 +358,21 @@ class GPUEfficiencyHook(Hook):
                     arguments=self.command_arguments,
                 )
             )
+
+    def _record_verdict(
+        self,
+        recorder: Recorder,
+        judged: Run,
+        diagnosis: Diagnosis,
+        advice: RunAdvice | None,
+    ) -> None:
+        verdict = None if advice is None else advice.verdict
+        if verdict is None:
+            # no child was asked, as no config was to be written, or it gave no answer
+            verdict = judge_as_record(judged, diagnosis, is_final=True)
+        recorder.write_verdict(verdict)
+        if self.slurm_comment:
+            self._guard.run('slurm_comment', comment_on_job, verdict)
 
 
 def _list_words() -> list[str]:

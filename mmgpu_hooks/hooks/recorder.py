@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
+from mmengine.dist import is_main_process
 from mmengine.hooks import Hook, LoggerHook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
@@ -24,6 +25,7 @@ from mmgpu_hooks.hooks.scalars import ScalarPublisher
 from mmgpu_hooks.hooks.sources import UNPROVEN, Sources, read_device
 from mmgpu_hooks.hooks.stuck_source import WATCHDOG_SOURCE, StuckSource
 from mmgpu_hooks.hooks.validation import VALIDATION_SOURCE, ValidationSource
+from mmgpu_hooks.hooks.verdict_source import VERDICT_SOURCE, VerdictSource
 from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
@@ -31,6 +33,7 @@ from mmgpu_hooks.measure.loader.settings import read_length, read_loader_setting
 from mmgpu_hooks.measure.memory import weigh_objects
 from mmgpu_hooks.measure.now import read_oom_kills, read_process_identity
 from mmgpu_hooks.measure.patches import Patches
+from mmgpu_hooks.measure.slurm import parse_job_id
 from mmgpu_hooks.schema.recorded import (
     Ending,
     EndRecord,
@@ -39,6 +42,7 @@ from mmgpu_hooks.schema.recorded import (
     RunRecord,
     SourceOffRecord,
     UnknownRecord,
+    VerdictRecord,
 )
 from mmgpu_hooks.schema.run_folder import evidence_name, unused_path
 from mmgpu_hooks.schema.writer import open_evidence
@@ -149,6 +153,7 @@ class Recorder:
         """Saves that are in records."""
         self._memory_cgroup: str | None = None
         self._stuck: StuckSource | None = None
+        self._verdicts: VerdictSource | None = None
         self.end: EndRecord | None = None
         """Once it is over, also where there was no room to write it."""
         device = run('device', read_device, runner) or 'cpu'
@@ -182,6 +187,10 @@ class Recorder:
         self._patches.set(self._hook, 'after_train_iter', self._make_end())
         if self._hook.stuck_after_s:
             self._stuck = run(WATCHDOG_SOURCE, StuckSource, self._recording, sources)
+        if self._recording.writer is not None and is_main_process():
+            self._verdicts = run(
+                VERDICT_SOURCE, VerdictSource, self._recording, self.write_verdict
+            )
         self._ledger.pop(self._hook)
 
     def _describe_run(self) -> RunRecord:
@@ -222,6 +231,7 @@ class Recorder:
             process_start=identity.start_ticks,
             memory_cgroup=identity.memory_cgroup,
             oom_kills=identity.oom_kills,
+            slurm_job_id=parse_job_id(os.environ),
         )
 
     def _open_writer(self, run: RunRecord) -> None:
@@ -309,6 +319,8 @@ class Recorder:
         if self._stuck is not None:
             self._stuck.note(record)
         self._write_once_known()
+        if self._verdicts is not None:
+            self._guard.run(VERDICT_SOURCE, self._verdicts.follow)
         return record
 
     def _write_once_known(self) -> None:
@@ -330,7 +342,7 @@ class Recorder:
         self._recording.write_reason(SourceOffRecord, source, reason)
 
     def finish(self, error: BaseException | None) -> Path | None:
-        """Close everything; a second call does nothing.
+        """Close everything but the evidence, which may get a verdict.
 
         Args:
             error: The exception that ended training, if one did.
@@ -339,6 +351,9 @@ class Recorder:
             The evidence file, for the summary; ``None`` when there is none.
         """
         run, clean_up, window = self._guard.run, self._guard.clean_up, None
+        verdicts, self._verdicts = self._verdicts, None
+        if verdicts is not None:
+            clean_up(VERDICT_SOURCE, verdicts.close)
         if self._stuck is not None:
             clean_up(WATCHDOG_SOURCE, self._stuck.close, error is None)
         clean_up(SAVES_SOURCE, self._saving.leave)
@@ -361,11 +376,19 @@ class Recorder:
         if self.end is not None:
             self._recording.write(self.end)
         self._sources.close()
+        writer = self._recording.writer
+        return None if writer is None else writer.path
+
+    def write_verdict(self, verdict: VerdictRecord) -> None:
+        """Add what is judged of the run so far."""
+        stamped = structs.replace(verdict, written_unix_s=wall_unix_s())
+        self._recording.write(stamped)
+
+    def close(self) -> None:
+        """Close the evidence; a second call does nothing."""
         writer, self._recording.writer = self._recording.writer, None
-        if writer is None:
-            return None
-        clean_up('evidence', writer.close)
-        return writer.path
+        if writer is not None:
+            self._guard.clean_up('evidence', writer.close)
 
     def _end(self, is_timed: bool, error: BaseException | None) -> EndRecord:
         # the totals of a ledger that was switched off would be wrong

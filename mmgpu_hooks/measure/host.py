@@ -24,7 +24,7 @@ from mmgpu_hooks.measure.cgroup import (
 )
 from mmgpu_hooks.measure.clock import Clock, grown, monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.proc import read_affinity, read_begin, read_schedstat_s
-from mmgpu_hooks.measure.slurm import SlurmTask, parse_slurm_task
+from mmgpu_hooks.measure.slurm import SlurmTask, parse_job_id, parse_slurm_task
 from mmgpu_hooks.schema.checkup import OpenFiles
 from mmgpu_hooks.schema.recorded import HostLimits, HostWindow
 
@@ -222,6 +222,9 @@ def read_host_limits(
         cgroup_cpu_cores=min(quotas, default=None),
         slurm_cpus=task.requested_cpus,
         slurm_bound_cpus=task.bound_cpus,
+        slurm_task_ranks=(
+            task.count_ranks(ranks_on_host) if parse_job_id(environ) else None
+        ),
         ranks_on_host=ranks_on_host,
         ram_total_bytes=memory.total,
         ram_available_bytes=memory.available,

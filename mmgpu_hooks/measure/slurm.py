@@ -62,6 +62,16 @@ class SlurmTask:
             return False
         return (self.given_cpus or 0) > affinity
 
+    def count_ranks(self, ranks: int) -> int:
+        """Ranks that share the CPUs of this task.
+
+        Args:
+            ranks: On the host.
+        """
+        if self.tasks is None:
+            return ranks
+        return 1 if self.is_rank else max(ranks // self.node_tasks, 1)
+
     def mend(self) -> SlurmTask:
         """The task, had srun bound it to all CPUs that SLURM gave it."""
         given = self.given_cpus or 0
@@ -79,6 +89,12 @@ def parse_slurm_task(environ: Mapping[str, str]) -> SlurmTask:
         node_tasks=parse_most_tasks(environ.get('SLURM_STEP_TASKS_PER_NODE', '')) or 1,
         is_rank=parse_rank_is_task(environ),
     )
+
+
+def parse_job_id(environ: Mapping[str, str]) -> int | None:
+    """SLURM's job that this process runs in; of an array, the one of this task."""
+    text = environ.get('SLURM_JOB_ID', '')
+    return int(text) if re.fullmatch(r'\d{1,10}', text, re.ASCII) else None
 
 
 def parse_bound_cpus(environ: Mapping[str, str]) -> int | None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional, Tuple
 
+from mmgpu_hooks.schema.recorded import VerdictRecord
+
 SAVE_CAUSES = ('workers', 'other_load', 'storage', 'memory')
 """What can hold a checkpoint save: this run's loader workers or other programs on the
 cores; slow storage, of this host or of another; memory that ran short."""
@@ -180,6 +182,22 @@ class MendedStart:
 
 
 @dataclass(frozen=True)
+class NextJob:
+    """CPUs that the next SLURM job of a training should ask for."""
+
+    cpus_per_task: int
+    """Of a task with as many ranks as it had."""
+    asked_cpus: Optional[int]
+    """What the task had asked for; ``None`` is unknown."""
+    used_cores: Optional[float]
+    """What its ranks used on average in steady iterations; ``None`` is unknown."""
+    predicted_iter_s: float
+    """Iteration with so many CPUs and the recommended settings for them."""
+    num_workers: int
+    """That those settings have."""
+
+
+@dataclass(frozen=True)
 class RunAdvice:
     """Answer of the adviser's process about a run."""
 
@@ -195,6 +213,8 @@ class RunAdvice:
     worker_nice: Optional[int] = None
     """Recommended as an option of the command that added the hook: no config has the
     hook. ``None`` where it is not recommended, or is in a config."""
+    verdict: Optional[VerdictRecord] = None
+    """All of it as a record of the evidence; ``None`` where there is no answer."""
 
 
 @dataclass(frozen=True)

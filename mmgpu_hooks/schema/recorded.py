@@ -106,6 +106,8 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     it did not."""
     slurm_tasks: Optional[Count] = None
     """Tasks of the step on all nodes, likewise."""
+    slurm_task_ranks: Optional[Count] = None
+    """Ranks that share the CPUs of this rank's task; ``None`` outside of SLURM."""
     mended_cores: Optional[Number] = None
     """``usable_cores`` had ``srun`` bound the task to all of them, likewise."""
     ranks_on_host: Count = 1

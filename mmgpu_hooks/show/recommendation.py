@@ -9,8 +9,14 @@ from msgspec import structs
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.policy import VALIDATION_KEY, pair_settings
-from mmgpu_hooks.schema.figures import format_seconds
-from mmgpu_hooks.schema.judged import Change, Diagnosis, MendedStart, Recommendation
+from mmgpu_hooks.schema.figures import format_seconds, plural
+from mmgpu_hooks.schema.judged import (
+    Change,
+    Diagnosis,
+    MendedStart,
+    NextJob,
+    Recommendation,
+)
 from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.show.document import Fact, Section, Table, to_json
 from mmgpu_hooks.show.terminal import render
@@ -47,6 +53,8 @@ class Answer:
     mended: MendedStart | None = None
     """Settings for a start that srun does not narrow; ``None`` where it narrowed none,
     or where ``--cores`` says that it is mended."""
+    next_job: NextJob | None = None
+    """CPUs for the next job; ``None`` where the run was no SLURM job."""
 
 
 def render_json(answer: Answer) -> str:
@@ -58,6 +66,7 @@ def render_json(answer: Answer) -> str:
         'batch_size': found.batch_size,
         'validation': found.validation,
         'mended_start': answer.mended,
+        'next_job': answer.next_job,
     }
     return to_json(
         run=answer.run_path,
@@ -105,14 +114,16 @@ def describe_answer(answer: Answer) -> list[Section]:
     facts = [Fact('Note    ', note) for note in notes[:3]]
     facts += [Fact('Also    ', advice) for advice in found.advice[:1]]
     changes = [describe_changes(answer), *describe_mended(answer)]
+    next_job = describe_next_job(answer)
     while True:
         last = Section(facts=facts, code=list_commands(answer, more=more))
-        sections = [verdict, *changes, last]
+        sections = [verdict, *changes, last, *next_job]
         if not facts or len(render(sections).splitlines()) <= MOST_LINES:
             return sections
         if ranks is not None and len(facts) == 1 and not found.batch_size:
             # which rank is judged comes before the reason
-            return [verdict, replace(changes[0], facts=()), *changes[1:], last]
+            changes[0] = replace(changes[0], facts=())
+            return [verdict, *changes, last, *next_job]
         facts.pop()
 
 
@@ -182,6 +193,30 @@ def describe_mended(answer: Answer) -> list[Section]:
     }
     title = f'With a mended start: {found.cores:g} usable cores (MG117)'
     return [Section(title, 'mended-start', code=_align(lines))]
+
+
+def describe_next_job(answer: Answer) -> list[Section]:
+    """The CPUs that the next SLURM job should ask for; nothing for another run."""
+    found = answer.next_job
+    if found is None:
+        return []
+    cpus, now_s = found.cpus_per_task, answer.summary.figures.iter_s
+    given: str | None = None
+    if found.asked_cpus is not None:
+        given = f'asked for {found.asked_cpus}'
+    if found.used_cores is not None:
+        used = f'used {found.used_cores:.1f} on average'
+        given = f'{given}, {used}' if given else used
+    then = format_seconds(found.predicted_iter_s)
+    lines = {
+        'Ask for': f'#SBATCH --cpus-per-task={cpus}',
+        'Or': f'CPUS_PER_TASK={cpus} tools/slurm_train.sh ..., mim train ... -c {cpus}',
+        'Iteration': f'{then} with num_workers={found.num_workers} (predicted), now '
+        f'{format_seconds(now_s)}',
+        'This job': given,
+    }
+    title = f'The next job: {plural(cpus, "CPU")} for each task'
+    return [Section(title, 'next-job', code=_align(lines))]
 
 
 def _name(change: Change) -> str:

@@ -34,6 +34,7 @@ from mmgpu_hooks.show.recommendation import (
     Answer,
     describe_changes,
     describe_mended,
+    describe_next_job,
     describe_settings,
     describe_verdict,
     list_commands,
@@ -98,7 +99,8 @@ _SETTINGS: Sequence[TableColumn] = (
 def describe_page(answer: Answer) -> list[Section]:
     """The sections of a page: the verdict with its figures in large print first."""
     figures = list(_list_figures(answer.summary))
-    return [replace(describe_verdict(answer), figures=figures), *describe_run(answer)]
+    verdict = replace(describe_verdict(answer), figures=figures)
+    return [verdict, *describe_run(answer), *describe_next_job(answer)]
 
 
 def describe_details(answer: Answer) -> list[Section]:
@@ -108,7 +110,7 @@ def describe_details(answer: Answer) -> list[Section]:
     ranks, the host, every finding and all advice.
     """
     commands = Section(code=list_commands(answer, details=True))
-    sections = [*describe_run(answer), commands]
+    sections = [*describe_run(answer), commands, *describe_next_job(answer)]
     # a chart alone, and that nothing is known of a part, is for the page
     shown = [section for section in sections if _has_words(section)]
     return [describe_verdict(answer), *shown]

@@ -27,7 +27,7 @@ FROZEN = Path(__file__).with_name('public_surface.txt')
 
 RECORDS = (
     *('Why', 'Proof', 'ValidationOutlook', 'Estimate', 'FigureComparison'),
-    *('RunComparison', 'Verification', 'MendedStart'),
+    *('RunComparison', 'Verification', 'MendedStart', 'NextJob'),
     *('SaveBenchRow', 'SaveBench', 'SweepSetting', 'SweepRow', 'Sweep', 'Profile'),
     *('Checked', 'Machine', 'OpenFiles', 'Binding', 'Folder', 'Cards', 'HostCard'),
     *('Installed', 'Bounds', 'ConfigCheck', 'LoaderPlan', 'LostHook'),

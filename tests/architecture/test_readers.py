@@ -20,10 +20,12 @@ WRITERS = ('schema', 'measure', 'hooks')
 SCALARS = PACKAGE / 'hooks' / 'scalars.py'
 
 ANSWERS = {
-    *('Change', 'MendedStart', 'SaveCure', 'ValidationOutlook'),
+    *('Change', 'MendedStart', 'NextJob', 'SaveCure', 'ValidationOutlook'),
     *('RankRow', 'RanksSummary'),
     *('StaticBytes', 'Prediction', 'FigureComparison', 'Why', 'Proof'),
     *('SaveBenchRow', 'SweepRow'),
+    # a line of the evidence that is an answer, for who reads many runs
+    'VerdictRecord',
 }
 """Kinds that ``--format json`` prints whole."""
 

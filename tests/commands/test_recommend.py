@@ -402,3 +402,53 @@ def test_cores_that_the_evidence_says_nothing_of(narrow, config, cores, said, ca
     assert main(['recommend', str(narrow), '--cores', cores]) == 2
     assert said in capsys.readouterr().err
     assert files_of(config.parents[1]) == before
+
+
+# A run that was a SLURM job.
+
+
+@pytest.mark.parametrize(
+    ('asked', 'logical'),
+    [pytest.param(8, 8, id='too many'), pytest.param(2, 16, id='too few')],
+)
+def test_a_job_ends_with_what_the_next_one_should_ask_for(
+    tmp_path, config, recommend, capsys, asked, logical
+):
+    run = make_run(config_path=str(config), loader=NO_WORKERS, slurm_job_id=4711)
+    limits = {'usable_cores': float(asked), 'slurm_cpus': asked}
+    host = replace(run.host, logical_cpus=logical, affinity_cpus=asked, **limits)
+    evidence = make_evidence(run=replace(run, host=host), **WAITS)
+    folder = write_run(tmp_path / 'job', evidence)
+    found = recommend(folder, '--dry-run')['next_job']
+    # two workers and the training process
+    assert (found['cpus_per_task'], found['num_workers']) == (3, 2)
+    assert (found['asked_cpus'], found['used_cores']) == (asked, 1.0)
+    assert 0.2 < found['predicted_iter_s'] < 0.25
+    for more in ([], ['--details']):
+        assert main(['recommend', str(folder), '--dry-run', *more]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        title, ask_for, other, iteration, this = lines[-5:]
+        assert title == 'The next job: 3 CPUs for each task'
+        assert ask_for == 'Ask for   #SBATCH --cpus-per-task=3'
+        assert 'CPUS_PER_TASK=3 tools/slurm_train.sh' in other
+        assert 'mim train ... -c 3' in other
+        assert iteration.endswith('with num_workers=2 (predicted), now 0.500 s')
+        assert this == f'This job  asked for {asked}, used 1.0 on average'
+
+
+def test_ranks_of_one_task_ask_for_their_cpus_together(tmp_path, config, recommend):
+    job = {'config_path': str(config), 'slurm_job_id': 4711, 'world_size': 2}
+    run = make_run(loader=NO_WORKERS, **job)
+    shared = {'ranks_on_host': 2, 'slurm_task_ranks': 2, 'usable_cores': 4.0}
+    host = replace(run.host, slurm_cpus=8, **shared)
+    evidence = make_evidence(run=replace(run, host=host), **WAITS)
+    folder = write_run(tmp_path / 'job', evidence)
+    found = recommend(folder, '--dry-run')['next_job']
+    assert (found['cpus_per_task'], found['used_cores']) == (6, 2.0)
+
+
+def test_only_a_slurm_job_has_a_next_one(work_dir, narrow, recommend):
+    assert 'next_job' not in recommend(work_dir, '--dry-run')
+    # of a start that srun narrowed, the mended one is meant
+    assert recommend(narrow, '--dry-run')['next_job']['cpus_per_task'] == 3
+    assert 'next_job' not in recommend(narrow, '--dry-run', '--cores', 8)

@@ -147,7 +147,7 @@ def test_the_summary_says_what_to_type_next_with_the_same_options(tmp_path):
 def test_what_the_summary_says_are_options_of_the_command():
     arguments = {
         **{'interval': 20, 'gpu_sample_period_s': 0.5, 'worker_nice': 3},
-        **{'stuck_after_s': 7.0, 'scalars': 'all'},
+        **{'stuck_after_s': 7.0, 'scalars': 'all', 'slurm_comment': True},
         **{'summary': False, 'write_config': True, 'optimize': 'ema,history'},
     }
     assert arguments.keys() == {*ARGUMENTS}

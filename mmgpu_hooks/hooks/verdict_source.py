@@ -1,0 +1,67 @@
+"""Has the run so far judged about once an hour, so that a killed run has a verdict."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from mmgpu_hooks.adviser.process import HourlyAdviser
+from mmgpu_hooks.hooks.recording import Recording
+from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.measure.clock import Clock, monotonic_s
+from mmgpu_hooks.schema.recorded import VerdictRecord
+
+VERDICT_SOURCE = 'hourly verdict'
+"""What the guard knows us by."""
+
+PERIOD_S = 3600.0
+"""From one verdict to the next, and from the start to the first."""
+
+
+class VerdictSource:
+    """Asks for verdicts on one run and writes them into its evidence.
+
+    A child process judges. It is never waited for: its answer is picked up when an
+    interval ends.
+
+    Args:
+        recording: The run; its evidence is open.
+        write: Adds a verdict to it.
+        clock: Monotonic, in seconds.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        write: Callable[[VerdictRecord], None],
+        clock: Clock = monotonic_s,
+    ) -> None:
+        self._recording, self._write, self._clock = recording, write, clock
+        self._due_s = clock() + PERIOD_S
+        self._adviser: HourlyAdviser | None = None
+
+    def follow(self) -> None:
+        """At the end of an interval: start a child, or write what one has answered.
+
+        Raises:
+            SourceError: If a child gave no answer: the next one would not, either.
+        """
+        if self._adviser is not None:
+            if self._adviser.is_over:
+                adviser, self._adviser = self._adviser, None
+                self._write(adviser.read())
+            return
+        writer = self._recording.writer
+        if writer is None or (now_s := self._clock()) < self._due_s:
+            return
+        self._due_s = now_s + PERIOD_S
+        # memory that is short now may not be in an hour
+        with contextlib.suppress(SourceError):
+            self._adviser = HourlyAdviser(
+                writer.path, is_commented=self._recording.hook.slurm_comment
+            )
+
+    def close(self) -> None:
+        """Training is over: end what is judging it."""
+        if self._adviser is not None:
+            self._adviser.end()

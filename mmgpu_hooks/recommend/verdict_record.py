@@ -1,0 +1,98 @@
+"""The verdict on a run as a record of its evidence. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.recommend.policy import NICE_KEY, recommend_settings, with_save_cures
+from mmgpu_hooks.schema.judged import Diagnosis, Recommendation
+from mmgpu_hooks.schema.recorded import RecommendedChange, VerdictRecord
+
+_HOUR_S = 3600.0
+
+
+def judge_as_record(run: Run, diagnosis: Diagnosis, *, is_final: bool) -> VerdictRecord:
+    """Make the record of a run that nothing was recommended for yet.
+
+    Args:
+        run: The rank that is judged.
+        diagnosis: Of that run.
+        is_final: True if training has ended.
+    """
+    found = with_save_cures(recommend_settings(run), run)
+    return make_verdict_record(run, diagnosis, found, is_final=is_final)
+
+
+def make_verdict_record(
+    run: Run, diagnosis: Diagnosis, found: Recommendation, *, is_final: bool
+) -> VerdictRecord:
+    """Make the record of what was judged and recommended.
+
+    Args:
+        run: The rank that is judged.
+        diagnosis: Of that run.
+        found: What is recommended for it, cures of saves included.
+        is_final: True if training has ended.
+    """
+    figures, meta = run.figures, run.meta
+    hours = figures.duration_s / _HOUR_S
+    saved = _predict_saved(run, found) if found.changes else None
+    return VerdictRecord(
+        verdict=diagnosis.verdict.name,
+        confidence=diagnosis.verdict.confidence,
+        is_final=is_final,
+        judged_rank=meta.rank,
+        iterations=figures.iterations,
+        training_hours=hours,
+        gpu_hours=0.0 if meta.device == 'cpu' else hours * max(meta.world_size, 1),
+        ledger_pct={
+            part: 100 * figures.run_share(seconds)
+            for part, seconds in figures.ledger_s.items()
+        },
+        changes=tuple(
+            RecommendedChange(key=change.key, old=change.old, new=change.new)
+            for change in found.changes
+        ),
+        saved_hours=saved.share * hours if saved else None,
+        saved_low_hours=saved.low * hours if saved else None,
+        saved_high_hours=saved.high * hours if saved else None,
+        slurm_job_id=meta.slurm_job_id,
+    )
+
+
+class _Saved(NamedTuple):
+    """Shares of the whole run."""
+
+    share: float
+    low: float
+    """The truth is expected between low and high 9 times in 10."""
+    high: float
+
+
+def _predict_saved(run: Run, found: Recommendation) -> _Saved | None:
+    """What all changes together save; ``None`` where nothing is predicted of them."""
+    parts = [*_list_saved(run, found)]
+    if not parts:
+        return None
+    return _Saved(*(sum(each) for each in zip(*parts)))
+
+
+def _list_saved(run: Run, found: Recommendation) -> Iterator[_Saved]:
+    # each predicted change of the train loader has the figures of all together
+    for change in found.changes:
+        gain = change.predicted_gain_pct
+        low, high = change.predicted_gain_low_pct, change.predicted_gain_high_pct
+        if gain is not None and low is not None and high is not None:
+            yield _Saved(gain / 100, low / 100, high / 100)
+            break
+    validation = found.validation
+    if validation is not None and validation.run_gain_pct is not None:
+        share = validation.run_gain_pct / 100
+        yield _Saved(share, share, share)
+    if any(change.key == NICE_KEY for change in found.changes):
+        for cure in found.save_cures:
+            if cure.run_net_s is not None:
+                share = run.figures.run_share(cure.run_net_s)
+                yield _Saved(share, share, share)
