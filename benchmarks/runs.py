@@ -254,13 +254,17 @@ def start_dask(count: int) -> Iterator[DaskCluster]:
         count: Of workers, with a thread each.
     """
     dask = [sys.executable, '-m', 'distributed.cli']
-    options = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.DEVNULL}
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*words: str) -> subprocess.Popen[bytes]:
         # a worker leads a session: its nanny would start it again
         started.append(
-            subprocess.Popen([*dask, *words], start_new_session=True, **options)
+            subprocess.Popen(
+                [*dask, *words],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         )
         return started[-1]
 

@@ -15,9 +15,9 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.cpu import WorkerThreads
 from mmgpu_hooks.judge.memory import find_worker_growth
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.model.bounds import MOST_WORKERS
 from mmgpu_hooks.model.prediction import (
     COVERAGE,
-    MOST_WORKERS,
     START_ERROR,
     JobPlan,
     LoaderSetting,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.judge.verdict import VERDICTS
+from mmgpu_hooks.judge.verdict_names import VERDICTS
 from mmgpu_hooks.schema.recorded import VerdictRecord
 
 COMMENT_START = 'mmgpu:'
