@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help setup demo dist test test-slow lint clean bench-drift bench-end bench-host bench-ledger
 .PHONY: bench-overhead bench-memory bench-memory-causes bench-metric bench-predict
 .PHONY: bench-quick bench-regret
-.PHONY: bench-rewrite bench-saves bench-setup bench-start bench-whole bench-why gpu-check
+.PHONY: bench-rewrite bench-runs bench-saves bench-setup bench-start bench-whole bench-why gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
@@ -41,6 +41,7 @@ help:
 	@echo 'make bench-quick     the quick form of every benchmark, to see that all run (10 minutes)'
 	@echo 'make bench-regret    recommended settings against all others (25 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
+	@echo 'make bench-runs      thousands of runs: listed, and judged by processes and Dask (10 minutes)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
 	@echo 'make bench-setup     the set-up of a clone, step by step (10 minutes)'
 	@echo 'make bench-start     what Python takes longer to start below mmgpu run (1 minute)'
@@ -117,6 +118,9 @@ bench-regret: setup
 
 bench-rewrite: setup
 	$(BIN)/python -m benchmarks.rewrite $(BENCH_FLAGS)
+
+bench-runs: setup
+	$(BIN)/python -m benchmarks.runs $(BENCH_FLAGS)
 
 bench-saves: setup
 	$(BIN)/python -m benchmarks.saves $(BENCH_FLAGS)

@@ -38,6 +38,7 @@ BENCHMARKS = (
     'predict',
     'regret',
     'rewrite',
+    'runs',
     'saves',
     'setup_time',
     'start',

@@ -7,7 +7,7 @@ and lengths. 10,000 of them have a verdict in their evidence and are listed: as 
 JSON and CSV, by a process of its own, whose wall clock and largest memory count. 1,000
 have none and are judged: by two processes, and by a Dask scheduler with two workers of
 which one is killed midway (where ``distributed`` is installed). Both must give the same
-answers. 5 minutes.
+answers. 10 minutes.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from benchmarks import (
     quick,
     regret,
     rewrite,
+    runs,
     saves,
     setup_time,
     start,
@@ -159,6 +160,12 @@ def build_rewrite(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     assert rewrite.is_kept(path.read_text(), outcome.target.read_text())
     tally = rewrite.Tally(files=1, rewritten=1, seconds=[0.01])
     return list(rewrite.list_figures(tally))
+
+
+def build_runs(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    runs.write_fleet(folder / 'listed', 30, has_verdict=True)
+    listing = runs.list_runs(folder / 'listed', 'csv')
+    return list(runs.judge_listings('csv', 30, [listing]))
 
 
 def build_saves(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
