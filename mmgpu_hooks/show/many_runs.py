@@ -42,7 +42,7 @@ def title_runs(totals: RunTotals) -> str:
     if not spent:
         return title
     share = format_pct(100 * max(lost, 0.0) / spent)
-    return f'{title}, {spent:,.0f} {unit}, {lost:,.0f} of them lost ({share})'
+    return f'{title}, {_round(spent)} {unit}, {_round(lost)} of them lost ({share})'
 
 
 def tabulate_runs(totals: RunTotals, rows: Sequence[RunRow]) -> Table:
@@ -64,6 +64,10 @@ def tabulate_runs(totals: RunTotals, rows: Sequence[RunRow]) -> Table:
     ]
     said = 'lost h: hours that the changes would have saved, predicted'
     return Table(head, cells, said, texts=2)
+
+
+def _round(hours: float) -> str:
+    return f'{hours:,.0f}' if abs(hours) >= 10 else f'{hours:.2g}'
 
 
 def _hours(hours: float | None) -> str:
