@@ -42,7 +42,7 @@ help:
 	@echo 'make bench-quick     the quick form of every benchmark, to see that all run (10 minutes)'
 	@echo 'make bench-regret    recommended settings against all others (25 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
-	@echo 'make bench-runs      mmgpu runs on 10,000 runs, and judging 1,000 two ways (5 minutes)'
+	@echo 'make bench-runs      thousands of runs: listed, and judged by processes and Dask (10 minutes)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
 	@echo 'make bench-setup     the set-up of a clone, step by step (10 minutes)'
 	@echo 'make bench-start     what Python takes longer to start below mmgpu run (1 minute)'

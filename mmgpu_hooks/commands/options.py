@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from mmgpu_hooks.model.batches import MOST_BATCH
-from mmgpu_hooks.model.prediction import MOST_WORKERS
+from mmgpu_hooks.model.bounds import MOST_BATCH, MOST_WORKERS
 
 Function = TypeVar('Function', bound=Callable[..., Any])
 Decorator = Callable[[Function], Function]

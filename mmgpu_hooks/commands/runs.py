@@ -184,10 +184,11 @@ def runs(
     )
     if page is not None:
         _write_page(answer, page, work_dirs)
-    if form == 'json':
-        print(render_runs_json(answer))
-    elif form == 'csv':
-        print(render_runs_csv(answer.rows))
+    if form != 'text':
+        is_json = form == 'json'
+        pieces = render_runs_json(answer) if is_json else render_runs_csv(answer.rows)
+        for piece in pieces:
+            print(piece, end='')
     else:
         print_sections(describe_runs(answer, answer.rows[: top or _TOP]))
 

@@ -17,8 +17,9 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.columns import Column, Intervals, median, read_field, total
 from mmgpu_hooks.judge.figures import RunFigures, summarize_run
 from mmgpu_hooks.judge.recorded import RecordedRun
+from mmgpu_hooks.model.bounds import MOST_PREFETCH, MOST_WORKERS
 from mmgpu_hooks.model.calibration import calibrate
-from mmgpu_hooks.model.prediction import MOST_PREFETCH, MOST_WORKERS, first_batch_s
+from mmgpu_hooks.model.prediction import first_batch_s
 from mmgpu_hooks.model.stats import find_last_change
 from mmgpu_hooks.model.workload import (
     DEFAULT_PREFETCH,

@@ -18,7 +18,7 @@ from mmgpu_hooks.memory.config_model import (
     read_config_model,
 )
 from mmgpu_hooks.memory.padded_size import PaddedSize, locate_padded_size, type_name
-from mmgpu_hooks.model.batches import MOST_BATCH
+from mmgpu_hooks.model.bounds import MOST_BATCH
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import format_bytes
 from mmgpu_hooks.schema.memory import (

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mmgpu_hooks.model.bounds import MOST_BATCH
 from mmgpu_hooks.model.prediction import COVERAGE
 from mmgpu_hooks.model.stats import FloatArray
 from mmgpu_hooks.model.workload import BatchLine, Cost
@@ -22,9 +23,6 @@ from mmgpu_hooks.schema.memory import MeasuredPeak
 USUAL_ERROR = 0.02
 """Standard error of a step, and of a peak, over itself from one training to the
 next."""
-
-MOST_BATCH = 2**16
-"""Images in a batch; a larger one is a slip of a hand."""
 
 _BATCHES = np.arange(1.0, MOST_BATCH + 1)
 
@@ -201,7 +199,7 @@ def find_oom_batch(fit: MemoryFit, free_bytes: float) -> int | None:
     """The smallest batch size expected to run out of memory.
 
     Returns:
-        ``None`` when none up to :data:`MOST_BATCH` does.
+        ``None`` when none up to `MOST_BATCH` does.
     """
     fitting = int((fit.band(_BATCHES).peak <= free_bytes).sum())
     return fitting + 1 if fitting < MOST_BATCH else None

@@ -19,9 +19,6 @@ from mmgpu_hooks.schema.judged import Prediction
 LIMITS = ('step', 'workers', 'cores')
 """Limits that can keep an iteration from being faster."""
 
-MOST_WORKERS, MOST_PREFETCH = 512, 1024
-"""Beyond these a setting is a slip of the finger."""
-
 COVERAGE = 1.9
 """Standard errors on either side: 9 in 10 and a little more, as tails are heavy."""
 

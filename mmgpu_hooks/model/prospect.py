@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from mmgpu_hooks.model.bounds import MOST_WORKERS
 from mmgpu_hooks.model.prediction import (
-    MOST_WORKERS,
     JobPlan,
     LoaderSetting,
     estimate_iter_s,

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from mmgpu_hooks.judge.holders import find_shares
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.prediction import MOST_WORKERS, LoaderSetting
+from mmgpu_hooks.model.bounds import MOST_WORKERS
+from mmgpu_hooks.model.prediction import LoaderSetting
 from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 
 SAFE_HOST_SHARE = 0.5

@@ -64,10 +64,13 @@ def read_run_ends(path: str) -> RunEnds:
     try:
         status = os.fstat(descriptor)
         size = status.st_size
-        run = _read_first(path, descriptor)
-        tail, end, verdict = b'', None, None
+        # as a rule all of it
+        tail = os.pread(descriptor, _TAILS_BYTES[0], max(size - _TAILS_BYTES[0], 0))
+        run = _read_first(path, descriptor, tail if size == len(tail) else b'')
+        end, verdict = None, None
         for most_bytes in _TAILS_BYTES:
-            tail = os.pread(descriptor, most_bytes, max(size - most_bytes, 0))
+            if most_bytes > _TAILS_BYTES[0]:
+                tail = os.pread(descriptor, most_bytes, max(size - most_bytes, 0))
             verdict = _find_last(tail, VerdictRecord)
             if verdict is not None or most_bytes >= size:
                 break
@@ -82,8 +85,8 @@ def read_run_ends(path: str) -> RunEnds:
     return RunEnds(FileIdentity(status.st_dev, status.st_ino), run, end, verdict)
 
 
-def _read_first(path: str, descriptor: int) -> RunRecord:
-    head = os.pread(descriptor, _HEAD_BYTES, 0)
+def _read_first(path: str, descriptor: int, whole: bytes) -> RunRecord:
+    head = whole or os.pread(descriptor, _HEAD_BYTES, 0)
     if b'\n' not in head:
         head = os.pread(descriptor, MOST_LINE_BYTES, 0)
     line = head[: head.find(b'\n') + 1].removeprefix(codecs.BOM_UTF8)

@@ -19,7 +19,7 @@ from mmgpu_hooks.config.settings import FAST_METRIC
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.verdict_names import VERDICTS
-from mmgpu_hooks.schema import checkup, judged, tried
+from mmgpu_hooks.schema import checkup, judged, many_runs, tried
 from mmgpu_hooks.schema.lines import KINDS
 from mmgpu_hooks.schema.recorded import PARTS, SCHEMA_VERSION
 
@@ -54,6 +54,8 @@ def render() -> str:
         f'schema.{name}': [field.name for field in dataclasses.fields(records[name])]
         for name in RECORDS
     }
+    many = (many_runs.ManyRuns, many_runs.RunTotals, many_runs.RunRow)
+    fields |= {f'schema.{kind.__name__}': [*kind.__struct_fields__] for kind in many}
     parts = {
         'package': mmgpu_hooks.__all__,
         'metrics for a config': [FAST_METRIC],

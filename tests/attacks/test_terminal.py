@@ -28,6 +28,7 @@ PRINTING = {
     'explain': [],
     'why': ['RUN'],
     'doctor': [],
+    'runs': ['RUN'],
 }
 """Arguments with which each prints something soon."""
 

@@ -176,6 +176,12 @@ def build_rewrite(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     return list(rewrite.list_figures(tally))
 
 
+def build_runs(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    runs.write_fleet(folder / 'listed', 30, has_verdict=True)
+    listing = runs.list_runs(folder / 'listed', 'csv')
+    return list(runs.judge_listings('csv', 30, [listing]))
+
+
 def build_saves(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     run = saves.train_planted(folder, saves=2, megabytes=1.0)
     config = saves.write_detector(folder / 'detector', num_workers=1)
@@ -240,15 +246,6 @@ def build_end(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     assert [figure.verdict for figure in figures] == ['', 'met', 'met']
     assert figures[1].value == 1.5
     return figures
-
-
-def build_runs(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
-    runs.write_fleet(folder / 'fleet', 3, has_verdict=True)
-    listings = [runs.list_runs(folder / 'fleet', 'json')]
-    slow = [runs.Listing(2.0, 40.0), runs.Listing(2.0, 70.0)]
-    judged = [figure.verdict for figure in runs.judge_listings('text', 3, slow)]
-    assert judged == ['missed', 'missed']
-    return list(runs.judge_listings('json', 3, listings))
 
 
 def build_start(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:

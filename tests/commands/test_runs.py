@@ -1,279 +1,395 @@
-"""``mmgpu runs``: many runs in one list, by what they waste."""
+"""``mmgpu runs``: many runs by their newest verdicts, whatever lies beside them."""
 
 from __future__ import annotations
 
-import contextlib
+import base64
 import csv
+import hashlib
 import io
 import json
 import os
 import re
 import signal
-import time
-from collections.abc import Iterator
-from concurrent.futures import BrokenExecutor, Future
+import sys
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.runs import make_verdict, start_dask, write_fleet
+from benchmarks.runs import ask_judged, start_dask, write_fleet
+from fakes.prepared import make_starved
+from fakes.replaced import replace
+from fakes.runs import make_evidence, make_interval, make_run, render_evidence
+from mmgpu_hooks.adviser.many_runs import judge_all, judge_evidence, open_processes
+from mmgpu_hooks.commands import runs as command
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.commands.runs import judge_rows
+from mmgpu_hooks.judge.verdict_names import VERDICTS
+from mmgpu_hooks.schema import run_tree
+from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.lines import encode_line
-from mmgpu_hooks.schema.many_runs import RunRow
+from mmgpu_hooks.schema.recorded import RecommendedChange, VerdictRecord
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
+from mmgpu_hooks.show.runs_page import _BY_VERDICT as FAMILIES
 
-FLEET = 8
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def make_verdict(saved_hours: float | None = 1.0, **fields: Any) -> VerdictRecord:
+    """The final verdict on ten hours of eight GPUs."""
+    verdict = VerdictRecord(
+        verdict='data_bound_workers' if saved_hours else 'compute_bound',
+        confidence='high',
+        is_final=True,
+        iterations=1000,
+        training_hours=10.0,
+        gpu_hours=80.0,
+        ledger_pct={'data_wait': 54.0, 'step': 46.0},
+        changes=(RecommendedChange(key='train_dataloader.num_workers', old=0, new=8),)
+        if saved_hours
+        else (),
+        saved_hours=saved_hours,
+    )
+    return replace(verdict, **fields)
+
+
+def lay(folder: Path, *more: VerdictRecord | bytes, **fields: Any) -> Path:
+    """Leave a run as MMEngine names its folders; the evidence."""
+    data = folder / 'vis_data'
+    data.mkdir(parents=True)
+    content = render_evidence(make_evidence(2, run=make_run(**fields))).encode()
+    for part in more:
+        content += part if isinstance(part, bytes) else encode_line(part)
+    (data / EVIDENCE_NAME).write_bytes(content)
+    return data / EVIDENCE_NAME
+
+
+def names_of(answer: dict[str, Any]) -> list[str]:
+    return [row['run'] for row in answer['rows']]
+
+
+def test_what_wastes_most_comes_first(tmp_path, ask):
+    lay(tmp_path / 'a' / '20261101_000000', make_verdict(1.0))
+    lay(tmp_path / 'b' / '20261102_000000', make_verdict(4.0))
+    lay(tmp_path / 'c' / '20261103_000000', make_verdict(None))
+    lay(tmp_path / 'd' / '20261104_000000')
+    answer = ask('runs', tmp_path)
+    assert names_of(answer) == [
+        'b/20261102_000000',
+        'a/20261101_000000',
+        'c/20261103_000000',
+        'd/20261104_000000',
+    ]
+    first, *_, last = answer['rows']
+    assert first['saved_gpu_hours'] == 32.0
+    assert first['changes'][0]['new'] == 8
+    assert (last['verdict'], last['status']) == (None, 'completed')
+    # the end record says so of a run that was not judged
+    assert last['training_hours'] == pytest.approx(12 / 3600)
+    assert answer['totals']['gpu_hours'] == 240.0
+    assert answer['totals']['judged'] == 3
+    assert (answer['found'], answer['unreadable']) == (4, 0)
+
+
+def test_the_newest_verdict_counts_far_behind_it_too(tmp_path, ask):
+    # an hour of intervals, and a line that was cut short
+    hour = b''.join(encode_line(make_interval(number)) for number in range(400))
+    torn = encode_line(make_verdict(9.0))[:-30]
+    hourly = make_verdict(2.0, is_final=False)
+    lay(tmp_path / 'run', make_verdict(1.0), hourly, hour, torn)
+    assert len(hour) > 2**17
+    (row,) = ask('runs', tmp_path)['rows']
+    assert row['saved_hours'] == 2.0
+
+
+def test_text_is_narrow_and_says_what_is_missing(tmp_path, capsys):
+    for number in range(25):
+        lay(tmp_path / f'run{number:02}', make_verdict(1.0 + number))
+    lay(tmp_path / 'unjudged')
+    assert main(['runs', str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith('26 runs, 2,000 GPU hours, 2,600 of them lost')
+    assert max(map(len, out.splitlines())) <= 80
+    assert 'run24' in out
+    assert 'run04' not in out
+    assert '6 rows more' in out
+    assert '1 run without a verdict in the evidence: --judge' in out
+    assert main(['runs', str(tmp_path), '--top', '26']) == 0
+    assert 'run04' in capsys.readouterr().out
+
+
+def test_csv_has_the_same_figures(tmp_path, ask, capsys):
+    lay(tmp_path / '=a', make_verdict(2.5))
+    lay(tmp_path / 'b')
+    (first, second) = ask('runs', tmp_path)['rows']
+    assert main(['runs', str(tmp_path), '--format', 'csv']) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [float(rows[0]['saved_hours']), rows[1]['saved_hours']] == [2.5, '']
+    assert rows[0]['data_wait_pct'] == str(first['ledger_pct']['data_wait'])
+    assert rows[0]['changes'] == 'train_dataloader.num_workers=8'
+    # a spreadsheet would run it
+    assert rows[0]['run'] == "'=a"
+    assert rows[1]['evidence'] == second['evidence']
+
+
+def test_filters(tmp_path, ask, monkeypatch):
+    day_s = 86400.0
+    for name, days, saved in (('old', 1.5, 1.0), ('new', 40.5, 2.0), ('ok', 41, None)):
+        lay(tmp_path / name, make_verdict(saved), started_unix_s=days * day_s)
+    names = names_of(ask('runs', tmp_path, '--since', '1970-02-01'))
+    assert names == ['new', 'ok']
+    answer = ask('runs', tmp_path, '--verdict', 'data_bound_workers')
+    assert (names_of(answer), answer['found']) == (['new', 'old'], 3)
+    both = ('--verdict', 'compute_bound', '--verdict', 'data_bound_workers')
+    assert len(names_of(ask('runs', tmp_path, *both))) == 3
+    owner = ask('runs', tmp_path)['rows'][0]['owner']
+    assert len(names_of(ask('runs', tmp_path, '--owner', owner))) == 3
+    assert names_of(ask('runs', tmp_path, '--owner', 'nobody-of-this-name')) == []
+    assert names_of(ask('runs', tmp_path, '--since', '2w')) == []
+
+
+def test_links_loops_and_foreign_files(tmp_path, ask):
+    scratch, work = tmp_path / 'scratch', tmp_path / 'work'
+    lay(scratch / 'far', make_verdict())
+    evidence = lay(work / 'near', make_verdict())
+    (work / 'linked').symlink_to(scratch)
+    (work / 'again').symlink_to(scratch)
+    (work / 'up').symlink_to('..')
+    (work / 'root').symlink_to('/')
+    (work / 'near' / 'self').symlink_to('.')
+    (work / 'one').symlink_to('two')
+    (work / 'two').symlink_to('one')
+    (work / 'gone').symlink_to('nowhere')
+    # the same file by another name
+    (work / 'copy').mkdir()
+    (work / 'copy' / EVIDENCE_NAME).symlink_to(evidence)
+    for name in ('empty', 'text', 'pipe', 'folder', '.hidden'):
+        (work / name).mkdir()
+    (work / 'empty' / EVIDENCE_NAME).touch()
+    (work / 'text' / EVIDENCE_NAME).write_bytes(b'\xff{"kind":"run"\n' * 9)
+    os.mkfifo(work / 'pipe' / EVIDENCE_NAME)
+    (work / 'folder' / EVIDENCE_NAME).mkdir()
+    lay(work / '.hidden' / 'run', make_verdict())
+    (work / 'notes.txt').write_text('mine')
+    answer = ask('runs', work)
+    judged = [row for row in answer['rows'] if row['verdict']]
+    assert len(judged) == 2
+    assert {Path(row['run']).name for row in judged} <= {'near', 'copy', 'far'}
+    failed = {row['run']: row['reason'] for row in answer['rows'] if row['reason']}
+    assert set(failed) == {'empty', 'text', 'pipe', 'folder'}
+    assert 'a pipe' in failed['pipe']
+
+
+def test_folders_that_may_not_be_read_are_counted(tmp_path, ask, capsys, monkeypatch):
+    lay(tmp_path / 'mine', make_verdict())
+    lay(tmp_path / 'theirs', make_verdict())
+    listed = os.scandir
+
+    def scandir(folder):
+        if Path(folder).name == 'theirs':
+            raise PermissionError(13, 'Permission denied', folder)
+        return listed(folder)
+
+    monkeypatch.setattr(run_tree.os, 'scandir', scandir)
+    answer = ask('runs', tmp_path)
+    assert (names_of(answer), answer['unreadable']) == (['mine'], 1)
+    assert answer['first_unreadable'] == f'{tmp_path}/theirs (Permission denied)'
+    assert main(['runs', str(tmp_path)]) == 0
+    assert '1 place could not be read, such as' in capsys.readouterr().out
+    assert main(['runs', str(tmp_path / 'theirs')]) == 2
+    assert 'Permission denied' in capsys.readouterr().err
+
+
+BAD = {
+    'gone': 'found nothing there',
+    'empty': 'found none; train with the hook',
+    'run --since 2026-13-01': "found '2026-13-01'",
+    'run --since yesterday': 'a day as 2026-11-01',
+    'run --verdict data-bound': 'expected data_bound',
+    'run --top 0': '--top',
+    'run -j 2': 'expected --judge',
+    'run --judge -j 2 --dask tcp://x:1': 'found both',
+    'run --page config.py': 'found another file',
+}
+
+
+@pytest.mark.parametrize('line', BAD)
+def test_bad_input_is_one_sentence(line, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lay(tmp_path / 'run')
+    (tmp_path / 'empty').mkdir()
+    (tmp_path / 'config.py').write_text('model = dict()')
+    assert main(['runs', *line.split()]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count('\n')) == ('', 1)
+    assert BAD[line] in err
+    assert (tmp_path / 'config.py').read_text() == 'model = dict()'
+
+
+def test_dask_that_is_missing_or_does_not_answer(tmp_path, capsys, monkeypatch):
+    lay(tmp_path / 'run')
+    monkeypatch.setitem(sys.modules, 'distributed', None)
+    assert main(['runs', str(tmp_path), '--judge', '--dask', 'tcp://x:1']) == 2
+    assert "pip install 'mmgpu_hooks[dask]'" in capsys.readouterr().err
 
 
 @pytest.fixture
-def fleet(tmp_path) -> Path:
-    """Eight runs of eight users, each with a verdict; every fourth wastes nothing."""
-    write_fleet(tmp_path / 'work_dirs', FLEET, has_verdict=True)
-    return tmp_path / 'work_dirs'
+def unjudged(tmp_path) -> list[str]:
+    """Evidence of runs without a verdict, one of them damaged."""
+    paths = []
+    for name in ('a', 'b', 'c'):
+        path = lay(tmp_path / name)
+        path.write_text(render_evidence(make_starved()))
+        paths.append(str(path))
+    Path(paths[-1]).write_text(Path(paths[-1]).read_text() * 2)
+    return paths
 
 
-def evidence_in(folder: Path) -> list[Path]:
-    return sorted(folder.rglob(EVIDENCE_NAME))
+def test_processes_judge_what_has_no_verdict(unjudged, tmp_path, ask):
+    lay(tmp_path / 'judged', make_verdict())
+    before = [Path(path).read_bytes() for path in unjudged]
+    rows = {row['run']: row for row in ask('runs', tmp_path, '--judge', '-j2')['rows']}
+    expected = judge_evidence(unjudged[0])
+    for name in ('a', 'b'):
+        assert rows[name]['verdict'] == expected.verdict == 'data_bound_workers'
+        assert rows[name]['saved_hours'] == expected.saved_hours > 0
+        assert rows[name]['is_judged_now']
+    assert rows['judged']['is_judged_now'] is False
+    assert 'found 2 runs' in rows['c']['reason']
+    # the hook alone writes there
+    assert [Path(path).read_bytes() for path in unjudged] == before
 
 
-def rows_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    return answer['rows']
+class Breaking(ThreadPoolExecutor):
+    """Breaks after a number of answers, as a pool of which a process was killed."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__(1)
+        self.answers = answers
+
+    def submit(self, *words: Any, **more: Any) -> Future[Any]:
+        self.answers -= 1
+        if self.answers < 0:
+            raise BrokenExecutor('a process was terminated abruptly')
+        return super().submit(*words, **more)
 
 
-def test_those_that_waste_most_come_first(ask, fleet):
-    answer = ask('runs', fleet)
-    saved = [row['saved_gpu_hours'] for row in rows_of(answer)]
-    known = [hours for hours in saved if hours is not None]
-    assert known == sorted(known, reverse=True)
-    assert saved[len(known) :] == [None] * (FLEET - len(known))
-    assert (answer['found'], answer['totals']['judged']) == (FLEET, FLEET)
-    assert answer['totals']['saved_gpu_hours'] == pytest.approx(sum(known))
-    worst = rows_of(answer)[0]
-    assert worst['changes'] == [
-        {'key': 'train_dataloader.num_workers', 'old': 0, 'new': 8}
+def test_a_pool_that_breaks_is_made_anew(unjudged):
+    pools = iter([Breaking(0), Breaking(9)])
+    judged = {
+        found.evidence: found for found in judge_all(unjudged, lambda: next(pools))
+    }
+    assert [judged[path].verdict is not None for path in unjudged] == [
+        True,
+        True,
+        False,
     ]
+    left = list(judge_all(unjudged, lambda: Breaking(0)))
+    assert {run.reason for run in left} == {
+        'the process that judged it was killed 3 times.'
+    }
 
 
-def test_as_text_the_first_rows_and_what_to_do(fleet, capsys):
-    assert main(['runs', str(fleet), '--top', '2']) == 0
-    out = capsys.readouterr().out
-    assert f'{FLEET} runs' in out and 'GPU hours' in out
-    assert out.count('num_workers') == 2
-    assert f'{FLEET - 2} rows more: --top {FLEET} prints all' in ' '.join(out.split())
-
-
-def test_csv_has_a_line_a_run_and_no_formula(fleet, capsys):
-    evil = fleet / '=cmd'
-    (fleet / 'user0').rename(evil)
-    assert main(['runs', str(fleet), '--format', 'csv']) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert len(rows) == FLEET
-    assert any(row['run'].startswith("'=cmd") for row in rows)
-    assert float(rows[0]['data_wait_pct']) == pytest.approx(54.1)
-
-
-@pytest.mark.parametrize(
-    ('words', 'count'),
-    [
-        (('--verdict', 'compute_bound'), 2),
-        (('--verdict', 'compute_bound', '--verdict', 'save_bound'), 4),
-        (('--since', '2000-01-01'), FLEET),
-        (('--since', '2100-01-01'), 0),
-        (('--owner', 'nobody'), 0),
-    ],
-    ids=['a verdict', 'two verdicts', 'a day before', 'a day after', 'another user'],
-)
-def test_filters_leave_the_others_out(ask, fleet, words, count):
-    answer = ask('runs', fleet, *words)
-    assert (len(rows_of(answer)), answer['found']) == (count, FLEET)
-
-
-@pytest.mark.parametrize(
-    ('words', 'said'),
-    [
-        (('--since', 'yesterday'), 'expected a day as 2026-11-01'),
-        (('--since', '2026-02-31'), '2026-02-31'),
-        (('--verdict', 'databound'), 'expected data_bound'),
-        (('--jobs', '2'), 'expected --judge beside --jobs and --dask'),
-        (('--judge', '--jobs', '0'), '--jobs'),
-        (('--judge', '--jobs', '2', '--dask', 'tcp://a:1'), 'leave one out'),
-    ],
-    ids=[
-        'since words',
-        'since no day',
-        'verdict misspelt',
-        'jobs alone',
-        'no job',
-        'two engines',
-    ],
-)
-def test_what_cannot_be_meant_is_one_sentence(fleet, capsys, words, said):
-    assert main(['runs', str(fleet), *words]) == 2
-    err = ' '.join(capsys.readouterr().err.split())
-    assert said in err and 'Traceback' not in err
-
-
-@pytest.mark.parametrize(
-    ('name', 'said'),
-    [('nothing', 'found nothing there'), ('empty', 'found none; train with the hook')],
-)
-def test_a_folder_without_runs_is_one_sentence(tmp_path, capsys, name, said):
-    (tmp_path / 'empty').mkdir()
-    assert main(['runs', str(tmp_path / name)]) == 2
-    assert said in ' '.join(capsys.readouterr().err.split())
-
-
-def test_odd_files_and_links_cost_no_other_run(ask, fleet):
-    first, second, third, *_ = evidence_in(fleet)
-    first.write_bytes(first.read_bytes() + b'{"kind":"verdict","verd')
-    second.write_bytes(b'\0' * 4096)
-    third.unlink()
-    os.mkfifo(third)
-    (fleet / 'loop').symlink_to(fleet)
-    (fleet / 'again').symlink_to(first.parents[1])
-    (fleet / 'nowhere').symlink_to(fleet / 'gone')
-    (fleet / 'a').symlink_to(fleet / 'b')
-    (fleet / 'b').symlink_to(fleet / 'a')
-    answer = ask('runs', fleet)
-    rows = rows_of(answer)
-    assert len(rows) == FLEET
-    assert answer['unreadable'] == 2
-    reasons = [row['reason'] for row in rows if row['reason']]
-    assert sum('found "a pipe"' in reason for reason in reasons) == 1
-    assert sum('damaged or not ours' in reason for reason in reasons) == 1
-    # the verdict before the torn line counts
-    assert answer['totals']['judged'] == FLEET - 2
-
-
-def test_the_newest_verdict_counts(ask, tmp_path):
-    write_fleet(tmp_path, 1, has_verdict=True)
-    (path,) = evidence_in(tmp_path)
-    path.write_bytes(path.read_bytes() + encode_line(make_verdict(1)))
-    (row,) = rows_of(ask('runs', tmp_path))
-    assert (row['verdict'], row['changes']) == ('compute_bound', [])
-
-
-def test_the_page_has_a_table_that_sorts(fleet, tmp_path, capsys):
-    page = tmp_path / 'runs.html'
-    assert main(['runs', str(fleet), '--page', str(page)]) == 0
-    assert f'written to {page}' in capsys.readouterr().err
-    text = page.read_text()
-    assert text.count('num_workers') >= 6
-    assert '<svg' in text and 'addEventListener' in text
-    # nothing is fetched when it is opened
-    assert 'src="http' not in text and 'href="http' not in text
-
-
-@pytest.fixture(scope='module')
-def unjudged(tmp_path_factory) -> Path:
-    """Runs without a verdict in their evidence."""
-    folder = tmp_path_factory.mktemp('unjudged')
-    write_fleet(folder, FLEET, has_verdict=False)
-    return folder
-
-
-@pytest.fixture(scope='module')
-def judged(unjudged) -> list[dict[str, Any]]:
-    """Their rows, judged by two processes."""
-    return json.loads(_capture('runs', str(unjudged), '--judge', '-j', '2'))['rows']
-
-
-def _capture(*words: str) -> str:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        assert main([*words, '--format', 'json']) == 0
-    return out.getvalue()
-
-
-def test_runs_without_a_verdict_say_so_and_are_judged_on_request(
-    ask, unjudged, judged, capsys
-):
-    rows = rows_of(ask('runs', unjudged))
-    assert [row['verdict'] for row in rows] == [None] * FLEET
-    assert main(['runs', str(unjudged)]) == 0
-    said = ' '.join(capsys.readouterr().out.split())
-    assert f'{FLEET} runs without a verdict in the evidence: --judge' in said
-    assert all(row['verdict'] and row['is_judged_now'] for row in judged)
-    # as the command for one run judges
-    for row in judged[:2]:
-        # which also says that there is no config
-        alone = ask('recommend', Path(row['evidence']).parents[1], code=2)
-        assert row['verdict'] == alone['verdict']['name']
-        changes = {change['key']: change['new'] for change in row['changes']}
-        told = {change['key']: change['new'] for change in alone['changes']}
-        assert changes == told
+def die(path: str) -> VerdictRecord:
+    os._exit(9)
 
 
 @pytest.mark.slow
-def test_dask_judges_alike_though_a_worker_is_killed(unjudged, judged):
+def test_a_process_that_is_killed_takes_no_other_run_with_it(unjudged, monkeypatch):
+    monkeypatch.setattr('mmgpu_hooks.adviser.many_runs.judge_evidence', die)
+    judged = list(judge_all(unjudged[:1], lambda: open_processes(1)))
+    assert 'was killed' in (judged[0].reason or '')
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_judges_alike_with_a_worker_killed_midway(tmp_path):
+    pytest.importorskip('distributed', reason='needs: pip install distributed')
+    write_fleet(tmp_path, 40, has_verdict=False)
+    ours = ask_judged(tmp_path, '-j', '2')
     with start_dask(2) as cluster:
-        first = cluster.workers[0]
-        pid = os.fork()
-        if not pid:
-            time.sleep(2.0)
-            os.killpg(first.pid, signal.SIGKILL)
-            os._exit(0)
-        words = ('runs', str(unjudged), '--judge', '--dask', cluster.address)
-        rows = json.loads(_capture(*words))['rows']
-        os.waitpid(pid, 0)
-    assert rows == judged
+        killed = cluster.workers
+        theirs = ask_judged(tmp_path, '--dask', cluster.address, killed=killed)
+        assert killed[0].wait(10) == -signal.SIGKILL
+    assert ours == theirs
+    assert sum(row['verdict'] is not None for row in ours) >= 39
 
 
-def test_a_scheduler_that_is_not_there_is_one_sentence(unjudged, capsys):
-    words = ['runs', str(unjudged), '--judge', '--dask', 'tcp://127.0.0.1:1']
-    assert main(words) == 2
-    err = ' '.join(capsys.readouterr().err.split())
-    assert 'expected a Dask scheduler at tcp://127.0.0.1:1, found none' in err
-
-
-def test_a_process_that_dies_of_a_run_costs_no_other_run(unjudged):
-    rows = [
-        RunRow(run=str(n), evidence=str(n), owner='me', started_unix_s=1.0)
-        for n in range(600)
-    ]
-
-    class Fragile:
-        """Breaks at the second run, as a pool whose process is killed does."""
-
-        def submit(self, judge: Any, evidence: str) -> Future[Any]:
-            future: Future[Any] = Future()
-            if evidence == '1':
-                future.set_exception(BrokenExecutor())
-            else:
-                future.set_result(make_verdict(0))
-            return future
-
-    @contextlib.contextmanager
-    def open_fragile() -> Iterator[Any]:
-        yield Fragile()
-
-    found = judge_rows(rows, open_fragile, lambda *_: None)
-    by_run = {row.run: row for row in found}
-    assert 'was killed twice' in (by_run.pop('1').reason or '')
-    assert {row.verdict for row in by_run.values()} == {'data_bound_workers'}
-
-
-def test_the_page_on_duckdb_asks_as_we_do(ask, fleet, tmp_path, monkeypatch):
-    duckdb = pytest.importorskip('duckdb', reason='duckdb is not installed')
-    killed, *_ = evidence_in(fleet)
-    killed.write_bytes(killed.read_bytes() + b'{"kind":"verdict","verd')
-    page = Path(__file__).parents[2] / 'docs' / 'en' / 'runs-in-duckdb.md'
-    create, by_verdict, copy = re.findall(r'```sql\n(.*?)```', page.read_text(), re.S)
+def test_the_queries_of_the_page_on_duckdb_say_the_same(tmp_path, ask, monkeypatch):
+    duckdb = pytest.importorskip('duckdb', reason='needs: pip install duckdb')
     monkeypatch.chdir(tmp_path)
-    base = duckdb.connect()
-    base.execute(create)
-    asked = base.sql(by_verdict).fetchall()
-    base.execute(copy)
-    ((kept,),) = base.sql("select count(*) from 'runs.parquet'").fetchall()
-    rows = rows_of(ask('runs', fleet))
-    assert kept == len(rows) == FLEET
-    ours: dict[str, list[float]] = {}
-    for row in rows:
-        sums = ours.setdefault(row['verdict'], [0, 0.0, 0.0])
-        sums[0] += 1
-        sums[1] += row['training_hours']
-        sums[2] += row['saved_hours'] or 0.0
-    theirs = {name: [count, hours, saved or 0.0] for name, count, hours, saved in asked}
-    assert theirs == {name: pytest.approx(sums) for name, sums in ours.items()}
+    write_fleet(Path('work_dirs'), 70, has_verdict=True)
+    hourly = make_verdict(2.0, is_final=False)
+    lay(Path('work_dirs', 'killed'), hourly, make_verdict(3.0), b'{"kind":"inter')
+    lay(Path('work_dirs', 'unjudged'))
+    page = (ROOT / 'docs' / 'en' / 'duckdb.md').read_text()
+    table, by_verdict, by_change, parquet = re.findall(r'```sql\n(.*?)```', page, re.S)
+    answer = ask('runs', 'work_dirs')
+    rows = {row['evidence']: row for row in answer['rows']}
+    con = duckdb.connect()
+    con.execute(table)
+    found = con.execute('select * from runs')
+    names = [column[0] for column in found.description]
+    records = [dict(zip(names, values)) for values in found.fetchall()]
+    assert {record['evidence'] for record in records} == {*rows}
+    for record in records:
+        row = rows[record['evidence']]
+        assert record['verdict'] == row['verdict']
+        assert json.loads(record['changes'] or '[]') == row['changes']
+        assert record['data_wait_pct'] == row['ledger_pct'].get('data_wait')
+        for name in ('started_unix_s', 'hostname', 'status', 'saved_hours'):
+            assert record[name] == row[name], name
+    sums = con.execute(by_verdict).fetchall()
+    saved = sum(hours or 0.0 for *_, hours in sums)
+    assert saved == pytest.approx(answer['totals']['saved_hours'])
+    assert sum(count for _, count, *_ in sums) == answer['totals']['runs']
+    changes = sum(len(row['changes']) for row in rows.values())
+    assert sum(count for *_, count in con.execute(by_change).fetchall()) == changes
+    con.execute(parquet)
+    again = con.execute("select count(*), sum(saved_hours) from 'runs.parquet'")
+    assert again.fetchone() == (len(rows), pytest.approx(saved))
+
+
+def test_every_verdict_has_a_colour():
+    assert {*VERDICTS} - {*FAMILIES} == {'not_enough_evidence'}
+
+
+def test_a_page_with_a_table_that_sorts(tmp_path, capsys):
+    lay(tmp_path / 'w' / '<script>alert(1)<', make_verdict())
+    lay(tmp_path / 'w' / 'b', make_verdict(None))
+    page = tmp_path / 'pages' / 'runs.html'
+    for _ in range(2):
+        assert main(['runs', str(tmp_path / 'w'), '--page', str(page)]) == 0
+    assert f'written to {page}' in capsys.readouterr().err
+    text = page.read_text()
+    assert text.count('<script>') == 1
+    assert '&lt;script&gt;alert(1)&lt;' in text
+    assert 'class="sortable"' in text
+    assert (
+        'aria-label="GPU hours by verdict over 1 day: compute-bound 80, data-' in text
+    )
+    (script,) = re.findall('<script>(.*?)</script>', text, re.S)
+    assert hash_of(script) in text.partition('</head>')[0]
+
+
+def hash_of(script: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"script-src 'sha256-{digest}'"
+
+
+def test_a_second_training_of_one_runner_is_a_run_of_its_own(tmp_path, ask):
+    evidence = lay(tmp_path / 'run', make_verdict(1.0))
+    second = evidence.with_name('gpu_efficiency.2.jsonl')
+    second.write_bytes(evidence.read_bytes() + encode_line(make_verdict(5.0)))
+    evidence.with_name('gpu_efficiency_rank1.jsonl').write_bytes(b'other')
+    names = names_of(ask('runs', tmp_path))
+    assert names == ['run/gpu_efficiency.2.jsonl', 'run']
+    assert names_of(ask('runs', evidence)) == [str(tmp_path / 'run')]
+
+
+def test_a_job_asks_for_the_processes_that_it_starts():
+    count = command._count_cpus
+    assert count({'judge': True, 'dask': None, 'jobs': 32}) == 32
+    assert count({'judge': True, 'dask': None, 'jobs': None}) is None
+    for given in ({'judge': False, 'dask': None}, {'judge': True, 'dask': 'tcp://x'}):
+        with pytest.raises(UserError, match='--slurm: expected --judge'):
+            count({**given, 'jobs': None})

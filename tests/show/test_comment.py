@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.judge.verdict import VERDICTS
+from mmgpu_hooks.judge.verdict_names import VERDICTS
 from mmgpu_hooks.schema.recorded import RecommendedChange, VerdictRecord
 from mmgpu_hooks.show.comment import phrase_comment
 

@@ -343,6 +343,7 @@ def test_a_killed_job_is_no_success(follow, tmp_path):
     [
         ('verify run --max-minutes 1', 'gain'),
         ('profile toy.py --iterations 2 --work-dir w', 'iterations'),
+        ('runs run --judge', 'rows'),
         ('save-bench toy.py --num-workers 0 --saves 3 --work-dir w', 'rows'),
     ],
 )

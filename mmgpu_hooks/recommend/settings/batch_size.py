@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.batches import MOST_BATCH, find_largest_batch, predict_peak
+from mmgpu_hooks.model.batches import find_largest_batch, predict_peak
+from mmgpu_hooks.model.bounds import MOST_BATCH
 from mmgpu_hooks.model.prospect import Prospect
 from mmgpu_hooks.model.workload import at_batch_size
 from mmgpu_hooks.recommend.job import Choice, Decision, Job, Setting

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.prediction import MOST_WORKERS
+from mmgpu_hooks.model.bounds import MOST_WORKERS
 from mmgpu_hooks.model.prospect import Prospect
 from mmgpu_hooks.recommend.job import (
     SAME_SPEED,
