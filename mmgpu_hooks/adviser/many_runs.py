@@ -31,6 +31,8 @@ OpenExecutor = Callable[[], AbstractContextManager[Executor]]
 
 _MOST_AHEAD = 256
 """Runs that an executor has at one time: enough for the workers of a cluster."""
+_MOST_ATTEMPTS = 3
+"""Executors that may break before they have taken a run."""
 _NICE = 10
 """Niceness of the processes: hosts from which many runs are seen have many users."""
 
@@ -77,13 +79,22 @@ def judge_all(evidence: Sequence[str], open_executor: OpenExecutor) -> Iterator[
         open_executor: Makes the executor that judges, again where one broke.
     """
     waiting, suspects = deque(evidence), deque[str]()
-    while waiting:
+    fruitless = 0
+    while waiting and fruitless < _MOST_ATTEMPTS:
+        count = len(waiting)
         with open_executor() as executor:
             broken = yield from _judge_until_broken(waiting, executor, _MOST_AHEAD)
         suspects.extend(broken)
+        fruitless = fruitless + 1 if len(waiting) == count else 0
+    for path in waiting:
+        said = f'the processes that judge were killed {_MOST_ATTEMPTS} times.'
+        yield Judged(path, None, said)
     while suspects:
+        count = len(suspects)
         with open_executor() as executor:
             broken = yield from _judge_until_broken(suspects, executor, 1)
+        if len(suspects) == count:
+            broken = [suspects.popleft()]
         for path in broken:
             yield Judged(path, None, 'the process that judged it was killed twice.')
 
@@ -105,6 +116,7 @@ def _judge_until_broken(
     try:
         while waiting or ahead:
             while waiting and len(ahead) < most_ahead:
+                # one that cannot be sent is still waiting
                 future = executor.submit(judge_evidence, waiting[0])
                 ahead[future] = waiting.popleft()
             for future in wait(ahead, return_when=FIRST_COMPLETED).done:

@@ -286,7 +286,7 @@ def test_a_pool_that_breaks_is_made_anew(unjudged):
     ]
     left = list(judge_all(unjudged, lambda: Breaking(0)))
     assert {run.reason for run in left} == {
-        'the process that judged it was killed 3 times.'
+        'the processes that judge were killed 3 times.'
     }
 
 
@@ -393,3 +393,23 @@ def test_a_job_asks_for_the_processes_that_it_starts():
     for given in ({'judge': False, 'dask': None}, {'judge': True, 'dask': 'tcp://x'}):
         with pytest.raises(UserError, match='--slurm: expected --judge'):
             count({**given, 'jobs': None})
+
+
+class Fragile(ThreadPoolExecutor):
+    """Breaks when it judges the second run, as a pool whose process is killed does."""
+
+    def submit(self, judge: Any, evidence: Any, /, *_: Any, **__: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if evidence == '1':
+            future.set_exception(BrokenExecutor())
+        else:
+            future.set_result(make_verdict())
+        return future
+
+
+def test_one_run_that_kills_its_process_costs_no_other_its_verdict():
+    runs = list(map(str, range(600)))
+    judged = {found.evidence: found for found in judge_all(runs, lambda: Fragile(1))}
+    assert len(judged) == len(runs)
+    assert 'was killed twice' in (judged.pop('1').reason or '')
+    assert all(found.verdict is not None for found in judged.values())
