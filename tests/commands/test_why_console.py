@@ -408,10 +408,16 @@ def test_long_logs_are_read_quickly(family):
     form, numbers = FAMILIES[family], range(1, 100_000, 7)
     lines = ''.join(form.format(number) for number in numbers).encode()
     log = (lines * (2**20 // len(lines) + 1))[: 2**20]
-    start = time.process_time()
-    read_log(io.BytesIO(log), len(log))
+
+    def read_once() -> float:
+        start = time.process_time()
+        read_log(io.BytesIO(log), len(log))
+        return time.process_time() - start
+
+    # the fastest of three: whatever else the machine does only adds to it
+    used_s = min(read_once() for _ in range(3))
     # 64 MiB within 15 s; lines shorter than most count by the line
-    assert time.process_time() - start < max(15 / 64, 12e-6 * log.count(b'\n'))
+    assert used_s < max(15 / 64, 12e-6 * log.count(b'\n'))
 
 
 def test_a_shape_hides_no_line_of_a_pattern():
