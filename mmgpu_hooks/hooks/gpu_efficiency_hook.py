@@ -16,7 +16,6 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 
-from mmgpu_hooks.adviser.job_comment import comment_on_job
 from mmgpu_hooks.adviser.process import ask_adviser
 from mmgpu_hooks.adviser.ranks import choose_rank
 from mmgpu_hooks.config.hook_arguments import check_argument, parse_optimizations
@@ -32,7 +31,6 @@ from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.optimizations import Optimizations
-from mmgpu_hooks.recommend.verdict_record import judge_as_record
 from mmgpu_hooks.schema.judged import Diagnosis, RunAdvice
 from mmgpu_hooks.show.summary import render_training_summary
 
@@ -344,18 +342,18 @@ class GPUEfficiencyHook(Hook):
 
     def _finish(self, error: BaseException | None) -> None:
         self._end_optimizations()
-        recorder, path = self._recorder, None
+        recorder, self._recorder = self._recorder, None
         # a child that user code forked ends for itself, and not for the training
-        if recorder is not None and os.getpid() == self._pid:
+        if recorder is None or os.getpid() != self._pid:
+            return
+        try:
             # it notes what fails as it ends
             path = self._guard.run('end', recorder.finish, error)
-        self._recorder = None
-        if recorder is None:
-            return
-        is_wanted = self.summary or self.write_config or self.slurm_comment
-        if path is not None and is_wanted and is_main_process():
-            self._guard.run('summary', self._sum_up, path, recorder)
-        recorder.close()
+            is_wanted = self.summary or self.write_config or self.slurm_comment
+            if path is not None and is_wanted and is_main_process():
+                self._guard.run('summary', self._sum_up, path, recorder)
+        finally:
+            recorder.close()
 
     def _sum_up(self, path: Path, recorder: Recorder) -> None:
         # read back, so that nothing grows in memory while training runs
@@ -392,6 +390,10 @@ class GPUEfficiencyHook(Hook):
         diagnosis: Diagnosis,
         advice: RunAdvice | None,
     ) -> None:
+        # late: a training that begins does without them
+        from mmgpu_hooks.adviser.job_comment import comment_on_job
+        from mmgpu_hooks.recommend.verdict_record import judge_as_record
+
         verdict = None if advice is None else advice.verdict
         if verdict is None:
             # no child was asked, as no config was to be written, or it gave no answer
