@@ -1,7 +1,7 @@
 """Judges many runs through any executor of ``concurrent.futures``: processes, Dask.
 
-A run is judged by a function of its path alone, so that whoever can import the package
-and read the folders can judge it, on this host or on another.
+A run is judged by a function of its path alone: every process that can import the
+package and read the folders can judge it, on this host or on another.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class ReadRun:
 
     @property
     def notes(self) -> Iterator[str]:
-        """What was not read, and how the run ended: sentences."""
+        """Sentences on what was left unread, and on how the run ended."""
         yield from self.run.notes
         if self.ranks is not None:
             yield from self.ranks.notes
@@ -87,7 +87,7 @@ class PooledRuns(NamedTuple):
 
 
 class JudgedRun(NamedTuple):
-    """What is said of a run, without a rewrite, and its files."""
+    """The answer on a run, before any rewrite, and the files of the run."""
 
     answer: Answer
     files: RunFiles

@@ -203,7 +203,7 @@ def _write_page(answer: ManyRuns, page: Path, work_dirs: Sequence[Path]) -> None
 
 @dataclass(frozen=True)
 class Filters:
-    """Which runs are listed."""
+    """Conditions that a run must meet to be listed."""
 
     since: date | None
     """``None`` is no limit, as an empty list is."""

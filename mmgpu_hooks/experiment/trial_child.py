@@ -36,6 +36,7 @@ from mmgpu_hooks.experiment.trial import (
     shorten,
 )
 from mmgpu_hooks.measure.clock import monotonic_s
+from mmgpu_hooks.measure.loader.settings import read_length
 from mmgpu_hooks.schema.tried import (
     ModelBytes,
     TrialBlock,
@@ -169,7 +170,7 @@ class TrialHook(Hook):
             batch_size=images if isinstance(images, int) else None,
             # this hook is called before the loop counts the iteration
             left=runner.max_iters - runner.iter - 1,
-            epoch=_count_batches(runner.train_dataloader),
+            epoch=read_length(runner.train_dataloader),
             is_loss_finite=is_finite,
             model_bytes=count_model_bytes(runner) if is_first else None,
         )
@@ -189,14 +190,6 @@ class TrialHook(Hook):
         said = [next(self._blocks, None) if is_main_process() else None]
         broadcast_object_list(said)
         return said[0]
-
-
-def _count_batches(loader: Any) -> int | None:
-    """Batches of an epoch; ``None`` for a dataset without a length."""
-    try:
-        return len(loader)
-    except TypeError:
-        return None
 
 
 def _find_saver(runner: Any) -> Any:

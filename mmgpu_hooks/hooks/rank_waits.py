@@ -17,8 +17,9 @@ from mmgpu_hooks.judge.standstill import is_late_by_others
 from mmgpu_hooks.measure.now import read_start
 from mmgpu_hooks.measure.watchdog import WATCHDOG_THREAD
 from mmgpu_hooks.schema.recorded import RunRecord, StuckRecord
-from mmgpu_hooks.schema.run import read_evidence, read_last_word
-from mmgpu_hooks.schema.run_folder import EvidenceError, find_ranks
+from mmgpu_hooks.schema.run import read_last_word
+from mmgpu_hooks.schema.run_ends import read_run_ends
+from mmgpu_hooks.schema.run_folder import EvidenceError, find_peers
 
 _PERIOD_S = 1.0
 _ANSWER_S = 10.0
@@ -85,9 +86,7 @@ class RankWaits:
         run, words, gone = self._read_run(self._evidence), [], 0
         if run is None:
             return None
-        for path in find_ranks(self._evidence):
-            if path == self._evidence:
-                continue
+        for path in find_peers(self._evidence):
             words.append(read_last_word(path))
             other = self._read_run(path)
             if other is not None and other.hostname == run.hostname:
@@ -102,7 +101,7 @@ class RankWaits:
     def _read_run(self, path: Path) -> RunRecord | None:
         if path not in self._runs:
             try:
-                self._runs[path] = read_evidence(path).run
+                self._runs[path] = read_run_ends(str(path)).run
             except EvidenceError:  # it has just begun
                 return None
         return self._runs[path]

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from mmengine.runner import EpochBasedTrainLoop
 from msgspec import structs
@@ -24,6 +23,7 @@ from mmgpu_hooks.judge.standstill import (
 )
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, is_part
 from mmgpu_hooks.measure.loader.owed import OwedBatch
+from mmgpu_hooks.measure.loader.settings import read_length
 from mmgpu_hooks.measure.watchdog import (
     WATCHDOG_THREAD,
     Running,
@@ -32,7 +32,7 @@ from mmgpu_hooks.measure.watchdog import (
 )
 from mmgpu_hooks.schema.recorded import IntervalRecord, StuckRecord
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence, read_other_ranks
-from mmgpu_hooks.schema.run_folder import STACK_SUFFIX, find_ranks
+from mmgpu_hooks.schema.run_folder import STACK_SUFFIX, find_peers
 from mmgpu_hooks.show.text import visible
 
 WATCHDOG_SOURCE = 'watchdog'
@@ -174,8 +174,7 @@ class StuckSource:
         self._recording.write(record)
         if self._evidence is None:
             return
-        ranks = find_ranks(self._evidence)
-        paths = [path for path in ranks if path != self._evidence]
+        paths = find_peers(self._evidence)
         if paths:
             time.sleep(_RANKS_S)
         others = read_other_ranks(paths).ranks
@@ -198,7 +197,7 @@ class StuckSource:
         loop, in_hand = recording.runner.train_loop, running.part == 'step'
         batches = taken = None
         if isinstance(loop, EpochBasedTrainLoop):
-            batches = count_batches(recording.runner.train_dataloader)
+            batches = read_length(recording.runner.train_dataloader)
             taken = iteration - recording.epoch_start + in_hand
         has_met = None
         if self._world_size > 1:
@@ -232,14 +231,6 @@ class StuckSource:
 
 PIN_THREAD = '_pin_memory_loop'
 """In the name that Python gives PyTorch's thread, and the function that it runs."""
-
-
-def count_batches(loader: Any) -> int | None:
-    """Batches of an epoch; ``None`` of a loader without a length."""
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return None
 
 
 def read_thread_stack(function: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What took the cores, in the words and flags of whoever set that limit. Pure."""
+"""Names the limit on cores in the words and flags of the program that set it. Pure."""
 
 from __future__ import annotations
 

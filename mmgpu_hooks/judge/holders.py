@@ -177,7 +177,7 @@ def describe_start(ranks: Sequence[MemoryRecord]) -> str:
 def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
     """The record with least memory left, of those since it became low."""
     low = [record for record in records if record.is_low]
-    # once a process was killed, its memory is free or nobody's
+    # once a process was killed, its memory is free, or of no known program
     return max(
         low or records,
         key=lambda record: record.used_bytes / max(record.total_bytes, 1),

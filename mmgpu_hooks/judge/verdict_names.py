@@ -1,4 +1,4 @@
-"""The closed list of verdicts, for whoever names them without judging."""
+"""The closed list of verdicts, for code that names them without judging."""
 
 from __future__ import annotations
 

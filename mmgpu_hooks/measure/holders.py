@@ -5,7 +5,6 @@ first.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,14 +13,13 @@ from typing import NamedTuple
 from mmgpu_hooks.measure.cgroup import MemoryGroup, find_memory_groups
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.host import read_file_system
+from mmgpu_hooks.measure.memory import read_group_usage, read_resident
 from mmgpu_hooks.measure.proc import read_begin
 from mmgpu_hooks.schema.recorded import MemoryBound
 
 _PROC = Path('/proc')
 _PSS = re.compile(rb'^(Pss|Pss_Anon): +(\d+) kB$', re.MULTILINE)
 _MOST_BYTES = 2**14
-_USED = 'memory.usage_in_bytes', 'memory.current'
-"""Of a control group, version 1 and 2."""
 
 
 class MemoryRoom(NamedTuple):
@@ -123,45 +121,13 @@ class HoldersMeter:
 
     def read_own_bytes(self, pid: int | str = 'self') -> int | None:
         """Resident memory without pages of files and of shared memory; 10 us."""
-        try:
-            text = read_begin(f'{self._proc}/{pid}/statm', 128)
-            pages, shared = map(int, text.split()[1:3])
-        except (OSError, ValueError):
-            return None
-        return int(os.sysconf('SC_PAGE_SIZE')) * max(pages - shared, 0)
+        return read_resident(self._proc, pid).own_bytes
 
 
 def _read_group(group: MemoryGroup) -> MemoryRoom | None:
-    for name in _USED:
-        with contextlib.suppress(OSError, ValueError):
-            used = int((group.folder / name).read_text())
-            stat = (group.folder / 'memory.stat').read_text()
-            return parse_group(group.limit_bytes, used, stat)
-    return None
-
-
-def parse_group(limit_bytes: int, used_bytes: int, stat: str) -> MemoryRoom:
-    """The room of a control group.
-
-    ``memory.stat`` has what its children hold, in version 1 under names of their own::
-
-        total_shmem 9625600
-        total_inactive_file 1943220224
-        total_active_file 1454301184
-
-    Shared memory is no file there.
-
-    Args:
-        limit_bytes: Of the group.
-        used_bytes: Page cache included.
-        stat: Text of ``memory.stat``.
-    """
-    lines = (line.partition(' ')[::2] for line in stat.splitlines())
-    sizes = {name: int(size) for name, size in lines if size.isdigit()}
-
-    def find(name: str) -> int | None:
-        return sizes.get(f'total_{name}', sizes.get(name))
-
-    cache = (find('inactive_file') or 0) + (find('active_file') or 0)
-    used = max(used_bytes - cache, 0)
-    return MemoryRoom('group', limit_bytes, used, find('shmem'))
+    usage = read_group_usage(group.folder)
+    if usage is None:
+        return None
+    cache = (usage.part('inactive_file') or 0) + (usage.part('active_file') or 0)
+    used = max(usage.used_bytes - cache, 0)
+    return MemoryRoom('group', group.limit_bytes, used, usage.part('shmem'))

@@ -7,7 +7,7 @@ import itertools
 import os
 import sys
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -43,12 +43,28 @@ class MemoryFigures(NamedTuple):
     open_files: int | None = None
 
 
-class _ResidentMemory(NamedTuple):
+class ResidentMemory(NamedTuple):
     """Resident memory of a process; ``None`` where it is gone, or hidden."""
 
     all_bytes: int | None = None
     own_bytes: int | None = None
     """Without pages of files and of shared memory."""
+
+
+def read_resident(proc: Path, pid: int | str = 'self') -> ResidentMemory:
+    """Read the resident memory of a process; 10 us, whatever its size.
+
+    Args:
+        proc: Root of the proc file system.
+        pid: Of the process.
+    """
+    try:
+        text = read_begin(f'{proc}/{pid}/statm', 128)
+        pages, shared = map(int, text.split()[1:3])
+    except (OSError, ValueError):  # gone, or hidden
+        return ResidentMemory()
+    page = os.sysconf('SC_PAGE_SIZE')
+    return ResidentMemory(page * pages, page * max(pages - shared, 0))
 
 
 class MemoryMeter:
@@ -66,7 +82,7 @@ class MemoryMeter:
     def __init__(
         self, proc: Path = _PROC, sys: Path = Path('/sys'), clock: Clock = monotonic_s
     ) -> None:
-        self._proc, self._reads = str(proc), itertools.count()
+        self._proc, self._reads = proc, itertools.count()
         self._groups = find_memory_groups(proc, sys)
         self._clock = clock
         self._due_s = clock()
@@ -83,8 +99,8 @@ class MemoryMeter:
         now_s = self._clock()
         if now_s < self._due_s:
             return None
-        process = self._read_pages('self')
-        each = [self._read_pages(pid).own_bytes for pid in workers]
+        process = read_resident(self._proc)
+        each = [read_resident(self._proc, pid).own_bytes for pid in workers]
         known = [size for size in each if size is not None]
         figures = MemoryFigures(
             process_rss_bytes=process.all_bytes,
@@ -104,21 +120,50 @@ class MemoryMeter:
         self._due_s = now_s + max(PERIOD_S, cost_s / MOST_SHARE)
         return figures
 
-    def _read_pages(self, pid: int | str) -> _ResidentMemory:
-        try:
-            text = read_begin(f'{self._proc}/{pid}/statm', 128)
-            pages, shared = map(int, text.split()[1:3])
-        except (OSError, ValueError):  # gone, or hidden
-            return _ResidentMemory()
-        page = os.sysconf('SC_PAGE_SIZE')
-        return _ResidentMemory(page * pages, page * max(pages - shared, 0))
-
     def _count(self, pid: int | str, what: str) -> int:
         """Threads, or open files; 1 us each."""
         try:
             return len(os.listdir(f'{self._proc}/{pid}/{what}'))
         except OSError:
             return 0
+
+
+class GroupUsage(NamedTuple):
+    """Memory of a control group, with all below it."""
+
+    used_bytes: int
+    """Page cache included."""
+    parts: Mapping[str, int]
+    """Bytes by their names in ``memory.stat``."""
+
+    def part(self, name: str) -> int | None:
+        """Bytes of a part; version 1 has those of the whole under a name of their own::
+
+            total_shmem 9625600
+            total_inactive_file 1943220224
+            total_active_file 1454301184
+
+        Shared memory is no file there.
+        """
+        return self.parts.get(f'total_{name}', self.parts.get(name))
+
+
+def read_group_usage(folder: Path) -> GroupUsage | None:
+    """Read what a control group holds; ``None`` where it does not say.
+
+    Args:
+        folder: Of the group, of either version.
+    """
+    for name in ('memory.current', 'memory.usage_in_bytes'):
+        try:
+            used = int((folder / name).read_text())
+            stat = (folder / 'memory.stat').read_text()
+        except (OSError, ValueError):
+            continue
+        lines = (line.partition(' ')[::2] for line in stat.splitlines())
+        parts = {name: int(size) for name, size in lines if size.isdigit()}
+        return GroupUsage(used, parts)
+    return None
 
 
 def read_group_bytes(folder: Path) -> int | None:
@@ -130,16 +175,10 @@ def read_group_bytes(folder: Path) -> int | None:
     Returns:
         Bytes in use less ``inactive_file``, or ``None`` where it does not say.
     """
-    for name in ('memory.current', 'memory.usage_in_bytes'):
-        try:
-            used = int((folder / name).read_text())
-            stat = (folder / 'memory.stat').read_text()
-        except (OSError, ValueError):
-            continue
-        fields = dict(line.partition(' ')[::2] for line in stat.splitlines())
-        cache = fields.get('total_inactive_file', fields.get('inactive_file', '0'))
-        return max(used - int(cache), 0) if cache.isdigit() else used
-    return None
+    usage = read_group_usage(folder)
+    if usage is None:
+        return None
+    return max(usage.used_bytes - (usage.part('inactive_file') or 0), 0)
 
 
 def read_groups_free_bytes(groups: Iterable[MemoryGroup]) -> int | None:

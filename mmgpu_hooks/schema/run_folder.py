@@ -206,14 +206,15 @@ def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
     return tuple(path for _, path in sorted(found))
 
 
-def find_ranks(evidence: Path) -> tuple[Path, ...]:
-    """The files of all ranks of a run that are there, its own among them.
+def find_peers(evidence: Path) -> tuple[Path, ...]:
+    """The files of the other ranks of a run, by rank.
 
     Args:
         evidence: Of any rank.
     """
     first = evidence.with_name(_RANK.sub('', evidence.name))
-    return (*([first] if first.is_file() else []), *find_other_ranks(first))
+    ranks = (*([first] if first.is_file() else []), *find_other_ranks(first))
+    return tuple(path for path in ranks if path != evidence)
 
 
 def _find_runs(path: Path) -> list[Path]:
