@@ -34,7 +34,7 @@ default_hooks = dict(gpu_efficiency=dict(write_config={is_written}))
 
 @dataclass(frozen=True)
 class End:
-    """How one training ended."""
+    """The end of one training."""
 
     seconds: float
     """From its last save to the exit of its process."""
@@ -83,9 +83,8 @@ def train(folder: Path, is_written: bool) -> End:
     Raises:
         SystemExit: If it fails.
     """
-    base = (
-        folder / 'configs' / Path(whole.CASES[whole.DEMO].config).relative_to('configs')
-    )
+    # a copy of all configs lies there
+    base = folder / whole.CASES[whole.DEMO].config
     config, work_dir = folder / 'one_epoch.py', folder / 'run'
     config.write_text(CONFIG.format(base=base, is_written=is_written))
     shutil.rmtree(work_dir, ignore_errors=True)

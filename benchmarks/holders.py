@@ -42,7 +42,7 @@ from benchmarks.harness import (
 
 MIB = 2**20
 GROUPS = (Path('/sys/fs/cgroup/memory'), Path('/sys/fs/cgroup'))
-"""Where version 1, or version 2, has memory."""
+"""Folders of the memory controller: of control groups version 1, and version 2."""
 LONGEST_S = 150
 """Until one of them has ended."""
 STEP_S = 0.02
@@ -133,7 +133,7 @@ def _has_memory(folder: Path) -> bool:
 
 
 def can_limit() -> bool:
-    """Whether a control group with a memory limit can be made here."""
+    """True if a control group with a memory limit can be made here."""
     try:
         with Limit(1000):
             return True
@@ -306,7 +306,7 @@ def play(
 
 @dataclass(frozen=True)
 class Answer:
-    """What is said of one training.
+    """The answers on one training.
 
     Attributes:
         sentence: Who holds memory.
@@ -351,7 +351,7 @@ def _read_named(case: Case, sentence: str) -> float:
 
 
 def _planted_mib(case: Case, record: dict[str, Any], folder: Path) -> float:
-    """What was planted by the time of a record."""
+    """MiB that were planted by the time of a record."""
     done = record.get('iteration', 0)
     if case.plant == 'worker' and case.leaks:
         made = SIZE * (done + 2 * case.workers)

@@ -78,7 +78,7 @@ VERDICTS = 5
 LONG_RUN = Path(__file__).parents[1] / 'tests/golden/late_batches/run'
 """A run whose loader is worth a search; its intervals are repeated for a day."""
 LONG_INTERVALS = 24 * 2_571
-"""Of :data:`INTERVAL` iterations of 28 ms, in a day."""
+"""Intervals of a day: :data:`INTERVAL` iterations of 28 ms each."""
 
 INTERVAL = 50
 """Iterations per line of LoggerHook, as in MMDetection."""

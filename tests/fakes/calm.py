@@ -21,9 +21,6 @@ VM. One whose host takes its memory back, or whose cores others use, needs longe
 
 ARITHMETIC_S = 0.0036
 """What `time_arithmetic_s` takes on the core that limits in seconds are stated for."""
-MOST_UNEVEN = 1.2
-"""The same arithmetic may take so many times its fastest: 1.07 on a calm machine, 1.45
-on one whose host changes the speed of its cores."""
 
 MOST_LATE_S = 0.001
 """A sleep may last so much longer; 0.1 ms is usual."""
@@ -51,10 +48,6 @@ def find_disturbance(load: OtherLoad) -> str | None:
         return f'a sleep lasts {1000 * late:.1f} ms too long'
     if cold > MOST_COLD_S:
         return f'what takes 0.2 ms at once takes {1000 * cold:.1f} ms after a sleep'
-    spans_s = sorted(time_arithmetic_s() for _ in range(250))
-    uneven = spans_s[len(spans_s) * 9 // 10] / spans_s[0]
-    if uneven > MOST_UNEVEN:
-        return f'the same arithmetic takes up to {uneven:.1f} times as long'
     return None
 
 

@@ -1,4 +1,4 @@
-"""What took the cores, in the words of whoever set the limit."""
+"""The limit on cores, in the words of the program that set it."""
 
 from __future__ import annotations
 
