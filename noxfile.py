@@ -121,10 +121,23 @@ def install_lowest(session: nox.Session, path: Path) -> None:
         listed = Path(folder, 'requirements.txt')
         listed.write_text('\n'.join(found.requires or []))
         session.run(
-            *(sys.executable, '-m', 'uv', 'pip', 'install', '--quiet'),
-            *('--python', session.virtualenv.location, '--no-python-downloads'),
-            *('--resolution', 'lowest-direct', '--only-binary', ':all:', *PIP_FLAGS),
-            *('-r', str(listed), str(path)),
+            sys.executable,
+            '-m',
+            'uv',
+            'pip',
+            'install',
+            '--quiet',
+            '--python',
+            session.virtualenv.location,
+            '--no-python-downloads',
+            '--resolution',
+            'lowest-direct',
+            '--only-binary',
+            ':all:',
+            *PIP_FLAGS,
+            '-r',
+            str(listed),
+            str(path),
             external=True,
         )
 

@@ -48,8 +48,13 @@ RESULTS = Path(__file__).resolve().parent / 'results'
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PACKAGES = (
-    *('torch', 'mmengine', 'onedl-mmengine', 'mmcv', 'onedl-mmcv'),
-    *('mmdet', 'onedl-mmdetection'),
+    'torch',
+    'mmengine',
+    'onedl-mmengine',
+    'mmcv',
+    'onedl-mmcv',
+    'mmdet',
+    'onedl-mmdetection',
 )
 
 

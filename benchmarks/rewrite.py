@@ -47,13 +47,19 @@ QUICK_STEP = 20
 LOADER = 'train_dataloader'
 THREADS = ('env_cfg', 'mp_cfg', 'opencv_num_threads')
 KEYS = (
-    *('num_workers', 'persistent_workers', 'prefetch_factor'),
-    *('pin_memory', 'batch_size'),
+    'num_workers',
+    'persistent_workers',
+    'prefetch_factor',
+    'pin_memory',
+    'batch_size',
 )
 PAIR = rf"['\"]?(?:{'|'.join([*KEYS, THREADS[-1]])})['\"]?\s*[=:]\s*[\w.*+{{}} ]+"
 _FORMS = (
-    *(f'{LOADER}=dict()', f'{LOADER}.update()', f'{LOADER}=dict({LOADER})'),
-    *('env_cfg=dict()', "env_cfg.setdefault('mp_cfg'dict()).update()"),
+    f'{LOADER}=dict()',
+    f'{LOADER}.update()',
+    f'{LOADER}=dict({LOADER})',
+    'env_cfg=dict()',
+    "env_cfg.setdefault('mp_cfg'dict()).update()",
 )
 ADDED = f'(?:{"|".join(map(re.escape, _FORMS))})*'
 

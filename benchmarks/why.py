@@ -121,8 +121,12 @@ CASES = {
 """Those that wait longest first."""
 MOUNTING = 'unshare', '-m'
 QUICK = (
-    *('a sample that sleeps', 'a worker killed by SIGKILL', 'a slow save'),
-    *('an exception in a sample', 'a FIFO without a writer', 'Ctrl-C'),
+    'a sample that sleeps',
+    'a worker killed by SIGKILL',
+    'a slow save',
+    'an exception in a sample',
+    'a FIFO without a writer',
+    'Ctrl-C',
 )
 
 

@@ -23,7 +23,9 @@ from pathlib import Path
 SOURCES = ('mmcv/ops/csrc/pytorch', 'mmcv/ops/csrc/pytorch/cpu')
 ALONE = {
     # they define the same names or macros as others do
-    *('psamask.cpp', 'roi_align.cpp', 'roi_align_rotated.cpp'),
+    'psamask.cpp',
+    'roi_align.cpp',
+    'roi_align_rotated.cpp',
     'rotated_feature_align.cpp',
 }
 FEWEST_JOINED = 4

@@ -139,8 +139,13 @@ _TRIGGER = any_word(
         *find_words(_OWN_LINE.replace(r'\1', '')),
         *find_words(_RESTART_LINE),
         *find_words(_USAGE_LINE),
-        *('traceback', 'file "', '│', _ROOT.lower(), '(local_rank: '),
-        *('above exception', 'exception ignored in'),
+        'traceback',
+        'file "',
+        '│',
+        _ROOT.lower(),
+        '(local_rank: ',
+        'above exception',
+        'exception ignored in',
     }
 )
 """A line of which nothing matches in lower case, and that does not raise, can only be

@@ -53,8 +53,14 @@ _HEAD = 10
 _OUTSIDE = Order.STATED, Order.ENDED
 """What kernel, scheduler or terminal say of a run."""
 _CONSEQUENCES = {
-    *(Order.LOST, Order.KILLED, Order.KILLED_TOO, Order.AFTER),
-    *(Order.PEERS, Order.PEER_GONE, Order.CRASHED, Order.WRAPPER),
+    Order.LOST,
+    Order.KILLED,
+    Order.KILLED_TOO,
+    Order.AFTER,
+    Order.PEERS,
+    Order.PEER_GONE,
+    Order.CRASHED,
+    Order.WRAPPER,
 }
 """What is left of a program, its workers and its ranks when it was ended."""
 _OF_OTHERS = Order.PEERS, Order.PEER_GONE, Order.CRASHED, Order.WRAPPER
@@ -85,8 +91,13 @@ _TIMED_OUT = 'worker_stuck', 'rank_waits'
 _OF_NO_END = ('uneven_inputs',)
 """A rank that came to its end is no sign that the others did."""
 _JOINED = (
-    *('uneven_inputs', 'work_on_one_rank', 'rank_never_came'),
-    *('worker_stuck', 'worker_deadlock', 'worker_killed', 'storage_stalled'),
+    'uneven_inputs',
+    'work_on_one_rank',
+    'rank_never_came',
+    'worker_stuck',
+    'worker_deadlock',
+    'worker_killed',
+    'storage_stalled',
 )
 """What one rank's own record says of a time-out that the others met."""
 

@@ -29,8 +29,15 @@ OnFailure = Callable[[Exception], None]
 Group = dict[str, Any]
 
 MERGEABLE = (
-    *('SGD', 'Adam', 'AdamW', 'NAdam', 'RAdam'),
-    *('Adagrad', 'RMSprop', 'Adadelta', 'Adamax'),
+    'SGD',
+    'Adam',
+    'AdamW',
+    'NAdam',
+    'RAdam',
+    'Adagrad',
+    'RMSprop',
+    'Adadelta',
+    'Adamax',
 )
 """Optimizers of PyTorch that treat each tensor by itself, and were tried."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -30,15 +30,29 @@ SPARE_SHM_BYTES = 2**29
 """Room in ``/dev/shm`` that arrays leave to tensors, which have no other way."""
 
 _KINDS = {
-    *(torch.float32, torch.float64, torch.float16, torch.bool, torch.uint8),
-    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
 }
 """Types that NumPy has, too."""
 _ARRAY_KINDS = {
     np.dtype(name)
     for name in (
-        *('float32', 'float64', 'float16', 'bool', 'uint8'),
-        *('int8', 'int16', 'int32', 'int64'),
+        'float32',
+        'float64',
+        'float16',
+        'bool',
+        'uint8',
+        'int8',
+        'int16',
+        'int32',
+        'int64',
     )
 }
 """Those of arrays, in this machine's order of bytes."""

@@ -73,8 +73,14 @@ def tabulate_predictions(
         workers, mark_column, batch, iteration, within = columns[:5]
         limit = TableColumn('limited\nby', 'limit', str)
         columns = [
-            *(workers, mark_column, batch, *shown),
-            *(iteration, within, training, limit),
+            workers,
+            mark_column,
+            batch,
+            *shown,
+            iteration,
+            within,
+            training,
+            limit,
         ]
     if all(prediction.batch_size == own_batch for prediction in predictions):
         columns = [column for column in columns if column.label != 'batch']

@@ -36,8 +36,12 @@ IMPORTERS = {
     ),
     # the package itself registers the hook
     'mmengine': (
-        *('__init__.py', 'hooks/', 'optimize/'),
-        *('config/', 'experiment/', 'memory/'),
+        '__init__.py',
+        'hooks/',
+        'optimize/',
+        'config/',
+        'experiment/',
+        'memory/',
     ),
     # who holds a lock is asked where it is waited for
     'psutil': ('config/lock_holders.py', 'experiment/', 'measure/'),
@@ -46,7 +50,12 @@ IMPORTERS = {
     'matplotlib': ('show/',),
     'jinja2': ('show/',),
     'numpy': (
-        *('experiment/', 'memory/', 'judge/', 'measure/', 'model/', 'show/'),
+        'experiment/',
+        'memory/',
+        'judge/',
+        'measure/',
+        'model/',
+        'show/',
         'optimize/',
     ),
     'pycocotools': ('optimize/',),
@@ -62,8 +71,14 @@ STILL_LONGER = {
     'memory/estimate.py: estimate_memory',
 }
 NESTING = (
-    *(ast.If, ast.For, ast.While, ast.With, ast.Try),
-    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
+    ast.If,
+    ast.For,
+    ast.While,
+    ast.With,
+    ast.Try,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
 )
 
 

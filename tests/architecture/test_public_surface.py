@@ -26,11 +26,33 @@ from mmgpu_hooks.schema.recorded import PARTS, SCHEMA_VERSION
 FROZEN = Path(__file__).with_name('public_surface.txt')
 
 RECORDS = (
-    *('Why', 'Proof', 'ValidationOutlook', 'Estimate', 'FigureComparison'),
-    *('RunComparison', 'Verification', 'MendedStart', 'NextJob'),
-    *('SaveBenchRow', 'SaveBench', 'SweepSetting', 'SweepRow', 'Sweep', 'Profile'),
-    *('Checked', 'Machine', 'OpenFiles', 'Binding', 'Folder', 'Cards', 'HostCard'),
-    *('Installed', 'Bounds', 'ConfigCheck', 'LoaderPlan', 'LostHook'),
+    'Why',
+    'Proof',
+    'ValidationOutlook',
+    'Estimate',
+    'FigureComparison',
+    'RunComparison',
+    'Verification',
+    'MendedStart',
+    'NextJob',
+    'SaveBenchRow',
+    'SaveBench',
+    'SweepSetting',
+    'SweepRow',
+    'Sweep',
+    'Profile',
+    'Checked',
+    'Machine',
+    'OpenFiles',
+    'Binding',
+    'Folder',
+    'Cards',
+    'HostCard',
+    'Installed',
+    'Bounds',
+    'ConfigCheck',
+    'LoaderPlan',
+    'LostHook',
 )
 """Of which users read the fields, in JSON answers."""
 

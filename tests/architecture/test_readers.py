@@ -21,10 +21,20 @@ WRITERS = ('schema', 'measure', 'hooks')
 READERS = PACKAGE / 'hooks' / 'scalars.py', PACKAGE / 'measure' / 'now.py'
 
 ANSWERS = {
-    *('Change', 'MendedStart', 'NextJob', 'SaveCure', 'ValidationOutlook'),
-    *('RankRow', 'RanksSummary'),
-    *('StaticBytes', 'Prediction', 'FigureComparison', 'Why', 'Proof'),
-    *('SaveBenchRow', 'SweepRow'),
+    'Change',
+    'MendedStart',
+    'NextJob',
+    'SaveCure',
+    'ValidationOutlook',
+    'RankRow',
+    'RanksSummary',
+    'StaticBytes',
+    'Prediction',
+    'FigureComparison',
+    'Why',
+    'Proof',
+    'SaveBenchRow',
+    'SweepRow',
     # a line of the evidence that is an answer, for who reads many runs
     'VerdictRecord',
 }

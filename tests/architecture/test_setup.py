@@ -18,8 +18,15 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / 'requirements' / 'build_mmcv.py'
 CSRC = 'mmcv/ops/csrc/pytorch'
 FILES = (
-    *('nms.cpp', 'roi_align.cpp', 'carafe.cpp', 'psamask.cpp', 'pybind.cpp'),
-    *('cpu/nms.cpp', 'cpu/roi_align.cpp', 'cpu/psamask.cpp', 'cpu/bbox.cpp'),
+    'nms.cpp',
+    'roi_align.cpp',
+    'carafe.cpp',
+    'psamask.cpp',
+    'pybind.cpp',
+    'cpu/nms.cpp',
+    'cpu/roi_align.cpp',
+    'cpu/psamask.cpp',
+    'cpu/bbox.cpp',
 )
 SETUP = f"""\
 import glob, sys, time

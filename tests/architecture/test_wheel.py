@@ -57,8 +57,15 @@ def test_the_wheel_requires_no_training_framework(wheel: Path):
     }
     # SciPy comes with MMDetection too
     assert required == {
-        *('nvidia-ml-py', 'psutil', 'msgspec', 'numpy', 'scipy', 'click'),
-        *('rich', 'jinja2', 'packaging'),
+        'nvidia-ml-py',
+        'psutil',
+        'msgspec',
+        'numpy',
+        'scipy',
+        'click',
+        'rich',
+        'jinja2',
+        'packaging',
     }
     assert 'Requires-Python: >=3.9' in lines
 

@@ -121,8 +121,12 @@ def trial(workers: int, job_s: float, **more: Any) -> regret.Trial:
 
 
 GRID = [
-    *(trial(1, 10.0), trial(2, 12.0, fewer=True), trial(8, 9.0)),
-    *(trial(1, 9.9), trial(2, 11.0), trial(8, 9.5)),
+    trial(1, 10.0),
+    trial(2, 12.0, fewer=True),
+    trial(8, 9.0),
+    trial(1, 9.9),
+    trial(2, 11.0),
+    trial(8, 9.5),
 ]
 
 

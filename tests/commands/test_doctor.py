@@ -26,8 +26,13 @@ from mmgpu_hooks.schema.checkup import OpenFiles
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
 SPOILERS = (
-    *('OMP_PROC_BIND', 'OMP_PLACES', 'GOMP_CPU_AFFINITY', 'KMP_AFFINITY'),
-    *('OMP_NUM_THREADS', 'CUDA_VISIBLE_DEVICES', 'SLURM_CPUS_PER_TASK'),
+    'OMP_PROC_BIND',
+    'OMP_PLACES',
+    'GOMP_CPU_AFFINITY',
+    'KMP_AFFINITY',
+    'OMP_NUM_THREADS',
+    'CUDA_VISIBLE_DEVICES',
+    'SLURM_CPUS_PER_TASK',
 )
 RESUME = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
 CPUS = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1
@@ -441,11 +446,15 @@ HOOK = "dict(type='GPUEfficiencyHook')"
         (f'custom_imports = 5\ncustom_hooks = [{HOOK}]', 'hook', 'problem', 'hooks.0'),
         (
             f"custom_imports = dict(imports='mmgpu_hooks')\ncustom_hooks = [{HOOK}]",
-            *('hook', 'ok', 'in the config: custom_hooks.0'),
+            'hook',
+            'ok',
+            'in the config: custom_hooks.0',
         ),
         (
             f'custom_imports = dict(imports=5)\ndefault_hooks = dict(a={HOOK})',
-            *('hook', 'problem', 'MMEngine does not know that name'),
+            'hook',
+            'problem',
+            'MMEngine does not know that name',
         ),
         ('custom_hooks = 5', 'base hooks', 'ok', 'none is lost'),
         ('train_dataloader = 5', 'loader', 'unknown', 'no train_dataloader'),
@@ -454,29 +463,41 @@ HOOK = "dict(type='GPUEfficiencyHook')"
         ("train_dataloader = dict(num_workers='4')", 'loader', 'ok', 'no worker'),
         (
             'train_dataloader = dict(num_workers=4, prefetch_factor=-1, batch_size=-2)',
-            *('loader', 'notice', '4 workers, 2 batches of unknown size'),
+            'loader',
+            'notice',
+            '4 workers, 2 batches of unknown size',
         ),
         (
             'train_dataloader = dict(num_workers=4, batch_size=10**400, dataset=dict('
             "pipeline=[dict(type='Resize', scale=(10**400, 5)), 'odd', None]))",
-            *('/dev/shm', 'ok', 'what a batch takes is unknown'),
+            '/dev/shm',
+            'ok',
+            'what a batch takes is unknown',
         ),
         (
             'train_dataloader = dict(num_workers=4, batch_size=2, dataset=dict('
             "pipeline=[dict(type='Resize', scale=(float('inf'), 5))]))",
-            *('/dev/shm', 'ok', 'what a batch takes is unknown'),
+            '/dev/shm',
+            'ok',
+            'what a batch takes is unknown',
         ),
         (
             "train_dataloader = dict(num_workers=4, batch_size=2, dataset='odd')",
-            *('/dev/shm', 'ok', 'what a batch takes is unknown'),
+            '/dev/shm',
+            'ok',
+            'what a batch takes is unknown',
         ),
         (
             "train_dataloader = dict(dataset=dict(data_root=7, ann_file='a\\0.json'))",
-            *('data', 'problem', 'not found'),
+            'data',
+            'problem',
+            'not found',
         ),
         (
             "train_dataloader = dict(dataset=dict(ann_file=['a', 5], data_prefix=3))",
-            *('data', 'unknown', 'names no file or folder'),
+            'data',
+            'unknown',
+            'names no file or folder',
         ),
         ("env_cfg = dict(resource_limit='many')", 'open files', 'ok', ''),
         ('env_cfg = dict(resource_limit=10**400)', 'open files', 'ok', ''),

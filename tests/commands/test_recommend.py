@@ -239,7 +239,9 @@ def test_a_hook_that_was_switched_on_elsewhere_is_left_to_the_user(
     [
         ('mmgpu run', '', 10, None),
         (
-            *(None, f'custom_hooks = [{OURS})]\n', None),
+            None,
+            f'custom_hooks = [{OURS})]\n',
+            None,
             'worker_nice cannot be set in this config',
         ),
     ],

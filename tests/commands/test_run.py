@@ -63,8 +63,15 @@ def test_a_training_has_the_hook_and_no_file_is_touched(tmp_path, capsys):
     config = write_config(tmp_path, more=TRAINING, epochs=3)
     before, folder = config.read_bytes(), tmp_path / 'run'
     done = start(
-        *('--interval', '5', '--no-summary', find_tools() / 'train.py', config),
-        *('--work-dir', folder, '--cfg-options', 'train_cfg.max_epochs=1'),
+        '--interval',
+        '5',
+        '--no-summary',
+        find_tools() / 'train.py',
+        config,
+        '--work-dir',
+        folder,
+        '--cfg-options',
+        'train_cfg.max_epochs=1',
     )
     assert done.returncode == 0, done.stderr[-2000:]
     evidence = evidence_of(folder)
@@ -92,7 +99,10 @@ def test_a_training_has_the_hook_and_no_file_is_touched(tmp_path, capsys):
 def spellings(tmp_path_factory):
     """The hooks of each spelling, below ``mmgpu run`` with an argument."""
     done = start(
-        *('--stuck-after', '7', '-m', 'training.spellings'),
+        '--stuck-after',
+        '7',
+        '-m',
+        'training.spellings',
         tmp_path_factory.mktemp('spellings'),
     )
     assert done.returncode == 0, done.stderr[-2000:]
@@ -161,8 +171,12 @@ def test_what_the_summary_says_are_options_of_the_command():
 def test_workers_that_import_all_have_no_hook(context, tmp_path):
     config = write_config(tmp_path, more=TRAINING, epochs=1, num_workers=2)
     done = start(
-        *(find_tools() / 'train.py', config, '--work-dir', tmp_path / 'run'),
-        *('--cfg-options', f'train_dataloader.multiprocessing_context={context}'),
+        find_tools() / 'train.py',
+        config,
+        '--work-dir',
+        tmp_path / 'run',
+        '--cfg-options',
+        f'train_dataloader.multiprocessing_context={context}',
     )
     assert done.returncode == 0, done.stderr[-2000:]
     evidence = evidence_of(tmp_path / 'run')
@@ -180,8 +194,14 @@ def test_every_rank_has_the_hook(launcher, tmp_path):
     words: dict[str, list[str | Path]] = {
         'torchrun': ['torchrun', *ranks, script, config, '--launcher', 'pytorch'],
         'launch': [
-            *('python', '-m', 'torch.distributed.launch', *ranks),
-            *(script, config, '--launcher', 'pytorch'),
+            'python',
+            '-m',
+            'torch.distributed.launch',
+            *ranks,
+            script,
+            config,
+            '--launcher',
+            'pytorch',
         ],
         'dist_train.sh': ['bash', tools / 'dist_train.sh', config, '2'],
     }

@@ -140,8 +140,12 @@ def test_several_gpus_are_started_by_torchrun():
     )
     assert alone[1:3] == ['-m', 'mmgpu_hooks.experiment.trial_child']
     assert both[1:-1] == [
-        *('-m', 'torch.distributed.run', '--standalone', '--nproc-per-node=2'),
-        *('-m', 'mmgpu_hooks.experiment.trial_child'),
+        '-m',
+        'torch.distributed.run',
+        '--standalone',
+        '--nproc-per-node=2',
+        '-m',
+        'mmgpu_hooks.experiment.trial_child',
     ]
     body = json.loads(both[-1])
     assert (body['spec']['ranks'], body['parent']) == (2, 7)

@@ -85,7 +85,9 @@ def test_a_child_names_the_config_and_the_changes_alone(tmp_path, name):
     stem = config.stem.removesuffix('_recommended')
     target = files.run_folder / f'{stem}_recommended.py'
     assert (outcome.status, outcome.target, outcome.reason) == (
-        *('rewritten', target, None),
+        'rewritten',
+        target,
+        None,
     )
     assert found == FOUND
     assert target.read_text() == (

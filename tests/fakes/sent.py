@@ -100,7 +100,9 @@ def describe(value: Any) -> Any:
         dense = value.to_dense() if value.is_sparse else value
         raw = dense.detach().contiguous().resolve_conj().resolve_neg()
         return (
-            *(type(value).__name__, str(value.dtype), tuple(value.shape)),
+            type(value).__name__,
+            str(value.dtype),
+            tuple(value.shape),
             () if value.is_sparse else value.stride(),
             value.requires_grad,
             bytes(raw.view(-1).view(torch.uint8).numpy()) if raw.numel() else b'',

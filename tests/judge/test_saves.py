@@ -210,8 +210,13 @@ def test_a_slow_save_says_what_held_it_what_that_cost_and_what_to_do():
     sentence = judge(shared, make_calm(), aftermath).sentence
     assert sentence.startswith('Saving iter_100.pth (200 MiB) at iteration 100')
     for part in (
-        *('1.067 s', '8.0 of 8 busy', '2 usable cores', '0.533 s'),
-        *('1.600 s longer (gross)', '(net): 1.100 s', 'worker_nice=10'),
+        '1.067 s',
+        '8.0 of 8 busy',
+        '2 usable cores',
+        '0.533 s',
+        '1.600 s longer (gross)',
+        '(net): 1.100 s',
+        'worker_nice=10',
     ):
         assert part in sentence
 

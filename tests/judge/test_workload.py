@@ -302,9 +302,17 @@ def test_what_tells_too_little_or_nonsense_gives_the_reason(fields, reason):
 
 STATS = 'total_s', 'mean_s', 'p50_s', 'p95_s', 'count'
 EDITED = [
-    *('data_wait_cpu_s', 'process_cpu_s', 'system_cpu_pct', 'batch_tensors', 'images'),
-    *('first_wait_s', 'gpu_idle_pct', 'workers.cpu_s', 'workers.run_delay_s'),
-    *('workers.occupancy_std_s', 'workers.count'),
+    'data_wait_cpu_s',
+    'process_cpu_s',
+    'system_cpu_pct',
+    'batch_tensors',
+    'images',
+    'first_wait_s',
+    'gpu_idle_pct',
+    'workers.cpu_s',
+    'workers.run_delay_s',
+    'workers.occupancy_std_s',
+    'workers.count',
     *(f'{of}.{name}' for of in ('step', 'data_wait', 'iter') for name in STATS),
     *(f'workers.occupancy.{name}' for name in STATS),
 ]

@@ -275,8 +275,11 @@ def lose_a_box(coco: dict[str, Any], samples: list[Any]) -> None:
 
 
 ODD = (
-    *(rename_images, number_annotations_from_0, number_annotations_alike),
-    *(lose_a_score, lose_a_box),
+    rename_images,
+    number_annotations_from_0,
+    number_annotations_alike,
+    lose_a_score,
+    lose_a_box,
 )
 
 

@@ -63,7 +63,13 @@ def test_it_holds_the_figures_of_the_run():
     text = render_of(full_run())
     rows = rows_of(text)
     assert list(rows) == [
-        *('verdict', 'iteration', 'loader', 'machine', 'GPU', 'rest', 'next')
+        'verdict',
+        'iteration',
+        'loader',
+        'machine',
+        'GPU',
+        'rest',
+        'next',
     ]
     assert rows['verdict'] == 'Data-bound (high confidence)'
     for label, figures in {
@@ -160,44 +166,69 @@ MINE = {'config_path': '/configs/mine.py'}
 NEXT: dict[str, tuple[Any, ...]] = {
     'not asked for': (None, {}, SCRIPT, None, [ASK]),
     'nothing to change': (
-        *(RunAdvice(), {}, SCRIPT, None),
+        RunAdvice(),
+        {},
+        SCRIPT,
+        None,
         [ASK, 'it says why nothing is to change'],
     ),
     'not written': (
         RunAdvice(reason='No space left\n on device ' + 90 * 'x'),
-        *({}, SCRIPT, None),
+        {},
+        SCRIPT,
+        None,
         [ASK, 'no recommended config: No space left on device ...'],
     ),
     'a script': (
-        *(FASTER, MINE, SCRIPT, None),
+        FASTER,
+        MINE,
+        SCRIPT,
+        None,
         [f'python tools/train.py {WRITTEN}', GAIN],
     ),
     'a module': (
-        *(FASTER, MINE, ('-m', 'mine.train', '/configs/mine.py'), None),
+        FASTER,
+        MINE,
+        ('-m', 'mine.train', '/configs/mine.py'),
+        None,
         [f'python -m mine.train {WRITTEN}', GAIN],
     ),
     'below mmgpu run': (
-        *(FASTER, MINE, SCRIPT, {}),
+        FASTER,
+        MINE,
+        SCRIPT,
+        {},
         [f'mmgpu run tools/train.py {WRITTEN}', GAIN],
     ),
     'below mmgpu run with options': (
-        *(FASTER, MINE, SCRIPT, {'interval': 20, 'write_config': True}),
+        FASTER,
+        MINE,
+        SCRIPT,
+        {'interval': 20, 'write_config': True},
         [f'mmgpu run --interval 20 --write-config tools/train.py {WRITTEN}', GAIN],
     ),
     'niced workers, too': (
-        *(replace(FASTER, worker_nice=10), MINE, SCRIPT),
+        replace(FASTER, worker_nice=10),
+        MINE,
+        SCRIPT,
         {'interval': 20, 'worker_nice': 0},
         [f'mmgpu run --interval 20 --worker-nice 10 tools/train.py {WRITTEN}', GAIN],
     ),
     'niced workers alone': (
-        *(NICED, MINE, SCRIPT, {}),
+        NICED,
+        MINE,
+        SCRIPT,
+        {},
         [
             'mmgpu run --worker-nice 10 tools/train.py /configs/mine.py',
             'niced workers give way to the thread that saves',
         ],
     ),
     'niced workers of a launcher': (
-        *(NICED, {**MINE, 'world_size': 2}, SCRIPT, {}),
+        NICED,
+        {**MINE, 'world_size': 2},
+        SCRIPT,
+        {},
         [
             'train /configs/mine.py with mmgpu run --worker-nice 10',
             'niced workers give way to the thread that saves',
@@ -205,7 +236,9 @@ NEXT: dict[str, tuple[Any, ...]] = {
     ),
     'niced workers of a config in memory': (
         replace(NICED, reason='no room'),
-        *({'config_path': None}, ('-c',), {}),
+        {'config_path': None},
+        ('-c',),
+        {},
         [
             'train it again with mmgpu run --worker-nice 10',
             'no recommended config: no room',
@@ -213,7 +246,9 @@ NEXT: dict[str, tuple[Any, ...]] = {
     ),
     'what the config cannot take': (
         replace(FASTER, left_out=('default_hooks.gpu_efficiency.worker_nice',)),
-        *(MINE, SCRIPT, None),
+        MINE,
+        SCRIPT,
+        None,
         [
             f'python tools/train.py {WRITTEN}',
             GAIN,
@@ -221,24 +256,39 @@ NEXT: dict[str, tuple[Any, ...]] = {
         ],
     ),
     'a script that takes no config': (
-        *(advise(-1.2, -3.4, -0.6), MINE, SCRIPT[:1], None),
+        advise(-1.2, -3.4, -0.6),
+        MINE,
+        SCRIPT[:1],
+        None,
         [f'train {WRITTEN}', 'predicted: 1 % more time (1 to 3 %)'],
     ),
     'a config in memory': (
-        *(advise(validation=3.21), {'config_path': None}, ('-c',), None),
+        advise(validation=3.21),
+        {'config_path': None},
+        ('-c',),
+        None,
         [f'train {WRITTEN}', 'predicted: 3.2 % less time, in validation'],
     ),
     'a gain that is unknown': (advise(), {}, (), None, [f'train {WRITTEN}']),
     'a launcher': (
-        *(FASTER, {**MINE, 'world_size': 2}, SCRIPT, None),
+        FASTER,
+        {**MINE, 'world_size': 2},
+        SCRIPT,
+        None,
         [f'train {WRITTEN}', GAIN],
     ),
     'a launcher below mmgpu run': (
-        *(FASTER, {**MINE, 'world_size': 2}, SCRIPT, {'summary': True}),
+        FASTER,
+        {**MINE, 'world_size': 2},
+        SCRIPT,
+        {'summary': True},
         [f'train {WRITTEN} with mmgpu run --summary', GAIN],
     ),
     'a word of the shell': (
-        *(advise(config="/runs/it's mine.py"), {}, SCRIPT, None),
+        advise(config="/runs/it's mine.py"),
+        {},
+        SCRIPT,
+        None,
         ["train '/runs/it'\"'\"'s mine.py'"],
     ),
 }

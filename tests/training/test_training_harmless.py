@@ -108,8 +108,12 @@ def all_sources(monkeypatch):
 
 CONTENTS = {'images', 'batch_bytes', 'largest_batch_pixels'}
 FIGURES = CONTENTS | {
-    *('workers', 'process_cpu_s', 'host', 'step'),
-    *('gpu_idle_pct', 'gpu_mem_peak_bytes'),
+    'workers',
+    'process_cpu_s',
+    'host',
+    'step',
+    'gpu_idle_pct',
+    'gpu_mem_peak_bytes',
 }
 
 FIGURES_OF: dict[str, set[str]] = {
@@ -122,12 +126,26 @@ FIGURES_OF: dict[str, set[str]] = {
 """What the guard runs, by its name in warnings; which figures it alone gives."""
 
 OTHERS = (
-    *('host limits', 'device', 'GPU', 'worker memory', 'worker_nice', 'scalars'),
-    *('checkpoint saves', 'validation', 'watchdog', 'summary', 'comparison of ranks'),
+    'host limits',
+    'device',
+    'GPU',
+    'worker memory',
+    'worker_nice',
+    'scalars',
+    'checkpoint saves',
+    'validation',
+    'watchdog',
+    'summary',
+    'comparison of ranks',
 )
 
 RECORDING = (
-    *('start', 'ledger', 'interval', 'epoch', 'run record', 'evidence'),
+    'start',
+    'ledger',
+    'interval',
+    'epoch',
+    'run record',
+    'evidence',
     'last interval',
 )
 """Without one of these, evidence ends or there is none."""

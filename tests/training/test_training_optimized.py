@@ -326,7 +326,10 @@ def test_a_detector_is_the_same_to_the_last_bit(detectors):
     text = find_run(ours)
     lines = re.findall(r'optimize=(\w+) is on: (.*)', text)
     assert [name for name, _ in lines] == [
-        *('small_tensors', 'param_groups', 'ema', 'history')
+        'small_tensors',
+        'param_groups',
+        'ema',
+        'history',
     ]
     assert re.search(r'the step of AdamW takes \d{3} parameter groups as 2', text)
     assert 'ExpMomentumEMA averages' in text

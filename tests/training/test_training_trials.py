@@ -173,7 +173,7 @@ SHORT: dict[str, Any] = {'length': 120, 'epochs': 1}
         # the model sleeps in each step, and the loader for each image
         ('model.step_s=0.05', 'slower'),
         pytest.param(
-            *('train_dataloader.num_workers=2', 'faster'), marks=pytest.mark.slow
+            'train_dataloader.num_workers=2', 'faster', marks=pytest.mark.slow
         ),
     ],
 )
@@ -311,22 +311,27 @@ WORKERS = ('--num-workers', '0', '1')
         # one of them is held in its tracks, and its worker with it
         ('verify', ['run'], is_held, signal.SIGINT),
         pytest.param(
-            *('verify', ['run'], is_held, signal.SIGKILL), marks=pytest.mark.slow
+            'verify', ['run'], is_held, signal.SIGKILL, marks=pytest.mark.slow
         ),
         pytest.param(
             'verify',
             ['toy.py', '--set', 'model.step_s=0.02'],
-            *(is_held, signal.SIGINT),
+            is_held,
+            signal.SIGINT,
             marks=pytest.mark.slow,
         ),
         pytest.param(
             'sweep',
             ['toy.py', *WORKERS, '--seconds', '2'],
-            *(has_first_trial, signal.SIGINT),
+            has_first_trial,
+            signal.SIGINT,
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            *('save-bench', ['toy.py', *WORKERS], has_saved, signal.SIGTERM),
+            'save-bench',
+            ['toy.py', *WORKERS],
+            has_saved,
+            signal.SIGTERM,
             marks=pytest.mark.slow,
         ),
     ],
