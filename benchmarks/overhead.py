@@ -33,6 +33,7 @@ import threading
 import time
 import warnings
 from array import array
+from collections import Counter
 from collections.abc import Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ from benchmarks.harness import Benchmark, Figure, HoldMemory, at_most, end_worke
 from benchmarks.toy import OneWeight, build_runner
 from mmgpu_hooks import GPUEfficiencyHook
 from mmgpu_hooks.adviser.process import HourlyAdviser
+from mmgpu_hooks.hooks.memory_source import HOLDERS_THREAD
 from mmgpu_hooks.hooks.verdict_source import PERIOD_S
 from mmgpu_hooks.measure.proc import read_thread_cpu_s
 from mmgpu_hooks.schema.lines import encode_line
@@ -74,6 +76,8 @@ for a moment makes some tens of blocks more or less, in any loop."""
 WORKER_GIB, LONG_READ_S = 4.0, 0.02
 VERDICT_PCT, VERDICT_CPU_PCT = 0.01, 0.5
 """Most of each hour that its verdict takes of the training thread, and of a core."""
+MAX_MEMORY_THREAD_PCT = 0.1
+"""Of the time of a worker, whose mappings are locked while they are read."""
 VERDICTS = 5
 LONG_RUN = Path(__file__).parents[1] / 'tests/golden/late_batches/run'
 """A run whose loader is worth a search; its intervals are repeated for a day."""
@@ -833,18 +837,18 @@ def judge_large_workers(iterations: int, peer: Cost | str) -> list[Figure]:
     """
     free_gib = psutil.virtual_memory().available / 2**30
     gib = min(WORKER_GIB, (free_gib - 2) / (WORKERS + 1))
-    opened: list[str] = []
+    opened_by: list[str] = []
 
     def note_open(event: str, args: tuple[Any, ...]) -> None:
         if event == 'open' and str(args[0]).endswith('smaps_rollup'):
-            opened.append(str(args[0]))
+            opened_by.append(threading.current_thread().name)
 
     # stays to the end of this process, so this part comes last
     sys.addaudithook(note_open)
     read_s, reads, begin_s = [], [], time.perf_counter()
 
     def read(runner: Any) -> None:
-        reads.append(len(opened))
+        reads.append(Counter(opened_by))
         for worker in runner.train_loop.dataloader._iterator._workers:
             began_s = time.perf_counter()
             Path(f'/proc/{worker.pid}/smaps_rollup').read_text()
@@ -855,13 +859,22 @@ def judge_large_workers(iterations: int, peer: Cost | str) -> list[Figure]:
     # the first read that takes long is the last
     allowed = WORKERS * math.ceil(seconds / 300) if max(read_s) < LONG_READ_S else 1
     where = f'workers of {gib:.1f} GiB: '
+    # later ones are of this function, too
+    by_memory = reads[0].pop(HOLDERS_THREAD, 0)
     return [
         *judge_cost(net_cost(spent, border), peer, where),
         at_most(
-            f'{where}reads of smaps_rollup',
-            reads[0],
+            f'{where}reads of smaps_rollup, but for the memory thread',
+            sum(reads[0].values()),
             allowed,
             note=f'in {seconds:.0f} s; one takes {1e3 * max(read_s):.0f} ms here',
+        ),
+        at_most(
+            f'{where}reads of smaps_rollup by the memory thread, of the time',
+            100 * by_memory * max(read_s) / seconds,
+            MAX_MEMORY_THREAD_PCT,
+            '%',
+            note=f'{by_memory} reads',
         ),
     ]
 

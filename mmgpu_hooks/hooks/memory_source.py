@@ -39,7 +39,7 @@ _CALM_SHARE, _AGAIN_S = 0.25, 600.0
 """Free share from which on it may be said again, and the least time between."""
 _FIRST_S, _SELDOM_S, _VALIDATION_S = 4.0, 60.0, 5.0
 """Between two full readings: at first, later, and while a metric keeps results."""
-_MOST_SHARE, _MOST_SHARE_LOW = 0.002, 0.02
+_MOST_SHARE, _MOST_SHARE_LOW = 0.0005, 0.02
 """Largest share of the time that full readings use a core; while memory is low."""
 _CHANGE_SHARE = 0.02
 """Change of what is used, of the whole, that brings the next full reading forward."""
