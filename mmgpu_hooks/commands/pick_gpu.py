@@ -27,7 +27,7 @@ _warn = warner('pick-gpu')
     'that of the command; without one, 0 enough are free, 1 fewer than asked for',
 )
 @click.option(
-    '-n', '--count', type=options.Whole(min=1), default=1, help='GPUs to pick.'
+    '-n', '--count', type=options.WholeNumber(min=1), default=1, help='GPUs to pick.'
 )
 @click.option(
     '--min-free',

@@ -18,7 +18,7 @@ import click
 from mmgpu_hooks.adviser.why import judge_ranks
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer, show_progress, warner
-from mmgpu_hooks.judge.console_log import MOST_BYTES, ConsoleLog, read_log
+from mmgpu_hooks.judge.console_log import MOST_LOG_BYTES, ConsoleLog, read_log
 from mmgpu_hooks.judge.why import judge_attempt, judge_end
 from mmgpu_hooks.judge.why_memory import add_start
 from mmgpu_hooks.schema.errors import UserError
@@ -235,7 +235,7 @@ def _read_console(name: str) -> _Console:
                 file = stack.enter_context(open_regular(name, or_pipe=True))
             if name == '-' or not os.path.isfile(name):
                 spool = stack.enter_context(
-                    tempfile.SpooledTemporaryFile(max_size=MOST_BYTES)
+                    tempfile.SpooledTemporaryFile(max_size=MOST_LOG_BYTES)
                 )
                 _spool(file, spool)
                 file = cast(BinaryIO, spool)
@@ -290,8 +290,8 @@ def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
             f'{name}: expected a log of at most {format_bytes(_MOST_OF_FILE)}, found '
             f'{format_bytes(size)}; give its end: tail -c 64M FILE | mmgpu why --log -'
         )
-    if size > MOST_BYTES:
-        warner('why')(f'reading the last {format_bytes(MOST_BYTES)} of {name}.')
+    if size > MOST_LOG_BYTES:
+        warner('why')(f'reading the last {format_bytes(MOST_LOG_BYTES)} of {name}.')
     file.seek(0)
     with show_progress() as report:
         words = f'reading {name}'

@@ -207,13 +207,14 @@ def _examine_folder(name: str) -> Folder:
 def _examine_cards(environ: Mapping[str, str]) -> Cards:
     visible = environ.get(VARIABLE)
     try:
-        count, version, cuda = read_driver()
+        driver = read_driver()
     except AbsentError as error:
         return Cards(visible=visible, reason=str(error))
-    if not count:
+    if not driver.cards:
         return Cards(visible=visible, reason='the driver lists none')
-    cards = tuple(map(_examine_card, range(count)))
-    return Cards(cards, version, cuda, visible, _count_visible(cards, environ))
+    cards = tuple(map(_examine_card, range(driver.cards)))
+    count = _count_visible(cards, environ)
+    return Cards(cards, driver.version, driver.cuda, visible, count)
 
 
 def _count_visible(cards: Sequence[HostCard], environ: Mapping[str, str]) -> int | None:

@@ -23,9 +23,8 @@ from torch.optim import optimizer as torch_optimizer
 
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.refusal import RefusalError
-from mmgpu_hooks.optimize.several import Several
+from mmgpu_hooks.optimize.several import OnFailure, Several
 
-OnFailure = Callable[[Exception], None]
 Group = dict[str, Any]
 
 MERGEABLE = (

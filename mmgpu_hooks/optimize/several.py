@@ -7,6 +7,9 @@ from typing import Protocol
 
 from mmgpu_hooks.optimize.refusal import RefusalError
 
+OnFailure = Callable[[Exception], None]
+"""Called with what failed when an optimisation cannot go on."""
+
 
 class Part(Protocol):
     """An optimisation at one place, from when it is made until it is closed."""

@@ -42,9 +42,11 @@ def _show_half_width(iter_s: Estimate) -> str:
     return f'{100 * iter_s.half_width / iter_s.value:.1f}'
 
 
-_SWEEP_COLUMNS: Sequence[TableColumn] = (
+_SWEEP_SETTINGS: Sequence[TableColumn] = (
     TableColumn('workers', 'setting.num_workers', str),
     TableColumn('batch', 'setting.batch_size', str),
+)
+_SWEEP_FIGURES: Sequence[TableColumn] = (
     TableColumn('iteration', 'iter_s.value', format_seconds),
     TableColumn('+-\n%', 'iter_s', _show_half_width),
     TableColumn('data\nwait', 'data_wait_s', format_seconds),
@@ -68,9 +70,9 @@ def describe_sweep(sweep: Sweep) -> list[Section]:
         return 'best' * (row.setting in sweep.best)
 
     best = [n for n, row in enumerate(rows) if row.setting in sweep.best]
-    workers, batch, *figures = _SWEEP_COLUMNS
     varied = [tabulate_setting(name, 'setting.values') for name in _list_varied(rows)]
-    columns = [workers, batch, *varied, *figures, TableColumn('', '', judge)]
+    verdict = TableColumn('', '', judge)
+    columns = [*_SWEEP_SETTINGS, *varied, *_SWEEP_FIGURES, verdict]
     table = tabulate(rows, columns, strong=best)
     took, count = format_seconds(sweep.seconds), plural(len(rows), 'trial')
     basis = f'{count} in random order, {took}. +-: 95 % interval of the mean.'

@@ -56,31 +56,25 @@ def tabulate_predictions(
         low, high = prediction.iter_time_low_s, prediction.iter_time_high_s
         return f'{format_seconds(low)} to {format_seconds(high)}'
 
-    columns: Sequence[TableColumn] = (
+    columns = [
         TableColumn('workers', 'num_workers', str),
         TableColumn('', '', mark),
         TableColumn('batch', 'batch_size', str),
+        *(tabulate_setting(name, 'settings') for name in others),
         TableColumn('iteration', 'iter_time_s', format_seconds),
         TableColumn('9 in 10 within', '', interval),
-        TableColumn('data wait', 'data_wait_s', format_seconds),
-        TableColumn('images/s', 'images_per_s', '{:.1f}'.format),
-        TableColumn('limited by', 'limit', str),
-    )
+    ]
     if others:
         # the whole training shows what no iteration does
-        shown = [tabulate_setting(name, 'settings') for name in others]
-        training = TableColumn('training', 'training_s', format_seconds)
-        workers, mark_column, batch, iteration, within = columns[:5]
-        limit = TableColumn('limited\nby', 'limit', str)
-        columns = [
-            workers,
-            mark_column,
-            batch,
-            *shown,
-            iteration,
-            within,
-            training,
-            limit,
+        columns += [
+            TableColumn('training', 'training_s', format_seconds),
+            TableColumn('limited\nby', 'limit', str),
+        ]
+    else:
+        columns += [
+            TableColumn('data wait', 'data_wait_s', format_seconds),
+            TableColumn('images/s', 'images_per_s', '{:.1f}'.format),
+            TableColumn('limited by', 'limit', str),
         ]
     if all(prediction.batch_size == own_batch for prediction in predictions):
         columns = [column for column in columns if column.label != 'batch']
