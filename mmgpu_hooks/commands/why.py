@@ -19,7 +19,7 @@ from mmgpu_hooks.adviser.why import judge_ranks
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer, show_progress, warner
 from mmgpu_hooks.judge.console_log import MOST_LOG_BYTES, ConsoleLog, read_log
-from mmgpu_hooks.judge.why import judge_attempt, judge_end
+from mmgpu_hooks.judge.why import NamedLog, judge_attempt, judge_end
 from mmgpu_hooks.judge.why_memory import add_start
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import format_bytes
@@ -187,9 +187,7 @@ def _parse_time(text: str, near: datetime) -> datetime | None:
     return min(times, key=lambda time: abs(time - near), default=None)
 
 
-def _list_logs(
-    console: _Console | None, own: Sequence[Path]
-) -> list[tuple[str, ConsoleLog]]:
+def _list_logs(console: _Console | None, own: Sequence[Path]) -> list[NamedLog]:
     """The logs of a run, each with its source.
 
     Args:
@@ -198,13 +196,13 @@ def _list_logs(
             counts. An empty one is passed over without a word, as a training that has
             just begun leaves it.
     """
-    logs = [] if console is None else [('console', console.log)]
+    logs = [] if console is None else [NamedLog('console', console.log)]
     for path in own:
         try:
             with open_regular(path) as file:
                 if not _measure_size(file):
                     continue
-                logs.append(('log', _read_log(file, str(path))))
+                logs.append(NamedLog('log', _read_log(file, str(path))))
                 break
         except OSError as error:
             warner('why')(f'left out {path}: {error.strerror or error}.')

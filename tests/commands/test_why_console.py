@@ -17,7 +17,7 @@ from fakes.calm import ARITHMETIC_S, time_arithmetic_s
 from mmgpu_hooks.judge.console_log import read_log
 from mmgpu_hooks.judge.console_matchers import MATCHERS, Matcher, blur
 from mmgpu_hooks.judge.console_patterns import Sign
-from mmgpu_hooks.judge.why import judge_end
+from mmgpu_hooks.judge.why import NamedLog, judge_end
 
 ITERATION = 'Epoch(train)  [1][{:3d}/100]  lr: 1.0e-02  eta: 1:00:00  loss: 0.5'
 ITERATIONS = '\n'.join(ITERATION.format(number) for number in range(1, 6))
@@ -485,9 +485,8 @@ def test_a_pattern_knows_its_example_from_what_is_well(matcher):
     """The example alone has this sign, and no pattern above takes its place."""
     sign = matcher.sign
     assert sign in list_signs(f'{sign.example}\n')
-    assert judge_end([('log', read_log(io.BytesIO(sign.example.encode())))]).cause == (
-        sign.cause
-    )
+    log = read_log(io.BytesIO(sign.example.encode()))
+    assert judge_end([NamedLog('console', log)]).cause == sign.cause
     if isinstance(sign.healthy, str):
         assert not matcher.expression.search(sign.healthy)
         for head in ('', f'{ITERATIONS}\n'):
