@@ -224,7 +224,7 @@ def _count_visible(cards: Sequence[HostCard], environ: Mapping[str, str]) -> int
     is_nameless = any(card.reason is None and not card.uuid for card in cards)
     if value is None or is_nameless or 'mig-' in value.lower():
         return None
-    named = [Card(card.index, card.uuid or '', card.name or '') for card in cards]
+    named = [Card(card.index, card.uuid, card.name) for card in cards]
     try:
         return len(parse_visible(named, environ))
     except UserError:

@@ -136,7 +136,7 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
         **facts: More of it, by what a sentence calls it.
     """
     host = read_host_limits(ranks_on_host=1)
-    cards: list[str] = []
+    cards: list[str | None] = []
     with contextlib.suppress(UserError):
         cards = [card.uuid for card in read_cards()]
     versions = {'python': platform.python_version(), 'mmgpu_hooks': __version__}
