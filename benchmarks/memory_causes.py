@@ -10,6 +10,7 @@ is found in a healthy one is a false alarm. About 5 minutes.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -21,7 +22,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -283,13 +284,19 @@ def play_all(turns: list[str], root: Path) -> list[Path]:
     return folders
 
 
-def find(name: str, folder: Path) -> tuple[dict[str, str], float, int]:
-    """Ask the rules.
+class FoundMemory(NamedTuple):
+    """What the rules say of one training."""
 
-    Returns:
-        Their sentences by code, growth in MiB per 1000 iterations, and the iteration at
-        which memory is full by the forecast; 0 where there is none.
-    """
+    sentences: dict[str, str]
+    """By code."""
+    mib_per_1000: float | None = None
+    """Growth over 1000 iterations; ``None`` where none is said."""
+    full_at: int | None = None
+    """Iteration at which memory is full by the forecast; ``None`` without one."""
+
+
+def find(name: str, folder: Path) -> FoundMemory:
+    """Ask the rules."""
     answer = recommend(find_evidence(folder))
     found = {
         finding['code']: finding['detail']
@@ -300,11 +307,16 @@ def find(name: str, folder: Path) -> tuple[dict[str, str], float, int]:
     said, units = found.get('MG401', ''), {'MiB': 1, 'GiB': 1024}
     grown = re.search(r'by ([\d.]+) (MiB|GiB) per 1000', said)
     full = re.search(r'Full in (\d+) iterations', said)
-    return (
+    return FoundMemory(
         found,
-        float(grown[1]) * units[grown[2]] if grown else 0.0,
-        int(full[1]) + answer['evidence']['iterations'] if full else 0,
+        float(grown[1]) * units[grown[2]] if grown else None,
+        int(full[1]) + answer['evidence']['iterations'] if full else None,
     )
+
+
+def measure_error_pct(found: float | None, planted: float) -> float:
+    """How far a figure is off what was planted; infinite where none was said."""
+    return math.inf if found is None else 100 * abs(found / planted - 1)
 
 
 Series = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
@@ -386,18 +398,20 @@ def main(argv: list[str] | None = None) -> int:
     turns = names * (1 if bench.is_quick else REPEATS)
     with tempfile.TemporaryDirectory(prefix='mmgpu-memory-') as root:
         folders = play_all(turns, Path(root))
-        played = [(name, *find(name, at)) for name, at in zip(turns, folders)]
+        played = [(name, find(name, at)) for name, at in zip(turns, folders)]
     right, false, errors_pct, forecasts_pct = [], 0, [], []
-    for name, found, mib_per_1000, full_at in played:
+    for name, found in played:
         case = CASES[name]
-        false += len(found.keys() - {case.code})
+        false += len(found.sentences.keys() - {case.code})
         if case.code:
-            said = found.get(case.code)
+            said = found.sentences.get(case.code)
             right.append(said is not None and case.words in said.lower())
         if case.mib_per_1000:
-            errors_pct.append(100 * abs(mib_per_1000 / case.mib_per_1000 - 1))
+            off_pct = measure_error_pct(found.mib_per_1000, case.mib_per_1000)
+            errors_pct.append(off_pct)
         if case.group:
-            forecasts_pct.append(100 * abs(full_at / GROUP_ITERATIONS - 1))
+            off_pct = measure_error_pct(found.full_at, GROUP_ITERATIONS)
+            forecasts_pct.append(off_pct)
     bench.add(
         at_least('right cause', 100 * sum(right) / len(right), 95, '%'),
         exactly('false alarms', false, 0, note=f'in {len(played)} trainings'),
@@ -407,7 +421,11 @@ def main(argv: list[str] | None = None) -> int:
     )
     rows = []
     for name, case in CASES.items():
-        each = [' '.join(sorted(found)) or '-' for n, found, *_ in played if n == name]
+        each = [
+            ' '.join(sorted(found.sentences)) or '-'
+            for which, found in played
+            if which == name
+        ]
         rows.append([name, str(case.code), ', '.join(each)])
     return bench.finish(render_table(['planted', 'rule', 'found, each time'], rows))
 
