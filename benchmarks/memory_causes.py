@@ -319,15 +319,37 @@ def measure_error_pct(found: float | None, planted: float) -> float:
     return math.inf if found is None else 100 * abs(found / planted - 1)
 
 
-Series = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+class Series(NamedTuple):
+    """Made-up readings of memory."""
+
+    iterations: np.ndarray[Any, Any]
+    sizes: np.ndarray[Any, Any]
+    """Bytes."""
 
 
-def _draw_series(seed: int) -> tuple[np.random.Generator, Any, Any, float]:
-    """Time from 0 to 1, iterations, and bytes at the start."""
+class GrowingSeries(NamedTuple):
+    """Readings that grow steadily."""
+
+    series: Series
+    bytes_per_1000: float
+    """Planted growth over 1000 iterations."""
+
+
+class _Blank(NamedTuple):
+    """A series without its shape."""
+
+    rng: np.random.Generator
+    at: np.ndarray[Any, Any]
+    """Time from 0 to 1."""
+    iterations: np.ndarray[Any, Any]
+    start_bytes: float
+
+
+def _draw_blank(seed: int) -> _Blank:
     rng = np.random.default_rng(seed)
     at = np.linspace(0, 1, int(rng.integers(24, 400)))
     iterations = np.arange(1, len(at) + 1) * int(rng.integers(1, 200))
-    return rng, at, iterations, rng.uniform(300, 20_000) * MIB
+    return _Blank(rng, at, iterations, rng.uniform(300, 20_000) * MIB)
 
 
 def _draw_noise(rng: np.random.Generator, count: int) -> Any:
@@ -344,7 +366,8 @@ def _warm_up(rng: np.random.Generator, at: Any) -> Any:
 
 def draw_healthy(seed: int) -> Series:
     """Caches that fill, jumps, pools that reach a new maximum, saw teeth."""
-    rng, at, iterations, start = _draw_series(seed)
+    blank = _draw_blank(seed)
+    rng, at = blank.rng, blank.at
     sizes = 1 + _warm_up(rng, at)
     sizes += 10 ** rng.uniform(-4, -1.5) * _draw_noise(rng, len(at))
     kind = seed % 5
@@ -360,17 +383,19 @@ def draw_healthy(seed: int) -> Series:
     elif kind == 4:
         epochs = at * rng.integers(2, 12) + rng.uniform()
         sizes += rng.uniform(0.01, 0.2) * (epochs % 1)
-    return iterations, start * sizes
+    return Series(blank.iterations, blank.start_bytes * sizes)
 
 
-def draw_growing(seed: int) -> tuple[Series, float]:
-    """And its bytes per 1000 iterations."""
-    rng, at, iterations, start = _draw_series(seed)
+def draw_growing(seed: int) -> GrowingSeries:
+    """Steady growth, with noise and caches that fill."""
+    blank = _draw_blank(seed)
+    rng, at = blank.rng, blank.at
     grown = rng.uniform(0.05, 1.5)
     sizes = 1 + _warm_up(rng, at) + grown * at
     sizes += grown * 10 ** rng.uniform(-4, -1.7) * _draw_noise(rng, len(at))
-    done = iterations[-1] - iterations[0]
-    return (iterations, start * sizes), 1000 * start * grown / done
+    done = blank.iterations[-1] - blank.iterations[0]
+    series = Series(blank.iterations, blank.start_bytes * sizes)
+    return GrowingSeries(series, 1000 * blank.start_bytes * grown / done)
 
 
 def judge_series() -> Iterator[Figure]:
@@ -381,8 +406,8 @@ def judge_series() -> Iterator[Figure]:
     yield at_most('simulated: false alarms', alarms, 10, 'of 1000')
     growth, forecast = [], []
     for seed in range(300):
-        series, truth = draw_growing(seed)
-        found = find_growth(*series)
+        planted = draw_growing(seed)
+        found, truth = find_growth(*planted.series), planted.bytes_per_1000
         growth.append(100 * abs(found.value / truth - 1) if found else np.inf)
         forecast.append(100 * abs(truth / found.value - 1) if found else np.inf)
     yield at_most('simulated: growth off, p95', quantile(growth, 0.95), 15, '%')

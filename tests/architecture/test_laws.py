@@ -6,6 +6,7 @@ import ast
 import functools
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,12 @@ PACKAGE = ROOT / 'mmgpu_hooks'
 SOURCES = {
     str(path.relative_to(PACKAGE)): path.read_text()
     for path in sorted(PACKAGE.rglob('*.py'))
+}
+BENCHMARKS = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in sorted(ROOT.glob('benchmarks/**/*.py'))
+    # configs of MMEngine
+    if 'ordinary' not in path.parts
 }
 
 # Who may import what; a path ending in / stands for the whole package.
@@ -84,7 +91,7 @@ NESTING = (
 
 @functools.cache
 def parse(name: str) -> ast.Module:
-    return ast.parse(SOURCES[name])
+    return ast.parse(SOURCES.get(name) or BENCHMARKS[name])
 
 
 def users(found: Callable[[ast.AST], bool]) -> set[str]:
@@ -228,18 +235,88 @@ def is_nameless(annotation: ast.AST) -> bool:
     return False
 
 
-def test_what_a_module_returns_to_others_has_names():
+def is_public(name: str) -> bool:
+    return not name.startswith('_') or name == '__init__'
+
+
+def list_types(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    """Types that others meet in a statement, each with the name of what has it."""
+    types: list[ast.expr | None] = []
+    name = ''
+    if isinstance(node, ast.FunctionDef):
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        types = [*(argument.annotation for argument in arguments), node.returns]
+        name = node.name
+    elif isinstance(node, ast.AnnAssign):
+        name, types = ast.unparse(node.target), [node.annotation]
+    elif isinstance(node, ast.Assign):
+        # a type may have a name of its own
+        name, types = ast.unparse(node.targets[0]), [node.value]
+    for found in types:
+        if found is not None and is_public(name):
+            yield name, found
+
+
+def test_what_modules_give_each_other_has_names():
     nameless = {
-        f'{name}: {function.name}'
-        for name in SOURCES
+        f'{name}: {what}'
+        for name in (*SOURCES, *BENCHMARKS)
         for owner in ast.walk(parse(name))
-        if isinstance(owner, (ast.Module, ast.ClassDef))
-        for function in owner.body
-        if isinstance(function, ast.FunctionDef) and not function.name.startswith('_')
-        if function.returns is not None and is_nameless(function.returns)
+        if isinstance(owner, ast.Module)
+        or (isinstance(owner, ast.ClassDef) and is_public(owner.name))
+        for node in owner.body
+        for what, found in list_types(node)
+        if is_nameless(found)
     }
     # click's own
     assert nameless == {'commands/main.py: resolve_command'}
+
+
+@pytest.mark.parametrize(
+    ('code', 'is_found'),
+    [
+        ('def find() -> tuple[int, str]: ...', True),
+        ('def find() -> list[tuple[int, int, int]]: ...', True),
+        ('def find(found: Sequence[tuple[str, Log]]) -> None: ...', True),
+        ('Found = Sequence[tuple[str, Log]]', True),
+        ('found: dict[str, tuple[int, float]] = {}', True),
+        ('def find() -> tuple[int, int]: ...', False),
+        ('def find() -> tuple[int, ...]: ...', False),
+        ('def _find() -> tuple[int, str]: ...', False),
+    ],
+    ids=[
+        'unlike kinds',
+        'three',
+        'an argument',
+        'a type with a name',
+        'a variable',
+        'a pair',
+        'many',
+        'of the module',
+    ],
+)
+def test_what_has_no_names_is_found(code, is_found):
+    (node,) = ast.parse(code).body
+    assert any(is_nameless(found) for _, found in list_types(node)) is is_found
+
+
+def list_names(module: ast.Module) -> Iterator[str]:
+    """Public classes, types and constants that a module defines."""
+    for node in module.body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        for target in getattr(node, 'targets', [getattr(node, 'target', None)]):
+            for part in ast.walk(target) if target is not None else ():
+                if isinstance(part, ast.Name):
+                    yield part.id
+
+
+def test_a_name_is_for_one_thing():
+    owners = defaultdict(list)
+    for name in SOURCES:
+        for defined in dict.fromkeys(filter(is_public, list_names(parse(name)))):
+            owners[defined].append(name)
+    assert {name: found for name, found in owners.items() if len(found) > 1} == {}
 
 
 def test_what_runs_through_others_is_named_for_what_it_is():
