@@ -137,7 +137,10 @@ def any_word(words: set[str]) -> re.Pattern[str]:
         starts[word[0]][word[1:2]].append(re.escape(word[2:]))
     firsts = []
     for first, seconds in starts.items():
-        rest = (f'{re.escape(two)}(?:{"|".join(r)})' for two, r in seconds.items())
+        rest = (
+            f'{re.escape(second)}(?:{"|".join(ends)})'
+            for second, ends in seconds.items()
+        )
         firsts.append(f'{re.escape(first)}(?:{"|".join(rest)})')
     return re.compile('|'.join(firsts))
 

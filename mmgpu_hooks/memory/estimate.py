@@ -72,7 +72,8 @@ def estimate_memory(
     if padded.size is None:
         padded = locate_padded_size(loaded)
     notes: list[str] = []
-    trained = [p for p in built.model.parameters() if p.requires_grad]
+    parameters = built.model.parameters()
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
     gradients = [Gradient.of(parameter) for parameter in trained]
     fit: ActivationFit | None = None
     try:
@@ -272,7 +273,7 @@ def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
         return ActivationFit(0.0, 0.0, 0.0, 0.0, 0.0, tuple(points))
     saved = np.array([point.saved_bytes for point in known], float)
     batch = np.array([point.batch_size for point in known], float)
-    pixels = np.array([p.height * p.width for p in known]) / _MEGAPIXEL
+    pixels = np.array([point.height * point.width for point in known]) / _MEGAPIXEL
     grown = np.array([batch**0, batch, batch * pixels, batch * pixels**2]) / saved
     best, parts = math.inf, np.zeros(4)
     for law in _LAWS:

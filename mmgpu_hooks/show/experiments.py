@@ -69,7 +69,7 @@ def describe_sweep(sweep: Sweep) -> list[Section]:
             return 'too short' if row.status == 'completed' else _status(row)
         return 'best' * (row.setting in sweep.best)
 
-    best = [n for n, row in enumerate(rows) if row.setting in sweep.best]
+    best = [place for place, row in enumerate(rows) if row.setting in sweep.best]
     varied = [tabulate_setting(name, 'setting.values') for name in _list_varied(rows)]
     verdict = TableColumn('', '', judge)
     columns = [*_SWEEP_SETTINGS, *varied, *_SWEEP_FIGURES, verdict]
@@ -161,7 +161,7 @@ def describe_save_bench(bench: SaveBench) -> list[Section]:
             return 'harmful' if row.is_harmful else 'harmless'
         return 'cannot tell' if row.saves else _status(row)
 
-    harmful = [n for n, row in enumerate(rows) if row.is_harmful]
+    harmful = [place for place, row in enumerate(rows) if row.is_harmful]
     table = tabulate(rows, [*_SAVE_COLUMNS, TableColumn('', '', judge)], strong=harmful)
     took, count = format_seconds(bench.seconds), plural(len(rows), 'training')
     basis = 'Medians. Gross: longer than the reference; net: what the job lost of it. '
@@ -224,7 +224,8 @@ def describe_verify(measured: Verification) -> list[Section]:
     rows.append(('iteration, mean', *means))
     rates = (measured.before_images_per_s, measured.after_images_per_s)
     if any(rates):
-        rows.append(('images/s', *('-' if r is None else f'{r:.1f}' for r in rates)))
+        shown = ['-' if rate is None else f'{rate:.1f}' for rate in rates]
+        rows.append(('images/s', *shown))
     starts = (measured.before_start_s, measured.after_start_s)
     added = (
         'unknown' if start_s is None else format_signed(start_s) for start_s in starts

@@ -199,5 +199,8 @@ def _describe_card(card: CardFit | None) -> list[Fact]:
 
 def render_estimate_json(estimate: MemoryEstimate) -> str:
     """Every figure; unknown ones are null."""
-    totals = {str(n): estimate.total_bytes(n) for n in estimate.activation_bytes}
+    totals = {
+        str(batch_size): estimate.total_bytes(batch_size)
+        for batch_size in estimate.activation_bytes
+    }
     return to_json(**asdict(estimate), total_bytes=totals)
