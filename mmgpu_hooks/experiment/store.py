@@ -145,13 +145,13 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
             versions[name] = metadata.version(name)
     return {
         'config': digest_config(config),
-        'host': [
-            platform.node(),
-            cards,
-            host.affinity_cpus,
-            host.cgroup_cpu_cores,
-            host.slurm_cpus,
-        ],
+        'host': {
+            'name': platform.node(),
+            'cards': cards,
+            'affinity_cpus': host.affinity_cpus,
+            'cgroup_cpu_cores': host.cgroup_cpu_cores,
+            'slurm_cpus': host.slurm_cpus,
+        },
         'environment': {name: os.environ.get(name) for name in _VARIABLES},
         'versions': versions,
         **facts,

@@ -291,12 +291,11 @@ def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
             parts[law.terms] = found / scale
         if 100 * residual <= _GOOD_PCT:
             break
-    fixed, image, pixel, squared = parts.tolist()
     return ActivationFit(
-        fixed_bytes=fixed,
-        image_bytes=image,
-        pixel_bytes=pixel / _MEGAPIXEL,
-        squared_pixel_bytes=squared / _MEGAPIXEL**2,
+        fixed_bytes=float(parts[_FIXED]),
+        image_bytes=float(parts[_PER_IMAGE]),
+        pixel_bytes=float(parts[_PER_PIXEL]) / _MEGAPIXEL,
+        squared_pixel_bytes=float(parts[_PER_PIXEL_PAIR]) / _MEGAPIXEL**2,
         residual_pct=100 * best,
         points=tuple(points),
     )
