@@ -606,6 +606,7 @@ PATTERNS = (
         ),
         healthy=_NVIDIA_SMI_LIST,
         writer='nvidia-smi',
+        since='369.30',
         is_sure=True,
     ),
     Pattern(
@@ -1148,6 +1149,7 @@ PATTERNS = (
         ),
         healthy=_MANY_WORKERS,
         writer='PyTorch, torch/csrc/DataLoader.cpp',
+        since='2019',
     ),
     Pattern(
         cause='shm_full',
@@ -1159,6 +1161,7 @@ PATTERNS = (
         ),
         healthy=_SHMEM_NOTE,
         writer='PyTorch, torch/csrc/DataLoader.cpp',
+        since='1.5',
     ),
     Pattern(
         cause='open_files',
@@ -1173,6 +1176,7 @@ PATTERNS = (
         ),
         healthy=_OPEN_FILES_LIMIT,
         writer='PyTorch, aten/src/ATen/MapAllocator.cpp',
+        since='2018',
         is_raised=True,
         survives=64,
     ),
@@ -2054,6 +2058,7 @@ PATTERNS = (
         example='RuntimeError: Pin memory thread exited unexpectedly',
         healthy='    pin_memory=True,',
         writer='PyTorch, torch/utils/data/dataloader.py',
+        since='1.7',
         is_raised=True,
     ),
     Pattern(
@@ -2679,6 +2684,7 @@ PATTERNS = (
         example='torch.distributed.elastic.multiprocessing.errors.ChildFailedError:',
         healthy=_TORCHRUN_ENDED,
         writer='PyTorch, torch/distributed/elastic/multiprocessing/errors/__init__.py',
+        since='2022',
     ),
     Pattern(
         cause='unknown',
