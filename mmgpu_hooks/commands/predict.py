@@ -55,7 +55,7 @@ def predict(run_folders: tuple[Path, ...], form: str, **given: Any) -> None:
     if most_asked > carried.workers:
         most = plural(carried.workers, 'worker')
         notes.append(f'More than {most} may be too many here: {carried.reason}.')
-    if len(run_folders) > 1 and pool.memory.why_unknown is not None:
+    if len(run_folders) > 1 and pool.memory.fit is None:
         notes.append(pool.memory.why_unknown)
     forecast = Forecast(
         run.path, run.status, pool.workload, predictions, notes, own=job.old

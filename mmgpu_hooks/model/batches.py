@@ -180,8 +180,8 @@ class CardMemory(NamedTuple):
     """Memory of the card against batch size."""
 
     fit: MemoryFit | None
-    why_unknown: str | None = None
-    """Sentence that says why there is no fit; ``None`` with one."""
+    why_unknown: str = ''
+    """Sentence that says why there is no fit."""
 
 
 def predict_peak(fit: MemoryFit, batch_size: int) -> PeakPrediction:

@@ -77,12 +77,12 @@ class SweepSetting:
     @property
     def group(self) -> str:
         """Everything but the workers: ``batch 3, prefetch 2, AMP on``."""
-        switch: dict[Optional[bool], str] = {True: 'on', False: 'off'}
+        switch = {True: 'on', False: 'off'}
         words = {
             'batch {}': self.batch_size,
             'prefetch {}': self.prefetch_factor,
-            'pin_memory {}': switch.get(self.pin_memory),
-            'AMP {}': switch.get(self.amp),
+            'pin_memory {}': switch.get(self.pin_memory),  # type: ignore[arg-type]
+            'AMP {}': switch.get(self.amp),  # type: ignore[arg-type]
         }
         parts = [
             text.format(value) for text, value in words.items() if value is not None

@@ -201,7 +201,7 @@ def chart_forecast(
     low = [scale.factor * point.iter_time_low_s for point in points]
     line = [scale.factor * point.iter_time_s for point in points]
     high = [scale.factor * point.iter_time_high_s for point in points]
-    best = next((workers for workers, mark in marks.items() if mark == 'new'), None)
+    best = next((n for n, mark in marks.items() if mark == 'new'), None)
     title = f'An iteration against workers, {scale.unit}'
     if best is not None:
         then = format_seconds(points[places[best]].iter_time_s)

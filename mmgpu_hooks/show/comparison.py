@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-from mmgpu_hooks.judge.run_comparison import ITER, RATE
 from mmgpu_hooks.schema.figures import format_seconds, format_signed
 from mmgpu_hooks.schema.judged import (
     FASTER,
@@ -32,21 +30,6 @@ _LEAST_SHARE = 0.0005
 """Share of an iteration: a part below it in both runs is not worth a line."""
 
 
-class _Figures(NamedTuple):
-    """The figures of a comparison by what they are."""
-
-    iteration: FigureComparison
-    rate: FigureComparison
-    parts: Sequence[FigureComparison]
-    """Of an iteration, in the order of the time ledger."""
-
-    @classmethod
-    def of(cls, comparison: RunComparison) -> _Figures:
-        """Sort the figures out by their names."""
-        named = {figure.name: figure for figure in comparison.figures}
-        return cls(named.pop(ITER), named.pop(RATE), tuple(named.values()))
-
-
 def _show_mean(mean: Estimate | None) -> str:
     return format_seconds(None if mean is None else mean.value)
 
@@ -55,7 +38,7 @@ def _show_interval(difference: Estimate) -> str:
     return f'{format_signed(difference.low)} to {format_signed(difference.high)}'
 
 
-_COLUMNS: Sequence[TableColumn] = (
+_FIGURES: Sequence[TableColumn] = (
     TableColumn('mean per iteration', 'name', _NAMES.__getitem__),
     TableColumn('first', '', lambda figure: _show_mean(figure.before)),
     TableColumn('second', '', lambda figure: _show_mean(figure.after)),
@@ -66,14 +49,14 @@ _COLUMNS: Sequence[TableColumn] = (
 
 def describe_compare(comparison: RunComparison) -> list[Section]:
     """Sections that say which run is slower, part by part, and what else differs."""
-    figures = _Figures.of(comparison)
-    least_s = _LEAST_SHARE * _largest(figures.iteration)
-    notable = [part for part in figures.parts if _largest(part) > least_s]
+    iteration, _, *parts = comparison.figures
+    least_s = _LEAST_SHARE * _largest(iteration)
+    notable = [part for part in parts if _largest(part) > least_s]
     facts = [
         Fact(name, f'{texts.before or "unknown"} -> {texts.after or "unknown"}')
         for name, texts in comparison.settings.items()
     ]
-    table = tabulate([figures.iteration, *notable], _COLUMNS, texts=1)
+    table = tabulate([iteration, *notable], _FIGURES, texts=1)
     return [
         *compose(_sentences(comparison), table),
         *([Section('Not the same', facts=facts)] if facts else []),
@@ -112,8 +95,8 @@ def _largest(figure: FigureComparison) -> float:
 
 
 def _sentences(comparison: RunComparison) -> Iterator[str]:
-    figures = _Figures.of(comparison)
-    before, change = figures.iteration.before, figures.iteration.difference
+    iteration, rate, *parts = comparison.figures
+    before, change = iteration.before, iteration.difference
     if comparison.verdict is None or before is None or change is None:
         yield 'The speeds cannot be compared.'
         yield from comparison.obstacles
@@ -126,14 +109,13 @@ def _sentences(comparison: RunComparison) -> Iterator[str]:
         for seconds in (change.value, change.low, change.high)
     )
     yield f'{words}: {value:+.1f} % ({low:+.1f} to {high:+.1f} %) per iteration.'
-    rate = figures.rate
     if rate.before and rate.after:
         rates = f'{rate.before.value:.2f} -> {rate.after.value:.2f} images/s'
         yield f'{rates} while iterating.'
     # the parts whose change is beyond noise, the largest first
     known = [
         (abs(change.value), f'{_NAMES[part.name]} {format_signed(change.value)}')
-        for part in figures.parts
+        for part in parts
         if (change := part.difference) and (change.low > 0 or change.high < 0)
     ]
     if known:

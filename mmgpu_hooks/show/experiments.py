@@ -42,11 +42,9 @@ def _show_half_width(iter_s: Estimate) -> str:
     return f'{100 * iter_s.half_width / iter_s.value:.1f}'
 
 
-_SWEEP_SETTINGS: Sequence[TableColumn] = (
+_SWEEP_COLUMNS: Sequence[TableColumn] = (
     TableColumn('workers', 'setting.num_workers', str),
     TableColumn('batch', 'setting.batch_size', str),
-)
-_SWEEP_FIGURES: Sequence[TableColumn] = (
     TableColumn('iteration', 'iter_s.value', format_seconds),
     TableColumn('+-\n%', 'iter_s', _show_half_width),
     TableColumn('data\nwait', 'data_wait_s', format_seconds),
@@ -69,10 +67,10 @@ def describe_sweep(sweep: Sweep) -> list[Section]:
             return 'too short' if row.status == 'completed' else _status(row)
         return 'best' * (row.setting in sweep.best)
 
-    best = [place for place, row in enumerate(rows) if row.setting in sweep.best]
+    best = [n for n, row in enumerate(rows) if row.setting in sweep.best]
+    workers, batch, *figures = _SWEEP_COLUMNS
     varied = [tabulate_setting(name, 'setting.values') for name in _list_varied(rows)]
-    verdict = TableColumn('', '', judge)
-    columns = [*_SWEEP_SETTINGS, *varied, *_SWEEP_FIGURES, verdict]
+    columns = [workers, batch, *varied, *figures, TableColumn('', '', judge)]
     table = tabulate(rows, columns, strong=best)
     took, count = format_seconds(sweep.seconds), plural(len(rows), 'trial')
     basis = f'{count} in random order, {took}. +-: 95 % interval of the mean.'
@@ -161,7 +159,7 @@ def describe_save_bench(bench: SaveBench) -> list[Section]:
             return 'harmful' if row.is_harmful else 'harmless'
         return 'cannot tell' if row.saves else _status(row)
 
-    harmful = [place for place, row in enumerate(rows) if row.is_harmful]
+    harmful = [n for n, row in enumerate(rows) if row.is_harmful]
     table = tabulate(rows, [*_SAVE_COLUMNS, TableColumn('', '', judge)], strong=harmful)
     took, count = format_seconds(bench.seconds), plural(len(rows), 'training')
     basis = 'Medians. Gross: longer than the reference; net: what the job lost of it. '
@@ -224,8 +222,7 @@ def describe_verify(measured: Verification) -> list[Section]:
     rows.append(('iteration, mean', *means))
     rates = (measured.before_images_per_s, measured.after_images_per_s)
     if any(rates):
-        shown = ['-' if rate is None else f'{rate:.1f}' for rate in rates]
-        rows.append(('images/s', *shown))
+        rows.append(('images/s', *('-' if r is None else f'{r:.1f}' for r in rates)))
     starts = (measured.before_start_s, measured.after_start_s)
     added = (
         'unknown' if start_s is None else format_signed(start_s) for start_s in starts

@@ -56,25 +56,31 @@ def tabulate_predictions(
         low, high = prediction.iter_time_low_s, prediction.iter_time_high_s
         return f'{format_seconds(low)} to {format_seconds(high)}'
 
-    columns = [
+    columns: Sequence[TableColumn] = (
         TableColumn('workers', 'num_workers', str),
         TableColumn('', '', mark),
         TableColumn('batch', 'batch_size', str),
-        *(tabulate_setting(name, 'settings') for name in others),
         TableColumn('iteration', 'iter_time_s', format_seconds),
         TableColumn('9 in 10 within', '', interval),
-    ]
+        TableColumn('data wait', 'data_wait_s', format_seconds),
+        TableColumn('images/s', 'images_per_s', '{:.1f}'.format),
+        TableColumn('limited by', 'limit', str),
+    )
     if others:
         # the whole training shows what no iteration does
-        columns += [
-            TableColumn('training', 'training_s', format_seconds),
-            TableColumn('limited\nby', 'limit', str),
-        ]
-    else:
-        columns += [
-            TableColumn('data wait', 'data_wait_s', format_seconds),
-            TableColumn('images/s', 'images_per_s', '{:.1f}'.format),
-            TableColumn('limited by', 'limit', str),
+        shown = [tabulate_setting(name, 'settings') for name in others]
+        training = TableColumn('training', 'training_s', format_seconds)
+        workers, mark_column, batch, iteration, within = columns[:5]
+        limit = TableColumn('limited\nby', 'limit', str)
+        columns = [
+            workers,
+            mark_column,
+            batch,
+            *shown,
+            iteration,
+            within,
+            training,
+            limit,
         ]
     if all(prediction.batch_size == own_batch for prediction in predictions):
         columns = [column for column in columns if column.label != 'batch']
@@ -199,8 +205,5 @@ def _describe_card(card: CardFit | None) -> list[Fact]:
 
 def render_estimate_json(estimate: MemoryEstimate) -> str:
     """Every figure; unknown ones are null."""
-    totals = {
-        str(batch_size): estimate.total_bytes(batch_size)
-        for batch_size in estimate.activation_bytes
-    }
+    totals = {str(n): estimate.total_bytes(n) for n in estimate.activation_bytes}
     return to_json(**asdict(estimate), total_bytes=totals)

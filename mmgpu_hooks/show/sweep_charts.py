@@ -98,15 +98,11 @@ def _memory_parts(line: MemoryLine) -> list[_MemoryPart]:
         add('step', 'parameters', [model.parameters for model in known])
         add('validation', 'gradients', [model.gradients for model in known])
         add('hooks', 'optimizer state', [model.optimizer_state for model in known])
-        others = [
-            point.total_bytes - model.total for point, model in zip(line.points, known)
-        ]
+        others = [p.total_bytes - m.total for p, m in zip(line.points, known)]
         add('data_wait', rest, [max(size, 0) for size in others])
     else:
         add('data_wait', 'all together', [point.total_bytes for point in line.points])
-    kept = [
-        max((point.reserved_bytes or 0) - point.total_bytes, 0) for point in line.points
-    ]
+    kept = [max((p.reserved_bytes or 0) - p.total_bytes, 0) for p in line.points]
     add('other', 'kept by the allocator beyond its peak', kept)
     return parts
 
@@ -130,7 +126,7 @@ def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
         figure.set_size_inches(WIDTH, 3.6)
         axes, bottom = figure.subplots(), [0.0] * len(xs)
         _titled(axes, title)
-        near = min(right - left for left, right in zip(xs, xs[1:]))
+        near = min(b - a for a, b in zip(xs, xs[1:]))
         width = min(max(0.6 * near, 0.014 * most), 0.08 * most)
         for part in parts:
             style = {'color': LIGHT[part.role], 'edgecolor': LIGHT['paper'], 'lw': 0.6}
@@ -139,18 +135,14 @@ def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
         top = max(bottom)
         ends = [0, 1.05 * most]
         heights = [
-            scale.factor * (line.fixed_bytes + line.image_bytes * size) for size in ends
+            scale.factor * (line.fixed_bytes + line.image_bytes * x) for x in ends
         ]
         axes.plot(ends, heights, color=LIGHT['ink'], label=fitted)
         first = line.points[0]
         each = scale.factor * first.total_bytes / first.batch_size
         label = f'if it were proportional to batch {first.batch_size}'
         axes.plot(
-            ends,
-            [each * size for size in ends],
-            color=LIGHT['faint'],
-            ls=':',
-            label=label,
+            ends, [each * x for x in ends], color=LIGHT['faint'], ls=':', label=label
         )
         if line.fixed_bytes > 0:
             axes.plot(0, heights[0], 'o', color=LIGHT['ink'], clip_on=False, ms=6)

@@ -141,9 +141,8 @@ def _find_limit(job: Job) -> _BatchLimit:
         NoPredictionError: If memory, the step, or the size of the card is unknown.
     """
     run, memory = job.run, job.memory
-    assert memory is not None  # it is, where a batch size is asked for
-    if memory.fit is None:
-        raise NoPredictionError(memory.why_unknown)
+    if memory is None or memory.fit is None:
+        raise NoPredictionError(memory.why_unknown if memory else '')
     if job.base.workload.batch_size is None:
         raise NoPredictionError('That of the run was not recorded.')
     if job.base.workload.step_line is None:
