@@ -299,23 +299,36 @@ def test_what_has_no_names_is_found(code, is_found):
     assert any(is_nameless(found) for _, found in list_types(node)) is is_found
 
 
-def list_names(module: ast.Module) -> Iterator[str]:
-    """Public classes, types and constants that a module defines."""
+def list_kinds(module: ast.Module) -> Iterator[str]:
+    """Public classes and types that a module defines."""
     for node in module.body:
-        if isinstance(node, ast.ClassDef):
-            yield node.name
-        for target in getattr(node, 'targets', [getattr(node, 'target', None)]):
-            for part in ast.walk(target) if target is not None else ():
-                if isinstance(part, ast.Name):
-                    yield part.id
+        name = node.name if isinstance(node, ast.ClassDef) else ''
+        if isinstance(node, ast.Assign):
+            name = ast.unparse(node.targets[0])
+        # a constant is in capitals
+        if name.isidentifier() and is_public(name) and not name.isupper():
+            yield name
 
 
-def test_a_name_is_for_one_thing():
-    owners = defaultdict(list)
+def test_the_name_of_a_class_or_a_type_is_for_one_thing():
+    owners = defaultdict(set)
     for name in SOURCES:
-        for defined in dict.fromkeys(filter(is_public, list_names(parse(name)))):
-            owners[defined].append(name)
-    assert {name: found for name, found in owners.items() if len(found) > 1} == {}
+        for kind in list_kinds(parse(name)):
+            owners[kind].add(name)
+    assert {kind: found for kind, found in owners.items() if len(found) > 1} == {}
+
+
+def test_a_name_that_modules_import_is_of_one_of_them():
+    origins = defaultdict(set)
+    for name in SOURCES:
+        for node in ast.walk(parse(name)):
+            if isinstance(node, ast.ImportFrom) and imported(node) == ['mmgpu_hooks']:
+                for alias in node.names:
+                    origins[alias.name].add(node.module)
+    # modules of packages may be called alike
+    modules = {Path(name).stem for name in SOURCES}
+    several = {name: found for name, found in origins.items() if len(found) > 1}
+    assert {name: several[name] for name in several.keys() - modules} == {}
 
 
 def test_what_runs_through_others_is_named_for_what_it_is():
