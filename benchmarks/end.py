@@ -77,16 +77,21 @@ def train_pairs(folder: Path, count: int) -> list[Pair]:
     return pairs
 
 
+def write_config(folder: Path, is_written: bool) -> Path:
+    """The demo for one epoch, with or without a recommended config at its end."""
+    # a copy of all configs lies there
+    base, config = folder / whole.CASES[whole.DEMO].config, folder / 'one_epoch.py'
+    config.write_text(CONFIG.format(base=base, is_written=is_written))
+    return config
+
+
 def train(folder: Path, is_written: bool) -> End:
     """Train the demo for an epoch.
 
     Raises:
         SystemExit: If it fails.
     """
-    # a copy of all configs lies there
-    base = folder / whole.CASES[whole.DEMO].config
-    config, work_dir = folder / 'one_epoch.py', folder / 'run'
-    config.write_text(CONFIG.format(base=base, is_written=is_written))
+    config, work_dir = write_config(folder, is_written), folder / 'run'
     shutil.rmtree(work_dir, ignore_errors=True)
     words = ['benchmarks.whole_training', str(config), str(work_dir), json.dumps({})]
     whole.run(folder, words)

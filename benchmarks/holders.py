@@ -305,8 +305,8 @@ def play(
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The answers on one training.
+class BothAnswers:
+    """What both commands say of one training.
 
     Attributes:
         sentence: Who holds memory.
@@ -323,7 +323,7 @@ class Answer:
     settings: dict[str, Any]
 
 
-def find(name: str, folder: Path) -> Answer:
+def find(name: str, folder: Path) -> BothAnswers:
     """Ask both commands."""
     case, evidence = CASES[name], find_evidence(folder)
     records = read_records(evidence, 'memory')
@@ -340,7 +340,7 @@ def find(name: str, folder: Path) -> Answer:
     named = _read_named(case, sentence)
     say(f'{name}: {why["cause"]}; {sentence} {settings}')
     planted_mib = _planted_mib(case, worst, folder)
-    return Answer(sentence, planted_mib, named, why['cause'], settings)
+    return BothAnswers(sentence, planted_mib, named, why['cause'], settings)
 
 
 def _read_named(case: Case, sentence: str) -> float:

@@ -33,7 +33,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -345,11 +345,22 @@ def take_turns(
     return seconds
 
 
-def describe(seconds: Sequence[Sequence[float]]) -> tuple[float, str]:
-    """The ratio of the second arm to the first, and both in milliseconds."""
+class TimedRatio(NamedTuple):
+    """Two arms that took turns."""
+
+    ratio: float
+    """Of the second arm to the first, median."""
+    note: str
+    """Both in milliseconds."""
+    count: int = 1
+    """Groups or tensors that each went through."""
+
+
+def describe(seconds: Sequence[Sequence[float]], count: int = 1) -> TimedRatio:
+    """Compare two arms by their seconds."""
     ratio = statistics.median(ours / plain for plain, ours in zip(*seconds))
     plain, ours = (1e3 * statistics.median(times) for times in seconds)
-    return ratio, f'{plain:.2f} to {ours:.2f} ms of CPU'
+    return TimedRatio(ratio, f'{plain:.2f} to {ours:.2f} ms of CPU', count)
 
 
 def fail(error: Exception) -> None:
@@ -371,10 +382,8 @@ def build_models(name: str, is_cut: bool) -> list[Any]:
     return [model, twin]
 
 
-def time_steps(
-    models: Sequence[Any], foreach: bool | None, rounds: int
-) -> tuple[float, str, int]:
-    """Ratio of a step over merged groups to a plain one, both times, and the groups."""
+def time_steps(models: Sequence[Any], foreach: bool | None, rounds: int) -> TimedRatio:
+    """Time a step over merged groups beside a plain one."""
     wrappers = [
         build_optim_wrapper(
             model,
@@ -391,11 +400,11 @@ def time_steps(
     merged = MergedGroups(SimpleNamespace(optim_wrapper=wrappers[1]), fail)
     seconds = take_turns([w.optimizer.step for w in wrappers], rounds, 5)
     merged.close()
-    return *describe(seconds), len(wrappers[0].optimizer.param_groups)
+    return describe(seconds, len(wrappers[0].optimizer.param_groups))
 
 
-def time_averages(models: Sequence[Any], rounds: int) -> tuple[float, str, int]:
-    """Ratio of an average by lists to a plain one, both times, and the tensors."""
+def time_averages(models: Sequence[Any], rounds: int) -> TimedRatio:
+    """Time an average by lists beside a plain one."""
     averages = [
         MODELS.build(dict(type='ExpMomentumEMA', model=model, update_buffers=True))
         for model in models
@@ -407,7 +416,7 @@ def time_averages(models: Sequence[Any], rounds: int) -> tuple[float, str, int]:
     ]
     seconds = take_turns(arms, rounds, 5)
     listed.close()
-    return *describe(seconds), len(averages[0].avg_parameters)
+    return describe(seconds, len(averages[0].avg_parameters))
 
 
 def judge_times(is_quick: bool) -> Iterator[Figure]:
@@ -416,22 +425,23 @@ def judge_times(is_quick: bool) -> Iterator[Figure]:
     for name in QUICK if is_quick else TIMED:
         say(f'times of {name}')
         models = build_models(name, is_cut=True)
-        ratio, note, count = time_steps(models, True, rounds)
-        note += f', {count} groups, foreach forced'
-        yield at_most(f'{name}: step, ratio', ratio, THIRD, note=note)
-        ratio, note, count = time_averages(models, rounds)
-        yield at_most(
-            f'{name}: average, ratio', ratio, THIRD, note=f'{note}, {count} tensors'
-        )
-        ratio, note, _ = time_steps(models, None, rounds)
-        shown = f'{name}: step, ratio without foreach'
-        yield Figure(shown, ratio, note=f'{note}, the default on a CPU')
+        timed = time_steps(models, True, rounds)
+        note = f'{timed.note}, {timed.count} groups, foreach forced'
+        yield at_most(f'{name}: step, ratio', timed.ratio, THIRD, note=note)
+        timed = time_averages(models, rounds)
+        note = f'{timed.note}, {timed.count} tensors'
+        yield at_most(f'{name}: average, ratio', timed.ratio, THIRD, note=note)
+        timed = time_steps(models, None, rounds)
+        note = f'{timed.note}, the default on a CPU'
+        yield Figure(f'{name}: step, ratio without foreach', timed.ratio, note=note)
         models = build_models(name, is_cut=False)
         few = 3 if is_quick else 7
-        ratio, note, _ = time_steps(models, True, few)
-        yield Figure(f'{name}: step, ratio with its arithmetic', ratio, note=note)
-        ratio, note, _ = time_averages(models, few)
-        yield Figure(f'{name}: average, ratio with its arithmetic', ratio, note=note)
+        timed = time_steps(models, True, few)
+        shown = f'{name}: step, ratio with its arithmetic'
+        yield Figure(shown, timed.ratio, note=timed.note)
+        timed = time_averages(models, few)
+        shown = f'{name}: average, ratio with its arithmetic'
+        yield Figure(shown, timed.ratio, note=timed.note)
         del models
         gc.collect()
 
@@ -535,10 +545,11 @@ def judge_batches(is_quick: bool, has_masks: bool) -> Iterator[Figure]:
         end_workers(arm.iterator)
         del arm.iterator
         gc.collect()
-    ratio, note = describe(seconds)
-    yield at_most(f'{batch} in the training process, ratio', ratio, HALF, note=note)
-    ratio, note = describe([arm.worker_s[1:] for arm in arms])
-    yield Figure(f'{batch} in the worker, ratio', ratio, note=note)
+    timed = describe(seconds)
+    shown = f'{batch} in the training process, ratio'
+    yield at_most(shown, timed.ratio, HALF, note=timed.note)
+    timed = describe([arm.worker_s[1:] for arm in arms])
+    yield Figure(f'{batch} in the worker, ratio', timed.ratio, note=timed.note)
     plain, ours = (arm.most_files for arm in arms)
     shown, note = (
         f'{batch}: open files of the training process spared',
@@ -569,8 +580,8 @@ def judge_history(is_quick: bool) -> Iterator[Figure]:
     arms = [partial(add, hub) for hub in hubs]
     seconds = take_turns(arms, 5 if is_quick else 21, 10)
     growing.close()
-    ratio, note = describe(seconds)
-    yield at_most('13 scalars after 300,000 iterations, ratio', ratio, 0.1, note=note)
+    timed, shown = describe(seconds), '13 scalars after 300,000 iterations, ratio'
+    yield at_most(shown, timed.ratio, 0.1, note=timed.note)
     saved = [hub.state_dict()['log_scalars'] for hub in hubs]
     count = sum(not is_equal(saved[0][key], saved[1][key]) for key in keys)
     yield exactly('scalars that differ', count, 0)

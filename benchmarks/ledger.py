@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from mmengine.dataset import DefaultSampler, pseudo_collate
@@ -156,6 +156,14 @@ class _WithWorkers(_Stamped, _MultiProcessingDataLoaderIter):
     pass
 
 
+class Pause(NamedTuple):
+    """MMEngine's sleep between two iterators."""
+
+    index: int
+    """Of the wait that follows."""
+    seconds: float
+
+
 class StampedLoader(DataLoader[Any]):
     """A DataLoader that stamps what its user waits for."""
 
@@ -168,8 +176,7 @@ class StampedLoader(DataLoader[Any]):
         self.ends: list[float] = []
         self.ended_s = 0.0
         """When the last iterator ended."""
-        self.pauses: list[tuple[int, float]] = []
-        """MMEngine's sleep between two iterators, by the index in ``waits``."""
+        self.pauses: list[Pause] = []
 
     def _get_iterator(self) -> Any:
         iterator = (_WithWorkers if self.num_workers else _InProcess)(self)
@@ -179,7 +186,7 @@ class StampedLoader(DataLoader[Any]):
     def __iter__(self) -> Any:
         begin = time.perf_counter()
         if self.ended_s:
-            self.pauses.append((len(self.waits), begin - self.ended_s))
+            self.pauses.append(Pause(len(self.waits), begin - self.ended_s))
         iterator = super().__iter__()
         self.creations.append(time.perf_counter() - begin)
         self.begins.append(len(self.waits))
@@ -436,10 +443,15 @@ def build_planted(
     return runner
 
 
-def run_workload(
-    folder: Path, loop: str, resume: int = 0, **arguments: Any
-) -> tuple[Any, Path]:
-    """Train once; the runner and the evidence.
+class Trained(NamedTuple):
+    """A planted training."""
+
+    runner: Any
+    evidence: Path
+
+
+def run_workload(folder: Path, loop: str, resume: int = 0, **arguments: Any) -> Trained:
+    """Train once.
 
     Args:
         folder: Of the runs.
@@ -459,7 +471,7 @@ def run_workload(
         arguments |= {'resume': True, 'load_from': str(checkpoint)}
     runner = build_planted(folder / 'run', loop=loop, **arguments)
     runner.train()
-    return runner, find_evidence(folder / 'run')
+    return Trained(runner, find_evidence(folder / 'run'))
 
 
 def near(
@@ -473,27 +485,27 @@ def near(
 def judge_workload(name: str, arguments: dict[str, Any]) -> Iterator[Figure]:
     """The parts of the ledger against the stamps."""
     with tempfile.TemporaryDirectory() as folder:
-        runner, evidence = run_workload(Path(folder), **arguments)
-        (end,) = read_records(evidence, 'end')
+        trained = run_workload(Path(folder), **arguments)
+        (end,) = read_records(trained.evidence, 'end')
     ledger, stamps = end['ledger_s'], TAPE.seconds
     steps = len(stamps['step'])
-    # occurrences, and seconds of all
-    planted = plan_loading(
-        runner.train_dataloader, arguments['loop'] == 'iter', arguments.get('resume', 0)
-    )
+    runner, is_iter = trained.runner, arguments['loop'] == 'iter'
+    loader, skipped = runner.train_dataloader, arguments.get('resume', 0)
+    parts = plan_loading(loader, is_iter, skipped)
     for part in ('step', 'checkpoint_save', 'validation'):
-        planted[part] = len(stamps[part]), math.fsum(stamps[part])
+        parts[part] = PlantedPart(len(stamps[part]), math.fsum(stamps[part]))
     # what is nested in the hook points is taken off
-    hooks_s = math.fsum(stamps['hooks']) - planted['checkpoint_save'][1]
-    planted['hooks'] = steps, hooks_s + stamps['own start'][-1]
+    hooks_s = math.fsum(stamps['hooks']) - parts['checkpoint_save'].seconds
+    parts['hooks'] = PlantedPart(steps, hooks_s + stamps['own start'][-1])
     history = runner.message_hub.get_scalar('train/data_time').data[0]
-    for part, (count, seconds) in planted.items():
-        note = f'{count} times'
+    for part, planted in parts.items():
+        count, note = planted.count, f'{planted.count} times'
         if part == 'data_wait':
             data_time_ms = 1000 * statistics.fmean(history[-steps:])
             note += f'; data_time of MMEngine: {data_time_ms:.1f} ms'
         if count:
-            planted_ms, taken_ms = 1000 * seconds / count, 1000 * ledger[part] / count
+            planted_ms = 1000 * planted.seconds / count
+            taken_ms = 1000 * ledger[part] / count
             most_ms = max(REL * planted_ms, PART_ABS_MS)
             yield near(f'{name} | {part}', taken_ms, planted_ms, most_ms, 'ms', note)
     (wall_s,) = stamps['wall']
@@ -504,9 +516,18 @@ def judge_workload(name: str, arguments: dict[str, Any]) -> Iterator[Figure]:
     yield at_most(f'{name} | other', other_pct, OTHER_AT_MOST_PCT, '%')
 
 
+class PlantedPart(NamedTuple):
+    """A part of the ledger as it was stamped."""
+
+    count: int
+    """How often it occurred."""
+    seconds: float
+    """Of all."""
+
+
 def plan_loading(
     loader: StampedLoader, is_iter: bool, skipped: int
-) -> dict[str, tuple[int, float]]:
+) -> dict[str, PlantedPart]:
     """How often the parts around the loader occurred, and what they took in all."""
     # the iteration-based loop makes its first iterator before training begins
     creations = loader.creations[1:] if is_iter else loader.creations
@@ -516,16 +537,18 @@ def plan_loading(
     startup_s = math.fsum(creations) + TAPE.seconds['build'][-1]
     wait_s = math.fsum(others)
     # before the first iteration all is start-up; later the pause is the loop's
-    startup_s += math.fsum(s for i, s in loader.pauses if is_iter and i <= skipped)
+    startup_s += math.fsum(
+        pause.seconds for pause in loader.pauses if is_iter and pause.index <= skipped
+    )
     for index in firsts:
         excess_s = max(loader.waits[index] - (usual_s if index else 0.0), 0.0)
         startup_s += excess_s
         wait_s += loader.waits[index] - excess_s
     return {
-        'data_wait': (len(loader.waits) - skipped, wait_s),
-        'startup': (len(loader.begins), startup_s),
-        'teardown': (len(loader.ends), math.fsum(loader.ends)),
-        'resume': (skipped, math.fsum(loader.waits[:skipped])),
+        'data_wait': PlantedPart(len(loader.waits) - skipped, wait_s),
+        'startup': PlantedPart(len(loader.begins), startup_s),
+        'teardown': PlantedPart(len(loader.ends), math.fsum(loader.ends)),
+        'resume': PlantedPart(skipped, math.fsum(loader.waits[:skipped])),
     }
 
 
@@ -571,9 +594,9 @@ def _compare_calls(iterations: int) -> dict[str, list[tuple[float, float]]]:
         'custom_hooks': RARE_HOOKS,
     }
     with tempfile.TemporaryDirectory() as folder:
-        _, evidence = run_workload(Path(folder), 'epoch', **workload)
-        intervals = read_records(evidence, 'interval')
-        (end,) = read_records(evidence, 'end')
+        trained = run_workload(Path(folder), 'epoch', **workload)
+        intervals = read_records(trained.evidence, 'interval')
+        (end,) = read_records(trained.evidence, 'end')
     compared = {}
     for name in (*HOOK_S, *(type(hook).__name__ for hook in RARE_HOOKS)):
         stamps = TAPE.seconds[name]

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -63,13 +63,18 @@ def choose_judged_size(fit: Mapping[str, Any]) -> tuple[int, int]:
     return (height + next_height) // 64 * 32, (width + next_width) // 64 * 32
 
 
-def count_step(config: Path, size: tuple[int, int]) -> tuple[int, int, int]:
-    """Run one forward and backward pass, and a step of the optimizer, on the CPU.
+class StepBytes(NamedTuple):
+    """Memory that a step was counted to take."""
 
-    Returns:
-        Bytes kept for the backward pass when the forward pass had ended, bytes of
-        gradients, and bytes of the optimizer's state.
-    """
+    saved_bytes: int
+    """Kept for the backward pass when the forward pass had ended."""
+    gradient_bytes: int
+    state_bytes: int
+    """Of the optimizer."""
+
+
+def count_step(config: Path, size: tuple[int, int]) -> StepBytes:
+    """Run one forward and backward pass, and a step of the optimizer, on the CPU."""
     built = read_config_model(config)
     model, kept = built.model, list[torch.Tensor]()
     torch.manual_seed(0)
@@ -97,8 +102,9 @@ def count_step(config: Path, size: tuple[int, int]) -> tuple[int, int, int]:
         for value in state.values()
         if isinstance(value, torch.Tensor)
     )
-    grads = [p.grad for p in model.parameters() if p.grad is not None]
-    return saved_bytes, sum(grad.nbytes for grad in grads), state_bytes
+    gradients = [param.grad for param in model.parameters()]
+    gradient_bytes = sum(grad.nbytes for grad in gradients if grad is not None)
+    return StepBytes(saved_bytes, gradient_bytes, state_bytes)
 
 
 def judge_model(name: str, config: Path) -> Iterator[Figure]:
@@ -110,16 +116,17 @@ def judge_model(name: str, config: Path) -> Iterator[Figure]:
         yield Figure(activations, None, '%', target, note='; '.join(found['notes']))
         return
     height, width = choose_judged_size(fit)
-    saved_bytes, gradient_bytes, state_bytes = count_step(config, (height, width))
-    off = abs(static['gradient_bytes'] - gradient_bytes)
-    off += abs((static['optimizer_state_bytes'] or 0) - state_bytes)
+    step = count_step(config, (height, width))
+    off = abs(static['gradient_bytes'] - step.gradient_bytes)
+    off += abs((static['optimizer_state_bytes'] or 0) - step.state_bytes)
     yield exactly(f'{name}: static bytes off', off, 0, 'bytes')
     pixels = height * width
     image_bytes = fit['image_bytes'] + pixels * fit['pixel_bytes']
     image_bytes += pixels**2 * fit['squared_pixel_bytes']
     estimated_bytes = fit['fixed_bytes'] + LARGER_BATCH * image_bytes
-    off_pct = 100 * (estimated_bytes / saved_bytes - 1)
-    note = f'batch {LARGER_BATCH} of {height}x{width}, {saved_bytes / 2**20:.0f} MiB; '
+    off_pct = 100 * (estimated_bytes / step.saved_bytes - 1)
+    kept_mib = step.saved_bytes / 2**20
+    note = f'batch {LARGER_BATCH} of {height}x{width}, {kept_mib:.0f} MiB; '
     note += f'fit within {fit["residual_pct"]:.2f} %'
     is_met = abs(off_pct) <= TARGET_PCT
     yield Figure(activations, off_pct, '%', target, is_met, note)

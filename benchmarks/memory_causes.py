@@ -10,6 +10,7 @@ is found in a healthy one is a false alarm. About 5 minutes.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -21,7 +22,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -283,13 +284,19 @@ def play_all(turns: list[str], root: Path) -> list[Path]:
     return folders
 
 
-def find(name: str, folder: Path) -> tuple[dict[str, str], float, int]:
-    """Ask the rules.
+class FoundMemory(NamedTuple):
+    """What the rules say of one training."""
 
-    Returns:
-        Their sentences by code, growth in MiB per 1000 iterations, and the iteration at
-        which memory is full by the forecast; 0 where there is none.
-    """
+    sentences: dict[str, str]
+    """By code."""
+    mib_per_1000: float | None = None
+    """Growth over 1000 iterations; ``None`` where none is said."""
+    full_at: int | None = None
+    """Iteration at which memory is full by the forecast; ``None`` without one."""
+
+
+def find(name: str, folder: Path) -> FoundMemory:
+    """Ask the rules."""
     answer = recommend(find_evidence(folder))
     found = {
         finding['code']: finding['detail']
@@ -300,22 +307,49 @@ def find(name: str, folder: Path) -> tuple[dict[str, str], float, int]:
     said, units = found.get('MG401', ''), {'MiB': 1, 'GiB': 1024}
     grown = re.search(r'by ([\d.]+) (MiB|GiB) per 1000', said)
     full = re.search(r'Full in (\d+) iterations', said)
-    return (
+    return FoundMemory(
         found,
-        float(grown[1]) * units[grown[2]] if grown else 0.0,
-        int(full[1]) + answer['evidence']['iterations'] if full else 0,
+        float(grown[1]) * units[grown[2]] if grown else None,
+        int(full[1]) + answer['evidence']['iterations'] if full else None,
     )
 
 
-Series = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+def measure_error_pct(found: float | None, planted: float) -> float:
+    """How far a figure is off what was planted; infinite where none was said."""
+    return math.inf if found is None else 100 * abs(found / planted - 1)
 
 
-def _draw_series(seed: int) -> tuple[np.random.Generator, Any, Any, float]:
-    """Time from 0 to 1, iterations, and bytes at the start."""
+class Series(NamedTuple):
+    """Made-up readings of memory."""
+
+    iterations: np.ndarray[Any, Any]
+    sizes: np.ndarray[Any, Any]
+    """Bytes."""
+
+
+class GrowingSeries(NamedTuple):
+    """Readings that grow steadily."""
+
+    series: Series
+    bytes_per_1000: float
+    """Planted growth over 1000 iterations."""
+
+
+class _Blank(NamedTuple):
+    """A series without its shape."""
+
+    rng: np.random.Generator
+    at: np.ndarray[Any, Any]
+    """Time from 0 to 1."""
+    iterations: np.ndarray[Any, Any]
+    start_bytes: float
+
+
+def _draw_blank(seed: int) -> _Blank:
     rng = np.random.default_rng(seed)
     at = np.linspace(0, 1, int(rng.integers(24, 400)))
     iterations = np.arange(1, len(at) + 1) * int(rng.integers(1, 200))
-    return rng, at, iterations, rng.uniform(300, 20_000) * MIB
+    return _Blank(rng, at, iterations, rng.uniform(300, 20_000) * MIB)
 
 
 def _draw_noise(rng: np.random.Generator, count: int) -> Any:
@@ -332,7 +366,8 @@ def _warm_up(rng: np.random.Generator, at: Any) -> Any:
 
 def draw_healthy(seed: int) -> Series:
     """Caches that fill, jumps, pools that reach a new maximum, saw teeth."""
-    rng, at, iterations, start = _draw_series(seed)
+    blank = _draw_blank(seed)
+    rng, at = blank.rng, blank.at
     sizes = 1 + _warm_up(rng, at)
     sizes += 10 ** rng.uniform(-4, -1.5) * _draw_noise(rng, len(at))
     kind = seed % 5
@@ -348,17 +383,19 @@ def draw_healthy(seed: int) -> Series:
     elif kind == 4:
         epochs = at * rng.integers(2, 12) + rng.uniform()
         sizes += rng.uniform(0.01, 0.2) * (epochs % 1)
-    return iterations, start * sizes
+    return Series(blank.iterations, blank.start_bytes * sizes)
 
 
-def draw_growing(seed: int) -> tuple[Series, float]:
-    """And its bytes per 1000 iterations."""
-    rng, at, iterations, start = _draw_series(seed)
+def draw_growing(seed: int) -> GrowingSeries:
+    """Steady growth, with noise and caches that fill."""
+    blank = _draw_blank(seed)
+    rng, at = blank.rng, blank.at
     grown = rng.uniform(0.05, 1.5)
     sizes = 1 + _warm_up(rng, at) + grown * at
     sizes += grown * 10 ** rng.uniform(-4, -1.7) * _draw_noise(rng, len(at))
-    done = iterations[-1] - iterations[0]
-    return (iterations, start * sizes), 1000 * start * grown / done
+    done = blank.iterations[-1] - blank.iterations[0]
+    series = Series(blank.iterations, blank.start_bytes * sizes)
+    return GrowingSeries(series, 1000 * blank.start_bytes * grown / done)
 
 
 def judge_series() -> Iterator[Figure]:
@@ -369,8 +406,8 @@ def judge_series() -> Iterator[Figure]:
     yield at_most('simulated: false alarms', alarms, 10, 'of 1000')
     growth, forecast = [], []
     for seed in range(300):
-        series, truth = draw_growing(seed)
-        found = find_growth(*series)
+        planted = draw_growing(seed)
+        found, truth = find_growth(*planted.series), planted.bytes_per_1000
         growth.append(100 * abs(found.value / truth - 1) if found else np.inf)
         forecast.append(100 * abs(truth / found.value - 1) if found else np.inf)
     yield at_most('simulated: growth off, p95', quantile(growth, 0.95), 15, '%')
@@ -386,18 +423,20 @@ def main(argv: list[str] | None = None) -> int:
     turns = names * (1 if bench.is_quick else REPEATS)
     with tempfile.TemporaryDirectory(prefix='mmgpu-memory-') as root:
         folders = play_all(turns, Path(root))
-        played = [(name, *find(name, at)) for name, at in zip(turns, folders)]
+        played = [(name, find(name, at)) for name, at in zip(turns, folders)]
     right, false, errors_pct, forecasts_pct = [], 0, [], []
-    for name, found, mib_per_1000, full_at in played:
+    for name, found in played:
         case = CASES[name]
-        false += len(found.keys() - {case.code})
+        false += len(found.sentences.keys() - {case.code})
         if case.code:
-            said = found.get(case.code)
+            said = found.sentences.get(case.code)
             right.append(said is not None and case.words in said.lower())
         if case.mib_per_1000:
-            errors_pct.append(100 * abs(mib_per_1000 / case.mib_per_1000 - 1))
+            off_pct = measure_error_pct(found.mib_per_1000, case.mib_per_1000)
+            errors_pct.append(off_pct)
         if case.group:
-            forecasts_pct.append(100 * abs(full_at / GROUP_ITERATIONS - 1))
+            off_pct = measure_error_pct(found.full_at, GROUP_ITERATIONS)
+            forecasts_pct.append(off_pct)
     bench.add(
         at_least('right cause', 100 * sum(right) / len(right), 95, '%'),
         exactly('false alarms', false, 0, note=f'in {len(played)} trainings'),
@@ -407,7 +446,11 @@ def main(argv: list[str] | None = None) -> int:
     )
     rows = []
     for name, case in CASES.items():
-        each = [' '.join(sorted(found)) or '-' for n, found, *_ in played if n == name]
+        each = [
+            ' '.join(sorted(found.sentences)) or '-'
+            for which, found in played
+            if which == name
+        ]
         rows.append([name, str(case.code), ', '.join(each)])
     return bench.finish(render_table(['planted', 'rule', 'found, each time'], rows))
 

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -119,8 +119,16 @@ def encode(boxes: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def make_case(case: Case, seed: int = 1) -> tuple[dict[str, Any], Results]:
-    """Ground truth in COCO's format, and results."""
+class MadeCase(NamedTuple):
+    """What a metric is given."""
+
+    truth: dict[str, Any]
+    """In COCO's format."""
+    results: Results
+
+
+def make_case(case: Case, seed: int = 1) -> MadeCase:
+    """Draw images with objects, and results near them."""
     rng = np.random.default_rng(seed)
     images, results = [], list[tuple[dict[str, Any], dict[str, Any]]]()
     annotations = list[dict[str, Any]]()
@@ -145,7 +153,7 @@ def make_case(case: Case, seed: int = 1) -> tuple[dict[str, Any], Results]:
         results.append(({}, {'img_id': image, **found}))
     names = [{'id': n, 'name': f'class {n}'} for n in range(1, CATEGORIES + 1)]
     truth = {'images': images, 'annotations': annotations, 'categories': names}
-    return truth, results
+    return MadeCase(truth, results)
 
 
 def predict(
@@ -261,12 +269,11 @@ def run(
 
 def play(case: Case, folder: Path) -> dict[str, Outcome | None]:
     """Evaluate a case by pycocotools and by each backend."""
-    truth, results = make_case(case)
-    path = folder / 'annotations.json'
-    path.write_text(json.dumps(truth))
-    del truth
+    made, path = make_case(case), folder / 'annotations.json'
+    path.write_text(json.dumps(made.truth))
+    made.truth.clear()
     names = [PLAIN, *(backend.module for backend in BACKENDS)]
-    return {name: run(case, path, results, name) for name in names}
+    return {name: run(case, path, made.results, name) for name in names}
 
 
 def count_differing(plain: Outcome, fast: Outcome) -> int:

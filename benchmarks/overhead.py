@@ -61,7 +61,7 @@ from benchmarks.toy import OneWeight, build_runner
 from mmgpu_hooks import GPUEfficiencyHook
 from mmgpu_hooks.adviser.process import HourlyAdviser
 from mmgpu_hooks.hooks.memory_source import HOLDERS_THREAD
-from mmgpu_hooks.hooks.verdict_source import PERIOD_S
+from mmgpu_hooks.hooks.verdict_source import VERDICT_PERIOD_S
 from mmgpu_hooks.measure.proc import read_thread_cpu_s
 from mmgpu_hooks.schema.lines import encode_line
 from mmgpu_hooks.schema.run import read_evidence
@@ -921,14 +921,14 @@ def judge_hourly_verdicts(count: int, intervals: int) -> list[Figure]:
     return [
         at_most(
             f'{where}training thread, of that hour',
-            100 * start_s / PERIOD_S,
+            100 * start_s / VERDICT_PERIOD_S,
             VERDICT_PCT,
             '%',
             note=f'{1e3 * start_s:.1f} ms to start its process; nothing waits for it',
         ),
         at_most(
             f'{where}a core at nice 19, of that hour',
-            100 * used_s / PERIOD_S,
+            100 * used_s / VERDICT_PERIOD_S,
             VERDICT_CPU_PCT,
             '%',
             note=f'{used_s:.1f} s of CPU, {all_s:.1f} s in all, for {intervals} '

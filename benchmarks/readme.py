@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.harness import RESULTS
 
@@ -124,14 +125,20 @@ def phrase_demo_gain(kept: Kept) -> str:
     return f'{case[1]} before, {case[2]} after: {case[3]} less time.'
 
 
-TEXTS: dict[str, tuple[str, Callable[[Kept], str]]] = {
-    'overhead': ('overhead', phrase_overhead),
-    'predictions': ('predict', phrase_predictions),
-    'whole': ('whole', phrase_whole),
-    'demo': ('whole', phrase_demo),
-    'demo-gain': ('whole', phrase_demo_gain),
+class KeptText(NamedTuple):
+    """A text of figures that a benchmark keeps."""
+
+    benchmark: str
+    phrase: Callable[[Kept], str]
+
+
+TEXTS = {
+    'overhead': KeptText('overhead', phrase_overhead),
+    'predictions': KeptText('predict', phrase_predictions),
+    'whole': KeptText('whole', phrase_whole),
+    'demo': KeptText('whole', phrase_demo),
+    'demo-gain': KeptText('whole', phrase_demo_gain),
 }
-"""Each text: the benchmark that keeps its table, and how it is phrased."""
 
 
 def render_page(page: str, results: Path = RESULTS) -> str:
@@ -146,11 +153,11 @@ def render_page(page: str, results: Path = RESULTS) -> str:
     """
 
     def fill(match: re.Match[str]) -> str:
-        benchmark, phrase = TEXTS[match[2]]
-        path = results / f'{benchmark}.md'
+        kept = TEXTS[match[2]]
+        path = results / f'{kept.benchmark}.md'
         if not path.exists():
             return match[0]
-        text = phrase(parse_kept(path.read_text()))
+        text = kept.phrase(parse_kept(path.read_text()))
         if '\n' not in text:
             line = page[page.rfind('\n', 0, match.start()) + 1 : match.end('begin')]
             indent = '  ' * line.startswith('- ')

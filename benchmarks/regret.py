@@ -25,11 +25,11 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from mmengine.hooks import Hook
@@ -76,14 +76,33 @@ NULLS = 1000
 UNSEEN_SEED, UNSEEN_COUNT = 70_913, 5
 MIB, GIB = 2**20, 2**30
 
-Setting = tuple[int, bool]
-"""``num_workers`` and ``persistent_workers``."""
-Trial = dict[str, Any]
-"""One training of a job, as it is kept."""
+
+class LoaderChoice(NamedTuple):
+    """How a job loads; it is what is chosen."""
+
+    num_workers: int
+    persistent_workers: bool
 
 
 @dataclass(frozen=True)
-class Job:
+class JobTraining:
+    """One training of a job."""
+
+    job: str
+    setting: LoaderChoice
+    job_s: float
+    other_load_pct: float
+    evidence: Sequence[str]
+    """Its lines."""
+
+    @classmethod
+    def read(cls, kept: Mapping[str, Any]) -> JobTraining:
+        """That of a file, where `asdict` put it."""
+        return cls(**{**kept, 'setting': LoaderChoice(*kept['setting'])})
+
+
+@dataclass(frozen=True)
+class PlantedJob:
     """A whole training, as a user would have configured it."""
 
     pipeline: Pipeline
@@ -100,29 +119,31 @@ class Job:
         """Of the pipeline."""
         return self.pipeline.name
 
-    def list_grid(self) -> list[Setting]:
+    def list_grid(self) -> list[LoaderChoice]:
         """The settings to try; both kinds of workers only where they end."""
         counts = OF_RECIPES if self.pipeline.recipe else WORKERS
-        grid = [(count, self.persistent_workers) for count in counts]
-        return grid + [(n, True) for n in (1, 2, 4) if not self.persistent_workers]
+        grid = [LoaderChoice(count, self.persistent_workers) for count in counts]
+        if not self.persistent_workers:
+            grid += [LoaderChoice(count, True) for count in (1, 2, 4)]
+        return grid
 
 
 SEEN = (
-    Job(Pipeline('CPU', 6, 0, 0.3, 4, 15)),
-    Job(Pipeline('waiting', 0.5, 5, 0.2, 4, 14)),
-    Job(Pipeline('long waiting', 0.3, 11, 0.3, 4, 14)),
-    Job(Pipeline('storage', 0.5, 30, 0.3, 4, 25)),
-    Job(Pipeline('mixed, step burns', 4, 2, 0.5, 4, 20, 'burn')),
-    Job(Pipeline('nothing to gain', 0.7, 0, 0.1, 4, 20)),
-    Job(Pipeline('nothing to gain, step burns', 0.7, 0, 0.1, 4, 20, 'burn')),
-    Job(Pipeline('short epochs, workers end', 3, 0, 0.3, 4, 15), 12, False),
-    Job(Pipeline('large workers', 3, 1, 0.5, 4, 15), worker_mib=300),
-    Job(Pipeline('saves, step burns', 4, 0, 0.3, 4, 20, 'burn'), 2, True, 2, 48),
-    Job(Pipeline('busy main process', 3, 0, 0.4, 4, 20, 'threads')),
+    PlantedJob(Pipeline('CPU', 6, 0, 0.3, 4, 15)),
+    PlantedJob(Pipeline('waiting', 0.5, 5, 0.2, 4, 14)),
+    PlantedJob(Pipeline('long waiting', 0.3, 11, 0.3, 4, 14)),
+    PlantedJob(Pipeline('storage', 0.5, 30, 0.3, 4, 25)),
+    PlantedJob(Pipeline('mixed, step burns', 4, 2, 0.5, 4, 20, 'burn')),
+    PlantedJob(Pipeline('nothing to gain', 0.7, 0, 0.1, 4, 20)),
+    PlantedJob(Pipeline('nothing to gain, step burns', 0.7, 0, 0.1, 4, 20, 'burn')),
+    PlantedJob(Pipeline('short epochs, workers end', 3, 0, 0.3, 4, 15), 12, False),
+    PlantedJob(Pipeline('large workers', 3, 1, 0.5, 4, 15), worker_mib=300),
+    PlantedJob(Pipeline('saves, step burns', 4, 0, 0.3, 4, 20, 'burn'), 2, True, 2, 48),
+    PlantedJob(Pipeline('busy main process', 3, 0, 0.4, 4, 20, 'threads')),
 )
 
 
-def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[Job]:
+def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[PlantedJob]:
     """Jobs from a random generator."""
     rng = random.Random(seed)
     drawn = []
@@ -141,19 +162,17 @@ def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[Job]
             side=rng.choice([32, 64, 128]),
             origin='unseen',
         )
-        job = Job(pipeline)
+        job = PlantedJob(pipeline)
         if rng.random() < 0.4:
-            job = Job(pipeline, 10, persistent_workers=rng.random() < 0.5)
+            job = PlantedJob(pipeline, 10, persistent_workers=rng.random() < 0.5)
         if rng.random() < 0.3:
             job = replace(job, saves_per_epoch=1, save_mib=32)
         drawn.append(job)
     return drawn
 
 
-JOBS = {
-    job.name: job
-    for job in (*SEEN, *draw_unseen(), *(Job(pipeline, epochs=1) for pipeline in MMDET))
-}
+RECIPES = tuple(PlantedJob(pipeline, epochs=1) for pipeline in MMDET)
+JOBS = {job.name: job for job in (*SEEN, *draw_unseen(), *RECIPES)}
 
 
 class Span(Hook):
@@ -169,16 +188,19 @@ class Span(Hook):
         self.seconds = time.perf_counter() - self.began_s
 
 
-def train_job(job: Job, setting: Setting, works: dict[str, Work]) -> Trial:
+def train_job(
+    job: PlantedJob, setting: LoaderChoice, works: dict[str, Work]
+) -> JobTraining:
     """Train all epochs of a job with a setting."""
-    pipeline, (workers, persistent) = job.pipeline, setting
+    pipeline, workers = job.pipeline, setting.num_workers
     seconds = SECONDS_OF_RECIPES if pipeline.recipe else SECONDS
     usual_s = pipeline.guess_iter_s(DEFAULT, len(os.sched_getaffinity(0)))
     wanted = max(seconds / usual_s, LEAST_ITERATIONS)
     iterations = max(round(wanted / job.epochs), 4)
     loader: dict[str, Any] = {'batch_size': pipeline.batch, 'num_workers': workers}
     if workers:
-        loader |= {'prefetch_factor': 2, 'persistent_workers': persistent}
+        loader['prefetch_factor'] = 2
+        loader['persistent_workers'] = setting.persistent_workers
         loader['worker_init_fn'] = {'type': HoldMemory(job.worker_mib)}
     hooks: dict[str, Any] = {'gpu_efficiency': HOOK}
     if job.saves_per_epoch:
@@ -201,24 +223,21 @@ def train_job(job: Job, setting: Setting, works: dict[str, Work]) -> Trial:
         runner.train()
         end_workers(runner.train_loop.dataloader._iterator)
         evidence = find_evidence(folder).read_text().splitlines()
-    say(f'{job.name}: {workers} workers, persistent {persistent}: {span.seconds:.2f} s')
-    return {
-        'job': job.name,
-        'setting': setting,
-        'job_s': span.seconds,
-        'other_load_pct': load.read_pct(),
-        'evidence': evidence,
-    }
+    kept = f'persistent {setting.persistent_workers}'
+    say(f'{job.name}: {workers} workers, {kept}: {span.seconds:.2f} s')
+    return JobTraining(job.name, setting, span.seconds, load.read_pct(), evidence)
 
 
-def measure_grid(jobs: Sequence[Job], repeats: int, is_quick: bool) -> Iterator[Trial]:
+def measure_grid(
+    jobs: Sequence[PlantedJob], repeats: int, is_quick: bool
+) -> Iterator[JobTraining]:
     """Train every job with every setting, job by job, in random order."""
     works = make_works()
     for job in jobs:
         grid = [
             setting
             for setting in job.list_grid()
-            if not is_quick or setting[0] in (0, 2, 4)
+            if not is_quick or setting.num_workers in (0, 2, 4)
         ]
         for repeat in range(repeats):
             for setting in random.Random(repeat).sample(grid, len(grid)):
@@ -229,32 +248,32 @@ def measure_grid(jobs: Sequence[Job], repeats: int, is_quick: bool) -> Iterator[
 class Outcome:
     """What one way of choosing lost of one job."""
 
-    job: Job
-    setting: Setting
+    job: PlantedJob
+    setting: LoaderChoice
     lost_pct: float
     """Over the best; 0 within what the best one's own trainings differ by."""
     grid_pct: float
     """The same by the grid alone, without fresh trainings."""
 
 
-Times = dict[Setting, list[float]]
+Times = dict[LoaderChoice, list[float]]
 """What each setting of a job took, in seconds."""
 
 
-def gather_times(trials: Sequence[Trial]) -> Times:
+def gather_times(trials: Sequence[JobTraining]) -> Times:
     """Those of some trainings."""
     times: Times = {}
     for trial in trials:
-        times.setdefault(tuple(trial['setting']), []).append(trial['job_s'])
+        times.setdefault(trial.setting, []).append(trial.job_s)
     return times
 
 
-def find_best(times: Times) -> Setting:
+def find_best(times: Times) -> LoaderChoice:
     """The fastest; of each setting the fastest training counts."""
     return min(times, key=lambda setting: min(times[setting]))
 
 
-def lost_pct(times: Times, setting: Setting) -> float:
+def lost_pct(times: Times, setting: LoaderChoice) -> float:
     """What a setting loses over the best."""
     best, took_s = times[find_best(times)], min(times[setting])
     return 0.0 if took_s <= max(best) else 100 * (took_s / min(best) - 1.0)
@@ -273,32 +292,45 @@ def ask_policy(evidence: Sequence[str]) -> dict[str, Any]:
 
 
 def choose_settings(
-    trials: Sequence[Trial], times: Times, ask: Ask = ask_policy
-) -> list[Setting]:
+    trials: Sequence[JobTraining], times: Times, ask: Ask = ask_policy
+) -> list[LoaderChoice]:
     """What is recommended from each of a job's trainings with the default."""
     # a grid has both kinds of workers only where the job's own end
-    persistent = all(trial['setting'][1] for trial in trials)
+    persistent = all(trial.setting.persistent_workers for trial in trials)
     chosen = []
     for trial in trials:
-        if tuple(trial['setting']) == (DEFAULT, persistent):
-            new = ask(trial['evidence'])
-            workers = new.get('num_workers', DEFAULT)
-            keeps = new.get('persistent_workers', persistent)
+        if trial.setting == LoaderChoice(DEFAULT, persistent):
+            new = ask(trial.evidence)
+            asked = LoaderChoice(
+                new.get('num_workers', DEFAULT),
+                new.get('persistent_workers', persistent),
+            )
             # the nearest: prefetching is not in the grid
-            far = [
-                (abs(setting[0] - workers), setting[1] != keeps, setting)
-                for setting in times
-            ]
-            chosen.append(min(far)[-1])
+            chosen.append(min(times, key=partial(_measure_distance, asked)))
     return chosen
 
 
+def _measure_distance(
+    asked: LoaderChoice, setting: LoaderChoice
+) -> tuple[int, bool, LoaderChoice]:
+    """The key by which the nearest setting of a grid comes first."""
+    far = abs(setting.num_workers - asked.num_workers)
+    return far, setting.persistent_workers != asked.persistent_workers, setting
+
+
+class FreshLoss(NamedTuple):
+    """What a setting loses by trainings that it was not chosen for."""
+
+    lost_pct: float
+    trainings: list[JobTraining]
+
+
 def compare_fresh(
-    chosen: Setting,
-    best: Setting,
-    train: Callable[[Setting], Trial],
+    chosen: LoaderChoice,
+    best: LoaderChoice,
+    train: Callable[[LoaderChoice], JobTraining],
     count: int = FRESH,
-) -> tuple[float, list[Trial]]:
+) -> FreshLoss:
     """What a setting loses by trainings that neither was chosen for.
 
     Args:
@@ -306,19 +338,22 @@ def compare_fresh(
         best: The fastest of the grid.
         train: Trains with a setting.
         count: Trainings of each of the two.
-
-    Returns:
-        Per cent, and those trainings.
     """
-    fresh: list[Trial] = []
+    fresh: list[JobTraining] = []
     for turn in range(count):
         fresh += [train(setting) for setting in (chosen, best)[:: 1 - 2 * (turn % 2)]]
-    return lost_pct(gather_times(fresh), chosen), fresh
+    return FreshLoss(lost_pct(gather_times(fresh), chosen), fresh)
 
 
-def judge_jobs(
-    trials: list[Trial], count: int
-) -> tuple[list[Outcome], dict[int, dict[str, float]]]:
+class JudgedJobs(NamedTuple):
+    """What recommendations and rules of thumb lose."""
+
+    outcomes: list[Outcome]
+    rules: dict[int, dict[str, float]]
+    """Per cent by job, for each fixed number of workers."""
+
+
+def judge_jobs(trials: list[JobTraining], count: int) -> JudgedJobs:
     """Outcomes of recommendations, and what rules of thumb lose by the grid alone.
 
     Fresh trainings are added to those of the grid.
@@ -326,22 +361,24 @@ def judge_jobs(
     judged = []
     rules: dict[int, dict[str, float]] = {workers: {} for workers in RULES}
     works: dict[str, Work] = {}
-    for name in dict.fromkeys(trial['job'] for trial in trials):
-        grid = [trial for trial in trials if trial['job'] == name]
+    for name in dict.fromkeys(trial.job for trial in trials):
+        grid = [trial for trial in trials if trial.job == name]
         times, job = gather_times(grid), JOBS[name]
-        best, losses = find_best(times), dict[Setting, float]()
+        best, losses = find_best(times), dict[LoaderChoice, float]()
         for setting in choose_settings(grid, times):
             grid_pct = lost_pct(times, setting)
             if grid_pct and setting not in losses:
                 works = works or make_works()
                 train = partial(train_job, job, works=works)
-                losses[setting], fresh = compare_fresh(setting, best, train, count)
-                trials += fresh
+                fresh = compare_fresh(setting, best, train, count)
+                losses[setting] = fresh.lost_pct
+                trials += fresh.trainings
             judged.append(Outcome(job, setting, losses.get(setting, 0.0), grid_pct))
         for workers in RULES:
-            if (usual := (workers, job.persistent_workers)) in times:
+            usual = LoaderChoice(workers, job.persistent_workers)
+            if usual in times:
                 rules[workers][name] = lost_pct(times, usual)
-    return judged, rules
+    return JudgedJobs(judged, rules)
 
 
 def judge_lost(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
@@ -390,11 +427,11 @@ def show_jobs(judged: Sequence[Outcome]) -> Iterator[Figure]:
     """What was chosen for each job, and what it lost."""
     for job in dict.fromkeys(outcome.job for outcome in judged):
         some = [outcome for outcome in judged if outcome.job == job]
-        each = [
-            (outcome.setting[0], ' (they end)' * (not outcome.setting[1]))
-            for outcome in some
-        ]
-        chosen = ', '.join(f'{workers}{kind}' for workers, kind in each)
+        settings = [outcome.setting for outcome in some]
+        chosen = ', '.join(
+            f'{setting.num_workers}{" (they end)" * (not setting.persistent_workers)}'
+            for setting in settings
+        )
         grid_pct = statistics.fmean(outcome.grid_pct for outcome in some)
         note = f'workers: {chosen}; by the grid alone {grid_pct:.1f} %'
         lost_pct = statistics.fmean(outcome.lost_pct for outcome in some)
@@ -540,11 +577,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     is_quick = benchmark.is_quick
     jobs = [SEEN[0], SEEN[7], draw_unseen()[0]] if is_quick else [*JOBS.values()]
     measured = measure_grid(jobs, 1 if is_quick else REPEATS, is_quick)
-    trials = benchmark.read_trials(measured)
-    judged, rules = judge_jobs(trials, 1 if is_quick else FRESH)
-    benchmark.shares_pct = [trial['other_load_pct'] for trial in trials]
-    benchmark.add(*judge_lost(judged), *compare_rules(judged, rules))
-    benchmark.add(*show_jobs(judged))
+    kept = benchmark.read_trials(map(asdict, measured))
+    trials = [JobTraining.read(training) for training in kept]
+    judged = judge_jobs(trials, 1 if is_quick else FRESH)
+    benchmark.shares_pct = [trial.other_load_pct for trial in trials]
+    benchmark.add(*judge_lost(judged.outcomes))
+    benchmark.add(*compare_rules(judged.outcomes, judged.rules))
+    benchmark.add(*show_jobs(judged.outcomes))
     say('loops with nothing to gain')
     benchmark.add(judge_nulls(50 if is_quick else NULLS))
     return benchmark.finish()

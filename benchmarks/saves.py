@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from mmengine.fileio import FileClient, LocalBackend, register_backend
@@ -56,13 +56,23 @@ HEALTHY = ((5.0, 0, 0.0), (50.0, 2, 0.001), (100.0, 1, 0.0), (200.0, 0, 0.002))
 """Megabytes, workers and CPU per item of healthy trainings, 50 saves each."""
 BUSY: dict[str, Any] = {'num_workers': 16, 'cpu_s': 0.25, 'interval': 12}
 """Workers that never get ahead of the loop, so that they are busy in every save."""
-PLANTED: dict[str, tuple[str, dict[str, Any]]] = {
-    'workers': ('workers', BUSY),
-    'other programs': ('other_load', {'megabytes': 300.0}),
-    'storage elsewhere': ('storage', {'megabytes': 20.0, 'backend': 'far'}),
-    'storage': ('storage', {'megabytes': 20.0, 'backend': 'slow'}),
+
+
+class PlantedCause(NamedTuple):
+    """What makes saves slow."""
+
+    cause: str
+    """As it is to be named."""
+    training: dict[str, Any]
+    """Arguments of `train_planted`."""
+
+
+PLANTED = {
+    'workers': PlantedCause('workers', BUSY),
+    'other programs': PlantedCause('other_load', {'megabytes': 300.0}),
+    'storage elsewhere': PlantedCause('storage', {'megabytes': 20.0, 'backend': 'far'}),
+    'storage': PlantedCause('storage', {'megabytes': 20.0, 'backend': 'slow'}),
 }
-"""What is planted: its cause, and the training."""
 PUT_S = 1.0
 NICE = 10
 WARNING = 'GPUEfficiencyHook: Saving'
@@ -314,7 +324,7 @@ def train_detector(folder: Path, num_workers: int) -> Trained:
 
 def judge_cause(planted: str, run: Trained, saves: int) -> Iterator[Figure]:
     """One row of the confusion matrix."""
-    cause, _ = PLANTED[planted]
+    cause = PLANTED[planted].cause
     named, saves = run.causes.count(cause), max(len(run.saves), saves)
     unit = f'of {saves} named {cause}'
     yield exactly(f'planted: {planted}', named, saves, unit, run.note)
@@ -395,10 +405,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             judged.extend(run.saves)
             return run
 
-        for planted, (cause, plant) in PLANTED.items():
-            others = 2 * (os.cpu_count() or 1) if cause == 'other_load' else 0
+        for planted, slow in PLANTED.items():
+            others = 2 * (os.cpu_count() or 1) if slow.cause == 'other_load' else 0
             with busy_programs(others):
-                runs[planted] = train(planted, **plant)
+                runs[planted] = train(planted, **slow.training)
             benchmark.add(*judge_cause(planted, runs[planted], count))
         for megabytes, num_workers, cpu_s in HEALTHY:
             loading = {'num_workers': num_workers, 'cpu_s': cpu_s}

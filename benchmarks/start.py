@@ -43,8 +43,13 @@ class Spent:
     cpu_s: float
 
 
-Pair = tuple[Spent, Spent]
-"""Without and with the environment of ``mmgpu run``."""
+@dataclass(frozen=True)
+class Starts:
+    """Two starts of one program, one after the other."""
+
+    plain: Spent
+    below: Spent
+    """With the environment of ``mmgpu run``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return benchmark.finish()
 
 
-def measure_pairs(code: str, count: int) -> list[Pair]:
+def measure_pairs(code: str, count: int) -> list[Starts]:
     """Start a program with and without us, in turns.
 
     Args:
@@ -65,17 +70,16 @@ def measure_pairs(code: str, count: int) -> list[Pair]:
         count: Number of pairs.
     """
     without = {name: text for name, text in os.environ.items() if name not in SWITCHES}
-    environs = (without, switch_on(without, {}))
+    environs = {'plain': without, 'below': switch_on(without, {})}
     # as the command does, and what is compiled on the way is compiled before
     compile_injected()
-    for environ in environs:
+    for environ in environs.values():
         start(code, environ)
     pairs = []
     chance = random.Random(0)
     for _ in range(count):
-        order = chance.choice(((0, 1), (1, 0)))
-        spent = {which: start(code, environs[which]) for which in order}
-        pairs.append((spent[0], spent[1]))
+        order = chance.sample(list(environs), len(environs))
+        pairs.append(Starts(**{which: start(code, environs[which]) for which in order}))
     return pairs
 
 
@@ -96,11 +100,11 @@ def start(code: str, environ: Mapping[str, str]) -> Spent:
     return Spent(wall_s, used.ru_utime + used.ru_stime)
 
 
-def list_figures(name: str, pairs: Sequence[Pair]) -> Iterator[Figure]:
+def list_figures(name: str, pairs: Sequence[Starts]) -> Iterator[Figure]:
     """Make the lines of a program: medians over the pairs."""
-    without_ms = 1000 * statistics.median(without.wall_s for without, _ in pairs)
-    longer_ms = [1000 * (ours.wall_s - without.wall_s) for without, ours in pairs]
-    cpu_ms = [1000 * (ours.cpu_s - without.cpu_s) for without, ours in pairs]
+    without_ms = 1000 * statistics.median(pair.plain.wall_s for pair in pairs)
+    longer_ms = [1000 * (pair.below.wall_s - pair.plain.wall_s) for pair in pairs]
+    cpu_ms = [1000 * (pair.below.cpu_s - pair.plain.cpu_s) for pair in pairs]
     low, high = find_interval(longer_ms)
     note = f'95 % CI {low:+.2f} to {high:+.2f}; {len(pairs)} pairs'
     yield Figure(f'{name}: without', without_ms, 'ms')

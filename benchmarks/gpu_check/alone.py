@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import NamedTuple
 
 import torch
 
@@ -98,7 +99,7 @@ def check_locks() -> list[Row]:
         'cudaMalloc and cudaFree': allocate,
         'cudaHostRegister': pin,
     }
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+    found: dict[str, list[CallTimes]] = {name: [] for name in calls}
     for period_s in (None, 0.2, 0.001):
         with sampling(gpu, period_s) if period_s else nullcontext():
             for name, call in calls.items():
@@ -106,16 +107,26 @@ def check_locks() -> list[Row]:
     gpu.close()
     rows = []
     for name, (off, on, never) in found.items():
-        shown = f'99th percentile {on[1]:.0f} us, {off[1]:.0f} us without'
-        note = f'median {on[0]:.1f} us, {off[0]:.1f} us without; where it never rests '
-        note += f'{never[0]:.1f} us, 99th percentile {never[1]:.0f} us'
-        passed, target = on[1] <= 2 * off[1] + 100, 'at most twice, and 100 us'
+        shown = f'99th percentile {on.p99_us:.0f} us, {off.p99_us:.0f} us without'
+        note = f'median {on.median_us:.1f} us, {off.median_us:.1f} us without; where '
+        note += f'it never rests {never.median_us:.1f} us, 99th percentile '
+        note += f'{never.p99_us:.0f} us'
+        passed = on.p99_us <= 2 * off.p99_us + 100
+        target = 'at most twice, and 100 us'
         rows.append(judged(f'{name} beside NVML', shown, target, passed, note))
     return rows
 
 
-def _time(call: Callable[[], object]) -> tuple[float, float]:
-    """Median and 99th percentile in microseconds, over two seconds."""
+class CallTimes(NamedTuple):
+    """What a call takes, in microseconds."""
+
+    median_us: float
+    p99_us: float
+    """99th percentile."""
+
+
+def _time(call: Callable[[], object]) -> CallTimes:
+    """Call it again and again, for two seconds."""
     times_us: list[float] = []
     end_s = time.perf_counter() + 2.0
     while time.perf_counter() < end_s or len(times_us) < 200:
@@ -124,4 +135,5 @@ def _time(call: Callable[[], object]) -> tuple[float, float]:
         times_us.append(1e6 * (time.perf_counter() - start_s))
         if len(times_us) % 100 == 0:
             torch.cuda.synchronize()
-    return statistics.median(times_us), statistics.quantiles(times_us, n=100)[-1]
+    slow_us = statistics.quantiles(times_us, n=100)[-1]
+    return CallTimes(statistics.median(times_us), slow_us)

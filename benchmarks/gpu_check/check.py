@@ -242,7 +242,8 @@ def run_checks(arguments: argparse.Namespace, rows: list[Row]) -> int:
     """Run those that were asked for, print the table and keep it."""
     begin_s = time.monotonic()
     try:
-        driver, gpu_pct = import_module('benchmarks.gpu_check.nvml').describe_gpu()
+        before = import_module('benchmarks.gpu_check.nvml').describe_gpu()
+        driver, gpu_pct = before.driver, before.util_pct
     except ImportError:
         driver = gpu_pct = None
     other_load = read_other_load(gpu_pct)

@@ -8,23 +8,55 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.gpu_check.smi import ask_smi, sampling_smi
+from benchmarks.gpu_check.smi import SmiSample, ask_smi, sampling_smi
 from benchmarks.gpu_check.table import Row, judged, skipped, within
 from mmgpu_hooks.measure.absent import AbsentError
 from mmgpu_hooks.measure.cuda import cuda_device
 from mmgpu_hooks.measure.gpu import Gpu, GpuSampler, Sample, SampleSummary, open_gpu
 
 UTIL_POINTS, MEMORY_MIB, THREAD_PCT = 5.0, 4, 0.5
-CONSTANT = ((2.0, 0.0, 3), (0.0, 2.0, 3))
-WAVES = ((1.0, 3.0, 3), (3.0, 1.0, 3), (0.5, 1.5, 6), (0.2, 0.2, 30))
-"""Seconds of work and of rest in turns, and rounds, after one that is not judged: the
-driver's figure looks back by up to a second, and our samples by another."""
+
+
+class Wave(NamedTuple):
+    """Work and rest in turns.
+
+    A round that is not judged comes first: the driver's figure looks back by up to a
+    second, and our samples by another.
+    """
+
+    work_s: float
+    rest_s: float
+    rounds: int
+
+
+CONSTANT = (Wave(2.0, 0.0, 3), Wave(0.0, 2.0, 3))
+WAVES = (Wave(1.0, 3.0, 3), Wave(3.0, 1.0, 3), Wave(0.5, 1.5, 6), Wave(0.2, 0.2, 30))
 EXTRAS = ('sm_clock_mhz', 'throttled_pct', 'sm_active_pct', 'temperature_c')
 
-Readings = list[tuple[float, float]]
-"""Seconds that each look took, and that it took of a core; or when, and what it saw."""
+
+class Reading(NamedTuple):
+    """What one look at the card took."""
+
+    wall_s: float
+    cpu_s: float
+
+
+class GpuBefore(NamedTuple):
+    """The card before we use it; ``None`` is unknown."""
+
+    driver: str | None = None
+    """The driver's version."""
+    util_pct: float | None = None
+
+
+class Sampling(NamedTuple):
+    """A sampler at work."""
+
+    sampler: GpuSampler
+    readings: list[Reading]
+    """Of each sample, as long as it works."""
 
 
 def open_our_gpu() -> Gpu | str:
@@ -46,11 +78,11 @@ def open_named(**names: Any) -> Gpu | str:
         return str(error)
 
 
-def describe_gpu() -> tuple[str | None, float | None]:
-    """The driver's version, and utilisation before we use the card, where known."""
+def describe_gpu() -> GpuBefore:
+    """Read the driver's version, and utilisation before we use the card."""
     gpu = open_our_gpu()
     if isinstance(gpu, str):
-        return None, None
+        return GpuBefore()
     samples = []
     for _ in range(5):
         time.sleep(0.2)
@@ -58,24 +90,25 @@ def describe_gpu() -> tuple[str | None, float | None]:
     driver = gpu.device().get('driver_version')
     gpu.close()
     known = [util for util in samples if util is not None]
-    return driver, statistics.fmean(known) if known else None
+    return GpuBefore(driver, statistics.fmean(known) if known else None)
 
 
 @contextmanager
-def sampling(gpu: Gpu, period_s: float = 0.2) -> Iterator[tuple[GpuSampler, Readings]]:
+def sampling(gpu: Gpu, period_s: float = 0.2) -> Iterator[Sampling]:
     """The hook's own sampler, at its own pace by default."""
-    readings: Readings = []
+    readings: list[Reading] = []
 
     def read_sample() -> Sample:
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
         sample = gpu.read_sample()
-        readings.append((time.perf_counter() - wall_s, time.thread_time() - cpu_s))
+        took_s = time.perf_counter() - wall_s
+        readings.append(Reading(took_s, time.thread_time() - cpu_s))
         return sample
 
     sampler = GpuSampler(read_sample, period_s)
     sampler.start()
     try:
-        yield sampler, readings
+        yield Sampling(sampler, readings)
     finally:
         sampler.stop(5.0)
 
@@ -90,9 +123,7 @@ def check_waves() -> list[Row]:
     return _check_waves(WAVES, has_more=False)
 
 
-def _check_waves(
-    waves: Sequence[tuple[float, float, int]], *, has_more: bool
-) -> list[Row]:
+def _check_waves(waves: Sequence[Wave], *, has_more: bool) -> list[Row]:
     from benchmarks.gpu_check.load import Matmuls
 
     gpu = open_our_gpu()
@@ -101,27 +132,28 @@ def _check_waves(
     uuid, load = gpu.device().get('uuid'), Matmuls()
     has_smi = shutil.which('nvidia-smi') is not None and uuid is not None
     windows, first = list[dict[str, Any]](), list[SampleSummary]()
-    alongside: AbstractContextManager[Readings] = nullcontext([])
+    alongside: AbstractContextManager[list[SmiSample]] = nullcontext([])
     if has_smi:
         alongside = sampling_smi(str(uuid))
     try:
-        with alongside as smi, sampling(gpu) as (sampler, readings):
+        with alongside as smi, sampling(gpu) as ours:
+            sampler = ours.sampler
             begin_s = time.perf_counter()
-            for work_s, rest_s, rounds in waves:
-                plant(load, work_s, rest_s, 1)
+            for wave in waves:
+                plant(load, wave._replace(rounds=1))
                 first.append(sampler.drain())
                 since_s = time.time()
-                truth = plant(load, work_s, rest_s, rounds)
+                truth = plant(load, wave)
                 times = {'since_s': since_s, 'until_s': time.time(), 'truth': truth}
                 windows.append({**sampler.drain(), **times})
             why = sampler.failure or gpu.unsupported.get('util_pct') or ''
             lasted_s = time.perf_counter() - begin_s
         rows = []
-        for (work_s, rest_s, _), window in zip(waves, windows):
-            name = f'utilisation, {work_s:g} s of work and {rest_s:g} s of rest'
-            rows += compare(name, window, smi, why)
+        for wave, window in zip(waves, windows):
+            turns = f'{wave.work_s:g} s of work and {wave.rest_s:g} s of rest'
+            rows += compare(f'utilisation, {turns}', window, smi, why)
         if has_more:
-            rows.append(_check_cost(readings, lasted_s, sampler.failure))
+            rows.append(_check_cost(ours.readings, lasted_s, sampler.failure))
             rows.append(_check_memory(gpu, uuid, has_smi))
             # what is read every few seconds may be in none of the short ones
             rows += _check_extras(gpu, [*first, *windows])
@@ -130,20 +162,22 @@ def _check_waves(
         gpu.close()
 
 
-def plant(load: Any, work_s: float, rest_s: float, rounds: int) -> float:
+def plant(load: Any, wave: Wave) -> float:
     """Work and rest in turns; per cent of the time that was work."""
     worked_s, begin_s = 0.0, time.perf_counter()
-    for _ in range(rounds):
+    for _ in range(wave.rounds):
         since_s = time.perf_counter()
-        if work_s:
-            load.keep_busy(work_s)
+        if wave.work_s:
+            load.keep_busy(wave.work_s)
             worked_s += time.perf_counter() - since_s
-        if rest_s:
-            time.sleep(rest_s)
+        if wave.rest_s:
+            time.sleep(wave.rest_s)
     return 100 * worked_s / (time.perf_counter() - begin_s)
 
 
-def compare(name: str, window: Mapping[str, Any], smi: Readings, why: str) -> list[Row]:
+def compare(
+    name: str, window: Mapping[str, Any], smi: Sequence[SmiSample], why: str
+) -> list[Row]:
     """Ours beside what was planted, and beside nvidia-smi's.
 
     Args:
@@ -163,19 +197,21 @@ def compare(name: str, window: Mapping[str, Any], smi: Readings, why: str) -> li
     note += f's, {window["zero_pct"]:.0f} % at 0'
     rows = [within(f'{name}: planted', ours, truth, points, note=note)]
     since_s, until_s = window['since_s'], window['until_s']
-    theirs = [util_pct for at_s, util_pct in smi if since_s <= at_s <= until_s]
+    theirs = [sample.util_pct for sample in smi if since_s <= sample.at_s <= until_s]
     check = f'{name}: nvidia-smi'
     if not theirs:
         return [*rows, skipped(check, 'nvidia-smi tells none')]
     return [*rows, within(check, ours, statistics.fmean(theirs), points)]
 
 
-def _check_cost(readings: Readings, lasted_s: float, failure: str | None) -> Row:
+def _check_cost(
+    readings: Sequence[Reading], lasted_s: float, failure: str | None
+) -> Row:
     check, target = 'NVML thread: CPU', f'<= {THREAD_PCT} % of a core'
     if not readings or failure is not None:
         return judged(check, 'unknown', target, False, failure or 'no sample')
-    cpu_pct = 100 * sum(cpu_s for _, cpu_s in readings) / lasted_s
-    walls_us = [1e6 * wall_s for wall_s, _ in readings]
+    cpu_pct = 100 * sum(reading.cpu_s for reading in readings) / lasted_s
+    walls_us = [1e6 * reading.wall_s for reading in readings]
     note = f'{len(readings)} readings of {statistics.median(walls_us):.0f} us median, '
     note += f'{max(walls_us):.0f} us worst'
     return judged(check, f'{cpu_pct:.3f} %', target, cpu_pct <= THREAD_PCT, note)

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 _FORMAT = ('--format=csv,noheader,nounits',)
 
@@ -29,8 +30,16 @@ def parse_smi_line(line: str) -> list[str]:
     return [cell.strip() for cell in line.split(',')]
 
 
-def parse_smi_sample(line: str) -> tuple[float, float] | None:
-    """Wall-clock seconds and per cent; ``None`` where it has none.
+class SmiSample(NamedTuple):
+    """Utilisation as nvidia-smi sampled it."""
+
+    at_s: float
+    """By the wall clock."""
+    util_pct: float
+
+
+def parse_smi_sample(line: str) -> SmiSample | None:
+    """One line of its CSV; ``None`` where it has no figure.
 
     Examples:
         >>> parse_smi_sample('2026/01/02 03:04:05.678, [N/A]') is None
@@ -39,19 +48,19 @@ def parse_smi_sample(line: str) -> tuple[float, float] | None:
     cells = parse_smi_line(line)
     try:
         at = datetime.datetime.strptime(cells[0], '%Y/%m/%d %H:%M:%S.%f')
-        return at.timestamp(), float(cells[1])
+        return SmiSample(at.timestamp(), float(cells[1]))
     except (ValueError, IndexError):
         return None
 
 
 @contextmanager
-def sampling_smi(gpu: str) -> Iterator[list[tuple[float, float]]]:
+def sampling_smi(gpu: str) -> Iterator[list[SmiSample]]:
     """nvidia-smi's utilisation alongside: its samples, with its own stamps, afterwards.
 
     Args:
         gpu: UUID of the card.
     """
-    samples: list[tuple[float, float]] = []
+    samples: list[SmiSample] = []
     fields = ('--query-gpu=timestamp,utilization.gpu', *_FORMAT)
     with tempfile.TemporaryFile('w+') as output:
         command = ['nvidia-smi', *fields, '-i', gpu, '-lms', '200']

@@ -9,13 +9,13 @@ from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.schema.recorded import VerdictRecord
 from mmgpu_hooks.show.comment import COMMENT_START, phrase_comment
 
-LIMIT_S = 5.0
+_LIMIT_S = 5.0
 """SLURM's controller gets so long for all: a busy one may take minutes."""
 
 _NO_COMMENT = ('', '(null)')
 
 
-def comment_on_job(verdict: VerdictRecord, limit_s: float = LIMIT_S) -> bool:
+def comment_on_job(verdict: VerdictRecord, limit_s: float = _LIMIT_S) -> bool:
     """Write the verdict into the comment of the job that the run is in.
 
     A comment of the user's own stays: sites bill by comments. One that begins as ours

@@ -26,7 +26,7 @@ from mmgpu_hooks.schema.judged import RunAdvice
 from mmgpu_hooks.schema.recorded import VerdictRecord
 from mmgpu_hooks.schema.run_folder import read_run_folder
 
-LIMIT_S = 10.0
+_LIMIT_S = 10.0
 """The child of the end is killed then."""
 HOURLY_LIMIT_S = 120
 """The kernel ends one of every hour then: it has what the training leaves of a core."""
@@ -68,7 +68,7 @@ _JUDGE = (
 )
 
 
-def ask_adviser(evidence: Path, limit_s: float = LIMIT_S) -> RunAdvice:
+def ask_adviser(evidence: Path, limit_s: float = _LIMIT_S) -> RunAdvice:
     """Have a child process judge a run that is over, and write its recommended config.
 
     Args:

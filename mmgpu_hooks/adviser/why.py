@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmgpu_hooks.judge.standstill import Rank
-from mmgpu_hooks.judge.why import Found, judge_end
+from mmgpu_hooks.judge.why import NamedLog, judge_end
 from mmgpu_hooks.measure.now import read_host
 from mmgpu_hooks.schema.judged import Why
 from mmgpu_hooks.schema.run import RunEvidence
 
 
-def judge_ranks(logs: Found, ranks: Sequence[RunEvidence]) -> Why:
+def judge_ranks(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
     """Say why a run ended badly or stands still, as `judge_end` does.
 
     Args:

@@ -21,11 +21,11 @@ _WHOLE = r'[+-]?\d{1,18}'
 
 SLURM = 'slurm'
 """Name of the parameter of ``--slurm``."""
-WORDS = 'mmgpu_hooks.words'
+TYPED_WORDS = 'mmgpu_hooks.words'
 """Key of the words of a command line, as they were typed, in its context."""
 
 
-class Several(click.Option):
+class SeveralOption(click.Option):
     """An option that may be followed by several values.
 
     Args:
@@ -70,17 +70,17 @@ class Command(click.Command):
         from mmgpu_hooks.commands.slurm import run_as_job
 
         (slurm,) = (option for option in self.params if isinstance(option, Slurm))
-        words = drop_option(ctx.meta[WORDS], slurm.opts[0])
+        words = drop_option(ctx.meta[TYPED_WORDS], slurm.opts[0])
         count_cpus = functools.partial(slurm.count_cpus, ctx.params)
         return run_as_job(ctx.info_name or '', words, options, count_cpus)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse ``--num-workers 0 2`` as ``--num-workers 0 --num-workers 2``."""
-        ctx.meta[WORDS] = tuple(args)
+        ctx.meta[TYPED_WORDS] = tuple(args)
         many = {
             name: option.pattern
             for option in self.params
-            if isinstance(option, Several)
+            if isinstance(option, SeveralOption)
             for name in option.opts
         }
         found, name = list[str](), ''
@@ -95,7 +95,7 @@ class Command(click.Command):
         return super().parse_args(ctx, found)
 
 
-class Whole(click.IntRange):
+class WholeNumber(click.IntRange):
     """A whole number of ASCII digits, where ``int`` takes others and ``1_000``, too."""
 
     def convert(
@@ -198,21 +198,21 @@ def several(
     """An option that takes several values, one a word."""
     metavar = 'N...' if isinstance(kind, click.IntRange) else '[off|on]...'
     return click.option(
-        name, cls=Several, type=kind, metavar=metavar, help=text, **more
+        name, cls=SeveralOption, type=kind, metavar=metavar, help=text, **more
     )
 
 
 assignments = click.option(
     '--set',
     'assignments',
-    cls=Several,
+    cls=SeveralOption,
     # no path: a config may stand behind
     pattern=r'[\w.]+=',
     metavar='KEY=VALUE',
     help='Setting to measure, such as train_dataloader.num_workers=8; repeatable.',
 )
-num_workers = functools.partial(several, '--num-workers', Whole(0, MOST_WORKERS))
-batch_size = functools.partial(several, '--batch-size', Whole(1, MOST_BATCH))
+num_workers = functools.partial(several, '--num-workers', WholeNumber(0, MOST_WORKERS))
+batch_size = functools.partial(several, '--batch-size', WholeNumber(1, MOST_BATCH))
 
 
 def drop_option(words: Sequence[str], name: str) -> list[str]:

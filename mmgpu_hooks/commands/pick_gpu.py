@@ -27,7 +27,7 @@ _warn = warner('pick-gpu')
     'that of the command; without one, 0 enough are free, 1 fewer than asked for',
 )
 @click.option(
-    '-n', '--count', type=options.Whole(min=1), default=1, help='GPUs to pick.'
+    '-n', '--count', type=options.WholeNumber(min=1), default=1, help='GPUs to pick.'
 )
 @click.option(
     '--min-free',
@@ -79,7 +79,8 @@ def pick_gpu(
         shortage = _describe_shortage(cards, count)
         _warn(f'{shortage}; --wait SECONDS waits for them.')
         return exit_codes.NO
-    visible = ','.join(card.uuid for card in picked)
+    # one without is never picked
+    visible = ','.join(card.uuid for card in picked if card.uuid is not None)
     if not program:
         print(f'{VARIABLE}={visible}')
         return exit_codes.OK
@@ -107,12 +108,12 @@ def _print_table(cards: Sequence[Card], picked: Container[Card]) -> None:
 
     columns: Sequence[TableColumn] = (
         TableColumn('GPU', 'index', str),
-        TableColumn('name', 'name', str),
+        TableColumn('name', '', lambda card: card.name or 'unknown'),
         TableColumn('free', 'free_bytes', format_bytes),
         TableColumn('of', 'total_bytes', format_bytes),
         TableColumn('busy', 'util_pct', format_pct),
         TableColumn('', '', name_state),
     )
-    strong = [n for n, card in enumerate(cards) if card in picked]
+    strong = [place for place, card in enumerate(cards) if card in picked]
     table = tabulate(cards, columns, texts=2, strong=strong)
     print_sections([Section(table=table)])

@@ -37,8 +37,8 @@ def predict(run_folders: tuple[Path, ...], form: str, **given: Any) -> None:
     other batch sizes say how step and memory grow. Nothing is trained and nothing is
     written.
     """
-    newest, pool, said = read_runs(run_folders)
-    run = newest.run
+    read = read_runs(run_folders)
+    run, pool = read.newest.run, read.pool
     if pool.workload is None:
         raise UserError(run.why_no_workload)
     asked = read_asked(given)
@@ -50,8 +50,8 @@ def predict(run_folders: tuple[Path, ...], form: str, **given: Any) -> None:
     asked['num_workers'] = sorted({*asked['num_workers'], job.old['num_workers']})
     predictions, reasons = predict_asked(job, asked)
     if not predictions:
-        raise UserError(' '.join([*reasons, *said]))
-    notes = [*said, *reasons]
+        raise UserError(' '.join([*reasons, *read.notes]))
+    notes = [*read.notes, *reasons]
     if most_asked > carried.workers:
         most = plural(carried.workers, 'worker')
         notes.append(f'More than {most} may be too many here: {carried.reason}.')

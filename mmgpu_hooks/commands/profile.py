@@ -29,7 +29,7 @@ def _count_cpus(given: Mapping[str, Any]) -> int:
 @options.config_argument
 @click.option(
     '--iterations',
-    type=options.Whole(1, 50),
+    type=options.WholeNumber(1, 50),
     default=20,
     help='To profile; a few more are trained before.',
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from msgspec.structs import replace
@@ -40,6 +40,10 @@ from mmgpu_hooks.show.many_runs import (
     render_runs_json,
 )
 
+if TYPE_CHECKING:
+    # it imports numpy, which a list of runs does without
+    from mmgpu_hooks.experiment.engine import OnProgress
+
 _TOP = 20
 """Rows of text; more scroll away what wastes most."""
 _PERIOD_S = 0.1
@@ -47,8 +51,6 @@ _PERIOD_S = 0.1
 _CONNECT_S = 10
 """Longest that a Dask scheduler is waited for."""
 _DAYS = {'d': 1, 'w': 7}
-
-OnProgress = Callable[[str, float, 'float | None'], None]
 
 
 def _parse_since(match: re.Match[str]) -> date | None:
@@ -113,7 +115,7 @@ def _count_cpus(given: Mapping[str, Any]) -> int | None:
 )
 @click.option(
     '--top',
-    type=options.Whole(1, 10**9),
+    type=options.WholeNumber(1, 10**9),
     metavar='N',
     show_default=False,
     help='Print only the N that waste most: 20 as text, else all.',
@@ -122,7 +124,7 @@ def _count_cpus(given: Mapping[str, Any]) -> int | None:
 @click.option(
     '-j',
     '--jobs',
-    type=options.Whole(1, 1024),
+    type=options.WholeNumber(1, 1024),
     metavar='N',
     show_default=False,
     help='Processes that judge; by default one for each CPU.',

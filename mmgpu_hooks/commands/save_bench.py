@@ -36,7 +36,7 @@ def _count_cpus(given: Mapping[str, Any]) -> int:
 @options.num_workers('Numbers of loader workers, such as 0 2 8 16 32.', required=True)
 @click.option(
     '--saves',
-    type=options.Whole(min=BENCH_SAVES),
+    type=options.WholeNumber(min=BENCH_SAVES),
     default=6,
     help='To measure beside each number; one more is made before.',
 )

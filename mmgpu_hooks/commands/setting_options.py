@@ -43,7 +43,7 @@ def setting_options(
 def _find_kind(setting: Setting) -> click.ParamType[Any]:
     values = setting.values
     if isinstance(values, Whole):
-        return options.Whole(values.least, setting.most or values.most)
+        return options.WholeNumber(values.least, setting.most or values.most)
     return SWITCH
 
 

@@ -244,7 +244,7 @@ def _follow(job: str, folder: Path, say: Callable[[str], None]) -> int:
     return ending.exit_code
 
 
-class Ending(NamedTuple):
+class JobEnding(NamedTuple):
     """How a job ended."""
 
     exit_code: int
@@ -253,18 +253,18 @@ class Ending(NamedTuple):
     """True if the command could not go on to its own end."""
 
 
-def read_ending(job: Mapping[str, str]) -> Ending:
+def read_ending(job: Mapping[str, str]) -> JobEnding:
     """How a job ended, by what ``scontrol show job`` says of it. Pure."""
     state = job['JobState']
     code, _, number = job.get('ExitCode', '0:0').partition(':')
     ended, killed = int(code), int(number or 0)
     if state == 'COMPLETED':
-        return Ending(ended, False)
+        return JobEnding(ended, False)
     if state == 'FAILED' and ended and not killed:
-        return Ending(ended, False)
+        return JobEnding(ended, False)
     if 0 < killed <= _LAST_SIGNAL:
-        return Ending(128 + killed, True)
-    return Ending(ended or exit_codes.INTERRUPTED, True)
+        return JobEnding(128 + killed, True)
+    return JobEnding(ended or exit_codes.INTERRUPTED, True)
 
 
 class _Watch:

@@ -53,11 +53,11 @@ def _count_cpus(given: Mapping[str, Any]) -> int:
 )
 @options.several('--amp', SWITCH, "Mixed precision; by default the config's.")
 @options.several(
-    '--gpus', options.Whole(1, 1024), 'Processes, one a GPU, started by torchrun.'
+    '--gpus', options.WholeNumber(1, 1024), 'Processes, one a GPU, started by torchrun.'
 )
 @click.option(
     '--saves',
-    type=options.Whole(0, 100),
+    type=options.WholeNumber(0, 100),
     default=2,
     help='Checkpoints to save at the end of each training; one more is made before.',
 )

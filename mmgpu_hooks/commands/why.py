@@ -18,8 +18,8 @@ import click
 from mmgpu_hooks.adviser.why import judge_ranks
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer, show_progress, warner
-from mmgpu_hooks.judge.console_log import MOST_BYTES, ConsoleLog, read_log
-from mmgpu_hooks.judge.why import judge_attempt, judge_end
+from mmgpu_hooks.judge.console_log import MOST_LOG_BYTES, ConsoleLog, read_log
+from mmgpu_hooks.judge.why import NamedLog, judge_attempt, judge_end
 from mmgpu_hooks.judge.why_memory import add_start
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import format_bytes
@@ -187,9 +187,7 @@ def _parse_time(text: str, near: datetime) -> datetime | None:
     return min(times, key=lambda time: abs(time - near), default=None)
 
 
-def _list_logs(
-    console: _Console | None, own: Sequence[Path]
-) -> list[tuple[str, ConsoleLog]]:
+def _list_logs(console: _Console | None, own: Sequence[Path]) -> list[NamedLog]:
     """The logs of a run, each with its source.
 
     Args:
@@ -198,13 +196,13 @@ def _list_logs(
             counts. An empty one is passed over without a word, as a training that has
             just begun leaves it.
     """
-    logs = [] if console is None else [('console', console.log)]
+    logs = [] if console is None else [NamedLog('console', console.log)]
     for path in own:
         try:
             with open_regular(path) as file:
                 if not _measure_size(file):
                     continue
-                logs.append(('log', _read_log(file, str(path))))
+                logs.append(NamedLog('log', _read_log(file, str(path))))
                 break
         except OSError as error:
             warner('why')(f'left out {path}: {error.strerror or error}.')
@@ -235,7 +233,7 @@ def _read_console(name: str) -> _Console:
                 file = stack.enter_context(open_regular(name, or_pipe=True))
             if name == '-' or not os.path.isfile(name):
                 spool = stack.enter_context(
-                    tempfile.SpooledTemporaryFile(max_size=MOST_BYTES)
+                    tempfile.SpooledTemporaryFile(max_size=MOST_LOG_BYTES)
                 )
                 _spool(file, spool)
                 file = cast(BinaryIO, spool)
@@ -290,8 +288,8 @@ def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
             f'{name}: expected a log of at most {format_bytes(_MOST_OF_FILE)}, found '
             f'{format_bytes(size)}; give its end: tail -c 64M FILE | mmgpu why --log -'
         )
-    if size > MOST_BYTES:
-        warner('why')(f'reading the last {format_bytes(MOST_BYTES)} of {name}.')
+    if size > MOST_LOG_BYTES:
+        warner('why')(f'reading the last {format_bytes(MOST_LOG_BYTES)} of {name}.')
     file.seek(0)
     with show_progress() as report:
         words = f'reading {name}'

@@ -147,13 +147,15 @@ def parse_flat(config: Mapping[str, Any]) -> FlatConfig:
     return dict(_walk((), config))
 
 
-def _is_list_of_names(path: KeyPath, value: object) -> bool:
-    """True for what our hook optimises, as a list."""
+def _find_names(path: KeyPath, value: object) -> list[str]:
+    """What our hook optimises, given as a list of names; empty for all else."""
     is_ours = path[:1] in (('default_hooks',), ('custom_hooks',)) and path[2:] == (
         'optimize',
     )
-    is_listed = isinstance(value, (list, tuple)) and bool(value)
-    return is_ours and is_listed and all(isinstance(name, str) for name in value)  # type: ignore[attr-defined]
+    if not is_ours or not isinstance(value, (list, tuple)):
+        return []
+    names = [name for name in value if isinstance(name, str)]
+    return names if len(names) == len(value) else []
 
 
 def _walk(path: KeyPath, value: object) -> Iterator[tuple[KeyPath, object]]:
@@ -161,9 +163,9 @@ def _walk(path: KeyPath, value: object) -> Iterator[tuple[KeyPath, object]]:
         yield path, Container('dict', 0)
         for key, item in value.items():
             yield from _walk((*path, str(key)), item)
-    elif _is_list_of_names(path, value):
+    elif names := _find_names(path, value):
         # the same as one string: so a command line gives it
-        yield path, ','.join(value)  # type: ignore[arg-type]
+        yield path, ','.join(names)
     elif isinstance(value, (list, tuple)):
         yield path, Container(type(value).__name__, len(value))
         for index, item in enumerate(value):

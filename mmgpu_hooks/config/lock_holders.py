@@ -23,7 +23,7 @@ _MOST_LETTERS = 60
 
 
 @dataclass(frozen=True)
-class Holder:
+class LockHolder:
     """A process that holds the lock of a folder."""
 
     text: str
@@ -55,7 +55,7 @@ def judge_holder(folder: Path, descriptor: int, waited_s: float) -> str:
     )
 
 
-def find_holder(descriptor: int) -> Holder | None:
+def find_holder(descriptor: int) -> LockHolder | None:
     """Finds who holds the lock of an open folder.
 
     Args:
@@ -73,13 +73,13 @@ def find_holder(descriptor: int) -> Holder | None:
     if own:
         rewriting = [process for process in own if _may_rewrite(process)]
         shown = [*rewriting, *own][0]
-        return Holder(_describe(shown.pid), is_foreign=not rewriting)
+        return LockHolder(_describe(shown.pid), is_foreign=not rewriting)
     takers = [int(pid) for pid in lock.findall(_read(_PROC / 'locks'))]
     if not takers:
         return None
     own_takers = [pid for pid in takers if not _is_of_another(pid)]
     shown_taker = [*own_takers, *takers][0]
-    return Holder(_describe(shown_taker), is_foreign=not own_takers)
+    return LockHolder(_describe(shown_taker), is_foreign=not own_takers)
 
 
 def _list_own() -> Iterator[psutil.Process]:

@@ -62,7 +62,7 @@ def override_settings(
         RefusedError: If a key is misspelt or read by nothing, or if MMEngine, PyTorch
             or our hook refuses a value.
     """
-    judged = {k: value for k, value in wanted.items() if is_rewritable(before, k)}
+    judged = {key: value for key, value in wanted.items() if is_rewritable(before, key)}
     others = {key: value for key, value in wanted.items() if key not in judged}
     parse_settings(judged)
     unknown = [key for key in others if not _is_known(before, key, others[key])]

@@ -23,8 +23,9 @@ class Card:
 
     index: int
     """As in ``nvidia-smi``."""
-    uuid: str = ''
-    name: str = 'unknown'
+    uuid: str | None = None
+    """``None`` where the driver does not say, as of a card that cannot be read."""
+    name: str | None = None
     total_bytes: int | None = None
     free_bytes: int | None = None
     """Both are ``None`` where the card cannot be read: see ``reason``."""
@@ -71,9 +72,9 @@ def _read_card(index: int) -> Card:
             reasons = gpu.reasons()
     except (AbsentError, SourceError) as error:
         return Card(index, reason=f'cannot be read: {error}')
-    uuid, total = device.get('uuid', ''), device.get('memory_total_bytes', 0)
-    name, used = device.get('name', 'unknown'), sample.get('mem_used_bytes')
-    known = Card(index, uuid, name, util_pct=sample.get('util_pct'))
+    uuid, total = device.get('uuid'), device.get('memory_total_bytes')
+    used = sample.get('mem_used_bytes')
+    known = Card(index, uuid, device.get('name'), util_pct=sample.get('util_pct'))
     if gpu.is_sliced:
         return replace(known, reason='is cut into slices (MIG): name one yourself')
     if not uuid or not total or used is None:
@@ -145,7 +146,9 @@ def parse_visible(cards: Sequence[Card], environ: Mapping[str, str]) -> list[Car
         # of other scripts' digits, CUDA reads none
         if number := re.match(r'\+?(\d+)', entry, re.ASCII):
             position = number[1].lstrip('0') or '0'
-            named = [card for n, card in enumerate(readable) if str(n) == position]
+            named = [
+                card for place, card in enumerate(readable) if str(place) == position
+            ]
             if named and not is_in_order:
                 raise UserError(
                     f"{VARIABLE}={environ[VARIABLE]} counts cards in CUDA's own order, "
@@ -153,7 +156,11 @@ def parse_visible(cards: Sequence[Card], environ: Mapping[str, str]) -> list[Car
                     'CUDA_DEVICE_ORDER=PCI_BUS_ID.'
                 )
         else:
-            named = [card for card in readable if card.uuid.lower().startswith(entry)]
+            named = [
+                card
+                for card in readable
+                if card.uuid and card.uuid.lower().startswith(entry)
+            ]
         if len(named) != 1 or not entry:
             break
         if named[0] in found:

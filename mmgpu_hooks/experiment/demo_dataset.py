@@ -6,6 +6,7 @@ painted follows from the size and the image's number; a complete set is reused.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Mapping
@@ -129,7 +130,8 @@ def _write(root: Path, asked: Mapping[str, int]) -> int:
         return _WrittenImage(len(content), painted.annotations)
 
     with ThreadPoolExecutor(8) as pool:
-        textures = list(pool.map(lambda n: _paint_texture(size, n), range(_TEXTURES)))
+        paint = functools.partial(_paint_texture, size)
+        textures = list(pool.map(paint, range(_TEXTURES)))
         written = list(pool.map(write_image, numbers))
     whole_bytes = sum(image.bytes for image in written)
     objects = chain(*(image.annotations for image in written))
@@ -202,7 +204,10 @@ def paint_image(texture: Image, index: int) -> PaintedImage:
             max(2, int(side * rng.uniform(0.04, 0.12))) for side in (width, height)
         )
         box = 2 * half_x + 1, 2 * half_y + 1
-        left, top = (int(rng.integers(s - b + 1)) for s, b in zip((width, height), box))
+        left, top = (
+            int(rng.integers(room - side + 1))
+            for room, side in zip((width, height), box)
+        )
         colour = tuple(map(int, rng.integers(256, size=3)))
         category = int(rng.integers(2))
         if category:

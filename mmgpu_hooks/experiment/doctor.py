@@ -207,13 +207,14 @@ def _examine_folder(name: str) -> Folder:
 def _examine_cards(environ: Mapping[str, str]) -> Cards:
     visible = environ.get(VARIABLE)
     try:
-        count, version, cuda = read_driver()
+        driver = read_driver()
     except AbsentError as error:
         return Cards(visible=visible, reason=str(error))
-    if not count:
+    if not driver.cards:
         return Cards(visible=visible, reason='the driver lists none')
-    cards = tuple(map(_examine_card, range(count)))
-    return Cards(cards, version, cuda, visible, _count_visible(cards, environ))
+    cards = tuple(map(_examine_card, range(driver.cards)))
+    count = _count_visible(cards, environ)
+    return Cards(cards, driver.version, driver.cuda, visible, count)
 
 
 def _count_visible(cards: Sequence[HostCard], environ: Mapping[str, str]) -> int | None:
@@ -223,7 +224,7 @@ def _count_visible(cards: Sequence[HostCard], environ: Mapping[str, str]) -> int
     is_nameless = any(card.reason is None and not card.uuid for card in cards)
     if value is None or is_nameless or 'mig-' in value.lower():
         return None
-    named = [Card(card.index, card.uuid or '', card.name or '') for card in cards]
+    named = [Card(card.index, card.uuid, card.name) for card in cards]
     try:
         return len(parse_visible(named, environ))
     except UserError:

@@ -136,7 +136,7 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
         **facts: More of it, by what a sentence calls it.
     """
     host = read_host_limits(ranks_on_host=1)
-    cards: list[str] = []
+    cards: list[str | None] = []
     with contextlib.suppress(UserError):
         cards = [card.uuid for card in read_cards()]
     versions = {'python': platform.python_version(), 'mmgpu_hooks': __version__}
@@ -145,13 +145,13 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
             versions[name] = metadata.version(name)
     return {
         'config': digest_config(config),
-        'host': [
-            platform.node(),
-            cards,
-            host.affinity_cpus,
-            host.cgroup_cpu_cores,
-            host.slurm_cpus,
-        ],
+        'host': {
+            'name': platform.node(),
+            'cards': cards,
+            'affinity_cpus': host.affinity_cpus,
+            'cgroup_cpu_cores': host.cgroup_cpu_cores,
+            'slurm_cpus': host.slurm_cpus,
+        },
         'environment': {name: os.environ.get(name) for name in _VARIABLES},
         'versions': versions,
         **facts,

@@ -21,7 +21,8 @@ from mmgpu_hooks.measure.loader.waits import CPU_EVERY, WaitTimer
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import UNATTRIBUTED
 
-SAVE, VALIDATION = 'checkpoint_save', 'validation'
+SAVE = 'checkpoint_save'
+_VALIDATION = 'validation'
 """Parts that hold whatever hooks are called inside them."""
 
 FOLLOWING: Mapping[str, str] = {
@@ -141,7 +142,7 @@ class HookTimer:
     ) -> bool:
         """Call the hooks untimed where their time is that of a save or a validation."""
         outer = self._ledger.running[-1]
-        is_inside = not self.is_open or outer is SAVE or outer is VALIDATION
+        is_inside = not self.is_open or outer is SAVE or outer is _VALIDATION
         if not is_inside and fn_name != 'before_val':
             return False
         if not is_inside:
@@ -152,14 +153,14 @@ class HookTimer:
         return True
 
     def _begin_validation(self) -> None:
-        self._ledger.push(VALIDATION)
+        self._ledger.push(_VALIDATION)
         self.before_validation()
 
     def _end_validation(self) -> None:
-        is_validating = any(part is VALIDATION for part in self._ledger.running)
+        is_validating = any(part is _VALIDATION for part in self._ledger.running)
         if self.is_open and is_validating:
             self.after_validation()
-            self._ledger.pop(VALIDATION)
+            self._ledger.pop(_VALIDATION)
 
 
 def is_plain(runner: Any) -> bool:

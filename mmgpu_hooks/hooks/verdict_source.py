@@ -14,7 +14,7 @@ from mmgpu_hooks.schema.recorded import VerdictRecord
 VERDICT_SOURCE = 'hourly verdict'
 """What the guard knows us by."""
 
-PERIOD_S = 3600.0
+VERDICT_PERIOD_S = 3600.0
 """From one verdict to the next, and from the start to the first."""
 
 
@@ -37,7 +37,7 @@ class VerdictSource:
         clock: Clock = monotonic_s,
     ) -> None:
         self._recording, self._write, self._clock = recording, write, clock
-        self._due_s = clock() + PERIOD_S
+        self._due_s = clock() + VERDICT_PERIOD_S
         self._adviser: HourlyAdviser | None = None
 
     def follow(self) -> None:
@@ -54,7 +54,7 @@ class VerdictSource:
         writer = self._recording.writer
         if writer is None or (now_s := self._clock()) < self._due_s:
             return
-        self._due_s = now_s + PERIOD_S
+        self._due_s = now_s + VERDICT_PERIOD_S
         # memory that is short now may not be in an hour
         with contextlib.suppress(SourceError):
             self._adviser = HourlyAdviser(

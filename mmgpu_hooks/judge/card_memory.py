@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mmgpu_hooks.judge import thresholds
-from mmgpu_hooks.judge.columns import filled, known
+from mmgpu_hooks.judge.columns import Column, known
 from mmgpu_hooks.judge.memory import find_growth_of
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.figures import format_bytes, format_count
@@ -119,8 +119,9 @@ def find_card_figures(run: Run) -> CardFigures | None:
     # the driver is asked now and then, and may have missed the fullest moment
     if used is not None and reserved is not None and used >= reserved:
         beside = used - reserved
-    least = {'least_bytes': 2**20, 'least_share': 0.0}
-    leak = find_growth_of(run.every, 'cuda_memory.allocated_bytes', **least)
+    leak = find_growth_of(
+        run.every, 'cuda_memory.allocated_bytes', least_bytes=2**20, least_share=0.0
+    )
     return CardFigures(
         peak_bytes=peak,
         kept_bytes=kept,
@@ -149,16 +150,29 @@ def find_peak_growth(run: Run) -> PeakGrowth | None:
     if not len(grown) or most[-1] <= _GREW * first:
         return None
     row = int(grown[-1])
-    sizes = [read.column('largest_batch_pixels'), read.column('most_boxes')]
-    now = [None if np.isnan(size[row]) else int(size[row]) for size in sizes]
-    before = [filled(known(size[:row])).max(initial=0.0) for size in sizes]
-    is_largest = None
-    if any(size is not None for size in now):
-        is_largest = any(size is not None and size > b for size, b in zip(now, before))
+    pixels = _BatchSize.of(read.column('largest_batch_pixels'), row)
+    boxes = _BatchSize.of(read.column('most_boxes'), row)
+    is_larger = [size.is_larger for size in (pixels, boxes) if size is not None]
     return PeakGrowth(
         iteration=int(ends[row]),
         ratio=float(most[-1] / first),
-        is_largest_batch=is_largest,
-        pixels=now[0],
-        boxes=now[1],
+        is_largest_batch=any(is_larger) if is_larger else None,
+        pixels=None if pixels is None else pixels.now,
+        boxes=None if boxes is None else boxes.now,
     )
+
+
+class _BatchSize(NamedTuple):
+    """The largest batch of an interval, by its pixels or its boxes."""
+
+    now: int
+    is_larger: bool
+    """True if no interval before had as large a one."""
+
+    @classmethod
+    def of(cls, sizes: Column, row: int) -> _BatchSize | None:
+        """That of a row; ``None`` where its size is unknown."""
+        if np.isnan(sizes[row]):
+            return None
+        before = known(sizes[:row]).max(initial=0.0)
+        return cls(int(sizes[row]), bool(int(sizes[row]) > before))

@@ -54,7 +54,7 @@ def _find_encoding(start: bytes) -> str:
     for mark, encoding in _MARKS.items():
         if start.startswith(mark):
             return encoding
-    zeros = [start[n::4].count(0) * 8 > len(start) for n in range(4)]
+    zeros = [start[place::4].count(0) * 8 > len(start) for place in range(4)]
     by_zeros = {
         (False, True, False, True): 'utf-16-le',
         (True, False, True, False): 'utf-16-be',

@@ -33,7 +33,7 @@ from mmgpu_hooks.judge.console_shapes import (
     take_apart,
 )
 
-MOST_BYTES = 64 * 2**20
+MOST_LOG_BYTES = 64 * 2**20
 """Of a longer log the end is read; what was before, training survived.
 
 That takes up to 15 s, and 10 us a line where lines are shorter than 40 bytes.
@@ -119,17 +119,19 @@ class _Traceback:
 
     def add(self, order: int, file: str, line: str, function: str | None) -> None:
         self.seen, self.is_in_frames = order, True
-        path, is_standard, is_library, flags = read_path(file)
+        read = read_path(file)
         if self.is_of_program is None:
             # a child of multiprocessing begins in <string>
-            self.is_of_program = function == '<module>' and not path.startswith('<')
-        if not is_standard:
-            self.innermost = path
-        self.flags |= flags
+            is_string = read.path.startswith('<')
+            self.is_of_program = function == '<module>' and not is_string
+        if not read.is_standard:
+            self.innermost = read.path
+        self.flags |= read.flags
         if function in ('_worker_loop', '__getitem__'):
             self.flags.add('data')
-        if not is_library:
-            self.frame = f'{path}:{line}' + (f' in {function}' if function else '')
+        if not read.is_library:
+            place = f' in {function}' if function else ''
+            self.frame = f'{read.path}:{line}{place}'
 
 
 class ConsoleLog:
@@ -171,7 +173,9 @@ class ConsoleLog:
             text = _UNSEEN.sub('', text).lstrip('\ufffd')
         if len(text) > _HEAD_LETTERS:
             text = shorten(text)
-        if ']:' in text and (ends := [m.start() for m in _RANK_LABEL.finditer(text)]):
+        if ']:' in text and (
+            ends := [label.start() for label in _RANK_LABEL.finditer(text)]
+        ):
             for start, end in zip([0, *ends], [*ends, len(text)]):
                 self._feed_line(line, text[start:end])
         else:
@@ -375,7 +379,12 @@ class ConsoleLog:
 
     def events(self) -> list[Event]:
         """What training did not survive, in the order it was read."""
-        found = [e for kept in self._events.values() for e in kept if self._is_alive(e)]
+        found = [
+            event
+            for kept in self._events.values()
+            for event in kept
+            if self._is_alive(event)
+        ]
         nans = self._nans
         if len(nans) > 1 and nans[-1].progress - nans[0].progress > 1:
             found.append(nans[0])
@@ -446,13 +455,13 @@ def read_log(
     Args:
         file: The log.
         size: Its bytes where they are known: no more are read, as a log may grow
-            faster than it is read, and of more than `MOST_BYTES` the last count.
+            faster than it is read, and of more than `MOST_LOG_BYTES` the last count.
         report: Called with the share that has been read, where the size is known.
     """
     log, number, at = ConsoleLog(), 1, 0
     with file:
         chunk = start = file.read(min(size or _CHUNK_BYTES, _CHUNK_BYTES))
-        while log.unread_bytes <= size - MOST_BYTES - _CHUNK_BYTES and chunk:
+        while log.unread_bytes <= size - MOST_LOG_BYTES - _CHUNK_BYTES and chunk:
             number += chunk.count(b'\n')
             log.unread_bytes += len(chunk)
             chunk = file.read(_CHUNK_BYTES)

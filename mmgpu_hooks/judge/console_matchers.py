@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from mmgpu_hooks.judge.console_patterns import PATTERNS, SHARED_MEMORY, Pattern
+from mmgpu_hooks.judge.console_patterns import PATTERNS, Pattern
 
 _LEAST_WORD = 2
 """Letters of a word that tells lines apart."""
@@ -105,7 +105,7 @@ def _end_of_group(pattern: str, place: int) -> int:
 
 
 def _make_matcher(pattern: Pattern) -> Matcher:
-    source = pattern.pattern.replace('SHM', SHARED_MEMORY)
+    source = pattern.pattern
     return Matcher(pattern, re.compile(source), frozenset(find_words(source)))
 
 
@@ -137,7 +137,10 @@ def any_word(words: set[str]) -> re.Pattern[str]:
         starts[word[0]][word[1:2]].append(re.escape(word[2:]))
     firsts = []
     for first, seconds in starts.items():
-        rest = (f'{re.escape(two)}(?:{"|".join(r)})' for two, r in seconds.items())
+        rest = (
+            f'{re.escape(second)}(?:{"|".join(ends)})'
+            for second, ends in seconds.items()
+        )
         firsts.append(f'{re.escape(first)}(?:{"|".join(rest)})')
     return re.compile('|'.join(firsts))
 

@@ -6,11 +6,11 @@ import re
 from functools import lru_cache
 
 _WISH = re.compile(
-    r'(?i)(?<![\w/.-])(?:may|might|can|would|should|must|if|when|whenever|unless'
-    r'|could(?! not)|hint|note|tip|news|policy|faq)\b(?![\'/.-])'
+    r'(?i)(?<![\w/.-])(?:may(?! {1,2}\d)|might|can|would|should|must|if|when|whenever'
+    r'|unless|could(?! not)|hint|note|tip|news|policy|faq)\b(?![\'/.-])'
 )
-"""Before the words of a sign: a banner says what can happen, not what did. In a path or
-a host's name they are no words."""
+"""Before the words of a sign: a banner says what can happen, not what did. In a path, a
+host's name or a date they are no words."""
 _GENERAL = re.compile(
     r'(?i)(?<![\w/.-])(?:known|issues|e\.g|i\.e|examples?|such as|like|see|means?|avoid'
     r'|help|docs|documentation|manual|guide|wiki|motd|message of the day|welcome'

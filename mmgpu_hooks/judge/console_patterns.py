@@ -1,8 +1,8 @@
 """The patterns of a console log, each with a line that it is there for.
 
 Data alone: `console_log` reads a log with them. Of two patterns of one line the upper
-counts. SHM in a pattern stands for `SHARED_MEMORY`. Examples and healthy lines are what
-the program prints, with its format filled in.
+counts, so each has a line here that it alone decides. Examples and healthy lines are
+what the program prints, with its format filled in.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import msgspec
 SURVIVED = 3
 """Iterations after which training evidently went on."""
 
-SHARED_MEMORY = (
-    r'/dev/shm|</?torch_|[\'" ]/torch_\d|shared memory|shm\)|shm\.h|shmutils'
-    r'|posix_fallocate|/pym-'
+_SHARED_MEMORY = (
+    r'(?:/dev/shm|</?torch_|[\'" ]/torch_\d|shared memory|shm\)|shm\.h|shmutils'
+    r'|posix_fallocate|/pym-)'
 )
 """Names of what lies in shared memory."""
 
@@ -108,6 +108,9 @@ class Pattern(Sign, frozen=True, kw_only=True, eq=False):
     """First version, or year, whose source or log shows it; None: not known."""
 
 
+_JOB = r'\[\d{1,4}\]  [-+ ] (?:\d{1,9} )?'
+"""How zsh names a job, before its state in small letters."""
+
 _BASH_DONE = '[1]+  Done                    python tools/train.py'
 _CUBLAS_TWICE = (
     'Unable to register cuBLAS factory: Attempting to register factory for plugin '
@@ -186,6 +189,7 @@ _GROUP_NOT_DESTROYED = (
     'group has NOT been destroyed before we destruct ProcessGroupNCCL.'
 )
 _OPEN_FILES_LIMIT = 'open files                          (-n) 65536'
+_ZSH_DONE = '[1]  + 4123 done       python tools/train.py'
 _WEIGHTS_ONLY_WARNING = (
     'FutureWarning: You are using `torch.load` with `weights_only=False` (the current '
     'default value), which uses the default pickle module implicitly.'
@@ -602,6 +606,7 @@ PATTERNS = (
         ),
         healthy=_NVIDIA_SMI_LIST,
         writer='nvidia-smi',
+        since='369.30',
         is_sure=True,
     ),
     Pattern(
@@ -957,6 +962,14 @@ PATTERNS = (
     Pattern(
         cause='interrupted',
         order=Order.AFTER,
+        pattern=rf'^(?:zsh: |{_JOB}|\[\d+\][+-]?\s+(?:\d+ )?)[Tt]erminated\b',
+        example='[1]  + 4123 terminated  python tools/train.py',
+        healthy=_ZSH_DONE,
+        writer='zsh, Src/signames2.awk, and bash, jobs.c',
+    ),
+    Pattern(
+        cause='interrupted',
+        order=Order.AFTER,
         pattern=r'line \d+:\s+\d+ Terminated',
         example=(
             'run.sh: line 3:  4711 Terminated              python tools/train.py cfg.py'
@@ -992,7 +1005,9 @@ PATTERNS = (
     Pattern(
         cause='shm_full',
         order=Order.RESOURCE,
-        pattern=(r'(?:SHM).{0,300}[:\]] No space left on device(?:$|[^ \w]| \()'),
+        pattern=(
+            _SHARED_MEMORY + r'.{0,300}[:\]] No space left on device(?:$|[^ \w]| \()'
+        ),
         example=(
             'RuntimeError: unable to allocate shared memory(shm) for file '
             '</torch_8125_1632_77>: No space left on device (28)'
@@ -1005,10 +1020,11 @@ PATTERNS = (
     Pattern(
         cause='shm_full',
         order=Order.RESOURCE,
-        pattern=r'(?:SHM).{0,300}\(28\)',
+        # in any language
+        pattern=_SHARED_MEMORY + r'.{0,300}\(28\)',
         example=(
             'RuntimeError: unable to resize file </torch_8125_1632_77> to the right '
-            'size: No space left on device (28)'
+            'size: 设备上没有空间 (28)'
         ),
         healthy=_SHMEM_NOTE,
         writer='PyTorch, aten/src/ATen/MapAllocator.cpp',
@@ -1018,7 +1034,7 @@ PATTERNS = (
     Pattern(
         cause='shm_full',
         order=Order.RESOURCE,
-        pattern=r'[:\]] No space left on device: .{0,300}(?:SHM)',
+        pattern=r'[:\]] No space left on device: .{0,300}' + _SHARED_MEMORY,
         example=(
             "OSError: [Errno 28] No space left on device: '/dev/shm/coco_cache.npy'"
         ),
@@ -1056,9 +1072,10 @@ PATTERNS = (
     Pattern(
         cause='open_files',
         order=Order.RESOURCE,
+        # in any language
         pattern=r'Error: \[Errno 24\]',
         example=(
-            'OSError: [Errno 24] Too many open files: '
+            'OSError: [Errno 24] 打开的文件过多: '
             "'/data/coco/train2017/000000000009.jpg'"
         ),
         healthy=_OPEN_FILES_LIMIT,
@@ -1132,6 +1149,7 @@ PATTERNS = (
         ),
         healthy=_MANY_WORKERS,
         writer='PyTorch, torch/csrc/DataLoader.cpp',
+        since='2019',
     ),
     Pattern(
         cause='shm_full',
@@ -1143,6 +1161,7 @@ PATTERNS = (
         ),
         healthy=_SHMEM_NOTE,
         writer='PyTorch, torch/csrc/DataLoader.cpp',
+        since='1.5',
     ),
     Pattern(
         cause='open_files',
@@ -1157,6 +1176,7 @@ PATTERNS = (
         ),
         healthy=_OPEN_FILES_LIMIT,
         writer='PyTorch, aten/src/ATen/MapAllocator.cpp',
+        since='2018',
         is_raised=True,
         survives=64,
     ),
@@ -1309,8 +1329,9 @@ PATTERNS = (
     Pattern(
         cause='disk_full',
         order=Order.RESOURCE,
+        # in any language
         pattern=r'Error: \[Errno 122\]',
-        example='OSError: [Errno 122] Disk quota exceeded',
+        example='OSError: [Errno 122] 超出磁盘限额',
         healthy='Disk quotas for user bob (uid 1000): none',
         writer='Python, OSError',
         is_sure=True,
@@ -1870,11 +1891,12 @@ PATTERNS = (
         order=Order.WORKER,
         pattern='Transport endpoint is not connected',
         example=(
-            'OSError: [Errno 107] Transport endpoint is not connected: '
-            "'/mnt/gcs/coco/1.jpg'"
+            "OSError: Unable to open file (unable to open file: name = '/mnt/gcs/"
+            "coco.h5', errno = 107, error message = 'Transport endpoint is not "
+            "connected', flags = 0, o_flags = 0)"
         ),
         healthy=NoNeighbour.RAISED,
-        writer='Python, OSError',
+        writer='HDF5, src/H5FDsec2.c',
         is_raised=True,
     ),
     Pattern(
@@ -2036,6 +2058,7 @@ PATTERNS = (
         example='RuntimeError: Pin memory thread exited unexpectedly',
         healthy='    pin_memory=True,',
         writer='PyTorch, torch/utils/data/dataloader.py',
+        since='1.7',
         is_raised=True,
     ),
     Pattern(
@@ -2061,7 +2084,17 @@ PATTERNS = (
         order=Order.KILLED,
         pattern=r'^zsh: killed\b',
         example='zsh: killed     python tools/train.py',
-        healthy='[1]  + done       python tools/train.py',
+        healthy=_ZSH_DONE,
+        writer='zsh, Src/signames2.awk',
+        since='3.1',
+        victim='process',
+    ),
+    Pattern(
+        cause='oom_host',
+        order=Order.KILLED,
+        pattern=rf'^{_JOB}killed\b',
+        example='[1]    4123 killed     python tools/train.py',
+        healthy=_ZSH_DONE,
         writer='zsh, Src/signames2.awk',
         since='3.1',
         victim='process',
@@ -2589,6 +2622,29 @@ PATTERNS = (
     Pattern(
         cause='unknown',
         order=Order.CRASHED,
+        pattern=(
+            r'^(?:Illegal instruction|Floating point exception)'
+            r'(?:: \d)?(?:$| +\([^()]{0,40}\)$)'
+        ),
+        example='Illegal instruction',
+        healthy=_BASH_DONE,
+        writer='bash, jobs.c',
+    ),
+    Pattern(
+        cause='unknown',
+        order=Order.CRASHED,
+        pattern=(
+            rf'^(?:zsh: |{_JOB})(?:segmentation fault|abort|bus error'
+            r'|illegal hardware instruction|floating point exception)\b'
+        ),
+        example='zsh: segmentation fault  python tools/train.py',
+        healthy=_ZSH_DONE,
+        writer='zsh, Src/signames2.awk',
+        since='3.1',
+    ),
+    Pattern(
+        cause='unknown',
+        order=Order.CRASHED,
         pattern='Memory access fault by GPU node-',
         example=(
             'Memory access fault by GPU node-1 (Agent handle: 0x55d5f1e9a2b0) on '
@@ -2628,6 +2684,7 @@ PATTERNS = (
         example='torch.distributed.elastic.multiprocessing.errors.ChildFailedError:',
         healthy=_TORCHRUN_ENDED,
         writer='PyTorch, torch/distributed/elastic/multiprocessing/errors/__init__.py',
+        since='2022',
     ),
     Pattern(
         cause='unknown',
@@ -2697,7 +2754,7 @@ PATTERNS = (
         cause='unknown',
         order=Order.WRAPPER,
         pattern=r'\(core dumped\)',
-        example='Illegal instruction (core dumped)',
+        example='Trace/breakpoint trap (core dumped)',
         healthy=_BASH_DONE,
         writer='bash, jobs.c',
     ),

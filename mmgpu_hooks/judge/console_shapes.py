@@ -134,7 +134,11 @@ _TRIGGER = any_word(
     {
         # `_RAISED` finds the lines of the patterns that need no more than these
         *(word for word in WORDS if word not in ('error', 'error:', 'exception')),
-        *(w for line in _DONE_LINES.strip().split('\n') for w in find_words(line)),
+        *(
+            word
+            for line in _DONE_LINES.strip().split('\n')
+            for word in find_words(line)
+        ),
         *find_words(_START_LINE),
         *find_words(_OWN_LINE.replace(r'\1', '')),
         *find_words(_RESTART_LINE),

@@ -20,7 +20,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.recorded import MemoryRecord
 
-SAFE_SHARE = 0.95
+SAFE_MEMORY_SHARE = 0.95
 """Share of the memory up to which a number of workers holds."""
 MEMORY_MARGIN = 0.2
 """Asked of SLURM beyond the most that was seen."""
@@ -345,7 +345,7 @@ def _find_outlook(
     steady = float(max(worst.total_bytes, worst.used_bytes) - held)
     if process is not None:
         steady += process.bytes_per_s * left_s.training * len(ranks)
-    budget = SAFE_SHARE * worst.total_bytes - steady
+    budget = SAFE_MEMORY_SHARE * worst.total_bytes - steady
     if process is not None and budget < 0:
         return _Outlook(growth='the training process grows')
     if not worst.workers or not held:

@@ -170,7 +170,7 @@ def _read_figures(intervals: Intervals, counts: Column) -> dict[str, Column]:
     hooks_s = filled(intervals.column('ledger_s', 'hooks'))
     busy_s = intervals.column('step.total_s') + hooks_s
     iter_s = np.where(others > 0, calm_s / others + busy_s / counts, np.nan)
-    parts = {f'{p}_s': intervals.column('ledger_s', p) / counts for p in PARTS}
+    parts = {f'{part}_s': intervals.column('ledger_s', part) / counts for part in PARTS}
     return {ITER: iter_s, RATE: intervals.column('images') / counts / iter_s, **parts}
 
 

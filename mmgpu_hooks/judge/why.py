@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.console_log import ConsoleLog, Event
@@ -33,7 +34,8 @@ _AMPLE = 0.15
 _MOST_PROOF = 4
 _GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
 """How somebody ends a run that stands still."""
-_OWN_REASONS = {o for o in Order if o < Order.CRASHED} - {Order.AFTER, Order.ENDED}
+_OWN_REASONS = {order for order in Order if order < Order.CRASHED}
+_OWN_REASONS -= {Order.AFTER, Order.ENDED}
 """What ended a run before somebody ended it, who saw it stand still."""
 _UNNAMED = {Order.RAISED, Order.CRASHED, Order.WRAPPER}
 """An end that needs a reason from elsewhere."""
@@ -101,15 +103,27 @@ _JOINED = (
 )
 """What one rank's own record says of a time-out that the others met."""
 
-Found = Sequence[tuple[str, ConsoleLog]]
-"""Logs that were read, each with the name of its source; the console's first."""
+
+class NamedLog(NamedTuple):
+    """A log that was read."""
+
+    source: str
+    """``console``, ``log`` (MMEngine's own) or ``evidence``, as in a :class:`Proof`."""
+    log: ConsoleLog
 
 
-def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
+class _Lead(NamedTuple):
+    """The event of a log that its others follow from."""
+
+    read: NamedLog
+    event: Event
+
+
+def judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
     """Say why a run ended badly or stands still.
 
     Args:
-        logs: What was read of console, MMEngine's log and kernel.
+        logs: What was read of console, MMEngine's log and kernel; the console's first.
         ranks: Evidence of its ranks, where it has some; the first is judged.
 
     Returns:
@@ -119,7 +133,7 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     return add_holders(_judge_end(logs, ranks), [rank.evidence for rank in ranks])
 
 
-def _judge_end(logs: Found, ranks: Sequence[Rank]) -> Why:
+def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
     first = ranks[0] if ranks else None
     ended = [
         (rank, end)
@@ -132,24 +146,27 @@ def _judge_end(logs: Found, ranks: Sequence[Rank]) -> Why:
     # rank 0 may have passed the last collective when another fails
     if first and first.evidence.end and not ended:
         return _judge_completed(logs, ranks)
-    logs = [*logs, *(('evidence', _retell(end, rank)) for rank, end in ended)]
-    known = [
-        (source, event, log)
-        for source, log in logs
-        if (event := _lead(log.events(), has_records=bool(ranks)))
+    retold = [NamedLog('evidence', _retell(end, rank)) for rank, end in ended]
+    logs = [*logs, *retold]
+    leads = [
+        _Lead(read, event)
+        for read in logs
+        if (event := _lead(read.log.events(), has_records=bool(ranks)))
     ]
-    if not known:
+    if not leads:
         return standstill or _judge_silence(logs, ranks)
     # a rank's own record says whose line it is
-    source, event, log = min(known, key=lambda k: (k[1].sign.order, k[1].rank is None))
+    lead = min(leads, key=lambda lead: (lead.event.sign.order, lead.event.rank is None))
+    event = lead.event
     is_unnamed = event.sign.order in _UNNAMED
     if standstill and (event.sign.order in _GIVEN_UP or (is_unnamed and not ended)):
         return standstill
-    met = _judge_peers(standstill, ranks, Proof(source, event.line or None, event.text))
+    line = Proof(lead.read.source, event.line or None, event.text)
+    met = _judge_peers(standstill, ranks, line)
     if event.sign.cause in ('rank_waits', 'rank_lost') and met is not None:
         return met
     state = 'running' if first and first.host.is_alive else 'ended'
-    why = _name(source, event, log, state, standstill is not None and len(ranks) > 1)
+    why = _name(lead, state, standstill is not None and len(ranks) > 1)
     if first is None:
         why = _complete(why)
         if why.certainty != 'sure' and why.cause in _UNCLEAR:
@@ -216,13 +233,13 @@ def _name_parameters(why: Why, ended: Sequence[tuple[Rank, EndRecord]]) -> Why:
     return replace(why, proof=tuple(proof))
 
 
-def judge_attempt(logs: Found) -> Why:
+def judge_attempt(logs: Sequence[NamedLog]) -> Why:
     """Say why an attempt left no evidence, by MMEngine's log and what was printed.
 
     It ended before its first iteration, or has not come to it yet.
     """
-    why, names = judge_end(logs), [source for source, _ in logs]
-    if why.cause is not None or any(log.progress for _, log in logs):
+    why, names = judge_end(logs), [read.source for read in logs]
+    if why.cause is not None or any(read.log.progress for read in logs):
         return why
     if not names:
         said = "It left no evidence, and MMEngine's log is empty or cannot be read"
@@ -230,8 +247,8 @@ def judge_attempt(logs: Found) -> Why:
         do = 'Look whether it is still running, or add the console: --log FILE.'
         return Why('unknown', 'unknown', 'unknown', said, do=(do,))
     read = ' and '.join(
-        ('what the console showed' if n == 'console' else "MMEngine's log")
-        for n in names
+        ('what the console showed' if name == 'console' else "MMEngine's log")
+        for name in names
     )
     said = (
         f'It left no evidence, and {read} shows no exception and no iteration: it '
@@ -261,11 +278,11 @@ def _find_named(ranks: Sequence[Rank], text: str) -> Rank | None:
     return None
 
 
-def _judge_completed(logs: Found, ranks: Sequence[Rank]) -> Why:
+def _judge_completed(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
     spoiled = [
-        (event.sign.cause, Proof(source, event.line, event.text))
-        for source, log in logs
-        for event in log.events()
+        (event.sign.cause, Proof(read.source, event.line, event.text))
+        for read in logs
+        for event in read.log.events()
         if event.sign.cause == 'nan_loss'
     ]
     lost = _find_lost_card(ranks, by_kernel=False)
@@ -273,11 +290,11 @@ def _judge_completed(logs: Found, ranks: Sequence[Rank]) -> Why:
     for cause, proof in spoiled:
         said = f'It came to its end, but: {CAUSES[cause].title}.'
         return Why('completed', cause, 'sure', said, (proof,), CAUSES[cause].do)
-    for source, log in logs:
-        event = _lead(log.events(), has_records=True)
+    for read in logs:
+        event = _lead(read.log.events(), has_records=True)
         # launchers and other ranks end untidily, and training lost nothing by it
         if event is not None and event.sign.order <= Order.RAISED:
-            why = _complete(_name(source, event, log, 'completed', False))
+            why = _complete(_name(_Lead(read, event), 'completed', False))
             said = (
                 f'Training came to its end; what came after it did not: {why.sentence}'
             )
@@ -311,39 +328,50 @@ def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
 def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
     """The event that the others follow from."""
     if has_records:  # they say it better than the log's own warning
-        events = [e for e in events if e.sign.order != Order.WATCHED]
-    events = [e for e in events if not any(_went_on(e, later) for later in events)]
-    failed = min((e.order for e in events if _is_failure(e)), default=math.inf)
+        events = [event for event in events if event.sign.order != Order.WATCHED]
     events = [
-        e for e in events if not any(_outlived(e, later, failed) for later in events)
+        event for event in events if not any(_went_on(event, later) for later in events)
+    ]
+    failed = min(
+        (event.order for event in events if _is_failure(event)), default=math.inf
+    )
+    events = [
+        event
+        for event in events
+        if not any(_outlived(event, later, failed) for later in events)
     ]
     # srun cancels the step once one task has failed
     events = [
-        e
-        for e in events
-        if e.sign.order != Order.ENDED or e.sign.is_sure or e.order <= failed
+        event
+        for event in events
+        if event.sign.order != Order.ENDED
+        or event.sign.is_sure
+        or event.order <= failed
     ]
-    ending = next((e for e in events if e.sign.order == Order.ENDED), None)
+    ending = next((event for event in events if event.sign.order == Order.ENDED), None)
     if ending is not None:
         # what comes after Ctrl-C or a cancelled job is its consequence
         before = [
-            e
-            for e in events
-            if e.sign.order == Order.STATED
-            or (e.order < ending.order and e.sign.order in _OWN_REASONS)
+            event
+            for event in events
+            if event.sign.order == Order.STATED
+            or (event.order < ending.order and event.sign.order in _OWN_REASONS)
         ]
         return min(before, key=_urgency, default=ending)
-    asked = [e for e in events if e.sign.order == Order.AFTER]
-    asked_at = min(
-        (e.order for e in asked if e.sign.cause == 'interrupted'), default=math.inf
-    )
+    asked = [
+        event.order
+        for event in events
+        if event.sign.order == Order.AFTER and event.sign.cause == 'interrupted'
+    ]
+    asked_at = min(asked, default=math.inf)
     # a launcher ends the other ranks by SIGKILL once one has failed, and docker stop
     # sends it some time after SIGTERM
+    asked_or_failed = min(failed, asked_at)
     own = [
-        e
-        for e in events
-        if e.sign.order not in (Order.KILLED, Order.KILLED_TOO)
-        or e.order < (min(failed, asked_at) if e.sign.victim == 'process' else failed)
+        event
+        for event in events
+        if event.sign.order not in (Order.KILLED, Order.KILLED_TOO)
+        or event.order < (asked_or_failed if event.sign.victim == 'process' else failed)
     ]
     return min(own, key=_urgency, default=None)
 
@@ -412,20 +440,27 @@ def _is_failure(event: Event) -> bool:
     return event.sign.order == Order.RAISED or is_exit
 
 
-def _name(
-    source: str, event: Event, log: ConsoleLog, state: str, is_waited_for: bool
-) -> Why:
-    sign, events = event.sign, log.events()
+def _name(lead: _Lead, state: str, is_waited_for: bool) -> Why:
+    source, log = lead.read
+    event, events = lead.event, log.events()
+    sign = event.sign
     cause, certainty = sign.cause, 'sure' if sign.is_sure else 'likely'
     is_waited_for |= any(
-        Order.PEERS <= e.sign.order <= Order.CRASHED and e.sign.cause != 'unknown'
-        for e in events
+        Order.PEERS <= other.sign.order <= Order.CRASHED
+        and other.sign.cause != 'unknown'
+        for other in events
     )
     if sign.order == Order.RAISED and is_waited_for:
         # the others stand, or say that a rank left them: this is what that rank met
         cause, certainty = 'rank_lost', 'likely'
-    same = [e for e in events if e.sign.cause in (sign.cause, cause) and e is not event]
-    proof = [Proof(source, e.line or None, e.text[:200]) for e in (event, *same)]
+    same = [
+        other
+        for other in events
+        if other.sign.cause in (sign.cause, cause) and other is not event
+    ]
+    proof = [
+        Proof(source, alike.line or None, alike.text[:200]) for alike in (event, *same)
+    ]
     if event.frame:
         proof.insert(1, Proof(source, None, f'raised at {event.frame}'))
     return Why(
@@ -448,12 +483,12 @@ def _find_failed(event: Event, log: ConsoleLog) -> int | None:
     return log.failed_rank if is_of_others else event.rank
 
 
-def _judge_silence(logs: Found, ranks: Sequence[Rank]) -> Why:
+def _judge_silence(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
     """No line says anything."""
     if not ranks:
-        log = logs[0][1] if logs else ConsoleLog()
+        log = logs[0].log if logs else ConsoleLog()
         if log.done:
-            proof = Proof(logs[0][0], log.done, 'training is complete')
+            proof = Proof(logs[0].source, log.done, 'training is complete')
             return Why('completed', None, 'sure', 'Nothing ended badly.', (proof,))
         read, last = plural(log.lines, 'line'), log.last_progress
         if log.unread_bytes:

@@ -148,7 +148,7 @@ class TimeLedger:
         """Mean wait of the batches skipped since the last :meth:`sum_up`; from any
         thread."""
         stamps = self.stamps[:]
-        ends = [n for n, ended in enumerate(stamps[1::2]) if ended is _RESUME]
+        ends = [place for place, ended in enumerate(stamps[1::2]) if ended is _RESUME]
         if not ends:
             return None
         # each is stamped where it begins, too

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import threading
@@ -79,13 +78,16 @@ def read_process_cpu_s(pid: int) -> float | None:
         return None
 
 
-def read_thread_cpu_s(thread: threading.Thread | None) -> float:
-    """Read the CPU time of a thread of this process; NaN where there is no such clock.
+def read_thread_cpu_s(thread: threading.Thread | None) -> float | None:
+    """Read the CPU time of a thread of this process.
 
     It costs 0.3 us. A thread that has not started, or has ended, took none.
+
+    Returns:
+        Seconds on a core, or ``None`` where the platform has no such clock.
     """
     if not sys.platform.startswith('linux'):
-        return math.nan
+        return None
     if thread is None or not thread.native_id:
         return 0.0
     try:

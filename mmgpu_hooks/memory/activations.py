@@ -161,7 +161,7 @@ def run_step(
             losses = model(**data, mode='loss')
         loss = model.parse_losses(losses)[0]  # the others would keep the graph, too
         del data, losses
-        own = {_place(t) for t in (*model.parameters(), *model.buffers())}
+        own = {_place(tensor) for tensor in (*model.parameters(), *model.buffers())}
         held = [holder.tensor for holder in holders if not holder.tensor.is_sparse]
         sizes = {
             _place(tensor): int(tensor.untyped_storage().nbytes()) for tensor in held

@@ -56,8 +56,16 @@ class ConfigModel:
         from mmengine.registry import TRANSFORMS
 
         transforms = list(each_transform(self.config))
-        load = [t for t in transforms if type_name(t).endswith('LoadAnnotations')]
-        pack = [t for t in transforms if type_name(t).startswith('Pack')]
+        load = [
+            transform
+            for transform in transforms
+            if type_name(transform).endswith('LoadAnnotations')
+        ]
+        pack = [
+            transform
+            for transform in transforms
+            if type_name(transform).startswith('Pack')
+        ]
         if not pack:
             raise CannotRunError('the train pipeline has no transform that packs')
         samples = []
@@ -193,7 +201,7 @@ def _raw(number: int, height: int, width: int) -> dict[str, Any]:
         'scale_factor': (1.0, 1.0),
         'flip': False,
         'flip_direction': None,
-        'instances': [_instance(k, height, width) for k in range(BOXES)],
+        'instances': [_instance(number, height, width) for number in range(BOXES)],
     }
 
 

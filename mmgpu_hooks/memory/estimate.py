@@ -72,7 +72,8 @@ def estimate_memory(
     if padded.size is None:
         padded = locate_padded_size(loaded)
     notes: list[str] = []
-    trained = [p for p in built.model.parameters() if p.requires_grad]
+    parameters = built.model.parameters()
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
     gradients = [Gradient.of(parameter) for parameter in trained]
     fit: ActivationFit | None = None
     try:
@@ -272,7 +273,7 @@ def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
         return ActivationFit(0.0, 0.0, 0.0, 0.0, 0.0, tuple(points))
     saved = np.array([point.saved_bytes for point in known], float)
     batch = np.array([point.batch_size for point in known], float)
-    pixels = np.array([p.height * p.width for p in known]) / _MEGAPIXEL
+    pixels = np.array([point.height * point.width for point in known]) / _MEGAPIXEL
     grown = np.array([batch**0, batch, batch * pixels, batch * pixels**2]) / saved
     best, parts = math.inf, np.zeros(4)
     for law in _LAWS:
@@ -290,12 +291,11 @@ def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
             parts[law.terms] = found / scale
         if 100 * residual <= _GOOD_PCT:
             break
-    fixed, image, pixel, squared = parts.tolist()
     return ActivationFit(
-        fixed_bytes=fixed,
-        image_bytes=image,
-        pixel_bytes=pixel / _MEGAPIXEL,
-        squared_pixel_bytes=squared / _MEGAPIXEL**2,
+        fixed_bytes=float(parts[_FIXED]),
+        image_bytes=float(parts[_PER_IMAGE]),
+        pixel_bytes=float(parts[_PER_PIXEL]) / _MEGAPIXEL,
+        squared_pixel_bytes=float(parts[_PER_PIXEL_PAIR]) / _MEGAPIXEL**2,
         residual_pct=100 * best,
         points=tuple(points),
     )

@@ -13,7 +13,7 @@ import os
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from mmengine.logging import print_log
@@ -356,11 +356,11 @@ def index_truth(backend: Any, dataset: dict[str, Any]) -> Any:
 def _tabulate(metric: Any, results: Sequence[Any], _: str) -> dict[str, Results]:
     """Stands for ``results2json``: the same results, in memory."""
     found = [
-        (result.get('img_id', index), result)
+        ImageResults(result.get('img_id', index), result)
         for index, result in enumerate(results)
         if len(result['labels'])
     ]
-    if not {image for image, _ in found} <= metric._coco_api.imgs.keys():
+    if not {each.image_id for each in found} <= metric._coco_api.imgs.keys():
         raise ValueError('results are of images that ann_file does not have')
     boxes = Results(tabulate_boxes(found, metric.cat_ids))
     tables = {'bbox': boxes, 'proposal': boxes}
@@ -369,29 +369,37 @@ def _tabulate(metric: Any, results: Sequence[Any], _: str) -> dict[str, Results]
     return tables
 
 
+class ImageResults(NamedTuple):
+    """What a model found in an image; by name boxes, scores, labels and masks."""
+
+    image_id: int
+    results: Mapping[str, Any]
+
+
 def tabulate_boxes(
-    found: Sequence[tuple[int, Mapping[str, Any]]], categories: Sequence[int]
+    found: Sequence[ImageResults], categories: Sequence[int]
 ) -> NDArray[np.float64]:
     """Makes one table of all boxes.
 
     Args:
-        found: Id of each image that has results, and the results.
+        found: The images that have results.
         categories: Ids by label.
 
     Raises:
         ValueError: If a figure is not finite, or there are not as many of each.
     """
-    counts = [len(result['labels']) for _, result in found]
+    results = [each.results for each in found]
+    counts = [len(result['labels']) for result in results]
     table = np.empty((sum(counts), 7))
     if not found:
         return table
-    table[:, 0] = np.repeat([float(image) for image, _ in found], counts)
-    corners = np.concatenate([result['bboxes'] for _, result in found])
+    table[:, 0] = np.repeat([float(each.image_id) for each in found], counts)
+    corners = np.concatenate([result['bboxes'] for result in results])
     table[:, 1:5] = corners[:, :4]
     # in float64, as Python's own numbers are subtracted
     table[:, 3:5] -= table[:, 1:3]
-    table[:, 5] = np.concatenate([result['scores'] for _, result in found])
-    labels = np.concatenate([result['labels'] for _, result in found])
+    table[:, 5] = np.concatenate([result['scores'] for result in results])
+    labels = np.concatenate([result['labels'] for result in results])
     table[:, 6] = np.asarray(categories)[labels]
     if not np.isfinite(table).all():
         raise ValueError('a box or a score is not finite')
@@ -399,18 +407,18 @@ def tabulate_boxes(
 
 
 def list_masks(
-    found: Sequence[tuple[int, Mapping[str, Any]]], categories: Sequence[int]
+    found: Sequence[ImageResults], categories: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     """Lists all masks as COCO has them.
 
     Args:
-        found: Id of each image that has results, and the results.
+        found: The images that have results.
         categories: Ids by label.
 
     Raises:
         ValueError: If a score is not finite, or there are not as many of each.
     """
-    for image, result in found:
+    for image_id, result in found:
         scores = np.asarray(result.get('mask_scores', result['scores']), np.float64)
         if not np.isfinite(scores).all():
             raise ValueError('the score of a mask is not finite')
@@ -422,7 +430,7 @@ def list_masks(
             if isinstance(counts, bytes):
                 counts = counts.decode()
             yield {
-                'image_id': image,
+                'image_id': image_id,
                 'category_id': categories[label],
                 'score': score,
                 'segmentation': {'size': mask['size'], 'counts': counts},

@@ -18,9 +18,8 @@ from mmengine.model import BaseAveragedModel
 
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.refusal import RefusalError
-from mmgpu_hooks.optimize.several import Several
+from mmgpu_hooks.optimize.several import OnFailure, Opener, Several
 
-OnFailure = Callable[[Exception], None]
 Formula = Callable[[Any, int, list[Any], list[Any]], None]
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SIZES = (1, 7, 1000, 70_001)
@@ -66,7 +65,8 @@ class ListedAverages(Several):
         if not hooks:
             raise RefusalError('no EMAHook averages the model')
         super().__init__(
-            ('', partial(ListedAverage, hook.ema_model, on_failure)) for hook in hooks
+            Opener('', partial(ListedAverage, hook.ema_model, on_failure))
+            for hook in hooks
         )
 
 

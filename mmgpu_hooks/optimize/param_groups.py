@@ -23,9 +23,8 @@ from torch.optim import optimizer as torch_optimizer
 
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.refusal import RefusalError
-from mmgpu_hooks.optimize.several import Several
+from mmgpu_hooks.optimize.several import OnFailure, Opener, Several
 
-OnFailure = Callable[[Exception], None]
 Group = dict[str, Any]
 
 MERGEABLE = (
@@ -65,7 +64,7 @@ class MergedGroups(Several):
         if isinstance(wrapper, OptimWrapperDict):
             named = {f'{name}: ': each for name, each in wrapper.items()}
         super().__init__(
-            (prefix, functools.partial(StepMerger, each, on_failure))
+            Opener(prefix, functools.partial(StepMerger, each, on_failure))
             for prefix, each in named.items()
         )
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mmgpu_hooks.optimize.refusal import RefusalError
+
+OnFailure = Callable[[Exception], None]
+"""Called with what failed when an optimisation cannot go on."""
 
 
 class Part(Protocol):
@@ -18,27 +21,35 @@ class Part(Protocol):
         """Take it back."""
 
 
+class Opener(NamedTuple):
+    """How the part of one place is made."""
+
+    prefix: str
+    """Words before what it says; empty where there is one place."""
+    open: Callable[[], Part]
+
+
 class Several:
     """The parts that could be opened; the others leave training as it is.
 
     Args:
-        openers: For each place the words before what it says, and what opens the part.
+        openers: One for each place.
 
     Raises:
         RefusalError: If no part could be opened.
     """
 
-    def __init__(self, openers: Iterable[tuple[str, Callable[[], Part]]]) -> None:
+    def __init__(self, openers: Iterable[Opener]) -> None:
         self._parts: list[Part] = []
         said = []
-        for prefix, open_part in openers:
+        for opener in openers:
             try:
-                part = open_part()
+                part = opener.open()
             except RefusalError as refusal:
-                said.append(f'{prefix}{refusal}')
+                said.append(f'{opener.prefix}{refusal}')
             else:
                 self._parts.append(part)
-                said.append(f'{prefix}{part.changed}')
+                said.append(f'{opener.prefix}{part.changed}')
         self.changed = '; '.join(said)
         """What each part changed, or why it was refused."""
         if not self._parts:

@@ -104,7 +104,7 @@ def _pick(
         for value, then in assumed.items()
     }
     enough_s = min(seconds.values()) * (1 + setting.near)
-    value = next(value for value, s in seconds.items() if s <= enough_s)
+    value = next(value for value, score_s in seconds.items() if score_s <= enough_s)
     then = options[value]
     if value == own:
         return then

@@ -382,8 +382,9 @@ TrialEvent = Union[TrialBlock, TrialEnd]
 """A line of a trial's events file."""
 
 
-FIRST, SECOND = SIDES = ('first', 'second')
-
+FIRST = 'first'
+SECOND = 'second'
+SIDES = (FIRST, SECOND)
 """Sides of a comparison, and names of their folders."""
 
 

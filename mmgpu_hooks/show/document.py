@@ -161,9 +161,11 @@ def tabulate(
 ) -> Table:
     """A row a record, a column a figure; a column that is unknown in all goes."""
     rows = [[_cell(record, column) for column in columns] for record in records]
-    used = [n for n in range(len(columns)) if any(row[n] for row in rows)]
-    head = [columns[n].label for n in used]
-    cells = [['-' if row[n] is None else row[n] for n in used] for row in rows]
+    used = [place for place in range(len(columns)) if any(row[place] for row in rows)]
+    head = [columns[place].label for place in used]
+    cells = [
+        ['-' if row[place] is None else row[place] for place in used] for row in rows
+    ]
     return Table(head, cells, caption, texts, strong)
 
 

@@ -51,7 +51,10 @@ class _Guarded:
         parts = _OWN_STYLES.split(text)
         if not self._is_terminal:
             parts = [text]
-        shown = [p if n % 2 else visible(p) for n, p in enumerate(parts)]
+        # every second part is a style
+        shown = [
+            part if place % 2 else visible(part) for place, part in enumerate(parts)
+        ]
         with self._named():
             self._stream.write(''.join(shown))
         return len(text)

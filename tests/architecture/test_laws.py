@@ -6,6 +6,7 @@ import ast
 import functools
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,12 @@ PACKAGE = ROOT / 'mmgpu_hooks'
 SOURCES = {
     str(path.relative_to(PACKAGE)): path.read_text()
     for path in sorted(PACKAGE.rglob('*.py'))
+}
+BENCHMARKS = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in sorted(ROOT.glob('benchmarks/**/*.py'))
+    # configs of MMEngine
+    if 'ordinary' not in path.parts
 }
 
 # Who may import what; a path ending in / stands for the whole package.
@@ -84,7 +91,7 @@ NESTING = (
 
 @functools.cache
 def parse(name: str) -> ast.Module:
-    return ast.parse(SOURCES[name])
+    return ast.parse(SOURCES.get(name) or BENCHMARKS[name])
 
 
 def users(found: Callable[[ast.AST], bool]) -> set[str]:
@@ -228,18 +235,100 @@ def is_nameless(annotation: ast.AST) -> bool:
     return False
 
 
-def test_what_a_module_returns_to_others_has_names():
+def is_public(name: str) -> bool:
+    return not name.startswith('_') or name == '__init__'
+
+
+def list_types(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    """Types that others meet in a statement, each with the name of what has it."""
+    types: list[ast.expr | None] = []
+    name = ''
+    if isinstance(node, ast.FunctionDef):
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        types = [*(argument.annotation for argument in arguments), node.returns]
+        name = node.name
+    elif isinstance(node, ast.AnnAssign):
+        name, types = ast.unparse(node.target), [node.annotation]
+    elif isinstance(node, ast.Assign):
+        # a type may have a name of its own
+        name, types = ast.unparse(node.targets[0]), [node.value]
+    for found in types:
+        if found is not None and is_public(name):
+            yield name, found
+
+
+def test_what_modules_give_each_other_has_names():
     nameless = {
-        f'{name}: {function.name}'
-        for name in SOURCES
+        f'{name}: {what}'
+        for name in (*SOURCES, *BENCHMARKS)
         for owner in ast.walk(parse(name))
-        if isinstance(owner, (ast.Module, ast.ClassDef))
-        for function in owner.body
-        if isinstance(function, ast.FunctionDef) and not function.name.startswith('_')
-        if function.returns is not None and is_nameless(function.returns)
+        if isinstance(owner, ast.Module)
+        or (isinstance(owner, ast.ClassDef) and is_public(owner.name))
+        for node in owner.body
+        for what, found in list_types(node)
+        if is_nameless(found)
     }
-    # click's own
-    assert nameless == {'commands/main.py: resolve_command'}
+    assert nameless == set()
+
+
+@pytest.mark.parametrize(
+    ('code', 'is_found'),
+    [
+        ('def find() -> tuple[int, str]: ...', True),
+        ('def find() -> list[tuple[int, int, int]]: ...', True),
+        ('def find(found: Sequence[tuple[str, Log]]) -> None: ...', True),
+        ('Found = Sequence[tuple[str, Log]]', True),
+        ('found: dict[str, tuple[int, float]] = {}', True),
+        ('def find() -> tuple[int, int]: ...', False),
+        ('def find() -> tuple[int, ...]: ...', False),
+        ('def _find() -> tuple[int, str]: ...', False),
+    ],
+    ids=[
+        'unlike kinds',
+        'three',
+        'an argument',
+        'a type with a name',
+        'a variable',
+        'a pair',
+        'many',
+        'of the module',
+    ],
+)
+def test_what_has_no_names_is_found(code, is_found):
+    (node,) = ast.parse(code).body
+    assert any(is_nameless(found) for _, found in list_types(node)) is is_found
+
+
+def list_kinds(module: ast.Module) -> Iterator[str]:
+    """Public classes and types that a module defines."""
+    for node in module.body:
+        name = node.name if isinstance(node, ast.ClassDef) else ''
+        if isinstance(node, ast.Assign):
+            name = ast.unparse(node.targets[0])
+        # a constant is in capitals
+        if name.isidentifier() and is_public(name) and not name.isupper():
+            yield name
+
+
+def test_the_name_of_a_class_or_a_type_is_for_one_thing():
+    owners = defaultdict(set)
+    for name in SOURCES:
+        for kind in list_kinds(parse(name)):
+            owners[kind].add(name)
+    assert {kind: found for kind, found in owners.items() if len(found) > 1} == {}
+
+
+def test_a_name_that_modules_import_is_of_one_of_them():
+    origins = defaultdict(set)
+    for name in SOURCES:
+        for node in ast.walk(parse(name)):
+            if isinstance(node, ast.ImportFrom) and imported(node) == ['mmgpu_hooks']:
+                for alias in node.names:
+                    origins[alias.name].add(node.module)
+    # modules of packages may be called alike
+    modules = {Path(name).stem for name in SOURCES}
+    several = {name: found for name, found in origins.items() if len(found) > 1}
+    assert {name: several[name] for name in several.keys() - modules} == {}
 
 
 def test_what_runs_through_others_is_named_for_what_it_is():

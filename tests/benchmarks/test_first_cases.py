@@ -79,8 +79,8 @@ def build_host(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     )
     assert config.train_dataloader.dataset.pipeline[1].with_bbox
     models = host.build_models('RTMDet-tiny', is_cut=True)
-    _ratio, note, groups = host.time_steps(models, True, 2)
-    assert groups > 200, note
+    timed = host.time_steps(models, True, 2)
+    assert timed.count > 200, timed.note
     return [*host.judge_history(is_quick=True)]
 
 
@@ -91,8 +91,8 @@ def build_ledger(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
 
 def build_memory(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     config = harness.find_mmdet() / 'configs' / memory.MODELS['rtmdet-tiny']
-    saved_bytes, gradient_bytes = memory.count_step(config, (64, 64))[:2]
-    assert min(saved_bytes, gradient_bytes) > 2**20
+    step = memory.count_step(config, (64, 64))
+    assert min(step.saved_bytes, step.gradient_bytes) > 2**20
     found = {
         'total_bytes': {'2': 3 * 2**30},
         'activation_bytes': {'2': 2**30},
@@ -114,9 +114,9 @@ def build_memory_causes(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]
     patch.setattr(memory_causes, 'MEMORY_S', 0)
     patch.setattr(memory_causes, 'MEMORY_ITERATIONS', 40)
     memory_causes.train(memory_causes.CASES['twin: nothing'], str(folder / 'run'))
-    found, _, _ = memory_causes.find('twin: nothing', folder / 'run')
-    assert found == {}
-    return [harness.exactly('false alarms', len(found), 0)]
+    found = memory_causes.find('twin: nothing', folder / 'run')
+    assert found == memory_causes.FoundMemory({})
+    return [harness.exactly('false alarms', len(found.sentences), 0)]
 
 
 def build_metric(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
@@ -160,9 +160,11 @@ def build_predict(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
 
 def build_regret(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     job = regret.SEEN[0]
-    trial = regret.train_job(job, (regret.DEFAULT, True), costs.make_works())
-    outcomes, rules = regret.judge_jobs([trial], count=1)
-    return [*regret.judge_lost(outcomes), *regret.compare_rules(outcomes, rules)]
+    setting = regret.LoaderChoice(regret.DEFAULT, persistent_workers=True)
+    trial = regret.train_job(job, setting, costs.make_works())
+    judged = regret.judge_jobs([trial], count=1)
+    lost = regret.judge_lost(judged.outcomes)
+    return [*lost, *regret.compare_rules(judged.outcomes, judged.rules)]
 
 
 def build_rewrite(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
@@ -238,6 +240,12 @@ def build_setup_time(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def build_end(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    end.whole.prepare(folder, [whole.DEMO])
+    for is_written in (False, True):
+        config = Config.fromfile(end.write_config(folder, is_written))
+        assert config.train_cfg.max_epochs == 1
+        hook = config.default_hooks.gpu_efficiency
+        assert (hook.type, hook.write_config) == ('GPUEfficiencyHook', is_written)
     planted = [
         end.Pair(end.End(0.5, is_written=False), end.End(0.5 + s, is_written=True))
         for s in (1.0, 1.5, 5.0)
@@ -251,9 +259,9 @@ def build_end(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
 def build_start(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     code = next(iter(start.PROGRAMS.values()))
     pairs = start.measure_pairs(code, count=3)
-    assert all(spent.wall_s > 0 for pair in pairs for spent in pair)
+    assert all(min(pair.plain.wall_s, pair.below.wall_s) > 0 for pair in pairs)
     planted = [
-        (start.Spent(0.01, 0.01), start.Spent(0.01 + ms / 1000, 0.01))
+        start.Starts(start.Spent(0.01, 0.01), start.Spent(0.01 + ms / 1000, 0.01))
         for ms in (1.0, 1.5, 5.0)
     ]
     longer = list(start.list_figures('planted', planted))[1]

@@ -43,7 +43,8 @@ def test_without_cuda_it_says_so_in_a_sentence():
 @pytest.fixture
 def gpu_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """It, where there is CUDA; ``found`` has the rows of each check, or its error."""
-    driver = SimpleNamespace(describe_gpu=lambda: ('550', None))
+    before = SimpleNamespace(driver='550', util_pct=None)
+    driver = SimpleNamespace(describe_gpu=lambda: before)
     monkeypatch.setitem(sys.modules, 'benchmarks.gpu_check.nvml', driver)
     monkeypatch.setattr(check, 'RESULTS', tmp_path / 'results' / 'gpu_check.md')
     monkeypatch.setattr(check, 'why_no_cuda', lambda: None)
@@ -167,7 +168,7 @@ sys.meta_path.insert(0, Hide())
 from benchmarks.gpu_check import check, load, nvml
 check.why_no_cuda = lambda: None
 nvml.open_our_gpu = lambda: nvml.open_named(index=0)
-nvml.CONSTANT = nvml.WAVES = ((0.3, 0.0, 1), (0.0, 0.3, 1))
+nvml.CONSTANT = nvml.WAVES = (nvml.Wave(0.3, 0.0, 1), nvml.Wave(0.0, 0.3, 1))
 load.Matmuls = lambda: type('Load', (), {'keep_busy': time.sleep})
 sys.exit(check.main(sys.argv[1:]))
 """
@@ -249,7 +250,8 @@ def box(
     monkeypatch.setattr(
         nvml, 'open_our_gpu', lambda: nvml.open_named(uuid=FakeGpu.uuid)
     )
-    monkeypatch.setattr(nvml, 'CONSTANT', ((0.3, 0.0, 2), (0.0, 0.3, 2)))
+    waves = (nvml.Wave(0.3, 0.0, 2), nvml.Wave(0.0, 0.3, 2))
+    monkeypatch.setattr(nvml, 'CONSTANT', waves)
     monkeypatch.setattr(torch, 'empty', lambda *_, **__: None)
     monkeypatch.setattr(torch.cuda, 'synchronize', lambda: None)
     return box

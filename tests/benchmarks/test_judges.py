@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import json
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -109,15 +111,13 @@ def test_a_case_is_judged_against_what_was_measured(predicted_s, error_pct, is_c
     assert case.is_covered is is_covered
 
 
-def trial(workers: int, job_s: float, **more: Any) -> regret.Trial:
-    evidence = ['fewer'] if more.pop('fewer', False) else []
-    setting = (workers, True)
-    return {
-        'job': 'CPU',
-        'setting': setting,
-        'job_s': job_s,
-        'evidence': evidence,
-    } | more
+def kept(workers: int) -> regret.LoaderChoice:
+    return regret.LoaderChoice(workers, persistent_workers=True)
+
+
+def trial(workers: int, job_s: float, fewer: bool = False) -> regret.JobTraining:
+    evidence = ['fewer'] if fewer else []
+    return regret.JobTraining('CPU', kept(workers), job_s, 0.0, evidence)
 
 
 GRID = [
@@ -136,21 +136,29 @@ def ask(evidence: Sequence[str]) -> dict[str, Any]:
 
 def test_the_faster_counts_and_a_loss_within_the_spread_is_none():
     times = regret.gather_times(GRID)
-    assert regret.choose_settings(GRID, times, ask) == [(1, True), (2, True)]
-    assert regret.find_best(times) == (8, True)
-    assert regret.lost_pct(times, (1, True)) == pytest.approx(10.0)
+    assert regret.choose_settings(GRID, times, ask) == [kept(1), kept(2)]
+    assert regret.find_best(times) == kept(8)
+    assert regret.lost_pct(times, kept(1)) == pytest.approx(10.0)
     times = regret.gather_times([*GRID, trial(8, 9.95)])
-    assert regret.lost_pct(times, (1, True)) == 0.0
+    assert regret.lost_pct(times, kept(1)) == 0.0
+
+
+def test_a_training_is_read_as_it_was_kept():
+    training = trial(2, 12.0, fewer=True)
+    line = json.dumps(dataclasses.asdict(training))
+    assert regret.JobTraining.read(json.loads(line)) == training
 
 
 def test_a_loss_is_judged_by_fresh_trainings_in_turns_alone():
-    def train(setting: regret.Setting) -> regret.Trial:
-        return trial(setting[0], {1: 10.1, 8: 9.9}[setting[0]])
+    def train(setting: regret.LoaderChoice) -> regret.JobTraining:
+        workers = setting.num_workers
+        return trial(workers, {1: 10.1, 8: 9.9}[workers])
 
     # the best of the grid was lucky, and is no faster than 9.9 s
-    lost_pct, fresh = regret.compare_fresh((1, True), (8, True), train, count=3)
-    assert [training['setting'][0] for training in fresh] == [1, 8, 8, 1, 1, 8]
-    assert lost_pct == pytest.approx(100 * (10.1 / 9.9 - 1), abs=0.01)
+    fresh = regret.compare_fresh(kept(1), kept(8), train, count=3)
+    turns = [training.setting.num_workers for training in fresh.trainings]
+    assert turns == [1, 8, 8, 1, 1, 8]
+    assert fresh.lost_pct == pytest.approx(100 * (10.1 / 9.9 - 1), abs=0.01)
 
 
 def test_waits_are_those_of_a_loader_that_hands_out_in_order():

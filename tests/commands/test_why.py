@@ -84,8 +84,8 @@ def test_from_a_pipe_with_line_numbers(ask, monkeypatch):
 
 @pytest.mark.parametrize('encoding', ['utf-8', 'utf-16-le', 'utf-16-be'])
 def test_of_a_long_log_the_end_counts(ask, capsys, tmp_path, monkeypatch, encoding):
-    monkeypatch.setattr('mmgpu_hooks.judge.console_log.MOST_BYTES', 1000)
-    monkeypatch.setattr('mmgpu_hooks.commands.why.MOST_BYTES', 1000)
+    monkeypatch.setattr('mmgpu_hooks.judge.console_log.MOST_LOG_BYTES', 1000)
+    monkeypatch.setattr('mmgpu_hooks.commands.why.MOST_LOG_BYTES', 1000)
     text = ('\ufeff' if '16' in encoding else '') + 'Killed\n' + '.\n' * 2**18
     (tmp_path / 'log').write_text(f'{text}RuntimeError: CUDA out of memory', encoding)
     assert main(['why', str(tmp_path / 'log')]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import codecs
 import io
 import os
@@ -14,7 +15,9 @@ import pytest
 
 from fakes.calm import ARITHMETIC_S, time_arithmetic_s
 from mmgpu_hooks.judge.console_log import read_log
-from mmgpu_hooks.judge.console_matchers import MATCHERS, blur
+from mmgpu_hooks.judge.console_matchers import MATCHERS, Matcher, blur
+from mmgpu_hooks.judge.console_patterns import Sign
+from mmgpu_hooks.judge.why import NamedLog, judge_end
 
 ITERATION = 'Epoch(train)  [1][{:3d}/100]  lr: 1.0e-02  eta: 1:00:00  loss: 0.5'
 ITERATIONS = '\n'.join(ITERATION.format(number) for number in range(1, 6))
@@ -467,25 +470,61 @@ def test_a_shape_hides_no_line_of_a_pattern():
             line = line.translate(shift)
 
 
-def test_each_pattern_matches_its_example(ask, tmp_path):
-    wrong = []
-    for matcher in MATCHERS:
-        example = matcher.sign.example
-        last = example.rpartition('\n')[2].strip()
-        found = cause_of(ask, tmp_path, f'{example}\n')
-        if found != matcher.sign.cause or not matcher.expression.search(last):
-            wrong.append((example, found))
-    assert not wrong
+def name_pattern(matcher: Matcher) -> str:
+    """Its cause and the words of its example, which no two patterns share."""
+    words = re.findall('[A-Za-z]+', matcher.sign.example.replace('\n', ' '))
+    return f'{matcher.sign.cause}: {" ".join(words)[-90:]}'
 
 
-@pytest.mark.parametrize('head', ['', f'{ITERATIONS}\n'])
-def test_what_is_printed_while_all_is_well_is_no_cause(ask, tmp_path, head):
-    lines = {matcher.sign.healthy for matcher in MATCHERS}
-    healthy = sorted(line for line in lines if isinstance(line, str))
-    assert healthy
-    wrong = {
-        line: cause
-        for line in healthy
-        if (cause := cause_of(ask, tmp_path, f'{head}{line}\n'))
-    }
-    assert not wrong
+def list_signs(text: str) -> list[Sign]:
+    return [event.sign for event in read_log(io.BytesIO(text.encode())).events()]
+
+
+@pytest.mark.parametrize('matcher', MATCHERS, ids=name_pattern)
+def test_a_pattern_knows_its_example_from_what_is_well(matcher):
+    """The example alone has this sign, and no pattern above takes its place."""
+    sign = matcher.sign
+    assert sign in list_signs(f'{sign.example}\n')
+    log = read_log(io.BytesIO(sign.example.encode()))
+    assert judge_end([NamedLog('console', log)]).cause == sign.cause
+    if isinstance(sign.healthy, str):
+        assert not matcher.expression.search(sign.healthy)
+        for head in ('', f'{ITERATIONS}\n'):
+            assert list_signs(f'{head}{sign.healthy}\n') == []
+
+
+@pytest.mark.parametrize('month', calendar.month_abbr[1:])
+@pytest.mark.parametrize(
+    'form',
+    ['{}  1 10:00:00 gpu7 kernel: {}', '[Wed {}  1 10:00:00 2024] {}', '1 {} 2024 {}'],
+    ids=['syslog', 'dmesg -T', 'a date'],
+)
+def test_a_month_is_no_word_of_a_banner(form, month):
+    """May is one of the words that say what can happen."""
+    line = 'Out of memory: Killed process 991 (python) total-vm:61kB, UID:1000'
+    assert [sign.cause for sign in list_signs(form.format(month, line))] == ['oom_host']
+
+
+@pytest.mark.parametrize(
+    ('line', 'cause'),
+    [
+        ('[1]  + 4123 killed     python tools/train.py', 'oom_host'),
+        ('[2]    killed     python tools/train.py', 'oom_host'),
+        ('[1]  - 4123 segmentation fault  python tools/train.py', 'unknown'),
+        ('zsh: abort      python tools/train.py', 'unknown'),
+        ('zsh: illegal hardware instruction  python tools/train.py', 'unknown'),
+        ('Illegal instruction: 4', 'unknown'),
+        ('Floating point exception (core dumped)', 'unknown'),
+        ('zsh: terminated  python tools/train.py', 'interrupted'),
+        ('[1]+  Terminated              python tools/train.py', 'interrupted'),
+        ('[1]  + 4123 suspended  python tools/train.py', None),
+        ('[1]  + 4123 running    killed --list', None),
+        ('[1] killed workers: 0', None),
+        ('[1]+  Running                 python tools/abort.py', None),
+    ],
+)
+def test_what_shells_print_of_their_jobs(line, cause):
+    for head in ('', f'{ITERATIONS}\n'):
+        assert [sign.cause for sign in list_signs(f'{head}{line}\n')] == (
+            [cause] if cause else []
+        )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mmgpu_hooks.judge.console_log import read_log
-from mmgpu_hooks.judge.why import judge_end
+from mmgpu_hooks.judge.why import NamedLog, judge_end
 
 HERE = Path(__file__).parent
 BANNERS = (HERE / 'console_banners.txt').read_text().splitlines()
@@ -107,7 +107,7 @@ LATER = [
 
 def judge(*lines: str) -> str | None:
     text = '\n'.join(lines) + '\n'
-    return judge_end([('console', read_log(io.BytesIO(text.encode())))]).cause
+    return judge_end([NamedLog('console', read_log(io.BytesIO(text.encode())))]).cause
 
 
 def test_there_are_as_many_as_it_takes():
@@ -355,10 +355,12 @@ KILLED_RANK = (
     ids=['alone', 'card full', 'killed', 'rank killed', 'raised', 'raised, killed'],
 )
 def test_a_loss_that_is_nan_does_not_hide_another_death(text, cause):
-    assert judge_end([('log', read_log(io.BytesIO(text.encode())))], []).cause == cause
+    log = read_log(io.BytesIO(text.encode()))
+    assert judge_end([NamedLog('log', log)]).cause == cause
 
 
 def test_a_traceback_that_was_survived_lends_no_frame():
     text = f'{OOM}{log_losses(0, 3, "0.5")}Killed\n'
-    answer = judge_end([('log', read_log(io.BytesIO(text.encode())))], [])
+    log = read_log(io.BytesIO(text.encode()))
+    answer = judge_end([NamedLog('log', log)])
     assert [proof.text for proof in answer.proof] == ['Killed']

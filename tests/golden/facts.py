@@ -144,10 +144,10 @@ def _judged(answer: Json) -> Json:
     }
 
 
-Figures = Iterator[tuple[str, Any]]
+NamedFigures = Iterator[tuple[str, Any]]
 
 
-def _measured(answer: Json) -> Figures:
+def _measured(answer: Json) -> NamedFigures:
     """Sums and means of what was recorded."""
     for key, count in answer.get('evidence', {}).items():
         yield f'count.{key}', count
@@ -169,12 +169,12 @@ def _measured(answer: Json) -> Figures:
     yield 'validation.loop_s', answer.get('validation', {}).get('loop_s')
 
 
-def _compared(compared: Json) -> Figures:
+def _compared(compared: Json) -> NamedFigures:
     for figure in compared.get('figures', ()):
         yield figure['name'], figure['before'] and figure['before']['value']
 
 
-def _predicted(answer: Json) -> Figures:
+def _predicted(answer: Json) -> NamedFigures:
     """What the model makes of them."""
     yield 'headspace_pct', answer.get('verdict', {}).get('headspace_pct')
     for change in answer.get('changes', ()):
@@ -191,7 +191,7 @@ def _predicted(answer: Json) -> Figures:
     yield 'validation.gain_s', answer.get('validation', {}).get('gain_s')
 
 
-def _forecast(forecast: Json) -> Figures:
+def _forecast(forecast: Json) -> NamedFigures:
     workload = forecast.get('workload') or {}
     costs = {'occupancy': 'batch_time', 'batch_cpu': 'batch_cpu', 'step': 'step'}
     for name, key in costs.items():

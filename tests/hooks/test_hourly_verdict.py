@@ -16,7 +16,7 @@ from fakes.replaced import replace
 from fakes.runs import make_evidence, make_run, write_run
 from mmgpu_hooks.adviser import process
 from mmgpu_hooks.adviser.process import HourlyAdviser
-from mmgpu_hooks.hooks.verdict_source import PERIOD_S, VerdictSource
+from mmgpu_hooks.hooks.verdict_source import VERDICT_PERIOD_S, VerdictSource
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.schema.recorded import LoaderSettings, VerdictRecord
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
@@ -64,7 +64,7 @@ def follow_until(source: VerdictSource, recording: Recording, count: int) -> Non
 def test_each_hour_one_is_written_and_no_interval_waits_for_it(recording):
     clock = HandClock()
     source = VerdictSource(recording, recording.written.append, clock)
-    clock.turn(PERIOD_S - 1)
+    clock.turn(VERDICT_PERIOD_S - 1)
     source.follow()
     clock.turn(1)
     # it is started, and an interval that ends at once finds nothing
@@ -75,7 +75,7 @@ def test_each_hour_one_is_written_and_no_interval_waits_for_it(recording):
     for _ in range(3):
         source.follow()
     assert len(recording.written) == 1
-    clock.turn(PERIOD_S)
+    clock.turn(VERDICT_PERIOD_S)
     follow_until(source, recording, 2)
     source.close()
     first, second = recording.written
@@ -116,12 +116,12 @@ def test_no_child_is_started_where_memory_is_short_but_in_the_next_hour(
         patch.setattr(process, 'LEAST_FREE_BYTES', 2**60)
         with pytest.raises(SourceError, match='less than 1 GiB of memory would stay'):
             HourlyAdviser(recording.writer.path)
-        clock.turn(PERIOD_S)
+        clock.turn(VERDICT_PERIOD_S)
         source.follow()
-    clock.turn(PERIOD_S / 2)
+    clock.turn(VERDICT_PERIOD_S / 2)
     source.follow()
     assert source._adviser is None
-    clock.turn(PERIOD_S / 2)
+    clock.turn(VERDICT_PERIOD_S / 2)
     follow_until(source, recording, 1)
 
 

@@ -14,7 +14,7 @@ from mmgpu_hooks.judge.console_log import read_log
 from mmgpu_hooks.judge.rules.training import judge_standstills
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.standstill import Rank
-from mmgpu_hooks.judge.why import judge_end
+from mmgpu_hooks.judge.why import NamedLog, judge_end
 from mmgpu_hooks.measure import now
 from mmgpu_hooks.measure.process_start import parse_process_start
 from mmgpu_hooks.schema import recorded
@@ -52,7 +52,7 @@ def judge(text, *, free=None, limit=None, kills=None, end=None, host=GONE):
     evidence = replace(evidence, intervals=(*evidence.intervals[:-1], last))
     if kills is not None:
         host = replace(host, oom_kills=2 + kills)
-    logs = [('console', read_log(io.BytesIO(text.encode())))] if text else []
+    logs = [NamedLog('console', read_log(io.BytesIO(text.encode())))] if text else []
     return judge_end(logs, [Rank(evidence, host)])
 
 
@@ -192,7 +192,7 @@ ELASTIC = 'failed (exitcode: -9) local_rank: 1 (pid: 8) of binary: python'
 def test_the_rank_is_the_one_whose_process_the_line_names(text):
     # torchrun ends the others by SIGTERM, and they are gone, too
     ranks = [make_rank(0, host=GONE), make_rank(1, host=GONE)]
-    logs = [('console', read_log(io.BytesIO(text.encode())))]
+    logs = [NamedLog('console', read_log(io.BytesIO(text.encode())))]
     assert judge_end(logs, ranks).rank == 1
 
 
@@ -254,7 +254,7 @@ def test_a_loss_that_is_none_until_the_end():
     ]
     log = read_log(io.BytesIO('\n'.join(lines).encode()))
     evidence = replace(make_evidence(), end=make_end())
-    why = judge_end([('log', log)], [Rank(evidence, GONE)])
+    why = judge_end([NamedLog('log', log)], [Rank(evidence, GONE)])
     assert (why.state, why.cause) == ('completed', 'nan_loss')
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fakes.clock import HandClock
-from mmgpu_hooks.hooks.verdict_source import PERIOD_S
+from mmgpu_hooks.hooks.verdict_source import VERDICT_PERIOD_S
 from training import recommended as endings
 from training.recommended import SCRIPT_CODE, train, write_configs
 from training.toy import find_evidence
@@ -32,7 +32,7 @@ def pass_an_hour(runner: Any) -> None:
         hook._recorder for hook in runner.hooks if hasattr(hook, '_recorder')
     )
     verdicts = recorder._verdicts
-    verdicts._clock = HandClock(verdicts._clock() + PERIOD_S)
+    verdicts._clock = HandClock(verdicts._clock() + VERDICT_PERIOD_S)
 
     def kill() -> None:
         while not read_verdicts(Path(runner.work_dir)):

@@ -10,7 +10,7 @@ from mmgpu_hooks.judge.rules import (
     slurm,
     training,
 )
-from mmgpu_hooks.judge.rules.rule import RULES as REGISTERED
+from mmgpu_hooks.judge.rules.rule import REGISTERED
 
 __all__ = [
     'RULES',

@@ -33,7 +33,7 @@ class Rule:
         return finding and replace(finding, code=self.code, title=self.title)
 
 
-RULES: dict[str, Rule] = {}
+REGISTERED: dict[str, Rule] = {}
 """Every rule by its code."""
 
 
@@ -41,7 +41,7 @@ def rule(code: str, title: str, verdict: str | None = None) -> Callable[[Judge],
     """Register a judgement under a stable code."""
 
     def register(judge: Judge) -> Judge:
-        RULES[code] = Rule(code, title, verdict, judge)
+        REGISTERED[code] = Rule(code, title, verdict, judge)
         return judge
 
     return register

@@ -14,7 +14,7 @@ from multiprocessing import resource_sharer
 from types import FrameType
 from typing import Any, Callable
 
-from mmgpu_hooks.measure.clock import Clock, monotonic_s, process_cpu_s
+from mmgpu_hooks.measure.clock import Clock, grown, monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.loader.batches import BatchWatch
 from mmgpu_hooks.measure.loader.call_stack import offer_stack
 from mmgpu_hooks.measure.loader.counters import Counters, WorkerNotes
@@ -89,7 +89,8 @@ class FetchProbe:
         self._timed_samples = 0
         self._since_s = 0.0
         self._since_cpu_s: float | None = None
-        self._begin_cpu_s = self._begin_sending_s = 0.0
+        self._begin_cpu_s = 0.0
+        self._begin_sending_s: float | None = None
         self._queue: Any = None
         self._is_busy = False
         self._fetcher: Callable[[], Any] = lambda: None
@@ -155,18 +156,26 @@ class FetchProbe:
             self._since_cpu_s = self._begin_cpu_s
         self._since_s = self._clock()
 
-    def _read_sending_s(self) -> float:
+    def _read_sending_s(self) -> float | None:
         """CPU of the threads that send this worker's batches, beside its fetches."""
         if not self._is_worker:
             return 0.0
         senders = self._queue, getattr(resource_sharer, '_resource_sharer', None)
-        return sum(read_thread_cpu_s(getattr(s, '_thread', None)) for s in senders)
+        total_s = 0.0
+        for sender in senders:
+            cpu_s = read_thread_cpu_s(getattr(sender, '_thread', None))
+            if cpu_s is None:
+                return None
+            total_s += cpu_s
+        return total_s
 
     def _end(self, fetcher: Any, index: Any, batch: Any, loop: FrameType) -> None:
         now, cpu_s = self._clock(), self._cpu_clock()
         wall_s, used_s = now - self._since_s, cpu_s - (self._since_cpu_s or cpu_s)
         self._since_cpu_s = cpu_s
-        sent_s = self._read_sending_s() - self._begin_sending_s
+        sent_s = grown(self._begin_sending_s, self._read_sending_s())
+        # as the ring has it
+        sent_s = math.nan if sent_s is None else sent_s
         # the worker's loop alone knows a batch's number in the loader's order
         number: Any = int(self._made[self._worker])
         if self._is_worker:

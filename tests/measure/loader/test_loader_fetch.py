@@ -118,6 +118,16 @@ def test_wall_cpu_and_contents_of_each_batch_stand_by_its_number():
     assert np.isnan(rows['pixels']).all()
 
 
+def test_without_a_clock_of_threads_the_cpu_of_a_fetch_is_unknown(monkeypatch):
+    # what its threads send meanwhile would count as the fetch's
+    monkeypatch.setattr('mmgpu_hooks.measure.proc.sys.platform', 'darwin')
+    worker = Worker(Planted())
+    worker.fetch(0)
+    wall_s, cpu_s, fetch_cpu_s = worker.row
+    assert (wall_s, cpu_s) == (1.0, 0.5)
+    assert np.isnan(fetch_cpu_s)
+
+
 def test_in_the_process_that_trains_a_step_is_no_part_of_a_batch():
     worker = Worker(Planted(), worker=None)
     worker.fetch(0)
