@@ -7,7 +7,6 @@ and what judges a run judges them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -85,9 +84,11 @@ def make_validation_run(run: Run) -> Run | None:
 
 def _find_external_cores(records: Sequence[ValidationRecord]) -> float | None:
     """Cores that other programs used during validations, mean over their time."""
-    known = [record for record in records if record.other_cpu_s is not None]
-    used_s = math.fsum(record.other_cpu_s or 0.0 for record in known)
-    wall_s = math.fsum(record.wall_s for record in known)
+    used_s = wall_s = 0.0
+    for record in records:
+        if record.other_cpu_s is not None:
+            used_s += record.other_cpu_s
+            wall_s += record.wall_s
     return used_s / wall_s if wall_s else None
 
 

@@ -59,10 +59,9 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
         beside=_live_on(run, train),
     )
     decision = decide(job)
-    gain = decision.gain
-    if gain is None:
+    gain, loop_s = decision.gain, now.loop_s
+    if gain is None or loop_s is None:
         return stay(now, phrase_doubt(decision) or why_nothing(decision))
-    loop_s = now.loop_s or 0.0
     share = run.figures.run_share(gain.share * loop_s * count)
     if share < thresholds.VALIDATION_WORTH:
         why = f'Other settings are predicted to save {100 * share:.1f} % of the run, '

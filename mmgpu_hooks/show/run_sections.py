@@ -171,16 +171,15 @@ def describe_run(answer: Answer) -> list[Section]:
 
 def _list_figures(run: Run) -> Iterator[KeyFigure]:
     """The few figures by which runs differ; unknown ones say so."""
-    figures = run.figures
+    figures, parts = run.figures, run.figures.per_iteration
     steady = f'mean of {figures.steady_iterations} iterations'
     yield KeyFigure('Iteration', format_seconds(figures.iter_s), steady)
     share = steady
-    if figures.data_wait_s is not None and figures.iter_s:
-        share = (
-            f'{format_pct(100 * figures.data_wait_s / figures.iter_s)} of an iteration'
-        )
-    yield KeyFigure('Data wait', format_seconds(figures.data_wait_s), share)
-    yield KeyFigure('Step', format_seconds(figures.step_s), steady)
+    if parts and parts.total_s:
+        share = f'{format_pct(100 * parts.data_wait_share)} of an iteration'
+    wait_s, step_s = (parts.data_wait_s, parts.step_s) if parts else (None, None)
+    yield KeyFigure('Data wait', format_seconds(wait_s), share)
+    yield KeyFigure('Step', format_seconds(step_s), steady)
     gpu = figures.gpu
     if gpu is None or gpu.util_pct is None:
         yield KeyFigure('GPU', 'unknown', figures.why_no_gpu_util)
