@@ -354,7 +354,10 @@ def find_fullest_bytes(recorded: RecordedRun) -> int | None:
 def _sum_ledger(recorded: RecordedRun) -> Mapping[str, float]:
     if recorded.end and recorded.end.ledger_s:
         return recorded.end.ledger_s
-    found = {part for spent_s in recorded.every.values('ledger_s') for part in spent_s}
+    kept = recorded.every.having('ledger_s')
+    if not len(kept):
+        return _split_loops(recorded.every)
+    found = {part for spent_s in kept.values('ledger_s') for part in spent_s}
     seconds = {
         part: total(recorded.column('ledger_s', part))
         for part in PARTS
@@ -365,10 +368,30 @@ def _sum_ledger(recorded: RecordedRun) -> Mapping[str, float]:
     return seconds
 
 
+def _split_loops(loops: Intervals) -> Mapping[str, float]:
+    """The time of loops that kept no ledger: waits, steps, and starts of the loader.
+
+    A start is what first waits exceed the others by.
+    """
+    column = loops.column
+    waits_s, firsts_s = column('data_wait.total_s'), column('first_wait_s')
+    firsts, others = column('first_waits'), column('iterations')
+    others = np.maximum(others - firsts, 1.0)
+    usual_s = np.maximum(waits_s - firsts_s, 0.0) / others
+    startup_s = total(np.maximum(firsts_s - firsts * usual_s, 0.0))
+    step_s = total(column('step.total_s'))
+    seconds = {
+        'data_wait': total(waits_s) - startup_s,
+        'step': step_s,
+        'startup': startup_s,
+    }
+    return seconds if len(loops) else {}
+
+
 def _sum_hooks(recorded: RecordedRun) -> Mapping[str, float]:
     seconds: Counter[str] = Counter(recorded.end.hooks_s if recorded.end else {})
     if not seconds:
-        for by_hook in recorded.every.values('hooks_s'):
+        for by_hook in recorded.every.having('hooks_s').values('hooks_s'):
             seconds.update(by_hook)
     return dict(seconds.most_common())
 

@@ -183,7 +183,7 @@ def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
     if not cut:
         return _Part(recorded, figures)
     part = recorded.since(cut)
-    first = part.intervals[0].iteration
+    first = int(part.column('iteration')[0])
     why = (
         'The pipeline or the step changed during the run: only what was measured from '
         f'iteration {first} on is used.'
