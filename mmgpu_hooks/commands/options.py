@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from mmgpu_hooks.model.bounds import MOST_BATCH, MOST_WORKERS
+from mmgpu_hooks.schema import values
 
 Function = TypeVar('Function', bound=Callable[..., Any])
 Decorator = Callable[[Function], Function]
@@ -104,6 +105,10 @@ class WholeNumber(click.IntRange):
         """Refuse what is no such number, or out of range."""
         if not isinstance(value, int) and not re.fullmatch(_WHOLE, value, re.A):
             self.fail(f'expected a whole number, found {short(value)}', param, ctx)
+        most = values.LARGEST if self.max is None else int(self.max)
+        taken = values.Whole(int(self.min or 0), most)
+        if not taken.takes(int(value)):
+            self.fail(f'expected {taken.expected}, found {int(value)}', param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -55,6 +55,7 @@ def pick_gpu(
     mmgpu pick-gpu -n 2 -- python tools/train.py CONFIG
     """
     warn_once = functools.cache(_warn)
+    # without --wait the first look is the last one
     end_s, is_waiting = time.monotonic() + (wait or 0.0), False
     while True:
         cards = judge_cards(read_cards(), os.environ, min_free)

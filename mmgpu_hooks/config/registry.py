@@ -32,6 +32,13 @@ OTHER_SETTINGS: Mapping[str, Values] = {
 }
 """By dotted key: what stands neither in a loader nor in a hook."""
 
+HOOK_SETTINGS: Mapping[str, Values] = {
+    setting.name: setting.values
+    for setting in SETTINGS
+    if setting.place.startswith(HOOK_ROOTS)
+}
+"""Arguments of our hook that are settings: it may stand anywhere."""
+
 
 def describe_refusal(dotted: str, value: Any) -> str | None:
     """What a value should have been; ``None`` where nothing is known against it.
@@ -43,11 +50,14 @@ def describe_refusal(dotted: str, value: Any) -> str | None:
     root, _, rest = dotted.partition('.')
     name = rest.rpartition('.')[2]
     if root in HOOK_ROOTS:
+        values = HOOK_SETTINGS.get(name)
+    else:
+        values = OTHER_SETTINGS.get(dotted, LOADER_SETTINGS.get(name))
+    if values is not None and not values.takes(value):
+        return f'expected {values.expected} for {dotted}, found {value!r}'
+    if values is None and root in HOOK_ROOTS:
         return _describe_argument(dotted, name, value)
-    values = OTHER_SETTINGS.get(dotted, LOADER_SETTINGS.get(name))
-    if values is None or values.takes(value):
-        return None
-    return f'expected {values.expected} for {dotted}, found {value!r}'
+    return None
 
 
 def _describe_argument(dotted: str, name: str, value: Any) -> str | None:

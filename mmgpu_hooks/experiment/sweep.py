@@ -222,8 +222,7 @@ class SweepPlan(Plan):
     def _add(self, planned: IntervalPlan, progress: Progress) -> int:
         """Iterations until it is judged again; none when it is known well enough."""
         iter_s = estimate_iter(read_trial_run(progress.folder), planned.warm_up)
-        passed_s = progress.seconds - (progress.first_block_s or 0.0)
-        is_late = iter_s is not None and passed_s >= self.measure_s
+        is_late = iter_s is not None and progress.measured_s >= self.measure_s
         if is_iter_settled(iter_s) or is_late:
             return 0
         seconds = progress.blocks[-1].seconds

@@ -5,7 +5,6 @@ Each trial left the evidence of a run; its row holds what the table and CSV say 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -72,11 +71,7 @@ def complete_row(
         return row
     # steady figures leave out the first interval themselves
     steady = run.since(max(warm_up - 1, 0))
-    cores, iter_s = steady.figures.process_cpu_cores, steady.figures.iter_s
-    if cores is not None and steady.meta.loader.num_workers:
-        worker_s = steady.figures.worker_cpu_s
-        is_known = worker_s is not None and iter_s and math.isfinite(iter_s)
-        cores = cores + (worker_s or 0.0) / (iter_s or 1.0) if is_known else None
+    parts = steady.figures.per_iteration
     gpu, cap = steady.figures.gpu, None
     util_pct = gpu.util_pct if gpu else None
     images_per_s = steady.figures.images_per_s
@@ -89,7 +84,7 @@ def complete_row(
         row,
         iterations=steady.figures.steady_iterations,
         iter_s=estimate_iter(run, warm_up),
-        data_wait_s=steady.figures.data_wait_s,
+        data_wait_s=parts.data_wait_s if parts else None,
         images_per_s=images_per_s,
         gpu_util_pct=util_pct,
         gpu_zero_pct=gpu.zero_pct if gpu else None,
@@ -98,7 +93,7 @@ def complete_row(
         memory_peak_bytes=steady.figures.gpu_mem_peak_bytes,
         memory_reserved_bytes=steady.figures.gpu_mem_reserved_bytes,
         host_memory_bytes=steady.figures.process_rss_bytes,
-        cpu_cores=cores,
+        cpu_cores=steady.used_cores,
         external_cpu_cores=steady.figures.external_cpu_cores,
         most_workers=cap.workers if cap else None,
         most_workers_reason=cap.reason if cap else None,

@@ -229,6 +229,11 @@ class Progress:
     """Why its last saves ended the training."""
 
     @property
+    def measured_s(self) -> float:
+        """Seconds since its first block was done; 0 before."""
+        return 0.0 if self.first_block_s is None else self.seconds - self.first_block_s
+
+    @property
     def measured(self) -> int:
         """Iterations of all blocks, without those of its last saves."""
         return sum(len(block.seconds) for block in self.blocks)

@@ -50,6 +50,7 @@ def _list_ratios(record: IntervalRecord) -> dict[str, _Ratio]:
     wait, step, iteration = record.data_wait, record.step, record.iter
     duration_s = record.duration_s
     gpu = record.gpu or GpuWindow()
+    # an interval without a sample has no weight
     sampled_s = gpu.sampled_s or 0.0
     timed_s = (record.gpu_idle_iterations or iteration.count) * iteration.mean_s
     return {

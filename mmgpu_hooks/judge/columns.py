@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from mmgpu_hooks.schema.recorded import IntervalRecord
+from mmgpu_hooks.schema.recorded import IntervalRecord, ValidationRecord
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -24,15 +24,23 @@ _Key = tuple[str, Optional[str]]
 
 
 class Intervals:
-    """Some intervals of a run, in the order of the file.
+    """Some intervals of a run, in the order of the file, or loops of validations.
 
     Args:
         records: All of the run.
+        unknown: Fields of an interval that these records do not have.
     """
 
-    def __init__(self, records: Iterable[IntervalRecord]) -> None:
-        self._values: dict[str, Sequence[Any]] = {'': tuple(records)}
-        self._rows = np.arange(len(self._values['']))
+    def __init__(
+        self,
+        records: Iterable[IntervalRecord | ValidationRecord],
+        unknown: Iterable[str] = (),
+    ) -> None:
+        rows = tuple(records)
+        nothing = (None,) * len(rows)
+        self._values: dict[str, Sequence[Any]] = dict.fromkeys(unknown, nothing)
+        self._values[''] = rows
+        self._rows = np.arange(len(rows))
         self._columns: dict[_Key, Column] = {}
 
     def __len__(self) -> int:

@@ -362,4 +362,6 @@ class WorkerThreads:
     @property
     def is_thrash(self) -> bool:
         """True if threads of the workers are worth a word."""
-        return self.is_crowd and (self.share or 0.0) >= thresholds.THREADS_NOTICE
+        if self.share is None or self.share < thresholds.THREADS_NOTICE:
+            return False
+        return self.is_crowd

@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -39,19 +38,26 @@ MIN_CALM = 3
 """Intervals without a validation or a save, from which means are over them alone."""
 
 
-class _IterationParts(NamedTuple):
-    """Parts of a steady iteration, means."""
+@dataclass(frozen=True)
+class IterationParts:
+    """Parts of a steady iteration, means: known together, or not at all."""
 
-    data_wait_s: float | None
-    step_s: float | None
-    hooks_s: float | None
-    loop_s: float | None
+    data_wait_s: float
+    """Wait for data of an iteration that does not begin an epoch."""
+    step_s: float
+    hooks_s: float
+    loop_s: float
+    """The loop itself."""
 
     @property
-    def total_s(self) -> float | None:
-        """Their sum, where all are known."""
-        known = [seconds for seconds in self if seconds is not None]
-        return sum(known) if len(known) == len(self) else None
+    def total_s(self) -> float:
+        """``data_wait_s + step_s + hooks_s + loop_s``."""
+        return self.data_wait_s + self.step_s + self.hooks_s + self.loop_s
+
+    @property
+    def data_wait_share(self) -> float:
+        """Share of it spent waiting for data; 0 of one that took no time."""
+        return self.data_wait_s / self.total_s if self.total_s else 0.0
 
 
 @dataclass(frozen=True)
@@ -136,17 +142,12 @@ class RunFigures:
     reasons: Mapping[str, str]
     """Why a source gave no figures, as it was recorded."""
 
-    data_wait_s: float | None = None
-    """Wait for data of an iteration that does not begin an epoch."""
+    per_iteration: IterationParts | None = None
+    """``None`` without a steady iteration that does not begin an epoch."""
     data_wait_p95_s: float | None = None
     data_wait_cpu_share: float | None = None
     """CPU of the training process inside its waits, over the waits; more than 1 where
     it has several threads."""
-    step_s: float | None = None
-    hooks_s: float | None = None
-    """Hooks in an iteration."""
-    loop_s: float | None = None
-    """The loop itself in an iteration."""
     images: float | None = None
     """Images in the steady iterations."""
     stored_pixel_ratio: float | None = None
@@ -201,10 +202,8 @@ class RunFigures:
 
     @property
     def iter_s(self) -> float | None:
-        """``data_wait_s + step_s + hooks_s + loop_s``."""
-        return _IterationParts(
-            self.data_wait_s, self.step_s, self.hooks_s, self.loop_s
-        ).total_s
+        """Mean length of a steady iteration."""
+        return self.per_iteration.total_s if self.per_iteration else None
 
     @property
     def images_per_s(self) -> float | None:
@@ -216,9 +215,7 @@ class RunFigures:
     @property
     def data_wait_share(self) -> float | None:
         """Share of a steady iteration spent waiting for data."""
-        if self.data_wait_s is None or not self.iter_s:
-            return None
-        return self.data_wait_s / self.iter_s
+        return self.per_iteration.data_wait_share if self.per_iteration else None
 
     @property
     def is_enough(self) -> bool:
@@ -283,13 +280,14 @@ def summarize_run(recorded: RecordedRun) -> RunFigures:
 @quiet
 def _list_cpu_evidence(recorded: RecordedRun) -> CpuEvidence:
     """Made of few columns: there may be many ranks."""
+    parts = _average_parts(recorded.steady)
     return CpuEvidence(
         run=recorded.meta,
         steady=recorded.steady,
         saves=recorded.save_records,
         validations=recorded.validations,
         worker_cpu_s=_per_batch(_select_with_workers(recorded), 'workers.cpu_s'),
-        iter_s=_average_parts(recorded.steady).total_s,
+        iter_s=parts.total_s if parts else None,
     )
 
 
@@ -307,7 +305,6 @@ def _summarize_alone(recorded: RecordedRun) -> RunFigures:
     counted = np.flatnonzero(~np.isnan(throttled)).max(initial=-1) + 1
     idle_of_s = steady('gpu_idle_iterations') * steady('iter.mean_s')
     with_workers = _select_with_workers(recorded)
-    parts = _average_parts(recorded.steady)
     return RunFigures(
         iterations=count_all(every('iterations')),
         steady_iterations=steady_iterations,
@@ -318,14 +315,11 @@ def _summarize_alone(recorded: RecordedRun) -> RunFigures:
         ledger_s=ledger_s,
         by_hook_s=_sum_hooks(recorded),
         reasons={**recorded.meta.unknown, **off},
-        data_wait_s=parts.data_wait_s,
+        per_iteration=_average_parts(recorded.steady),
         data_wait_p95_s=median(steady('data_wait.p95_s')),
         data_wait_cpu_share=(
             waits_cpu_s / waits_s if waits_cpu_s is not None and waits_s else None
         ),
-        step_s=parts.step_s,
-        hooks_s=parts.hooks_s,
-        loop_s=parts.loop_s,
         images=sum_all(steady('images')),
         stored_pixel_ratio=median(steady('stored_pixel_ratio')),
         process_rss_bytes=largest(every('process_rss_bytes')),
@@ -360,7 +354,10 @@ def find_fullest_bytes(recorded: RecordedRun) -> int | None:
 def _sum_ledger(recorded: RecordedRun) -> Mapping[str, float]:
     if recorded.end and recorded.end.ledger_s:
         return recorded.end.ledger_s
-    found = {part for spent_s in recorded.every.values('ledger_s') for part in spent_s}
+    kept = recorded.every.having('ledger_s')
+    if not len(kept):
+        return _split_loops(recorded.every)
+    found = {part for spent_s in kept.values('ledger_s') for part in spent_s}
     seconds = {
         part: total(recorded.column('ledger_s', part))
         for part in PARTS
@@ -371,23 +368,44 @@ def _sum_ledger(recorded: RecordedRun) -> Mapping[str, float]:
     return seconds
 
 
+def _split_loops(loops: Intervals) -> Mapping[str, float]:
+    """The time of loops that kept no ledger: waits, steps, and starts of the loader.
+
+    A start is what first waits exceed the others by.
+    """
+    column = loops.column
+    waits_s, firsts_s = column('data_wait.total_s'), column('first_wait_s')
+    firsts, others = column('first_waits'), column('iterations')
+    others = np.maximum(others - firsts, 1.0)
+    usual_s = np.maximum(waits_s - firsts_s, 0.0) / others
+    startup_s = total(np.maximum(firsts_s - firsts * usual_s, 0.0))
+    step_s = total(column('step.total_s'))
+    seconds = {
+        'data_wait': total(waits_s) - startup_s,
+        'step': step_s,
+        'startup': startup_s,
+    }
+    return seconds if len(loops) else {}
+
+
 def _sum_hooks(recorded: RecordedRun) -> Mapping[str, float]:
     seconds: Counter[str] = Counter(recorded.end.hooks_s if recorded.end else {})
     if not seconds:
-        for by_hook in recorded.every.values('hooks_s'):
+        for by_hook in recorded.every.having('hooks_s').values('hooks_s'):
             seconds.update(by_hook)
     return dict(seconds.most_common())
 
 
-def _average_parts(steady: Intervals) -> _IterationParts:
-    iterations = count_all(steady.column('iterations'))
+def _average_parts(steady: Intervals) -> IterationParts | None:
+    iterations, wait_s = count_all(steady.column('iterations')), _mean_wait_s(steady)
+    if not iterations or wait_s is None:
+        return None
 
-    def per_iteration(field: str, key: str | None = None) -> float | None:
-        seconds = total(steady.column(field, key))
-        return seconds / iterations if iterations else None
+    def per_iteration(field: str, key: str | None = None) -> float:
+        return total(steady.column(field, key)) / iterations
 
-    return _IterationParts(
-        data_wait_s=_mean_wait_s(steady),
+    return IterationParts(
+        data_wait_s=wait_s,
         step_s=per_iteration('step.total_s'),
         hooks_s=per_iteration('ledger_s', 'hooks'),
         loop_s=per_iteration('ledger_s', 'loop'),

@@ -167,12 +167,20 @@ class Run(RecordedRun):
         )
 
     @property
-    def is_data_bound(self) -> bool:
-        """True if waiting for data is a problem in steady iterations."""
+    def bound_share(self) -> float | None:
+        """Share of a steady iteration spent waiting, where that is a problem.
+
+        ``None`` where it is none, or too few iterations were recorded.
+        """
         share = self.figures.data_wait_share
         if share is None or not self.figures.is_enough:
-            return False
-        return share >= thresholds.DATA_WAIT_PROBLEM
+            return None
+        return share if share >= thresholds.DATA_WAIT_PROBLEM else None
+
+    @property
+    def is_data_bound(self) -> bool:
+        """True if waiting for data is a problem in steady iterations."""
+        return self.bound_share is not None
 
     @property
     def wait_cause(self) -> str | None:
@@ -183,12 +191,13 @@ class Run(RecordedRun):
         a usual interval is made of rare stalls. ``fetching``: the wait is the training
         thread's own CPU. No setting of the loader cures the last two.
         """
-        figures = self.figures
-        wait_s, share = figures.data_wait_s, figures.data_wait_share
-        if not self.is_data_bound or wait_s is None or share is None:
+        figures, share = self.figures, self.bound_share
+        parts = figures.per_iteration
+        if share is None or parts is None:
             return None
         if self.meta.loader.num_workers:
-            if (figures.data_wait_p95_s or math.inf) < wait_s:
+            p95_s = figures.data_wait_p95_s
+            if p95_s is not None and p95_s < parts.data_wait_s:
                 return 'stalls'
             # where the CPU of the wait is unknown, none of it is
             waited = 1.0 - (figures.data_wait_cpu_share or 0.0)
@@ -229,21 +238,26 @@ class Run(RecordedRun):
     @property
     def blocked_share(self) -> float | None:
         """Share of loading one batch in which nothing ran: storage, locks."""
-        workload, figures = self.workload, self.figures
-        loader = figures.loader
+        workload, loader = self.workload, self.figures.loader
         if workload is None or not workload.is_batch_time_known:
             return None
         whole_s, used_s = workload.batch_time.mean_s, workload.batch_cpu.mean_s
         if loader and loader.occupancy_s is not None and loader.batch_cpu_s is not None:
-            # waiting for a core is no waiting for storage
-            delay_s = figures.worker_run_delay_s
-            if not workload.num_workers:
-                # of the training thread's, which loads and steps in turns
-                share = figures.data_wait_share or 0.0
-                delay_s = (figures.main_run_delay_s or 0.0) * share
+            # waiting for a core is no waiting for storage; unknown, it is taken for it
+            delay_s = self._loading_delay_s or 0.0
             used_s = loader.batch_cpu_s
-            whole_s = max(loader.occupancy_s - (delay_s or 0.0), used_s)
+            whole_s = max(loader.occupancy_s - delay_s, used_s)
         return max(1.0 - used_s / whole_s, 0.0) if whole_s > 0.0 else 0.0
+
+    @property
+    def _loading_delay_s(self) -> float | None:
+        """Wait for a core while a batch is loaded."""
+        figures = self.figures
+        if self.meta.loader.num_workers:
+            return figures.worker_run_delay_s
+        share, delay_s = figures.data_wait_share, figures.main_run_delay_s
+        # of the training thread's, which loads and steps in turns
+        return None if share is None or delay_s is None else share * delay_s
 
     @property
     def waiting_share(self) -> float:
@@ -251,8 +265,8 @@ class Run(RecordedRun):
 
         Workers that wait so much may outnumber the cores.
         """
-        share = self.blocked_share or 0.0
-        return share if share >= thresholds.BLOCKED_PROBLEM else 0.0
+        share = self.blocked_share
+        return share if share and share >= thresholds.BLOCKED_PROBLEM else 0.0
 
     @property
     def confined_cpus(self) -> int | None:
@@ -293,6 +307,18 @@ class Run(RecordedRun):
         return free
 
     @property
+    def used_cores(self) -> float | None:
+        """Cores that the training process and its workers used, mean of iterations."""
+        figures = self.figures
+        own, workers_s = figures.process_cpu_cores, figures.worker_cpu_s
+        if own is None or (self.meta.loader.num_workers and workers_s is None):
+            return None
+        if workers_s is None:
+            return own
+        iter_s = figures.iter_s
+        return own + workers_s / iter_s if iter_s and math.isfinite(iter_s) else None
+
+    @property
     def is_cpu_the_wall(self) -> bool:
         """True if the CPU floor, not the step, limits even an ideal loader."""
         floor_s, workload = self.cpu_floor_s, self.workload
@@ -306,6 +332,7 @@ class Run(RecordedRun):
     @property
     def external_share_cores(self) -> float:
         """This rank's part of the cores that other programs used; 0 where unknown."""
+        # nothing is taken off the host for what nobody saw
         return (self.figures.external_cpu_cores or 0.0) / self.meta.host.ranks
 
     @property

@@ -57,6 +57,14 @@ NAMED_SHARE = 0.2
 """Share of the delay: what held less of it is not named beside the cause."""
 
 
+class _ThreadTimes(NamedTuple):
+    """A save as its thread went through it: all of that is known, or none."""
+
+    cpu_s: float
+    run_delay_s: float
+    blocked_s: float
+
+
 class DelayCause(NamedTuple):
     """A cause of the delay of a save, in words."""
 
@@ -147,7 +155,8 @@ def judge_save(
         f'Saving {save.name or "a checkpoint"}{size} at iteration {save.iteration} '
         f'took {format_seconds(save.wall_s)}; '
     )
-    if save.error is not None or save.cpu_s is None or save.run_delay_s is None:
+    times = _read_times(save)
+    if times is None:
         why = 'cannot tell what held it: the kernel shows no schedstat of its thread.'
         if save.error is not None:
             why = f'it failed with {save.error}, so it is not judged.'
@@ -159,12 +168,12 @@ def judge_save(
             net_delay_s=None,
             sentence=sentence + why,
         )
-    usual = _usual_length(save, earlier)
+    usual = _usual_length(save, times, earlier)
     usual_s = usual.wall_s
     gross_s = save.wall_s - usual_s
     net_s = net_delay_s(gross_s, won_back_s(aftermath, loader))
-    held_s = _divide_delay(save, gross_s, host)
-    cause = _find_cause(held_s, min(gross_s, save.run_delay_s), usual_s)
+    held_s = _divide_delay(save, times, gross_s, host)
+    cause = _find_cause(held_s, min(gross_s, times.run_delay_s), usual_s)
     is_slow = bool(cause) or is_delay(gross_s, usual_s, thresholds.ODD_SAVE)
     sentence += f'{format_seconds(usual_s)} uncontended ({usual.basis}).'
     judged = SaveJudgement(
@@ -178,12 +187,25 @@ def judge_save(
     )
     if not is_slow:
         return judged
-    return replace(judged, sentence=sentence + _phrase_delay(judged, save, host))
+    said = _phrase_delay(judged, gross_s, save, host)
+    return replace(judged, sentence=sentence + said)
 
 
-def _phrase_delay(judged: SaveJudgement, save: SaveRecord, host: HostLimits) -> str:
+def _read_times(save: SaveRecord) -> _ThreadTimes | None:
+    """``None`` where an error ended it, or the kernel shows no schedstat."""
+    cpu_s, run_delay_s, blocked_s = save.cpu_s, save.run_delay_s, save.blocked_s
+    if save.error is not None or cpu_s is None:
+        return None
+    if run_delay_s is None or blocked_s is None:
+        return None
+    return _ThreadTimes(cpu_s, run_delay_s, blocked_s)
+
+
+def _phrase_delay(
+    judged: SaveJudgement, gross_s: float, save: SaveRecord, host: HostLimits
+) -> str:
     """Say what held a slow save, what that cost, and what helps."""
-    gross_s, held_s = judged.gross_delay_s or 0.0, judged.held_s
+    held_s = judged.held_s
     said = [
         f'{format_seconds(held_s[name])} {DELAY_CAUSES[name].why}'
         f'{_figures(name, save, host)}'
@@ -204,10 +226,11 @@ def _phrase_delay(judged: SaveJudgement, save: SaveRecord, host: HostLimits) -> 
 
 def is_reference(save: SaveRecord) -> bool:
     """True if later saves can be measured by this one: it hardly waited."""
-    if save.error is not None or save.cpu_s is None or save.run_delay_s is None:
+    times = _read_times(save)
+    if times is None:
         return False
-    is_calm = save.run_delay_s <= CALM_RUN_DELAY * save.wall_s
-    return is_calm and (save.blocked_s or 0.0) <= USUAL_BLOCKING * save.cpu_s
+    is_calm = times.run_delay_s <= CALM_RUN_DELAY * save.wall_s
+    return is_calm and times.blocked_s <= USUAL_BLOCKING * times.cpu_s
 
 
 def won_back_s(aftermath: Aftermath | None, loader: LoaderSettings) -> float | None:
@@ -253,7 +276,9 @@ class _UsualLength(NamedTuple):
     """Where the figure comes from."""
 
 
-def _usual_length(save: SaveRecord, earlier: Iterable[SaveRecord]) -> _UsualLength:
+def _usual_length(
+    save: SaveRecord, times: _ThreadTimes, earlier: Iterable[SaveRecord]
+) -> _UsualLength:
     """Estimate the length of the save without its waits.
 
     The median of the run's uncontended saves of like size, scaled to this one's bytes;
@@ -270,48 +295,51 @@ def _usual_length(save: SaveRecord, earlier: Iterable[SaveRecord]) -> _UsualLeng
     if len(alike) >= LEAST_REFERENCES:
         basis = f'median of {len(alike)} uncontended saves of this run like it'
         return _UsualLength(min(statistics.median(alike), save.wall_s), basis)
-    excess_s = max((save.blocked_s or 0.0) - USUAL_BLOCKING * (save.cpu_s or 0.0), 0.0)
-    left_s = save.wall_s - (save.run_delay_s or 0.0) - excess_s
+    excess_s = max(times.blocked_s - USUAL_BLOCKING * times.cpu_s, 0.0)
+    left_s = save.wall_s - times.run_delay_s - excess_s
     wall_s = min(max(left_s, 0.0), save.wall_s)
     return _UsualLength(wall_s, 'its parts that did not wait')
 
 
 def _divide_delay(
-    save: SaveRecord, delay_s: float, host: HostLimits
+    save: SaveRecord, times: _ThreadTimes, delay_s: float, host: HostLimits
 ) -> dict[str, float]:
     """Seconds that each proven cause held the save."""
-    contention_s = min(delay_s, save.run_delay_s or 0.0)
+    contention_s = min(delay_s, times.run_delay_s)
     left_s, write = delay_s - contention_s, save.phases.get('write')
     held_s = {'memory': _memory_s(save, left_s)}
     if write and write.blocked_s is not None:
         # what a hypervisor takes looks blocked too, and in phases that touch no disk
         other, stolen = save.phases.get('serialise'), 0.0
-        if other is not None and other.wall_s > 0.0:
-            stolen = min((other.blocked_s or 0.0) / other.wall_s, 1.0)
+        if other is not None and other.blocked_s is not None and other.wall_s > 0.0:
+            stolen = min(other.blocked_s / other.wall_s, 1.0)
         written_s = min(write.blocked_s - stolen * write.wall_s, left_s)
         held_s['storage'] = written_s - held_s['memory']
-    share = _share_of_workers(save, host)
+    share = _share_of_workers(save, times, host)
     if share is not None:
         held_s['workers'] = share * contention_s
         held_s['other_load'] = contention_s - held_s['workers']
     return {name: seconds for name, seconds in held_s.items() if seconds > 0.0}
 
 
-def _share_of_workers(save: SaveRecord, host: HostLimits) -> float | None:
+def _share_of_workers(
+    save: SaveRecord, times: _ThreadTimes, host: HostLimits
+) -> float | None:
     """Part of the wait for a core that workers caused, other programs the rest.
 
     Returns:
         ``None`` where the CPU that both used does not prove it.
     """
-    delay_s, cores = save.run_delay_s or 0.0, (host.cores_had or 0.0) * host.ranks
+    delay_s, cores = times.run_delay_s, host.cores_had
     workers_s = 0.0 if save.workers == 0 else save.workers_cpu_s
     others_s = _others_here_s(save, host)
-    known_s = (workers_s or 0.0) + (others_s or 0.0)
+    known_s = sum(used_s for used_s in (workers_s, others_s) if used_s is not None)
     if known_s < EXPLAINED * delay_s or known_s <= 0.0:
         return None
-    used_s = (save.cpu_s or 0.0) + known_s
-    if cores and used_s >= FULL_CORES * cores * save.wall_s:
-        share = (workers_s or 0.0) / known_s
+    used_s = times.cpu_s + known_s
+    if cores and used_s >= FULL_CORES * (cores * host.ranks) * save.wall_s:
+        # the cores are full without those whose CPU is unknown
+        share = 0.0 if workers_s is None else workers_s / known_s
     elif workers_s is None or others_s is None:
         return None
     elif min(workers_s, others_s) < BY_ELIMINATION * delay_s:
@@ -330,8 +358,9 @@ def _memory_s(save: SaveRecord, left_s: float) -> float:
     """
     if not save.major_faults:
         return 0.0
-    waited_s = (save.memory_pressure_pct or 0.0) / 100 * save.wall_s
-    waited_s = max(waited_s, save.major_faults * MAJOR_FAULT_S)
+    waited_s = save.major_faults * MAJOR_FAULT_S
+    if save.memory_pressure_pct is not None:
+        waited_s = max(waited_s, save.memory_pressure_pct / 100 * save.wall_s)
     is_proven = waited_s >= thresholds.MEMORY_PROVEN * left_s
     return min(waited_s, left_s) if is_proven else 0.0
 

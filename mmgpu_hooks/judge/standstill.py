@@ -436,8 +436,8 @@ def describe_stuck(stuck: StuckRecord) -> list[str]:
         )
     if stuck.sample is not None:
         image = f', {stuck.image}' if stuck.image else ''
-        since = f'for {stuck.sample_s or 0.0:.0f} s'
-        found.append(f'loading sample {stuck.sample} {since}{image}')
+        since = '' if stuck.sample_s is None else f' for {stuck.sample_s:.0f} s'
+        found.append(f'loading sample {stuck.sample}{since}{image}')
     elif is_lost(stuck):
         found.append(
             'it waits for work: the batch was lost on its way, as when /dev/shm is '

@@ -1,93 +1,127 @@
-"""The loader of a run's validations, as a run of its own. Pure.
+"""The loops of a run's validations, judged by what judges a run. Pure.
 
-A validation is to its loader what an epoch is to the train loader: workers start, and
-batch follows batch. So validations become a run of their own, each of them an interval,
-and what judges a run judges them.
+A validation is to its loader what an interval is to the train loader: workers make
+batches, and batch follows batch.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from msgspec import structs
 
-from mmgpu_hooks.judge.figures import summarize_run
-from mmgpu_hooks.judge.recorded import RecordedRun
+from mmgpu_hooks.judge.columns import Intervals
+from mmgpu_hooks.judge.figures import RunFigures, summarize_run
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema.recorded import IntervalRecord, ValidationRecord
+from mmgpu_hooks.schema.recorded import IntervalRecord, RunRecord, ValidationRecord
 from mmgpu_hooks.schema.run import RunEvidence
 
 _MOST_S = 366 * 86400.0
 """Longest validation: none that takes longer was ever measured."""
 
-
-_ALIKE = (
-    'iterations',
-    'data_wait',
-    'step',
-    'iter',
-    'first_waits',
-    'first_wait_s',
-    'data_wait_cpu_s',
-    'process_cpu_s',
-    'batch_bytes',
-    'batch_tensors',
-    'workers',
-)
-"""Fields that an interval has as well."""
+_UNKNOWN = {*IntervalRecord.__struct_fields__} - {*ValidationRecord.__struct_fields__}
+"""Fields of an interval that no validation has."""
 
 
-def make_validation_run(run: Run) -> Run | None:
-    """Make a run of validations, each of them an interval.
+class ValidationLoops(Run):
+    """A run at its validations: each of them is a row of its columns.
 
-    ``ledger_s`` and ``duration_s`` are those of the loops alone, metrics left out.
+    Its settings are those of their loader, its ledger that of their loops alone,
+    metrics left out. Saves, the card and all else of the training are unknown here.
 
     Args:
-        run: One rank's figures, with its validations.
+        training: The run that validates.
+        records: Some of its validations, with the same loader.
+    """
+
+    def __init__(self, training: Run, records: Sequence[ValidationRecord]) -> None:
+        meta = _describe_loops(training, records[-1])
+        super().__init__(
+            RunEvidence(
+                path=training.path,
+                run=meta,
+                intervals=(),
+                cores_had=training.evidence.cores_had,
+            )
+        )
+        self.training, self.records = training, records
+        self.every = Intervals(records, _UNKNOWN)
+        self.steady = self.every.after(1) if len(records) > 1 else self.every
+
+    @cached_property
+    def figures(self) -> RunFigures:
+        """Figures of the loops, and what is known beside them."""
+        training = self.training.figures
+        if self.meta.host.ranks > 1:
+            # a validation knows the CPU of all others alone: training tells ranks apart
+            external_cores = training.external_cpu_cores
+            why_unknown = training.why_no_external
+        else:
+            external_cores, why_unknown = _find_external_cores(self.records), None
+        return replace(
+            summarize_run(self),
+            external_cpu_cores=external_cores,
+            why_no_external=why_unknown,
+            # workers of both loaders are forked from the same process
+            process_rss_bytes=training.process_rss_bytes,
+        )
+
+    def since(self, number: int, until: int | None = None) -> ValidationLoops:
+        """From one of the validations on.
+
+        Args:
+            number: Validations to leave out.
+            until: Iterations of training that were done when the last one began; by
+                default all.
+        """
+        records = [
+            record
+            for record in self.records[number:]
+            if until is None or record.iteration <= until
+        ]
+        return ValidationLoops(self.training, records)
+
+
+def _describe_loops(training: Run, newest: ValidationRecord) -> RunRecord:
+    """The settings of a run as its validations have them."""
+    return structs.replace(
+        training.meta,
+        loader=newest.loader,
+        # a pass through its loader is an epoch; there are as many as validations
+        loop='epoch',
+        max_epochs=count_validations(training),
+        max_iters=None,
+        start_iteration=0,
+        interval_iterations=newest.iterations,
+        # the training is built by then
+        build_s=0.0,
+        # what of its CPU spins for a GPU is not known here: none is the careful guess
+        device='cpu',
+    )
+
+
+def find_loops(run: Run) -> ValidationLoops | None:
+    """The loops of the newest validations with the same loader.
+
+    Args:
+        run: One rank's, with its validations.
 
     Returns:
         ``None`` when no validation was recorded whose iterations were seen.
     """
     alike = find_alike(run)
-    if not alike:
-        return None
-    record = structs.replace(
-        run.meta,
-        loader=alike[-1].loader,
-        loop='epoch',
-        max_epochs=count_validations(run),
-        max_iters=None,
-        start_iteration=0,
-        interval_iterations=alike[-1].iterations,
-        # what of its CPU spins for a GPU is not known here: none is the careful guess
-        device='cpu',
-    )
-    intervals = tuple(
-        _as_interval(validation, number, run) for number, validation in enumerate(alike)
-    )
-    evidence = RunEvidence(
-        path='', run=record, intervals=intervals, cores_had=run.evidence.cores_had
-    )
-    figures = summarize_run(RecordedRun(evidence))
-    if record.host.ranks > 1:
-        # a validation knows the CPU of all others alone: training tells ranks apart
-        external_cores = run.figures.external_cpu_cores
-        why_unknown = run.figures.why_no_external
-    else:
-        external_cores, why_unknown = _find_external_cores(alike), None
-    figures = replace(
-        figures, external_cpu_cores=external_cores, why_no_external=why_unknown
-    )
-    return Run(evidence, figures=figures)
+    return ValidationLoops(run, alike) if alike else None
 
 
 def _find_external_cores(records: Sequence[ValidationRecord]) -> float | None:
     """Cores that other programs used during validations, mean over their time."""
-    known = [record for record in records if record.other_cpu_s is not None]
-    used_s = math.fsum(record.other_cpu_s or 0.0 for record in known)
-    wall_s = math.fsum(record.wall_s for record in known)
+    used_s = wall_s = 0.0
+    for record in records:
+        if record.other_cpu_s is not None:
+            used_s += record.other_cpu_s
+            wall_s += record.wall_s
     return used_s / wall_s if wall_s else None
 
 
@@ -125,26 +159,3 @@ def count_validations(run: Run) -> int:
         else 0
     )
     return max(expected, seen, 1)
-
-
-def _as_interval(record: ValidationRecord, number: int, run: Run) -> IntervalRecord:
-    """A possible validation as an interval of the run that its loader has."""
-    wait, step = record.data_wait, record.step
-    assert wait is not None and step is not None
-    usual_s = max(wait.total_s - record.first_wait_s, 0.0)
-    usual_s /= max(record.iterations - record.first_waits, 1)
-    startup_s = max(record.first_wait_s - record.first_waits * usual_s, 0.0)
-    return IntervalRecord(
-        iteration=(number + 1) * record.iterations,
-        epoch=number + 1,
-        elapsed_s=0.0,
-        duration_s=wait.total_s + step.total_s,
-        ledger_s={
-            'data_wait': wait.total_s - startup_s,
-            'step': step.total_s,
-            'hooks': 0.0,
-            'startup': startup_s,
-        },
-        process_rss_bytes=run.figures.process_rss_bytes,
-        **{name: getattr(record, name) for name in _ALIKE},
-    )

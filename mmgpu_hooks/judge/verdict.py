@@ -40,8 +40,8 @@ def diagnose_run(run: Run) -> Diagnosis:
 
 def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
     """The problem with the largest share of the time wins."""
-    figures = run.figures
-    if not figures.is_enough:
+    figures, share = run.figures, run.figures.data_wait_share
+    if share is None or not figures.is_enough:
         why = (
             f'steady iterations recorded {figures.steady_iterations}, needed '
             f'{thresholds.MIN_ITERATIONS}; train at least {count_missing(run)} more.'
@@ -53,24 +53,25 @@ def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
         for code, finding in findings.items()
         if finding.severity == 'problem'
     }
-    rivals = [
-        finding
+    rivals = {
+        code: finding.share
         for code, finding in problems.items()
-        if code not in _CAUSES and (finding.share or 0.0) >= thresholds.VERDICT_SHARE
-    ]
+        if code not in _CAUSES
+        and finding.share is not None
+        and finding.share >= thresholds.VERDICT_SHARE
+    }
     if not rivals and run.is_data_bound:
         # a small share of the run, and yet the loader sets the speed of its iterations
-        rivals = [findings[_DATA]]
+        rivals = {_DATA: share}
     if not rivals:
         name = 'compute_bound'
         why = (
             'data is at hand when it is needed '
-            f'({100 * (figures.data_wait_share or 0.0):.0f} % of an iteration is '
-            'waiting), '
+            f'({100 * share:.0f} % of an iteration is waiting), '
             'so the step sets the speed.'
         )
     else:
-        largest = max(rivals, key=lambda finding: finding.share or 0.0)
+        largest = findings[max(rivals, key=rivals.__getitem__)]
         name, why = RULES[largest.code].verdict or '', largest.detail
         if largest.code == _DATA:
             wait = _explain_wait(run, problems)
@@ -140,7 +141,8 @@ def _save_cause(run: Run) -> str:
     held_s = Counter[str]()
     for save in run.judged_saves:
         held_s.update(save.held_s)
-    usual_s = sum(save.uncontended_s or 0.0 for save in run.judged_saves)
+    known_s = (save.uncontended_s for save in run.judged_saves)
+    usual_s = sum(seconds for seconds in known_s if seconds is not None)
     for cause, seconds in held_s.most_common(1):
         least_s = thresholds.SLOW_SAVE.ratio * usual_s
         if seconds >= least_s or run.saves_held_by(cause):

@@ -63,9 +63,13 @@ class _Bounded(NamedTuple):
 _NEEDED = {
     'num_workers of the loader': _Bounded('meta.loader.num_workers', MOST_WORKERS),
     'number of usable cores': _Bounded('meta.host.usable_cores', _MOST_CORES),
-    'wait for data per iteration': _Bounded('figures.data_wait_s', _LONGEST_S),
-    'time of a step': _Bounded('figures.step_s', _LONGEST_S),
-    'time in hooks per iteration': _Bounded('figures.hooks_s', _LONGEST_S),
+    'wait for data per iteration': _Bounded(
+        'figures.per_iteration.data_wait_s', _LONGEST_S
+    ),
+    'time of a step': _Bounded('figures.per_iteration.step_s', _LONGEST_S),
+    'time in hooks per iteration': _Bounded(
+        'figures.per_iteration.hooks_s', _LONGEST_S
+    ),
     'CPU of the training process': _Bounded('figures.main_cpu_s', _LONGEST_S),
 }
 """Without them there is no workload."""
@@ -95,6 +99,7 @@ def fit_workload(recorded: RecordedRun, figures: RunFigures) -> Workload:
     """
     part = _cut_part(recorded, figures)
     workload = _make_workload(part)
+    # other load and waits for cores that nobody saw are planned for as none
     external_cores = part.figures.external_cpu_cores or 0.0
     workload = calibrate(
         workload,
@@ -152,9 +157,9 @@ class _Part:
             workers=read_field(self, 'meta.loader.num_workers'),
             usable_cores=read_field(self, 'meta.host.usable_cores'),
             iter_s=read_field(self, 'figures.iter_s'),
-            data_wait_s=read_field(self, 'figures.data_wait_s'),
-            step_s=read_field(self, 'figures.step_s'),
-            hooks_s=read_field(self, 'figures.hooks_s'),
+            data_wait_s=read_field(self, 'figures.per_iteration.data_wait_s'),
+            step_s=read_field(self, 'figures.per_iteration.step_s'),
+            hooks_s=read_field(self, 'figures.per_iteration.hooks_s'),
             main_cpu_s=read_field(self, 'figures.main_cpu_s'),
         )
         if not needed.iter_s or not needed.usable_cores:
@@ -178,7 +183,7 @@ def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
     if not cut:
         return _Part(recorded, figures)
     part = recorded.since(cut)
-    first = part.intervals[0].iteration
+    first = int(part.column('iteration')[0])
     why = (
         'The pipeline or the step changed during the run: only what was measured from '
         f'iteration {first} on is used.'
@@ -207,7 +212,7 @@ def _find_missing(part: _Part) -> str | None:
             source = 'CPU' if 'CPU' in name else 'loader workers'
             reason = part.figures.unknown.get(source, 'it was not recorded').rstrip('.')
             return f'The {name} is unknown: {reason}.'
-        if not 0.0 <= (value or 0.0) <= bounded.most:
+        if value is not None and not 0.0 <= value <= bounded.most:
             return f'The {name} is absurd: {value:g}; was the evidence edited?'
     return None
 
@@ -226,7 +231,9 @@ def _make_workload(part: _Part) -> Workload:
     if too_much is not None:
         raise NoPredictionError(too_much)
     # OpenMP's other threads had the rest of the cores, the workers only these
-    had = max(part.recorded.cores_had or 0.0, burnt_s / iter_s)
+    had = burnt_s / iter_s
+    if part.recorded.cores_had is not None:
+        had = max(part.recorded.cores_had, had)
     if had < usable and record.host.unbound_cpus is not None:
         notes.append(
             f'The run was bound to {record.host.affinity_cpus} of '
@@ -325,9 +332,11 @@ def _spin_s(part: _Part, step_cpu_s: float) -> float:
     """
     if part.meta.device != 'cuda':
         return 0.0
-    needed = part.needed
-    idle_s = (part.figures.gpu_idle_pct or 0.0) / 100.0 * needed.iter_s
-    giving_s = max(idle_s - needed.data_wait_s, needed.hooks_s)
+    needed, idle_pct = part.needed, part.figures.gpu_idle_pct
+    giving_s = needed.hooks_s
+    if idle_pct is not None:
+        idle_s = idle_pct / 100.0 * needed.iter_s
+        giving_s = max(idle_s - needed.data_wait_s, giving_s)
     return min(max(step_cpu_s - giving_s, 0.0), needed.step_s)
 
 
@@ -359,6 +368,7 @@ def _loading_cost(part: _Part) -> _Loading:
         waits = _with_rare(replace(waits, std_s=std_s), part.recorded.every.after(1))
         return _Loading(waits, is_measured=True)
     if loader is not None and loader.occupancy_s is not None:
+        # of a single batch no spread is known
         whole_s, std_s, count = loader.occupancy_s, std_s or 0.0, loader.batches
         error_s = std_s / math.sqrt(count) if count else whole_s
         loading = Cost(whole_s, std_s, error_s, count)
@@ -366,7 +376,8 @@ def _loading_cost(part: _Part) -> _Loading:
     low_s = part.figures.worker_cpu_s
     if low_s is None:
         return _Loading(None, is_measured=False)
-    high_s = max(workers * iter_s - (part.figures.worker_run_delay_s or 0.0), low_s)
+    high_s, delay_s = workers * iter_s, part.figures.worker_run_delay_s
+    high_s = max(high_s if delay_s is None else high_s - delay_s, low_s)
     if wait_s >= 0.1 * iter_s:
         # workers that cannot keep up are busy all the time
         loading = Cost(high_s, _USUAL_VARIATION * high_s, 0.1 * high_s)
@@ -469,6 +480,7 @@ def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
 def _of_intervals(part: _Part, mean_s: float, field: str) -> Cost:
     """A mean whose spread and error the intervals show, where there are some."""
     intervals, count = part.recorded.every.after(1), part.figures.steady_iterations
+    # too few to show how they vary: their means below still do
     variation = _variation(intervals, field) or 0.0
     error_s = variation * mean_s / math.sqrt(max(count, 1))
     means = intervals.column(f'{field}.mean_s')

@@ -98,6 +98,7 @@ def calibrate(
     held_up_s = max(measured.step.mean_s - workload.local_step_s, 0.0)
     turns_s = _estimate_turns(workload, batch_bytes)
     workload = replace(workload, held_up_s=held_up_s, turns_s=turns_s)
+    # what is unknown of it stays in the loading
     return _without_delay(measured, workload, run_delay_s or 0.0)
 
 

@@ -10,8 +10,10 @@ from mmgpu_hooks.model.prediction import (
     LoaderSetting,
     estimate_iter_s,
     estimate_job_s,
+    predict_setting,
 )
 from mmgpu_hooks.model.workload import Workload
+from mmgpu_hooks.schema.judged import Prediction
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,15 @@ class Prospect:
         return estimate_iter_s(
             self.workload, loader.num_workers, loader.prefetch_factor
         )
+
+    @property
+    def prediction(self) -> Prediction:
+        """A steady iteration with its interval, and the whole training."""
+        loader = self.loader
+        found = predict_setting(
+            self.workload, loader.num_workers, loader.prefetch_factor
+        )
+        return replace(found, training_s=self.total_s)
 
     @property
     def bound_s(self) -> float:

@@ -420,11 +420,13 @@ def estimate_transfer(
             ``None`` when unknown.
     """
     count = _USUAL_TENSORS if tensors is None else min(tensors, _MOST_TENSORS)
-    cpu_s, error, share = sent_cpu_s or 0.0, _MEASURED_ERROR, 0.0
+    share = 0.0
     if sent_cpu_s is None:
         bytes_s = _TRANSFER_BYTE_S * min(size or 0, _MOST_BYTES)
         cpu_s = TRANSFER_CPU_S + TRANSFER_TENSOR_S * count + bytes_s
         error = _ASSUMED_ERROR
+    else:
+        cpu_s, error = sent_cpu_s, _MEASURED_ERROR
     if batch_time.mean_s > 0.0:
         # where the loading waits anyway, the transfer goes on beside it
         share = min(batch_cpu.mean_s / batch_time.mean_s, 1.0)

@@ -66,15 +66,11 @@ def advise(run: Run) -> Iterator[str]:
 
 def _find_step_pct(run: Run) -> float | None:
     """Per cent of an iteration that the step takes; ``None`` where the loop waits."""
-    figures = run.figures
-    wait_share, step_s, iter_s = (
-        figures.data_wait_share,
-        figures.step_s,
-        figures.iter_s,
-    )
-    if wait_share is None or step_s is None or not iter_s:
+    parts = run.figures.per_iteration
+    if parts is None or not parts.total_s:
         return None
-    return 100 * step_s / iter_s if wait_share < DATA_WAIT_NOTICE else None
+    is_waiting = parts.data_wait_share >= DATA_WAIT_NOTICE
+    return None if is_waiting else 100 * parts.step_s / parts.total_s
 
 
 def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[str]:

@@ -308,7 +308,8 @@ class Job:
     @cached_property
     def cores(self) -> int:
         """Whole cores that this rank may use."""
-        return max(math.floor(self.run.meta.host.usable_cores or 0.0), 1)
+        usable = self.run.meta.host.usable_cores
+        return 1 if usable is None else max(math.floor(usable), 1)
 
     @property
     def without_other_load(self) -> Job:

@@ -44,7 +44,8 @@ def recommend_next_job(run: Run) -> NextJob | None:
     return NextJob(
         cpus_per_task=cores * ranks,
         asked_cpus=host.slurm_given_cpus or host.slurm_cpus,
-        used_cores=_used_cores(run, ranks),
+        # of a task whose ranks are all like this one
+        used_cores=None if run.used_cores is None else ranks * run.used_cores,
         predicted_iter_s=_on(run, decision, cores).at(decision.new).iter_s,
         num_workers=decision.job.at(decision.new).loader.num_workers,
     )
@@ -84,14 +85,3 @@ def _find_fewest(run: Run, decision: Decision) -> int:
         else:
             low = middle + 1
     return high
-
-
-def _used_cores(run: Run, ranks: int) -> float | None:
-    """Cores that a task with so many ranks used on average, like this one."""
-    figures = run.figures
-    own, workers_s = figures.process_cpu_cores, figures.worker_cpu_s
-    if own is None or not figures.iter_s:
-        return None
-    if run.meta.loader.num_workers and workers_s is None:
-        return None
-    return ranks * (own + (workers_s or 0.0) / figures.iter_s)

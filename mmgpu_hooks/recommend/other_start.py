@@ -47,8 +47,8 @@ def expect_cores(run: Run, cores: float) -> None:
         UserError: If they are fewer than the run had, or more than its host has.
     """
     host = run.meta.host
-    least, logical = host.usable_cores or 0.0, host.logical_cpus
-    if cores < least:
+    least, logical = host.usable_cores, host.logical_cpus
+    if least is not None and cores < least:
         raise UserError(
             f'--cores: expected at least the {least:g} usable cores that the run had, '
             f'found {cores:g}; what fewer would give, this run does not show.'

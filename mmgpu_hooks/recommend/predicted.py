@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
-from mmgpu_hooks.model.prediction import COVERAGE, predict_setting
+from mmgpu_hooks.model.prediction import COVERAGE
 from mmgpu_hooks.recommend.job import Choice, Job
 from mmgpu_hooks.schema.errors import NoPredictionError
 from mmgpu_hooks.schema.judged import Prediction
@@ -76,8 +76,7 @@ def _predict_choice(job: Job, choice: Choice, names: Iterable[str]) -> Predictio
         if reason is not None:
             raise NoPredictionError(reason)
     then = job.at(choice)
-    loader = then.loader
-    found = predict_setting(then.workload, loader.num_workers, loader.prefetch_factor)
+    found = then.prediction
     error = (found.iter_time_high_s / found.iter_time_s - 1.0) / COVERAGE
     slips = [
         job.at(choice, slipping=setting.name).iter_s / then.iter_s - 1.0
@@ -90,6 +89,5 @@ def _predict_choice(job: Job, choice: Choice, names: Iterable[str]) -> Predictio
         found,
         iter_time_low_s=found.iter_time_s / (1.0 + reach),
         iter_time_high_s=found.iter_time_s * (1.0 + reach),
-        training_s=then.total_s,
         settings={name: choice[name] for name in names},
     )

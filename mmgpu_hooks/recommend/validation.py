@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.validation import find_alike, make_validation_run
+from mmgpu_hooks.judge.validation import ValidationLoops, find_loops
 from mmgpu_hooks.model.prediction import LoaderSetting
 from mmgpu_hooks.recommend.decided import (
     STALLS,
@@ -43,11 +43,11 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
     """
     if not run.validations:
         return Recommendation()
-    count, validation = len(run.validations), make_validation_run(run)
+    count, validation = len(run.validations), find_loops(run)
     if validation is None:
         ran = ValidationOutlook(f'{plural(count, "validation")} ran.', count)
         return stay(ran, 'Its loop does not show its iterations.')
-    now = _describe_now(run, validation)
+    now = _describe_now(validation)
     is_unclear = validation.is_stalled or not validation.figures.is_enough
     if validation.workload is None or is_unclear:
         return stay(now, validation.why_no_workload or STALLS)
@@ -59,10 +59,9 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
         beside=_live_on(run, train),
     )
     decision = decide(job)
-    gain = decision.gain
-    if gain is None:
+    gain, loop_s = decision.gain, now.loop_s
+    if gain is None or loop_s is None:
         return stay(now, phrase_doubt(decision) or why_nothing(decision))
-    loop_s = now.loop_s or 0.0
     share = run.figures.run_share(gain.share * loop_s * count)
     if share < thresholds.VALIDATION_WORTH:
         why = f'Other settings are predicted to save {100 * share:.1f} % of the run, '
@@ -76,13 +75,13 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
     return Recommendation(changes, validation=outlook)
 
 
-def _describe_now(run: Run, validation: Run) -> ValidationOutlook:
+def _describe_now(validation: ValidationLoops) -> ValidationOutlook:
     """How long validations take, and how much of it they wait."""
-    count, alike = len(run.validations), len(find_alike(run))
+    count, alike = len(validation.training.validations), len(validation.records)
     figures = validation.figures
     loop_s = figures.duration_s / alike
     waits_s = figures.ledger_s['data_wait'] + figures.ledger_s['startup']
-    whole_s = sum(record.wall_s for record in find_alike(run)) / alike
+    whole_s = sum(record.wall_s for record in validation.records) / alike
     return ValidationOutlook(
         f'{plural(count, "validation")} took {format_sum(whole_s)} each, '
         f'{format_sum(loop_s)} of it in the loop and {format_sum(waits_s / alike)} of '

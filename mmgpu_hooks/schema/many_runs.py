@@ -122,7 +122,8 @@ def add_up(rows: Sequence[RunRow]) -> RunTotals:
     """The sums over some rows."""
 
     def total(name: str) -> float:
-        return math.fsum(getattr(row, name) or 0.0 for row in rows)
+        known = (getattr(row, name) for row in rows)
+        return math.fsum(value for value in known if value is not None)
 
     return RunTotals(
         runs=len(rows),
@@ -139,6 +140,7 @@ def by_waste(rows: Iterable[RunRow]) -> list[RunRow]:
 
     def key(row: RunRow) -> Any:
         figures = (row.saved_gpu_hours, row.saved_hours, row.training_hours)
+        # what is unknown wastes nothing that anybody could save
         least = (-(figure or 0.0) for figure in figures)
         return (row.verdict is None, *least, row.run)
 

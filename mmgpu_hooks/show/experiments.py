@@ -130,7 +130,7 @@ def _sweep_notes(sweep: Sweep) -> Iterator[str]:
 
 
 def _others_cores(used: Sequence[float | None]) -> Iterator[str]:
-    most = max((cores or 0.0 for cores in used), default=0.0)
+    most = max((cores for cores in used if cores is not None), default=0.0)
     if most >= _OTHERS_CORES:
         beside = f'Other programs used up to {most:.1f} cores of the host meanwhile'
         yield f'{beside}; repeat it with --fresh when the host is calm.'

@@ -206,11 +206,13 @@ def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
     # each predicted change has the figures of all together
     change = next((c for c in found.changes if c.predicted_gain_pct is not None), None)
     gain_s = validation.gain_s if validation else None
+    run_gain_pct = validation.run_gain_pct if validation else None
     if change is not None:
         if change.predicted_iter_s:
             then = format_seconds(change.predicted_iter_s)
             yield 'iteration', format_seconds(run.figures.iter_s), then, ''
-        gain, now, then = change.predicted_gain_pct or 0.0, '', ''
+        gain, now, then = change.predicted_gain_pct, '', ''
+        assert gain is not None  # as it was chosen by
         low, high = change.predicted_gain_low_pct, change.predicted_gain_high_pct
         if run.status == 'completed':
             now = format_seconds(run.figures.duration_s)
@@ -220,8 +222,8 @@ def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
         if gain < 0.0 and low is not None and high is not None:
             less = f'{-gain:.1f} % more ({-high:.1f} to {-low:.1f} %)'
         yield name, now, then, less
-    if validation and validation.loop_s and gain_s:
-        less = f'{validation.run_gain_pct or 0.0:.1f} % of the run less'
+    if validation and validation.loop_s and gain_s and run_gain_pct is not None:
+        less = f'{run_gain_pct:.1f} % of the run less'
         now = format_seconds(validation.loop_s)
         then = format_seconds(validation.loop_s - gain_s)
         yield 'a validation', now, then, less

@@ -8,10 +8,10 @@ from dataclasses import replace
 from mmgpu_hooks.judge.card_memory import find_card_figures
 from mmgpu_hooks.judge.holders import find_shares
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.prediction import predict_setting
-from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.recommend.answer import Answer
-from mmgpu_hooks.recommend.settings import BY_NAME
+from mmgpu_hooks.recommend.job import Job
+from mmgpu_hooks.recommend.predicted import predict_asked
+from mmgpu_hooks.recommend.settings import BY_NAME, SETTINGS
 from mmgpu_hooks.schema.figures import (
     format_bytes,
     format_count,
@@ -171,16 +171,15 @@ def describe_run(answer: Answer) -> list[Section]:
 
 def _list_figures(run: Run) -> Iterator[KeyFigure]:
     """The few figures by which runs differ; unknown ones say so."""
-    figures = run.figures
+    figures, parts = run.figures, run.figures.per_iteration
     steady = f'mean of {figures.steady_iterations} iterations'
     yield KeyFigure('Iteration', format_seconds(figures.iter_s), steady)
     share = steady
-    if figures.data_wait_s is not None and figures.iter_s:
-        share = (
-            f'{format_pct(100 * figures.data_wait_s / figures.iter_s)} of an iteration'
-        )
-    yield KeyFigure('Data wait', format_seconds(figures.data_wait_s), share)
-    yield KeyFigure('Step', format_seconds(figures.step_s), steady)
+    if parts and parts.total_s:
+        share = f'{format_pct(100 * parts.data_wait_share)} of an iteration'
+    wait_s, step_s = (parts.data_wait_s, parts.step_s) if parts else (None, None)
+    yield KeyFigure('Data wait', format_seconds(wait_s), share)
+    yield KeyFigure('Step', format_seconds(step_s), steady)
     gpu = figures.gpu
     if gpu is None or gpu.util_pct is None:
         yield KeyFigure('GPU', 'unknown', figures.why_no_gpu_util)
@@ -220,21 +219,18 @@ def _time_section(run: Run) -> Section:
 
 
 def _what_if_section(answer: Answer, run: Run) -> Section:
-    """The prediction for each number of workers."""
-    workload, loader = run.workload, run.meta.loader
+    """What `mmgpu predict` says of each number of workers."""
+    workload, workers = run.workload, BY_NAME['num_workers']
     title = 'Other numbers of workers'
     if workload is None:
         return Section(title, 'what-if', [run.why_no_workload])
-    marked = {loader.num_workers or 0: 'now'}
+    marked = {workers.read(run): 'now'}
     for change in answer.recommendation.changes:
-        if change.key == BY_NAME['num_workers'].key():
+        if change.key == workers.key():
             marked[change.new] = 'new'
     usual = {n for n in _USUAL_WORKERS if n < workload.usable_cores + 1}
-    prefetch = loader.prefetch_factor or DEFAULT_PREFETCH
-    points = [
-        predict_setting(workload, workers, prefetch)
-        for workers in sorted(usual | set(marked))
-    ]
+    job = Job.of(run, workload, SETTINGS)
+    points = predict_asked(job, {workers.name: sorted(usual | {*marked})}).predictions
     table = tabulate_predictions(points, workload.batch_size, marked)
     chart = charts.chart_forecast(points, marked, run.figures.iter_s)
     return Section(title, 'what-if', table=table, chart=chart)

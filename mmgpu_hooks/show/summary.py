@@ -180,15 +180,14 @@ def _wrap(label: str, text: str) -> list[str]:
 
 
 def _iteration(run: Run) -> Iterator[str]:
-    figures = run.figures
-    if not figures.iter_s:
+    figures, parts = run.figures, run.figures.per_iteration
+    if parts is None or not parts.total_s:
         yield 'unknown: no steady iteration was measured'
         return
-    yield format_seconds(figures.iter_s)
+    yield format_seconds(parts.total_s)
     for part in ('data_wait', 'step', 'hooks'):
-        seconds = getattr(run.figures, f'{part}_s')
-        if seconds is not None:
-            yield f'{PART_NAMES[part]} {100 * seconds / figures.iter_s:.0f} %'
+        share = getattr(parts, f'{part}_s') / parts.total_s
+        yield f'{PART_NAMES[part]} {100 * share:.0f} %'
     if figures.images_per_s is not None:
         yield f'{figures.images_per_s:.1f} images/s'
 
@@ -217,10 +216,8 @@ def _machine(run: Run) -> Iterator[str]:
     if narrow is not None:
         cores = f'{narrow.bound_cpus} of {narrow.given_cpus} cores'
         yield f'bound by srun to {cores} (mmgpu explain MG117)'
-    if figures.process_cpu_cores is not None:
-        used = figures.process_cpu_cores
-        if figures.worker_cpu_s is not None and figures.iter_s:
-            used += figures.worker_cpu_s / figures.iter_s
+    used = run.used_cores
+    if used is not None:
         cores = 'unknown' if host.usable_cores is None else f'{host.usable_cores:g}'
         yield f'{used:.1f} of {cores} cores busy'
     if figures.external_cpu_cores is not None:

@@ -343,9 +343,9 @@ class _Span(NamedTuple):
 def _speed_span(row: SweepRow, factor: float, name: str) -> _Span:
     assert row.iter_s is not None  # only measured rows are shown
     value, low, high = row.iter_s.value, max(row.iter_s.low, 0.0), row.iter_s.high
-    if name.startswith('An iteration'):
+    speed = row.images_per_s
+    if speed is None or name.startswith('An iteration'):
         return _Span(factor * value, factor * low, factor * high)
-    speed = row.images_per_s or 0.0
     # an interval from 0 s has no end in images/s; the upper half stands for it
     fastest = speed * value / low if low > 0.5 * value else 2 * speed
     return _Span(speed, speed * value / high, fastest)
@@ -382,11 +382,8 @@ class _SaveGrowth(NamedTuple):
     group: str
     fewest: SweepRow
     most: SweepRow
-
-    @property
-    def ratio(self) -> float:
-        """Length of a save beside the most workers over that beside the fewest."""
-        return (self.most.save_s or 0.0) / (self.fewest.save_s or 1.0)
+    ratio: float
+    """Length of a save beside the most workers over that beside the fewest."""
 
 
 def title_saves(groups: Mapping[str, Sequence[SweepRow]]) -> str:
@@ -395,7 +392,8 @@ def title_saves(groups: Mapping[str, Sequence[SweepRow]]) -> str:
     for group, rows in groups.items():
         fewest, most = rows[0], rows[-1]
         if fewest.save_s and most.save_s:
-            found.append(_SaveGrowth(group, fewest, most))
+            ratio = most.save_s / fewest.save_s
+            found.append(_SaveGrowth(group, fewest, most, ratio))
     largest = max(found, key=lambda growth: growth.ratio)
     fewest, most = largest.fewest, largest.most
     title = f'A save takes {format_seconds(most.save_s)} beside '
@@ -426,7 +424,9 @@ def chart_saves(sweep: Sweep) -> Chart | None:
         _titled(axes, title)
         for (group, rows), line in zip(groups.items(), _LINES * len(groups)):
             x = [places[row.setting.num_workers] for row in rows]
-            medians = [scale.factor * (row.save_s or 0.0) for row in rows]
+            # each row of a group has saves
+            saved = [row.save_s for row in rows if row.save_s is not None]
+            medians = [scale.factor * save_s for save_s in saved]
             color = LIGHT[line.role]
             style = {'color': color, 'marker': line.marker, 'ms': 6}
             axes.plot(x, medians, label=_wrap(group), **style)

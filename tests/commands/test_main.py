@@ -119,6 +119,7 @@ BAD = {
     'estimate-memory config.py --image-size \u0663': "found '\u0663'",
     # the sign of kelvin is a K in lower case
     'estimate-memory config.py --fit 24\u212a': "found '24\u212a'",
+    'predict run --num-workers 513': 'a whole number from 0 to 512, found 513. See',
     'predict run --num-workers \u0661': "'--num-workers': expected a whole number",
     'predict run --num-workers 1 ²': "expected a whole number, found '²'",
     'predict run --batch-size 1_0': "expected a whole number, found '1_0'",

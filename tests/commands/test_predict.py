@@ -17,7 +17,9 @@ from fakes.runs import (
     write_run,
 )
 from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.recorded import LoaderSettings
+from mmgpu_hooks.schema.values import Whole
 
 CONFIG = """\
 model = dict(type='A')
@@ -220,3 +222,25 @@ def test_a_batch_size_is_rewritten_where_allowed_and_the_rate_is_advice(
     # nothing else: neither the rate nor its scaling, nor the length
     assert 'lr=0.02' in written and 'enable=False' in written
     assert 'max_iters=90000' in written
+
+
+@pytest.mark.parametrize('setting', SETTINGS, ids=lambda setting: setting.name)
+@pytest.mark.parametrize('command', ['predict', 'sweep'])
+def test_each_setting_is_an_option_with_the_registrys_range(command, setting, capsys):
+    option = f'--{setting.name.replace("_", "-")}'
+    assert main([command, '--help']) == 0
+    words = ' '.join(capsys.readouterr().out.split())
+    takes = f'{option} [off|on]...'
+    expected, found = "is not one of 'off', 'on'", 'maybe'
+    if isinstance(setting.values, Whole):
+        most, takes = setting.most or setting.values.most, f'{option} N...'
+        range_of = f'{setting.values.least}<=x<={most}]'
+        assert range_of in words.partition(takes)[2].partition(' --')[0]
+        expected = f'expected {Whole(setting.values.least, most).expected}, found'
+        found = str(most + 1)
+    assert takes in words
+    assert main([command, 'gone', option, found]) == 2
+    said = capsys.readouterr().err
+    assert f"'{option}'" in said
+    assert expected in said
+    assert found in said

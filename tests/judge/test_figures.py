@@ -9,15 +9,20 @@ import msgspec
 import pytest
 
 from fakes.runs import make_evidence, make_inside_workers
-from mmgpu_hooks.judge.figures import LoaderFigures, RunFigures
+from mmgpu_hooks.judge.figures import IterationParts, LoaderFigures, RunFigures
 from mmgpu_hooks.judge.run import Run
 
 ITERATION = ('iter_s', 'images_per_s', 'data_wait_share')
+BOUND = ('bound_share', 'is_data_bound', 'wait_cause', 'workload')
+PARTS: dict[str, tuple[float, tuple[str, ...]]] = {
+    'data_wait_s': (0.0, (*ITERATION, *BOUND)),
+    'step_s': (0.4, (*ITERATION, 'bound_share', 'workload')),
+    'hooks_s': (0.4, (*ITERATION, 'bound_share', 'workload')),
+    'loop_s': (0.4, (*ITERATION, 'bound_share', 'workload')),
+}
+"""As the next, of the parts of an iteration."""
 MOVED: dict[str, tuple[Any, tuple[str, ...]]] = {
-    'data_wait_s': (0.0, (*ITERATION, 'is_data_bound', 'wait_cause', 'workload')),
-    'step_s': (0.4, (*ITERATION, 'workload')),
-    'hooks_s': (0.4, (*ITERATION, 'workload')),
-    'loop_s': (0.4, (*ITERATION, 'workload')),
+    'per_iteration': (None, (*ITERATION, *BOUND, 'is_enough', 'used_cores')),
     'images': (9.0, ('images_per_s',)),
     'steady_iterations': (3, ('images_per_s', 'is_enough', 'workload')),
     'ledger_s': ({'startup': 9.0}, ('duration_s', 'startup_s', 'headspace_pct')),
@@ -33,7 +38,8 @@ MOVED: dict[str, tuple[Any, tuple[str, ...]]] = {
     'external_cpu_cores': (7.5, ('external_share_cores', 'is_busy_host', 'workload')),
     'batch_tensors': (999, ('workload',)),
     'epoch_starts': (1, ('workload',)),
-    'worker_cpu_s': (0.31, ('threads',)),
+    'process_cpu_cores': (3.0, ('used_cores',)),
+    'worker_cpu_s': (0.31, ('threads', 'used_cores')),
     'worker_run_delay_s': (0.03, ('threads', 'blocked_share')),
     'worker_threads': (3, ('threads',)),
     'worker_thread_cpu_s': (9.0, ('threads',)),
@@ -53,7 +59,6 @@ ALONE = {
     'gpu_mem_peak_bytes',
     'gpu_mem_reserved_bytes',
     'inactive_bytes',
-    'process_cpu_cores',
     # the workload needs these where workers do not show what they send, or wait for
     'batch_bytes',
     'main_run_delay_s',
@@ -96,18 +101,34 @@ def test_each_stored_figure_is_known_to_stand_alone_or_to_move_others():
     names = {field.name for field in dataclasses.fields(RunFigures)}
     assert names == {*MOVED} | ALONE
     assert {*MOVED}.isdisjoint(ALONE)
+    assert {field.name for field in dataclasses.fields(IterationParts)} == {*PARTS}
+
+
+def find_unmoved(
+    run: Run, figures: RunFigures, followers: tuple[str, ...]
+) -> list[str]:
+    """Those of the followers that are the same with other figures."""
+    other = run.replaced(figures=figures)
+
+    def read(some: Run, follower: str) -> Any:
+        return getattr(some if hasattr(some, follower) else some.figures, follower)
+
+    return [name for name in followers if read(run, name) == read(other, name)]
 
 
 @pytest.mark.parametrize('name', MOVED)
 def test_what_follows_from_a_figure_moves_with_it(run, name):
     value, followers = MOVED[name]
-    other = run.replaced(figures=dataclasses.replace(run.figures, **{name: value}))
+    other = dataclasses.replace(run.figures, **{name: value})
+    assert find_unmoved(run, other, followers) == []
 
-    def read(some: Run, follower: str) -> Any:
-        return getattr(some if hasattr(some, follower) else some.figures, follower)
 
-    still = [name for name in followers if read(run, name) == read(other, name)]
-    assert still == []
+@pytest.mark.parametrize('name', PARTS)
+def test_what_follows_from_a_part_of_an_iteration_moves_with_it(run, name):
+    value, followers = PARTS[name]
+    parts = dataclasses.replace(run.figures.per_iteration, **{name: value})
+    other = dataclasses.replace(run.figures, per_iteration=parts)
+    assert find_unmoved(run, other, followers) == []
 
 
 def test_a_figure_that_does_not_exist_is_refused(run):

@@ -37,7 +37,8 @@ def test_the_first_interval_is_warm_up():
     slow = make_interval(0, data_wait_s=5.0, step_s=5.0)
     run = run_of(slow, make_interval(1), make_interval(2))
     assert (run.figures.steady_iterations, run.figures.iterations) == (40, 60)
-    assert (run.figures.data_wait_s, run.figures.step_s) == pytest.approx((0.1, 0.2))
+    parts = run.figures.per_iteration
+    assert (parts.data_wait_s, parts.step_s) == pytest.approx((0.1, 0.2))
     assert run.figures.images_per_s == pytest.approx(4 / 0.3)
     # for want of others
     assert run_of(make_interval()).figures.steady_iterations == 20
@@ -51,7 +52,7 @@ def test_first_waits_are_start_up_and_no_wait():
         ledger_s={**first.ledger_s, 'startup': 3.9 + 0.25},
     )
     run = run_of(make_interval(0), first)
-    assert run.figures.data_wait_s == pytest.approx(0.1)
+    assert run.figures.per_iteration.data_wait_s == pytest.approx(0.1)
     # creating the workers, outside any wait, is in it
     assert (run.figures.startup_s, run.figures.epoch_starts) == (pytest.approx(4.15), 1)
 

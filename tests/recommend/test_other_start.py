@@ -10,7 +10,7 @@ from fakes.replaced import replace
 from fakes.runs import make_evidence, make_inside_workers, make_run
 from fakes.validations import make_validation
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.validation import make_validation_run
+from mmgpu_hooks.judge.validation import find_loops
 from mmgpu_hooks.recommend.other_start import expect_cores, with_cores
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.recorded import HostLimits
@@ -37,7 +37,7 @@ def test_costs_are_fitted_to_the_cores_that_the_run_had():
 def test_validation_is_fitted_to_them_too():
     evidence = make_evidence(run=make_run(host=HAD), **STARVED)
     run = Run(replace(evidence, validations=(make_validation(0), make_validation(1))))
-    before, after = map(make_validation_run, (run, with_cores(run, 8.0)))
+    before, after = map(find_loops, (run, with_cores(run, 8.0)))
     assert before is not None and after is not None
     assert (before.cores_had, after.cores_had) == (2.0, 2.0)
     assert after.workload == replace(before.workload, usable_cores=8.0)

@@ -7,7 +7,7 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import GIB, make_run
 from fakes.validations import make_validation, summarise
-from mmgpu_hooks.judge.validation import make_validation_run
+from mmgpu_hooks.judge.validation import find_loops
 from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.recommend.validation import advise_validation
 from mmgpu_hooks.schema.judged import Recommendation
@@ -118,8 +118,26 @@ def test_validations_that_cannot_have_been_are_not_judged_by(edited):
     assert changed(some) == {'val_dataloader.num_workers': 4}
 
 
+def test_what_the_training_took_to_be_built_is_no_part_of_a_validation():
+    built = advise(make_validation(), make_validation(1), run=make_run(build_s=60.0))
+    assert built.validation.loop_s == pytest.approx(16.14)
+
+
+def test_what_validations_do_not_record_is_unknown_and_not_that_of_training():
+    training = summarise(make_validation(), make_validation(1))
+    loops = find_loops(training)
+    assert loops is not None
+    assert (loops.figures.process_cpu_cores, loops.figures.gpu) == (None, None)
+    assert (loops.figures.saves, loops.save_records, loops.intervals) == (0, (), ())
+    assert loops.figures.ledger_s.keys() == {'data_wait', 'step', 'startup'}
+    # a worker that takes 80 ms beside a step of 20 ms; the first wait is a start
+    parts = loops.figures.per_iteration
+    assert (parts.data_wait_s, parts.step_s) == pytest.approx((0.06, 0.02))
+    assert loops.since(1).figures.iterations == 200
+
+
 def test_other_load_is_that_of_the_validations_not_of_training():
     busy = make_validation(other_cpu_s=2.0 * make_validation().wall_s)
-    found = make_validation_run(summarise(busy, busy))
+    found = find_loops(summarise(busy, busy))
     assert found is not None
     assert found.figures.external_cpu_cores == pytest.approx(2.0)

@@ -19,10 +19,12 @@ def judge_cpu_wall(run: Run) -> Finding | None:
     time of a step. Cheaper transforms, smaller images on disk or more cores help;
     more workers do not, and they slow down everything else that needs a core.
     """
-    workload = run.workload
-    if workload is None and run.is_data_bound:
+    share, workload = run.bound_share, run.workload
+    if share is None:
+        return None
+    if workload is None:
         return cannot_tell(run.why_no_workload)
-    if workload is None or not run.is_data_bound or not run.is_cpu_the_wall:
+    if not run.is_cpu_the_wall:
         return None
     return problem(
         f'A batch costs {format_seconds(workload.batch_cpu.mean_s)} of CPU to load and '
@@ -30,7 +32,7 @@ def judge_cpu_wall(run: Run) -> Finding | None:
         f'{run.free_cores:.1f} cores are free for it: no setting is faster than '
         f'{format_seconds(run.cpu_floor_s)} per iteration.'
         f'{_phrase_limit(run)}',
-        run.figures.data_wait_share or 0.0,
+        share,
     )
 
 
@@ -95,10 +97,10 @@ def judge_external_load(run: Run) -> Finding | None:
     figures = run.figures
     if figures.why_no_external and figures.is_enough:
         return cannot_tell(figures.why_no_external)
-    if not run.is_busy_host:
-        return None
     external, logical = figures.external_cpu_cores, run.meta.host.logical_cpus
-    return notice(f'Others used {external or 0.0:.1f} of {logical} CPUs meanwhile.')
+    if external is None or not run.is_busy_host:
+        return None
+    return notice(f'Others used {external:.1f} of {logical} CPUs meanwhile.')
 
 
 @rule('MG110', 'The training thread waits for a core', 'cpu_oversubscribed')
@@ -108,16 +110,15 @@ def judge_main_delay(run: Run) -> Finding | None:
     Measured by the kernel (``/proc/self/task/<tid>/schedstat``). It delays every
     launch on a GPU too. Fewer workers, fewer threads or no neighbour help.
     """
-    figures = run.figures
-    if not figures.is_enough:
+    figures, iter_s = run.figures, run.figures.iter_s
+    if not iter_s or not figures.is_enough:
         return None
     if figures.main_run_delay_s is None:
         return cannot_tell("the training thread's wait for cores was not recorded")
-    share = figures.main_run_delay_s / (figures.iter_s or 1.0)
+    share = figures.main_run_delay_s / iter_s
     detail = (
         f'The training thread waited {format_seconds(figures.main_run_delay_s)} per '
-        f'iteration for a core ({100 * share:.0f} % of '
-        f'{format_seconds(figures.iter_s)}).'
+        f'iteration for a core ({100 * share:.0f} % of {format_seconds(iter_s)}).'
     )
     return problem(detail, share) if share >= thresholds.MAIN_DELAY_PROBLEM else None
 
@@ -141,8 +142,7 @@ def judge_affinity(run: Run) -> Finding | None:
         'environment keeps an OpenMP library from binding them.'
     )
     # each on a core of its own is as good as all on all
-    is_problem = confined < workers and run.is_data_bound
-    return weigh(is_problem, detail, run.figures.data_wait_share)
+    return weigh(detail, run.bound_share if confined < workers else None)
 
 
 @rule('MG112', 'The CPU quota throttles', 'quota_throttled')
@@ -153,8 +153,8 @@ def judge_quota(run: Run) -> Finding | None:
     Kubernetes, ``CPUQuota=`` of systemd. Fewer workers and threads use it more evenly;
     a larger one removes it.
     """
-    pct, quota = run.figures.throttled_pct or 0.0, run.meta.host.cgroup_cpu_cores
-    if pct < thresholds.THROTTLED_NOTICE_PCT:
+    pct, quota = run.figures.throttled_pct, run.meta.host.cgroup_cpu_cores
+    if pct is None or pct < thresholds.THROTTLED_NOTICE_PCT:
         return None
     of_quota = f' of {quota:g} CPUs' if quota else ''
     set_by = f'; it is {describe_quota(run.meta.host)}' if quota else ''
@@ -205,8 +205,7 @@ def judge_binding(run: Run) -> Finding | None:
         f'{host.bound_by} bound it to {own} of {before} CPUs ({before - own} lost)'
         f'{too}. {run.unbinding}'
     )
-    is_problem = run.is_data_bound and 0 < own <= workers
-    return weigh(is_problem, detail, run.figures.data_wait_share)
+    return weigh(detail, run.bound_share if 0 < own <= workers else None)
 
 
 @rule('MG115', "The workers' threads take each other's cores", 'thread_thrash')
@@ -233,8 +232,8 @@ def judge_threads(run: Run) -> Finding | None:
         f"not their main threads', which waited {format_seconds(found.delay_s)} per "
         'batch for a core.'
     )
-    is_problem = run.is_data_bound and found.share >= thresholds.THREADS_PROBLEM
-    return weigh(is_problem, detail, run.figures.data_wait_share)
+    is_much = found.share >= thresholds.THREADS_PROBLEM
+    return weigh(detail, run.bound_share if is_much else None)
 
 
 @rule('MG116', 'Cores are idle while the loop waits')
@@ -246,23 +245,28 @@ def judge_idle_cores(run: Run) -> Finding | None:
     ``env_cfg=dict(mp_cfg=dict(opencv_num_threads=2))`` for what OpenCV does on large
     images. Silent where workers wait for storage, which needs no core.
     """
-    figures = run.figures
-    found, external = run.threads, figures.external_cpu_cores
-    if found is None or found.share is None or not run.is_starved:
+    figures, found, share = run.figures, run.threads, run.bound_share
+    used, iter_s = run.used_cores, figures.iter_s
+    if share is None or not iter_s or not run.is_starved:
+        return None
+    if found is None or found.share is None:
         return None
     has_threads = found.share >= thresholds.THREADS_NOTICE
     if has_threads or run.waiting_share or run.confined_cpus:
         return None
-    busy = found.cpu_s / (figures.iter_s or 1.0)
-    idle = found.cores - busy - (figures.process_cpu_cores or 0.0)
-    idle -= run.external_share_cores
-    is_busy = busy >= thresholds.BUSY_WORKERS * found.workers
-    if not is_busy or idle < thresholds.IDLE_CORES * found.cores:
+    busy = found.cpu_s / iter_s
+    if busy < thresholds.BUSY_WORKERS * found.workers:
         return None
-    if external is None:
+    if used is None:
+        why = figures.why_no_cpu or 'the CPU of the training process was not recorded'
+        return cannot_tell(why)
+    idle = found.cores - used - run.external_share_cores
+    if idle < thresholds.IDLE_CORES * found.cores:
+        return None
+    if figures.external_cpu_cores is None:
         return cannot_tell(figures.why_no_external) if figures.why_no_external else None
     return notice(
         f'Workers run one thread each ({found.workers} in all) and use {busy:.1f} of '
         f'{found.cores:g} cores, {idle:.1f} are idle, and the loop waits for '
-        f'{100 * (figures.data_wait_share or 0.0):.0f} % of its time.'
+        f'{100 * share:.0f} % of its time.'
     )

@@ -17,18 +17,18 @@ def judge_data_wait(run: Run) -> Finding | None:
     saves and validation are not in it (they are in MMEngine's ``data_time``). From
     10 % of an iteration on, the loader and not the model sets the speed.
     """
-    figures = run.figures
-    share = figures.data_wait_share
-    if share is None:
+    figures, parts = run.figures, run.figures.per_iteration
+    if parts is None:
         return cannot_tell('no iteration was measured')
+    share = parts.data_wait_share
     detail = (
         f'{100 * share:.0f} % of an iteration is spent waiting for data '
-        f'({format_seconds(figures.data_wait_s)} of '
-        f'{format_seconds(figures.iter_s)}, mean of '
+        f'({format_seconds(parts.data_wait_s)} of '
+        f'{format_seconds(parts.total_s)}, mean of '
         f'{figures.steady_iterations} iterations).'
     )
     if share >= thresholds.DATA_WAIT_PROBLEM:
-        waits_s = (figures.data_wait_s or 0.0) * figures.iterations
+        waits_s = parts.data_wait_s * figures.iterations
         return problem(detail, figures.run_share(waits_s))
     if share >= thresholds.DATA_WAIT_NOTICE:
         return notice(detail, share)
@@ -42,7 +42,8 @@ def judge_blocked_loading(run: Run) -> Finding | None:
     More workers help, because they wait side by side; faster storage, a local copy
     or a cache help more.
     """
-    if not run.is_starved:
+    bound_share = run.bound_share
+    if bound_share is None or not run.is_starved:
         return None
     share, workload = run.blocked_share, run.workload
     if workload is None:
@@ -55,7 +56,7 @@ def judge_blocked_loading(run: Run) -> Finding | None:
         f'Of {format_seconds(workload.batch_time.mean_s)} to load a batch only '
         f'{format_seconds(workload.batch_cpu.mean_s)} is CPU; {100 * share:.0f} % is '
         'waiting for storage or locks.',
-        run.figures.data_wait_share or 0.0,
+        bound_share,
     )
 
 

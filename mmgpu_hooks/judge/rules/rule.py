@@ -62,9 +62,9 @@ def notice(detail: str, share: float | None = None) -> Finding:
     return _make_finding('notice', detail, share)
 
 
-def weigh(is_problem: bool, detail: str, share: float | None) -> Finding:
-    """A problem, or a notice."""
-    return problem(detail, share or 0.0) if is_problem else notice(detail)
+def weigh(detail: str, share: float | None) -> Finding:
+    """A problem that costs ``share`` of the time; a notice where that is ``None``."""
+    return notice(detail) if share is None else problem(detail, share)
 
 
 def fine(detail: str) -> Finding:

@@ -8,7 +8,7 @@ from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rul
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import DELAY_CAUSES
 from mmgpu_hooks.schema.figures import format_bytes, format_seconds, format_sum, plural
-from mmgpu_hooks.schema.judged import Finding
+from mmgpu_hooks.schema.judged import Finding, SaveJudgement
 
 _MOST_VALUES = 1_000_000
 """Most values of a scalar that MMEngine keeps."""
@@ -139,9 +139,15 @@ def judge_unknown_saves(run: Run) -> Finding | None:
     ]
     if not unknown:
         return None
-    worst = max(unknown, key=lambda save: save.gross_delay_s or 0.0)
+    worst = max(unknown, key=_delay_s)
     of = f'{len(unknown)} of {len(run.judged_saves)} saves'
     return cannot_tell(f'{of}; {worst.sentence}')
+
+
+def _delay_s(save: SaveJudgement) -> float:
+    """The gross delay; 0 of a save that nothing is known of."""
+    # one that was measured comes first
+    return save.gross_delay_s or 0.0
 
 
 def _judge_cause(run: Run, cause: str) -> Finding | None:
@@ -149,16 +155,17 @@ def _judge_cause(run: Run, cause: str) -> Finding | None:
     slow = run.saves_held_by(cause)
     if not slow:
         return None
-    gross_s = sum(save.gross_delay_s or 0.0 for save in slow)
+    gross_s = sum(map(_delay_s, slow))
     nets = [save.net_delay_s for save in slow if save.net_delay_s is not None]
     share = run.figures.run_share(sum(nets)) if nets else None
     known = f', known of {len(nets)}' * (len(nets) < len(slow))
     lost = f'{sum(nets):.1f} s (net{known})' if nets else 'an unknown time (net)'
-    worst = max(slow, key=lambda save: save.gross_delay_s or 0.0)
+    worst = max(slow, key=_delay_s)
     detail = (
         f'{len(slow)} of {len(run.judged_saves)} saves took {gross_s:.1f} s longer in '
         f'all {DELAY_CAUSES[cause].why} (gross); the job lost {lost}. The worst: '
         f'{worst.sentence}'
     )
-    is_problem = share is not None and share >= thresholds.SAVE_PROBLEM
-    return problem(detail, share or 0.0) if is_problem else notice(detail, share)
+    if share is not None and share >= thresholds.SAVE_PROBLEM:
+        return problem(detail, share)
+    return notice(detail, share)

@@ -32,6 +32,7 @@ def judge_narrow_start(run: Run) -> Finding | None:
         return None
     workers = run.meta.loader.num_workers or 0
     too = f', and its {plural(workers, "worker")} with it' if workers else ''
-    is_problem = run.is_data_bound and found.bound_cpus <= max(workers, 1)
+    is_shared = found.bound_cpus <= max(workers, 1)
     cure = f'{found.cure[:1].upper()}{found.cure[1:]}'
-    return weigh(is_problem, f'{found.fact}{too}. {cure}.', run.figures.data_wait_share)
+    share = run.bound_share if is_shared else None
+    return weigh(f'{found.fact}{too}. {cure}.', share)

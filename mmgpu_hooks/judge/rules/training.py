@@ -29,14 +29,15 @@ def judge_gpu(run: Run) -> Finding | None:
             f'NVML says 0 % in all {gpu.samples} samples, but CUDA events saw steps on '
             f'the GPU for {100 - idle_pct:.0f} % of the time'
         )
-    last = figures.gpu_last_iteration
+    # each sample has both
+    zero_pct, last = gpu.zero_pct or 0.0, figures.gpu_last_iteration
     until = '' if last is None else f' until iteration {last}'
     detail = (
         f'GPU utilisation{until} {gpu.util_pct:.0f} %, at 0 % for '
-        f'{gpu.zero_pct or 0.0:.0f} % of the time ({gpu.samples} samples).'
+        f'{zero_pct:.0f} % of the time ({gpu.samples} samples).'
     )
     is_low = gpu.util_pct < thresholds.GPU_UTIL_LOW_PCT
-    swings = (gpu.zero_pct or 0.0) >= thresholds.GPU_ZERO_NOTICE_PCT
+    swings = zero_pct >= thresholds.GPU_ZERO_NOTICE_PCT
     return notice(detail) if is_low or swings else fine(detail)
 
 

@@ -19,7 +19,10 @@ _MOST_PARTS = 20_000
 
 
 class Contents(NamedTuple):
-    """Images, pixels and boxes of a batch; ``None`` is unknown."""
+    """Images, pixels and boxes of a batch; ``None`` is unknown.
+
+    Each field has a column of its own in the workers' ring buffer.
+    """
 
     images: int | None = None
     pixels: int | None = None

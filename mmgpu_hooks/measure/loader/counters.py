@@ -8,6 +8,7 @@ figure has one writer, so nothing is locked; a count is raised after what it cou
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import multiprocessing
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mmgpu_hooks.measure.loader.batches import Contents
 
 RING = 16_384
 """Newest batches that are kept; an interval has 10,000 at most."""
@@ -30,12 +33,10 @@ BATCH = np.dtype(
         # CPU from one fetch to the next, and of the fetch alone
         ('cpu_s', np.float64),
         ('fetch_cpu_s', np.float64),
-        ('images', np.float64),
-        ('pixels', np.float64),
-        ('boxes', np.float64),
+        *((name, np.float64) for name in Contents._fields),
     ]
 )
-"""A batch in the ring; a figure that is unknown is NaN."""
+"""A batch in the ring: what it took, and what it holds; an unknown figure is NaN."""
 
 WORKER = np.dtype(
     [
@@ -128,13 +129,12 @@ class Counters:
         wall_s: float,
         cpu_s: float,
         fetch_cpu_s: float,
-        images: float,
-        pixels: float,
-        boxes: float,
+        held: Contents,
     ) -> None:
         """Leave what a batch took and holds, in the place of an older one."""
+        counts = [math.nan if count is None else count for count in held]
         # in one go, in the order of `BATCH`
-        row = (number, wall_s, cpu_s, fetch_cpu_s, images, pixels, boxes)
+        row = (number, wall_s, cpu_s, fetch_cpu_s, *counts)
         self.ring[number % len(self.ring)] = row
 
     def read_batches(self, first: int, stop: int) -> Rows:

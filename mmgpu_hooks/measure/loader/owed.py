@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from mmgpu_hooks.measure.clock import Clock
+from mmgpu_hooks.measure.clock import Clock, grown
 from mmgpu_hooks.measure.loader.call_stack import ask_stack
 from mmgpu_hooks.measure.loader.counters import Counters
 from mmgpu_hooks.measure.proc import read_process_cpu_s
@@ -94,12 +94,13 @@ def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> OwedBat
     if worker >= len(workers):
         return OwedBatch()
     pid = workers[worker].pid
-    before_s = read_process_cpu_s(pid) or 0.0
+    before_s = read_process_cpu_s(pid)
     time.sleep(_WATCH_S)
-    used_s = (read_process_cpu_s(pid) or before_s) - before_s
+    used_s = grown(before_s, read_process_cpu_s(pid))
     # after the watch: it goes with the sample that is read next
     process = read_state(pid)
-    if process.state == 'S' and used_s >= _BUSY_SHARE * _WATCH_S:
+    is_busy = used_s is not None and used_s >= _BUSY_SHARE * _WATCH_S
+    if process.state == 'S' and is_busy:
         process = ProcessState('R')
     stack = _ask(pid, counters, worker)
     alike = 0

@@ -66,16 +66,22 @@ def sum_workers_meanwhile(
     if before is None or after is None:
         return WorkersMeanwhile(None, None, None)
     both = [(before[pid], after[pid]) for pid in before if pid in after]
-    wanting = [grown(old.wanting_s, new.wanting_s) for old, new in both]
-    used = [grown(old.cpu_s, new.cpu_s) for old, new in both]
-    is_busy_known = None not in wanting
-    is_cpu_known = None not in used and before.keys() == after.keys()
-    busy_s = sum(min(seconds or 0.0, wall_s) for seconds in wanting)
+    wanting_s, used_s = _list_grown(both, 'wanting_s'), _list_grown(both, 'cpu_s')
+    is_cpu_known = len(used_s) == len(both) and before.keys() == after.keys()
+    busy_s = sum(min(seconds, wall_s) for seconds in wanting_s)
     return WorkersMeanwhile(
         count=len(both),
-        busy=busy_s / wall_s if is_busy_known else None,
-        cpu_s=sum(seconds or 0.0 for seconds in used) if is_cpu_known else None,
+        busy=busy_s / wall_s if len(wanting_s) == len(both) else None,
+        cpu_s=sum(used_s) if is_cpu_known else None,
     )
+
+
+def _list_grown(
+    both: Sequence[tuple[WorkerTimes, WorkerTimes]], name: str
+) -> list[float]:
+    """What one of the times grew by, of each worker whose is known."""
+    grew = (grown(getattr(old, name), getattr(new, name)) for old, new in both)
+    return [seconds for seconds in grew if seconds is not None]
 
 
 def write_nice(pids: Iterable[int], nice: int, proc: Path = _PROC) -> None:
@@ -176,11 +182,10 @@ class WorkerProcesses:
             if times.run_delay_s is not None and pid in before
         ]
         masks = [read_affinity(pid) for pid in self._last]
-        cpu_s = sum(grown(old.cpu_s, new.cpu_s) or 0.0 for old, new in both)
-        delay_s = sum(
-            grown(old.run_delay_s, new.run_delay_s) or 0.0 for old, new in both
+        cpu_s, delay_s, wanting_s = (
+            sum(_list_grown(both, name))
+            for name in ('cpu_s', 'run_delay_s', 'wanting_s')
         )
-        wanting_s = sum(grown(old.wanting_s, new.wanting_s) or 0.0 for old, new in both)
         return WorkersUse(
             count=len(both),
             cpu_s=cpu_s,

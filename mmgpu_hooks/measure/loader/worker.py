@@ -182,15 +182,12 @@ class FetchProbe:
             number = loop.f_locals.get('idx')
         self._queue = loop.f_locals.get('data_queue')
         if isinstance(number, int):
-            held = self._watch.examine(batch)
             self._counters.write_batch(
                 number=number,
                 wall_s=wall_s,
                 cpu_s=used_s,
                 fetch_cpu_s=max(cpu_s - self._begin_cpu_s - sent_s, 0.0),
-                images=_or_nan(held.images),
-                pixels=_or_nan(held.pixels),
-                boxes=_or_nan(held.boxes),
+                held=self._watch.examine(batch),
             )
         if self._is_timing:
             self._write_notes(len(index) if fetcher.auto_collation else 1)
@@ -253,10 +250,6 @@ class FetchProbe:
     def _stop_timing(self) -> Costs:
         self._is_timing = False
         return self._timer.stop()
-
-
-def _or_nan(count: int | None) -> float:
-    return math.nan if count is None else count
 
 
 def _count_opencv_threads() -> int | None:

@@ -40,9 +40,11 @@ class WorkerNice(Setting):
         if (new or 0) < NICE or job.old[self.name] or not saves_s:
             return then
         cure = _cure_by_nice(run)
-        if cure is None or not _is_full(run, then.loader.num_workers):
+        if cure is None or cure.run_net_s is None:
             return then
-        spared = min((cure.run_net_s or 0.0) / saves_s, 1.0)
+        if not _is_full(run, then.loader.num_workers):
+            return then
+        spared = min(cure.run_net_s / saves_s, 1.0)
         plan = replace(then.plan, saves_s=then.plan.saves_s * (1.0 - spared))
         return replace(then, plan=plan)
 
@@ -60,10 +62,10 @@ class WorkerNice(Setting):
         cure = None if run.meta.worker_nice else _cure_by_nice(run)
         if cure is None or run.meta.host.cores_had is None:
             return None
-        is_much = (
-            run.figures.run_share(cure.run_net_s or 0.0) >= thresholds.SAVE_CURE_WORTH
-        )
-        if not is_much or not _is_full(run, at['num_workers']):
+        net_s, least = cure.run_net_s, thresholds.SAVE_CURE_WORTH
+        if net_s is None or run.figures.run_share(net_s) < least:
+            return LoneChange(cure)
+        if not _is_full(run, at['num_workers']):
             return LoneChange(cure)
         why = 'loader workers had the cores while checkpoints were saved'
         return LoneChange(cure, NICE, f'{why}; {cure.sentence}')
