@@ -170,7 +170,7 @@ def judge_card_growth(run: Run) -> Finding | None:
     is_soon = left is not None and count < left
     soon = ', before training ends' * is_soon
     full = f'The card is full in {count} iterations{_phrase_epoch(run, count)}{soon}.'
-    return weigh(is_soon, f'{full} {detail}', _FATAL)
+    return weigh(f'{full} {detail}', _FATAL if is_soon else None)
 
 
 @rule('MG405', "The card's memory is in fragments")
