@@ -245,7 +245,8 @@ def build_end(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
         config = Config.fromfile(end.write_config(folder, is_written))
         assert config.train_cfg.max_epochs == 1
         hook = config.default_hooks.gpu_efficiency
-        assert (hook.type, hook.write_config) == ('GPUEfficiencyHook', is_written)
+        assert hook.type == 'mmgpu_hooks.GPUEfficiencyHook'
+        assert hook.write_config == is_written
     planted = [
         end.Pair(end.End(0.5, is_written=False), end.End(0.5 + s, is_written=True))
         for s in (1.0, 1.5, 5.0)
