@@ -20,7 +20,7 @@ from msgspec import structs
 
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.memory_source import MEMORY_SOURCE, MemorySource
-from mmgpu_hooks.hooks.recording import Guard, Recording
+from mmgpu_hooks.hooks.recording import Guard, Recording, vis_data_folder
 from mmgpu_hooks.hooks.saves import SAVES_SOURCE, SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarPublisher
 from mmgpu_hooks.hooks.sources import UNPROVEN, Sources, read_device
@@ -514,11 +514,6 @@ def _describe_loader(loader: Any) -> LoaderSettings:
         object_count=objects.entries,
         object_name=objects.name,
     )
-
-
-def vis_data_folder(runner: Any) -> Path:
-    """The folder MMEngine's local backend writes to, absolute."""
-    return Path(os.path.abspath(runner.log_dir)) / 'vis_data'
 
 
 def _whole(value: Any) -> int | None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.hanging_frames import HangingFrame, find_hanging_frame
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import HostNow, Proof, Why
-from mmgpu_hooks.schema.recorded import EndRecord, EvidenceLine, StuckRecord
+from mmgpu_hooks.schema.recorded import (
+    START_PART,
+    EndRecord,
+    EvidenceLine,
+    StuckRecord,
+)
 from mmgpu_hooks.schema.run import RunEvidence
 
 _NETWORK = re.compile(r'nfs|fuse|ceph|lustre|cifs|smb|9p|gpfs|beegfs|afs', re.I)
@@ -38,6 +43,7 @@ _DOING = {
     'startup': 'starting',
     'teardown': 'ending workers',
     'resume': 'skipping batches that were trained on',
+    START_PART: 'before training began',
 }
 
 
@@ -62,6 +68,11 @@ class Rank(NamedTuple):
         """``None`` of a run that has one rank."""
         run = self.evidence.run
         return run.rank if run.world_size > 1 else None
+
+    @property
+    def is_starting(self) -> bool:
+        """True if it has not come to its train loop."""
+        return self.evidence.run.loop is None
 
     @property
     def is_gone(self) -> bool:
@@ -162,7 +173,9 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     cause, certainty = named.name, named.certainty
     if first_gone in [waiting for waiting, _ in found]:
         first_gone = None
-    met = _name_meeting(ranks, found) if not own else None
+    met = _name_starter(own) if len(own) < len(found) else None
+    if not own:
+        met = _name_meeting(ranks, found)
     waited_for = rank.number if own else None
     # where all are gone, somebody ended those that waited
     if not own and gone and (first_gone or len(gone) < len(ranks)):
@@ -176,15 +189,15 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     elif _is_work_on_one_rank(stuck, cause) and len(found) > 1:
         cause, certainty = 'work_on_one_rank', 'likely'
     proof += [
-        f'rank {other.number} is {phrase_part(its)} at iteration {its.iteration + 1}'
+        f'rank {other.number} {_phrase_place(its)}'
         for other, its in found
         if other is not rank
     ]
     if any(_is_nccl(other) and _waits_for_ranks(other, its) for other, its in found):
         proof.append(_IN_OR_BEFORE)
     waited = f' for {stuck.waited_s:.0f} s and more' if stuck.waited_s else ''
-    where = f'{phrase_part(stuck)} (iteration {stuck.iteration + 1})'
-    sentence = f'Stuck{waited}, {where}.'
+    at = f' (iteration {stuck.iteration + 1})' * (stuck.part != START_PART)
+    sentence = f'Stuck{waited}, {phrase_part(stuck)}{at}.'
     if met is not None:
         sentence += f' {met.sentence}'
     elif len(found) > 1 and waited_for is not None:
@@ -222,7 +235,8 @@ def _is_nccl(rank: Rank) -> bool:
 
 def _is_work_on_one_rank(stuck: StuckRecord, cause: str) -> bool:
     """True if a rank does something that the others have no part in."""
-    is_of_loop = stuck.part in ('data_wait', 'resume', 'step', 'startup', _MUTE)
+    loop = 'data_wait', 'resume', 'step', 'startup', START_PART, _MUTE
+    is_of_loop = stuck.part in loop
     return cause == 'unknown' and not is_of_loop
 
 
@@ -237,6 +251,21 @@ class _Meeting(NamedTuple):
 
 
 _Found = Sequence[tuple[Rank, StuckRecord]]
+
+
+def _name_starter(own: _Found) -> _Meeting | None:
+    """Of ranks that wait for nobody, the one that has not begun to train."""
+    if not own or any(stuck.part != START_PART for _, stuck in own):
+        return None
+    return _late(rank for rank, _ in own)
+
+
+def _late(ranks: Iterable[Rank]) -> _Meeting:
+    numbers = [rank.evidence.run.rank for rank in ranks]
+    who = f'{"Rank" if len(numbers) == 1 else "Ranks"} {", ".join(map(str, numbers))}'
+    said = f'{who} {"has" if len(numbers) == 1 else "have"} not begun to train.'
+    number = numbers[0] if len(numbers) == 1 else None
+    return _Meeting('rank_never_came', 'likely', said, number)
 
 
 def _name_meeting(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
@@ -261,6 +290,14 @@ def _find_missing(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
         proof = [f'{said}: {plural(len(here), "rank")} of {run.world_size} came']
         number = missing[0] if len(missing) == 1 else None
         return _Meeting('rank_never_came', 'likely', f'{said}.', number, proof)
+    waiting = {rank.evidence.run.rank for rank, _ in found}
+    late = [
+        rank
+        for rank in ranks
+        if rank.is_starting and rank.evidence.run.rank not in waiting
+    ]
+    if late:
+        return _late(late)
     if not missing and len(found) < len(ranks):
         return None
     said = 'No iteration of the ranks together has ended.'
@@ -351,6 +388,12 @@ def is_late_by_others(words: Sequence[EvidenceLine | None]) -> bool:
         for word in standing
     )
     return has_spoken or len(standing) == len(words)
+
+
+def _phrase_place(stuck: StuckRecord) -> str:
+    if stuck.part == START_PART:
+        return 'stands before its first iteration'
+    return f'is {phrase_part(stuck)} at iteration {stuck.iteration + 1}'
 
 
 def phrase_part(stuck: StuckRecord) -> str:

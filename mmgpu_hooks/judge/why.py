@@ -88,6 +88,8 @@ _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
 _TIMED_OUT = 'worker_stuck', 'rank_waits'
 """Time-outs: a quota that another program met does not explain them."""
 
+_OF_A_STANDSTILL = None, 'unknown', 'interrupted', 'rank_waits', 'rank_lost'
+"""How a start that stands still is ended, or looks in the logs."""
 _OF_NO_END = ('uneven_inputs',)
 """A rank that came to its end is no sign that the others did."""
 _JOINED = (
@@ -216,12 +218,19 @@ def _name_parameters(why: Why, ended: Sequence[tuple[Rank, EndRecord]]) -> Why:
     return replace(why, proof=tuple(proof))
 
 
-def judge_attempt(logs: Found) -> Why:
+def judge_attempt(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     """Say why an attempt left no evidence, by MMEngine's log and what was printed.
 
     It ended before its first iteration, or has not come to it yet.
+
+    Args:
+        logs: What was read of console and MMEngine's log.
+        ranks: What its ranks have of their start.
     """
     why, names = judge_end(logs), [source for source, _ in logs]
+    standstill = judge_standstill(ranks)
+    if standstill is not None and why.cause in _OF_A_STANDSTILL:
+        return standstill
     if why.cause is not None or any(log.progress for _, log in logs):
         return why
     if not names:

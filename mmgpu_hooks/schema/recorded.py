@@ -630,13 +630,18 @@ class SourceOffRecord(EvidenceLine, frozen=True, kw_only=True, tag='source_off')
     iteration: Optional[Count] = None
 
 
+START_PART = 'start'
+"""Part of a standstill before the train loop."""
+
+
 class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     """Training stood still for long: what ran, and what is seen of it from outside."""
 
     iteration: Count
     """Iterations that were done, counted over the whole training."""
     part: str
-    """Of the time ledger, or the class of the hook that ran."""
+    """Of the time ledger, or the class of the hook that ran; ``start`` before the train
+    loop."""
     waited_s: Number
     """How long nothing had gone on."""
     is_over: bool = False
