@@ -15,7 +15,7 @@ from typing import IO, BinaryIO, cast
 
 import click
 
-from mmgpu_hooks.adviser.why import judge_ranks, judge_start
+from mmgpu_hooks.adviser.why import judge_run, judge_start
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer, show_progress, warner
 from mmgpu_hooks.judge.console_log import MOST_BYTES, ConsoleLog, read_log
@@ -127,7 +127,7 @@ def _judge_attempt(attempt: Attempt, console: _Console | None) -> Why:
     found = [*find_start_files(evidence.parent), *find_other_ranks(evidence)]
     starts = read_other_ranks(found)
     why = judge_start(_list_logs(console, [attempt.log]), starts.ranks)
-    why = replace(why, notes=tuple(starts.notes))
+    why = replace(why, notes=(*why.notes, *starts.notes))
     return _name_run(why, attempt.folder, None)
 
 
@@ -138,9 +138,9 @@ def _judge_run(files: RunFiles, console: _Console | None) -> Why:
         return _name_run(judge_end(logs), files.run_folder, None)
     evidence = read_evidence(files.evidence)
     others = read_other_ranks((*files.other_ranks, *files.starting_ranks))
-    why = judge_ranks(logs, (evidence, *others.ranks))
+    why = judge_run(logs, (evidence, *others.ranks))
     why = _name_run(why, files.run_folder, evidence.run.started_unix_s)
-    return replace(why, notes=tuple(others.notes))
+    return replace(why, notes=(*why.notes, *others.notes))
 
 
 def _name_run(why: Why, folder: Path, started_unix_s: float | None) -> Why:

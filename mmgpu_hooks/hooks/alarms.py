@@ -1,4 +1,4 @@
-"""Says an alarm of the watchdog in the log, and what it and other ranks' records show."""
+"""Says alarms of the watchdog in the log, and what they and other ranks show."""
 
 from __future__ import annotations
 

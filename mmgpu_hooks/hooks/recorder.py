@@ -28,6 +28,7 @@ from mmgpu_hooks.hooks.stuck_source import WATCHDOG_SOURCE, StuckSource
 from mmgpu_hooks.hooks.validation import VALIDATION_SOURCE, ValidationSource
 from mmgpu_hooks.hooks.verdict_source import VERDICT_SOURCE, VerdictSource
 from mmgpu_hooks.measure.clock import wall_unix_s
+from mmgpu_hooks.measure.flight_recorder import list_dump_prefixes
 from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.settings import read_length, read_loader_settings
@@ -205,6 +206,7 @@ class Recorder:
         loop, path = runner.train_loop, runner.cfg.filename
         wrapper, world = runner.optim_wrapper, runner.world_size
         identity = read_process_identity()
+        uses_nccl = world > 1 and sources.device == 'cuda'
         return RunRecord(
             started_unix_s=wall_unix_s(),
             build_s=self._build_s,
@@ -239,6 +241,7 @@ class Recorder:
             memory_cgroup=identity.memory_cgroup,
             oom_kills=identity.oom_kills,
             slurm_job_id=parse_job_id(os.environ),
+            flight_recorder=list_dump_prefixes(os.environ) if uses_nccl else (),
         )
 
     def _open_writer(self, run: RunRecord) -> None:

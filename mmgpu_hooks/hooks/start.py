@@ -24,6 +24,7 @@ from mmgpu_hooks.hooks.recording import Guard, vis_data_folder
 from mmgpu_hooks.hooks.sources import count_ranks_on_host
 from mmgpu_hooks.judge.standstill import describe_stuck, is_in_collective
 from mmgpu_hooks.measure.clock import monotonic_s, wall_unix_s
+from mmgpu_hooks.measure.flight_recorder import list_dump_prefixes
 from mmgpu_hooks.measure.now import read_process_identity
 from mmgpu_hooks.measure.proc import ThreadUse, read_thread_use
 from mmgpu_hooks.measure.slurm import parse_job_id
@@ -86,13 +87,13 @@ class StartFile:
         runner, identity = self._runner, read_process_identity()
         world = runner.world_size
         ranks = count_ranks_on_host(world, os.environ)
-        cuda = sys.modules['torch'].cuda
+        uses_cuda = sys.modules['torch'].cuda.is_initialized()
         return RunRecord(
             started_unix_s=wall_unix_s(),
             rank=runner.rank,
             world_size=world,
             work_dir=os.path.abspath(runner.work_dir),
-            device='cuda' if cuda.is_initialized() else 'cpu',
+            device='cuda' if uses_cuda else 'cpu',
             host=HostLimits(ranks_on_host=ranks),
             hostname=identity.hostname,
             pid=identity.pid,
@@ -100,6 +101,7 @@ class StartFile:
             memory_cgroup=identity.memory_cgroup,
             oom_kills=identity.oom_kills,
             slurm_job_id=parse_job_id(os.environ),
+            flight_recorder=list_dump_prefixes(os.environ) if uses_cuda else (),
         )
 
     def close(self) -> None:

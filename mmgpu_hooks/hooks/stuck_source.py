@@ -14,6 +14,7 @@ from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.judge.standstill import (
     describe_stuck,
+    find_slow_batch,
     is_in_collective,
     phrase_part,
 )
@@ -127,6 +128,10 @@ class StuckSource:
     def _is_proven(self, running: Running) -> bool:
         """True if the first batch will never come, whatever is usual."""
         owed = self._find_owed(running)
+        record = add_owed(self._record(running, self._watchdog.stuck_after_s), owed, ())
+        slow = find_slow_batch(record)
+        if slow is not None:
+            self._recording.runner.logger.info(f'GPUEfficiencyHook: {slow.sentence}.')
         if owed.process is None:
             return False
         if owed.process.state in 'ZXTD':
@@ -147,7 +152,7 @@ class StuckSource:
             f'{phrase_part(record)} (iteration {record.iteration + 1}, '
             f'epoch {self._recording.epoch}).'
         ]
-        if running.usual_s is None:
+        if running.usual_s is None and find_slow_batch(record) is None:
             lines.append('This part has not ended once yet: it may only be slow.')
         lines += describe_stuck(record)
         self._alarms.raise_alarm(record, *lines)
@@ -234,6 +239,12 @@ def add_owed(
         )
     if sample is not None:
         record = structs.replace(
-            record, sample=sample.index, sample_s=sample.seconds, image=sample.image
+            record,
+            sample=sample.index,
+            sample_s=sample.seconds,
+            sample_number=sample.number,
+            batch_samples=sample.batch_samples,
+            batch_s=sample.batch_s,
+            image=sample.image,
         )
     return record

@@ -36,6 +36,9 @@ class PeakGrowth(NamedTuple):
     ``None`` where neither is known."""
     pixels: int | None
     """Of its largest batch."""
+    height: int | None
+    """Of the images of that batch."""
+    width: int | None
     boxes: int | None
     """Of the batch that had most."""
 
@@ -95,7 +98,9 @@ class CardFigures(NamedTuple):
         if not growth.is_largest_batch:
             return f'{at}, whose batches were no larger than others before'
         sizes = []
-        if growth.pixels is not None:
+        if growth.height is not None and growth.width is not None:
+            sizes.append(f'{growth.height} x {growth.width}')
+        elif growth.pixels is not None:
             sizes.append(f'{format_count(growth.pixels)} pixels')
         if growth.boxes is not None:
             sizes.append(f'{growth.boxes} boxes')
@@ -152,6 +157,9 @@ def find_peak_growth(run: Run) -> PeakGrowth | None:
     sizes = [read.column('largest_batch_pixels'), read.column('most_boxes')]
     now = [None if np.isnan(size[row]) else int(size[row]) for size in sizes]
     before = [filled(known(size[:row])).max(initial=0.0) for size in sizes]
+    names = 'largest_batch_height', 'largest_batch_width'
+    sides = [read.column(name)[row] for name in names]
+    height, width = (None if np.isnan(side) else int(side) for side in sides)
     is_largest = None
     if any(size is not None for size in now):
         is_largest = any(size is not None and size > b for size, b in zip(now, before))
@@ -160,5 +168,7 @@ def find_peak_growth(run: Run) -> PeakGrowth | None:
         ratio=float(most[-1] / first),
         is_largest_batch=is_largest,
         pixels=now[0],
+        height=height,
+        width=width,
         boxes=now[1],
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.hanging_frames import HangingFrame, find_hanging_frame
-from mmgpu_hooks.schema.figures import plural
+from mmgpu_hooks.schema.figures import format_seconds, plural
 from mmgpu_hooks.schema.judged import HostNow, Proof, Why
 from mmgpu_hooks.schema.recorded import (
     START_PART,
@@ -27,6 +27,8 @@ _OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
 """Where a step of several ranks waits for the gradients of the others."""
 _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
 _MOST_CALLS = 4
+_SLOW_TIMES, _SLOW_S = 3.0, 1.0
+"""A sample is slow as others of its batch up to so many times what they took."""
 _MUTE = "C code that holds Python's lock, so that no thread can run"
 _STATES = {
     'R': 'runs',
@@ -197,7 +199,8 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
         proof.append(_IN_OR_BEFORE)
     waited = f' for {stuck.waited_s:.0f} s and more' if stuck.waited_s else ''
     at = f' (iteration {stuck.iteration + 1})' * (stuck.part != START_PART)
-    sentence = f'Stuck{waited}, {phrase_part(stuck)}{at}.'
+    how = 'Slow, not stuck' if cause == 'slow_loader' else 'Stuck'
+    sentence = f'{how}{waited}, {phrase_part(stuck)}{at}.'
     if met is not None:
         sentence += f' {met.sentence}'
     elif len(found) > 1 and waited_for is not None:
@@ -422,6 +425,47 @@ class NamedCause(NamedTuple):
     """``sure``, ``likely`` or ``unknown``."""
 
 
+class SlowBatch(NamedTuple):
+    """A batch that is made sample by sample, slowly."""
+
+    number: int
+    """Of the sample that is being loaded, from 1."""
+    samples: int
+    each_s: float
+    """What those before it took, on average."""
+
+    @property
+    def sentence(self) -> str:
+        """``slow, not stuck: sample 3 of 16 is being loaded, ...``."""
+        before = (
+            '1 before took' if self.number == 2 else f'{self.number - 1} before took'
+        )
+        each = format_seconds(self.each_s) + ' each' * (self.number > 2)
+        whole = format_seconds(self.each_s * self.samples)
+        return (
+            f'slow, not stuck: sample {self.number} of {self.samples} is being loaded, '
+            f'the {before} {each}; at this rate the batch takes {whole}'
+        )
+
+
+def find_slow_batch(stuck: StuckRecord) -> SlowBatch | None:
+    """Find out whether the batch that is waited for is only slow.
+
+    Returns:
+        ``None`` where the sample that is being loaded takes longer than those before
+        it would explain, and where it is the first.
+    """
+    number, samples = stuck.sample_number, stuck.batch_samples
+    batch_s, sample_s = stuck.batch_s, stuck.sample_s
+    if number is None or samples is None or batch_s is None or sample_s is None:
+        return None
+    if number < 2 or stuck.part not in ('data_wait', 'resume'):
+        return None
+    each_s = (batch_s - sample_s) / (number - 1)
+    is_slow = sample_s <= _SLOW_TIMES * each_s and each_s >= _SLOW_S
+    return SlowBatch(number, samples, each_s) if is_slow else None
+
+
 def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
     """Name the cause of a standstill, and how sure that is."""
     unknown, is_idle = NamedCause('unknown', 'unknown'), stuck.state == 'S'
@@ -432,6 +476,8 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
         return NamedCause('worker_stuck', 'likely') if is_loading else unknown
     if stuck.state in ('Z', 'X'):
         return NamedCause('worker_killed', 'sure')
+    if find_slow_batch(stuck) is not None:
+        return NamedCause('slow_loader', 'likely')
     if stuck.state == 'D':
         return NamedCause('storage_stalled', 'sure')
     if stuck.mount and _NETWORK.search(stuck.mount):
@@ -477,6 +523,9 @@ def describe_stuck(stuck: StuckRecord) -> list[str]:
         found.append(
             f'Worker {stuck.worker} (pid {stuck.pid}) owes the next batch; it {state}'
         )
+    slow = find_slow_batch(stuck)
+    if slow is not None:
+        found.append(slow.sentence)
     if stuck.sample is not None:
         image = f', {stuck.image}' if stuck.image else ''
         since = f'for {stuck.sample_s or 0.0:.0f} s'

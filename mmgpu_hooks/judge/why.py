@@ -96,6 +96,7 @@ _JOINED = (
     'uneven_inputs',
     'work_on_one_rank',
     'rank_never_came',
+    'slow_loader',
     'worker_stuck',
     'worker_deadlock',
     'worker_killed',

@@ -27,6 +27,8 @@ IMPORTERS = {
         'hooks/',
         'optimize/',
         'measure/cuda.py',
+        # the reader of its flight recorder
+        'measure/flight_recorder.py',
         'measure/loader/worker.py',
         # a step of the real model is the only thing that knows what it keeps
         'memory/activations.py',

@@ -32,6 +32,8 @@ BATCH = np.dtype(
         ('fetch_cpu_s', np.float64),
         ('images', np.float64),
         ('pixels', np.float64),
+        ('height', np.float64),
+        ('width', np.float64),
         ('boxes', np.float64),
     ]
 )
@@ -45,6 +47,10 @@ WORKER = np.dtype(
         # between samples, -1 for an index that is no number
         ('loading_since_s', np.float64),
         ('loading_index', np.float64),
+        # when its batch was begun, how many samples that has, and how many were begun
+        ('batch_since_s', np.float64),
+        ('batch_samples', np.float64),
+        ('batch_begun', np.float64),
         # descriptor that it prints its stack into; 0 where it does not offer
         ('stack_file', np.float64),
         # raised before and after its notes are written: odd meanwhile
@@ -130,12 +136,14 @@ class Counters:
         fetch_cpu_s: float,
         images: float,
         pixels: float,
+        height: float,
+        width: float,
         boxes: float,
     ) -> None:
         """Leave what a batch took and holds, in the place of an older one."""
         # in one go, in the order of `BATCH`
-        row = (number, wall_s, cpu_s, fetch_cpu_s, images, pixels, boxes)
-        self.ring[number % len(self.ring)] = row
+        held = images, pixels, height, width, boxes
+        self.ring[number % len(self.ring)] = (number, wall_s, cpu_s, fetch_cpu_s, *held)
 
     def read_batches(self, first: int, stop: int) -> Rows:
         """Batches by their numbers, as far as they are in the ring.
