@@ -505,7 +505,8 @@ def find_row(stuck: StuckRecord) -> HangingFrame | None:
         return None
     of_worker = None
     if stuck.worker is not None or stuck.sample is not None:
-        of_worker = find_hanging_frame(stuck.stack)
+        call = stuck.call if stuck.state == 'S' else None
+        of_worker = find_hanging_frame(stuck.stack, call=call)
     return of_worker or find_hanging_frame(stuck.pin_stack, is_pinning=True)
 
 

@@ -668,7 +668,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     sample_s: Optional[Number] = None
     """For how long."""
     sample_number: Optional[Count] = None
-    """Its place in the batch, from 1; ``None`` where samples are not seen one by one."""
+    """Its place in the batch, from 1; ``None`` where samples are not seen singly."""
     batch_samples: Optional[Count] = None
     """Samples of that batch."""
     batch_s: Optional[Number] = None

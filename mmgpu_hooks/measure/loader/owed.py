@@ -56,7 +56,7 @@ class LoadingSample:
     image: str | None
     """Its file, once its annotation was read."""
     number: int | None = None
-    """Its place in the batch, from 1; ``None`` where samples are not seen one by one."""
+    """Its place in the batch, from 1; ``None`` where samples are not seen singly."""
     batch_samples: int | None = None
     batch_s: float | None = None
     """Since the batch was begun."""

@@ -1,0 +1,127 @@
+"""Loaders that hang for the reasons that they hang for elsewhere.
+
+Three are the real thing: a lock of `logging`, threads of OpenMP and a channel of gRPC
+that a fork does not carry over, beside a loop that tries again for ever. The others
+stand in for libraries that are not installed: code that waits, compiled under the names
+of their files, so that the stacks are theirs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = '/env/lib/python3/site-packages'
+_LOCK = """
+import threading
+
+def {name}(lock=threading.Lock()):
+    lock.acquire()
+    lock.acquire()
+"""
+
+
+def compile_waiting(file: str, name: str) -> Callable[[], object]:
+    """A function that waits for a lock for ever, as if it stood in another file."""
+    found: dict[str, Any] = {}
+    exec(compile(_LOCK.format(name=name), f'{PACKAGES}/{file}', 'exec'), found)
+    function: Callable[[], object] = found[name]
+    return function
+
+
+class OwnHandler(logging.Handler):
+    """A handler whose lock `logging` does not know, and so does not renew in a fork."""
+
+    def createLock(self) -> None:  # noqa: N802  # as `logging` names it
+        """Make a lock as libraries do that replace it."""
+        self.lock = threading.RLock()
+
+
+def _hold_log() -> None:
+    handler = OwnHandler()
+    logging.getLogger('data').addHandler(handler)
+    holding = threading.Thread(target=handler.acquire)
+    holding.start()
+    holding.join()
+
+
+def _log() -> None:
+    logging.getLogger('data').warning('this image has no boxes')
+
+
+def _compute() -> None:
+    torch.set_num_threads(2)
+    torch.ones(4_000_000).exp_().sum()
+
+
+def _try_for_ever() -> None:
+    while True:
+        try:
+            Path('/data/train/missing.jpg').read_bytes()
+        except OSError:
+            time.sleep(0.05)
+
+
+_CALLS: list[Callable[..., object]] = []
+"""Of the channel that was opened before the workers were forked."""
+
+
+def _open_channel() -> None:
+    import grpc
+    from grpc import method_handlers_generic_handler, unary_unary_rpc_method_handler
+
+    def answer(request: bytes, _: Any) -> bytes:
+        return request
+
+    from concurrent.futures import ThreadPoolExecutor
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    handlers = {'Get': unary_unary_rpc_method_handler(answer)}
+    server.add_generic_rpc_handlers(
+        (method_handlers_generic_handler('Store', handlers),)
+    )
+    port = server.add_insecure_port('127.0.0.1:0')
+    server.start()
+    channel = grpc.insecure_channel(f'127.0.0.1:{port}')
+    call = channel.unary_unary('/Store/Get')
+    call(b'first')
+    _CALLS[:] = [partial(call, b'sample'), lambda: server]
+
+
+def _ask_server() -> None:
+    _CALLS[0]()
+
+
+def hang_pin_thread() -> None:
+    """Have the loader pin for a card that never answers."""
+    waiting = compile_waiting('torch/accelerator/__init__.py', 'set_device_index')
+    torch.accelerator.is_available = lambda: True
+    torch.accelerator.current_accelerator = lambda *_: torch.device('cuda')
+    torch.accelerator.current_device_index = lambda: 0
+    torch.accelerator.set_device_index = lambda _: waiting()
+
+
+BEFORE_FORK: dict[str, Callable[[], object]] = {
+    'logging': _hold_log,
+    'OpenMP': _compute,
+    'gRPC': _open_channel,
+    'pin thread': hang_pin_thread,
+}
+"""What happens in the training process before its workers are there."""
+IN_SAMPLE: dict[str, Callable[[], object]] = {
+    'logging': _log,
+    'OpenMP': _compute,
+    'gRPC': _ask_server,
+    'retry': _try_for_ever,
+    'matplotlib': compile_waiting('matplotlib/pyplot.py', 'show'),
+    'h5py': compile_waiting('h5py/_hl/dataset.py', '__getitem__'),
+    'lmdb': compile_waiting('lmdb/cffi.py', 'begin'),
+}
+"""What hangs in a worker."""
