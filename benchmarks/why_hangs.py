@@ -44,7 +44,8 @@ class OwnHandler(logging.Handler):
         self.lock = threading.RLock()
 
 
-def _hold_log() -> None:
+def hold_log() -> None:
+    """Hold the lock of a handler that the log has from now on."""
     handler = OwnHandler()
     logging.getLogger('data').addHandler(handler)
     holding = threading.Thread(target=handler.acquire)
@@ -52,7 +53,8 @@ def _hold_log() -> None:
     holding.join()
 
 
-def _log() -> None:
+def log() -> None:
+    """Log a line."""
     logging.getLogger('data').warning('this image has no boxes')
 
 
@@ -109,14 +111,14 @@ def hang_pin_thread() -> None:
 
 
 BEFORE_FORK: dict[str, Callable[[], object]] = {
-    'logging': _hold_log,
+    'logging': hold_log,
     'OpenMP': _compute,
     'gRPC': _open_channel,
     'pin thread': hang_pin_thread,
 }
 """What happens in the training process before its workers are there."""
 IN_SAMPLE: dict[str, Callable[[], object]] = {
-    'logging': _log,
+    'logging': log,
     'OpenMP': _compute,
     'gRPC': _ask_server,
     'retry': _try_for_ever,

@@ -110,8 +110,8 @@ HANGING_FRAMES = (
         pattern=r'^(?!.*/(?:threading|queue)\.py:|.*/(?:concurrent|asyncio)/)',
         call='futex',
         cause='worker_deadlock',
-        reason='it waits for a lock, or for a thread of C code (OpenMP, OpenCV), that a '
-        'fork does not copy',
+        reason='it waits for a lock, or for a thread of C code (OpenMP, OpenCV), '
+        'that a fork does not copy',
         do='Compute nothing with several threads before workers start '
         '(torch.set_num_threads(1), cv2.setNumThreads(0), OMP_NUM_THREADS=1), or start '
         "them by spawn: env_cfg.mp_cfg.mp_start_method='spawn'.",

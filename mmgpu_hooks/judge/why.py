@@ -83,6 +83,7 @@ _BROKEN = re.compile(
 )
 """Exceptions that a program raises because another one, or it, was ended."""
 _OF_A_CARD = re.compile(r'CUDA|NCCL|cuDNN|cuBLAS|NVML|GPU|HIP', re.I)
+_NCCL_ERROR = re.compile(r'(?:\w+\.)*(?:DistBackendError|nccl\w+Error)\b')
 _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
 """How mpirun names a rank."""
 _TIMED_OUT = 'worker_stuck', 'rank_waits'
@@ -322,6 +323,9 @@ def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
     """The event that the others follow from."""
     if has_records:  # they say it better than the log's own warning
         events = [e for e in events if e.sign.order != Order.WATCHED]
+    if any(e.sign.cause == 'rank_never_came' for e in events):
+        # what NCCL raises of it names no reason
+        events = [e for e in events if not _NCCL_ERROR.match(e.text)]
     events = [e for e in events if not any(_went_on(e, later) for later in events)]
     failed = min((e.order for e in events if _is_failure(e)), default=math.inf)
     events = [
