@@ -86,11 +86,13 @@ _OF_A_CARD = re.compile(r'CUDA|NCCL|cuDNN|cuBLAS|NVML|GPU|HIP', re.I)
 _NCCL_ERROR = re.compile(r'(?:\w+\.)*(?:DistBackendError|nccl\w+Error)\b')
 _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
 """How mpirun names a rank."""
-_TIMED_OUT = 'worker_stuck', 'rank_waits'
+_TIMED_OUT = 'worker_stuck', 'rank_waits', 'rank_never_came'
 """Time-outs: a quota that another program met does not explain them."""
 
 _OF_A_STANDSTILL = None, 'unknown', 'interrupted', 'rank_waits', 'rank_lost'
 """How a start that stands still is ended, or looks in the logs."""
+_OF_OTHER_RANKS = 'rank_waits', 'rank_never_came', 'rank_lost'
+"""Causes of a line that the ranks' own records say more of."""
 _OF_NO_END = ('uneven_inputs',)
 """A rank that came to its end is no sign that the others did."""
 _JOINED = (
@@ -150,7 +152,7 @@ def _judge_end(logs: Found, ranks: Sequence[Rank]) -> Why:
     if standstill and (event.sign.order in _GIVEN_UP or (is_unnamed and not ended)):
         return standstill
     met = _judge_peers(standstill, ranks, Proof(source, event.line or None, event.text))
-    if event.sign.cause in ('rank_waits', 'rank_lost') and met is not None:
+    if event.sign.cause in _OF_OTHER_RANKS and met is not None:
         return met
     state = 'running' if first and first.host.is_alive else 'ended'
     why = _name(source, event, log, state, standstill is not None and len(ranks) > 1)
