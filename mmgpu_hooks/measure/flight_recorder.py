@@ -97,13 +97,16 @@ def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
 def _find_dumps(runs: Sequence[RunRecord]) -> dict[int, Path]:
     """The dumps of a run by rank, those of ranks without evidence included."""
     found: dict[int, Path] = {}
-    for run in runs:
-        for rank in range(min(run.world_size, _MOST_RANKS)):
-            for prefix in run.flight_recorder:
-                path = Path(f'{prefix}{rank}')
-                # an older run may have left one there
-                if path.is_file() and path.stat().st_mtime >= run.started_unix_s:
-                    found.setdefault(rank, path)
+    prefixes = dict.fromkeys(prefix for run in runs for prefix in run.flight_recorder)
+    began_s = min((run.started_unix_s for run in runs), default=0.0)
+    for rank in range(
+        min(max((run.world_size for run in runs), default=0), _MOST_RANKS)
+    ):
+        for prefix in prefixes:
+            path = Path(f'{prefix}{rank}')
+            # an older run may have left one there
+            if path.is_file() and path.stat().st_mtime >= began_s:
+                found.setdefault(rank, path)
     return found
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +133,57 @@ def test_no_dump_of_a_rank_is_said(tmp_path):
     record = read_flight_record(make_ranks(prefix, 3))
     # nothing shows what rank 2 did
     assert record is None or record.without_dump == (2,)
+
+
+GLOO = """
+import http.client, json, os, pickle, socket, sys, time
+from pathlib import Path
+
+import torch
+import torch.distributed as ranks
+from torch._C._distributed_c10d import _WorkerServer
+
+folder = Path(sys.argv[1])
+ranks.init_process_group('gloo')
+rank = ranks.get_rank()
+path = str(folder / f'socket_{rank}')
+server = _WorkerServer(path)
+
+
+class Local(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(path)
+
+
+ranks.all_reduce(torch.ones(4))
+if rank == 0:
+    waiting = ranks.all_reduce(torch.ones(8), async_op=True)
+asking = Local('localhost')
+asking.request('POST', '/handler/fr_trace_json')
+dump = json.loads(asking.getresponse().read())
+(folder / f'written_{rank}').write_bytes(pickle.dumps(dump))
+(folder / f'written_{rank}').rename(folder / f'trace_rank_{rank}')
+while len(list(folder.glob('trace_rank_*'))) < 2:
+    time.sleep(0.05)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_what_torch_recorded_of_gloo_names_the_rank_that_is_behind(tmp_path):
+    with socket.socket() as listening:
+        listening.bind(('127.0.0.1', 0))
+        port = str(listening.getsockname()[1])
+    shared = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=port, WORLD_SIZE='2')
+    running = [
+        subprocess.Popen(
+            [sys.executable, '-c', GLOO, str(tmp_path)],
+            env={**os.environ, **shared, 'RANK': str(rank)},
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait(120) for process in running] == [0, 0]
+    record = read_flight_record(make_ranks(str(tmp_path / 'trace_rank_'), 2))
+    assert record is not None
+    assert (record.name, record.behind) == ('all_reduce', (1,))
