@@ -335,6 +335,7 @@ def main(argv: list[str] | None = None) -> int:
         elif bench.options.only in name:
             turns += [name] * repeats
     played: dict[str, list[Played]] = defaultdict(list)
+    began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix='mmgpu-why-') as root:
         folders = [Path(root, str(number)) for number in range(len(turns))]
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -343,6 +344,8 @@ def main(argv: list[str] | None = None) -> int:
                 played[name].append(answer)
                 say(f'{count} of {len(turns)}: {name}: {answer.cause}')
     bench.add(*list_figures(played))
+    minutes = (time.monotonic() - began_s) / 60
+    bench.add(Figure('run time', minutes, 'min', note=f'{len(turns)} trainings'))
     return bench.finish(render_cases(played))
 
 

@@ -459,7 +459,8 @@ def find_slow_batch(stuck: StuckRecord) -> SlowBatch | None:
     batch_s, sample_s = stuck.batch_s, stuck.sample_s
     if number is None or samples is None or batch_s is None or sample_s is None:
         return None
-    if number < 2 or stuck.part not in ('data_wait', 'resume'):
+    is_stopped = stuck.state is not None and stuck.state in 'TtZX'
+    if number < 2 or is_stopped or stuck.part not in ('data_wait', 'resume'):
         return None
     each_s = (batch_s - sample_s) / (number - 1)
     is_slow = sample_s <= _SLOW_TIMES * each_s and each_s >= _SLOW_S

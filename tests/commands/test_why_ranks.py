@@ -426,8 +426,16 @@ SLOW = stand(
         ({'sample_s': 600.0, 'batch_s': 602.0}, 'worker_stuck'),
         ({'sample_number': 1, 'batch_s': 25.0}, 'worker_stuck'),
         ({'sample_number': None, 'batch_samples': None}, 'worker_stuck'),
+        ({'state': 'T'}, 'worker_stuck'),
     ],
-    ids=['as slow as others', 'twice as slow', 'hangs', 'the first', 'unseen'],
+    ids=[
+        'as slow as others',
+        'twice as slow',
+        'hangs',
+        'the first',
+        'unseen',
+        'stopped',
+    ],
 )
 def test_slow_is_not_stuck(ask_ranks, fields, cause):
     answer = ask_ranks({0: [replace(SLOW, **fields)]}, 1, {})
