@@ -10,9 +10,15 @@ import pytest
 
 from fakes.dumps import make_entry, write_dumps
 from fakes.replaced import replace
-from fakes.runs import make_evidence, make_memory, make_run, render_evidence
+from fakes.runs import GIB, make_evidence, make_run, render_evidence
 from mmgpu_hooks.schema.lines import encode_line
-from mmgpu_hooks.schema.recorded import START_PART, EndRecord, RunRecord, StuckRecord
+from mmgpu_hooks.schema.recorded import (
+    START_PART,
+    EndRecord,
+    MemoryRecord,
+    RunRecord,
+    StuckRecord,
+)
 from mmgpu_hooks.schema.run_folder import evidence_name, start_name
 
 IN_STEP = ('torch/autograd/graph.py:9 in _engine_run_backward',)
@@ -363,7 +369,15 @@ def test_a_start_alone_that_stands_still_says_where(ask_starts):
 
 
 def test_a_killed_start_still_says_who_held_memory(ask_starts):
-    record = make_memory(phase='start', workers=0, worker_bytes=None, is_low=True)
+    record = MemoryRecord(
+        phase='start',
+        elapsed_s=9.0,
+        bound='host',
+        total_bytes=62 * GIB,
+        used_bytes=60 * GIB,
+        process_bytes=25 * GIB,
+        is_low=True,
+    )
     answer = ask_starts({0: [record], 1: [record]}, 2, {})
     assert answer['cause'] in ('oom_host', 'oom_cgroup')
     assert '2 training processes' in answer['proof'][-1]['text']
