@@ -26,11 +26,11 @@ class Contents(NamedTuple):
     images: int | None = None
     pixels: int | None = None
     """Padded."""
+    boxes: int | None = None
+    """Annotated."""
     height: int | None = None
     """Of each of its images, padded; ``None`` where branches differ."""
     width: int | None = None
-    boxes: int | None = None
-    """Annotated."""
 
 
 class IntervalContents(NamedTuple):
@@ -51,7 +51,7 @@ class IntervalContents(NamedTuple):
 
 
 class _Padded(NamedTuple):
-    """Size of a batch's images, in the order of :class:`Contents`."""
+    """Size of a batch's images, as in :class:`Contents`."""
 
     pixels: int | None = None
     height: int | None = None
@@ -93,7 +93,13 @@ class BatchWatch:
             inputs, samples = _find_images(batch), None
         padded = self._count('largest_batch_pixels', self._measure, inputs) or _Padded()
         boxes = self._count('most_boxes', _count_boxes, samples)
-        return Contents(_count_images(inputs), *padded, boxes)
+        return Contents(
+            images=_count_images(inputs),
+            pixels=padded.pixels,
+            boxes=boxes,
+            height=padded.height,
+            width=padded.width,
+        )
 
     def _count(self, figure: str, count: Callable[[Any], _T], of: Any) -> _T | None:
         if figure in self.unknown:
