@@ -8,10 +8,12 @@ of their files, so that the stacks are theirs.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,19 +78,12 @@ _CALLS: list[Callable[..., object]] = []
 
 
 def _open_channel() -> None:
-    import grpc
-    from grpc import method_handlers_generic_handler, unary_unary_rpc_method_handler
-
-    def answer(request: bytes, _: Any) -> bytes:
-        return request
-
-    from concurrent.futures import ThreadPoolExecutor
-
+    # it has no types; TensorBoard needs it
+    grpc: Any = importlib.import_module('grpc')
+    handler = grpc.unary_unary_rpc_method_handler(lambda request, _: request)
+    handlers = grpc.method_handlers_generic_handler('Store', {'Get': handler})
     server = grpc.server(ThreadPoolExecutor(1))
-    handlers = {'Get': unary_unary_rpc_method_handler(answer)}
-    server.add_generic_rpc_handlers(
-        (method_handlers_generic_handler('Store', handlers),)
-    )
+    server.add_generic_rpc_handlers((handlers,))
     port = server.add_insecure_port('127.0.0.1:0')
     server.start()
     channel = grpc.insecure_channel(f'127.0.0.1:{port}')

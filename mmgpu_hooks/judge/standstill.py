@@ -197,10 +197,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     ]
     if any(_is_nccl(other) and _waits_for_ranks(other, its) for other, its in found):
         proof.append(_IN_OR_BEFORE)
-    waited = f' for {stuck.waited_s:.0f} s and more' if stuck.waited_s else ''
-    at = f' (iteration {stuck.iteration + 1})' * (stuck.part != START_PART)
-    how = 'Slow, not stuck' if cause == 'slow_loader' else 'Stuck'
-    sentence = f'{how}{waited}, {phrase_part(stuck)}{at}.'
+    sentence = _phrase_standstill(stuck, cause)
     if met is not None:
         sentence += f' {met.sentence}'
     elif len(found) > 1 and waited_for is not None:
@@ -217,6 +214,13 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
         rank=waited_for,
         sample=None if stuck.sample is None else str(stuck.sample),
     )
+
+
+def _phrase_standstill(stuck: StuckRecord, cause: str) -> str:
+    waited = f' for {stuck.waited_s:.0f} s and more' if stuck.waited_s else ''
+    at = f' (iteration {stuck.iteration + 1})' * (stuck.part != START_PART)
+    how = 'Slow, not stuck' if cause == 'slow_loader' else 'Stuck'
+    return f'{how}{waited}, {phrase_part(stuck)}{at}.'
 
 
 def _list_cures(stuck: StuckRecord, cause: str) -> tuple[str, ...]:

@@ -33,16 +33,18 @@ def find_files(folder: Path) -> list[Path]:
 def test_where_it_stands_is_said_and_filed_until_it_trains(tmp_path):
     seen = list[Any]()
 
-    def stand_still() -> None:
+    def look() -> None:
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until and not seen:
             time.sleep(0.01)
             for path in find_files(tmp_path):
                 seen.extend(read_evidence(path).stuck)
 
-    # the wait itself: it reads, and that is work, so another thread looks
+        ended.set()
+
+    # to read is work, so another thread looks
     ended = threading.Event()
-    looking = threading.Thread(target=lambda: (stand_still(), ended.set()))
+    looking = threading.Thread(target=look)
 
     def load() -> None:
         looking.start()
