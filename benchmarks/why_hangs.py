@@ -1,20 +1,17 @@
 """Loaders that hang for the reasons that they hang for elsewhere.
 
-Three are the real thing: a lock of `logging`, threads of OpenMP and a channel of gRPC
-that a fork does not carry over, beside a loop that tries again for ever. The others
-stand in for libraries that are not installed: code that waits, compiled under the names
-of their files, so that the stacks are theirs.
+Some are the real thing: a lock of `logging` and threads of OpenMP that a fork does not
+carry over, a loop that tries again for ever. The others stand in for libraries
+that are not installed, or do not hang in this version: code that waits, compiled under
+the names of their files, so that the stacks are theirs.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,29 +70,6 @@ def _try_for_ever() -> None:
             time.sleep(0.05)
 
 
-_CALLS: list[Callable[..., object]] = []
-"""Of the channel that was opened before the workers were forked."""
-
-
-def _open_channel() -> None:
-    # it has no types; TensorBoard needs it
-    grpc: Any = importlib.import_module('grpc')
-    handler = grpc.unary_unary_rpc_method_handler(lambda request, _: request)
-    handlers = grpc.method_handlers_generic_handler('Store', {'Get': handler})
-    server = grpc.server(ThreadPoolExecutor(1))
-    server.add_generic_rpc_handlers((handlers,))
-    port = server.add_insecure_port('127.0.0.1:0')
-    server.start()
-    channel = grpc.insecure_channel(f'127.0.0.1:{port}')
-    call = channel.unary_unary('/Store/Get')
-    call(b'first')
-    _CALLS[:] = [partial(call, b'sample'), lambda: server]
-
-
-def _ask_server() -> None:
-    _CALLS[0]()
-
-
 def hang_pin_thread() -> None:
     """Have the loader pin for a card that never answers."""
     waiting = compile_waiting('torch/accelerator/__init__.py', 'set_device_index')
@@ -108,14 +82,13 @@ def hang_pin_thread() -> None:
 BEFORE_FORK: dict[str, Callable[[], object]] = {
     'logging': hold_log,
     'OpenMP': _compute,
-    'gRPC': _open_channel,
     'pin thread': hang_pin_thread,
 }
 """What happens in the training process before its workers are there."""
 IN_SAMPLE: dict[str, Callable[[], object]] = {
     'logging': log,
     'OpenMP': _compute,
-    'gRPC': _ask_server,
+    'gRPC': compile_waiting('grpc/_channel.py', '_blocking'),
     'retry': _try_for_ever,
     'matplotlib': compile_waiting('matplotlib/pyplot.py', 'show'),
     'h5py': compile_waiting('h5py/_hl/dataset.py', '__getitem__'),

@@ -233,7 +233,8 @@ def judge_attempt(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     """
     why, names = judge_end(logs), [source for source, _ in logs]
     standstill = judge_standstill(ranks)
-    if standstill is not None and why.cause in _OF_A_STANDSTILL:
+    # the console may say what the watchdog said
+    if standstill is not None and why.cause in (*_OF_A_STANDSTILL, standstill.cause):
         return standstill
     if why.cause is not None or any(log.progress for _, log in logs):
         return why
