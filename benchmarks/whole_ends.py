@@ -39,6 +39,7 @@ class Ending:
         cure: Settings, where the answer names them in words.
         words: Of the answer, which ask for the cure.
         limit_mib: Of a control group that it trains in; 0 is none.
+        shorter: Settings of the training that ends badly, so that it says so soon.
     """
 
     config: str
@@ -46,6 +47,7 @@ class Ending:
     words: str
     cure: Mapping[str, Any] = field(default_factory=dict)
     limit_mib: int = 0
+    shorter: Mapping[str, Any] = field(default_factory=dict)
 
 
 ENDINGS = {
@@ -60,6 +62,7 @@ ENDINGS = {
         'worker_deadlock',
         "env_cfg.mp_cfg.mp_start_method='spawn'",
         {'env_cfg.mp_cfg.mp_start_method': 'spawn'},
+        shorter={'default_hooks.gpu_efficiency.stuck_after_s': 2},
     ),
 }
 QUICK = ('hangs',)
@@ -156,7 +159,8 @@ def play_ending(name: str, trainer: Trainer, folder: Path) -> Iterator[Figure]:
         return
     runs = f'work_dirs/{Path(ending.config).stem}'
     before = f'{runs}/before'
-    ended = trainer.train(ending.config, before, {}, ending.limit_mib)
+    limit_mib = ending.limit_mib
+    ended = trainer.train(ending.config, before, ending.shorter, limit_mib)
     console = folder / before / 'console.txt'
     shown = ['--log', str(console)] if console.stat().st_size else []
     why = json.loads(trainer.ask('why', before, *shown, '--format', 'json'))
@@ -168,7 +172,7 @@ def play_ending(name: str, trainer: Trainer, folder: Path) -> Iterator[Figure]:
     config, settings = ending.config, ending.cure
     if not settings:
         config = _write_recommended(trainer, folder, before) or config
-    holds = trainer.train(config, f'{runs}/after', settings, ending.limit_mib)
+    holds = trainer.train(config, f'{runs}/after', settings, limit_mib)
     note = Path(config).name if config != ending.config else _phrase(settings)
     yield exactly(f'{name}: trains to its end with it', int(holds), 1, note=note)
 

@@ -1,5 +1,4 @@
 """A handler of the log whose lock is held while workers are forked."""
 
 _base_ = './toy.py'
-default_hooks = dict(gpu_efficiency=dict(stuck_after_s=2))
 train_dataloader = dict(dataset=dict(length=160, logs_at=90))
