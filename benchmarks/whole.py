@@ -7,7 +7,8 @@ trained as it is. Then its `next` line is run, and what that has written is trai
 Where something was planted, the best setting is known from how, and is trained, too.
 Each is trained twice, in turns, and the faster one counts; a training is slower where
 the faster one exceeds the slower one before. All on two cores, with one thread for the
-step. About 20 minutes.
+step. Two more end badly, one killed for memory and one that hangs: they are trained
+with what is said of them, and must come to their end. About 23 minutes.
 
 A training more is a config file in ``benchmarks/ordinary`` and a line in ``CASES``.
 """
@@ -39,6 +40,8 @@ from benchmarks.harness import (
     say,
 )
 from benchmarks.markdown import render_table
+from benchmarks.whole_ends import ENDINGS, Trainer, make_environ, play_ending
+from benchmarks.whole_ends import QUICK as QUICK_ENDINGS
 from benchmarks.whole_training import SECONDS
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 
@@ -166,7 +169,6 @@ def run(folder: Path, words: Sequence[str]) -> str:
     Raises:
         SystemExit: If it fails.
     """
-    paths = [str(ROOT), os.environ.get('PYTHONPATH', '')]
     done = subprocess.run(
         [sys.executable, '-W', 'ignore', '-m', *words],
         cwd=folder,
@@ -174,13 +176,7 @@ def run(folder: Path, words: Sequence[str]) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         timeout=LIMIT_S,
-        env={
-            **os.environ,
-            'PYTHONPATH': os.pathsep.join(filter(None, paths)),
-            # on a CPU the step would take every core
-            'OMP_NUM_THREADS': '1',
-            'MKL_NUM_THREADS': '1',
-        },
+        env=make_environ(ROOT),
     )
     if done.returncode:
         tail = '\n'.join(done.stdout.splitlines()[-15:])
@@ -359,8 +355,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in (QUICK if benchmark.is_quick else CASES)
         if benchmark.options.only in name
     ]
-    if not names:
-        parser.error(f'expected a part of a name of {", ".join(CASES)}')
+    endings = [
+        name
+        for name in (QUICK_ENDINGS if benchmark.is_quick else ENDINGS)
+        if benchmark.options.only in name
+    ]
+    if not names and not endings:
+        listed = ', '.join((*CASES, *ENDINGS))
+        parser.error(f'expected a part of a name of {listed}')
     # the cores that the best settings are meant for
     os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:2]))
     folder = Path('work_dirs/bench_whole').resolve()
@@ -372,6 +374,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in names
     }
     benchmark.add(*list_figures(played))
+    trainer = Trainer(folder, make_environ(ROOT))
+    for name in endings:
+        benchmark.add(*play_ending(name, trainer, folder))
     parts = [render_cases(played)]
     if DEMO in played:
         answer = played[DEMO].answer.strip()

@@ -14,6 +14,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.registry import DATASETS, METRICS, MODELS
 
 from benchmarks.toy import OneWeight, Sized
+from benchmarks.why_hangs import hold_log, log
 
 
 def burn(seconds: float) -> None:
@@ -31,14 +32,32 @@ class PlantedImages(Sized):
         length: Of the data set.
         cpu_ms: CPU of one image.
         wait_ms: Wait for one image, as for slow storage.
+        cache_mib: Of a cache that each process fills with what it loads.
+        logs_at: Image that a line is logged for, by a handler whose lock this process
+            holds when it forks.
     """
 
-    def __init__(self, length: int, cpu_ms: float = 0.0, wait_ms: float = 0.0) -> None:
+    def __init__(
+        self,
+        length: int,
+        cpu_ms: float = 0.0,
+        wait_ms: float = 0.0,
+        cache_mib: int = 0,
+        logs_at: int | None = None,
+    ) -> None:
         super().__init__(length)
         self._cpu_s, self._wait_s = cpu_ms / 1000, wait_ms / 1000
+        self._cache: list[torch.Tensor] = []
+        self._cache_mib, self._logs_at = cache_mib, logs_at
+        if logs_at is not None:
+            hold_log()
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         burn(self._cpu_s)
+        if index == self._logs_at:
+            log()
+        if len(self._cache) * 2 < self._cache_mib:
+            self._cache.append(torch.ones(2**18 * 2))
         if self._wait_s:
             time.sleep(self._wait_s)
         return {'inputs': torch.zeros(3, 64, 64), 'data_samples': index}
@@ -52,12 +71,21 @@ class PlantedDetector(OneWeight):
         step_ms: Of one training step.
         predict_ms: Of one batch in validation.
         megabytes: That are saved with the weights.
+        grows_from: Step from which on each leaves 4 MiB in this process.
+        grows_until: Step before which that ends.
     """
 
     def __init__(
-        self, step_ms: float, predict_ms: float = 0.0, megabytes: int = 0
+        self,
+        step_ms: float,
+        predict_ms: float = 0.0,
+        megabytes: int = 0,
+        grows_from: int = 0,
+        grows_until: int = 0,
     ) -> None:
         super().__init__()
+        self._growing, self._steps = range(grows_from, grows_until), 0
+        self._kept: list[torch.Tensor] = []
         self._step_s, self._predict_s = step_ms / 1000, predict_ms / 1000
         self.register_buffer('ballast', torch.zeros(megabytes * 250_000))
 
@@ -66,6 +94,9 @@ class PlantedDetector(OneWeight):
     ) -> Any:
         if mode == 'loss':
             time.sleep(self._step_s)
+            self._steps += 1
+            if self._steps in self._growing:
+                self._kept.append(torch.ones(2**20))
             return super().forward()
         time.sleep(self._predict_s)
         return data_samples

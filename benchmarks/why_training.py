@@ -27,8 +27,10 @@ from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.registry import DATA_SAMPLERS
+from mmengine.runner import Runner
 from torch.utils.data import Dataset, Sampler
 
+from benchmarks import why_hangs
 from benchmarks.toy import HOOK, build_runner
 
 AT, AT_ITERATION = 27, 20
@@ -51,6 +53,13 @@ def stand_on_rank(number: int) -> None:
 def begin_and_stand() -> None:
     note_begin()
     stand_on_rank(1)
+
+
+def parse_on_rank_1() -> None:
+    """Work that one rank has before it trains, and that the others wait for."""
+    until = time.monotonic() + SLOW_S * (RANK == '1')
+    while time.monotonic() < until:
+        sum(range(100_000))
 
 
 def burn() -> None:
@@ -103,6 +112,7 @@ IN_SAMPLE: dict[str, Callable[[], object]] = {
     'fifo': read_fifo,
     'backtrack': partial(re.match, '(a+)+b', 'a' * 64),
     'sleep on rank 1': lambda: time.sleep(3600 * (RANK == '1')),
+    **why_hangs.IN_SAMPLE,
 }
 IN_ITERATION: dict[str, Callable[[], object]] = {
     'few files': limit_files,
@@ -145,6 +155,9 @@ class Images(Dataset[dict[str, Any]]):
         if PLANT == 'lock':
             note_begin()
             LOCK.acquire()
+        if PLANT == 'slow batch':
+            note_begin()
+            time.sleep(SLOW_S)
         if PLANT == 'slow epoch' and index < 4 and not Path(FOLDER, 'second').exists():
             time.sleep(SLOW_S / 3)
         side = 1024 if PLANT == 'shm' and index == AT else 8
@@ -261,6 +274,8 @@ def prepare() -> dict[str, Any]:
         mount_small(folder / 'disk', 128)
     if PLANT == 'lock':
         threading.Thread(target=LOCK.acquire).start()
+    if PLANT in why_hangs.BEFORE_FORK:
+        why_hangs.BEFORE_FORK[PLANT]()
     more: dict[str, Any] = {}
     if PLANT in (*SLOW_VALIDATIONS, 'uneven and a validation'):
         loader = {'dataset': Images(16), 'sampler': {'type': 'DefaultSampler'}}
@@ -281,10 +296,20 @@ def prepare() -> dict[str, Any]:
     return more
 
 
+class StandingRunner(Runner):
+    """One whose rank 1 never comes to the broadcast of the weights."""
+
+    def wrap_model(self, *args: Any, **kwargs: Any) -> Any:
+        begin_and_stand()
+        return super().wrap_model(*args, **kwargs)
+
+
 def train() -> None:
     """Train with the planted end."""
     torch.set_num_threads(1)
     more = prepare()
+    if PLANT == 'before the weights':
+        more['kind'] = StandingRunner
     checkpoint: dict[str, Any] = {'type': 'CheckpointHook', 'interval': -1}
     if PLANT in ('disk', 'slow save', 'a slow save on rank 0'):
         checkpoint.update(interval=25, by_epoch=False)
@@ -296,7 +321,11 @@ def train() -> None:
         Model(),
         Images(ITERATIONS * BATCH * int(os.environ.get('WORLD_SIZE', '1'))),
         f'{FOLDER}/run',
-        loader={'batch_size': BATCH, 'num_workers': 2 * (PLANT != 'backtrack')},
+        loader={
+            'batch_size': 8 if PLANT == 'slow batch' else BATCH,
+            'num_workers': 2 * (PLANT != 'backtrack'),
+            'pin_memory': PLANT == 'pin thread',
+        },
         hooks={
             'logger': {'type': 'LoggerHook', 'interval': 5},
             'checkpoint': checkpoint,
@@ -313,6 +342,8 @@ def train() -> None:
     if PLANT == 'a rank that never came':
         # as where its checkpoint lies on a mount that does not answer
         runner.load_or_resume = begin_and_stand
+    if PLANT == 'a slow start of rank 1':
+        runner.load_or_resume = parse_on_rank_1
     try:
         runner.train()
     except ValueError:

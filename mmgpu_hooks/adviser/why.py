@@ -6,9 +6,14 @@ For ``mmgpu why`` and for the watchdog of a training.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from mmgpu_hooks.judge.flight_record import add_flight_record
 from mmgpu_hooks.judge.standstill import Rank
-from mmgpu_hooks.judge.why import NamedLog, judge_end
+from mmgpu_hooks.judge.why import NamedLog, judge_attempt, judge_end
+from mmgpu_hooks.judge.why_memory import add_start
+from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.measure.flight_recorder import read_flight_record
 from mmgpu_hooks.measure.now import read_host
 from mmgpu_hooks.schema.judged import Why
 from mmgpu_hooks.schema.run import RunEvidence
@@ -22,3 +27,27 @@ def judge_ranks(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
         ranks: Evidence of its ranks; the first is judged.
     """
     return judge_end(logs, [Rank(rank, read_host(rank)) for rank in ranks])
+
+
+def judge_run(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
+    """As `judge_ranks`, with what NCCL's flight recorder dumped."""
+    return _add_dumps(judge_ranks(logs, ranks), ranks)
+
+
+def _add_dumps(why: Why, ranks: Sequence[RunEvidence]) -> Why:
+    try:
+        record = read_flight_record([rank.run for rank in ranks])
+    except SourceError as error:
+        return replace(why, notes=(*why.notes, f'{error}.'))
+    return why if record is None else add_flight_record(why, record)
+
+
+def judge_start(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
+    """Say why a run has not begun to train.
+
+    Args:
+        logs: What was read of console and MMEngine's log.
+        ranks: What its ranks have of their start; some may train already.
+    """
+    why = judge_attempt(logs, [Rank(rank, read_host(rank)) for rank in ranks])
+    return _add_dumps(add_start(why, [rank.memory for rank in ranks]), ranks)

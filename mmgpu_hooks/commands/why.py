@@ -15,23 +15,24 @@ from typing import IO, BinaryIO, cast
 
 import click
 
-from mmgpu_hooks.adviser.why import judge_ranks
+from mmgpu_hooks.adviser.why import judge_run, judge_start
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer, show_progress, warner
 from mmgpu_hooks.judge.console_log import MOST_LOG_BYTES, ConsoleLog, read_log
-from mmgpu_hooks.judge.why import NamedLog, judge_attempt, judge_end
-from mmgpu_hooks.judge.why_memory import add_start
+from mmgpu_hooks.judge.why import NamedLog, judge_end
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import format_bytes
 from mmgpu_hooks.schema.judged import Why
 from mmgpu_hooks.schema.regular import open_regular
-from mmgpu_hooks.schema.run import read_evidence, read_other_ranks, read_start_memory
+from mmgpu_hooks.schema.run import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import (
+    EVIDENCE_NAME,
     Attempt,
     EvidenceError,
     RunFiles,
     find_attempt,
     find_log,
+    find_other_ranks,
     find_start_files,
     read_run_folder,
     read_start_time,
@@ -117,18 +118,16 @@ def _explain(work_dir: Path | None, log: str | None) -> Why:
     else:
         state = _STATES.get(older.state, 'Unknown')
         note = f'The run before it, {earlier}: {state}. {older.sentence}'
-    return replace(why, notes=(note,))
+    return replace(why, notes=(*why.notes, note))
 
 
 def _judge_attempt(attempt: Attempt, console: _Console | None) -> Why:
-    why = judge_attempt(_list_logs(console, [attempt.log]))
-    starts = []
-    for path in find_start_files(attempt.folder):
-        try:
-            starts.append(read_start_memory(path))
-        except EvidenceError as error:
-            warner('why')(f'left out: {error}')
-    why = add_start(why, starts)
+    # a rank may be training already
+    evidence = attempt.folder / 'vis_data' / EVIDENCE_NAME
+    found = [*find_start_files(evidence.parent), *find_other_ranks(evidence)]
+    starts = read_other_ranks(found)
+    why = judge_start(_list_logs(console, [attempt.log]), starts.ranks)
+    why = replace(why, notes=(*why.notes, *starts.notes))
     return _name_run(why, attempt.folder, None)
 
 
@@ -138,10 +137,10 @@ def _judge_run(files: RunFiles, console: _Console | None) -> Why:
     if files.evidence is None:
         return _name_run(judge_end(logs), files.run_folder, None)
     evidence = read_evidence(files.evidence)
-    others = read_other_ranks(files.other_ranks)
-    why = judge_ranks(logs, (evidence, *others.ranks))
+    others = read_other_ranks((*files.other_ranks, *files.starting_ranks))
+    why = judge_run(logs, (evidence, *others.ranks))
     why = _name_run(why, files.run_folder, evidence.run.started_unix_s)
-    return replace(why, notes=tuple(others.notes))
+    return replace(why, notes=(*why.notes, *others.notes))
 
 
 def _name_run(why: Why, folder: Path, started_unix_s: float | None) -> Why:

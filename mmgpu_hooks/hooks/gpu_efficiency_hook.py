@@ -20,11 +20,12 @@ from mmgpu_hooks.adviser.process import ask_adviser
 from mmgpu_hooks.adviser.ranks import choose_rank
 from mmgpu_hooks.config.hook_arguments import check_argument, parse_optimizations
 from mmgpu_hooks.config.switches import DISABLE, is_disabled
-from mmgpu_hooks.hooks.memory_source import MEMORY_SOURCE, StartMemory
-from mmgpu_hooks.hooks.recorder import Recorder, vis_data_folder
+from mmgpu_hooks.hooks.memory_source import MEMORY_SOURCE
+from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from mmgpu_hooks.hooks.sources import open_train_probe
+from mmgpu_hooks.hooks.start import START_SOURCE, Start
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.clock import monotonic_s
@@ -45,7 +46,7 @@ _LIVE = (
     '_is_disabled',
     'after_train_iter',
     '_optimizations',
-    '_start_memory',
+    '_start',
 )
 """Attributes of the training that is on; a copy of the hook begins without them."""
 
@@ -199,7 +200,7 @@ class GPUEfficiencyHook(Hook):
         self._patches = Patches()
         self._probe: LoaderProbe | None = None
         self._optimizations: Optimizations | None = None
-        self._start_memory: StartMemory | None = None
+        self._start: Start | None = None
         self._is_disabled = is_disabled(os.environ)
         if not self._is_disabled:
             self._guard.run('loader workers', expect_loop, self)
@@ -223,26 +224,27 @@ class GPUEfficiencyHook(Hook):
     @property
     def dataset_bytes(self) -> int | None:
         """Memory that building the train loader took; ``None`` where it is unknown."""
-        start = self._start_memory
-        return None if start is None else start.dataset_bytes
+        start = self._start
+        return None if start is None else start.memory.dataset_bytes
 
     def begin_loop(self, runner: Any) -> None:
         """The Runner is about to build its train loop, and the loader with it."""
-        self._guard.run(MEMORY_SOURCE, self._watch_start, runner)
-
-    def _watch_start(self, runner: Any) -> None:
-        start = self._start_memory = StartMemory(self._guard.run)
-        start.begin_loader(vis_data_folder(runner), runner.rank)
+        start = self._guard.run(
+            START_SOURCE, Start, runner, self.stuck_after_s, self._guard.run
+        )
+        if start is not None:
+            self._start = start
+            self._guard.run(MEMORY_SOURCE, start.memory.begin_loader)
 
     def end_start(self) -> None:
-        """Memory is watched from the train loop on, or no more."""
-        if self._start_memory is not None:
-            self._guard.clean_up(MEMORY_SOURCE, self._start_memory.close)
+        """What is watched from the train loop on, or no more, is left alone here."""
+        if self._start is not None:
+            self._guard.clean_up(START_SOURCE, self._start.close)
 
     def see_loop(self, loop: Any) -> None:
         """The Runner's train loop has its loader, and no worker yet."""
-        if self._start_memory is not None:
-            self._guard.run(MEMORY_SOURCE, self._start_memory.end_loader)
+        if self._start is not None:
+            self._guard.run(MEMORY_SOURCE, self._start.memory.end_loader)
         runner = loop.runner
         self._logger = runner.logger
         self._probe = open_train_probe(self._guard, runner, loop.dataloader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ def inject(module: Any, began_s: float) -> None:
 
 
 def _inject_into(kind: Any, arguments: Mapping[str, Any], began_s: float) -> None:
-    original, start = kind.register_hooks, _Start(kind, began_s)
+    original, start = kind.register_hooks, _Start(kind, began_s, arguments)
 
     @functools.wraps(original)
     def register_hooks(runner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -87,15 +88,35 @@ def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
     return hook
 
 
+def _watch_building(runner: Any, arguments: Mapping[str, Any]) -> Any:
+    """Watch the building of a Runner of several ranks for standstills.
+
+    Returns:
+        What ends with it; ``None`` where nothing is watched.
+    """
+    ranks = os.environ.get('WORLD_SIZE') or os.environ.get('SLURM_NTASKS') or '1'
+    if ranks == '1':
+        return None
+    with contextlib.suppress(Exception):  # training must not see it
+        from mmgpu_hooks.hooks.start import watch_building
+
+        return watch_building(runner, float(arguments.get('stuck_after_s', 60)))
+    return None
+
+
 class _Start:
     """Times the start of this process until its first Runner has its hooks.
+
+    Meanwhile one of several ranks may stand still: DistributedDataParallel broadcasts
+    the weights before any hook is built.
 
     Args:
         kind: The class of the Runner, which was imported just now.
         began_s: When the process began, by the monotonic clock.
+        arguments: Of the hook.
     """
 
-    def __init__(self, kind: Any, began_s: float) -> None:
+    def __init__(self, kind: Any, began_s: float, arguments: Mapping[str, Any]) -> None:
         self._pid = os.getpid()
         self._began_s, self._imported_s = began_s, monotonic_s()
         self._building_s: float | None = None
@@ -104,10 +125,16 @@ class _Start:
 
         @functools.wraps(original)
         def __init__(runner: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            watch = None
             if self._building_s is None:
                 self._building_s = monotonic_s()
                 self._patches.close()
-            original(runner, *args, **kwargs)
+                watch = _watch_building(runner, arguments)
+            try:
+                original(runner, *args, **kwargs)
+            finally:
+                if watch is not None:
+                    watch.close()
 
         self._patches.set(kind, '__init__', __init__)
 

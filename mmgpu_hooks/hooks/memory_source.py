@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.hooks.recording import Recording
@@ -20,8 +19,7 @@ from mmgpu_hooks.measure.holders import HoldersMeter, MemoryRoom
 from mmgpu_hooks.measure.memory import weigh_results
 from mmgpu_hooks.schema.recorded import MemoryRecord
 from mmgpu_hooks.schema.run import read_evidence, read_other_ranks
-from mmgpu_hooks.schema.run_folder import find_other_ranks, start_name
-from mmgpu_hooks.schema.writer import EvidenceWriter
+from mmgpu_hooks.schema.run_folder import find_peers
 from mmgpu_hooks.show.text import visible
 
 MEMORY_SOURCE = 'memory holders'
@@ -215,7 +213,7 @@ class MemorySource:
         writer, logger = self._recording.writer, self._recording.runner.logger
         if writer is None:
             return
-        others = read_other_ranks(find_other_ranks(writer.path)).ranks
+        others = read_other_ranks(find_peers(writer.path)).ranks
         run = Run(read_evidence(writer.path), [Run(rank) for rank in others])
         said = describe_memory(run)
         if said is not None:
@@ -231,30 +229,25 @@ class MemorySource:
 class StartMemory:
     """Watches memory from a hook's construction until its train loop is built.
 
-    What the train loader takes shows at once. Where that lasts, a file in the run's
-    folder says who holds memory, until evidence takes its place; what is killed
-    meanwhile leaves it. No call raises, as long as ``run`` lets nothing through.
+    What the train loader takes shows at once. Where that lasts, records say who holds
+    memory. No call raises, as long as ``run`` lets nothing through.
 
     Args:
         run: Calls a function, and keeps what it raises from training.
+        write: Keeps a record.
     """
 
-    def __init__(self, run: Callable[..., Any]) -> None:
+    def __init__(
+        self, run: Callable[..., Any], write: Callable[[MemoryRecord], Any]
+    ) -> None:
         self._run, self._meter, self._began_s = run, HoldersMeter(), monotonic_s()
-        self._pace, self._path, self._own_bytes = MemoryPace(), Path(), 0
+        self._pace, self._write, self._own_bytes = MemoryPace(), write, 0
         self._thread: _Thread | None = None
-        self._writer: EvidenceWriter | None = None
         self.dataset_bytes: int | None = None
         """Memory that building the train loader took; ``None`` until that is known."""
 
-    def begin_loader(self, folder: Path, rank: int) -> None:
-        """The train loader is about to be built.
-
-        Args:
-            folder: That the evidence will be in.
-            rank: Of this process.
-        """
-        self._path = folder / start_name(rank)
+    def begin_loader(self) -> None:
+        """The train loader is about to be built."""
         self._own_bytes = self._meter.read_own_bytes() or 0
         look = partial(self._run, MEMORY_SOURCE, self._look)
         self._thread = _Thread(look, _PERIOD_S)
@@ -286,20 +279,14 @@ class StartMemory:
             is_pss=held is not None and held.is_pss,
             is_low=low,
         )
-        if self._writer is None:
-            self._writer = EvidenceWriter(self._path)
-        self._writer.write(record)
+        self._write(record)
         cost_s = thread_cpu_s() - began_s
         self._pace.note(monotonic_s(), room, cost_s, low=low)
         return pause_s
 
     def close(self) -> None:
-        """Watch no longer: there is evidence now, or no training."""
+        """Watch no longer."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
         thread.stop()
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
-            writer.path.unlink(missing_ok=True)

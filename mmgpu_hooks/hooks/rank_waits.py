@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from mmgpu_hooks.hooks.recording import Recording
-from mmgpu_hooks.judge.standstill import is_late_by_others
+from mmgpu_hooks.judge.standstill import is_in_collective, is_late_by_others
 from mmgpu_hooks.measure.now import read_start
 from mmgpu_hooks.measure.watchdog import WATCHDOG_THREAD
 from mmgpu_hooks.schema.recorded import RunRecord, StuckRecord
@@ -27,17 +28,21 @@ _ANSWER_S = 10.0
 
 
 class RankWaits:
-    """Asks the other ranks' evidence, once this one stands in a collective.
+    """Asks the other ranks' evidence, once this one stands still.
 
     Args:
-        recording: The run.
-        evidence: Its file.
-        source: What the guard knows the watchdog by.
+        write: Adds a record to this rank's evidence.
+        run: Calls a function, and keeps from training what it raises.
+        evidence: This rank's, or what it has of its start.
     """
 
-    def __init__(self, recording: Recording, evidence: Path, source: str) -> None:
-        self._recording, self._evidence = recording, evidence
-        self._source = source
+    def __init__(
+        self,
+        write: Callable[[StuckRecord], Any],
+        run: Callable[..., Any],
+        evidence: Path,
+    ) -> None:
+        self._write, self._run, self._evidence = write, run, evidence
         self._runs: dict[Path, RunRecord] = {}
         self._ended: threading.Event | None = None
         """Of the wait that is on."""
@@ -48,7 +53,8 @@ class RankWaits:
         """True if nobody works for whom it waits, False if somebody does.
 
         Args:
-            record: Where this rank stands: in a collective.
+            record: Where this rank stands. One in no collective waits for nobody: it is
+                late where another rank waits in one.
             waited_s: For how long by now.
 
         Returns:
@@ -58,7 +64,7 @@ class RankWaits:
             self._ended, self._is_late = threading.Event(), None
             self._has_answered = False
             work = partial(self._follow, record, self._ended)
-            run = partial(self._recording.guard.run, self._source, work)
+            run = partial(self._run, work)
             name = f'{WATCHDOG_THREAD}-ranks'
             threading.Thread(target=run, name=name, daemon=True).start()
         if not self._has_answered and waited_s < record.waited_s + _ANSWER_S:
@@ -72,17 +78,21 @@ class RankWaits:
             ended.set()
 
     def _follow(self, record: StuckRecord, ended: threading.Event) -> None:
-        self._recording.write(record)
+        own = self._read_run(self._evidence)
+        world_size = 1 if own is None else own.world_size
+        is_waiting = is_in_collective(record, world_size)
+        if is_waiting:
+            self._write(record)
         while True:
             is_late = None
             with contextlib.suppress(OSError):
-                is_late = self._read_others()
+                is_late = self._read_others(is_waiting)
             if self._ended is ended:
                 self._is_late, self._has_answered = is_late, True
             if ended.wait(_PERIOD_S):
                 return
 
-    def _read_others(self) -> bool | None:
+    def _read_others(self, is_waiting: bool) -> bool | None:
         run, words, gone = self._read_run(self._evidence), [], 0
         if run is None:
             return None
@@ -91,6 +101,13 @@ class RankWaits:
             other = self._read_run(path)
             if other is not None and other.hostname == run.hostname:
                 gone += _is_gone(other)
+        if not is_waiting:
+            standing = [word for word in words if isinstance(word, StuckRecord)]
+            waits = (
+                not word.is_over and is_in_collective(word, run.world_size)
+                for word in standing
+            )
+            return any(waits) or None
         # of another host the files may lie elsewhere
         is_one_host = run.host.ranks_on_host == run.world_size
         missing = run.world_size - 1 - len(words)

@@ -20,7 +20,7 @@ from msgspec import structs
 
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.memory_source import MEMORY_SOURCE, MemorySource
-from mmgpu_hooks.hooks.recording import Guard, Recording
+from mmgpu_hooks.hooks.recording import Guard, Recording, vis_data_folder
 from mmgpu_hooks.hooks.saves import SAVES_SOURCE, SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarPublisher
 from mmgpu_hooks.hooks.sources import UNPROVEN, Sources, read_device
@@ -28,6 +28,7 @@ from mmgpu_hooks.hooks.stuck_source import WATCHDOG_SOURCE, StuckSource
 from mmgpu_hooks.hooks.validation import VALIDATION_SOURCE, ValidationSource
 from mmgpu_hooks.hooks.verdict_source import VERDICT_SOURCE, VerdictSource
 from mmgpu_hooks.measure.clock import wall_unix_s
+from mmgpu_hooks.measure.flight_recorder import list_dump_prefixes
 from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.settings import read_length, read_loader_settings
@@ -205,6 +206,7 @@ class Recorder:
         loop, path = runner.train_loop, runner.cfg.filename
         wrapper, world = runner.optim_wrapper, runner.world_size
         identity = read_process_identity()
+        uses_nccl = world > 1 and sources.device == 'cuda'
         return RunRecord(
             started_unix_s=wall_unix_s(),
             build_s=self._build_s,
@@ -239,6 +241,7 @@ class Recorder:
             memory_cgroup=identity.memory_cgroup,
             oom_kills=identity.oom_kills,
             slurm_job_id=parse_job_id(os.environ),
+            flight_recorder=list_dump_prefixes(os.environ) if uses_nccl else (),
         )
 
     def _open_writer(self, run: RunRecord) -> None:
@@ -514,11 +517,6 @@ def _describe_loader(loader: Any) -> LoaderSettings:
         object_count=objects.entries,
         object_name=objects.name,
     )
-
-
-def vis_data_folder(runner: Any) -> Path:
-    """The folder MMEngine's local backend writes to, absolute."""
-    return Path(os.path.abspath(runner.log_dir)) / 'vis_data'
 
 
 def _whole(value: Any) -> int | None:

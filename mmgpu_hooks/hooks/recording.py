@@ -6,6 +6,8 @@ The guard keeps every failure of ours away from training.
 from __future__ import annotations
 
 import contextlib
+import os
+from pathlib import Path
 from typing import Any, Callable, TypeVar
 
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
@@ -14,6 +16,11 @@ from mmgpu_hooks.schema.recorded import EvidenceLine, SourceOffRecord, UnknownRe
 from mmgpu_hooks.schema.writer import EvidenceWriter
 
 _T = TypeVar('_T')
+
+
+def vis_data_folder(runner: Any) -> Path:
+    """The folder MMEngine's local backend writes to, absolute."""
+    return Path(os.path.abspath(runner.log_dir)) / 'vis_data'
 
 
 class Guard:

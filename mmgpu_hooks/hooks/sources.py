@@ -323,7 +323,7 @@ class Sources:
     def _read_batches(self, iterations: int, batch: Any) -> dict[str, Any]:
         held = self.loader.read_contents(iterations)
         images = held.images
-        if None in held and batch is not None:
+        if None in (images, held.pixels, held.boxes) and batch is not None:
             last = self._watch.examine(batch).images
             if images is None and last is not None:
                 # made out of sight: all are taken to be like the last one
@@ -331,7 +331,10 @@ class Sources:
         figures: dict[str, Any] = dict(images=images, most_boxes=held.boxes)
         if not self._resizers:
             figures.update(
-                largest_batch_pixels=held.pixels, new_batch_sizes=held.new_sizes
+                largest_batch_pixels=held.pixels,
+                largest_batch_height=held.height,
+                largest_batch_width=held.width,
+                new_batch_sizes=held.new_sizes,
             )
         now_s = monotonic_s()
         if batch is None or now_s < self._batch_due_s:

@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
-import threading
-import time
-from collections.abc import Sequence
 from functools import partial
 
 from mmengine.runner import EpochBasedTrainLoop
 from msgspec import structs
 
-from mmgpu_hooks.adviser.why import judge_ranks
+from mmgpu_hooks.hooks.alarms import Alarms
 from mmgpu_hooks.hooks.rank_waits import RankWaits
 from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.judge.standstill import (
     describe_stuck,
+    find_slow_batch,
     is_in_collective,
     phrase_part,
 )
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, is_part
 from mmgpu_hooks.measure.loader.owed import OwedBatch
 from mmgpu_hooks.measure.loader.settings import read_length
-from mmgpu_hooks.measure.watchdog import (
-    WATCHDOG_THREAD,
-    Running,
-    Watchdog,
-    format_stack,
-)
+from mmgpu_hooks.measure.watchdog import Running, Watchdog, format_stack
 from mmgpu_hooks.schema.recorded import IntervalRecord, StuckRecord
-from mmgpu_hooks.schema.run import RunEvidence, read_evidence, read_other_ranks
-from mmgpu_hooks.schema.run_folder import STACK_SUFFIX, find_peers
-from mmgpu_hooks.show.text import visible
+from mmgpu_hooks.schema.run_folder import STACK_SUFFIX
 
 WATCHDOG_SOURCE = 'watchdog'
 """What the guard knows us by."""
-
-_RANKS_S = 2.0
-"""What the others are given to say where they stand."""
-_FILES_S = 10.0
-"""What the work folder is given."""
 
 
 class StuckSource:
@@ -62,7 +47,15 @@ class StuckSource:
         """Wait for other ranks that is in the evidence, and no alarm."""
         self._world_size = recording.runner.world_size
         if self._evidence is not None and self._world_size > 1:
-            self._waits = RankWaits(recording, self._evidence, WATCHDOG_SOURCE)
+            run = partial(self._run, WATCHDOG_SOURCE)
+            self._waits = RankWaits(recording.write, run, self._evidence)
+        self._alarms = Alarms(
+            partial(self._run, WATCHDOG_SOURCE),
+            recording.runner.logger.warning,
+            str(recording.runner.work_dir),
+            recording.write,
+            lambda: self._evidence,
+        )
         self._usual_s: dict[str, float] = {}
         """What a part that has ended takes, by part."""
         self._beat = 0.0
@@ -135,6 +128,10 @@ class StuckSource:
     def _is_proven(self, running: Running) -> bool:
         """True if the first batch will never come, whatever is usual."""
         owed = self._find_owed(running)
+        record = add_owed(self._record(running, self._watchdog.stuck_after_s), owed, ())
+        slow = find_slow_batch(record)
+        if slow is not None:
+            self._recording.runner.logger.info(f'GPUEfficiencyHook: {slow.sentence}.')
         if owed.process is None:
             return False
         if owed.process.state in 'ZXTD':
@@ -155,35 +152,10 @@ class StuckSource:
             f'{phrase_part(record)} (iteration {record.iteration + 1}, '
             f'epoch {self._recording.epoch}).'
         ]
-        if running.usual_s is None:
+        if running.usual_s is None and find_slow_batch(record) is None:
             lines.append('This part has not ended once yet: it may only be slow.')
         lines += describe_stuck(record)
-        work_dir = shlex.quote(str(self._recording.runner.work_dir))
-        lines.append(f'Training is left alone. More: mmgpu why {work_dir}')
-        self._warn(*lines)
-        # the work folder may be on a mount that never answers; later alarms must come
-        work = partial(self._run, WATCHDOG_SOURCE, self._file, record)
-        thread = threading.Thread(
-            target=work, name=f'{WATCHDOG_THREAD}-files', daemon=True
-        )
-        thread.start()
-        thread.join(_FILES_S)
-
-    def _file(self, record: StuckRecord) -> None:
-        """Write a record, and say the cause that it and other ranks' show."""
-        self._recording.write(record)
-        if self._evidence is None:
-            return
-        paths = find_peers(self._evidence)
-        if paths:
-            time.sleep(_RANKS_S)
-        others = read_other_ranks(paths).ranks
-        causes = list_causes(read_evidence(self._evidence), others)
-        if causes:
-            self._warn('GPUEfficiencyHook: why nothing goes on', *causes)
-
-    def _warn(self, *lines: str) -> None:
-        self._recording.runner.logger.warning(visible('\n  '.join(lines)))
+        self._alarms.raise_alarm(record, *lines)
 
     def _record(
         self, running: Running, waited_s: float, *, is_over: bool = False
@@ -209,7 +181,7 @@ class StuckSource:
     def _report_freed(self, running: Running, waited_s: float) -> None:
         record = self._record(running, waited_s, is_over=True)
         self._recording.write(record)
-        self._warn(
+        self._alarms.say(
             f'GPUEfficiencyHook: training goes on after {waited_s:.0f} s '
             f'{phrase_part(record)}.'
         )
@@ -267,17 +239,12 @@ def add_owed(
         )
     if sample is not None:
         record = structs.replace(
-            record, sample=sample.index, sample_s=sample.seconds, image=sample.image
+            record,
+            sample=sample.index,
+            sample_s=sample.seconds,
+            sample_number=sample.number,
+            batch_samples=sample.batch_samples,
+            batch_s=sample.batch_s,
+            image=sample.image,
         )
     return record
-
-
-def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
-    """The cause, and the rank that the others wait for, as far as they are known."""
-    why = judge_ranks([], (own, *others))
-    said = []
-    if why.cause not in (None, 'unknown'):
-        said.append(f'Cause: {why.cause} ({why.certainty}); mmgpu explain {why.cause}')
-    if why.rank not in (None, own.run.rank):
-        said += [f'Rank {why.rank}:', *(proof.text for proof in why.proof[:3])]
-    return said

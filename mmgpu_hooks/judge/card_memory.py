@@ -36,6 +36,9 @@ class PeakGrowth(NamedTuple):
     ``None`` where neither is known."""
     pixels: int | None
     """Of its largest batch."""
+    height: int | None
+    """Of the images of that batch."""
+    width: int | None
     boxes: int | None
     """Of the batch that had most."""
 
@@ -95,7 +98,9 @@ class CardFigures(NamedTuple):
         if not growth.is_largest_batch:
             return f'{at}, whose batches were no larger than others before'
         sizes = []
-        if growth.pixels is not None:
+        if growth.height is not None and growth.width is not None:
+            sizes.append(f'{growth.height} x {growth.width}')
+        elif growth.pixels is not None:
             sizes.append(f'{format_count(growth.pixels)} pixels')
         if growth.boxes is not None:
             sizes.append(f'{growth.boxes} boxes')
@@ -153,11 +158,16 @@ def find_peak_growth(run: Run) -> PeakGrowth | None:
     pixels = _BatchSize.of(read.column('largest_batch_pixels'), row)
     boxes = _BatchSize.of(read.column('most_boxes'), row)
     is_larger = [size.is_larger for size in (pixels, boxes) if size is not None]
+    names = 'largest_batch_height', 'largest_batch_width'
+    sides = [read.column(name)[row] for name in names]
+    height, width = (None if np.isnan(side) else int(side) for side in sides)
     return PeakGrowth(
         iteration=int(ends[row]),
         ratio=float(most[-1] / first),
         is_largest_batch=any(is_larger) if is_larger else None,
         pixels=None if pixels is None else pixels.now,
+        height=height,
+        width=width,
         boxes=None if boxes is None else boxes.now,
     )
 

@@ -153,6 +153,25 @@ def worker_stuck() -> None:
 
 
 @_cause
+def slow_loader() -> None:
+    """Loading is slow, not stuck.
+
+    The batch that is waited for is being made, sample by sample, each as slow as those
+    before it.
+
+    No iteration has ended until the first batch is whole, so a slow first batch looks
+    like a standstill. The log says how many samples it has by now, what each took, and
+    when the batch will be there at this rate.
+
+    - Load one sample by hand, dataset[0], and see what takes so long: files on a slow
+      mount, images much larger than trained at, a transform that waits.
+    - More workers make more batches at once, and no batch faster. Smaller batches come
+      sooner.
+    - Where each epoch begins so: persistent_workers=True keeps what workers opened.
+    """
+
+
+@_cause
 def worker_deadlock() -> None:
     """The loader workers wait for a lock that nobody will release.
 
@@ -277,7 +296,10 @@ def rank_waits() -> None:
 
     - Find the rank that is not in it: mmgpu why WORK_DIR, or py-spy dump.
     - A slow part on one rank (validation, a save) needs a longer timeout:
-      env_cfg.dist_cfg.timeout. TORCH_NCCL_TRACE_BUFFER_SIZE=2000 keeps its history.
+      env_cfg.dist_cfg.timeout.
+    - With NCCL, for the next time: TORCH_NCCL_TRACE_BUFFER_SIZE=2000
+      TORCH_NCCL_DUMP_ON_TIMEOUT=1. mmgpu why WORK_DIR then reads what its flight
+      recorder dumped, and names the rank that is behind.
     """
 
 

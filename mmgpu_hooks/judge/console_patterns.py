@@ -2311,7 +2311,7 @@ PATTERNS = (
         is_sure=True,
     ),
     Pattern(
-        cause='rank_waits',
+        cause='rank_never_came',
         order=Order.PEERS,
         pattern='(?i:timed out .{0,60}(?:store.based barrier|process group))',
         example=(
@@ -2344,7 +2344,7 @@ PATTERNS = (
         is_raised=True,
     ),
     Pattern(
-        cause='rank_waits',
+        cause='rank_never_came',
         order=Order.PEERS,
         pattern='client socket has timed out',
         example=(
@@ -2358,6 +2358,67 @@ PATTERNS = (
         writer='PyTorch, torch/csrc/distributed/c10d/socket.cpp',
         is_sure=True,
         is_raised=True,
+    ),
+    Pattern(
+        cause='rank_never_came',
+        order=Order.PEERS,
+        pattern=r'rendezvous\.api\.RendezvousTimeoutError',
+        example='torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError',
+        healthy=NoNeighbour.RAISED,
+        writer='PyTorch, torch/distributed/elastic/rendezvous/dynamic_rendezvous.py',
+        is_sure=True,
+        is_raised=True,
+    ),
+    Pattern(
+        cause='rank_never_came',
+        order=Order.PEERS,
+        pattern='Bootstrap : no socket interface found',
+        example=(
+            'gpu03:4021:4021 [0] bootstrap.cc:97 NCCL WARN Bootstrap : no socket '
+            'interface found'
+        ),
+        healthy='gpu03:4021:4021 [0] NCCL INFO Bootstrap : Using eth0:10.10.0.3<0>',
+        writer='NCCL, src/bootstrap.cc',
+        is_sure=True,
+    ),
+    Pattern(
+        cause='rank_never_came',
+        order=Order.PEERS,
+        pattern=r'socketStartConnect: Connect to \S+ failed ',
+        example=(
+            'node2:911:1203 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: '
+            'Connect to 172.17.0.2<46081> failed : Connection refused'
+        ),
+        healthy=(
+            'node2:911:1203 [0] NCCL INFO Call to connect returned Connection refused, '
+            'retrying'
+        ),
+        writer='NCCL, src/misc/socket.cc',
+    ),
+    Pattern(
+        cause='uneven_inputs',
+        order=Order.PEERS,
+        pattern='Detected at least one rank that exhausted inputs',
+        example=(
+            'RuntimeError: Detected at least one rank that exhausted inputs. Throwing '
+            'across all ranks.'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='PyTorch, torch/distributed/algorithms/join.py',
+        is_sure=True,
+        is_raised=True,
+    ),
+    Pattern(
+        cause='rank_waits',
+        order=Order.PEER_GONE,
+        pattern='Received a dump signal due to a collective timeout from',
+        example=(
+            '[rank1]:[E1103 22:07:36.212402201 ProcessGroupNCCL.cpp:1484] [PG ID 0 PG '
+            'GUID 0(default_pg) Rank 1] Received a dump signal due to a collective '
+            'timeout from rank 0 and we will try our best to dump the debug info.'
+        ),
+        healthy=_WATCHDOG_STARTS,
+        writer='PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp',
     ),
     Pattern(
         cause='rank_waits',

@@ -30,6 +30,9 @@ class HangingFrame:
     """A call that it matches."""
     is_pinning: bool = False
     """True if it is of the thread that pins batches, and not of a worker."""
+    call: str | None = None
+    """System call that the process must wait in; the pattern is of the innermost call
+    alone then."""
 
 
 HANGING_FRAMES = (
@@ -92,7 +95,7 @@ HANGING_FRAMES = (
         example='/usr/lib/python3.11/socket.py:706 in readinto',
     ),
     HangingFrame(
-        pattern=r'/torch/(?:utils/data/_utils/pin_memory|cuda/)',
+        pattern=r'/torch/(?:utils/data/_utils/pin_memory|cuda/|accelerator/)',
         cause='worker_stuck',
         reason='the thread that pins batches waits for a device: as a rule another '
         "one than this rank's, which it opened by itself",
@@ -102,6 +105,18 @@ HANGING_FRAMES = (
         'set_device',
         is_pinning=True,
     ),
+    HangingFrame(
+        # Python's own threads may be waited for, too
+        pattern=r'^(?!.*/(?:threading|queue)\.py:|.*/(?:concurrent|asyncio)/)',
+        call='futex',
+        cause='worker_deadlock',
+        reason='it waits for a lock, or for a thread of C code (OpenMP, OpenCV), '
+        'that a fork does not copy',
+        do='Compute nothing with several threads before workers start '
+        '(torch.set_num_threads(1), cv2.setNumThreads(0), OMP_NUM_THREADS=1), or start '
+        "them by spawn: env_cfg.mp_cfg.mp_start_method='spawn'.",
+        example='/opt/project/transforms.py:41 in resize',
+    ),
 )
 
 _WAITS = re.compile(r'multiprocessing/(?:queues|connection|synchronize)|selectors')
@@ -109,19 +124,21 @@ _WAITS = re.compile(r'multiprocessing/(?:queues|connection|synchronize)|selector
 
 
 def find_hanging_frame(
-    calls: Sequence[str], is_pinning: bool = False
+    calls: Sequence[str], is_pinning: bool = False, call: str | None = None
 ) -> HangingFrame | None:
     """Find the row that the innermost calls match; ``None`` where none does.
 
     Args:
         calls: The innermost first.
         is_pinning: Whether they are of the thread that pins.
+        call: System call that the process waits in; ``None`` where that is unknown.
     """
     if any(_WAITS.search(call) for call in calls[:3]):
         return None
     for row in HANGING_FRAMES:
-        if row.is_pinning == is_pinning and any(
-            re.search(row.pattern, call) for call in calls[:_MOST_CALLS]
-        ):
+        if row.is_pinning != is_pinning or row.call not in (None, call):
+            continue
+        seen = calls[:_MOST_CALLS] if row.call is None else calls[:1]
+        if any(re.search(row.pattern, its) for its in seen):
             return row
     return None

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.hanging_frames import HangingFrame, find_hanging_frame
-from mmgpu_hooks.schema.figures import plural
+from mmgpu_hooks.schema.figures import format_seconds, plural
 from mmgpu_hooks.schema.judged import HostNow, Proof, Why
-from mmgpu_hooks.schema.recorded import EndRecord, EvidenceLine, StuckRecord
+from mmgpu_hooks.schema.recorded import (
+    START_PART,
+    EndRecord,
+    EvidenceLine,
+    StuckRecord,
+)
 from mmgpu_hooks.schema.run import RunEvidence
 
 _NETWORK = re.compile(r'nfs|fuse|ceph|lustre|cifs|smb|9p|gpfs|beegfs|afs', re.I)
@@ -22,6 +27,8 @@ _OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
 """Where a step of several ranks waits for the gradients of the others."""
 _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
 _MOST_CALLS = 4
+_SLOW_TIMES, _SLOW_S = 3.0, 1.0
+"""A sample is slow as others of its batch up to so many times what they took."""
 _MUTE = "C code that holds Python's lock, so that no thread can run"
 _STATES = {
     'R': 'runs',
@@ -38,6 +45,7 @@ _DOING = {
     'startup': 'starting',
     'teardown': 'ending workers',
     'resume': 'skipping batches that were trained on',
+    START_PART: 'before training began',
 }
 
 
@@ -62,6 +70,11 @@ class Rank(NamedTuple):
         """``None`` of a run that has one rank."""
         run = self.evidence.run
         return run.rank if run.world_size > 1 else None
+
+    @property
+    def is_starting(self) -> bool:
+        """True if it has not come to its train loop."""
+        return self.evidence.run.loop is None
 
     @property
     def is_gone(self) -> bool:
@@ -162,7 +175,9 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     cause, certainty = named.name, named.certainty
     if first_gone in [waiting for waiting, _ in found]:
         first_gone = None
-    met = _name_meeting(ranks, found) if not own else None
+    met = _name_starter(own) if len(own) < len(found) else None
+    if not own:
+        met = _name_meeting(ranks, found)
     waited_for = rank.number if own else None
     # where all are gone, somebody ended those that waited
     if not own and gone and (first_gone or len(gone) < len(ranks)):
@@ -176,15 +191,13 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     elif _is_work_on_one_rank(stuck, cause) and len(found) > 1:
         cause, certainty = 'work_on_one_rank', 'likely'
     proof += [
-        f'rank {other.number} is {phrase_part(its)} at iteration {its.iteration + 1}'
+        f'rank {other.number} {_phrase_place(its)}'
         for other, its in found
         if other is not rank
     ]
     if any(_is_nccl(other) and _waits_for_ranks(other, its) for other, its in found):
         proof.append(_IN_OR_BEFORE)
-    waited = f' for {stuck.waited_s:.0f} s and more' if stuck.waited_s else ''
-    where = f'{phrase_part(stuck)} (iteration {stuck.iteration + 1})'
-    sentence = f'Stuck{waited}, {where}.'
+    sentence = _phrase_standstill(stuck, cause)
     if met is not None:
         sentence += f' {met.sentence}'
     elif len(found) > 1 and waited_for is not None:
@@ -201,6 +214,13 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
         rank=waited_for,
         sample=None if stuck.sample is None else str(stuck.sample),
     )
+
+
+def _phrase_standstill(stuck: StuckRecord, cause: str) -> str:
+    waited = f' for {stuck.waited_s:.0f} s and more' if stuck.waited_s else ''
+    at = f' (iteration {stuck.iteration + 1})' * (stuck.part != START_PART)
+    how = 'Slow, not stuck' if cause == 'slow_loader' else 'Stuck'
+    return f'{how}{waited}, {phrase_part(stuck)}{at}.'
 
 
 def _list_cures(stuck: StuckRecord, cause: str) -> tuple[str, ...]:
@@ -222,7 +242,8 @@ def _is_nccl(rank: Rank) -> bool:
 
 def _is_work_on_one_rank(stuck: StuckRecord, cause: str) -> bool:
     """True if a rank does something that the others have no part in."""
-    is_of_loop = stuck.part in ('data_wait', 'resume', 'step', 'startup', _MUTE)
+    loop = 'data_wait', 'resume', 'step', 'startup', START_PART, _MUTE
+    is_of_loop = stuck.part in loop
     return cause == 'unknown' and not is_of_loop
 
 
@@ -237,6 +258,21 @@ class _Meeting(NamedTuple):
 
 
 _Found = Sequence[tuple[Rank, StuckRecord]]
+
+
+def _name_starter(own: _Found) -> _Meeting | None:
+    """Of ranks that wait for nobody, the one that has not begun to train."""
+    if not own or any(stuck.part != START_PART for _, stuck in own):
+        return None
+    return _late(rank for rank, _ in own)
+
+
+def _late(ranks: Iterable[Rank]) -> _Meeting:
+    numbers = [rank.evidence.run.rank for rank in ranks]
+    who = f'{"Rank" if len(numbers) == 1 else "Ranks"} {", ".join(map(str, numbers))}'
+    said = f'{who} {"has" if len(numbers) == 1 else "have"} not begun to train.'
+    number = numbers[0] if len(numbers) == 1 else None
+    return _Meeting('rank_never_came', 'likely', said, number)
 
 
 def _name_meeting(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
@@ -261,6 +297,14 @@ def _find_missing(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
         proof = [f'{said}: {plural(len(here), "rank")} of {run.world_size} came']
         number = missing[0] if len(missing) == 1 else None
         return _Meeting('rank_never_came', 'likely', f'{said}.', number, proof)
+    waiting = {rank.evidence.run.rank for rank, _ in found}
+    late = [
+        rank
+        for rank in ranks
+        if rank.is_starting and rank.evidence.run.rank not in waiting
+    ]
+    if late:
+        return _late(late)
     if not missing and len(found) < len(ranks):
         return None
     said = 'No iteration of the ranks together has ended.'
@@ -353,6 +397,12 @@ def is_late_by_others(words: Sequence[EvidenceLine | None]) -> bool:
     return has_spoken or len(standing) == len(words)
 
 
+def _phrase_place(stuck: StuckRecord) -> str:
+    if stuck.part == START_PART:
+        return 'stands before its first iteration'
+    return f'is {phrase_part(stuck)} at iteration {stuck.iteration + 1}'
+
+
 def phrase_part(stuck: StuckRecord) -> str:
     """Words for the part of training that it was in."""
     return _DOING.get(stuck.part, f'in {stuck.part}')
@@ -379,6 +429,48 @@ class NamedCause(NamedTuple):
     """``sure``, ``likely`` or ``unknown``."""
 
 
+class SlowBatch(NamedTuple):
+    """A batch that is made sample by sample, slowly."""
+
+    number: int
+    """Of the sample that is being loaded, from 1."""
+    samples: int
+    each_s: float
+    """What those before it took, on average."""
+
+    @property
+    def sentence(self) -> str:
+        """``slow, not stuck: sample 3 of 16 is being loaded, ...``."""
+        before = (
+            '1 before took' if self.number == 2 else f'{self.number - 1} before took'
+        )
+        each = format_seconds(self.each_s) + ' each' * (self.number > 2)
+        whole = format_seconds(self.each_s * self.samples)
+        return (
+            f'slow, not stuck: sample {self.number} of {self.samples} is being loaded, '
+            f'the {before} {each}; at this rate the batch takes {whole}'
+        )
+
+
+def find_slow_batch(stuck: StuckRecord) -> SlowBatch | None:
+    """Find out whether the batch that is waited for is only slow.
+
+    Returns:
+        ``None`` where the sample that is being loaded takes longer than those before
+        it would explain, and where it is the first.
+    """
+    number, samples = stuck.sample_number, stuck.batch_samples
+    batch_s, sample_s = stuck.batch_s, stuck.sample_s
+    if number is None or samples is None or batch_s is None or sample_s is None:
+        return None
+    is_stopped = stuck.state is not None and stuck.state in 'TtZX'
+    if number < 2 or is_stopped or stuck.part not in ('data_wait', 'resume'):
+        return None
+    each_s = (batch_s - sample_s) / (number - 1)
+    is_slow = sample_s <= _SLOW_TIMES * each_s and each_s >= _SLOW_S
+    return SlowBatch(number, samples, each_s) if is_slow else None
+
+
 def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
     """Name the cause of a standstill, and how sure that is."""
     unknown, is_idle = NamedCause('unknown', 'unknown'), stuck.state == 'S'
@@ -389,6 +481,8 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
         return NamedCause('worker_stuck', 'likely') if is_loading else unknown
     if stuck.state in ('Z', 'X'):
         return NamedCause('worker_killed', 'sure')
+    if find_slow_batch(stuck) is not None:
+        return NamedCause('slow_loader', 'likely')
     if stuck.state == 'D':
         return NamedCause('storage_stalled', 'sure')
     if stuck.mount and _NETWORK.search(stuck.mount):
@@ -416,7 +510,8 @@ def find_row(stuck: StuckRecord) -> HangingFrame | None:
         return None
     of_worker = None
     if stuck.worker is not None or stuck.sample is not None:
-        of_worker = find_hanging_frame(stuck.stack)
+        call = stuck.call if stuck.state == 'S' else None
+        of_worker = find_hanging_frame(stuck.stack, call=call)
     return of_worker or find_hanging_frame(stuck.pin_stack, is_pinning=True)
 
 
@@ -434,6 +529,9 @@ def describe_stuck(stuck: StuckRecord) -> list[str]:
         found.append(
             f'Worker {stuck.worker} (pid {stuck.pid}) owes the next batch; it {state}'
         )
+    slow = find_slow_batch(stuck)
+    if slow is not None:
+        found.append(slow.sentence)
     if stuck.sample is not None:
         image = f', {stuck.image}' if stuck.image else ''
         since = '' if stuck.sample_s is None else f' for {stuck.sample_s:.0f} s'

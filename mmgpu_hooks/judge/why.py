@@ -85,17 +85,23 @@ _BROKEN = re.compile(
 )
 """Exceptions that a program raises because another one, or it, was ended."""
 _OF_A_CARD = re.compile(r'CUDA|NCCL|cuDNN|cuBLAS|NVML|GPU|HIP', re.I)
+_NCCL_ERROR = re.compile(r'(?:\w+\.)*(?:DistBackendError|nccl\w+Error)\b')
 _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
 """How mpirun names a rank."""
-_TIMED_OUT = 'worker_stuck', 'rank_waits'
+_TIMED_OUT = 'worker_stuck', 'rank_waits', 'rank_never_came'
 """Time-outs: a quota that another program met does not explain them."""
 
+_OF_A_STANDSTILL = None, 'unknown', 'interrupted', 'rank_waits', 'rank_lost'
+"""How a start that stands still is ended, or looks in the logs."""
+_OF_OTHER_RANKS = 'rank_waits', 'rank_never_came', 'rank_lost'
+"""Causes of a line that the ranks' own records say more of."""
 _OF_NO_END = ('uneven_inputs',)
 """A rank that came to its end is no sign that the others did."""
 _JOINED = (
     'uneven_inputs',
     'work_on_one_rank',
     'rank_never_came',
+    'slow_loader',
     'worker_stuck',
     'worker_deadlock',
     'worker_killed',
@@ -163,7 +169,7 @@ def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
         return standstill
     line = Proof(lead.read.source, event.line or None, event.text)
     met = _judge_peers(standstill, ranks, line)
-    if event.sign.cause in ('rank_waits', 'rank_lost') and met is not None:
+    if event.sign.cause in _OF_OTHER_RANKS and met is not None:
         return met
     state = 'running' if first and first.host.is_alive else 'ended'
     why = _name(lead, state, standstill is not None and len(ranks) > 1)
@@ -233,12 +239,20 @@ def _name_parameters(why: Why, ended: Sequence[tuple[Rank, EndRecord]]) -> Why:
     return replace(why, proof=tuple(proof))
 
 
-def judge_attempt(logs: Sequence[NamedLog]) -> Why:
+def judge_attempt(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
     """Say why an attempt left no evidence, by MMEngine's log and what was printed.
 
     It ended before its first iteration, or has not come to it yet.
+
+    Args:
+        logs: What was read of console and MMEngine's log.
+        ranks: What its ranks have of their start.
     """
     why, names = judge_end(logs), [read.source for read in logs]
+    standstill = judge_standstill(ranks)
+    # the console may say what the watchdog said
+    if standstill is not None and why.cause in (*_OF_A_STANDSTILL, standstill.cause):
+        return standstill
     if why.cause is not None or any(read.log.progress for read in logs):
         return why
     if not names:
@@ -329,6 +343,9 @@ def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
     """The event that the others follow from."""
     if has_records:  # they say it better than the log's own warning
         events = [event for event in events if event.sign.order != Order.WATCHED]
+    if any(event.sign.cause == 'rank_never_came' for event in events):
+        # what NCCL raises of it names no reason
+        events = [event for event in events if not _NCCL_ERROR.match(event.text)]
     events = [
         event for event in events if not any(_went_on(event, later) for later in events)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import time
@@ -95,6 +96,32 @@ def read_thread_cpu_s(thread: threading.Thread | None) -> float | None:
         return time.clock_gettime((~thread.native_id << 3) | 6)
     except OSError:
         return 0.0
+
+
+class ThreadUse(NamedTuple):
+    """What a thread did since it began."""
+
+    cpu_s: float
+    io_bytes: int
+    """Read and written, by files, pipes and sockets alike."""
+
+
+_IO = re.compile(rb'^[rw]char: (\d+)$', re.MULTILINE)
+
+
+def read_thread_use(native_id: int) -> ThreadUse | None:
+    """Read what a thread of this process did; some 20 us.
+
+    Returns:
+        ``None`` where the kernel does not show it.
+    """
+    folder = f'/proc/self/task/{native_id}'
+    times = read_schedstat_s(f'{folder}/schedstat')
+    try:
+        counts = _IO.findall(read_begin(f'{folder}/io', 1024))
+    except OSError:
+        return None
+    return ThreadUse(times.on_core_s, sum(map(int, counts))) if times else None
 
 
 def read_pss_bytes(pid: int) -> int | None:

@@ -323,6 +323,25 @@ class Verification:
 
 
 @dataclass(frozen=True)
+class FlightRecord:
+    """The first collective in which ranks do not meet, by NCCL's flight recorder."""
+
+    name: str
+    """Such as ``all_reduce``."""
+    number: int
+    """Its place among the collectives of its group."""
+    group: str
+    behind: Tuple[int, ...] = ()
+    """Ranks that never began it, by their dumps."""
+    others: Mapping[int, str] = field(default_factory=dict)
+    """Ranks that began another one in its place, or with other sizes, and which."""
+    without_dump: Tuple[int, ...] = ()
+    """Ranks of the group of which there is no dump."""
+    calls: Tuple[str, ...] = ()
+    """Where the others began it, the innermost first."""
+
+
+@dataclass(frozen=True)
 class HostNow:
     """What the host shows of a run that ended, or stands still."""
 

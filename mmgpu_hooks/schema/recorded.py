@@ -220,6 +220,9 @@ class RunRecord(
     """Processes that the kernel had killed there for memory when training began."""
     slurm_job_id: Optional[Count] = None
     """SLURM's job that it runs in."""
+    flight_recorder: Tuple[str, ...] = ()
+    """Where NCCL's flight recorder dumps what it has: the rank's number follows each;
+    empty without NCCL."""
     schema: Count = SCHEMA_VERSION
     """A reader refuses newer ones."""
 
@@ -398,6 +401,10 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     largest_batch_pixels: Optional[Count] = None
     """Images x padded height x padded width of the interval's largest batch, as the
     model was given it."""
+    largest_batch_height: Optional[Count] = None
+    """Height of the images of that batch, padded; ``None`` where they are given to the
+    model in parts of several sizes."""
+    largest_batch_width: Optional[Count] = None
     new_batch_sizes: Optional[Count] = None
     """Sizes of batches (in such pixels, so portrait and landscape are one) that no
     batch of the run had before; ``None`` where that of one is unknown, and after 1,000
@@ -630,13 +637,18 @@ class SourceOffRecord(EvidenceLine, frozen=True, kw_only=True, tag='source_off')
     iteration: Optional[Count] = None
 
 
+START_PART = 'start'
+"""Part of a standstill before the train loop."""
+
+
 class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     """Training stood still for long: what ran, and what is seen of it from outside."""
 
     iteration: Count
     """Iterations that were done, counted over the whole training."""
     part: str
-    """Of the time ledger, or the class of the hook that ran."""
+    """Of the time ledger, or the class of the hook that ran; ``start`` before the train
+    loop."""
     waited_s: Number
     """How long nothing had gone on."""
     is_over: bool = False
@@ -655,6 +667,12 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     """Index of the sample that it was making; without workers, that the loop made."""
     sample_s: Optional[Number] = None
     """For how long."""
+    sample_number: Optional[Count] = None
+    """Its place in the batch, from 1; ``None`` where samples are not seen singly."""
+    batch_samples: Optional[Count] = None
+    """Samples of that batch."""
+    batch_s: Optional[Number] = None
+    """For how long that batch was being made."""
     image: Optional[str] = None
     """File of that sample, once its annotation was read; of long names the end."""
     call: Optional[str] = None

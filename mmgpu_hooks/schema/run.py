@@ -203,22 +203,6 @@ def _check_one_run(path: Path, starts: list[str], bad: list[str]) -> None:
         )
 
 
-def read_start_memory(path: Path) -> List[recorded.MemoryRecord]:
-    """Read what a rank recorded of memory before its train loop.
-
-    Raises:
-        EvidenceError: If it cannot be read.
-    """
-    records = []
-    for line in read_lines(path):
-        # killed while it was written
-        with contextlib.suppress(LineError):
-            record = decode_line(line.data)
-            if isinstance(record, recorded.MemoryRecord):
-                records.append(record)
-    return records
-
-
 class OtherRanks(NamedTuple):
     """Evidence of the other ranks of a run."""
 

@@ -49,6 +49,8 @@ class RunFiles:
     """The flattened copy of the config that MMEngine left."""
     other_ranks: tuple[Path, ...] = ()
     """Evidence of the same run's other ranks, by rank."""
+    starting_ranks: tuple[Path, ...] = ()
+    """What ranks that have not begun to train have of their start, by rank."""
     older_runs: tuple[Path, ...] = ()
     """Where evidence of other runs of the same folder would be, the newest first."""
     newer_attempt: Attempt | None = None
@@ -61,8 +63,9 @@ class RunFiles:
         return self.folder.parent if self.folder.name == 'vis_data' else self.folder
 
 
-START_NAME, OTHER_STARTS = 'memory_at_start.jsonl', 'memory_at_start_rank*.jsonl'
-"""Memory of a run that has not come to its train loop: evidence takes their place."""
+START_NAME, OTHER_STARTS = 'before_training.jsonl', 'before_training_rank*.jsonl'
+"""Evidence of a rank that has not come to its train loop: who holds memory, and where
+it stands. Its evidence takes their place."""
 
 STACK_SUFFIX = '.stack'
 """Of a file beside the evidence, with the stacks of a process that C code holds."""
@@ -74,15 +77,19 @@ def evidence_name(rank: int) -> str:
 
 
 def start_name(rank: int) -> str:
-    """File name of one rank's memory at start; rank 0 has the plain one."""
-    return START_NAME if rank == 0 else f'memory_at_start_rank{rank}.jsonl'
+    """File name of one rank's evidence before its train loop; rank 0's is plain."""
+    return START_NAME if rank == 0 else f'before_training_rank{rank}.jsonl'
 
 
-def find_start_files(run_folder: Path) -> list[Path]:
-    """Memory at start of all ranks of a run that left no evidence."""
-    folder = run_folder / 'vis_data'
-    found = [folder / START_NAME, *sorted(folder.glob(OTHER_STARTS))]
-    return [path for path in found if path.is_file()]
+def find_start_files(folder: Path) -> tuple[Path, ...]:
+    """Evidence of the ranks in a folder that have not begun to train, by rank."""
+    found = [folder / START_NAME, *folder.glob(OTHER_STARTS)]
+    return tuple(sorted((path for path in found if path.is_file()), key=_rank_of))
+
+
+def _rank_of(path: Path) -> int:
+    rank = _RANK.search(path.name)
+    return int(rank[1]) if rank else 0
 
 
 def unused_path(path: Path) -> Path:
@@ -133,11 +140,14 @@ def read_run_folder(path: Path) -> RunFiles:
         )
     *older, newest = runs
     evidence, is_ours = newest / EVIDENCE_NAME, (newest / EVIDENCE_NAME).is_file()
+    others = find_other_ranks(evidence) if is_ours else ()
+    peers = find_peers(evidence) if is_ours else ()
     files = RunFiles(
         newest,
         evidence if is_ours else None,
         _config_copy(newest),
-        find_other_ranks(evidence) if is_ours else (),
+        others,
+        tuple(path for path in peers if path not in others),
         tuple(run / EVIDENCE_NAME for run in reversed(older)),
     )
     began, attempt = read_start_time(files.run_folder), find_attempt(path)
@@ -210,11 +220,20 @@ def find_peers(evidence: Path) -> tuple[Path, ...]:
     """The files of the other ranks of a run, by rank.
 
     Args:
-        evidence: Of any rank.
+        evidence: Of any rank, or what it has of its start.
+
+    Returns:
+        Evidence; of a rank that has not begun to train, what it has of its start.
     """
     first = evidence.with_name(_RANK.sub('', evidence.name))
-    ranks = (*([first] if first.is_file() else []), *find_other_ranks(first))
-    return tuple(path for path in ranks if path != evidence)
+    if first.name == START_NAME:
+        first = first.with_name(EVIDENCE_NAME)
+    files = {_rank_of(path): path for path in find_start_files(evidence.parent)}
+    if first.is_file():
+        files[0] = first
+    files.update((_rank_of(path), path) for path in find_other_ranks(first))
+    files.pop(_rank_of(evidence), None)
+    return tuple(path for _, path in sorted(files.items()))
 
 
 def _find_runs(path: Path) -> list[Path]:

@@ -34,6 +34,8 @@ IMPORTERS = {
         'hooks/',
         'optimize/',
         'measure/cuda.py',
+        # the reader of its flight recorder
+        'measure/flight_recorder.py',
         'measure/loader/worker.py',
         # a step of the real model is the only thing that knows what it keeps
         'memory/activations.py',
@@ -164,7 +166,8 @@ def test_durations_never_come_from_the_wall_clock():
     assert wall <= {'measure/clock.py'}
     # it labels a run, and the driver stamps its samples with it
     readers = {name for name, text in SOURCES.items() if 'wall_unix_s' in text}
-    assert readers <= {'measure/clock.py', 'measure/gpu.py', 'hooks/recorder.py'}
+    recorders = {'hooks/recorder.py', 'hooks/start.py'}
+    assert readers <= {'measure/clock.py', 'measure/gpu.py', *recorders}
 
 
 def test_the_hook_neither_synchronises_nor_gathers():

@@ -18,7 +18,11 @@ PACKAGE = Path(mmgpu_hooks.__file__).parent
 MODULES = ('recorded', 'run', 'judged', 'tried', 'memory')
 
 WRITERS = ('schema', 'measure', 'hooks')
-READERS = PACKAGE / 'hooks' / 'scalars.py', PACKAGE / 'measure' / 'now.py'
+READERS = (
+    PACKAGE / 'hooks' / 'scalars.py',
+    PACKAGE / 'measure' / 'now.py',
+    PACKAGE / 'measure' / 'flight_recorder.py',
+)
 
 ANSWERS = {
     'Change',

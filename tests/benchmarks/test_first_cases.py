@@ -43,6 +43,7 @@ from benchmarks import (
 )
 from benchmarks.gpu_check import check as gpu_check
 from benchmarks.harness import Figure
+from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.measure import memory as measured_memory
 from mmgpu_hooks.schema.judged import Prediction
 
@@ -204,6 +205,9 @@ def build_whole(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]:
             for name in ('train_dataloader', 'val_dataloader')
             for key in loaded.get(name) or ()
         }
+    for ending in whole.ENDINGS.values():
+        loaded = whole.read_loaded(work, ending.config, ending.cure)
+        assert loaded['default_hooks']['gpu_efficiency'] and ending.cause in CAUSES
     # the real way, of a few iterations: train, and do what the `next` line says
     case = whole.CASES['nothing wrong']
     short = {'train_dataloader.dataset.length': 160, 'model.step_ms': 5}
@@ -293,8 +297,10 @@ ELSEWHERE = {
     'quick': 'test_quick.py',
     'readme': 'test_readme.py',
     'toy': 'of the others',
+    'whole_ends': 'of `whole`',
     'whole_toys': 'of `whole`',
     'whole_training': 'started by `whole`',
+    'why_hangs': 'of `why`',
     'why_training': 'started by `why`',
 }
 

@@ -55,7 +55,10 @@ NOISE = {
 
 
 @pytest.mark.parametrize('noise', [*LINES, *NOISE])
-@pytest.mark.parametrize('name', ['console_logs.txt', 'console_logs_of_others.txt'])
+@pytest.mark.parametrize(
+    'name',
+    ['console_logs.txt', 'console_logs_of_others.txt', 'console_logs_of_ranks.txt'],
+)
 def test_console_logs(ask, tmp_path, name, noise):
     wrong, path = [], tmp_path / 'slurm.out'
     encoding = 'utf-16-le' if noise == 'power shell' else 'utf-8'

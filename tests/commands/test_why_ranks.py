@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
+from fakes.dumps import make_entry, write_dumps
 from fakes.replaced import replace
-from fakes.runs import make_evidence, make_run, render_evidence
+from fakes.runs import GIB, make_evidence, make_run, render_evidence
 from mmgpu_hooks.schema.lines import encode_line
-from mmgpu_hooks.schema.recorded import EndRecord, StuckRecord
-from mmgpu_hooks.schema.run_folder import evidence_name
+from mmgpu_hooks.schema.recorded import (
+    START_PART,
+    EndRecord,
+    MemoryRecord,
+    RunRecord,
+    StuckRecord,
+)
+from mmgpu_hooks.schema.run_folder import evidence_name, start_name
 
 IN_STEP = ('torch/autograd/graph.py:9 in _engine_run_backward',)
 SAVING = (
@@ -245,3 +252,212 @@ def test_a_sample_of_a_skipped_batch_is_named(ask_ranks):
     skipping = stand('resume', worker=1, pid=9, state='S', sample=37, has_met=None)
     answer = ask_ranks({0: [skipping]}, 1, {})
     assert (answer['cause'], answer['sample']) == ('worker_stuck', '37')
+
+
+IN_BROADCAST = (
+    'torch/distributed/distributed_c10d.py:2901 in broadcast',
+    'mmengine/runner/runner.py:926 in _init_model_weights',
+)
+PARSING = ('coco.py:88 in load', 'mmengine/runner/runner.py:1728 in train')
+
+
+def stand_at_start(stack: tuple[str, ...], **fields: Any) -> StuckRecord:
+    known = {'iteration': 0, 'has_met': False, 'stack': stack, **fields}
+    return stand(START_PART, **known)
+
+
+@pytest.fixture
+def ask_starts(ask, tmp_path):
+    """Ask why, of ranks on one host that have not begun to train, by rank."""
+
+    def ask_of(
+        ranks: Mapping[int, list[Any]], size: int, trains: Mapping[int, list[Any]]
+    ) -> Any:
+        run = tmp_path / '20261127_080000'
+        folder = run / 'vis_data'
+        folder.mkdir(parents=True)
+        (run / '20261127_080000.log').write_text('11/27 08:00:00 - mmengine - INFO -\n')
+        for known, name in ((ranks, start_name), (trains, evidence_name)):
+            for rank, records in known.items():
+                loop = 'epoch' if known is trains else None
+                who = RunRecord(
+                    started_unix_s=1.0, rank=rank, world_size=size, loop=loop
+                )
+                who = replace(who, host=replace(who.host, ranks_on_host=size))
+                lines = [encode_line(record) for record in (who, *records)]
+                Path(folder, name(rank)).write_bytes(b''.join(lines))
+        return ask('why', tmp_path)
+
+    return ask_of
+
+
+@pytest.mark.parametrize(
+    ('ranks', 'trains', 'cause', 'rank', 'said'),
+    [
+        pytest.param(
+            {0: [stand_at_start(IN_BROADCAST)], 1: [stand_at_start(PARSING)]},
+            {},
+            'rank_never_came',
+            1,
+            'Rank 1 has not begun to train',
+            id='one stands in its data set',
+        ),
+        pytest.param(
+            {0: [stand_at_start(IN_BROADCAST)]},
+            {},
+            'rank_never_came',
+            1,
+            'Rank 1 left no evidence',
+            id='one left nothing',
+        ),
+        pytest.param(
+            {0: [stand_at_start(IN_BROADCAST)], 1: []},
+            {},
+            'rank_never_came',
+            1,
+            'Rank 1 has not begun to train',
+            id='one has said nothing yet',
+        ),
+        pytest.param(
+            {0: [stand_at_start(IN_BROADCAST)], 1: [stand_at_start(IN_BROADCAST)]},
+            {},
+            'rank_never_came',
+            None,
+            'No iteration of the ranks together has ended',
+            id='all wait',
+        ),
+        pytest.param(
+            {0: [stand_at_start(PARSING)]},
+            {1: [LATE]},
+            'rank_never_came',
+            0,
+            'Rank 0 has not begun to train',
+            id='rank 0 is late, the other trains',
+        ),
+        pytest.param(
+            {1: [stand_at_start(PARSING)]},
+            {0: [LATE]},
+            'rank_never_came',
+            1,
+            'Rank 1 has not begun to train',
+            id='rank 1 is late, rank 0 trains',
+        ),
+        pytest.param(
+            {0: [stand_at_start(IN_BROADCAST, is_over=True)], 1: []},
+            {},
+            'unknown',
+            None,
+            'It left no evidence',
+            id='it went on',
+        ),
+    ],
+)
+def test_ranks_that_wait_before_they_train(
+    ask_starts, ranks, trains, cause, rank, said
+):
+    answer = ask_starts(ranks, 2, trains)
+    assert (answer['cause'], answer['rank']) == (cause, rank)
+    assert said in answer['sentence']
+    if ranks.get(rank) and ranks[rank][0].stack == PARSING:
+        assert 'coco.py:88 in load' in [proof['text'] for proof in answer['proof']]
+
+
+def test_a_start_alone_that_stands_still_says_where(ask_starts):
+    answer = ask_starts({0: [stand_at_start(PARSING, has_met=None)]}, 1, {})
+    assert answer['sentence'] == 'Stuck for 61 s and more, before training began.'
+    assert answer['cause'] == 'unknown'
+
+
+def test_a_killed_start_still_says_who_held_memory(ask_starts):
+    record = MemoryRecord(
+        phase='start',
+        elapsed_s=9.0,
+        bound='host',
+        total_bytes=62 * GIB,
+        used_bytes=60 * GIB,
+        process_bytes=25 * GIB,
+        is_low=True,
+    )
+    answer = ask_starts({0: [record], 1: [record]}, 2, {})
+    assert answer['cause'] in ('oom_host', 'oom_cgroup')
+    assert '2 training processes' in answer['proof'][-1]['text']
+
+
+def test_dumps_of_nccls_flight_recorder_name_the_rank_that_is_behind(ask, tmp_path):
+    ended = [make_entry(number, 'nccl:all_reduce') for number in range(1, 4)]
+    waiting = make_entry(4, 'nccl:all_reduce', state='started')
+    prefix = write_dumps(
+        tmp_path, {0: [*ended, waiting], 1: ended, 2: [*ended, waiting]}
+    )
+    folder = tmp_path / 'run' / '20261127_080000' / 'vis_data'
+    folder.mkdir(parents=True)
+    for rank in range(3):
+        run = make_run(
+            rank=rank,
+            world_size=3,
+            device='cuda',
+            started_unix_s=1.0,
+            flight_recorder=(prefix,),
+        )
+        evidence = replace(make_evidence(intervals=0, run=run), end=None)
+        lines = render_evidence(evidence) + encode_line(in_step()).decode()
+        (folder / evidence_name(rank)).write_text(lines)
+    answer = ask('why', tmp_path / 'run')
+    assert (answer['cause'], answer['rank']) == ('rank_waits', 1)
+    assert "Rank 1 is behind, by NCCL's flight recorder." in answer['sentence']
+    proof = [found['text'] for found in answer['proof']]
+    said = 'rank 1 never began all_reduce 4 of 0:default_pg, the others wait in it'
+    assert proof[0] == said
+    assert any('in or before' in text or 'before it' in text for text in proof)
+    # one that is none costs the answer nothing else
+    Path(f'{prefix}1').write_bytes(b'no dump')
+    answer = ask('why', tmp_path / 'run')
+    assert answer['cause'] == 'rank_waits' and answer['rank'] is None
+    assert "expected what NCCL's flight recorder dumps" in answer['notes'][0]
+
+
+SLOW = stand(
+    'data_wait',
+    iteration=0,
+    waited_s=610.0,
+    worker=1,
+    pid=9,
+    state='S',
+    sample=37,
+    sample_s=25.0,
+    sample_number=3,
+    batch_samples=16,
+    batch_s=105.0,
+    has_met=None,
+)
+
+
+@pytest.mark.parametrize(
+    ('fields', 'cause'),
+    [
+        ({}, 'slow_loader'),
+        ({'sample_s': 90.0, 'batch_s': 170.0}, 'slow_loader'),
+        ({'sample_s': 600.0, 'batch_s': 602.0}, 'worker_stuck'),
+        ({'sample_number': 1, 'batch_s': 25.0}, 'worker_stuck'),
+        ({'sample_number': None, 'batch_samples': None}, 'worker_stuck'),
+        ({'state': 'T'}, 'worker_stuck'),
+    ],
+    ids=[
+        'as slow as others',
+        'twice as slow',
+        'hangs',
+        'the first',
+        'unseen',
+        'stopped',
+    ],
+)
+def test_slow_is_not_stuck(ask_ranks, fields, cause):
+    answer = ask_ranks({0: [replace(SLOW, **fields)]}, 1, {})
+    assert answer['cause'] == cause
+    if not fields:
+        assert answer['sentence'].startswith('Slow, not stuck for 610 s and more')
+        said = (
+            'slow, not stuck: sample 3 of 16 is being loaded, the 2 before took 40.0 s '
+            'each; at this rate the batch takes 10.7 min'
+        )
+        assert said in [proof['text'] for proof in answer['proof']]

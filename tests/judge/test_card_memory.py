@@ -54,6 +54,12 @@ def test_what_nvidia_smi_shows_is_a_sum_and_its_growth_is_explained():
     )
 
 
+def test_the_largest_batch_is_named_by_its_height_and_width():
+    sides = {'largest_batch_height': 1333, 'largest_batch_width': 800}
+    said = find(make_card_run({**LARGER, **sides, 'most_boxes': 212}))
+    assert 'the largest so far (1333 x 800, 212 boxes): no leak' in said
+
+
 @pytest.mark.parametrize(
     ('grown', 'figures', 'words'),
     [

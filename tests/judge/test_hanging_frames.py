@@ -22,7 +22,8 @@ IDLE = 'multiprocessing/connection.py:947 in wait'
 def test_why_names_cause_and_cure_of_each_frame(row):
     where: dict[str, Any] = {'pin_stack': (row.example,)}
     if not row.is_pinning:
-        where = {'stack': ('coco.py:88 in load', row.example, FETCH)}
+        outer = () if row.call else ('coco.py:88 in load',)
+        where = {'stack': (*outer, row.example, FETCH), 'call': row.call}
     stuck = StuckRecord(
         iteration=40, part='data_wait', waited_s=70.0, worker=1, state='S', **where
     )
@@ -51,3 +52,23 @@ def test_why_names_cause_and_cure_of_each_frame(row):
 def test_healthy_calls_match_no_row(calls):
     assert find_hanging_frame(calls) is None
     assert find_hanging_frame((IDLE, *calls), is_pinning=True) is None
+
+
+@pytest.mark.parametrize(
+    ('call', 'innermost', 'is_found'),
+    [
+        ('futex', 'transforms.py:41 in resize', True),
+        ('read', 'transforms.py:41 in resize', False),
+        (None, 'transforms.py:41 in resize', False),
+        ('futex', '/usr/lib/python3.11/threading.py:324 in wait', False),
+        (
+            'futex',
+            '/usr/lib/python3.11/concurrent/futures/_base.py:451 in result',
+            False,
+        ),
+    ],
+    ids=['C code at a lock', 'a file', 'unknown', 'an event', 'a thread of its own'],
+)
+def test_a_worker_that_waits_at_a_lock_in_c_code(call, innermost, is_found):
+    found = find_hanging_frame((innermost, FETCH), call=call)
+    assert (found is not None and 'OpenMP' in found.reason) is is_found

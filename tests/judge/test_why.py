@@ -9,7 +9,7 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.runs import GIB, make_evidence, make_run
-from mmgpu_hooks.hooks.stuck_source import list_causes
+from mmgpu_hooks.hooks.alarms import list_causes
 from mmgpu_hooks.judge.console_log import read_log
 from mmgpu_hooks.judge.rules.training import judge_standstills
 from mmgpu_hooks.judge.run import Run

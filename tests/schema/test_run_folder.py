@@ -8,6 +8,8 @@ import pytest
 from mmgpu_hooks.schema.run_folder import (
     EvidenceError,
     find_other_ranks,
+    find_peers,
+    find_start_files,
     read_run_folder,
 )
 
@@ -95,3 +97,23 @@ def test_ranks_come_in_their_order_and_of_one_training_only(tmp_path: Path):
     ranks = read_run_folder(tmp_path).other_ranks
     assert ranks == tuple(folder / name for name in own)
     assert find_other_ranks(folder / second[0]) == (folder / second[1],)
+
+
+def test_peers_are_the_other_ranks_by_evidence_or_by_what_they_have_of_their_start(
+    tmp_path,
+):
+    names = [
+        'gpu_efficiency.jsonl',
+        'gpu_efficiency_rank2.jsonl',
+        'before_training_rank1.jsonl',
+        'before_training_rank2.jsonl',
+        'before_training_rank10.jsonl',
+    ]
+    for name in names:
+        (tmp_path / name).touch()
+    zero, two, one, _, ten = (tmp_path / name for name in names)
+    assert find_peers(zero) == (one, two, ten)
+    assert find_peers(two) == (zero, one, ten)
+    # of rank 1's start
+    assert find_peers(one) == (zero, two, ten)
+    assert find_start_files(tmp_path) == (one, tmp_path / names[3], ten)

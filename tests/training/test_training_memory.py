@@ -68,7 +68,7 @@ def test_workers_process_and_results_of_a_metric_are_recorded(tmp_path):
     validated = [record for record in records if record.phase == 'validation']
     assert max(record.result_bytes or 0 for record in validated) > 40 * MIB
     assert not any(record.is_low for record in records)
-    assert not list(tmp_path.rglob('memory_at_start*'))
+    assert not list(tmp_path.rglob('before_training*'))
 
 
 def test_what_the_data_set_takes_is_recorded(tmp_path):
@@ -87,7 +87,7 @@ def test_a_data_set_that_raises_leaves_neither_thread_nor_file(tmp_path, monkeyp
     before = threading.enumerate()
     with pytest.raises(RuntimeError, match='no annotations'):
         build_runner(tmp_path, dataset=dataset).train()
-    assert not list(tmp_path.rglob('memory_at_start*'))
+    assert not list(tmp_path.rglob('before_training*'))
     left = [thread for thread in threading.enumerate() if thread not in before]
     assert memory_source.HOLDERS_THREAD not in [thread.name for thread in left]
 
@@ -102,14 +102,14 @@ def test_a_start_that_lasts_leaves_who_holds_memory_until_there_is_evidence(
         def __init__(self, length: int) -> None:
             super().__init__(length)
             time.sleep(0.5)
-            (path,) = tmp_path.rglob('memory_at_start.jsonl')
+            (path,) = tmp_path.rglob('before_training.jsonl')
             seen.append(path.read_text())
 
     DATASETS.register_module(module=Slow, name='SlowlyParsed', force=True)
     dataset = {'type': 'SlowlyParsed', 'length': 8}
     train(build_runner(tmp_path, dataset=dataset, iterations=4))
     assert '"phase":"start"' in seen[0]
-    assert not list(tmp_path.rglob('memory_at_start*'))
+    assert not list(tmp_path.rglob('before_training*'))
 
 
 def test_memory_that_is_nearly_full_is_said_once(tmp_path, monkeypatch, caplog):

@@ -16,10 +16,12 @@ from benchmarks import why
         'work on rank 0',
         'a rank loads',
         'a rank that never came',
+        'a rank that never came to the weights',
         'a branch without gradient',
         'kill -9 of one of two ranks',
         'a slow save on rank 0',
         'a slow metric on rank 0',
+        'a slow start of rank 1',
     ],
 )
 def test_the_rank_and_its_cause_are_named(tmp_path, name):

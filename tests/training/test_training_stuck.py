@@ -205,7 +205,7 @@ def test_the_file_of_the_sample_is_named(run, num_workers):
 
 
 def test_alarms_come_while_the_work_folder_does_not_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr('mmgpu_hooks.hooks.stuck_source._FILES_S', 0.1)
+    monkeypatch.setattr('mmgpu_hooks.hooks.alarms._FILES_S', 0.1)
     monkeypatch.setattr('mmgpu_hooks.measure.watchdog.AGAIN_S', (0, 0.1, math.inf))
     said, write = threading.Event(), EvidenceWriter.write
 

@@ -7,12 +7,14 @@ array.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, TypeVar
 
 from mmgpu_hooks.measure.absent import SourceError
 
 _ODD = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
 """Errors that an object of unknown make may raise."""
+
+_T = TypeVar('_T')
 
 _MOST_PARTS = 20_000
 """Parts that are examined at most, which takes 5 ms."""
@@ -29,6 +31,9 @@ class Contents(NamedTuple):
     """Padded."""
     boxes: int | None = None
     """Annotated."""
+    height: int | None = None
+    """Of each of its images, padded; ``None`` where branches differ."""
+    width: int | None = None
 
 
 class IntervalContents(NamedTuple):
@@ -38,11 +43,22 @@ class IntervalContents(NamedTuple):
     """All of them."""
     pixels: int | None = None
     """Of the largest batch, as in :class:`Contents`."""
+    height: int | None = None
+    """Of the images of that batch."""
+    width: int | None = None
     boxes: int | None = None
     """Of the batch that had most."""
     new_sizes: int | None = None
     """Sizes in pixels that no batch before the interval had; a landscape batch and a
     portrait one of as many pixels have one size."""
+
+
+class _Padded(NamedTuple):
+    """Size of a batch's images, as in :class:`Contents`."""
+
+    pixels: int | None = None
+    height: int | None = None
+    width: int | None = None
 
 
 class BatchWatch:
@@ -78,11 +94,17 @@ class BatchWatch:
             inputs, samples = batch.get('inputs'), batch.get('data_samples')
         else:
             inputs, samples = _find_images(batch), None
-        pixels = self._count('largest_batch_pixels', self._count_pixels, inputs)
+        padded = self._count('largest_batch_pixels', self._measure, inputs) or _Padded()
         boxes = self._count('most_boxes', _count_boxes, samples)
-        return Contents(_count_images(inputs), pixels, boxes)
+        return Contents(
+            images=_count_images(inputs),
+            pixels=padded.pixels,
+            boxes=boxes,
+            height=padded.height,
+            width=padded.width,
+        )
 
-    def _count(self, figure: str, count: Callable[[Any], int], of: Any) -> int | None:
+    def _count(self, figure: str, count: Callable[[Any], _T], of: Any) -> _T | None:
         if figure in self.unknown:
             return None
         try:
@@ -92,17 +114,19 @@ class BatchWatch:
             self.unknown[figure] = f'no {part} were found in the batch ({error!r})'
             return None
 
-    def _count_pixels(self, inputs: Any) -> int:
+    def _measure(self, inputs: Any) -> _Padded:
         if isinstance(inputs, (list, tuple)):
             shapes = [image.shape for image in inputs]
-            height = max((rows for _, rows, _ in shapes), default=0)
-            width = max((columns for _, _, columns in shapes), default=0)
-            return len(inputs) * self._pad(height) * self._pad(width)
+            height = self._pad(max((rows for _, rows, _ in shapes), default=0))
+            width = self._pad(max((columns for _, _, columns in shapes), default=0))
+            return _Padded(len(inputs) * height * width, height, width)
         if isinstance(inputs, Mapping):
             branches = [_present(branch) for branch in inputs.values()]
-            return sum(self._count_pixels(branch) for branch in branches)
-        images, _, height, width = inputs.shape
-        return int(images) * self._pad(height) * self._pad(width)
+            found = [self._measure(branch).pixels or 0 for branch in branches]
+            return _Padded(sum(found))
+        images, _, rows, columns = inputs.shape
+        height, width = self._pad(int(rows)), self._pad(int(columns))
+        return _Padded(int(images) * height * width, height, width)
 
     def _pad(self, side: int) -> int:
         return -(-side // self._divisor) * self._divisor

@@ -46,6 +46,10 @@ WORKER = np.dtype(
         # between samples, -1 for an index that is no number
         ('loading_since_s', np.float64),
         ('loading_index', np.float64),
+        # when its batch was begun, how many samples that has, and how many were begun
+        ('batch_since_s', np.float64),
+        ('batch_samples', np.float64),
+        ('batch_begun', np.float64),
         # descriptor that it prints its stack into; 0 where it does not offer
         ('stack_file', np.float64),
         # raised before and after its notes are written: odd meanwhile

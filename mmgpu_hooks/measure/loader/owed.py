@@ -55,6 +55,11 @@ class LoadingSample:
     """Since it was begun."""
     image: str | None
     """Its file, once its annotation was read."""
+    number: int | None = None
+    """Its place in the batch, from 1; ``None`` where samples are not seen singly."""
+    batch_samples: int | None = None
+    batch_s: float | None = None
+    """Since the batch was begun."""
 
 
 @dataclass(frozen=True)
@@ -130,10 +135,14 @@ def _read_sample(
     since_s, index = float(figures['loading_since_s']), int(figures['loading_index'])
     if not since_s:
         return None
+    now_s, number = clock(), int(figures['batch_begun'])
     return LoadingSample(
         index=index if index >= 0 else None,
-        seconds=max(clock() - since_s, 0.0),
+        seconds=max(now_s - since_s, 0.0),
         image=counters.read_file(worker),
+        number=number or None,
+        batch_samples=int(figures['batch_samples']) or None,
+        batch_s=max(now_s - float(figures['batch_since_s']), 0.0),
     )
 
 

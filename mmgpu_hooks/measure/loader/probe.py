@@ -299,12 +299,16 @@ class LoaderProbe:
         rows, self._contents = self._contents, np.empty(0, BATCH)
         if not iterations or len(rows) != iterations:
             return IntervalContents()
+        pixels = rows['pixels']
         # of unknown ones the sum is none, and the largest that of the others
+        largest = rows[np.where(np.isnan(pixels), -1.0, pixels).argmax()]
         return IntervalContents(
             images=_known(rows['images'].sum()),
-            pixels=_known(np.fmax.reduce(rows['pixels'])),
+            pixels=_known(largest['pixels']),
+            height=_known(largest['height']),
+            width=_known(largest['width']),
             boxes=_known(np.fmax.reduce(rows['boxes'])),
-            new_sizes=self._count_new_sizes(rows['pixels']),
+            new_sizes=self._count_new_sizes(pixels),
         )
 
     def _count_new_sizes(self, pixels: NDArray[np.float64]) -> int | None:

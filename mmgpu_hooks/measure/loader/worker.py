@@ -80,6 +80,10 @@ class FetchProbe:
         self._made = counters.workers['made']
         self._loading_since_s = counters.workers['loading_since_s']
         self._loading_index = counters.workers['loading_index']
+        self._batch_since_s = counters.workers['batch_since_s']
+        self._batch_samples = counters.workers['batch_samples']
+        self._batch_begun = counters.workers['batch_begun']
+        self._begun = 0
         self._watch = watch
         self._clock = clock
         self._cpu_clock = cpu_clock
@@ -116,7 +120,7 @@ class FetchProbe:
             if self.is_off or self._is_busy:
                 return original(fetcher, index)
             try:  # a signal handler may raise anywhere in here
-                self._guard(self._begin, fetcher)
+                self._guard(self._begin, fetcher, index)
                 batch = original(fetcher, index)
                 self._guard(self._end, fetcher, index, batch, sys._getframe(1))
             finally:
@@ -136,7 +140,7 @@ class FetchProbe:
             reason = f'{type(error).__name__}: {error}'[:200]
             self._counters.write_notes(self._worker, WorkerNotes(failure=reason))
 
-    def _begin(self, fetcher: Any) -> None:
+    def _begin(self, fetcher: Any, index: Any) -> None:
         self._is_busy = True
         if self._fetcher() is not fetcher:
             self._release()
@@ -154,7 +158,11 @@ class FetchProbe:
         self._begin_sending_s = self._read_sending_s()
         if self._since_cpu_s is None or not self._is_worker:
             self._since_cpu_s = self._begin_cpu_s
-        self._since_s = self._clock()
+        self._since_s, self._begun = self._clock(), 0
+        self._batch_since_s[self._worker] = self._since_s
+        samples = len(index) if isinstance(index, (list, tuple)) else 1
+        self._batch_samples[self._worker] = samples
+        self._batch_begun[self._worker] = 0
 
     def _read_sending_s(self) -> float | None:
         """CPU of the threads that send this worker's batches, beside its fetches."""
@@ -205,6 +213,8 @@ class FetchProbe:
         except Exception:  # noqa: BLE001, a sampler of the user's own kind of index
             self._loading_index[self._worker] = -1.0
         self._counters.write_file(self._worker, '')
+        self._begun += 1
+        self._batch_begun[self._worker] = self._begun
         self._loading_since_s[self._worker] = self._clock()
 
     def _follow_files(self) -> None:

@@ -62,7 +62,7 @@ BRANCHES = dict(
     ],
 )
 def test_what_a_batch_holds(batch: Any, held: tuple[Any, ...]):
-    assert BatchWatch().examine(batch) == held
+    assert BatchWatch().examine(batch)[:3] == held
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,15 @@ def test_what_a_batch_holds(batch: Any, held: tuple[Any, ...]):
 def test_images_are_padded_up_to_the_divisor(divisor: int, area: int):
     for inputs in ([WIDE, HIGH], (HIGH, WIDE), Array(2, 3, 100, 90)):
         batch = dict(inputs=inputs, data_samples=[])
-        assert BatchWatch(divisor).examine(batch).pixels == 2 * area
+        held = BatchWatch(divisor).examine(batch)
+        assert held.pixels == 2 * area
+        assert held.height is not None and held.width is not None
+        assert held.height * held.width == area
+
+
+def test_branches_of_several_sizes_have_no_height_and_width():
+    held = BatchWatch().examine(BRANCHES)
+    assert (held.height, held.width) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -90,12 +98,12 @@ def test_images_are_padded_up_to_the_divisor(divisor: int, area: int):
 )
 def test_a_batch_without_pixels_and_boxes_says_so_once(odd: Any, images: int | None):
     watch = BatchWatch()
-    assert watch.examine(odd) == (images, None, None)
+    assert watch.examine(odd) == (images, None, None, None, None)
     assert set(watch.unknown) == {'largest_batch_pixels', 'most_boxes'}
     assert 'no images were found in the batch' in watch.unknown['largest_batch_pixels']
     # decided: what comes later is not searched
     good = dict(inputs=[image(4, 4)], data_samples=[sample(1)])
-    assert watch.examine(good) == (1, None, None)
+    assert watch.examine(good) == (1, None, None, None, None)
 
 
 def test_a_batch_that_contains_itself_is_an_error():
@@ -129,6 +137,6 @@ def test_real_data_samples():
         data_samples.append(element)
     inputs = [torch.zeros(3, 8, 8, dtype=torch.uint8) for _ in range(2)]
     batch = dict(inputs=inputs, data_samples=data_samples)
-    assert BatchWatch().examine(batch) == (2, 128, 2)
+    assert BatchWatch().examine(batch) == (2, 128, 2, 8, 8)
     # 2 images, 2 times labels and boxes; 2 labels and 8 coordinates in all
     assert count_tensors(batch) == (6, 2 * 3 * 64 + 2 * 8 + 8 * 4)

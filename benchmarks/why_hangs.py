@@ -1,0 +1,97 @@
+"""Loaders that hang for the reasons that they hang for elsewhere.
+
+Some are the real thing: a lock of `logging` and threads of OpenMP that a fork does not
+carry over, a loop that tries again for ever. The others stand in for libraries
+that are not installed, or do not hang in this version: code that waits, compiled under
+the names of their files, so that the stacks are theirs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = '/env/lib/python3/site-packages'
+_LOCK = """
+import threading
+
+def {name}(lock=threading.Lock()):
+    lock.acquire()
+    lock.acquire()
+"""
+
+
+def compile_waiting(file: str, name: str) -> Callable[[], object]:
+    """A function that waits for a lock for ever, as if it stood in another file."""
+    found: dict[str, Any] = {}
+    exec(compile(_LOCK.format(name=name), f'{PACKAGES}/{file}', 'exec'), found)
+    function: Callable[[], object] = found[name]
+    return function
+
+
+class OwnHandler(logging.Handler):
+    """A handler whose lock `logging` does not know, and so does not renew in a fork."""
+
+    def createLock(self) -> None:  # noqa: N802  # as `logging` names it
+        """Make a lock as libraries do that replace it."""
+        self.lock = threading.RLock()
+
+
+def hold_log() -> None:
+    """Hold the lock of a handler that the log has from now on."""
+    handler = OwnHandler()
+    logging.getLogger('data').addHandler(handler)
+    holding = threading.Thread(target=handler.acquire)
+    holding.start()
+    holding.join()
+
+
+def log() -> None:
+    """Log a line."""
+    logging.getLogger('data').warning('this image has no boxes')
+
+
+def _compute() -> None:
+    torch.set_num_threads(2)
+    torch.ones(4_000_000).exp_().sum()
+
+
+def _try_for_ever() -> None:
+    while True:
+        try:
+            Path('/data/train/missing.jpg').read_bytes()
+        except OSError:
+            time.sleep(0.05)
+
+
+def hang_pin_thread() -> None:
+    """Have the loader pin for a card that never answers."""
+    waiting = compile_waiting('torch/accelerator/__init__.py', 'set_device_index')
+    torch.accelerator.is_available = lambda: True
+    torch.accelerator.current_accelerator = lambda *_: torch.device('cuda')
+    torch.accelerator.current_device_index = lambda: 0
+    torch.accelerator.set_device_index = lambda _: waiting()
+
+
+BEFORE_FORK: dict[str, Callable[[], object]] = {
+    'logging': hold_log,
+    'OpenMP': _compute,
+    'pin thread': hang_pin_thread,
+}
+"""What happens in the training process before its workers are there."""
+IN_SAMPLE: dict[str, Callable[[], object]] = {
+    'logging': log,
+    'OpenMP': _compute,
+    'gRPC': compile_waiting('grpc/_channel.py', '_blocking'),
+    'retry': _try_for_ever,
+    'matplotlib': compile_waiting('matplotlib/pyplot.py', 'show'),
+    'h5py': compile_waiting('h5py/_hl/dataset.py', '__getitem__'),
+    'lmdb': compile_waiting('lmdb/cffi.py', 'begin'),
+}
+"""What hangs in a worker."""

@@ -1,0 +1,92 @@
+"""Says alarms of the watchdog in the log, and what they and other ranks show."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mmgpu_hooks.adviser.why import judge_ranks
+from mmgpu_hooks.measure.watchdog import WATCHDOG_THREAD
+from mmgpu_hooks.schema.recorded import StuckRecord
+from mmgpu_hooks.schema.run import RunEvidence, read_evidence, read_other_ranks
+from mmgpu_hooks.schema.run_folder import find_peers
+from mmgpu_hooks.show.text import visible
+
+_RANKS_S = 2.0
+"""What the others are given to say where they stand."""
+_FILES_S = 10.0
+"""What the work folder is given."""
+
+
+class Alarms:
+    """Says alarms of one process, and files them.
+
+    Args:
+        run: Calls a function, and keeps from training what it raises.
+        warn: Writes a text into the log.
+        work_dir: Of the run.
+        write: Adds a record to this rank's evidence.
+        find_evidence: Gives its file; ``None`` where there is none.
+    """
+
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        warn: Callable[[str], Any],
+        work_dir: str,
+        write: Callable[[StuckRecord], Any],
+        find_evidence: Callable[[], Path | None],
+    ) -> None:
+        self._run, self._warn, self._write = run, warn, write
+        self._work_dir, self._find_evidence = work_dir, find_evidence
+
+    def say(self, *lines: str) -> None:
+        """Write lines into the log, as one text."""
+        self._warn(visible('\n  '.join(lines)))
+
+    def raise_alarm(self, record: StuckRecord, *lines: str) -> None:
+        """Say where training stands, file it, and name the cause where it shows.
+
+        Args:
+            record: The standstill.
+            lines: What is said of it.
+        """
+        more = f'Training is left alone. More: mmgpu why {shlex.quote(self._work_dir)}'
+        self.say(*lines, more)
+        # the work folder may be on a mount that never answers; later alarms must come
+        work = partial(self._run, self._file, record)
+        thread = threading.Thread(
+            target=work, name=f'{WATCHDOG_THREAD}-files', daemon=True
+        )
+        thread.start()
+        thread.join(_FILES_S)
+
+    def _file(self, record: StuckRecord) -> None:
+        self._write(record)
+        evidence = self._find_evidence()
+        if evidence is None:
+            return
+        paths = find_peers(evidence)
+        if paths:
+            time.sleep(_RANKS_S)
+            paths = find_peers(evidence)
+        others = read_other_ranks(paths).ranks
+        causes = list_causes(read_evidence(evidence), others)
+        if causes:
+            self.say('GPUEfficiencyHook: why nothing goes on', *causes)
+
+
+def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
+    """The cause, and the rank that the others wait for, as far as they are known."""
+    why = judge_ranks([], (own, *others))
+    said = []
+    if why.cause not in (None, 'unknown'):
+        said.append(f'Cause: {why.cause} ({why.certainty}); mmgpu explain {why.cause}')
+    if why.rank not in (None, own.run.rank):
+        said += [f'Rank {why.rank}:', *(proof.text for proof in why.proof[:3])]
+    return said

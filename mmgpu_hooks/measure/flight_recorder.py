@@ -1,0 +1,213 @@
+"""Reads what NCCL's flight recorder dumped of a run, with torch's own reader.
+
+Each rank keeps its newest collectives in memory, and writes them into a file when one
+timed out. torch compares the files of all ranks; from that comparison the rank is taken
+that is behind. Seen with dumps that were written by hand alone, never with NCCL's.
+
+A dump is a pickle. It holds lists, names and numbers, so one that names any code is
+refused, as is a list of ranks that is none: torch's reader would evaluate it.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.schema.judged import FlightRecord
+from mmgpu_hooks.schema.recorded import RunRecord
+from mmgpu_hooks.schema.regular import open_regular
+
+_NAMES = 'TORCH_FR_DUMP_TEMP_FILE', 'TORCH_NCCL_DEBUG_INFO_TEMP_FILE'
+"""Variables of newer and of older versions of torch."""
+_MOST_BYTES, _MOST_RANKS, _MOST_CALLS = 2**26, 1024, 4
+_RANKS = re.compile(r'\[[\d, ]*\]')
+_DIFFERENT = (
+    'COLLECTIVE_TYPE_MISMATCH',
+    'SIZE_OR_SYNTAX_MISMATCH',
+    'COLLECTIVE_DTYPE_MISMATCH',
+)
+"""What torch calls a collective that is another one than that of other ranks."""
+
+
+def list_dump_prefixes(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Where the flight recorder writes: the rank's number follows each prefix.
+
+    Args:
+        environ: Of the process that trains.
+
+    Returns:
+        The one that a variable names, or else the places where versions of torch write.
+    """
+    for name in _NAMES:
+        if environ.get(name):
+            return (os.path.abspath(environ[name]),)
+    cache = environ.get('XDG_CACHE_HOME')
+    cache = cache or os.path.join(environ.get('HOME', '/tmp'), '.cache')
+    folder = os.path.join(cache, 'torch')
+    return (
+        os.path.join(folder, 'comm_lib_trace_rank_'),
+        os.path.join(folder, 'nccl_trace_rank_'),
+        '/tmp/nccl_trace_rank_',
+    )
+
+
+def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
+    """Read and compare the dumps of a run's ranks.
+
+    Args:
+        runs: Run records of its ranks.
+
+    Returns:
+        ``None`` where no rank left a dump since the run began, or where all of them
+        agree.
+
+    Raises:
+        SourceError: If dumps are there and cannot be read, in words for the user.
+    """
+    dumps = {rank: _read_dump(path) for rank, path in _find_dumps(runs).items()}
+    if not dumps:
+        return None
+    try:
+        collectives = _compare(dumps)
+    except ImportError as error:
+        raise SourceError(
+            "reading NCCL's flight recorder needs a torch that has its reader, "
+            f'torch.distributed.flight_recorder ({error})'
+        ) from error
+    except Exception as error:  # torch's reader asserts, and meets any content
+        said = ' '.join(str(error).split())[:200]
+        raise SourceError(
+            "torch's reader of NCCL's flight recorder failed "
+            f'({type(error).__name__}: {said})'
+        ) from error
+    for collective in collectives:
+        record = _describe(collective, dumps)
+        if record is not None:
+            return record
+    return None
+
+
+def _find_dumps(runs: Sequence[RunRecord]) -> dict[int, Path]:
+    """The dumps of a run by rank, those of ranks without evidence included."""
+    found: dict[int, Path] = {}
+    prefixes = dict.fromkeys(prefix for run in runs for prefix in run.flight_recorder)
+    began_s = min((run.started_unix_s for run in runs), default=0.0)
+    for rank in range(
+        min(max((run.world_size for run in runs), default=0), _MOST_RANKS)
+    ):
+        for prefix in prefixes:
+            path = Path(f'{prefix}{rank}')
+            # an older run may have left one there
+            if path.is_file() and path.stat().st_mtime >= began_s:
+                found.setdefault(rank, path)
+    return found
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads what holds lists, dictionaries, names and numbers alone."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f'it names code: {module}.{name}')
+
+
+def _read_dump(path: Path) -> dict[str, Any]:
+    """Read the dump of one rank.
+
+    Raises:
+        SourceError: If it is none.
+    """
+    try:
+        with open_regular(path) as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise SourceError(f'{path}: expected a dump of at most {_MOST_BYTES} bytes')
+        dump = _PlainUnpickler(io.BytesIO(content)).load()
+        groups = dump['pg_config'].values()
+        is_dump = isinstance(dump['entries'], list) and isinstance(dump['version'], str)
+        if not is_dump or not all(_RANKS.fullmatch(group['ranks']) for group in groups):
+            raise TypeError('its entries or its groups are no such thing')
+    except SourceError:
+        raise
+    except Exception as error:  # a pickle of any content may be there
+        said = ' '.join(str(error).split())[:200]
+        raise SourceError(
+            f"{path}: expected what NCCL's flight recorder dumps, found something else "
+            f'({type(error).__name__}: {said})'
+        ) from error
+    found: dict[str, Any] = dump
+    return found
+
+
+def _compare(dumps: Mapping[int, dict[str, Any]]) -> Sequence[Any]:
+    """Have torch match the collectives of all ranks, in their order."""
+    logger = logging.getLogger('Flight Recorder')
+    # it would print its own findings, and miss a package for its tables
+    logger.disabled = True
+    try:
+        from torch.distributed.flight_recorder.components.builder import build_db
+        from torch.distributed.flight_recorder.components.config_manager import (
+            JobConfig,
+        )
+
+        arguments = JobConfig().parse_args(['.', '--allow-incomplete-ranks'])
+        details = {
+            f'rank_{rank}': {
+                'host_name': f'rank_{rank}',
+                'rank': rank,
+                # it takes entries away
+                'entries': list(dump['entries']),
+                'version': dump['version'],
+                'pg_config': dump['pg_config'],
+            }
+            for rank, dump in sorted(dumps.items())
+        }
+        version = next(iter(dumps.values()))['version']
+        collectives: Sequence[Any] = build_db(details, arguments, version).collectives
+        return collectives
+    finally:
+        logger.disabled = False
+
+
+def _describe(
+    collective: Any, dumps: Mapping[int, dict[str, Any]]
+) -> FlightRecord | None:
+    """The ranks that are behind in a collective; ``None`` where none is."""
+    expected = set(collective.expected_ranks)
+    behind = set(collective.missing_ranks or ()) & set(dumps)
+    others = {
+        rank: _name(other.collective_name)
+        for rank, other in (collective.mismatch_collectives or {}).items()
+        if other.type_of_mismatch.state.name in _DIFFERENT
+    }
+    name = _name(collective.collective_name)
+    if 2 * len(others) > len(expected) and len(set(others.values())) == 1:
+        # most ranks differ from the one that torch begins with
+        usual = next(iter(others.values()))
+        others, name = dict.fromkeys(expected - set(others), name), usual
+    if not behind and not others:
+        return None
+    calls = [
+        f'{call["filename"]}:{call["line"]} in {call["name"]}'
+        for call in collective.collective_frames
+    ]
+    return FlightRecord(
+        name=name,
+        number=int(collective.collective_seq_id),
+        group=str(collective.pg_desc),
+        behind=tuple(sorted(behind)),
+        others=others,
+        without_dump=tuple(sorted(expected - set(dumps))),
+        calls=tuple(calls[:_MOST_CALLS]),
+    )
+
+
+def _name(profiled: str) -> str:
+    """``all_reduce`` of ``nccl:all_reduce``."""
+    return profiled.partition(':')[2] or profiled
