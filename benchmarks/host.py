@@ -29,11 +29,12 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
@@ -345,7 +346,8 @@ def take_turns(
     return seconds
 
 
-class TimedRatio(NamedTuple):
+@dataclass(frozen=True)
+class TimedRatio:
     """Two arms that took turns."""
 
     ratio: float

@@ -156,7 +156,8 @@ class _WithWorkers(_Stamped, _MultiProcessingDataLoaderIter):
     pass
 
 
-class Pause(NamedTuple):
+@dataclass(frozen=True)
+class Pause:
     """MMEngine's sleep between two iterators."""
 
     index: int
@@ -516,7 +517,8 @@ def judge_workload(name: str, arguments: dict[str, Any]) -> Iterator[Figure]:
     yield at_most(f'{name} | other', other_pct, OTHER_AT_MOST_PCT, '%')
 
 
-class PlantedPart(NamedTuple):
+@dataclass(frozen=True)
+class PlantedPart:
     """A part of the ledger as it was stamped."""
 
     count: int

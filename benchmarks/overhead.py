@@ -640,7 +640,9 @@ def read_threads_s() -> float:
     threads = [
         thread for thread in threading.enumerate() if thread.name.startswith('mmgpu')
     ]
-    return sum(map(read_thread_cpu_s, threads))
+    spent_s = [read_thread_cpu_s(thread) for thread in threads]
+    # a platform without their clock shows none of it
+    return math.fsum(math.nan if cpu_s is None else cpu_s for cpu_s in spent_s)
 
 
 class Effect(NamedTuple):

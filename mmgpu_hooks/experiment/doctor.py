@@ -358,9 +358,9 @@ def _read_plan(config: Mapping[str, Any], work_dir: Folder) -> LoaderPlan | None
     if not isinstance(loader, Mapping):
         return None
     plan = LoaderPlan(
-        num_workers=_whole(loader.get('num_workers'), 0),
-        prefetch_factor=_whole(loader.get('prefetch_factor'), DEFAULT_PREFETCH),
-        batch_size=_whole(loader.get('batch_size'), None),
+        num_workers=_whole(loader.get('num_workers')) or 0,
+        prefetch_factor=_whole(loader.get('prefetch_factor')) or DEFAULT_PREFETCH,
+        batch_size=_whole(loader.get('batch_size')),
     )
     measured = _read_measured(plan, work_dir)
     return measured or replace(plan, batch_bytes=_estimate_batch_bytes(config, plan))
@@ -394,7 +394,7 @@ def _estimate_batch_bytes(config: Mapping[str, Any], plan: LoaderPlan) -> int | 
     sampler = {'type': 'AspectRatioBatchSampler'}
     loader = {**config['train_dataloader'], 'batch_sampler': sampler}
     try:
-        size, _ = locate_padded_size({'train_dataloader': loader})
+        size = locate_padded_size({'train_dataloader': loader}).size
         if size is None or plan.batch_size is None:
             return None
         is_float = any(
@@ -410,7 +410,6 @@ def _estimate_batch_bytes(config: Mapping[str, Any], plan: LoaderPlan) -> int | 
     return plan.batch_size * _CHANNELS * (4 if is_float else 1) * height * width
 
 
-def _whole(value: object, otherwise: int | None) -> Any:
-    """A number of workers, batches or images; ``otherwise`` for what is none."""
-    is_number = isinstance(value, int) and 0 < value < _BEYOND
-    return value if is_number else otherwise
+def _whole(value: object) -> int | None:
+    """A number of workers, batches or images; ``None`` for what is none."""
+    return value if isinstance(value, int) and 0 < value < _BEYOND else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -318,6 +319,14 @@ def test_each_module_is_imported_and_has_its_first_case(name):
     assert (name in BUILDERS) != (name in ELSEWHERE)
     has_table = name != 'harness' and 'Benchmark' in vars(module)
     assert (name in quick.BENCHMARKS) == (has_table or name == 'gpu_check')
+
+
+@pytest.mark.parametrize('name', quick.BENCHMARKS)
+def test_each_benchmark_has_a_target_of_make_and_a_line_of_its_help(name):
+    makefile = (Path(benchmarks.__path__[0]).parent / 'Makefile').read_text()
+    rule = rf'^(\S+):.*\n\t.*benchmarks\.{name} '
+    (target,) = re.findall(rule, makefile, re.MULTILINE)
+    assert f"echo 'make {target} " in makefile
 
 
 @pytest.mark.parametrize('name', quick.BENCHMARKS)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from mmgpu_hooks.measure.loader.pipeline import find_transforms
 from mmgpu_hooks.schema.recorded import LoaderSettings
+
+_T = TypeVar('_T')
 
 
 def read_loader_settings(loader: Any) -> LoaderSettings:
@@ -41,9 +43,11 @@ def _read_decoder(dataset: Any) -> str | None:
     return next((name for name in names if isinstance(name, str)), None)
 
 
-def _read(owner: Any, name: str, kind: type) -> Any:
+def _read(owner: Any, name: str, kind: type[_T]) -> _T | None:
     value = getattr(owner, name, None)
-    return value if type(value) is kind else None
+    # True is no number of workers
+    known: _T | None = value if type(value) is kind else None
+    return known
 
 
 def read_length(sized: Any) -> int | None:
