@@ -14,8 +14,14 @@ import msgspec
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.tried import Profile, Trial
 
-WARM_UP_STEPS, PLAIN_STEPS = 3, 5
-"""Iterations that are not measured, and that are without the profiler."""
+WARM_UP_STEPS, PLAIN_STEPS, OPTIMIZED_STEPS = 3, 8, 20
+"""Iterations that are not measured; those of which the host's part is, as they are; and
+those in which optimisations and the plain way take turns."""
+UNPROFILED_STEPS = WARM_UP_STEPS + PLAIN_STEPS + OPTIMIZED_STEPS
+MOST_PROFILE_BYTES = 2**20
+"""Larger than any file that we write of a profile."""
+PROFILE_FOLDER = 'profile'
+"""Of a work_dir, with what a profile leaves."""
 TRACE_NAME, PROFILE_NAME = 'trace.json.gz', 'profile.json'
 LABEL = 'mmgpu '
 """Before the names of our ranges in a trace."""
@@ -29,6 +35,8 @@ _MODULES, _LARGE = 5, 1 / 3
 _NODE = 'autograd::engine::evaluate_function: '
 _PRODUCT = re.compile('[Cc]onv|[Mm]m($|Backward)|[Mm]atmul|:linear|Linear|[Aa]ttention')
 """Operators that are convolutions or matrix products: what AMP and TF32 shorten."""
+_LOSS = re.compile(r'(^|\.)loss')
+"""Modules that compute a loss, by the names that MMDetection gives them."""
 
 
 class Owner(NamedTuple):
@@ -59,11 +67,14 @@ class StepSummary:
     kernels: float | None
     bound: str | None
     bound_reason: str | None
+    uncovered_s: float | None = None
+    fills: float | None = None
+    losses_pct: float | None = None
 
 
 def count_iterations(profiled: int) -> int:
     """Iterations to train, those before the profiled ones included."""
-    return WARM_UP_STEPS + PLAIN_STEPS + 1 + profiled
+    return UNPROFILED_STEPS + 1 + profiled
 
 
 def read_profile(trial: Trial, iterations: int) -> Profile:
@@ -80,6 +91,20 @@ def read_profile(trial: Trial, iterations: int) -> Profile:
             f'{trial.iterations}: {trial.error or "the training was over"}'
         )
     return msgspec.json.decode(path.read_bytes(), type=Profile)
+
+
+def find_profile(work_dir: Path) -> Profile | None:
+    """The profile that ``mmgpu profile`` has left in a work_dir; ``None`` without one.
+
+    It is of no run: whoever uses it compares what both have counted.
+    """
+    path = work_dir / PROFILE_FOLDER / PROFILE_NAME
+    try:
+        if path.stat().st_size > MOST_PROFILE_BYTES:
+            return None
+        return msgspec.json.decode(path.read_bytes(), type=Profile)
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def summarize_steps(
@@ -102,6 +127,7 @@ def summarize_steps(
     parts = dict.fromkeys(_PARTS, 0.0)
     modules: dict[str, float] = defaultdict(float)
     step_s, products_s, kernels, unit = 0.0, 0.0, 0, 1e-6 / iterations
+    losses_s, fills = 0.0, 0
     beside_us = _find_overlaps(events)
     for event in events:
         outer = owners.get(id(event.cpu_parent))
@@ -111,6 +137,7 @@ def summarize_steps(
             continue
         owners[id(event)] = owner
         step_s += unit * event.cpu_time_total * (event.name == STEP)
+        fills += _is_fill_of_new(event)
         for work in _list_work(event, on_card):
             took_us = work.took_us - beside_us.pop(work, 0.0)
             is_copy = 'HtoD' in work.name or 'DtoH' in work.name
@@ -118,6 +145,7 @@ def summarize_steps(
             parts[part] += unit * took_us
             kernels += on_card
             products_s += unit * took_us * bool(_PRODUCT.search(event.name))
+            losses_s += unit * took_us * bool(_LOSS.search(owner.module))
             if part in _PARTS_OF_MODULES:
                 modules[owner.module] += unit * took_us
     busy_s = sum(parts.values())
@@ -136,7 +164,17 @@ def summarize_steps(
         kernels=kernels / iterations if kernels else None,
         bound=bound,
         bound_reason=reason,
+        uncovered_s=None if bound is None else max(plain_s - busy_s, 0.0),
+        fills=fills / iterations if fills else None,
+        losses_pct=100 * losses_s / busy_s if busy_s and losses_s else None,
     )
+
+
+def _is_fill_of_new(event: Any) -> bool:
+    """True if an operator fills memory that was just allocated, and not written yet."""
+    outer = event.cpu_parent
+    is_fill = event.name == 'aten::fill_' and outer is not None
+    return is_fill and outer.name.startswith(('aten::empty', 'aten::resize_'))
 
 
 def _find_owner(
