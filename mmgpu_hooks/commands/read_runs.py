@@ -111,8 +111,10 @@ def find_run(folder: Path) -> FoundRun:
             f'(or mmgpu enable CONFIG){hint}.'
         )
     evidence = read_evidence(files.evidence)
-    work_dir = Path(evidence.run.work_dir or files.run_folder.parent)
-    profile = find_profile(work_dir)
+    # a folder may have been moved since
+    folders = (evidence.run.work_dir, files.run_folder.parent)
+    profiles = (find_profile(Path(folder)) for folder in folders if folder)
+    profile = next(filter(None, profiles), None)
     return FoundRun(files, Run(replace(evidence, profile=profile)))
 
 

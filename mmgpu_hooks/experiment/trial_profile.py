@@ -100,10 +100,20 @@ class HostClock:
             )
         return found
 
+    def find_rate(self, way: str, part: str) -> float:
+        """Share of the iterations of a way that do it at all."""
+        every = self._parts_s[way]
+        return sum(parts_s[part] != 0 for parts_s in every) / max(len(every), 1)
+
+
+_RARE = 4.0
+"""Times that the longest of some iterations takes the shortest, from which on they do
+not all do the same."""
+
 
 def _average(seconds: list[float]) -> float:
     """The median; the mean of what only some iterations do."""
-    is_rare = 0 in seconds
+    is_rare = max(seconds) > _RARE * min(seconds)
     return statistics.fmean(seconds) if is_rare else statistics.median(seconds)
 
 
@@ -223,10 +233,17 @@ class ProfileHook(Hook):
     def _list_host_parts(self) -> dict[str, HostPart]:
         """All parts of an iteration on the host, those of a step first."""
         parts = {**self._host.summarize('plain', 'optimized'), **self._sent}
+        intervals = [average.interval or 1 for average in self._counted.averages]
+        # gradients may be accumulated, and an average be taken now and then
+        rates = {
+            'param_groups': self._host.find_rate('plain', 'optimizer step'),
+            'ema': 1 / max(intervals, default=1),
+        }
         for name, part in _REPLACED.items():
             found, spared = parts.get(part), self._spared.get(name)
             if found is not None:
                 gave_s = 0.0 if spared is None else spared.plain_s - spared.ours_s
+                gave_s *= rates[name]
                 left_s = max(found.plain_s - gave_s, 0.0)
                 parts[part] = replace(
                     found, optimized_s=None if spared is None else left_s

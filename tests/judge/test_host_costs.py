@@ -36,7 +36,7 @@ def test_what_was_measured_is_said_in_ms_and_per_cent():
     assert found['MG501'].detail == (
         'AdamW steps through 240 parameter groups that have 2 settings: 22.0 ms of '
         'host CPU an iteration, of which optimize=param_groups takes off 16.0 ms (16 % '
-        'of 0.100 s), all bits the same.'
+        'of 100.0 ms), all bits the same.'
     )
     assert found['MG501'].share == pytest.approx(0.16)
     assert 'ExpMomentumEMA averages 400 tensors one by one: 10.0 ms' in (
@@ -50,7 +50,7 @@ def test_what_was_measured_is_said_in_ms_and_per_cent():
 def test_without_a_profile_the_most_is_said():
     found = find(make_host_bound())
     assert found['MG501'].detail.endswith(
-        'up to 35.7 ms of host CPU an iteration (36 % of 0.100 s). `mmgpu profile` '
+        'up to 35.7 ms of host CPU an iteration (36 % of 100.0 ms). `mmgpu profile` '
         'measures it; optimize=param_groups takes it off, all bits the same.'
     )
     assert found['MG501'].share is None
@@ -143,7 +143,7 @@ def test_long_histories_are_named_from_one_per_cent_on():
     assert found.detail.startswith(
         '13 histories of scalars have 100,000 values, and each is copied for every '
         'value that is added: 3.3 ms of host CPU an iteration, of which '
-        'optimize=history takes off 3.2 ms (3.2 % of 0.100 s)'
+        'optimize=history takes off 3.2 ms (3.2 % of 100.0 ms)'
     )
 
 
