@@ -10,7 +10,7 @@ import contextlib
 import functools
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,12 +81,15 @@ class HostClock:
         self._parts_s[way].append(self._now_s)
         self._now_s = Counter()
 
-    def summarize(self, plain: str, optimized: str) -> dict[str, HostPart]:
+    def summarize(
+        self, plain: str, optimized: str, rare: Collection[str] = ()
+    ) -> dict[str, HostPart]:
         """Parts of an iteration, in the plain way and in the other.
 
         Args:
             plain: Name of that way.
             optimized: Of the other one; its parts are ``None`` where there is none.
+            rare: Parts that take long in some iterations alone.
         """
         found = {}
         every = self._parts_s[plain]
@@ -94,8 +97,8 @@ class HostClock:
             plain_s = [parts_s[part] for parts_s in every]
             ours_s = [parts_s[part] for parts_s in self._parts_s[optimized]]
             found[part] = HostPart(
-                plain_s=_average(plain_s),
-                optimized_s=_average(ours_s) if ours_s else None,
+                plain_s=_average(plain_s, part in rare),
+                optimized_s=_average(ours_s, part in rare) if ours_s else None,
                 error_s=2**0.5 * _find_error(plain_s),
             )
         return found
@@ -106,20 +109,17 @@ class HostClock:
         return sum(parts_s[part] != 0 for parts_s in every) / max(len(every), 1)
 
 
-_RARE = 4.0
-"""Times that the longest of some iterations takes the shortest, from which on they do
-not all do the same."""
-
-
-def _average(seconds: list[float]) -> float:
+def _average(seconds: list[float], is_rare: bool) -> float:
     """The median; the mean of what only some iterations do."""
-    is_rare = max(seconds) > _RARE * min(seconds)
-    return statistics.fmean(seconds) if is_rare else statistics.median(seconds)
+    if is_rare or 0 in seconds:
+        return statistics.fmean(seconds)
+    return statistics.median(seconds)
 
 
 def _find_error(seconds: list[float]) -> float:
-    """Standard error of the mean."""
-    return statistics.stdev(seconds) / len(seconds) ** 0.5 if len(seconds) > 1 else 0.0
+    """Standard error of the mean; the longest may be Python's collector at work."""
+    usual = sorted(seconds)[:-1]
+    return statistics.stdev(usual) / len(usual) ** 0.5 if len(usual) > 1 else 0.0
 
 
 class ProfileHook(Hook):
@@ -232,12 +232,14 @@ class ProfileHook(Hook):
 
     def _list_host_parts(self) -> dict[str, HostPart]:
         """All parts of an iteration on the host, those of a step first."""
-        parts = {**self._host.summarize('plain', 'optimized'), **self._sent}
         intervals = [average.interval or 1 for average in self._counted.averages]
+        interval = max(intervals, default=1)
+        rare = ('average',) if interval > 1 else ()
+        parts = {**self._host.summarize('plain', 'optimized', rare), **self._sent}
         # gradients may be accumulated, and an average be taken now and then
         rates = {
             'param_groups': self._host.find_rate('plain', 'optimizer step'),
-            'ema': 1 / max(intervals, default=1),
+            'ema': 1 / interval,
         }
         for name, part in _REPLACED.items():
             found, spared = parts.get(part), self._spared.get(name)
