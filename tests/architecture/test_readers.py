@@ -24,6 +24,8 @@ ANSWERS = {
     'Change',
     'MendedStart',
     'NextJob',
+    'HostSaving',
+    'HostOverhead',
     'SaveCure',
     'ValidationOutlook',
     'RankRow',
