@@ -212,7 +212,8 @@ def _weigh_small_tensors(
 
 def find_histories(recorded: RecordedRun) -> HistoryCost | None:
     """The histories of scalars when they were measured last."""
-    measured = recorded.every.having('histories').values('histories')
+    known = recorded.every.having('histories')
+    measured: list[HistoryCost] = known.values('histories')
     return measured[-1] if measured else None
 
 

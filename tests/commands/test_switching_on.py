@@ -33,11 +33,13 @@ NAMES = 'param_groups,ema'
 def make(tmp_path):
     """Leaves a host-bound run of a config, with its profile; its work_dir."""
 
-    def leave(text: str, *, is_profiled: bool = True, **fields: Any) -> Path:
+    def leave(
+        text: str, *, is_profiled: bool = True, small: int | None = 36, **fields: Any
+    ) -> Path:
         config, folder = tmp_path / 'mine.py', tmp_path / 'work'
         config.write_text(text)
         run = make_overhead_run(config_path=str(config), work_dir=str(folder), **fields)
-        write_run(folder, make_host_bound(run=run))
+        write_run(folder, make_host_bound(run=run, small_tensors=small))
         if is_profiled:
             (folder / 'profile').mkdir()
             profile = folder / 'profile' / 'profile.json'
@@ -154,7 +156,7 @@ def test_without_optimize_nothing_of_it_is_written(make, ask):
             {'hook_place': None, 'hook_added_by': 'mmgpu run'},
             'Instead: mmgpu run --optimize=param_groups,ema,small_tensors ...',
         ),
-        (IN_DEFAULTS, {'overhead': None}, 'Nothing to optimise'),
+        (IN_DEFAULTS, {'overhead': None, 'small': None}, 'Nothing to optimise'),
     ],
     ids=['list', 'mmgpu run', 'an older run'],
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mmgpu_hooks.judge.run import Run
 from training.detection import environ
 
 TRAIN = """\
@@ -77,7 +78,11 @@ def test_what_is_named_is_what_verify_measures(ask, train):
     answer = ask('verify', work, '--set', setting, '--max-minutes', '2')
     measured = -answer['iteration_change']['value']
     assert measured > 0.2
-    assert found['predicted_gain_pct'] / 100 == pytest.approx(measured, rel=0.15)
+    (path,) = work.glob('*/vis_data/gpu_efficiency.jsonl')
+    iter_s = Run.read(path).figures.iter_s
+    assert iter_s is not None
+    predicted = 1 - found['predicted_iter_s'] / iter_s
+    assert predicted == pytest.approx(measured, rel=0.15)
 
 
 @pytest.mark.slow
