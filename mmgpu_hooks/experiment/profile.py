@@ -14,10 +14,17 @@ import msgspec
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.tried import Profile, Trial
 
-WARM_UP_STEPS, PLAIN_STEPS, OPTIMIZED_STEPS = 3, 8, 20
-"""Iterations that are not measured; those of which the host's part is, as they are; and
-those in which optimisations and the plain way take turns."""
-UNPROFILED_STEPS = WARM_UP_STEPS + PLAIN_STEPS + OPTIMIZED_STEPS
+WARM_UP, PLAIN, OPTIMIZED = 'warm-up', 'plain', 'optimized'
+UNPROFILED = (
+    *(WARM_UP,) * 3,
+    *(PLAIN,) * 4,
+    *(WARM_UP,) * 2,
+    *(OPTIMIZED,) * 8,
+    WARM_UP,
+    *(PLAIN,) * 4,
+)
+"""Ways of the iterations before those that are profiled: as they are, and with the
+optimisations, in an order in which a drift cancels out."""
 MOST_PROFILE_BYTES = 2**20
 """Larger than any file that we write of a profile."""
 PROFILE_FOLDER = 'profile'
@@ -74,7 +81,7 @@ class StepSummary:
 
 def count_iterations(profiled: int) -> int:
     """Iterations to train, those before the profiled ones included."""
-    return UNPROFILED_STEPS + 1 + profiled
+    return len(UNPROFILED) + 1 + profiled
 
 
 def read_profile(trial: Trial, iterations: int) -> Profile:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
@@ -24,7 +25,7 @@ from mmgpu_hooks.optimize.counts import count_overhead
 from mmgpu_hooks.optimize.optimizations import Optimizations
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.optimize.sent_batches import time_sending
-from mmgpu_hooks.schema.recorded import SparedTime
+from mmgpu_hooks.optimize.turns import Turns
 from mmgpu_hooks.schema.tried import HOST_PARTS, HostPart, Profile
 
 _CALLS = ('forward', 'loss', 'loss_and_predict')
@@ -35,6 +36,13 @@ _OF_HOOKS = {EMAHook: 'average', ParamSchedulerHook: 'schedulers'}
 """Parts of an iteration that are a hook's."""
 _MAIN = 'forward and backward'
 """The part that the others of a step are called in."""
+_END = len(names.UNPROFILED) - names.UNPROFILED[::-1].index(names.OPTIMIZED)
+_BEGIN = names.UNPROFILED.index(names.OPTIMIZED) - 2
+"""Iterations before those with the optimisations, and before those without again. The
+first two with them make lists and are a warm-up."""
+
+
+HostParts = dict[str, HostPart]
 
 
 class HostClock:
@@ -81,32 +89,25 @@ class HostClock:
         self._parts_s[way].append(self._now_s)
         self._now_s = Counter()
 
-    def summarize(
-        self, plain: str, optimized: str, rare: Collection[str] = ()
-    ) -> dict[str, HostPart]:
-        """Parts of an iteration, in the plain way and in the other.
+    def summarize(self, *, is_optimized: bool, rare: Collection[str] = ()) -> HostParts:
+        """Parts of an iteration, as they are and with the optimisations.
 
         Args:
-            plain: Name of that way.
-            optimized: Of the other one; its parts are ``None`` where there is none.
+            is_optimized: True if an optimisation was on.
             rare: Parts that take long in some iterations alone.
         """
         found = {}
-        every = self._parts_s[plain]
-        for part in {part for parts_s in every for part in parts_s}:
-            plain_s = [parts_s[part] for parts_s in every]
-            ours_s = [parts_s[part] for parts_s in self._parts_s[optimized]]
+        plain, ours = self._parts_s[names.PLAIN], self._parts_s[names.OPTIMIZED]
+        for part in {part for parts_s in plain for part in parts_s}:
+            plain_s, ours_s = (
+                [parts_s[part] for parts_s in way] for way in (plain, ours)
+            )
             found[part] = HostPart(
                 plain_s=_average(plain_s, part in rare),
-                optimized_s=_average(ours_s, part in rare) if ours_s else None,
-                error_s=2**0.5 * _find_error(plain_s),
+                optimized_s=_average(ours_s, part in rare) if is_optimized else None,
+                error_s=math.hypot(_find_error(plain_s), _find_error(ours_s)),
             )
         return found
-
-    def find_rate(self, way: str, part: str) -> float:
-        """Share of the iterations of a way that do it at all."""
-        every = self._parts_s[way]
-        return sum(parts_s[part] != 0 for parts_s in every) / max(len(every), 1)
 
 
 def _average(seconds: list[float], is_rare: bool) -> float:
@@ -141,8 +142,8 @@ class ProfileHook(Hook):
         self._host = HostClock()
         self._refused: dict[str, str] = {}
         self._optimizations: Optimizations | None = None
-        self._spared: dict[str, SparedTime] = {}
-        self._sent: dict[str, HostPart] = {}
+        self._used: tuple[str, ...] = ()
+        self._sent: HostParts = {}
 
     def before_train(self, runner: Any) -> None:
         """Label what is called in a step; copies of the model are made by now."""
@@ -169,7 +170,9 @@ class ProfileHook(Hook):
             for kind, part in _OF_HOOKS.items():
                 if isinstance(hook, kind):
                     self._host.time(hook, 'after_train_iter', part)
-        wait = names.UNPROFILED_STEPS
+        # it compares whole iterations
+        Turns.calls = 0
+        wait = len(names.UNPROFILED)
         self._profiler = profile(
             schedule=schedule(wait=wait, warmup=1, active=self._iterations, repeat=1),
             on_trace_ready=self._keep,
@@ -181,11 +184,13 @@ class ProfileHook(Hook):
         import torch
 
         done = len(self._seconds)
-        if done == names.WARM_UP_STEPS + names.PLAIN_STEPS:
+        if done == _BEGIN:
             self._optimizations = Optimizations(_REPLACED, self._runner.logger)
             self._optimizations.begin_training(self._runner)
-        elif done == names.UNPROFILED_STEPS:
-            self._end_optimized(args[0] if args else kwargs.get('data'))
+        elif done == _END:
+            self._end_optimized()
+        elif done == len(names.UNPROFILED):
+            self._time_batch(args[0] if args else kwargs.get('data'))
         wait = torch.cuda.synchronize if self._has_cuda else int
         wait()
         begin_s = monotonic_s()
@@ -201,28 +206,28 @@ class ProfileHook(Hook):
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
         """Tell the clock that an iteration is over, and how it trained."""
-        done = len(self._seconds) - names.WARM_UP_STEPS
-        way = 'plain' if 0 < done <= names.PLAIN_STEPS else 'neither'
-        if self._optimizations is not None and self._optimizations.names:
-            # the first one makes lists
-            way = 'optimized' if done > names.PLAIN_STEPS + 1 else 'neither'
-        self._host.end_iteration(way)
+        done = len(self._seconds) - 1
+        is_profiled = done >= len(names.UNPROFILED)
+        self._host.end_iteration(
+            names.WARM_UP if is_profiled else names.UNPROFILED[done]
+        )
 
-    def _end_optimized(self, batch: Any) -> None:
-        """Keep what the optimisations gave, and leave training as it was."""
+    def _end_optimized(self) -> None:
+        """Leave training as it was, and keep which optimisations could be used."""
         assert self._optimizations is not None
-        self._spared = self._optimizations.spared
+        self._used = self._optimizations.names
         self._refused = self._optimizations.refused
         self._optimizations.close()
-        self._optimizations = None
+
+    def _time_batch(self, batch: Any) -> None:
+        """Time how a batch comes out of a worker, where there are workers."""
         if not getattr(self._runner.train_dataloader, 'num_workers', 0):
             return
         try:
-            sent = time_sending(batch)
+            plain, ours = time_sending(batch)
         except RefusalError as refusal:
             self._refused['small_tensors'] = str(refusal)
             return
-        plain, ours = sent.plain, sent.by_value
         self._sent = {
             'batch received': HostPart(
                 plain.received_s, ours.received_s, 2**0.5 * plain.received_error_s
@@ -230,26 +235,16 @@ class ProfileHook(Hook):
             'batch sent': HostPart(plain.sent_s, ours.sent_s),
         }
 
-    def _list_host_parts(self) -> dict[str, HostPart]:
+    def _list_host_parts(self) -> HostParts:
         """All parts of an iteration on the host, those of a step first."""
-        intervals = [average.interval or 1 for average in self._counted.averages]
-        interval = max(intervals, default=1)
-        rare = ('average',) if interval > 1 else ()
-        parts = {**self._host.summarize('plain', 'optimized', rare), **self._sent}
-        # gradients may be accumulated, and an average be taken now and then
-        rates = {
-            'param_groups': self._host.find_rate('plain', 'optimizer step'),
-            'ema': 1 / interval,
-        }
+        # an average may be taken now and then
+        often = [average.interval or 1 for average in self._counted.averages]
+        rare = ('average',) if max(often, default=1) > 1 else ()
+        parts = self._host.summarize(is_optimized=bool(self._used), rare=rare)
         for name, part in _REPLACED.items():
-            found, spared = parts.get(part), self._spared.get(name)
-            if found is not None:
-                gave_s = 0.0 if spared is None else spared.plain_s - spared.ours_s
-                gave_s *= rates[name]
-                left_s = max(found.plain_s - gave_s, 0.0)
-                parts[part] = replace(
-                    found, optimized_s=None if spared is None else left_s
-                )
+            if part in parts and name not in self._used:
+                parts[part] = replace(parts[part], optimized_s=None)
+        parts.update(self._sent)
         return {part: parts[part] for part in HOST_PARTS if part in parts}
 
     def _keep(self, profiler: Any) -> None:
@@ -257,8 +252,10 @@ class ProfileHook(Hook):
 
         profiler.export_chrome_trace(str(self._folder / names.TRACE_NAME))
         cudnn, has_cuda = torch.backends.cudnn, self._has_cuda
-        plain_s = self._seconds[
-            names.WARM_UP_STEPS : names.WARM_UP_STEPS + names.PLAIN_STEPS
+        plain_s = [
+            seconds
+            for way, seconds in zip(names.UNPROFILED, self._seconds)
+            if way == names.PLAIN
         ]
         steps = names.summarize_steps(
             profiler.events(),

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any, Callable
+from typing import Any, Callable, ClassVar
 
 from mmgpu_hooks.measure.clock import thread_cpu_s
 from mmgpu_hooks.schema.recorded import SparedTime
-
-TURNS = 8
-"""Calls of each way that are timed, after the first of each."""
 
 
 class Turns:
@@ -19,6 +16,10 @@ class Turns:
     that every call is ours, and none is timed.
     """
 
+    calls: ClassVar[int] = 8
+    """Of each way that are timed, after the first of each. 0 takes no turns: who
+    compares whole iterations in a process of its own."""
+
     def __init__(self) -> None:
         self._ours_s: list[float] = []
         self._plain_s: list[float] = []
@@ -26,7 +27,8 @@ class Turns:
     @property
     def is_plain_due(self) -> bool:
         """True if the next call goes the plain way, to be timed."""
-        return len(self._plain_s) < min(len(self._ours_s), TURNS + 1)
+        wanted = self.calls and min(len(self._ours_s), self.calls + 1)
+        return len(self._plain_s) < wanted
 
     def call_plain(self, function: Callable[..., Any], *args: Any) -> Any:
         """Go the plain way, timed."""
@@ -37,7 +39,8 @@ class Turns:
 
     def begin(self) -> float | None:
         """A call of ours begins; ``None`` where it is not timed any more."""
-        return thread_cpu_s() if len(self._ours_s) <= TURNS else None
+        is_timed = self.calls and len(self._ours_s) <= self.calls
+        return thread_cpu_s() if is_timed else None
 
     def end(self, began_s: float | None) -> None:
         """It ended, as :meth:`begin` said."""

@@ -41,9 +41,7 @@ def make(tmp_path):
         run = make_overhead_run(config_path=str(config), work_dir=str(folder), **fields)
         write_run(folder, make_host_bound(run=run, small_tensors=small))
         if is_profiled:
-            (folder / 'profile').mkdir()
-            profile = folder / 'profile' / 'profile.json'
-            profile.write_bytes(msgspec.json.encode(make_profile()))
+            leave_profile(folder)
         return folder
 
     return leave
@@ -167,26 +165,60 @@ def test_what_cannot_be_written_is_a_note(make, ask, text, fields, said):
     assert said in note
 
 
+def leave_profile(folder: Path) -> None:
+    """As ``mmgpu profile`` leaves it in a work_dir."""
+    path = folder / 'profile' / 'profile.json'
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(msgspec.json.encode(make_profile()))
+
+
 def test_what_was_not_measured_is_measured_by_the_line_that_says_so(
-    make, overhead, tmp_path
+    make, overhead, tmp_path, scripted
 ):
-    found = overhead(make(IN_DEFAULTS, is_profiled=False))
+    folder = make(IN_DEFAULTS, is_profiled=False)
+    found = overhead(folder)
     assert {saving['name'] for saving in found['savings']} == {
         'param_groups',
         'ema',
         'small_tensors',
     }
     assert all(saving['most_saved_s'] > 0 for saving in found['savings'])
-    config, work = tmp_path / 'mine.py', tmp_path / 'work'
-    assert found['measure'] == f'mmgpu profile {config} --work-dir {work}'
+    assert found['measure'] == (
+        f'mmgpu profile {tmp_path / "mine.py"} --work-dir {folder}'
+    )
+    # what the process of the training would leave
+    leave_profile(folder)
+    assert main(shlex.split(found['measure'])[1:]) == 0
+    (trial,) = scripted.started
+    assert trial.spec.folder == str(folder / 'profile')
+    assert [saving['name'] for saving in overhead(folder)['savings']] == NAMES.split(
+        ','
+    )
+
+
+MINE = 'default_hooks.gpu_efficiency'
 
 
 @pytest.mark.parametrize(
-    ('text', 'place'),
-    [(IN_DEFAULTS, 'default_hooks.gpu_efficiency'), (IN_A_LIST, 'custom_hooks.0')],
+    ('text', 'fields', 'place'),
+    [
+        (IN_DEFAULTS, {}, MINE),
+        (IN_A_LIST, {'hook_place': 'custom_hooks.0'}, 'custom_hooks.0'),
+        (LOADER, {'hook_place': None, 'hook_added_by': 'mmgpu run'}, MINE),
+    ],
+    ids=['default_hooks', 'custom_hooks', 'mmgpu run'],
 )
-def test_what_was_measured_is_verified(make, overhead, text, place):
-    folder = make(text, hook_place=place)
-    assert overhead(folder)['measure'] == (
-        f'mmgpu verify {folder} --set {place}.optimize={NAMES}'
+def test_what_was_measured_is_verified(
+    make, overhead, scripted, capsys, text, fields, place
+):
+    folder = make(text, **fields)
+    line = overhead(folder)['measure']
+    assert line.startswith(f'mmgpu verify {folder}')
+    assert line.endswith(f' --set {place}.optimize={NAMES}')
+    scripted.iteration_s = staticmethod(
+        lambda spec: 0.08 if f'{place}.optimize' in spec.settings else 0.1
     )
+    assert main([*shlex.split(line)[1:], '--format', 'json']) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer['iteration_change']['value'] == pytest.approx(-0.2)
+    assert {trial.spec.keeps_hook for trial in scripted.started} == {True}

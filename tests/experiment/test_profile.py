@@ -181,11 +181,11 @@ def test_parts_of_an_iteration_are_added_up_once(monkeypatch):
     clock.time(wrapper, 'clip', 'clipping', 'step')
     clock.time(wrapper, 'step', 'step', 'main')
     clock.time(wrapper, 'missing', 'nothing')
-    for way in ('plain', 'plain', 'neither', 'optimized'):
+    for way in ('plain', 'plain', 'warm-up', 'optimized'):
         with clock.timing('main'):
             assert wrapper.step() == 'stepped'
         clock.end_iteration(way)
-    parts = clock.summarize('plain', 'optimized')
+    parts = clock.summarize(is_optimized=True)
     # the clock goes on by a second each time it is read: 5, 3 and 1 of them
     assert {name: part.plain_s for name, part in parts.items()} == {
         'main': 2.0,
@@ -193,7 +193,7 @@ def test_parts_of_an_iteration_are_added_up_once(monkeypatch):
         'clipping': 1.0,
     }
     assert parts['step'].optimized_s == 2.0
-    assert clock.summarize('plain', 'none')['step'].optimized_s is None
+    assert clock.summarize(is_optimized=False)['step'].optimized_s is None
 
 
 def test_without_kernels_the_reason_is_said():

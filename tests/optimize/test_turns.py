@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mmgpu_hooks.optimize import turns
-from mmgpu_hooks.optimize.turns import TURNS, Turns
+from mmgpu_hooks.optimize.turns import Turns
 
 
 @pytest.fixture
@@ -43,13 +43,20 @@ def test_both_ways_take_turns_until_they_are_known(clock):
     assert go(timed, clock, 4) == 'opop'
     assert timed.spared is None
     rest = go(timed, clock, 40)
-    assert rest.count('p') == TURNS - 1
+    assert rest.count('p') == Turns.calls - 1
     assert rest.endswith('o' * 20)
     spared = timed.spared
     assert spared is not None
-    assert (spared.plain_s, spared.ours_s, spared.calls) == (4.0, 1.0, TURNS)
+    assert (spared.plain_s, spared.ours_s, spared.calls) == (4.0, 1.0, Turns.calls)
     # nothing is timed any more
     before_s = clock['s']
     assert timed.begin() is None
     timed.end(None)
     assert clock['s'] == before_s
+
+
+def test_none_are_taken_where_iterations_are_compared(clock, monkeypatch):
+    monkeypatch.setattr(Turns, 'calls', 0)
+    timed = Turns()
+    assert go(timed, clock, 5) == 'ooooo'
+    assert timed.spared is None
