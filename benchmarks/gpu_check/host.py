@@ -24,6 +24,8 @@ BY_TENSOR: dict[str, Any] = {
     'clip_grad': {'max_norm': 1.0},
 }
 """A parameter group for each tensor, as detectors have them."""
+KINDS = {'fp32': 'OptimWrapper', 'AMP': 'AmpOptimWrapper'}
+"""Wrappers of the optimizer; the second one scales the losses."""
 TENSORS = 200
 LATE = f"""
 model['more'] = {TENSORS}
@@ -55,7 +57,7 @@ class Digest(Hook):
 def check_optimize() -> list[Row]:
     """Losses, weights and averages with and without ``optimize``, bit by bit."""
     rows = []
-    for name, kind in (('fp32', 'OptimWrapper'), ('AMP', 'AmpOptimWrapper')):
+    for name, kind in KINDS.items():
         check, found = f'optimize, {name}', []
         try:
             for hook in (HOOK, HOOK, OPTIMIZED):
