@@ -26,10 +26,6 @@ class Optimization(Protocol):
     changed: str
     """For the log: what is done differently from now on."""
 
-    @property
-    def spared(self) -> SparedTime | None:
-        """What one call took in both ways; ``None`` if unknown."""
-
     def close(self) -> None:
         """Leave everything as it was; a second call does nothing."""
 
@@ -59,7 +55,10 @@ class Optimizations:
     @property
     def spared(self) -> dict[str, SparedTime]:
         """What those that are on gave, by name, as far as that could be timed."""
-        known = {name: active.spared for name, active in self._on.items()}
+        # one whose work is not in this thread's calls has none
+        known = {
+            name: getattr(active, 'spared', None) for name, active in self._on.items()
+        }
         return {name: found for name, found in known.items() if found is not None}
 
     def begin_loader(self, loader: Any) -> None:

@@ -20,7 +20,6 @@ from torch.multiprocessing.reductions import reduce_tensor
 from mmgpu_hooks.measure.loader.batches import SMALL_BYTES
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.refusal import RefusalError
-from mmgpu_hooks.schema.recorded import SparedTime
 
 MOST_BYTES = SMALL_BYTES
 """Of a tensor that goes by value; more gained nothing more."""
@@ -88,11 +87,6 @@ class SmallTensors:
             f'workers send tensors of at most {MOST_BYTES} bytes within their message, '
             f'and arrays from {LEAST_BYTES} bytes on through shared memory'
         )
-
-    @property
-    def spared(self) -> SparedTime | None:
-        """Unknown: workers of one training all send in one way."""
-        return None
 
     def close(self) -> None:
         """Have workers that start from now on send as ever."""
