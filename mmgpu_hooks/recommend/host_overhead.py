@@ -87,10 +87,10 @@ def change_optimize(overhead: HostOverhead, run: Run) -> Change | None:
 
 
 _RULES = {
-    'param_groups': 'MG501',
-    'ema': 'MG502',
-    'small_tensors': 'MG503',
-    'history': 'MG504',
+    'param_groups': 'MG601',
+    'ema': 'MG602',
+    'small_tensors': 'MG603',
+    'history': 'MG604',
 }
 
 

@@ -379,7 +379,7 @@ def describe_profile(profile: Profile) -> list[Section]:
         took += f'. No kernel ran for {format_seconds(uncovered_s)} of it ({share})'
     if fills is not None:
         notes.append(
-            f'It fills {fills:.0f} new tensors in a step for determinism (MG507).'
+            f'It fills {fills:.0f} new tensors in a step for determinism (MG607).'
         )
     notes += [f'optimize={name}: {why}.' for name, why in profile.refused.items()]
     facts = [

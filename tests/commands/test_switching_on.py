@@ -133,7 +133,7 @@ def test_it_is_written_with_optimize(make, ask):
     (change,) = answer['changes']
     assert change['key'] == 'default_hooks.gpu_efficiency.optimize'
     assert (change['old'], change['new']) == (None, NAMES)
-    assert change['rules'] == ['MG501', 'MG502']
+    assert change['rules'] == ['MG601', 'MG602']
     written = Config.fromfile(answer['output'])
     assert written.default_hooks.gpu_efficiency.optimize == NAMES
     assert answer['cfg_options'] is not None

@@ -151,7 +151,7 @@ def test_fills_of_new_tensors_and_losses_are_counted():
     assert steps.losses_pct == pytest.approx(27)
     profile = replace(profile_of(), fills=2443.0, refused={'ema': 'no EMAHook'})
     text = ' '.join(render(describe_profile(profile)).split())
-    assert 'It fills 2443 new tensors in a step for determinism (MG507).' in text
+    assert 'It fills 2443 new tensors in a step for determinism (MG607).' in text
     assert 'optimize=ema: no EMAHook.' in text
 
 

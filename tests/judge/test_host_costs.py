@@ -21,7 +21,7 @@ from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.schema.recorded import AveragedModel
 from mmgpu_hooks.schema.run import RunEvidence
 
-HOST_CODES = ('MG501', 'MG502', 'MG503', 'MG504', 'MG505', 'MG506', 'MG507')
+HOST_CODES = ('MG601', 'MG602', 'MG603', 'MG604', 'MG605', 'MG606', 'MG607')
 
 
 def find(evidence: RunEvidence) -> dict[str, Any]:
@@ -33,30 +33,30 @@ def find(evidence: RunEvidence) -> dict[str, Any]:
 def test_what_was_measured_is_said_in_ms_and_per_cent():
     found = find(make_host_bound(make_profile()))
     # 22 ms of the step, of schedulers and of zeroing, less 6 ms that are left
-    assert found['MG501'].detail == (
+    assert found['MG601'].detail == (
         'AdamW steps through 240 parameter groups that have 2 settings: 22.0 ms of '
         'host CPU an iteration, of which optimize=param_groups takes off 16.0 ms (16 % '
         'of 100.0 ms), all bits the same.'
     )
-    assert found['MG501'].share == pytest.approx(0.16)
+    assert found['MG601'].share == pytest.approx(0.16)
     assert 'ExpMomentumEMA averages 400 tensors one by one: 10.0 ms' in (
-        found['MG502'].detail
+        found['MG602'].detail
     )
-    assert found['MG503'].detail.startswith('Workers send 36 tensors of a batch')
-    assert 'the gradients of 240 tensors in each step: 3.0 ms' in found['MG505'].detail
+    assert found['MG603'].detail.startswith('Workers send 36 tensors of a batch')
+    assert 'the gradients of 240 tensors in each step: 3.0 ms' in found['MG605'].detail
     assert {each.severity for each in found.values()} == {'notice'}
 
 
 def test_without_a_profile_the_most_is_said():
     found = find(make_host_bound())
-    assert found['MG501'].detail.endswith(
+    assert found['MG601'].detail.endswith(
         'up to 35.7 ms of host CPU an iteration (36 % of 100.0 ms). `mmgpu profile` '
         'measures it; optimize=param_groups takes it off, all bits the same.'
     )
-    assert found['MG501'].share is None
-    assert 'up to 14.0 ms' in found['MG502'].detail
-    assert 'up to 5.8 ms' in found['MG503'].detail
-    assert found['MG505'].severity == 'ok'
+    assert found['MG601'].share is None
+    assert 'up to 14.0 ms' in found['MG602'].detail
+    assert 'up to 5.8 ms' in found['MG603'].detail
+    assert found['MG605'].severity == 'ok'
 
 
 def other_profile(**counted: Any) -> Any:
@@ -69,7 +69,7 @@ def other_profile(**counted: Any) -> Any:
     ids=['another model', 'another device', 'none'],
 )
 def test_a_profile_of_another_training_is_not_used(profile):
-    assert 'up to' in find(make_host_bound(profile))['MG501'].detail
+    assert 'up to' in find(make_host_bound(profile))['MG601'].detail
 
 
 def test_a_busier_hour_makes_all_parts_longer_alike():
@@ -104,7 +104,7 @@ ON_CARD = {
 )
 def test_what_is_bound_elsewhere_gets_silence(evidence, why):
     found = find(evidence)
-    assert 'MG501' not in found, why
+    assert 'MG601' not in found, why
 
 
 def on_card(bound: str, uncovered_s: float) -> RunEvidence:
@@ -118,9 +118,9 @@ def on_card(bound: str, uncovered_s: float) -> RunEvidence:
 def test_on_a_card_no_more_is_gained_than_it_waits():
     cost = Run(on_card('launches', 0.012)).host_costs['param_groups']
     assert (cost.saved_s, cost.is_covered) == (0.012, False)
-    assert 'MG501' in find(on_card('launches', 0.012))
+    assert 'MG601' in find(on_card('launches', 0.012))
     # kernels run all the time
-    assert 'MG501' not in find(on_card('kernels', 0.012))
+    assert 'MG601' not in find(on_card('kernels', 0.012))
 
 
 def test_an_average_taken_rarely_costs_less():
@@ -138,8 +138,8 @@ def test_a_part_that_was_refused_is_not_promised():
 
 
 def test_long_histories_are_named_from_one_per_cent_on():
-    assert 'MG504' not in find(with_histories(make_host_bound(), 0.0011))
-    found = find(with_histories(make_host_bound(), 0.0033))['MG504']
+    assert 'MG604' not in find(with_histories(make_host_bound(), 0.0011))
+    found = find(with_histories(make_host_bound(), 0.0033))['MG604']
     assert found.detail.startswith(
         '13 histories of scalars have 100,000 values, and each is copied for every '
         'value that is added: 3.3 ms of host CPU an iteration, of which '
@@ -158,8 +158,8 @@ def test_scalars_that_are_read_and_tensors_that_are_filled_are_counted():
     filled = replace(COUNTED, fills_new_tensors=True)
     run = make_overhead_run(overhead=filled)
     found = find(make_host_bound(make_profile(counted=filled, fills=2443.0), run=run))
-    assert 'fill each new tensor: 2443 fills in a step' in found['MG507'].detail
-    assert 'MG506' not in found
+    assert 'fill each new tensor: 2443 fills in a step' in found['MG607'].detail
+    assert 'MG606' not in found
     found = find(make_host_bound(read_scalars=3))
-    assert found['MG506'].detail.startswith('3 scalars of each iteration are read')
-    assert found['MG506'].severity == 'ok'
+    assert found['MG606'].detail.startswith('3 scalars of each iteration are read')
+    assert found['MG606'].severity == 'ok'

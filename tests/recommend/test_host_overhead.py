@@ -111,7 +111,7 @@ def test_what_is_on_stays_on():
     change = change_optimize(overhead, Run(evidence))
     assert change is not None
     assert (change.old, change.new) == ('history,ema', 'history,ema,param_groups')
-    assert change.rules == ('MG501',)
+    assert change.rules == ('MG601',)
 
 
 @pytest.mark.parametrize('place', [None, 'custom_hooks.0'])

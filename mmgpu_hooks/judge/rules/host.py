@@ -31,7 +31,7 @@ def _judge(run: Run, name: str) -> Finding | None:
     )
 
 
-@rule('MG501', 'Parameter groups that are alike')
+@rule('MG601', 'Parameter groups that are alike')
 def judge_groups(run: Run) -> Finding | None:
     """The optimizer steps through many parameter groups that have few settings.
 
@@ -43,7 +43,7 @@ def judge_groups(run: Run) -> Finding | None:
     return _judge(run, 'param_groups')
 
 
-@rule('MG502', 'The average is taken tensor by tensor')
+@rule('MG602', 'The average is taken tensor by tensor')
 def judge_averages(run: Run) -> Finding | None:
     """An EMA hook averages the model in several calls for each tensor.
 
@@ -53,7 +53,7 @@ def judge_averages(run: Run) -> Finding | None:
     return _judge(run, 'ema')
 
 
-@rule('MG503', 'Small tensors are a file each')
+@rule('MG603', 'Small tensors are a file each')
 def judge_small_tensors(run: Run) -> Finding | None:
     """Workers send each tensor of a batch, be it a label, as a file in shared memory.
 
@@ -64,7 +64,7 @@ def judge_small_tensors(run: Run) -> Finding | None:
     return _judge(run, 'small_tensors')
 
 
-@rule('MG504', 'Iterations get slower with age')
+@rule('MG604', 'Iterations get slower with age')
 def judge_histories(run: Run) -> Finding | None:
     """MMEngine copies the whole history of a scalar for each value that is added.
 
@@ -75,7 +75,7 @@ def judge_histories(run: Run) -> Finding | None:
     return _judge(run, 'history')
 
 
-@rule('MG505', 'What clipping takes')
+@rule('MG605', 'What clipping takes')
 def judge_clipping(run: Run) -> Finding | None:
     """``clip_grad`` goes through the gradients of all parameters in each step.
 
@@ -103,7 +103,7 @@ def judge_clipping(run: Run) -> Finding | None:
     return notice(detail, share) if is_notable else fine(detail)
 
 
-@rule('MG506', 'Scalars are read from the card')
+@rule('MG606', 'Scalars are read from the card')
 def judge_read_scalars(run: Run) -> Finding | None:
     """Losses are read from the card in each iteration, for the log.
 
@@ -119,7 +119,7 @@ def judge_read_scalars(run: Run) -> Finding | None:
     )
 
 
-@rule('MG507', 'New tensors are filled')
+@rule('MG607', 'New tensors are filled')
 def judge_fills(run: Run) -> Finding | None:
     """With ``randomness=dict(deterministic=True)`` PyTorch fills every new tensor.
 
