@@ -314,7 +314,8 @@ def test_what_a_step_has_the_host_do_is_counted_once(tmp_path, plain):
     assert (counted.optimizer, counted.groups, counted.settings) == ('AdamW', 10, 2)
     assert (counted.clipped_tensors, counted.is_fused) == (10, False)
     assert not counted.fills_new_tensors
-    assert evidence.run.hook_place == 'default_hooks.gpu_efficiency'
+    # the Runner was built without a config
+    assert evidence.run.hook_place is None
     (average,) = counted.averages
     assert (average.kind, average.interval) == ('ExponentialMovingAverage', 1)
     # with its buffers: mean, variance and count of two
@@ -394,6 +395,12 @@ def test_a_detector_is_the_same_to_the_last_bit(detectors):
     ]
     assert re.search(r'the step of AdamW takes \d{3} parameter groups as 2', text)
     assert 'ExpMomentumEMA averages' in text
+    counted = evidence_of(ours).run
+    assert counted.hook_place == 'default_hooks.gpu_efficiency'
+    assert counted.overhead == evidence_of(plain).run.overhead
+    # as its config has it: deterministic
+    assert counted.overhead.fills_new_tensors
+    assert counted.overhead.settings == 2 < counted.overhead.groups
     # each with what a call took in both ways, where that could be timed
     assert re.search(
         r'^  optimized  small_tensors, param_groups [\d.]+ \S* ?-> [\d.]+ \w+, '
