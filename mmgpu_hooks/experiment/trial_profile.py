@@ -10,8 +10,8 @@ import contextlib
 import functools
 import math
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,8 @@ class HostClock:
     """Adds up the CPU of the training thread by part, iteration by iteration."""
 
     def __init__(self) -> None:
-        self._now_s: Counter[str] = Counter()
-        self._parts_s: dict[str, list[Counter[str]]] = defaultdict(list)
+        self._now_s: dict[str, float] = defaultdict(float)
+        self._parts_s: dict[str, list[Mapping[str, float]]] = defaultdict(list)
 
     def time(self, holder: Any, name: str, part: str, within: str = '') -> None:
         """Time what a method does, from now on.
@@ -87,7 +87,7 @@ class HostClock:
     def end_iteration(self, way: str) -> None:
         """An iteration is over that trained in this way."""
         self._parts_s[way].append(self._now_s)
-        self._now_s = Counter()
+        self._now_s = defaultdict(float)
 
     def summarize(self, *, is_optimized: bool, rare: Collection[str] = ()) -> HostParts:
         """Parts of an iteration, as they are and with the optimisations.

@@ -6,7 +6,7 @@ import copy
 import statistics
 from typing import Any, NamedTuple
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from mmgpu_hooks.measure.clock import process_cpu_s, thread_cpu_s
 from mmgpu_hooks.optimize.small_tensors import SmallTensors
@@ -32,7 +32,7 @@ class SentBatches(NamedTuple):
     by_value: SentBatch
 
 
-class _Copies(Dataset[Any]):
+class _Copies:
     """Copies of a batch, each with the CPU seconds of its worker.
 
     Args:

@@ -98,7 +98,7 @@ ON_CARD = {
         (make_host_bound(run=NOT_ALIKE), 'no groups are alike'),
         (make_host_bound(run=ON), 'it is on'),
         (make_host_bound(run=make_gpu_run(**CARD), **ON_CARD), 'the card is full'),
-        (make_host_bound(intervals=1), 'too short'),
+        (make_host_bound(intervals=1, iterations=10), 'too short'),
     ],
     ids=lambda value: value if isinstance(value, str) else '',
 )
