@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mmgpu_hooks.judge.columns import largest
-from mmgpu_hooks.judge.figures import RunFigures
 from mmgpu_hooks.judge.recorded import RecordedRun
 from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.recorded import AveragedModel, HistoryCost
@@ -31,10 +30,6 @@ ADDED_VALUE_S = 10e-6
 
 LISTED = ('ExponentialMovingAverage', 'MomentumAnnealingEMA', 'ExpMomentumEMA')
 """Averages whose formula is known over lists of tensors."""
-
-_SCALED = 2.0
-"""Times that a step of the run may take longer or shorter than the profile's, and still
-be the same step on a host that is busier or calmer."""
 
 
 @dataclass(frozen=True)
@@ -81,20 +76,10 @@ def find_profile_of(recorded: RecordedRun) -> Profile | None:
     return profile if is_same else None
 
 
-def find_host_costs(recorded: RecordedRun, figures: RunFigures) -> dict[str, HostCost]:
-    """By optimisation, what it would spare; those that are on are left out.
-
-    Args:
-        recorded: The run.
-        figures: Of it.
-    """
+def find_host_costs(recorded: RecordedRun) -> dict[str, HostCost]:
+    """By optimisation, what it would spare; those that are on are left out."""
     profile = find_profile_of(recorded)
-    scale = 1.0
-    if profile is not None and recorded.meta.device == 'cpu' and figures.step_s:
-        # all of it is the host's: a busier hour makes every part longer alike
-        longer = figures.step_s / profile.plain_step_s
-        scale = longer if 1 / _SCALED <= longer <= _SCALED else 1.0
-    parts = {} if profile is None else _scale_parts(profile, scale)
+    parts = {} if profile is None else profile.host_parts
     costs = (
         _weigh_groups(recorded, profile, parts),
         _weigh_averages(recorded, parts),
@@ -105,17 +90,6 @@ def find_host_costs(recorded: RecordedRun, figures: RunFigures) -> dict[str, Hos
         cost.name: cost
         for cost in costs
         if cost is not None and cost.name not in recorded.meta.optimized
-    }
-
-
-def _scale_parts(profile: Profile, scale: float) -> dict[str, HostPart]:
-    return {
-        name: HostPart(
-            plain_s=scale * part.plain_s,
-            optimized_s=None if part.optimized_s is None else scale * part.optimized_s,
-            error_s=scale * part.error_s,
-        )
-        for name, part in profile.host_parts.items()
     }
 
 

@@ -163,7 +163,7 @@ class Run(RecordedRun):
     @cached_property
     def host_costs(self) -> dict[str, HostCost]:
         """What each optimisation that is not on would spare the host, by its name."""
-        return find_host_costs(self, self.figures)
+        return find_host_costs(self)
 
     def is_worth_sparing(self, cost: HostCost) -> bool:
         """True if what an iteration waits for is the host, and it would be spared much.

@@ -15,7 +15,7 @@ from mmgpu_hooks.judge.host_costs import HostCost
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.prediction import COVERAGE
 from mmgpu_hooks.model.prospect import Prospect
-from mmgpu_hooks.model.workload import with_spared_host
+from mmgpu_hooks.model.workload import Workload, with_spared_host
 from mmgpu_hooks.recommend.job import Gain, Job
 from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.judged import (
@@ -120,6 +120,21 @@ def _predict(
     )
 
 
+def _find_pace(run: Run, workload: Workload) -> float:
+    """Seconds of the step for one of its CPU, where cores are short.
+
+    The workload is freed from waits for a core as far as what other programs used
+    explains them. What is left of them in the step goes with the CPU that waits.
+    """
+    figures = run.figures
+    delay_s, cpu_s = figures.main_run_delay_s, figures.main_cpu_s
+    if not delay_s or not cpu_s or figures.iter_s is None:
+        return 1.0
+    free_s = figures.iter_s - (figures.data_wait_s or 0.0) - delay_s
+    left_s = workload.step.mean_s - max(free_s, cpu_s)
+    return 1.0 + min(max(left_s, 0.0), delay_s) / cpu_s
+
+
 class _Weighed(NamedTuple):
     """A training with some optimisations."""
 
@@ -134,7 +149,7 @@ def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weigh
         setting.name: new.get(setting.key(), job.old[setting.name])
         for setting in job.settings
     }
-    now = job.at(at)
+    now, pace = job.at(at), _find_pace(job.run, job.base.workload)
 
     def spare(*factors: float) -> Prospect:
         spared = list(zip(costs, factors))
@@ -143,7 +158,7 @@ def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weigh
         whole_s = sum(factor * cost.saved_s for cost, factor in spared)
         workload = with_spared_host(
             now.workload,
-            step_s=whole_s - received_s,
+            step_s=pace * (whole_s - received_s),
             received_s=received_s,
             sent_s=sum(factor * cost.sent_s for cost, factor in in_batches),
         )

@@ -72,13 +72,6 @@ def test_a_profile_of_another_training_is_not_used(profile):
     assert 'up to' in find(make_host_bound(profile))['MG601'].detail
 
 
-def test_a_busier_hour_makes_all_parts_longer_alike():
-    # twice as slow a step
-    evidence = make_host_bound(make_profile(), step_s=0.178, process_cpu_s=3.9)
-    cost = Run(evidence).host_costs['param_groups']
-    assert (cost.now_s, cost.saved_s) == (pytest.approx(0.044), pytest.approx(0.032))
-
-
 NOT_ALIKE = make_overhead_run(overhead=replace(COUNTED, groups=2))
 ON = make_overhead_run(optimized=('param_groups',))
 CARD = {'device': 'cuda', 'overhead': COUNTED, 'hook_place': 'custom_hooks.0'}

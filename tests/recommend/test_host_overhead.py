@@ -50,6 +50,17 @@ def test_what_is_spared_is_what_an_iteration_gains():
     assert overhead.key == 'default_hooks.gpu_efficiency.optimize'
 
 
+def test_where_cores_are_short_the_wait_goes_with_the_cpu():
+    # each iteration waits for a core as long as it computes
+    evidence = make_host_bound(
+        make_profile(), step_s=0.179, hooks_s=0.02, process_run_delay_s=2.0
+    )
+    overhead = predict(evidence)
+    assert overhead is not None
+    # 24 of 100 ms of CPU
+    assert overhead.predicted_gain_pct == pytest.approx(24, abs=2)
+
+
 def test_what_was_not_measured_is_listed_without_a_prediction():
     overhead = predict(with_histories(make_host_bound(), 0.005))
     assert overhead is not None
