@@ -156,13 +156,7 @@ def summarize_steps(
             if part in _PARTS_OF_MODULES:
                 modules[owner.module] += unit * took_us
     busy_s = sum(parts.values())
-    bound = reason = None
-    if not on_card:
-        reason = 'on a CPU nothing is launched'
-    elif not kernels:
-        reason = 'the profiler saw no kernels (CUPTI is missing or not allowed)'
-    else:
-        bound = 'launches' if 1 - busy_s / plain_s > LAUNCH_BOUND else 'kernels'
+    bound, reason = _judge_bound(busy_s, plain_s, kernels, on_card=on_card)
     return StepSummary(
         plain_step_s=plain_s,
         parts={**parts, 'idle': max(step_s - busy_s, 0.0)},
@@ -175,6 +169,17 @@ def summarize_steps(
         fills=fills / iterations if fills else None,
         losses_pct=100 * losses_s / busy_s if busy_s and losses_s else None,
     )
+
+
+def _judge_bound(
+    busy_s: float, plain_s: float, kernels: int, *, on_card: bool
+) -> tuple[str | None, str | None]:
+    """What a step waits for, or why that is unknown."""
+    if not on_card:
+        return None, 'on a CPU nothing is launched'
+    if not kernels:
+        return None, 'the profiler saw no kernels (CUPTI is missing or not allowed)'
+    return 'launches' if 1 - busy_s / plain_s > LAUNCH_BOUND else 'kernels', None
 
 
 def _is_fill_of_new(event: Any) -> bool:

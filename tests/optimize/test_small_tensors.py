@@ -231,8 +231,7 @@ INTERRUPTED = """
     import sys, time
     from fakes.sent import SentDataset, collate
     from mmgpu_hooks.optimize.small_tensors import SmallTensors
-    from mmengine.registry import init_default_scope
-from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader
 
     if __name__ == '__main__':
         loader = DataLoader(SentDataset(10**6), 4, num_workers=2, collate_fn=collate)
