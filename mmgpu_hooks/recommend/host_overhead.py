@@ -60,7 +60,7 @@ def with_host_overhead(found: Recommendation, run: Run) -> Recommendation:
         key=f'{place}.optimize' if in_defaults else None,
     )
     if job is not None and measured:
-        gain, then = _weigh(job, found, measured)
+        gain, then, _ = _weigh(job, found, measured)
         overhead = replace(
             overhead,
             predicted_iter_s=then.iter_s,
@@ -105,8 +105,8 @@ def _predict(
             cost.name, cost.found, cost.now_s, cost.left_s, most_saved_s=most_s
         )
         return unknown if is_worth else None
-    gain, then = _weigh(job, found, [cost])
-    if gain.share < thresholds.HOST_COST_WORTH or gain.low <= 0.0:
+    gain, then, calm_share = _weigh(job, found, [cost])
+    if min(gain.share, calm_share) < thresholds.HOST_COST_WORTH or gain.low <= 0.0:
         return None
     return HostSaving(
         name=cost.name,
@@ -140,6 +140,8 @@ class _Weighed(NamedTuple):
 
     gain: Gain
     then: Prospect
+    calm_share: float
+    """The gain where nothing waits for a core longer than it computes."""
 
 
 def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weighed:
@@ -151,7 +153,7 @@ def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weigh
     }
     now, pace = job.at(at), _find_pace(job.run, job.base.workload)
 
-    def spare(*factors: float) -> Prospect:
+    def spare(*factors: float, pace: float = pace) -> Prospect:
         spared = list(zip(costs, factors))
         in_batches = [item for item in spared if item[0].name == 'small_tensors']
         received_s = sum(factor * cost.saved_s for cost, factor in in_batches)
@@ -166,7 +168,10 @@ def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weigh
 
     then = spare(*(1.0 for _ in costs))
     share = 1.0 - then.total_s / now.total_s
-    noises = []
+    calm = spare(*(1.0 for _ in costs), pace=1.0)
+    calm_share = 1.0 - calm.total_s / now.total_s
+    # a thread that is woken up waits once, however long it then computes
+    noises = [(share - calm_share) / COVERAGE]
     for slipping in costs:
         # a card that is busy meanwhile may leave nothing to gain
         off = _TRANSFERRED
@@ -177,4 +182,5 @@ def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weigh
         noises.append(share - (1.0 - spare(*factors).total_s / now.total_s))
     noise = math.hypot(*noises)
     reach = COVERAGE * noise
-    return _Weighed(Gain(share, share - reach, share + reach, noise), then)
+    gain = Gain(share, share - reach, share + reach, noise)
+    return _Weighed(gain, then, calm_share)
