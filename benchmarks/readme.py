@@ -125,6 +125,25 @@ def phrase_demo_gain(kept: Kept) -> str:
     return f'{case[1]} before, {case[2]} after: {case[3]} less time.'
 
 
+def phrase_host(kept: Kept) -> str:
+    """Host CPU with ``optimize`` over without, of real models' shapes."""
+
+    def span(name: str) -> str:
+        ratios = [
+            row.number for key, row in kept.rows.items() if key.endswith(f': {name}')
+        ]
+        return f'{min(ratios):.2f} to {max(ratios):.2f}'
+
+    batch = kept.rows['batch of 8 in the training process, ratio']
+    history = kept.rows['13 scalars after 300,000 iterations, ratio']
+    return (
+        f"an optimizer's step takes {span('step, ratio')} times the host CPU (lists of "
+        f'tensors, as on a card), an average {span("average, ratio")}, a batch of 8 in '
+        f'the training process {batch.number:.2f}, histories after 300,000 iterations '
+        f'{history.number:.2f}; [the table](benchmarks/results/host.md).'
+    )
+
+
 class KeptText(NamedTuple):
     """A text of figures that a benchmark keeps."""
 
@@ -138,6 +157,7 @@ TEXTS = {
     'whole': KeptText('whole', phrase_whole),
     'demo': KeptText('whole', phrase_demo),
     'demo-gain': KeptText('whole', phrase_demo_gain),
+    'host': KeptText('host', phrase_host),
 }
 
 

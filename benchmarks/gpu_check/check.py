@@ -49,6 +49,7 @@ STAGES = (
     ('training', 'mmengine', ('sync', 'losses', 'cost', 'stalls', 'ema')),
     ('nvml', 'pynvml', ('waves',)),
     ('longer', 'mmengine', ('profile',)),
+    ('host', 'mmengine', ('optimize', 'overhead')),
     ('alone', 'torch', ('locks', 'copies', 'allocators')),
     ('mapping', 'pynvml', ('mapping', 'namespace')),
     ('longer', 'mmengine', ('memory', 'ranks', 'compile')),
@@ -58,7 +59,7 @@ CHECKS = {name: (module, needs) for module, needs, names in STAGES for name in n
 LONG = STAGES[-1][-1]
 QUICK = ('sync', 'copies', 'allocators')
 """For seeing that it works, within 2 minutes."""
-SURE = {'sync', 'losses', 'profile', 'allocators', 'mapping', *LONG}
+SURE = {'sync', 'losses', 'profile', 'optimize', 'allocators', 'mapping', *LONG}
 """What other load on the machine cannot spoil."""
 
 

@@ -65,7 +65,7 @@ def train(
     hook: dict[str, Any] | None = HOOK,
     *,
     item_s: float = 0.0,
-    optim: str = 'OptimWrapper',
+    optim: str | dict[str, Any] = 'OptimWrapper',
     custom_hooks: Sequence[Any] = (),
     deterministic: bool = False,
     **more: Any,
@@ -77,13 +77,15 @@ def train(
         sides: Sides of the images, one an iteration.
         hook: Ours; ``None`` leaves it out.
         item_s: Seconds that an image takes to load.
-        optim: MMEngine's optimizer wrapper.
+        optim: MMEngine's optimizer wrapper, by its name or whole.
         custom_hooks: More of them.
         deterministic: Whether only to use algorithms that repeat bit by bit; real
             detectors need others too.
         more: Further arguments of the Runner.
     """
     tape = Tape()
+    if isinstance(optim, str):
+        optim = {'type': optim, 'optimizer': {'type': 'SGD', 'lr': 1e-4}}
     hooks: dict[str, Any] = {'logger': {'type': 'LoggerHook', 'interval': LOG_INTERVAL}}
     if hook is not None:
         hooks['gpu_efficiency'] = hook
@@ -94,7 +96,7 @@ def train(
             folder,
             hooks=hooks,
             train_cfg={'by_epoch': True, 'max_epochs': 1},
-            optim_wrapper={'type': optim, 'optimizer': {'type': 'SGD', 'lr': 1e-4}},
+            optim_wrapper=optim,
             custom_hooks=[tape, *custom_hooks],
             randomness={'seed': 3, 'deterministic': deterministic},
             **more,

@@ -12,7 +12,11 @@ import click
 from mmgpu_hooks.commands import exit_codes, options, trials
 from mmgpu_hooks.commands.output import print_answer, warner
 from mmgpu_hooks.experiment.engine import Plan, Turn
-from mmgpu_hooks.experiment.profile import count_iterations, read_profile
+from mmgpu_hooks.experiment.profile import (
+    PROFILE_FOLDER,
+    count_iterations,
+    read_profile,
+)
 from mmgpu_hooks.schema.tried import TrialSpec
 from mmgpu_hooks.show.document import to_json
 from mmgpu_hooks.show.experiments import describe_profile
@@ -50,7 +54,7 @@ def profile(
     trained = count_iterations(iterations)
     spec = TrialSpec(
         os.path.abspath(config),
-        str(trials.choose_folder(work_dir, loaded, config, 'profile')),
+        str(trials.choose_folder(work_dir, loaded, config, PROFILE_FOLDER)),
         trials.lengthen(loaded),
         hook=None,
         profiled=iterations,

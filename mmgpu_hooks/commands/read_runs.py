@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from mmgpu_hooks.experiment.profile import find_profile
 from mmgpu_hooks.judge.ranks import read_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.host_memory import limit_to_memory
+from mmgpu_hooks.recommend.host_overhead import with_host_overhead
 from mmgpu_hooks.recommend.next_job import recommend_next_job
 from mmgpu_hooks.recommend.other_start import (
     expect_cores,
@@ -24,7 +26,7 @@ from mmgpu_hooks.recommend.other_start import (
 from mmgpu_hooks.recommend.recommendation import recommend_settings, with_save_cures
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
-from mmgpu_hooks.schema.run import RanksSummary
+from mmgpu_hooks.schema.run import RanksSummary, read_evidence
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.show.text import short_path
 
@@ -108,7 +110,12 @@ def find_run(folder: Path) -> FoundRun:
             "MMEngine's log; train with the hook: mmgpu run tools/train.py CONFIG "
             f'(or mmgpu enable CONFIG){hint}.'
         )
-    return FoundRun(files, Run.read(files.evidence))
+    evidence = read_evidence(files.evidence)
+    # a folder may have been moved since
+    folders = (evidence.run.work_dir, files.run_folder.parent)
+    profiles = (find_profile(Path(folder)) for folder in folders if folder)
+    profile = next(filter(None, profiles), None)
+    return FoundRun(files, Run(replace(evidence, profile=profile)))
 
 
 def read_run(folder: Path) -> ReadRun:
@@ -172,10 +179,11 @@ def judge_runs(
         )
     memory = pool.memory if allow_batch_size else None
     found = limit_to_memory(recommend_settings(together, memory), run)
+    found = with_host_overhead(with_save_cures(found, run), together)
     answer = Answer(
         run_path=run.path,
         diagnosis=diagnose_run(run),
-        recommendation=with_save_cures(found, run),
+        recommendation=found,
         summary=run,
         mended=mended,
         next_job=recommend_next_job(pooled) if cores is None else None,

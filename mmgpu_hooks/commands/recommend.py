@@ -10,6 +10,7 @@ import click
 from mmgpu_hooks.commands import exit_codes, options, rewriting
 from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.commands.read_runs import find_config, judge_runs
+from mmgpu_hooks.commands.switching_on import with_lines, with_optimize
 from mmgpu_hooks.config.loading import read_drift
 from mmgpu_hooks.config.recommended import apply_recommended
 from mmgpu_hooks.config.rewrite import Options, rewrite_config
@@ -42,6 +43,10 @@ from mmgpu_hooks.show.text import short_path
     'mended (MG117); by default as many as the run had.',
 )
 @options.flag(
+    '--optimize',
+    'Write optimize, too: host overhead that it takes off, all trained bits the same.',
+)
+@options.flag(
     '--details',
     'Print the time ledger, the loader, memory, saves, ranks, the host, all '
     'findings and all advice.',
@@ -52,6 +57,7 @@ def recommend(
     allow_batch_size: bool,
     config: Path | None,
     cores: float | None,
+    optimize: bool,
     details: bool,
     output: Path | None,
     in_place: bool,
@@ -68,7 +74,10 @@ def recommend(
     """
     target = Options(output, in_place, dry_run or check)
     judged = judge_runs(run_folders, allow_batch_size=allow_batch_size, cores=cores)
-    answer = rewrite_judged(judged.answer, judged.files, target, config)
+    answer = with_lines(judged.answer, judged.files, config)
+    if optimize:
+        answer = with_optimize(answer)
+    answer = rewrite_judged(answer, judged.files, target, config)
 
     describe = describe_details if details else describe_answer
     print_answer(answer, form, describe, render_json)

@@ -9,6 +9,7 @@ import click
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.pages import expect_page_place, write_page
 from mmgpu_hooks.commands.read_runs import judge_runs
+from mmgpu_hooks.commands.switching_on import with_lines
 from mmgpu_hooks.schema.figures import format_bytes
 from mmgpu_hooks.show.page import render_page
 
@@ -30,6 +31,7 @@ def report(run_folder: Path, output: Path) -> None:
     verdict, the time ledger, the run over time, loader, memory, saves, ranks and host.
     """
     expect_page_place(output)
-    answer = judge_runs([run_folder]).answer
+    judged = judge_runs([run_folder])
+    answer = with_lines(judged.answer, judged.files)
     size = write_page(output, render_page(answer, run_folder.absolute().name))
     print(f'Written to {output} ({format_bytes(size)})')

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from reprlib import repr as short
 
+from mmgpu_hooks.config.hook_arguments import is_our_hook
 from mmgpu_hooks.config.loading import (
     PLAIN,
     Container,
@@ -15,7 +16,7 @@ from mmgpu_hooks.config.loading import (
     bare_name,
     list_differences,
 )
-from mmgpu_hooks.config.settings import OF_RUNNER, is_our_hook
+from mmgpu_hooks.config.settings import OF_RUNNER
 
 _MISSING = object()
 _LISTS = ('list', 'tuple')

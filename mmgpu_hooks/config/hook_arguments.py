@@ -1,4 +1,4 @@
-"""Checks the arguments of ``GPUEfficiencyHook``: for the hook, and for who edits them.
+"""Name and arguments of ``GPUEfficiencyHook``: for the hook, and for who edits them.
 
 Without MMEngine, so that a config can be checked where the hook cannot be built.
 """
@@ -10,6 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mmgpu_hooks.schema.values import NICENESS
+
+HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
+"""Name of the hook in a config, which needs no import."""
+
+
+def is_our_hook(value: object) -> bool:
+    """Says whether a ``type`` names our hook, in whatever spelling."""
+    name = value if isinstance(value, str) else getattr(value, '__name__', '')
+    return str(name).rpartition('.')[2] == HOOK_TYPE.rpartition('.')[2]
 
 
 def check_argument(name: str, value: Any) -> None:

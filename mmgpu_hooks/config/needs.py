@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mmgpu_hooks.config.hook_arguments import HOOK_TYPE
 from mmgpu_hooks.config.loading import KeyPath
-from mmgpu_hooks.config.settings import HOOK_TYPE
 from mmgpu_hooks.schema.checkup import MMENGINE_OPEN_FILES
 
 _READ_IN_TRAINING = ('train_dataloader', 'val_dataloader', 'val_evaluator')

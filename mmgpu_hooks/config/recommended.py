@@ -6,6 +6,7 @@ import ast
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import chain, combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,7 +67,12 @@ def apply_recommended(
     """
     settings = {change.key: change.new for change in found.changes}
     outcome, notes = rewrite(settings), list[str]()
-    for keys in ((VALIDATION_KEY,), (NICE_KEY,), (VALIDATION_KEY, NICE_KEY)):
+    # arguments of the hook, and validation's loader
+    optional = [key for key in settings if key.endswith('.optimize')]
+    optional = [VALIDATION_KEY, NICE_KEY, *optional]
+    for keys in chain.from_iterable(
+        combinations(optional, count + 1) for count in range(len(optional))
+    ):
         rest = {key: new for key, new in settings.items() if not key.startswith(keys)}
         if outcome.status != 'refused' or rest == settings:
             continue

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmgpu_hooks.config.edits import Layout, Replacement, append, is_broken, split_gap
+from mmgpu_hooks.config.hook_arguments import is_our_hook
 from mmgpu_hooks.config.loading import Container, FlatConfig, KeyPath
-from mmgpu_hooks.config.settings import is_our_hook
 from mmgpu_hooks.config.syntax import (
     Display,
     Module,

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from mmgpu_hooks.config.edits import HOOK_ROOTS
-from mmgpu_hooks.config.hook_arguments import ARGUMENTS
+from mmgpu_hooks.config.hook_arguments import ARGUMENTS, HOOK_TYPE, is_our_hook
 from mmgpu_hooks.config.loading import (
     LOADERS,
     Container,
@@ -28,8 +28,6 @@ from mmgpu_hooks.config.registry import (
 )
 from mmgpu_hooks.config.syntax import Module, is_display, locate_setting, parse_entries
 
-HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
-"""Name of the hook in a config, which needs no import."""
 HOOK_KEY = 'gpu_efficiency'
 """Its key in ``default_hooks``."""
 _PLACE = ('default_hooks', HOOK_KEY)
@@ -117,12 +115,6 @@ OF_RUNNER: tuple[str, ...] = (
 )
 """Top-level names that MMEngine's Runner or FlexibleRunner reads. Others are variables
 of the config, and used up when it has been read."""
-
-
-def is_our_hook(value: object) -> bool:
-    """Says whether a ``type`` names our hook, in whatever spelling."""
-    name = value if isinstance(value, str) else getattr(value, '__name__', '')
-    return str(name).rpartition('.')[2] == HOOK_TYPE.rpartition('.')[2]
 
 
 def find_hooks(config: FlatConfig) -> list[KeyPath]:
@@ -318,7 +310,10 @@ def verify_changes(
     for dotted, value in changes.items():
         path = tuple(dotted.split('.'))
         if path[0] in HOOK_ROOTS:
-            _verify_hook(config, path, value)
+            # an argument of the hook may come with the hook itself
+            is_added = '.'.join((*path[:-1], 'type')) in changes
+            if path[-1] == 'type' or not is_added:
+                _verify_hook(config, path, value)
         elif path[0] in EVALUATORS:
             _verify_evaluator(config, path[0], value, module)
         else:

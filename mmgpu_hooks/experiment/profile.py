@@ -14,8 +14,21 @@ import msgspec
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.tried import Profile, Trial
 
-WARM_UP_STEPS, PLAIN_STEPS = 3, 5
-"""Iterations that are not measured, and that are without the profiler."""
+WARM_UP, PLAIN, OPTIMIZED = 'warm-up', 'plain', 'optimized'
+UNPROFILED = (
+    *(WARM_UP,) * 3,
+    *(PLAIN,) * 4,
+    *(WARM_UP,) * 2,
+    *(OPTIMIZED,) * 8,
+    WARM_UP,
+    *(PLAIN,) * 4,
+)
+"""Ways of the iterations before those that are profiled: as they are, and with the
+optimisations, in an order in which a drift cancels out."""
+MOST_PROFILE_BYTES = 2**20
+"""Larger than any file that we write of a profile."""
+PROFILE_FOLDER = 'profile'
+"""Of a work_dir, with what a profile leaves."""
 TRACE_NAME, PROFILE_NAME = 'trace.json.gz', 'profile.json'
 LABEL = 'mmgpu '
 """Before the names of our ranges in a trace."""
@@ -29,6 +42,8 @@ _MODULES, _LARGE = 5, 1 / 3
 _NODE = 'autograd::engine::evaluate_function: '
 _PRODUCT = re.compile('[Cc]onv|[Mm]m($|Backward)|[Mm]atmul|:linear|Linear|[Aa]ttention')
 """Operators that are convolutions or matrix products: what AMP and TF32 shorten."""
+_LOSS = re.compile(r'(^|\.)loss')
+"""Modules that compute a loss, by the names that MMDetection gives them."""
 
 
 class Owner(NamedTuple):
@@ -59,11 +74,14 @@ class StepSummary:
     kernels: float | None
     bound: str | None
     bound_reason: str | None
+    uncovered_s: float | None = None
+    fills: float | None = None
+    losses_pct: float | None = None
 
 
 def count_iterations(profiled: int) -> int:
     """Iterations to train, those before the profiled ones included."""
-    return WARM_UP_STEPS + PLAIN_STEPS + 1 + profiled
+    return len(UNPROFILED) + 1 + profiled
 
 
 def read_profile(trial: Trial, iterations: int) -> Profile:
@@ -80,6 +98,20 @@ def read_profile(trial: Trial, iterations: int) -> Profile:
             f'{trial.iterations}: {trial.error or "the training was over"}'
         )
     return msgspec.json.decode(path.read_bytes(), type=Profile)
+
+
+def find_profile(work_dir: Path) -> Profile | None:
+    """The profile that ``mmgpu profile`` has left in a work_dir; ``None`` without one.
+
+    It is of no run: whoever uses it compares what both have counted.
+    """
+    path = work_dir / PROFILE_FOLDER / PROFILE_NAME
+    try:
+        if path.stat().st_size > MOST_PROFILE_BYTES:
+            return None
+        return msgspec.json.decode(path.read_bytes(), type=Profile)
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def summarize_steps(
@@ -102,6 +134,7 @@ def summarize_steps(
     parts = dict.fromkeys(_PARTS, 0.0)
     modules: dict[str, float] = defaultdict(float)
     step_s, products_s, kernels, unit = 0.0, 0.0, 0, 1e-6 / iterations
+    losses_s, fills = 0.0, 0
     beside_us = _find_overlaps(events)
     for event in events:
         outer = owners.get(id(event.cpu_parent))
@@ -111,6 +144,7 @@ def summarize_steps(
             continue
         owners[id(event)] = owner
         step_s += unit * event.cpu_time_total * (event.name == STEP)
+        fills += _is_fill_of_new(event)
         for work in _list_work(event, on_card):
             took_us = work.took_us - beside_us.pop(work, 0.0)
             is_copy = 'HtoD' in work.name or 'DtoH' in work.name
@@ -118,16 +152,11 @@ def summarize_steps(
             parts[part] += unit * took_us
             kernels += on_card
             products_s += unit * took_us * bool(_PRODUCT.search(event.name))
+            losses_s += unit * took_us * bool(_LOSS.search(owner.module))
             if part in _PARTS_OF_MODULES:
                 modules[owner.module] += unit * took_us
     busy_s = sum(parts.values())
-    bound = reason = None
-    if not on_card:
-        reason = 'on a CPU nothing is launched'
-    elif not kernels:
-        reason = 'the profiler saw no kernels (CUPTI is missing or not allowed)'
-    else:
-        bound = 'launches' if 1 - busy_s / plain_s > LAUNCH_BOUND else 'kernels'
+    bound, reason = _judge_bound(busy_s, plain_s, kernels, on_card=on_card)
     return StepSummary(
         plain_step_s=plain_s,
         parts={**parts, 'idle': max(step_s - busy_s, 0.0)},
@@ -136,7 +165,28 @@ def summarize_steps(
         kernels=kernels / iterations if kernels else None,
         bound=bound,
         bound_reason=reason,
+        uncovered_s=None if bound is None else max(plain_s - busy_s, 0.0),
+        fills=fills / iterations if fills else None,
+        losses_pct=100 * losses_s / busy_s if busy_s and losses_s else None,
     )
+
+
+def _judge_bound(
+    busy_s: float, plain_s: float, kernels: int, *, on_card: bool
+) -> tuple[str | None, str | None]:
+    """What a step waits for, or why that is unknown."""
+    if not on_card:
+        return None, 'on a CPU nothing is launched'
+    if not kernels:
+        return None, 'the profiler saw no kernels (CUPTI is missing or not allowed)'
+    return 'launches' if 1 - busy_s / plain_s > LAUNCH_BOUND else 'kernels', None
+
+
+def _is_fill_of_new(event: Any) -> bool:
+    """True if an operator fills memory that was just allocated, and not written yet."""
+    outer = event.cpu_parent
+    is_fill = event.name == 'aten::fill_' and outer is not None
+    return is_fill and outer.name.startswith(('aten::empty', 'aten::resize_'))
 
 
 def _find_owner(

@@ -21,13 +21,9 @@ from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.hooks import CheckpointHook, Hook
 from msgspec import structs
 
+from mmgpu_hooks.config.hook_arguments import HOOK_TYPE, is_our_hook
 from mmgpu_hooks.config.loading import bare_name, parse_flat
-from mmgpu_hooks.config.settings import (
-    HOOK_KEY,
-    HOOK_TYPE,
-    complete_settings,
-    is_our_hook,
-)
+from mmgpu_hooks.config.settings import HOOK_KEY, complete_settings
 from mmgpu_hooks.experiment.children import die_with_parent
 from mmgpu_hooks.experiment.trial import (
     ENDLESS,

@@ -33,6 +33,7 @@ from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.optimizations import Optimizations
 from mmgpu_hooks.schema.judged import Diagnosis, RunAdvice
+from mmgpu_hooks.schema.recorded import SparedTime
 from mmgpu_hooks.show.summary import render_training_summary
 
 _LIVE = (
@@ -46,6 +47,7 @@ _LIVE = (
     '_is_disabled',
     'after_train_iter',
     '_optimizations',
+    'spared',
     '_start',
 )
 """Attributes of the training that is on; a copy of the hook begins without them."""
@@ -200,6 +202,7 @@ class GPUEfficiencyHook(Hook):
         self._patches = Patches()
         self._probe: LoaderProbe | None = None
         self._optimizations: Optimizations | None = None
+        self.spared: Mapping[str, SparedTime] | None = None
         self._start: Start | None = None
         self._is_disabled = is_disabled(os.environ)
         if not self._is_disabled:
@@ -259,10 +262,14 @@ class GPUEfficiencyHook(Hook):
             self._optimizations = Optimizations(names, self._logger)
         return self._optimizations
 
-    def _end_optimizations(self) -> None:
+    def _end_optimizations(self, *, is_over: bool = False) -> None:
         optimizations, self._optimizations = self._optimizations, None
-        if optimizations is not None:
-            optimizations.close()
+        if optimizations is None:
+            return
+        if is_over:
+            self.spared = self._guard.run('spared time', lambda: optimizations.spared)
+            self._guard.run('spared time', optimizations.report)
+        optimizations.close()
 
     def before_run(self, runner: Any) -> None:
         self._logger = runner.logger
@@ -343,7 +350,7 @@ class GPUEfficiencyHook(Hook):
             self._guard.run('epoch', self._recorder.begin_epoch)
 
     def _finish(self, error: BaseException | None) -> None:
-        self._end_optimizations()
+        self._end_optimizations(is_over=os.getpid() == self._pid)
         recorder, self._recorder = self._recorder, None
         # a child that user code forked ends for itself, and not for the training
         if recorder is None or os.getpid() != self._pid:

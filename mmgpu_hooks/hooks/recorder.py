@@ -9,6 +9,7 @@ import platform
 import re
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -18,6 +19,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 from msgspec import structs
 
+from mmgpu_hooks.config.hook_arguments import is_our_hook
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.memory_source import MEMORY_SOURCE, MemorySource
 from mmgpu_hooks.hooks.recording import Guard, Recording, vis_data_folder
@@ -29,6 +31,7 @@ from mmgpu_hooks.hooks.validation import VALIDATION_SOURCE, ValidationSource
 from mmgpu_hooks.hooks.verdict_source import VERDICT_SOURCE, VerdictSource
 from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.measure.flight_recorder import list_dump_prefixes
+from mmgpu_hooks.measure.histories import HistoryMeter
 from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.settings import read_length, read_loader_settings
@@ -36,9 +39,11 @@ from mmgpu_hooks.measure.memory import weigh_objects
 from mmgpu_hooks.measure.now import read_oom_kills, read_process_identity
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.slurm import parse_job_id
+from mmgpu_hooks.optimize.counts import count_overhead
 from mmgpu_hooks.schema.recorded import (
     Ending,
     EndRecord,
+    HistoryCost,
     IntervalRecord,
     LoaderSettings,
     RunRecord,
@@ -53,6 +58,8 @@ from mmgpu_hooks.version import __version__
 DEFAULT_INTERVAL = 10
 """LoggerHook's own default, for runs that have none."""
 
+
+OVERHEAD_SOURCE = 'host overhead'
 
 MOST_ITERATIONS = 10_000
 """An interval is cut here: each of its iterations is kept until it ends."""
@@ -156,6 +163,8 @@ class Recorder:
         self._memory_cgroup: str | None = None
         self._stuck: StuckSource | None = None
         self._verdicts: VerdictSource | None = None
+        self._histories = HistoryMeter(runner.message_hub.log_scalars)
+        self._is_read_counted = False
         self.end: EndRecord | None = None
         """Once it is over, also where there was no room to write it."""
         device = run('device', read_device, runner) or 'cpu'
@@ -230,6 +239,8 @@ class Recorder:
             cudnn_benchmark=sources.gpu.cudnn_benchmark,
             worker_nice=self._hook.worker_nice,
             optimized=self._hook.optimized,
+            overhead=self._guard.run(OVERHEAD_SOURCE, count_overhead, runner),
+            hook_place=_find_place(runner.cfg),
             loader=_describe_loader(runner.train_dataloader),
             host=sources.host,
             gpu=sources.gpu.device,
@@ -262,13 +273,15 @@ class Recorder:
             if hooks.is_open:
                 stamp((clock(), LAP))
                 if batch_idx >= self._due_at:
-                    run('interval', self._do_what_is_due, batch_idx, data_batch)
+                    run(
+                        'interval', self._do_what_is_due, batch_idx, data_batch, outputs
+                    )
             if subclass is not None:
                 subclass(runner, batch_idx, data_batch, outputs)
 
         return after_train_iter
 
-    def _do_what_is_due(self, batch_idx: int, batch: Any) -> None:
+    def _do_what_is_due(self, batch_idx: int, batch: Any, outputs: Any) -> None:
         """At the end of an interval, record and publish it."""
         run, schedule, ledger = self._guard.run, self._schedule, self._ledger
         ledger.sum_up()
@@ -277,7 +290,7 @@ class Recorder:
             # before LoggerHook resets the allocator's peak
             self._sources.gpu.observe_memory()
         if due.is_end:
-            record = self._record_interval(batch, ledger.take())
+            record = self._record_interval(batch, ledger.take(), outputs)
             if record is not None:
                 run('scalars', self._publisher.add, record)
         if due.is_logged:
@@ -297,7 +310,7 @@ class Recorder:
         self._validation.begin()
 
     def _record_interval(
-        self, batch: Any, window: LedgerWindow
+        self, batch: Any, window: LedgerWindow, outputs: Any = None
     ) -> IntervalRecord | None:
         count, first_s = len(window.iters_s), window.waits_s[window.firsts].sum()
         recording = self._recording
@@ -326,6 +339,9 @@ class Recorder:
             saves=saves,
         )
         record = self._sources.complete(record, batch)
+        overhead = self._guard.run(OVERHEAD_SOURCE, self._count_due, outputs)
+        if overhead:
+            record = structs.replace(record, **overhead)
         recording.write(record)
         if self._stuck is not None:
             self._stuck.note(record)
@@ -333,6 +349,21 @@ class Recorder:
         if self._verdicts is not None:
             self._guard.run(VERDICT_SOURCE, self._verdicts.follow)
         return record
+
+    def _count_due(self, outputs: Any) -> dict[str, Any]:
+        """What scalars cost the host, where it is time to count that."""
+        figures: dict[str, Any] = {}
+        if not self._is_read_counted and isinstance(outputs, dict):
+            self._is_read_counted = True
+            figures['read_scalars'] = sum(
+                getattr(value, 'device', None) is not None
+                and value.device.type != 'cpu'
+                for value in outputs.values()
+            )
+        copied = self._histories.read(self._recording.recorded)
+        if copied is not None:
+            figures['histories'] = HistoryCost(**copied._asdict())
+        return figures
 
     def _write_once_known(self) -> None:
         for source, reason in self._sources.unknown.items():
@@ -431,6 +462,7 @@ class Recorder:
                 'exception', find_without_gradient, self._runner.model, error
             )
             or (),
+            spared=self._hook.spared or {},
         )
 
 
@@ -517,6 +549,19 @@ def _describe_loader(loader: Any) -> LoaderSettings:
         object_count=objects.entries,
         object_name=objects.name,
     )
+
+
+def _find_place(config: Mapping[str, Any]) -> str | None:
+    """Dotted key of our hook in a config; ``None`` where it stands in none."""
+    named = dict(config.get('default_hooks') or {})
+    listed = list(config.get('custom_hooks') or ())
+    places = {f'default_hooks.{name}': hook for name, hook in named.items()}
+    places |= {f'custom_hooks.{index}': hook for index, hook in enumerate(listed)}
+    for place, hook in places.items():
+        kind = hook.get('type') if isinstance(hook, Mapping) else type(hook)
+        if is_our_hook(kind):
+            return place
+    return None
 
 
 def _whole(value: Any) -> int | None:

@@ -343,7 +343,12 @@ class Sources:
         self._batch_due_s = now_s + pause_s(now_s - self._opened_s)
         counted = count_tensors(batch)
         if counted.tensors:
-            figures.update(batch_tensors=counted.tensors, batch_bytes=counted.bytes)
+            figures.update(
+                batch_tensors=counted.tensors,
+                batch_bytes=counted.bytes,
+                small_tensors=counted.small,
+                small_tensor_bytes=counted.small_bytes,
+            )
             figures.update(stored_pixel_ratio=find_stored_ratio(batch))
         return figures
 

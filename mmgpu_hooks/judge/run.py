@@ -21,6 +21,7 @@ from mmgpu_hooks.judge.figures import (
     select_worker_intervals,
     summarize_run,
 )
+from mmgpu_hooks.judge.host_costs import HostCost, find_host_costs
 from mmgpu_hooks.judge.recorded import RecordedRun
 from mmgpu_hooks.judge.saves import judge_saves
 from mmgpu_hooks.judge.workload import fit_workload
@@ -158,6 +159,27 @@ class Run(RecordedRun):
             share=share,
             opencv=loader.opencv_threads if loader else None,
         )
+
+    @cached_property
+    def host_costs(self) -> dict[str, HostCost]:
+        """What each optimisation that is not on would spare the host, by its name."""
+        return find_host_costs(self)
+
+    def is_worth_sparing(self, cost: HostCost) -> bool:
+        """True if what an iteration waits for is the host, and it would be spared much.
+
+        Where the loop waits for data, or the card is busy all the time, nothing that
+        the training thread does sets the speed.
+        """
+        iter_s, gpu = self.figures.iter_s, self.figures.gpu
+        if not iter_s or not self.figures.is_enough or self.is_data_bound:
+            return False
+        share = cost.saved_s / iter_s
+        if cost.is_measured:
+            return share >= thresholds.HOST_COST_WORTH and not cost.is_covered
+        busy_pct = 0.0 if gpu is None else gpu.util_pct or 0.0
+        is_full = busy_pct >= thresholds.GPU_FULL_PCT
+        return share >= thresholds.HOST_COST_MOST and not is_full
 
     @cached_property
     def judged_saves(self) -> tuple[SaveJudgement, ...]:

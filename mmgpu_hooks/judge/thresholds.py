@@ -70,6 +70,17 @@ EXTERNAL_LOAD = 0.25
 
 WORTHWHILE_GAIN = 0.03
 """Predicted gain below which a setting is left alone: machines vary by as much."""
+
+HOST_COST_WORTH = 0.01
+"""Share of an iteration that an optimisation takes off, measured: it costs a line in
+the config, and changes nothing that is trained."""
+
+HOST_COST_MOST = 0.03
+"""The same where only the most is known that it can take off."""
+
+GPU_FULL_PCT = 95.0
+"""GPU utilisation from which the host keeps the card busy."""
+
 GPU_UTIL_LOW_PCT = 70.0
 """SageMaker's debugger calls a GPU under 70 % under-used."""
 

@@ -347,6 +347,33 @@ def with_one_thread(workload: Workload, saved: float) -> Workload:
     return replace(workload, batch_cpu=cpu, batch_time=whole)
 
 
+def with_spared_host(
+    workload: Workload, *, step_s: float, received_s: float, sent_s: float
+) -> Workload:
+    """The workload with less of the host's CPU in it.
+
+    Args:
+        workload: What the run says.
+        step_s: Less in the training thread's step and hooks, for each iteration.
+        received_s: Less in the training thread for receiving a batch.
+        sent_s: Less in a worker for sending one.
+    """
+    step = workload.step
+    batch_s, cpu_s = workload.batch_time.mean_s, workload.batch_cpu.mean_s
+    # what a worker burns is a part of what it takes
+    less_s = min(sent_s, 0.9 * cpu_s)
+    # a batch crosses while both sides take turns
+    crossed_s = min(_FETCH_SIDES * received_s, max(workload.fetch_s - _FETCH_S, 0.0))
+    return replace(
+        workload,
+        step=step.with_mean(max(step.mean_s - step_s, 0.0)),
+        step_cpu_s=max(workload.step_cpu_s - step_s, 0.0),
+        fetch_s=workload.fetch_s - crossed_s,
+        batch_time=workload.batch_time.with_mean(batch_s - less_s),
+        batch_cpu=workload.batch_cpu.with_mean(cpu_s - less_s),
+    )
+
+
 GAP_S = 0.0005
 """From one batch to the next of a worker that has enough to do."""
 

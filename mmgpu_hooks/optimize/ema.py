@@ -19,6 +19,8 @@ from mmengine.model import BaseAveragedModel
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.optimize.several import OnFailure, Opener, Several
+from mmgpu_hooks.optimize.turns import Turns
+from mmgpu_hooks.schema.recorded import SparedTime
 
 Formula = Callable[[Any, int, list[Any], list[Any]], None]
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -118,6 +120,7 @@ class ListedAverage:
         self._ema, self._formula = ema, FORMULAS[name]
         self._on_failure = on_failure
         self._lists: _Lists | None = None
+        self._turns = Turns()
         self._is_open = True
         self._prove()
         self._patches = Patches()
@@ -151,12 +154,15 @@ class ListedAverage:
 
     def __call__(self, model: Any) -> None:
         """Average the tensors of ``model``."""
-        ema, lists = self._ema, None
+        ema, lists, began_s = self._ema, None, self._turns.begin()
         steps = int(ema.steps)
         if self._is_open and steps and steps % ema.interval == 0:
             lists = self._find_lists(model)
         if lists is None:
             type(ema).update_parameters(ema, model)
+            return
+        if self._turns.is_plain_due:
+            self._turns.call_plain(type(ema).update_parameters, ema, model)
             return
         with torch.no_grad():
             for averages, sources in lists.averaged:
@@ -164,6 +170,7 @@ class ListedAverage:
             for averages, sources in lists.copied:
                 torch._foreach_copy_(averages, sources)
             ema.steps += 1
+        self._turns.end(began_s)
 
     def _find_lists(self, model: Any) -> _Lists | None:
         try:
@@ -173,6 +180,11 @@ class ListedAverage:
             self._on_failure(error)
             return None
         return self._lists
+
+    @property
+    def spared(self) -> SparedTime | None:
+        """What a plain update and a listed one took, in turns; ``None`` if unknown."""
+        return self._turns.spared
 
     def close(self) -> None:
         """Take the method back; one that somebody wrapped only passes calls on."""

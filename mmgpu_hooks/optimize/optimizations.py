@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from mmgpu_hooks.optimize.refusal import RefusalError
+from mmgpu_hooks.schema.figures import format_change
+from mmgpu_hooks.schema.recorded import SparedTime
 
 _CLASSES = {
     'param_groups': 'MergedGroups',
@@ -41,12 +43,23 @@ class Optimizations:
     def __init__(self, names: Iterable[str], logger: Any) -> None:
         self._names, self._logger = tuple(names), logger
         self._on: dict[str, Optimization] = {}
+        self.refused: dict[str, str] = {}
+        """Why one is not used, by its name."""
         self._has_loader = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """Those that are on."""
         return tuple(self._on)
+
+    @property
+    def spared(self) -> dict[str, SparedTime]:
+        """What those that are on gave, by name, as far as that could be timed."""
+        # one whose work is not in this thread's calls has none
+        known = {
+            name: getattr(active, 'spared', None) for name, active in self._on.items()
+        }
+        return {name: found for name, found in known.items() if found is not None}
 
     def begin_loader(self, loader: Any) -> None:
         """Begin those of the train loader, which has started no worker yet."""
@@ -87,6 +100,7 @@ class Optimizations:
         self._logger.info(f'GPUEfficiencyHook: optimize={name} is {sentence}')
 
     def _refuse(self, name: str, reason: str) -> None:
+        self.refused[name] = reason
         self._say(name, f'not used: {reason}; training goes on as it was.')
 
     def _give_up(self, name: str, error: Exception) -> None:
@@ -109,6 +123,15 @@ class Optimizations:
             self._logger.warning(
                 f'GPUEfficiencyHook: optimize={name} could not be taken back whole '
                 f'({type(error).__name__}: {error}).'
+            )
+
+    def report(self) -> None:
+        """Say in the log what each gave: training is over."""
+        for name, found in self.spared.items():
+            change = format_change(found.plain_s, found.ours_s)
+            self._logger.info(
+                f'GPUEfficiencyHook: optimize={name} gave {change} of CPU of the '
+                f'training thread for each call (median of {found.calls} of both ways).'
             )
 
     def close(self) -> None:

@@ -24,6 +24,8 @@ from torch.optim import optimizer as torch_optimizer
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.optimize.several import OnFailure, Opener, Several
+from mmgpu_hooks.optimize.turns import Turns
+from mmgpu_hooks.schema.recorded import SparedTime
 
 Group = dict[str, Any]
 
@@ -94,6 +96,7 @@ class StepMerger:
         self._read = itemgetter(*self._names)
         self._is_open = True
         self._steps = 0
+        self._turns = Turns()
         groups = optimizer.param_groups
         kinds = {self._settings(group) for group in groups}
         if len(kinds) == len(groups):
@@ -114,20 +117,25 @@ class StepMerger:
 
     def _make_step(self) -> Callable[..., Any]:
         original, merger = type(self._optimizer).step, self
+        turns = self._turns
 
         @functools.wraps(original)  # GradScaler reads its signature
         def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            merged = None
+            merged, began_s = None, turns.begin()
             if merger._is_open and not args and not kwargs:
                 merged = merger._try_to_merge()
             if merged is None:
                 return original(optimizer, *args, **kwargs)
+            if turns.is_plain_due:
+                return turns.call_plain(original, optimizer)
             groups = optimizer.param_groups
             try:
                 optimizer.param_groups = merged
-                return original(optimizer)
+                result = original(optimizer)
             finally:
                 optimizer.param_groups = groups
+            turns.end(began_s)
+            return result
 
         # a method: schedulers of PyTorch take the function out of it
         return types.MethodType(step, self._optimizer)
@@ -182,6 +190,11 @@ class StepMerger:
                         f'the memory of {device} is full but for less than one copy '
                         'of the parameters'
                     )
+
+    @property
+    def spared(self) -> SparedTime | None:
+        """What a plain step and a merged one took, in turns; ``None`` if unknown."""
+        return self._turns.spared
 
     def close(self) -> None:
         """Take the step back; where somebody wrapped it, ours only passes calls on."""

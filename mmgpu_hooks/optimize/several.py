@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from mmgpu_hooks.optimize.refusal import RefusalError
+from mmgpu_hooks.schema.recorded import SparedTime
 
 OnFailure = Callable[[Exception], None]
 """Called with what failed when an optimisation cannot go on."""
@@ -16,6 +17,10 @@ class Part(Protocol):
 
     changed: str
     """What it changed: the rest of a sentence for the log."""
+
+    @property
+    def spared(self) -> SparedTime | None:
+        """What one call took in both ways; ``None`` if unknown."""
 
     def close(self) -> None:
         """Take it back."""
@@ -54,6 +59,18 @@ class Several:
         """What each part changed, or why it was refused."""
         if not self._parts:
             raise RefusalError(self.changed)
+
+    @property
+    def spared(self) -> SparedTime | None:
+        """What one call of each part took in both ways, added up."""
+        known = [part.spared for part in self._parts if part.spared is not None]
+        if not known:
+            return None
+        return SparedTime(
+            plain_s=sum(spared.plain_s for spared in known),
+            ours_s=sum(spared.ours_s for spared in known),
+            calls=min(spared.calls for spared in known),
+        )
 
     def close(self) -> None:
         """Take all parts back."""

@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
+from mmgpu_hooks.measure.loader.batches import SMALL_BYTES
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.refusal import RefusalError
 
-MOST_BYTES = 4096
+MOST_BYTES = SMALL_BYTES
 """Of a tensor that goes by value; more gained nothing more."""
 
 LEAST_BYTES = 65_536

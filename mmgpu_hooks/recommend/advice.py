@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mmgpu_hooks.judge.batch_sizes import find_batch_sizes
+from mmgpu_hooks.judge.host_costs import find_profile_of
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.thresholds import DATA_WAIT_NOTICE
+from mmgpu_hooks.judge.thresholds import DATA_WAIT_NOTICE, GPU_UTIL_LOW_PCT
 from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.figures import format_seconds, plural
 
@@ -26,6 +27,9 @@ _CHEAPER = {
 
 
 _AMP = 'AmpOptimWrapper'
+
+_LOSSES_PCT = 30
+"""Share of the busy time in losses, from which that is what AMP does not shorten."""
 
 
 def advise(run: Run) -> Iterator[str]:
@@ -53,15 +57,64 @@ def advise(run: Run) -> Iterator[str]:
     for setting in SETTINGS:
         if said := setting.advise(run):
             yield said
+    if any(run.is_worth_sparing(cost) for cost in run.host_costs.values()):
+        yield from _advise_other_bits(run)
     if record.device != 'cuda':
         return
-    if step_pct is not None and record.optim_wrapper not in (None, _AMP):
-        yield (
-            f'The step takes {step_pct:.0f} % of an iteration, in full precision '
-            f"({record.optim_wrapper}): optim_wrapper.type='{_AMP}' is often faster "
-            'and takes less memory; check the accuracy.'
-        )
+    if step_pct is not None:
+        yield from _advise_amp(run, step_pct)
     yield from _advise_cudnn(run, step_pct)
+
+
+def _advise_other_bits(run: Run) -> Iterator[str]:
+    """What the field answers first to a host-bound step, and what that changes."""
+    counted = run.meta.overhead
+    ways = {
+        'fused=True in optim_wrapper.optimizer (one kernel steps many tensors)': (
+            counted is None or counted.is_fused
+        ),
+        "compile=True (the model's operators become few, after minutes of compiling, "
+        'again for each new size of batch)': counted is None or counted.is_compiled,
+    }
+    left = [way for way, is_on in ways.items() if not is_on]
+    if left:
+        yield (
+            f'Also against a step that waits for the host: {" and ".join(left)}. Other '
+            'than optimize they round in another way, so the weights differ.'
+        )
+
+
+def _advise_amp(run: Run, step_pct: float) -> Iterator[str]:
+    """Mixed precision, and why it brings little where that shows."""
+    record, why = run.meta, _find_why_amp_brings_little(run)
+    if record.optim_wrapper == _AMP and why is not None:
+        yield f'AMP is on and brings little: {why}.'
+    if record.optim_wrapper in (None, _AMP):
+        return
+    if why is None and record.overhead is not None and record.overhead.uses_tf32:
+        why = 'convolutions compute in TF32 already'
+    expect = '' if why is None else f' Expect little of it here: {why}.'
+    yield (
+        f'The step takes {step_pct:.0f} % of an iteration, in full precision '
+        f"({record.optim_wrapper}): optim_wrapper.type='{_AMP}' is often faster "
+        f'and takes less memory; check the accuracy.{expect}'
+    )
+
+
+def _find_why_amp_brings_little(run: Run) -> str | None:
+    """A clause; ``None`` where nothing says so."""
+    profile, gpu = find_profile_of(run), run.figures.gpu
+    if profile is not None and profile.bound == 'launches':
+        idle_pct = 100 * (profile.uncovered_s or 0.0) / profile.plain_step_s
+        return f'the card waits for the host for {idle_pct:.0f} % of a step'
+    losses_pct = None if profile is None else profile.losses_pct
+    if losses_pct is not None and losses_pct >= _LOSSES_PCT:
+        share = f'{losses_pct:.0f} % of the busy time'
+        return f'{share} is in the losses, which stay in float32'
+    util_pct = None if gpu is None else gpu.util_pct
+    if profile is None and util_pct is not None and util_pct < GPU_UTIL_LOW_PCT:
+        return f'the GPU is busy for {util_pct:.0f} % of the time alone'
+    return None
 
 
 def _find_step_pct(run: Run) -> float | None:

@@ -53,6 +53,13 @@ def format_signed(seconds: float) -> str:
     return ('-' if seconds < 0 else '+') + format_seconds(abs(seconds))
 
 
+def format_change(before_s: float, after_s: float) -> str:
+    """``37.4 -> 10.2 ms``, or with both units where they differ."""
+    before, after = format_seconds(before_s), format_seconds(after_s)
+    number, _, unit = before.partition(' ')
+    return f'{number if after.endswith(f" {unit}") else before} -> {after}'
+
+
 def plural(count: int, noun: str) -> str:
     """``1 save``, ``2 saves``."""
     return f'{count} {noun}{"" if count == 1 else "s"}'

@@ -143,6 +143,56 @@ class ValidationOutlook:
 
 
 @dataclass(frozen=True)
+class HostSaving:
+    """Host overhead that an optimisation takes off, and what that makes of a training.
+
+    The figures of an iteration are those of this optimisation alone; ``None`` where
+    the overhead was not measured.
+    """
+
+    name: str
+    """As ``optimize`` takes it."""
+    found: str
+    """What was counted: a clause."""
+    host_s: Optional[float] = None
+    """Host CPU of it in an iteration, measured."""
+    optimized_host_s: Optional[float] = None
+    """What is left of that."""
+    most_saved_s: Optional[float] = None
+    """Where it was not measured: the most that is taken off."""
+    predicted_iter_s: Optional[float] = None
+    """An iteration with it."""
+    predicted_gain_pct: Optional[float] = None
+    """What it saves of the whole training's time."""
+    predicted_gain_low_pct: Optional[float] = None
+    """The truth is expected between low and high 9 times in 10."""
+    predicted_gain_high_pct: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class HostOverhead:
+    """What ``optimize`` would take off a run; all bits that are trained stay."""
+
+    savings: Tuple[HostSaving, ...]
+    """Those that are worth it, one by one."""
+    names: Tuple[str, ...]
+    """What ``optimize`` is to be: these, and those that are on."""
+    predicted_iter_s: Optional[float] = None
+    """An iteration with all that was measured."""
+    predicted_gain_pct: Optional[float] = None
+    """What these save together of the whole training's time."""
+    predicted_gain_low_pct: Optional[float] = None
+    predicted_gain_high_pct: Optional[float] = None
+    key: Optional[str] = None
+    """Dotted key of the config that switches them on; ``None`` where the hook does not
+    stand in ``default_hooks``."""
+    switch_on: Optional[str] = None
+    """The line that switches them on; ``None`` before the config is known."""
+    measure: Optional[str] = None
+    """The command that measures it; likewise."""
+
+
+@dataclass(frozen=True)
 class Recommendation:
     """What to change, or why nothing."""
 
@@ -158,6 +208,8 @@ class Recommendation:
     allowed."""
     validation: Optional[ValidationOutlook] = None
     """What is known of validation's loader; ``None`` for a run without validations."""
+    host_overhead: Optional[HostOverhead] = None
+    """What ``optimize`` would take off; ``None`` where that is not worth a line."""
 
 
 @dataclass(frozen=True)

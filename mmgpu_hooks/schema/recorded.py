@@ -155,6 +155,41 @@ class GpuDevice(Recorded, frozen=True, kw_only=True):
     driver_version: Optional[str] = None
 
 
+class AveragedModel(Recorded, frozen=True, kw_only=True):
+    """A model that an EMA hook averages while it trains."""
+
+    kind: str
+    """Its class, such as ``ExpMomentumEMA``."""
+    tensors: Count
+    """Names of tensors that an update averages."""
+    interval: Optional[Count] = None
+    """Iterations from one update to the next."""
+
+
+class StepOverhead(Recorded, frozen=True, kw_only=True):
+    """What a step has the host do, counted once as training begins."""
+
+    optimizer: Optional[str] = None
+    """Class of the optimizer; of several, of the one with most parameter groups."""
+    groups: Optional[Count] = None
+    """Parameter groups of that optimizer."""
+    settings: Optional[Count] = None
+    """Different settings that these groups have."""
+    is_fused: Optional[bool] = None
+    """True if its step is one kernel for many tensors (``fused=True``)."""
+    clipped_tensors: Optional[Count] = None
+    """Tensors whose gradients are clipped in each step; ``None`` without
+    ``clip_grad``."""
+    averages: Tuple[AveragedModel, ...] = ()
+    fills_new_tensors: Optional[bool] = None
+    """True if PyTorch fills each new tensor, as it does with deterministic algorithms
+    (``torch.utils.deterministic.fill_uninitialized_memory``)."""
+    is_compiled: Optional[bool] = None
+    """True if the config compiles the model (``compile``)."""
+    uses_tf32: Optional[bool] = None
+    """True if convolutions may compute in TF32; ``None`` without CUDA."""
+
+
 class RunRecord(
     EvidenceLine, frozen=True, kw_only=True, tag='run', omit_defaults=False
 ):
@@ -205,6 +240,11 @@ class RunRecord(
     optimized: Tuple[str, ...] = ()
     """Optimisations that were on when training began, by the names that ``optimize``
     takes; it trains the same weights with them."""
+    overhead: Optional[StepOverhead] = None
+    """What a step has the host do."""
+    hook_place: Optional[str] = None
+    """Dotted key of the hook in the config, such as
+    ``default_hooks.gpu_efficiency``; ``None`` where it stands in none."""
     host: HostLimits = msgspec.field(default_factory=HostLimits)
     gpu: Optional[GpuDevice] = None
     versions: Mapping[str, str] = {}
@@ -336,6 +376,20 @@ UNATTRIBUTED = '(unattributed)'
 """Stands for a hook's name where a Runner calls its hooks in a way of its own."""
 
 
+class HistoryCost(Recorded, frozen=True, kw_only=True):
+    """What MMEngine's histories of scalars cost an iteration at their length.
+
+    Measured on a copy from 10,000 values on, and again each time they have doubled.
+    """
+
+    values: Count
+    """Of the longest history."""
+    scalars: Count
+    """Histories of at least half that length: these get a value in each iteration."""
+    copy_s: Number
+    """To copy all of them once, as MMEngine does for each value that is added."""
+
+
 class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     """Everything measured over one logging interval, and one for the tail."""
 
@@ -387,6 +441,15 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     first."""
     batch_tensors: Optional[Count] = None
     """How many tensors those are: each needs a file descriptor in flight."""
+    small_tensors: Optional[Count] = None
+    """Of those, how many have at most 4 KiB."""
+    small_tensor_bytes: Optional[Count] = None
+    """Bytes of these."""
+    read_scalars: Optional[Count] = None
+    """Scalars that were read from the device in its last iteration, each of which the
+    host waits for; in the first interval alone."""
+    histories: Optional[HistoryCost] = None
+    """``None`` where they have not doubled since they were measured last."""
     saves: Count = 0
     process_rss_bytes: Optional[Count] = None
     """Resident memory of the training process; all about memory is read every second at
@@ -703,6 +766,18 @@ Ending = Literal['completed', 'interrupted', 'failed']
 """``completed``, ``interrupted`` or ``failed``."""
 
 
+class SparedTime(Recorded, frozen=True, kw_only=True):
+    """An optimisation in turns with the plain way, over a few of its first calls.
+
+    CPU of the training thread for one call, medians.
+    """
+
+    plain_s: Number
+    ours_s: Number
+    calls: Count
+    """Of each way."""
+
+
 class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
     """Written when training ended in any way but a kill; only a verdict may follow."""
 
@@ -730,6 +805,8 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
     without_gradient: Tuple[str, ...] = ()
     """Parameters that data-parallel training got no gradient of on this rank, where
     its exception says so."""
+    spared: Mapping[str, SparedTime] = {}
+    """What optimisations gave, by their name, as far as they could be timed."""
 
 
 Plain = Union[bool, int, float, str]

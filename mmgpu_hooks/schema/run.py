@@ -19,6 +19,7 @@ from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.lines import LineError, decode_line, decode_schema, read_lines
 from mmgpu_hooks.schema.regular import read_end
 from mmgpu_hooks.schema.run_folder import EvidenceError
+from mmgpu_hooks.schema.tried import Profile
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class RunEvidence:
     """Who held the host's memory, in the order of time."""
     notes: Tuple[str, ...] = ()
     """Sentences about what was odd in the file, for the user."""
+    profile: Optional[Profile] = None
+    """What ``mmgpu profile`` left in the work_dir of the run: maybe of another
+    training."""
     cores_had: Optional[float] = None
     """Usable cores as the run had them, where ``run`` says what it would have on
     another start; ``None`` where it says what it had."""

@@ -10,7 +10,7 @@ import msgspec
 
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import Estimate
-from mmgpu_hooks.schema.recorded import SaveRecord
+from mmgpu_hooks.schema.recorded import SaveRecord, StepOverhead
 
 
 class SweepRecipe(NamedTuple):
@@ -440,6 +440,19 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class HostPart:
+    """CPU that one part of an iteration takes of the training thread, in seconds."""
+
+    plain_s: float
+    """An iteration, mean."""
+    optimized_s: Optional[float] = None
+    """The same with the optimisations that leave all bits as they are; ``None`` where
+    none of them could be used."""
+    error_s: float = 0.0
+    """Standard error of the difference."""
+
+
+@dataclass(frozen=True)
 class Profile:
     """Time of a training's steps by what it was spent on, by torch.profiler."""
 
@@ -472,3 +485,30 @@ class Profile:
     """torch's own: TF32 and cuDNN."""
     folder: str
     """With the trace."""
+    host_parts: Mapping[str, HostPart] = field(default_factory=dict)
+    """By part of an iteration, without the profiler: :data:`HOST_PARTS` as far as there
+    are such."""
+    uncovered_s: Optional[float] = None
+    """Time of a step in which no kernel ran: what the host had the card wait for at
+    most; ``None`` without CUDA."""
+    fills: Optional[float] = None
+    """New tensors that a step fills for determinism; ``None`` where it fills none."""
+    losses_pct: Optional[float] = None
+    """Share of the busy time in the losses, which autocast computes in float32."""
+    counted: Optional[StepOverhead] = None
+    """What the step has the host do, as a run of the same training counts it."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Why an optimisation could not be used, by its name."""
+
+
+HOST_PARTS = (
+    'forward and backward',
+    'optimizer step',
+    'clipping',
+    'zeroing',
+    'average',
+    'schedulers',
+    'batch received',
+    'batch sent',
+)
+"""Parts of an iteration on the host. The last one is a worker's, and for a batch."""

@@ -330,6 +330,10 @@ _CLOSES_WITHIN_PCT = 5.0
 """Share of the step that its parts may be off before a note says so."""
 _FEW_PRODUCTS_PCT = 30.0
 """Share of the busy time in matrix products below which AMP gains little."""
+_MANY_LOSSES_PCT = 30.0
+"""Share of the busy time in losses, from which they are why AMP brings little."""
+_TF32 = (8, 0)
+"""Compute capability of the first cards with it."""
 _TENSOR_CORES = (7, 0)
 """Compute capability of the first cards with tensor cores."""
 
@@ -369,6 +373,15 @@ def describe_profile(profile: Profile) -> list[Section]:
         notes.append(f'The parts are {format_pct(gap_pct)} off the step by the clock.')
     trace = f'{short_path(profile.folder)}/trace.json.gz (open it in ui.perfetto.dev)'
     flags = ', '.join(f'{name} {value}' for name, value in profile.flags.items())
+    fills, uncovered_s = profile.fills, profile.uncovered_s
+    if uncovered_s is not None:
+        share = format_pct(100 * uncovered_s / profile.plain_step_s)
+        took += f'. No kernel ran for {format_seconds(uncovered_s)} of it ({share})'
+    if fills is not None:
+        notes.append(
+            f'It fills {fills:.0f} new tensors in a step for determinism (MG607).'
+        )
+    notes += [f'optimize={name}: {why}.' for name, why in profile.refused.items()]
     facts = [
         Fact('device', profile.device),
         Fact('torch', flags),
@@ -377,9 +390,32 @@ def describe_profile(profile: Profile) -> list[Section]:
     return [
         Section(title, sentences=[more, f'{took}.']),
         *(Section(table=table) for table in tables),
+        *_describe_host_parts(profile),
         Section(facts=facts),
         *listing('Notes', notes),
     ]
+
+
+def _describe_host_parts(profile: Profile) -> list[Section]:
+    """The parts of an iteration on the host, plain and with ``optimize``."""
+    parts = profile.host_parts
+    if not parts:
+        return []
+    rows = [
+        (
+            name,
+            format_seconds(part.plain_s),
+            '' if part.optimized_s is None else format_seconds(part.optimized_s),
+        )
+        for name, part in parts.items()
+    ]
+    caption = 'CPU of the training thread in an iteration (batch sent: of a worker)'
+    return [Section(table=Table(['on the host', 'plain', 'optimize'], rows, caption))]
+
+
+def _computes_in_tf32(profile: Profile) -> bool:
+    is_ampere = tuple(profile.capability or ()) >= _TF32
+    return is_ampere and bool(profile.flags.get('cudnn_allow_tf32'))
 
 
 def _say_amp(profile: Profile) -> str:
@@ -394,8 +430,15 @@ def _say_amp(profile: Profile) -> str:
             why = 'this card has no tensor cores'
         elif profile.bound == 'launches':
             why = 'the card waits for launches, of which AMP adds some'
+        elif (profile.losses_pct or 0.0) >= _MANY_LOSSES_PCT:
+            why = (
+                f'{format_pct(profile.losses_pct or 0.0)} of the busy time is in the '
+                'losses, which stay in float32'
+            )
         elif products_pct is not None and products_pct < _FEW_PRODUCTS_PCT:
             why = 'little of the busy time is in what it shortens'
+        elif not profile.amp and _computes_in_tf32(profile):
+            why = 'convolutions compute in TF32 already'
     if why:
         said += f', and {"brings" if profile.amp else "would bring"} little: {why}'
     return f'{said}.{share}'

@@ -13,7 +13,7 @@ from mmgpu_hooks.recommend.pairs import pair_settings
 from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.recommend.validation import VALIDATION_KEY
 from mmgpu_hooks.schema.figures import format_seconds, plural
-from mmgpu_hooks.schema.judged import Change
+from mmgpu_hooks.schema.judged import Change, HostOverhead, HostSaving
 from mmgpu_hooks.show.document import Fact, Section, Table, to_json
 from mmgpu_hooks.show.terminal import render
 from mmgpu_hooks.show.text import shell_path
@@ -30,6 +30,7 @@ def render_json(answer: Answer) -> str:
         'fitted_runs': answer.fitted,
         'batch_size': found.batch_size,
         'validation': found.validation,
+        'host_overhead': found.host_overhead,
         'mended_start': answer.mended,
         'next_job': answer.next_job,
     }
@@ -80,7 +81,11 @@ def describe_answer(answer: Answer) -> list[Section]:
     verdict = replace(verdict, sentences=list(filter(None, said)))
     facts = [Fact('Note    ', note) for note in notes[:3]]
     facts += [Fact('Also    ', advice) for advice in found.advice[:1]]
-    changes = [describe_changes(answer), *describe_mended(answer)]
+    changes = [
+        describe_changes(answer),
+        *describe_mended(answer),
+        *describe_host_overhead(answer),
+    ]
     next_job = describe_next_job(answer)
     while True:
         last = Section(facts=facts, code=list_commands(answer, more=more))
@@ -160,6 +165,60 @@ def describe_mended(answer: Answer) -> list[Section]:
     }
     title = f'With a mended start: {found.cores:g} usable cores (MG117)'
     return [Section(title, 'mended-start', code=_align(lines))]
+
+
+def describe_host_overhead(answer: Answer, *, every: bool = False) -> list[Section]:
+    """What ``optimize`` takes off, and what to type; nothing where it is not worth it.
+
+    Args:
+        answer: What to say.
+        every: True if what was counted is said of each.
+    """
+    found = answer.recommendation.host_overhead
+    if found is None:
+        return []
+    rows = []
+    for saving in found.savings:
+        host, left = format_seconds(saving.host_s), saving.optimized_host_s
+        if saving.most_saved_s is not None:
+            host = f'up to {format_seconds(saving.most_saved_s)}'
+        rows.append(
+            (
+                saving.name,
+                host,
+                '' if left is None else format_seconds(left),
+                *_phrase_iteration(saving),
+            )
+        )
+    measured = [saving for saving in found.savings if saving.most_saved_s is None]
+    if len(measured) > 1:
+        name = 'all of these' if len(measured) == len(rows) else 'those measured'
+        rows.append((name, '', '', *_phrase_iteration(found)))
+    head = ['optimize', 'host CPU', 'then', 'iteration', '9 times in 10']
+    facts = [
+        Fact(saving.name, sentence_of(saving.found))
+        for saving in found.savings
+        if every
+    ]
+    return [
+        Section(
+            'Host overhead that optimize takes off, all bits the same',
+            'host-overhead',
+            facts=facts,
+            table=Table(head, rows),
+            code=_align({'Switch on': found.switch_on, 'Measure': found.measure}),
+        )
+    ]
+
+
+def _phrase_iteration(found: HostSaving | HostOverhead) -> tuple[str, str]:
+    """The predicted iteration, and what is saved with its interval."""
+    gain = found.predicted_gain_pct
+    low, high = found.predicted_gain_low_pct, found.predicted_gain_high_pct
+    if gain is None or low is None or high is None:
+        return '', ''
+    then = format_seconds(found.predicted_iter_s)
+    return then, f'{gain:.1f} % less ({low:.1f} to {high:.1f} %)'
 
 
 def describe_next_job(answer: Answer) -> list[Section]:

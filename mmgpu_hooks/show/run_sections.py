@@ -35,6 +35,7 @@ from mmgpu_hooks.show.document import (
 from mmgpu_hooks.show.forecasts import tabulate_predictions
 from mmgpu_hooks.show.recommendation import (
     describe_changes,
+    describe_host_overhead,
     describe_mended,
     describe_next_job,
     describe_settings,
@@ -153,6 +154,7 @@ def describe_run(answer: Answer) -> list[Section]:
     return [
         describe_changes(answer, 'What to change', every=True),
         *describe_mended(answer),
+        *describe_host_overhead(answer, every=True),
         _time_section(run),
         Section('Over time', 'over-time', chart=charts.chart_timeline(run)),
         _what_if_section(answer, run),

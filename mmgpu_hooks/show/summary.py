@@ -10,7 +10,13 @@ from typing import Any
 from mmgpu_hooks.config.switches import render_options
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.slurm import find_narrow_start
-from mmgpu_hooks.schema.figures import format_bytes, format_pct, format_seconds, plural
+from mmgpu_hooks.schema.figures import (
+    format_bytes,
+    format_change,
+    format_pct,
+    format_seconds,
+    plural,
+)
 from mmgpu_hooks.schema.judged import Diagnosis, Recommendation, RunAdvice
 from mmgpu_hooks.schema.recorded import PART_NAMES
 from mmgpu_hooks.schema.run import RanksSummary
@@ -65,7 +71,7 @@ def render_training_summary(
         'GPU': ', '.join(_gpu(run)),
         'memory': _shorten(''.join(full[:1])),
         'rest': ', '.join(_outside(run)),
-        'optimized': ', '.join(run.meta.optimized),
+        'optimized': ', '.join(_optimized(run)),
         'ranks': _shorten(ranks.why if ranks and ranks.world_size > 1 else ''),
     }
     end, recorded = run.evidence.end, run.figures.iterations
@@ -246,6 +252,15 @@ def _gpu(run: Run) -> Iterator[str]:
         total = run.meta.gpu.memory_total_bytes if run.meta.gpu else None
         of = f' of {format_bytes(total)}' if total else ''
         yield f'peak {format_bytes(figures.gpu_mem_peak_bytes)}{of}'
+
+
+def _optimized(run: Run) -> Iterator[str]:
+    """Optimisations that were on, with what each made of a call, where it is known."""
+    spared = {} if run.end is None else run.end.spared
+    for name in run.meta.optimized:
+        found = spared.get(name)
+        change = format_change(found.plain_s, found.ours_s) if found else ''
+        yield f'{name} {change}'.rstrip()
 
 
 def _outside(run: Run) -> Iterator[str]:

@@ -28,6 +28,8 @@ ANSWERS = {
     'Change',
     'MendedStart',
     'NextJob',
+    'HostSaving',
+    'HostOverhead',
     'SaveCure',
     'ValidationOutlook',
     'RankRow',

@@ -21,7 +21,7 @@ pytest.importorskip('torch', exc_type=ImportError)
 
 import torch
 
-from benchmarks.gpu_check import check, load, longer, mapping, nvml, training
+from benchmarks.gpu_check import check, host, load, longer, mapping, nvml, training
 from benchmarks.gpu_check.table import BUSY, MISSED, OK, SKIPPED, Row, judged
 from benchmarks.gpu_check.training import Trained
 
@@ -412,3 +412,40 @@ def test_a_profile_without_a_card_has_no_kernels():
 def test_the_changelog_counts_its_groups():
     changes = (Path(check.__file__).parents[2] / 'CHANGELOG.md').read_text()
     assert f'for a real card: {len(check.CHECKS)} groups' in changes
+
+
+def test_optimize_is_compared_on_a_cpu_as_on_a_card(monkeypatch):
+    """The real trainings; a wrapper for CUDA alone stands aside."""
+    monkeypatch.setattr(host, 'KINDS', {'fp32': 'OptimWrapper'})
+    (row,) = host.check_optimize()
+    assert (row.verdict, row.measured) == (OK, 'the same')
+    assert 'param_groups' in row.note and 'ema' in row.note
+
+
+PROFILED: dict[str, Any] = {
+    'uncovered_s': 0.030,
+    'plain_step_s': 0.050,
+    'kernels': 900.0,
+    'bound': 'launches',
+    'bound_reason': None,
+    'host_parts': {
+        'optimizer step': {'plain_s': 0.020, 'optimized_s': 0.005},
+        'average': {'plain_s': 0.010, 'optimized_s': 0.006},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ('more', 'verdicts'),
+    [
+        ({}, [OK, MISSED, OK]),
+        ({'uncovered_s': None, 'bound_reason': 'no kernels'}, [SKIPPED]),
+    ],
+)
+def test_host_time_that_no_kernel_covers(monkeypatch, more, verdicts):
+    monkeypatch.setattr(host, 'start_python', lambda *words: None)
+    monkeypatch.setattr(host, 'read_answer', lambda process: {**PROFILED, **more})
+    rows = host.check_overhead()
+    assert [row.verdict for row in rows] == verdicts
+    if not more:
+        assert '30.00 ms of a step of 50.00 ms, then 15.00 ms' in rows[-1].measured

@@ -190,7 +190,7 @@ def test_so_many_iterations_cannot_be_profiled(iterations, config, refusal):
 @pytest.mark.parametrize(
     ('status', 'error', 'words'),
     [
-        ('failed', 'TypeError: no', 'expected a config that trains 10 iterations'),
+        ('failed', 'TypeError: no', 'expected a config that trains 24 iterations'),
         ('timed_out', None, 'timed out after 0: killed after 600 s'),
         ('completed', None, 'completed after 0: the training was over'),
     ],

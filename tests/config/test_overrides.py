@@ -91,6 +91,17 @@ def test_what_a_setting_entails_is_set_and_what_holds_is_not(override):
     assert override('train_dataloader.num_workers=2').changes == {}
 
 
+def test_an_argument_of_our_hook_may_come_with_the_hook(override):
+    place = 'default_hooks.gpu_efficiency'
+    kind = f'{place}.type=mmgpu_hooks.GPUEfficiencyHook'
+    found = override(kind, f'{place}.optimize=ema,history')
+    assert found.changes[f'{place}.optimize'] == 'ema,history'
+    with pytest.raises(RefusedError, match='found another or none'):
+        override(f'{place}.optimize=ema')
+    with pytest.raises(RefusedError, match="found 'emma'"):
+        override(kind, f'{place}.optimize=emma')
+
+
 REFUSED = {
     # as `mmgpu set` says it
     'num_workers': "expected KEY=VALUE, found 'num_workers'",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from torch.autograd.profiler_util import Interval
 
+from mmgpu_hooks.experiment import trial_profile
 from mmgpu_hooks.experiment.profile import (
     LABEL,
     MODULE,
@@ -16,7 +17,8 @@ from mmgpu_hooks.experiment.profile import (
     list_modules,
     summarize_steps,
 )
-from mmgpu_hooks.schema.tried import Profile
+from mmgpu_hooks.experiment.trial_profile import HostClock
+from mmgpu_hooks.schema.tried import HostPart, Profile
 from mmgpu_hooks.show.experiments import describe_profile
 from mmgpu_hooks.show.terminal import render
 
@@ -122,6 +124,78 @@ def test_whether_launches_or_kernels_decide(plain_us: float, bound: str, words: 
     assert 'it has 8 kernels of 89 us' in ' '.join(text.split())
 
 
+def test_time_without_a_kernel_is_said():
+    # 710 us of kernels
+    profile = profile_of(1000)
+    assert profile.uncovered_s == pytest.approx(290e-6)
+    text = ' '.join(render(describe_profile(profile)).split())
+    assert 'No kernel ran for 290 us of it (29 %).' in text
+    assert profile_of(on_card=False).uncovered_s is None
+
+
+def test_fills_of_new_tensors_and_losses_are_counted():
+    events = make_step()
+    step = events[1]
+    empty = event('aten::empty_like', step)
+    loss = event(f'{MODULE}bbox_head.loss_cls', step)
+    events += [
+        empty,
+        event('aten::fill_', empty, ('fill', 10.0)),
+        # one that the model itself asks for
+        event('aten::fill_', step, ('fill', 10.0)),
+        loss,
+        event('aten::binary_cross_entropy', loss, ('bce', 270.0)),
+    ]
+    steps = summarize_steps(events, 1, 0.002, on_card=True)
+    assert steps.fills == 1
+    assert steps.losses_pct == pytest.approx(27)
+    profile = replace(profile_of(), fills=2443.0, refused={'ema': 'no EMAHook'})
+    text = ' '.join(render(describe_profile(profile)).split())
+    assert 'It fills 2443 new tensors in a step for determinism (MG607).' in text
+    assert 'optimize=ema: no EMAHook.' in text
+
+
+def test_the_hosts_parts_stand_beside_those_with_optimize():
+    parts = {'optimizer step': HostPart(0.0374, 0.0102), 'clipping': HostPart(0.003)}
+    text = render(describe_profile(replace(profile_of(), host_parts=parts)))
+    words = ' '.join(text.split())
+    assert 'on the host plain optimize optimizer step 37.4 ms 10.2 ms' in words
+    assert 'clipping 3.0 ms' in words
+    assert 'on the host' not in render(describe_profile(profile_of()))
+
+
+def test_parts_of_an_iteration_are_added_up_once(monkeypatch):
+    now = iter(range(100))
+    monkeypatch.setattr(trial_profile, 'thread_cpu_s', lambda: float(next(now)))
+    clock = HostClock()
+
+    class Wrapper:
+        def clip(self) -> None:
+            """One second by the clock."""
+
+        def step(self) -> str:
+            self.clip()
+            return 'stepped'
+
+    wrapper = Wrapper()
+    clock.time(wrapper, 'clip', 'clipping', 'step')
+    clock.time(wrapper, 'step', 'step', 'main')
+    clock.time(wrapper, 'missing', 'nothing')
+    for way in ('plain', 'plain', 'warm-up', 'optimized'):
+        with clock.timing('main'):
+            assert wrapper.step() == 'stepped'
+        clock.end_iteration(way)
+    parts = clock.summarize(is_optimized=True)
+    # the clock goes on by a second each time it is read: 5, 3 and 1 of them
+    assert {name: part.plain_s for name, part in parts.items()} == {
+        'main': 2.0,
+        'step': 2.0,
+        'clipping': 1.0,
+    }
+    assert parts['step'].optimized_s == 2.0
+    assert clock.summarize(is_optimized=False)['step'].optimized_s is None
+
+
 def test_without_kernels_the_reason_is_said():
     steps = summarize_steps(make_step(on_card=False), 1, 0.001, on_card=True)
     assert (steps.bound, steps.kernels) == (None, None)
@@ -146,6 +220,11 @@ AMP = {'amp': 'float16', 'bound': 'kernels', 'products_pct': 80.0}
         ({**AMP, 'capability': (6, 1)}, 'brings little: this card has no tensor cores'),
         ({**AMP, 'bound': 'launches'}, 'brings little: the card waits for launches'),
         ({**AMP, 'products_pct': 8.0}, 'brings little: little of the busy time'),
+        ({**AMP, 'losses_pct': 40.0}, '40 % of the busy time is in the losses, which'),
+        (
+            {**AMP, 'amp': None, 'flags': {'cudnn_allow_tf32': True}},
+            'AMP is off, and would bring little: convolutions compute in TF32 already',
+        ),
         (
             {'amp': None, 'bound': 'launches'},
             'AMP is off, and would bring little: the card waits',

@@ -113,6 +113,9 @@ def describe(value: Any) -> Any:
         return str(value.dtype), value.shape, is_column, value.flags.writeable, raw
     if isinstance(value, BaseDataElement):
         return type(value).__name__, describe(dict(value.all_items()))
+    if type(value).__module__.startswith('mmdet.structures'):
+        # boxes and masks hold theirs
+        return type(value).__name__, describe(vars(value))
     if isinstance(value, dict):
         return {name: describe(held) for name, held in value.items()}
     if isinstance(value, (list, tuple)):

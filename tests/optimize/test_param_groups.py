@@ -258,7 +258,20 @@ class OwnAdamW(torch.optim.AdamW):
     pass
 
 
+class Lion(torch.optim.Optimizer):
+    """An optimizer from outside of PyTorch, of the name of none of its own."""
+
+    def __init__(self, params: Any, lr: float = 0.1, weight_decay: float = 0.0) -> None:
+        super().__init__(params, dict(lr=lr, weight_decay=weight_decay))
+
+
+class AdamW(torch.optim.AdamW):
+    """One from outside that has the name of PyTorch's."""
+
+
 REFUSED = [
+    (dict(type=Lion), 'Lion is no optimizer whose steps were tried'),
+    (dict(type=AdamW), 'AdamW is no optimizer whose steps were tried'),
     (dict(type='Rprop', weight_decay=None), 'Rprop is no optimizer whose'),
     (dict(type='AdamW', capturable=True), 'differentiable or capturable'),
     (dict(type='AdamW', differentiable=True), 'differentiable or capturable'),
@@ -278,6 +291,21 @@ def test_what_was_not_tried_is_refused(optimizer, sentence):
     with pytest.raises(RefusalError, match=sentence):
         MergedGroups(SimpleNamespace(optim_wrapper=wrapper), fail)
     assert 'step' not in vars(wrapper.optimizer)
+
+
+def test_an_optimizer_over_ranks_is_refused(tmp_path):
+    """ZeroRedundancyOptimizer steps over the parameters of its own rank alone."""
+    torch.distributed.init_process_group(
+        'gloo', init_method=f'file://{tmp_path}/store', rank=0, world_size=1
+    )
+    try:
+        wrapper = build(dict(type='ZeroRedundancyOptimizer', optimizer_type='AdamW'))
+        with pytest.raises(RefusalError, match='ZeroRedundancyOptimizer is no optimi'):
+            MergedGroups(SimpleNamespace(optim_wrapper=wrapper), fail)
+        assert 'step' not in vars(wrapper.optimizer)
+        step(wrapper)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_a_tensor_a_replaced_step_and_unlike_groups_are_refused():

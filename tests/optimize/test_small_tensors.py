@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -16,9 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mmengine.registry import init_default_scope
 from torch.utils.data import DataLoader
 
 from fakes.sent import SentDataset, collate, describe, make_kinds, seed_worker
+from mmgpu_hooks.experiment.demo_dataset import CATEGORIES, write_demo_dataset
 from mmgpu_hooks.optimize import small_tensors
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.optimize.small_tensors import (
@@ -77,6 +81,65 @@ def test_batches_are_the_same_to_the_last_bit(method):
     assert len(received[0]) == 6
     small.close()
     assert ours.worker_init_fn is seed_worker
+
+
+def build_detection_data(root: Path) -> Any:
+    """MMDetection's own data: mosaic, mix-up, and a bitmap mask for each box."""
+    from mmdet.registry import DATASETS
+
+    init_default_scope('mmdet')
+    write_demo_dataset(root, images=8, width=320, height=240)
+    listed = json.loads((root / 'annotations.json').read_text())
+    for note in listed['annotations']:
+        left, top, width, height = note['bbox']
+        right, bottom = left + width, top + height
+        corners = [left, top, right, top, right, bottom, left, bottom]
+        note['segmentation'] = [corners]
+    (root / 'masks.json').write_text(json.dumps(listed))
+    size = (240, 320)
+    return DATASETS.build(
+        dict(
+            type='CocoDataset',
+            data_root=str(root),
+            ann_file='masks.json',
+            data_prefix=dict(img='images/'),
+            metainfo=dict(classes=CATEGORIES),
+            pipeline=[
+                dict(type='LoadImageFromFile'),
+                dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+                dict(type='CachedMosaic', img_scale=size, max_cached_images=4),
+                dict(type='RandomResize', scale=size, ratio_range=(0.5, 2.0)),
+                dict(type='RandomCrop', crop_size=size),
+                dict(type='RandomFlip', prob=0.5),
+                dict(type='Pad', size=size),
+                dict(type='CachedMixUp', img_scale=size, max_cached_images=4),
+                dict(type='PackDetInputs'),
+            ],
+        )
+    )
+
+
+def seed_all(worker_id: int) -> None:
+    """As MMEngine seeds a worker."""
+    for seed in (np.random.seed, random.seed, torch.manual_seed):
+        seed(7 + worker_id)
+
+
+def test_mosaic_mix_up_and_masks_of_mmdetection_are_the_same(tmp_path):
+    dataset = build_detection_data(tmp_path)
+    received: list[list[Any]] = []
+    largest = 0
+    for is_ours in (False, True):
+        loader = make_loader(dataset=dataset, worker_init_fn=seed_all)
+        if is_ours:
+            SmallTensors(loader, fail)
+        received.append([])
+        for batch in loader:
+            received[-1].append(describe(batch))
+            masks = [item['data_samples'].gt_instances.masks for item in batch]
+            largest = max(largest, *(mask.masks.nbytes for mask in masks))
+    assert received[0] == received[1]
+    assert largest >= small_tensors.LEAST_BYTES
 
 
 def test_persistent_workers_go_on_from_epoch_to_epoch():

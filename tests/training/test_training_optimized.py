@@ -20,6 +20,7 @@ from torch import nn
 from benchmarks.equal import is_equal
 from mmgpu_hooks.config.hook_arguments import OPTIMIZATIONS
 from mmgpu_hooks.optimize.param_groups import QuickGroup
+from mmgpu_hooks.schema.run import read_evidence
 from training.detection import Task, render_config, train_all
 from training.toy import HOOK, LossTape, ToyModel, build_runner, log_of, train
 
@@ -219,7 +220,7 @@ def test_nothing_of_ours_is_left_nor_in_a_checkpoint(tmp_path, monkeypatch):
 
 
 class Stop(Hook):
-    """Ends a training in its second epoch."""
+    """Ends a training in its second epoch, and keeps its Runner."""
 
     def before_train_epoch(self, runner: Any) -> None:
         self.runner = runner
@@ -279,6 +280,67 @@ def test_one_that_fails_is_taken_back(tmp_path, monkeypatch, name, place, plain)
     assert is_same_training(plain, tmp_path / 'ours')
 
 
+def test_a_first_step_without_memory_ends_as_it_does(tmp_path, monkeypatch):
+    """It makes the state, so it is a plain one, and its groups are there after it."""
+
+    original = torch.optim.AdamW._init_group
+
+    def raise_out_of_memory(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        # not where it is first tried on a few tensors
+        if len(optimizer.param_groups) > 5:
+            raise torch.OutOfMemoryError('planted')
+        return original(optimizer, *args, **kwargs)
+
+    stop, lengths = Stop(), {}
+    monkeypatch.setattr(torch.optim.AdamW, '_init_group', raise_out_of_memory)
+    for optimize in (None, 'all'):
+        with pytest.raises(torch.OutOfMemoryError, match='planted'):
+            run(tmp_path / f'{optimize}', optimize, monkeypatch, custom_hooks=[stop])
+        optimizer = stop.runner.optim_wrapper.optimizer
+        lengths[optimize] = len(optimizer.param_groups)
+        assert 'step' not in vars(optimizer)
+    assert 'optimize=param_groups is on' in log_of(stop.runner)
+    assert lengths['all'] == lengths[None] > 5
+
+
+def evidence_of(folder: Path) -> Any:
+    (path,) = folder.glob('*/vis_data/gpu_efficiency.jsonl')
+    return read_evidence(path)
+
+
+def test_what_a_step_has_the_host_do_is_counted_once(tmp_path, plain):
+    evidence = evidence_of(plain)
+    counted = evidence.run.overhead
+    assert (counted.optimizer, counted.groups, counted.settings) == ('AdamW', 10, 2)
+    assert (counted.clipped_tensors, counted.is_fused) == (10, False)
+    assert not counted.fills_new_tensors
+    # the Runner was built without a config
+    assert evidence.run.hook_place is None
+    (average,) = counted.averages
+    assert (average.kind, average.interval) == ('ExponentialMovingAverage', 1)
+    # with its buffers: mean, variance and count of two
+    assert average.tensors == 16
+    # a CPU has nothing to wait for
+    assert [each.read_scalars for each in evidence.intervals][:2] == [0, None]
+    # images of 768 bytes, and their labels
+    assert evidence.intervals[0].small_tensors == 4
+    assert evidence.intervals[0].small_tensor_bytes == 2 * 768 + 2 * 4
+    assert evidence.end.spared == {}
+
+
+def test_what_was_spared_is_said_when_training_ends(tmp_path, monkeypatch):
+    runner = run(tmp_path, 'all', monkeypatch)
+    spared = evidence_of(tmp_path).end.spared
+    assert set(spared) == {'param_groups', 'ema'}
+    assert all(each.plain_s > 0 and each.ours_s > 0 for each in spared.values())
+    gave = [line for line in said(runner) if ' gave ' in line]
+    assert [line.split()[0] for line in gave] == [
+        'optimize=param_groups',
+        'optimize=ema',
+    ]
+    assert all('of both ways' in line for line in gave)
+
+
 def test_nothing_is_said_unless_asked_for(tmp_path, monkeypatch):
     assert said(run(tmp_path, '', monkeypatch)) == []
 
@@ -333,7 +395,17 @@ def test_a_detector_is_the_same_to_the_last_bit(detectors):
     ]
     assert re.search(r'the step of AdamW takes \d{3} parameter groups as 2', text)
     assert 'ExpMomentumEMA averages' in text
+    counted = evidence_of(ours).run
+    assert counted.hook_place == 'default_hooks.gpu_efficiency'
+    assert counted.overhead == evidence_of(plain).run.overhead
+    # as its config has it: deterministic
+    assert counted.overhead.fills_new_tensors
+    assert counted.overhead.settings == 2 < counted.overhead.groups
+    # each with what a call took in both ways, where that could be timed
     assert re.search(
-        r'^  optimized  small_tensors, param_groups, ema, history$', text, re.M
+        r'^  optimized  small_tensors, param_groups [\d.]+ \S* ?-> [\d.]+ \w+, '
+        r'ema [\d.]+ ',
+        text,
+        re.M,
     )
     assert 'optimize=' not in find_run(plain)

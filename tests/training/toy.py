@@ -95,6 +95,31 @@ class ToyModel(BaseModel):
         return {'loss': (features - target).pow(2).mean()}
 
 
+class ManyTensorsModel(ToyModel):
+    """The toy's convolution beside small tensors, which a step takes one by one.
+
+    Args:
+        step_s: Seconds that a training step sleeps.
+        tensors: How many.
+    """
+
+    def __init__(self, step_s: float = 0.0, tensors: int = 200) -> None:
+        super().__init__(step_s)
+        self.scales = nn.ParameterList(
+            nn.Parameter(torch.full((4,), number / tensors))
+            for number in range(tensors)
+        )
+
+    def forward(
+        self, inputs: Any, data_samples: Any = None, mode: str = 'tensor'
+    ) -> Any:
+        found = super().forward(inputs, data_samples, mode)
+        if mode == 'loss':
+            # one call for all: the rest of a step is short
+            found['loss_scales'] = torch.cat(list(self.scales)).pow(2).mean()
+        return found
+
+
 class ToyMetric(BaseMetric):
     """A score of 1, after a while."""
 

@@ -16,6 +16,9 @@ _ODD = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
 
 _T = TypeVar('_T')
 
+SMALL_BYTES = 4096
+"""Most bytes of a tensor that could as well be sent inside a worker's message."""
+
 _MOST_PARTS = 20_000
 """Parts that are examined at most, which takes 5 ms."""
 
@@ -197,6 +200,10 @@ class TensorCount(NamedTuple):
     tensors: int
     bytes: int
     """Of all of them."""
+    small: int
+    """Those of at most :data:`SMALL_BYTES`."""
+    small_bytes: int
+    """Of these."""
 
 
 def count_tensors(batch: Any) -> TensorCount:
@@ -211,7 +218,7 @@ def count_tensors(batch: Any) -> TensorCount:
     Raises:
         SourceError: If the batch has too many parts, or contains itself.
     """
-    tensors = size = parts = 0
+    tensors = size = small = small_size = parts = 0
     left = [batch]
     while left:
         parts += 1
@@ -221,7 +228,11 @@ def count_tensors(batch: Any) -> TensorCount:
         kind = type(part)
         if hasattr(kind, 'nelement') and hasattr(kind, 'element_size'):
             tensors += 1
-            size += part.nelement() * part.element_size()
+            own = part.nelement() * part.element_size()
+            size += own
+            if own <= SMALL_BYTES:
+                small += 1
+                small_size += own
         elif isinstance(part, (list, tuple)):
             left += part
         elif isinstance(part, Mapping):
@@ -231,4 +242,4 @@ def count_tensors(batch: Any) -> TensorCount:
             left += vars(part).values()
         elif hasattr(type(getattr(part, 'tensor', None)), 'nelement'):
             left.append(part.tensor)
-    return TensorCount(tensors, size)
+    return TensorCount(tensors, size, small, small_size)

@@ -111,7 +111,7 @@ def test_a_batch_that_contains_itself_is_an_error():
     endless += [endless]
     with pytest.raises(SourceError, match='parts'):
         count_tensors(endless)
-    assert count_tensors(dict(inputs='path', number=[1, None])) == (0, 0)
+    assert count_tensors(dict(inputs='path', number=[1, None])) == (0, 0, 0, 0)
 
 
 class Boxes:
@@ -139,4 +139,9 @@ def test_real_data_samples():
     batch = dict(inputs=inputs, data_samples=data_samples)
     assert BatchWatch().examine(batch) == (2, 128, 2, 8, 8)
     # 2 images, 2 times labels and boxes; 2 labels and 8 coordinates in all
-    assert count_tensors(batch) == (6, 2 * 3 * 64 + 2 * 8 + 8 * 4)
+    size = 2 * 3 * 64 + 2 * 8 + 8 * 4
+    assert count_tensors(batch) == (6, size, 6, size)
+    # from 4 KiB on it is no small one
+    inputs[0] = torch.zeros(3, 40, 40, dtype=torch.uint8)
+    inputs[1] = torch.zeros(4096, dtype=torch.uint8)
+    assert count_tensors(batch) == (6, 4800 + 4096 + 48, 5, 4096 + 48)

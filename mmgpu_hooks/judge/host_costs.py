@@ -1,0 +1,205 @@
+"""What an iteration has the host do beside arithmetic, and how much can be spared.
+
+Measured by ``mmgpu profile`` where it profiled the same training, or by the hook; else
+"up to", by counts. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mmgpu_hooks.judge.columns import largest
+from mmgpu_hooks.judge.recorded import RecordedRun
+from mmgpu_hooks.schema.figures import format_bytes, plural
+from mmgpu_hooks.schema.recorded import AveragedModel, HistoryCost
+from mmgpu_hooks.schema.tried import HostPart, Profile
+
+GROUP_S = 0.15e-3
+"""Most host CPU that a parameter group costs a step beyond its arithmetic: 0.07 to 0.15
+ms were measured of AdamW over lists, for 240 to 440 groups."""
+
+AVERAGED_TENSOR_S = 35e-6
+"""The same of a tensor that an EMA hook averages by itself: 34 and 35 us."""
+
+SMALL_TENSOR_S = 0.16e-3
+"""The same of a small tensor of a batch, in the training thread."""
+
+ADDED_VALUE_S = 10e-6
+"""Host CPU of adding a value to a history that grows."""
+
+LISTED = ('ExponentialMovingAverage', 'MomentumAnnealingEMA', 'ExpMomentumEMA')
+"""Averages whose formula is known over lists of tensors."""
+
+
+@dataclass(frozen=True)
+class HostCost:
+    """One thing that an iteration has the host do, and what an optimisation spares."""
+
+    name: str
+    """Of the optimisation, as ``optimize`` takes it."""
+    found: str
+    """What was counted: a clause."""
+    saved_s: float
+    """Host CPU of the training thread that it spares in an iteration; where that was
+    not measured, the most that it may be."""
+    now_s: float | None = None
+    """Host CPU as it is, measured; ``None`` where only counts are known."""
+    error_s: float = 0.0
+    """Standard error of ``saved_s``."""
+    sent_s: float = 0.0
+    """CPU of a worker that it spares for each batch."""
+    is_covered: bool = False
+    """True if the card computes meanwhile as a rule, so that it may gain nothing."""
+
+    @property
+    def is_measured(self) -> bool:
+        """True if it is no mere upper bound."""
+        return self.now_s is not None
+
+    @property
+    def left_s(self) -> float | None:
+        """Host CPU that is left of it; ``None`` where it was not measured."""
+        return None if self.now_s is None else max(self.now_s - self.saved_s, 0.0)
+
+
+def find_profile_of(recorded: RecordedRun) -> Profile | None:
+    """The profile of the same training on the same kind of device.
+
+    It has counted the same parameter groups, averages and the like.
+    """
+    profile, gpu = recorded.evidence.profile, recorded.meta.gpu
+    if profile is None or profile.counted is None:
+        return None
+    device = 'CPU' if recorded.meta.device == 'cpu' else gpu and gpu.name
+    is_same = profile.counted == recorded.meta.overhead and profile.device == device
+    return profile if is_same else None
+
+
+def find_host_costs(recorded: RecordedRun) -> dict[str, HostCost]:
+    """By optimisation, what it would spare; those that are on are left out."""
+    profile = find_profile_of(recorded)
+    parts = {} if profile is None else profile.host_parts
+    costs = (
+        _weigh_groups(recorded, profile, parts),
+        _weigh_averages(recorded, parts),
+        _weigh_small_tensors(recorded, parts),
+        _weigh_histories(recorded),
+    )
+    return {
+        cost.name: cost
+        for cost in costs
+        if cost is not None and cost.name not in recorded.meta.optimized
+    }
+
+
+def _weigh_groups(
+    recorded: RecordedRun, profile: Profile | None, parts: Mapping[str, HostPart]
+) -> HostCost | None:
+    counted = recorded.meta.overhead
+    if counted is None or (counted.groups or 0) <= (counted.settings or 0):
+        return None
+    alike = (counted.groups or 0) - (counted.settings or 0)
+    found = (
+        f'{counted.optimizer} steps through {counted.groups} parameter groups that '
+        f'have {plural(counted.settings or 0, "setting")}'
+    )
+    step = parts.get('optimizer step')
+    if step is None:
+        return HostCost('param_groups', found, GROUP_S * alike)
+    if step.optimized_s is None:
+        return None
+    # their settings are read by schedulers, too
+    along = [parts[name] for name in ('schedulers', 'zeroing') if name in parts]
+    saved_s = _saving(step) + sum(map(_saving, along))
+    covered = False
+    if profile is not None and profile.uncovered_s is not None:
+        saved_s = min(saved_s, profile.uncovered_s)
+        covered = profile.bound == 'kernels'
+    return HostCost(
+        'param_groups',
+        found,
+        saved_s,
+        now_s=step.plain_s + sum(part.plain_s for part in along),
+        error_s=step.error_s,
+        is_covered=covered,
+    )
+
+
+def _saving(part: HostPart) -> float:
+    left_s = part.plain_s if part.optimized_s is None else part.optimized_s
+    return max(part.plain_s - left_s, 0.0)
+
+
+def _weigh_averages(
+    recorded: RecordedRun, parts: Mapping[str, HostPart]
+) -> HostCost | None:
+    counted = recorded.meta.overhead
+    averages = [] if counted is None else list(counted.averages)
+    if not averages:
+        return None
+    found = ' and '.join(map(_phrase_average, averages))
+    part = parts.get('average')
+    if part is not None:
+        if part.optimized_s is None:
+            return None
+        return HostCost('ema', found, _saving(part), part.plain_s, part.error_s)
+    most_s = sum(
+        AVERAGED_TENSOR_S * average.tensors / max(average.interval or 1, 1)
+        for average in averages
+        if average.kind in LISTED
+    )
+    return HostCost('ema', found, most_s) if most_s else None
+
+
+def _phrase_average(average: AveragedModel) -> str:
+    often = average.interval or 1
+    every = '' if often == 1 else f' every {often} iterations'
+    return f'{average.kind} averages {average.tensors} tensors one by one{every}'
+
+
+def _weigh_small_tensors(
+    recorded: RecordedRun, parts: Mapping[str, HostPart]
+) -> HostCost | None:
+    small = largest(recorded.column('small_tensors'))
+    if not small or not recorded.meta.loader.num_workers:
+        return None
+    size = format_bytes(largest(recorded.column('small_tensor_bytes')))
+    found = (
+        f'workers send {small} tensors of a batch that have {size} together as a file '
+        'each'
+    )
+    received, sent = parts.get('batch received'), parts.get('batch sent')
+    # else a thread of its own takes the batches
+    is_ours = not recorded.meta.loader.pin_memory
+    if received is None or sent is None:
+        return HostCost('small_tensors', found, is_ours * SMALL_TENSOR_S * small)
+    return HostCost(
+        'small_tensors',
+        found,
+        is_ours * _saving(received),
+        received.plain_s,
+        received.error_s,
+        sent_s=_saving(sent),
+    )
+
+
+def find_histories(recorded: RecordedRun) -> HistoryCost | None:
+    """The histories of scalars when they were measured last."""
+    known = recorded.every.having('histories')
+    measured: list[HistoryCost] = known.values('histories')
+    return measured[-1] if measured else None
+
+
+def _weigh_histories(recorded: RecordedRun) -> HostCost | None:
+    histories = find_histories(recorded)
+    if histories is None:
+        return None
+    found = (
+        f'{histories.scalars} histories of scalars have {histories.values:,} values, '
+        'and each is copied for every value that is added'
+    )
+    left_s = ADDED_VALUE_S * histories.scalars
+    saved_s = max(histories.copy_s - left_s, 0.0)
+    # timed once: about as exact as one reading of a busy core
+    return HostCost('history', found, saved_s, histories.copy_s, 0.1 * saved_s)

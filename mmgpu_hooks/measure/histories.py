@@ -1,0 +1,57 @@
+"""Measures what histories of scalars cost an iteration, each time they have doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mmgpu_hooks.measure.clock import Clock, thread_cpu_s
+
+LEAST_VALUES = 10_000
+"""Shorter ones cost below 0.5 ms an iteration, whatever the model."""
+
+
+class CopiedHistories(NamedTuple):
+    """Histories that get a value in each iteration, and a copy of all of them."""
+
+    values: int
+    """Of the longest."""
+    scalars: int
+    copy_s: float
+
+
+class HistoryMeter:
+    """Copies the longest history as MMEngine's ``HistoryBuffer.update`` does, rarely.
+
+    Args:
+        histories: The message hub's, by name: anything with ``data``, two arrays.
+        clock: CPU seconds of the calling thread.
+    """
+
+    def __init__(self, histories: Mapping[str, Any], clock: Clock = thread_cpu_s):
+        self._histories, self._clock = histories, clock
+        self._due = LEAST_VALUES
+
+    def read(self, iterations: int) -> CopiedHistories | None:
+        """Measure, where they have doubled since the last time.
+
+        Args:
+            iterations: Of the whole training: no history is longer.
+        """
+        if iterations < self._due:
+            return None
+        lengths = [len(buffer.data[0]) for buffer in self._histories.values()]
+        values = max(lengths, default=0)
+        self._due = 2 * max(iterations, LEAST_VALUES)
+        if values < LEAST_VALUES:
+            return None
+        longest = max(self._histories.values(), key=lambda each: len(each.data[0]))
+        log, counts = longest.data
+        began_s = self._clock()
+        np.append(log, 0.0)
+        np.append(counts, 1)
+        copy_s = self._clock() - began_s
+        scalars = sum(2 * length >= values for length in lengths)
+        return CopiedHistories(values, scalars, scalars * max(copy_s, 0.0))

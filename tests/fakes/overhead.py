@@ -1,0 +1,104 @@
+"""Runs that the host holds up, and profiles of them, with every figure planted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fakes.replaced import replace
+from fakes.runs import make_evidence, make_inside_workers, make_run
+from mmgpu_hooks.schema.recorded import (
+    AveragedModel,
+    HistoryCost,
+    RunRecord,
+    StepOverhead,
+)
+from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.tried import HostPart, Profile
+
+COUNTED = StepOverhead(
+    optimizer='AdamW',
+    groups=240,
+    settings=2,
+    is_fused=False,
+    clipped_tensors=240,
+    averages=(AveragedModel(kind='ExpMomentumEMA', tensors=400, interval=1),),
+    fills_new_tensors=False,
+    is_compiled=False,
+)
+"""RTMDet-tiny, as its config trains it."""
+
+HOST_PARTS = {
+    'forward and backward': HostPart(0.060, 0.060),
+    'optimizer step': HostPart(0.020, 0.005, 0.0002),
+    'clipping': HostPart(0.003, 0.003),
+    'zeroing': HostPart(0.001, 0.0005),
+    'average': HostPart(0.010, 0.002, 0.0001),
+    'schedulers': HostPart(0.001, 0.0005),
+    'batch received': HostPart(0.002, 0.001),
+    'batch sent': HostPart(0.004, 0.002),
+}
+"""Of an iteration of 0.1 s; ``optimize`` takes 24 ms of the training thread off."""
+
+
+def make_overhead_run(**fields: Any) -> RunRecord:
+    """A run on a CPU whose hook stands in ``default_hooks``."""
+    given: dict[str, Any] = {
+        'overhead': COUNTED,
+        'hook_place': 'default_hooks.gpu_efficiency',
+    }
+    return make_run(**{**given, **fields})
+
+
+def make_profile(**fields: Any) -> Profile:
+    """A profile of that run."""
+    profile = Profile(
+        device='CPU',
+        iterations=20,
+        step_s=0.11,
+        plain_step_s=0.089,
+        parts={'forward': 0.09, 'idle': 0.02},
+        modules={},
+        products_pct=None,
+        kernels=None,
+        bound=None,
+        bound_reason='on a CPU nothing is launched',
+        amp=None,
+        capability=None,
+        flags={},
+        folder='/runs/one/profile',
+        host_parts=HOST_PARTS,
+        counted=COUNTED,
+    )
+    return replace(profile, **fields)
+
+
+def make_host_bound(
+    profile: Profile | None = None, *, run: RunRecord | None = None, **fields: Any
+) -> RunEvidence:
+    """100 ms an iteration, of which the loop waits for data for 1 ms.
+
+    Args:
+        profile: That lies in its work_dir.
+        run: In the place of `make_overhead_run`'s.
+        fields: As of `make_evidence`.
+    """
+    given: dict[str, Any] = {
+        'data_wait_s': 0.001,
+        'step_s': 0.089,
+        'hooks_s': 0.010,
+        'process_cpu_s': 2.0,
+        'workers': make_inside_workers(0.05),
+        'small_tensors': 36,
+        'small_tensor_bytes': 2000,
+        **fields,
+    }
+    evidence = make_evidence(run=run or make_overhead_run(), **given)
+    return replace(evidence, profile=profile)
+
+
+def with_histories(evidence: RunEvidence, copy_s: float) -> RunEvidence:
+    """The run with histories that were measured in its last interval."""
+    measured = HistoryCost(values=100_000, scalars=13, copy_s=copy_s)
+    *before, last = evidence.intervals
+    intervals = (*before, replace(last, histories=measured))
+    return replace(evidence, intervals=intervals)

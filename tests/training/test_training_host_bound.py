@@ -1,0 +1,95 @@
+"""A training that the host holds up: what is predicted, and what it then gives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmgpu_hooks.judge.run import Run
+from training.detection import environ
+
+TRAIN = """\
+import sys, torch
+from mmengine.config import Config
+from mmengine.runner import Runner
+torch.set_num_threads(1)
+config = Config.fromfile(sys.argv[1])
+config.work_dir = sys.argv[2]
+Runner.from_cfg(config).train()
+"""
+CONFIG = """\
+model = dict(
+    type='training.toy.ManyTensorsModel', step_s={step_s}, tensors={tensors})
+train_dataloader = dict(
+    batch_size=2, num_workers=1, persistent_workers=True,
+    dataset=dict(type='training.toy.ToyDataset', length={length}),
+    sampler=dict(type='DefaultSampler', shuffle=True),
+    collate_fn=dict(type='pseudo_collate'),
+)
+train_cfg = dict(by_epoch=True, max_epochs=1, val_interval=1)
+# as on a card: lists of tensors, though a CPU has no need of them
+optim_wrapper = dict(
+    optimizer=dict(type='AdamW', lr=0.001, weight_decay=0.05, foreach=True),
+    paramwise_cfg=dict(norm_decay_mult=0.0, bias_decay_mult=0.0),
+)
+default_hooks = dict(
+    checkpoint=dict(type='CheckpointHook', interval=-1, save_last=False),
+    logger=dict(type='LoggerHook', interval=20),
+    gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook', write_config=False),
+)
+custom_hooks = [dict(type='EMAHook')]
+visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')])
+env_cfg = dict(mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0))
+"""
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Trains a config, and profiles it; its work_dir."""
+    for name, value in environ().items():
+        monkeypatch.setenv(name, value)
+
+    def run(ask: Any, **settings: Any) -> Path:
+        config, work = tmp_path / 'toy.py', tmp_path / 'work'
+        config.write_text(CONFIG.format(**settings))
+        script = tmp_path / 'train.py'
+        script.write_text(TRAIN)
+        command = [sys.executable, str(script), str(config), str(work)]
+        subprocess.run(command, check=True, capture_output=True, env=environ())
+        ask('profile', config, '--iterations', '3', '--work-dir', work)
+        return work
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.timing
+def test_what_is_named_is_what_verify_measures(ask, train):
+    work = train(ask, step_s=0.0, tensors=200, length=600)
+    found = ask('recommend', work, '--dry-run')['host_overhead']
+    names = [saving['name'] for saving in found['savings']]
+    assert names[:2] == ['param_groups', 'ema']
+    assert found['key'] == 'default_hooks.gpu_efficiency.optimize'
+    setting = f'{found["key"]}={",".join(found["names"])}'
+    answer = ask('verify', work, '--set', setting, '--max-minutes', '2')
+    measured = -answer['iteration_change']['value']
+    assert measured > 0.2
+    (path,) = work.glob('*/vis_data/gpu_efficiency.jsonl')
+    iter_s = Run.read(path).figures.iter_s
+    assert iter_s is not None
+    predicted = 1 - found['predicted_iter_s'] / iter_s
+    assert predicted == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.timing
+def test_one_that_is_bound_elsewhere_gets_silence(ask, train):
+    # the model sleeps for so long that what can be spared is below one per cent
+    work = train(ask, step_s=0.2, tensors=10, length=120)
+    answer = ask('recommend', work, '--dry-run')
+    assert answer['evidence']['steady_iterations'] == 40
+    assert 'host_overhead' not in answer
