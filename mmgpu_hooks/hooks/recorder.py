@@ -43,10 +43,13 @@ from mmgpu_hooks.schema.recorded import (
     RunRecord,
     SourceOffRecord,
     UnknownRecord,
+    ValidationRecord,
     VerdictRecord,
 )
 from mmgpu_hooks.schema.run_folder import evidence_name, unused_path
 from mmgpu_hooks.schema.writer import open_evidence
+from mmgpu_hooks.show.text import visible
+from mmgpu_hooks.show.validation import phrase_validation
 from mmgpu_hooks.version import __version__
 
 DEFAULT_INTERVAL = 10
@@ -182,6 +185,8 @@ class Recorder:
         hooks = self._timer.hooks
         hooks.before_validation = self._begin_validation
         hooks.after_validation = self._validation.end
+        if is_main_process():
+            self._validation.on_record = self._say_validation
         run('ledger', self._timer.open)
         if 'ledger' in self._guard.off:
             self._timer.stop()
@@ -192,7 +197,13 @@ class Recorder:
                 MEMORY_SOURCE, MemorySource, self._recording, sources, self._validation
             )
         if self._hook.stuck_after_s:
-            self._stuck = run(WATCHDOG_SOURCE, StuckSource, self._recording, sources)
+            self._stuck = run(
+                WATCHDOG_SOURCE,
+                StuckSource,
+                self._recording,
+                sources,
+                self._validation,
+            )
         if self._recording.writer is not None and is_main_process():
             self._verdicts = run(
                 VERDICT_SOURCE, VerdictSource, self._recording, self.write_verdict
@@ -292,6 +303,11 @@ class Recorder:
         iteration = self._recording.count_iterations()
         self._guard.run(SAVES_SOURCE, self._saving.waits.add, iteration, is_save=False)
         self._validation.begin()
+
+    def _say_validation(self, record: ValidationRecord) -> None:
+        said = phrase_validation(record)
+        if said is not None:
+            self._runner.logger.info(visible(f'GPUEfficiencyHook: {said}'))
 
     def _record_interval(
         self, batch: Any, window: LedgerWindow

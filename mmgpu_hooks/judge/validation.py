@@ -16,12 +16,9 @@ from msgspec import structs
 from mmgpu_hooks.judge.figures import summarize_run
 from mmgpu_hooks.judge.recorded import RecordedRun
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.validation_parts import is_timed
 from mmgpu_hooks.schema.recorded import IntervalRecord, ValidationRecord
 from mmgpu_hooks.schema.run import RunEvidence
-
-_MOST_S = 366 * 86400.0
-"""Longest validation: none that takes longer was ever measured."""
-
 
 _ALIKE = (
     'iterations',
@@ -95,11 +92,6 @@ def find_alike(run: Run) -> list[ValidationRecord]:
     """Valid validation records with the same loader settings as the newest one."""
     seen = [record for record in run.validations if _is_possible(record)]
     return [record for record in seen if record.loader == seen[-1].loader]
-
-
-def is_timed(record: ValidationRecord) -> bool:
-    """True if its duration is plausible: the evidence may have been edited by hand."""
-    return 0.0 < record.wall_s < _MOST_S
 
 
 def _is_possible(record: ValidationRecord) -> bool:

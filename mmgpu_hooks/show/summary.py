@@ -10,16 +10,18 @@ from typing import Any
 from mmgpu_hooks.config.switches import render_options
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.slurm import find_narrow_start
+from mmgpu_hooks.judge.validation_parts import find_costs
 from mmgpu_hooks.schema.figures import format_bytes, format_pct, format_seconds, plural
 from mmgpu_hooks.schema.judged import Diagnosis, Recommendation, RunAdvice
 from mmgpu_hooks.schema.recorded import PART_NAMES
 from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.show.text import BOUND, bind_units, shell_path, visible
+from mmgpu_hooks.show.validation import summarize_validations
 
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
 """Share of the run from which on a part outside of iterations is named."""
-_SPARED = ('why', 'rest', 'loader', 'machine')
+_SPARED = ('why', 'rest', 'loader', 'validation', 'machine')
 """Rows that go, in this order, while there are too many lines: recommend has them."""
 
 
@@ -65,6 +67,7 @@ def render_training_summary(
         'GPU': ', '.join(_gpu(run)),
         'memory': _shorten(''.join(full[:1])),
         'rest': ', '.join(_outside(run)),
+        'validation': _shorten(_validations(run)),
         'optimized': ', '.join(run.meta.optimized),
         'ranks': _shorten(ranks.why if ranks and ranks.world_size > 1 else ''),
     }
@@ -249,6 +252,14 @@ def _gpu(run: Run) -> Iterator[str]:
         total = run.meta.gpu.memory_total_bytes if run.meta.gpu else None
         of = f' of {format_bytes(total)}' if total else ''
         yield f'peak {format_bytes(figures.gpu_mem_peak_bytes)}{of}'
+
+
+def _validations(run: Run) -> str:
+    """Parts of the validations, where those are a part of the run that is named."""
+    costs = find_costs(run)
+    if costs is None or 100 * run.figures.part_share('validation') < _WORTH_PCT:
+        return ''
+    return summarize_validations(costs)
 
 
 def _outside(run: Run) -> Iterator[str]:
