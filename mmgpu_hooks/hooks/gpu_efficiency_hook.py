@@ -80,6 +80,7 @@ class GPUEfficiencyHook(Hook):
     ``gpu_mem_reserved_mib`` most bytes the allocator held, MiB
     ``process_cpu_cores``    cores the training process used (without workers)
     ``system_cpu_pct``       busy share of all CPUs of the host, %
+    ``hours_left``           until training ends, validations and saves too, h
     ======================== ===================================================
 
     A figure that is unknown (no GPU, no NVML) is left out; the evidence file

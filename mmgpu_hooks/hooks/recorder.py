@@ -9,15 +9,17 @@ import platform
 import re
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 from mmengine.dist import is_main_process
-from mmengine.hooks import Hook, LoggerHook
+from mmengine.hooks import CheckpointHook, Hook, LoggerHook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 from msgspec import structs
 
+from mmgpu_hooks.hooks.end_source import END_SOURCE, EndSource
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.memory_source import MEMORY_SOURCE, MemorySource
 from mmgpu_hooks.hooks.recording import Guard, Recording
@@ -28,6 +30,7 @@ from mmgpu_hooks.hooks.stuck_source import WATCHDOG_SOURCE, StuckSource
 from mmgpu_hooks.hooks.validation import VALIDATION_SOURCE, ValidationSource
 from mmgpu_hooks.hooks.verdict_source import VERDICT_SOURCE, VerdictSource
 from mmgpu_hooks.measure.clock import wall_unix_s
+from mmgpu_hooks.measure.job_end import read_end_unix_s
 from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.settings import read_length, read_loader_settings
@@ -42,14 +45,13 @@ from mmgpu_hooks.schema.recorded import (
     LoaderSettings,
     RunRecord,
     SourceOffRecord,
+    TrainingPlan,
     UnknownRecord,
-    ValidationRecord,
+    ValInterval,
     VerdictRecord,
 )
 from mmgpu_hooks.schema.run_folder import evidence_name, unused_path
 from mmgpu_hooks.schema.writer import open_evidence
-from mmgpu_hooks.show.text import visible
-from mmgpu_hooks.show.validation import phrase_validation
 from mmgpu_hooks.version import __version__
 
 DEFAULT_INTERVAL = 10
@@ -93,6 +95,14 @@ class LogSchedule:
         self.begin_epoch()
         logged = self._logger.interval if self._logger else DEFAULT_INTERVAL
         self.interval = logged if interval is None else interval
+
+    def _forecast_end(self, record: IntervalRecord) -> None:
+        if self._ending is None:
+            return
+        self._ending.add_interval(record)
+        if 'hours_left' in self._hook.scalar_names:
+            hours = self._ending.hours_left
+            self._publisher.newest = {} if hours is None else {'hours_left': hours}
 
     def begin_epoch(self) -> None:
         """Read the length of the epoch; asking for it each time costs more."""
@@ -158,6 +168,7 @@ class Recorder:
         self._memory_cgroup: str | None = None
         self._stuck: StuckSource | None = None
         self._verdicts: VerdictSource | None = None
+        self._ending: EndSource | None = None
         self.end: EndRecord | None = None
         """Once it is over, also where there was no room to write it."""
         device = run('device', read_device, runner) or 'cpu'
@@ -185,8 +196,8 @@ class Recorder:
         hooks = self._timer.hooks
         hooks.before_validation = self._begin_validation
         hooks.after_validation = self._validation.end
-        if is_main_process():
-            self._validation.on_record = self._say_validation
+        if record is not None and is_main_process():
+            self._follow_end(record)
         run('ledger', self._timer.open)
         if 'ledger' in self._guard.off:
             self._timer.stop()
@@ -249,7 +260,9 @@ class Recorder:
             process_start=identity.start_ticks,
             memory_cgroup=identity.memory_cgroup,
             oom_kills=identity.oom_kills,
+            plan=self._guard.run('schedule', describe_plan, runner),
             slurm_job_id=parse_job_id(os.environ),
+            slurm_end_unix_s=read_end_unix_s(os.environ),
         )
 
     def _open_writer(self, run: RunRecord) -> None:
@@ -288,6 +301,7 @@ class Recorder:
             record = self._record_interval(batch, ledger.take())
             if record is not None:
                 run('scalars', self._publisher.add, record)
+                run(END_SOURCE, self._forecast_end, record)
         if due.is_logged:
             run('scalars', self._publisher.publish)
         self._due_at = schedule.find_next(batch_idx, ledger.iterations)
@@ -304,10 +318,14 @@ class Recorder:
         self._guard.run(SAVES_SOURCE, self._saving.waits.add, iteration, is_save=False)
         self._validation.begin()
 
-    def _say_validation(self, record: ValidationRecord) -> None:
-        said = phrase_validation(record)
-        if said is not None:
-            self._runner.logger.info(visible(f'GPUEfficiencyHook: {said}'))
+    def _follow_end(self, record: RunRecord) -> None:
+        """Say from now on when training ends."""
+        run = self._guard.run
+        self._ending = ending = run(END_SOURCE, EndSource, self._recording, record)
+        if ending is not None:
+            on_validation = partial(run, END_SOURCE, ending.add_validation)
+            self._validation.on_record = on_validation
+            self._saving.on_record = partial(run, END_SOURCE, ending.add_save)
 
     def _record_interval(
         self, batch: Any, window: LedgerWindow
@@ -539,6 +557,41 @@ def vis_data_folder(runner: Any) -> Path:
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def describe_plan(runner: Any) -> TrainingPlan | None:
+    """When a Runner that is about to train validates and saves.
+
+    Returns:
+        ``None`` of a loop of another class than MMEngine's.
+    """
+    loop = runner.train_loop
+    kind = _loop_kind(loop)
+    if kind not in ('epoch', 'iter'):
+        return None
+    intervals: list[ValInterval] = []
+    if getattr(runner, '_val_loop', None) is not None:
+        milestones = getattr(loop, 'dynamic_milestones', [0])
+        lengths = getattr(loop, 'dynamic_intervals', [loop.val_interval])
+        intervals += [
+            ValInterval(begin=int(begin), interval=max(int(length), 1))
+            for begin, length in zip(milestones, lengths)
+        ]
+    begin = max(int(loop.val_begin), 0)
+    plan = TrainingPlan(val_intervals=tuple(intervals), val_begin=begin)
+    saving = [hook for hook in runner.hooks if isinstance(hook, CheckpointHook)]
+    for hook in saving[:1]:
+        # an iteration-based training is one epoch to it
+        is_lone_epoch = hook.by_epoch and kind == 'iter'
+        has_interval = hook.interval > 0 and not is_lone_epoch
+        plan = structs.replace(
+            plan,
+            save_interval=int(hook.interval) if has_interval else None,
+            saves_by_epoch=bool(hook.by_epoch),
+            save_begin=int(getattr(hook, 'save_begin', 0)),
+            saves_last=bool(hook.save_last),
+        )
+    return plan
 
 
 def _loop_kind(loop: Any) -> str:

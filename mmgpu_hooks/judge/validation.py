@@ -16,6 +16,7 @@ from msgspec import structs
 from mmgpu_hooks.judge.figures import summarize_run
 from mmgpu_hooks.judge.recorded import RecordedRun
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.schedule import Schedule
 from mmgpu_hooks.judge.validation_parts import is_timed
 from mmgpu_hooks.schema.recorded import IntervalRecord, ValidationRecord
 from mmgpu_hooks.schema.run import RunEvidence
@@ -106,8 +107,12 @@ def _is_possible(record: ValidationRecord) -> bool:
 
 
 def count_validations(run: Run) -> int:
-    """Validations of the whole training, at the rate of those so far."""
+    """Validations of the whole training: as planned, else at the rate of those so far."""
     record, seen = run.meta, len(run.validations)
+    schedule = Schedule.of(record)
+    planned = None if schedule is None else schedule.count_validations(0)
+    if planned is not None:
+        return max(planned, seen, 1)
     whole = record.max_iters
     if record.loop == 'epoch' and record.max_epochs and record.loader.batches_per_epoch:
         whole = record.max_epochs * record.loader.batches_per_epoch

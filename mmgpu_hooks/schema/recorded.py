@@ -155,6 +155,31 @@ class GpuDevice(Recorded, frozen=True, kw_only=True):
     driver_version: Optional[str] = None
 
 
+class ValInterval(Recorded, frozen=True, kw_only=True):
+    """How often a training validates from some time on."""
+
+    begin: Count
+    """Epoch from which it holds, 1-based; 0 from the start on. In iteration-based
+    training all of these are iterations."""
+    interval: Count
+
+
+class TrainingPlan(Recorded, frozen=True, kw_only=True):
+    """When a training validates and saves, as its loop and its CheckpointHook do."""
+
+    val_intervals: Tuple[ValInterval, ...] = ()
+    """In order; empty without validation. It validates at the very end, too."""
+    val_begin: Count = 1
+    """Epoch, or iteration, of the first validation."""
+    save_interval: Optional[Count] = None
+    """Epochs or iterations from save to save; ``None`` where none is saved in between.
+    Saves of the best are not planned."""
+    saves_by_epoch: bool = True
+    save_begin: Count = 0
+    saves_last: bool = False
+    """True if it saves at the very end, whatever the interval."""
+
+
 class RunRecord(
     EvidenceLine, frozen=True, kw_only=True, tag='run', omit_defaults=False
 ):
@@ -186,6 +211,8 @@ class RunRecord(
     max_iters: Optional[Count] = None
     start_iteration: Count = 0
     """Iterations done before this run: above zero when it was resumed."""
+    plan: Optional[TrainingPlan] = None
+    """``None`` where the loop is of another class than MMEngine's."""
     interval_iterations: Count = 0
     accumulative_counts: Optional[Count] = None
     optim_wrapper: Optional[str] = None
@@ -220,6 +247,9 @@ class RunRecord(
     """Processes that the kernel had killed there for memory when training began."""
     slurm_job_id: Optional[Count] = None
     """SLURM's job that it runs in."""
+    slurm_end_unix_s: Optional[Number] = None
+    """When SLURM ends the job at the latest, by its clock; ``None`` where the job's
+    environment does not say (before SLURM 23.02)."""
     schema: Count = SCHEMA_VERSION
     """A reader refuses newer ones."""
 

@@ -37,6 +37,7 @@ from mmgpu_hooks.show.document import (
 from mmgpu_hooks.show.forecasts import tabulate_predictions
 from mmgpu_hooks.show.recommendation import (
     describe_changes,
+    describe_hours,
     describe_mended,
     describe_next_job,
     describe_settings,
@@ -105,7 +106,8 @@ def describe_page(answer: Answer) -> list[Section]:
     """The sections of a page: the verdict with its figures in large print first."""
     figures = list(_list_figures(answer.summary))
     verdict = replace(describe_verdict(answer), figures=figures)
-    return [verdict, *describe_run(answer), *describe_next_job(answer)]
+    hours = describe_hours(answer)
+    return [verdict, *describe_run(answer), *hours, *describe_next_job(answer)]
 
 
 def describe_details(answer: Answer) -> list[Section]:
@@ -115,7 +117,8 @@ def describe_details(answer: Answer) -> list[Section]:
     ranks, the host, every finding and all advice.
     """
     commands = Section(code=list_commands(answer, details=True))
-    sections = [*describe_run(answer), commands, *describe_next_job(answer)]
+    sections = [*describe_run(answer), commands, *describe_hours(answer)]
+    sections += describe_next_job(answer)
     # a chart alone, and that nothing is known of a part, is for the page
     shown = [section for section in sections if _has_words(section)]
     return [describe_verdict(answer), *shown]

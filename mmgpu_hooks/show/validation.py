@@ -38,9 +38,7 @@ def summarize_validations(costs: ValidationCosts) -> str:
     return f'{took}: {", ".join(shares)}'
 
 
-def list_parts(
-    costs: ValidationCosts, phrase: Callable[[float], str]
-) -> Iterator[str]:
+def list_parts(costs: ValidationCosts, phrase: Callable[[float], str]) -> Iterator[str]:
     """Parts that are worth a word, the longest first, each with its figure.
 
     Args:

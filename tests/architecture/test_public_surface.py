@@ -29,6 +29,8 @@ RECORDS = (
     'Why',
     'Proof',
     'ValidationOutlook',
+    'Ending',
+    'SavedHours',
     'Estimate',
     'FigureComparison',
     'RunComparison',

@@ -22,7 +22,9 @@ READERS = PACKAGE / 'hooks' / 'scalars.py', PACKAGE / 'measure' / 'now.py'
 
 ANSWERS = {
     'Change',
+    'Ending',
     'MendedStart',
+    'SavedHours',
     'NextJob',
     'SaveCure',
     'ValidationOutlook',
