@@ -107,7 +107,7 @@ def _is_possible(record: ValidationRecord) -> bool:
 
 
 def count_validations(run: Run) -> int:
-    """Validations of the whole training: as planned, else at the rate of those so far."""
+    """Validations of the whole training, as planned, or at the rate of those so far."""
     record, seen = run.meta, len(run.validations)
     schedule = Schedule.of(record)
     planned = None if schedule is None else schedule.count_validations(0)

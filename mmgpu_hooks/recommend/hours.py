@@ -12,9 +12,13 @@ from typing import NamedTuple
 from mmgpu_hooks.judge.ending import read_forecaster
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.validation import count_validations
+from mmgpu_hooks.judge.validation_findings import find_whole
 from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.recommend.validation import VALIDATION_KEY
 from mmgpu_hooks.schema.judged import Ending, Recommendation, SavedHours
+
+FAST_METRIC_KEY = 'val_evaluator.type'
+"""Set to FastCocoMetric; it is offered, and not among the changes."""
 
 _HOUR_S = 3600.0
 _NICE_KEY = BY_NAME['worker_nice'].key()
@@ -46,7 +50,7 @@ class _Length(NamedTuple):
 def list_saved_hours(
     run: Run, found: Recommendation, ending: Ending | None
 ) -> tuple[SavedHours, ...]:
-    """Hours that each group of changes takes off.
+    """Hours that each group of changes takes off, and FastCocoMetric where it would.
 
     Args:
         run: The run that is judged.
@@ -79,6 +83,10 @@ def _list_saved(
             if change.key.startswith(VALIDATION_KEY)
         )
         yield _save_each(run, ending, keys, outlook.gain_s)
+    whole = find_whole(run)
+    metric_s = None if whole is None else whole.fast_metric_s
+    if metric_s:
+        yield _save_each(run, ending, (FAST_METRIC_KEY,), metric_s)
     if any(change.key == _NICE_KEY for change in found.changes):
         net_s = sum(cure.run_net_s or 0.0 for cure in found.save_cures)
         share = run.figures.run_share(net_s)

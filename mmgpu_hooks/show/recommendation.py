@@ -9,6 +9,7 @@ from msgspec import structs
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.answer import Answer
+from mmgpu_hooks.recommend.hours import FAST_METRIC_KEY
 from mmgpu_hooks.recommend.pairs import pair_settings
 from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.recommend.validation import VALIDATION_KEY
@@ -182,6 +183,8 @@ def _phrase_saved(saved: SavedHours) -> str:
     """``num_workers, persistent_workers: 3.1 h off a whole run, 2.4 h off what is
     left``."""
     names = ', '.join(map(_name_key, saved.keys))
+    if saved.keys == (FAST_METRIC_KEY,):
+        names = 'FastCocoMetric (MG501)'
     said = f'{names}: {format_hours(saved.whole)} off a whole run'
     if saved.rest is None:
         return said

@@ -9,6 +9,7 @@ from mmgpu_hooks.judge.rules import (
     saving,
     slurm,
     training,
+    validation,
 )
 from mmgpu_hooks.judge.rules.rule import RULES as REGISTERED
 
@@ -22,6 +23,7 @@ __all__ = [
     'saving',
     'slurm',
     'training',
+    'validation',
 ]
 
 RULES = {code: REGISTERED[code] for code in sorted(REGISTERED)}
