@@ -371,6 +371,23 @@ class Verification:
 
 
 @dataclass(frozen=True)
+class MetricCheck:
+    """How two evaluations of the same results compare."""
+
+    images: int
+    """That have results."""
+    rows: int
+    """Boxes or masks of all of them."""
+    differing: Tuple[str, ...]
+    """Arrays and figures that are not the same to the last bit."""
+    plain_cpu_s: float
+    """CPU of CocoMetric's ``compute_metrics``."""
+    fast_cpu_s: float
+    plain_reason: Optional[str]
+    """Why FastCocoMetric evaluated as CocoMetric does; ``None`` if it did not."""
+
+
+@dataclass(frozen=True)
 class HostNow:
     """What the host shows of a run that ended, or stands still."""
 

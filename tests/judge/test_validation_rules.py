@@ -99,7 +99,7 @@ def test_on_a_card_the_wait_for_it_may_be_in_process():
 
 
 def test_an_interval_is_named_at_which_validations_are_a_tenth():
-    # an epoch takes 30 s, so 90 s of validation ask for 27 epochs, of which there are 12
+    # an epoch takes 30 s: 90 s of validation ask for 27 epochs, of which there are 12
     finding = find(validate(forward=90.0), 'MG505')
     assert finding is not None
     assert finding.detail == (
