@@ -25,9 +25,7 @@ def kept(tmp_path_factory) -> tuple[Path, Path]:
     """Ground truth, and the prefix of what CocoMetric wrote."""
     folder = tmp_path_factory.mktemp('kept')
     truth, prefix = write_annotations(folder), folder / 'results'
-    metric = CocoMetric(
-        str(truth), metric=['bbox', 'segm'], outfile_prefix=str(prefix)
-    )
+    metric = CocoMetric(str(truth), metric=['bbox', 'segm'], outfile_prefix=str(prefix))
     evaluate(metric, predict(truth, masks=True))
     return truth, prefix
 
