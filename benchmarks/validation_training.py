@@ -330,7 +330,7 @@ class EtaTape(Hook):
     priority = 'LOWEST'
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._etas = folder, {}
+        self._folder, self._etas = folder, dict[int, float]()
 
     def after_train_iter(self, runner: Any, batch_idx: int, **rest: Any) -> None:
         self._etas[runner.iter + 1] = runner.message_hub.get_info('eta')

@@ -9,6 +9,7 @@ from mmgpu_hooks.config.loading import FlatConfig, bare_name
 
 _METRICS = 'CocoMetric', 'FastCocoMetric'
 _KINDS = 'bbox', 'segm'
+_ARGUMENTS = 'type', 'ann_file', 'outfile_prefix'
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,6 @@ def find_kept_results(config: FlatConfig) -> KeptResults | None:
     files = {kind: path for kind, path in found.items() if path.is_file()}
     is_whole = Path(truth).is_file() and files
     return KeptResults(Path(truth), files) if is_whole else None
-
-
-_ARGUMENTS = 'type', 'ann_file', 'outfile_prefix'
 
 
 def _list_kinds(config: FlatConfig) -> list[str]:

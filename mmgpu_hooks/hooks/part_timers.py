@@ -57,7 +57,8 @@ class PartTimers:
             self._time(parts, FORWARD, self._runner.model, name)
         self._time(parts, SAVE, self._runner, 'save_checkpoint')
         metrics = tuple(getattr(self._evaluator, 'metrics', ()))
-        owners = [(self._evaluator, None), *zip(metrics, name_metrics(metrics))]
+        owners: list[tuple[Any, str | None]] = [(self._evaluator, None)]
+        owners += zip(metrics, name_metrics(metrics))
         for owner, metric in owners:
             for name, part in _METHODS.items():
                 self._time(parts, PartCall(part, metric), owner, name)

@@ -286,7 +286,7 @@ class EndForecaster:
 
 
 def _find_trend(bins: list[_Bin]) -> _Rate | None:
-    """Iterations that grow or shrink steadily; ``None`` where they do not for sure."""
+    """Iterations that take longer and longer; ``None`` where they do not for sure."""
     if len(bins) < 8:
         return None
     counts = np.array([each.iterations for each in bins], float)
@@ -298,7 +298,7 @@ def _find_trend(bins: list[_Bin]) -> _Rate | None:
     error = scatter / float(np.sqrt(((at - at.mean()) ** 2).sum()))
     grown = line.slope * float(counts.sum())
     level = float(values.mean())
-    if abs(grown) < _LEAST_TREND * level or abs(line.slope) < _SURE * error:
+    if grown < _LEAST_TREND * level or line.slope < _SURE * error:
         return None
     middle = len(bins) // 2
     halves = [
@@ -309,7 +309,7 @@ def _find_trend(bins: list[_Bin]) -> _Rate | None:
         return None
     now_s = line.constant + line.slope * float(counts.sum())
     # it may end to grow, or grow on: the interval says so
-    return _Rate(max(now_s, 0.0), line.slope, 2 * _DRIFT + error / abs(line.slope))
+    return _Rate(now_s, line.slope, 2 * _DRIFT + error / line.slope)
 
 
 def _times(count: int | None, each_s: float | None) -> float | None:

@@ -99,7 +99,7 @@ def _list_results(
     for image, found in by_image.items():
         boxes = np.array([row['bbox'] for row in found], np.float64)
         boxes[:, 2:] += boxes[:, :2]
-        result = {
+        result: dict[str, Any] = {
             'img_id': image,
             'bboxes': boxes.astype(np.float32),
             'scores': np.array([row['score'] for row in found], np.float32),

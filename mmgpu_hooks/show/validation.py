@@ -65,7 +65,7 @@ def describe_validations(costs: ValidationCosts | None) -> list[Section]:
     """A table of the parts; nothing where they are not known."""
     if costs is None:
         return []
-    count, rows = costs.count, []
+    count, rows = costs.count, list[tuple[str, ...]]()
     for part, seconds in sorted(costs.parts_s.items(), key=lambda part: -part[1]):
         metrics = {'metric': costs.metrics_s, 'process': costs.process_s}.get(part, {})
         named = ', '.join(
