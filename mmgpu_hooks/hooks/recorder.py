@@ -227,6 +227,8 @@ class Recorder:
         loop, path = runner.train_loop, runner.cfg.filename
         wrapper, world = runner.optim_wrapper, runner.world_size
         identity = read_process_identity()
+        # a source that fails here is in `unknown` below
+        plan = self._guard.run('schedule', describe_plan, runner)
         return RunRecord(
             started_unix_s=wall_unix_s(),
             build_s=self._build_s,
@@ -260,7 +262,7 @@ class Recorder:
             process_start=identity.start_ticks,
             memory_cgroup=identity.memory_cgroup,
             oom_kills=identity.oom_kills,
-            plan=self._guard.run('schedule', describe_plan, runner),
+            plan=plan,
             slurm_job_id=parse_job_id(os.environ),
             slurm_end_unix_s=read_end_unix_s(os.environ),
         )
