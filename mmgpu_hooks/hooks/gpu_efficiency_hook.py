@@ -284,10 +284,7 @@ class GPUEfficiencyHook(Hook):
         loop = getattr(runner, '_train_loop', None)
         if not isinstance(loop, BaseLoop):
             return False
-        ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
-        # the first; one that a script registered itself goes before the one we added
-        recording = min(ours, key=lambda hook: hook.added_by is not None)
-        if recording is not self:
+        if _find_recording(runner) is not self:
             if self.added_by is None:
                 self._logger.warning(
                     'GPUEfficiencyHook: expected one in a config, found several; only '
@@ -354,7 +351,8 @@ class GPUEfficiencyHook(Hook):
         self._begin_lone_loop(runner, 'test_loop')
 
     def _begin_lone_loop(self, runner: Any, name: str) -> None:
-        if self._recorder is None and not self._is_disabled:
+        is_free = self._recorder is None and not self._is_disabled
+        if is_free and _find_recording(runner) is self:
             self._end_lone_loop()
             self._lone_loop = self._guard.run(
                 LONE_LOOP_SOURCE, LoneLoop, runner, getattr(runner, name, None)
@@ -467,6 +465,13 @@ class GPUEfficiencyHook(Hook):
         recorder.write_verdict(verdict)
         if self.slurm_comment:
             self._guard.run('slurm_comment', comment_on_job, verdict)
+
+
+def _find_recording(runner: Any) -> Any:
+    """Of several hooks of ours the one that records."""
+    ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
+    # the first; one that a script registered itself goes before the one we added
+    return min(ours, key=lambda hook: hook.added_by is not None)
 
 
 def _list_words() -> list[str]:
