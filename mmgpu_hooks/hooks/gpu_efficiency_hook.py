@@ -351,12 +351,16 @@ class GPUEfficiencyHook(Hook):
         self._begin_lone_loop(runner, 'test_loop')
 
     def _begin_lone_loop(self, runner: Any, name: str) -> None:
-        is_free = self._recorder is None and not self._is_disabled
-        if is_free and _find_recording(runner) is self:
-            self._end_lone_loop()
+        self._end_lone_loop()
+        if self._recorder is None and not self._is_disabled:
             self._lone_loop = self._guard.run(
-                LONE_LOOP_SOURCE, LoneLoop, runner, getattr(runner, name, None)
+                LONE_LOOP_SOURCE, self._open_lone_loop, runner, name
             )
+
+    def _open_lone_loop(self, runner: Any, name: str) -> LoneLoop | None:
+        if _find_recording(runner) is not self:
+            return None
+        return LoneLoop(runner, getattr(runner, name, None))
 
     def before_val_epoch(self, runner: Any) -> None:
         if self._lone_loop is not None:
@@ -471,7 +475,7 @@ def _find_recording(runner: Any) -> Any:
     """Of several hooks of ours the one that records."""
     ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
     # the first; one that a script registered itself goes before the one we added
-    return min(ours, key=lambda hook: hook.added_by is not None)
+    return min(ours, key=lambda hook: hook.added_by is not None, default=None)
 
 
 def _list_words() -> list[str]:

@@ -96,14 +96,6 @@ class LogSchedule:
         logged = self._logger.interval if self._logger else DEFAULT_INTERVAL
         self.interval = logged if interval is None else interval
 
-    def _forecast_end(self, record: IntervalRecord) -> None:
-        if self._ending is None:
-            return
-        self._ending.add_interval(record)
-        if 'hours_left' in self._hook.scalar_names:
-            hours = self._ending.hours_left
-            self._publisher.newest = {} if hours is None else {'hours_left': hours}
-
     def begin_epoch(self) -> None:
         """Read the length of the epoch; asking for it each time costs more."""
         self._batches = read_length(self._runner.train_dataloader)
@@ -328,6 +320,14 @@ class Recorder:
             on_validation = partial(run, END_SOURCE, ending.add_validation)
             self._validation.on_record = on_validation
             self._saving.on_record = partial(run, END_SOURCE, ending.add_save)
+
+    def _forecast_end(self, record: IntervalRecord) -> None:
+        if self._ending is None:
+            return
+        self._ending.add_interval(record)
+        if 'hours_left' in self._hook.scalar_names:
+            hours = self._ending.hours_left
+            self._publisher.newest = {} if hours is None else {'hours_left': hours}
 
     def _record_interval(
         self, batch: Any, window: LedgerWindow
