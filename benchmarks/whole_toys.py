@@ -130,7 +130,7 @@ class PlantedBoxes(PlantedDetector):
 
 def write_truth(path: Path, images: int, classes: int) -> None:
     """Write what :class:`PlantedBoxes` is evaluated by, in COCO's format."""
-    notes = []
+    notes = list[dict[str, Any]]()
     for index in range(images):
         for number, box in enumerate(draw_boxes(index, 7)):
             notes.append(

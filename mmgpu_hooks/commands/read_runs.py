@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from mmgpu_hooks.adviser.last_sign import find_last_sign
+from mmgpu_hooks.adviser.last_sign import find_job_end, find_last_sign
 from mmgpu_hooks.judge.ranks import read_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
@@ -184,6 +184,7 @@ def judge_runs(
         next_job=recommend_next_job(pooled) if cores is None else None,
         ending=ending,
         last_sign=find_last_sign(run, ending),
+        job_end=find_job_end(run, ending),
         saved_hours=list_saved_hours(run, found, ending),
         ranks=newest.ranks,
         notes=notes,

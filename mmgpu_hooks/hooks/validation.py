@@ -246,9 +246,8 @@ class ValidationSource:
         """Time nothing more, and note nothing."""
         self._now = None
         self._timers.close()
-        progress, self._progress = self._progress, None
-        if progress is not None:
-            progress.close()
+        if self._progress is not None:
+            self._progress.end()
 
     def _create(self) -> None:
         now = self._now
@@ -335,5 +334,8 @@ class ValidationSource:
     def close(self) -> None:
         """Leave the loader as it was; a second call does nothing."""
         self._stop()
+        progress, self._progress = self._progress, None
+        if progress is not None:
+            progress.close()
         self._patches.close()
         self._probe.close()

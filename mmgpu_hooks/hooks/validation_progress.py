@@ -95,6 +95,10 @@ class ValidationProgress:
             )
         return _LOOK_S
 
+    def end(self) -> None:
+        """It is over; nobody waits for the thread, which has nothing more to do."""
+        self._thread.ask_to_end()
+
     def close(self) -> None:
-        """It is over."""
+        """The thread has ended then."""
         self._thread.stop()

@@ -10,6 +10,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.judged import (
     Diagnosis,
     Ending,
+    JobEnd,
     MendedStart,
     NextJob,
     Recommendation,
@@ -52,5 +53,7 @@ class Answer:
     that is unknown."""
     last_sign: datetime | None = None
     """Local time of the newest record of a run that goes on; ``None`` of any other."""
+    job_end: JobEnd | None = None
+    """What the limit of its job leaves undone; ``None`` where nothing, or unknown."""
     saved_hours: tuple[SavedHours, ...] = ()
     """What the changes take off, those with one gain together."""

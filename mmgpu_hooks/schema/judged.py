@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple, Optional, Tuple
 
 from mmgpu_hooks.schema.recorded import VerdictRecord
@@ -193,6 +194,15 @@ class JobLimit:
     """That will not have ended."""
     last_saved: Optional[int]
     """After which the last checkpoint is saved; ``None`` where none will be."""
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """When a job is ended that a training does not fit into."""
+
+    moment: datetime
+    """Local time."""
+    limit: JobLimit
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from mmgpu_hooks.recommend.validation import VALIDATION_KEY
 from mmgpu_hooks.schema.figures import format_seconds, plural
 from mmgpu_hooks.schema.judged import Change, SavedHours
 from mmgpu_hooks.show.document import Fact, Section, Table, to_json
-from mmgpu_hooks.show.ending import format_hours, phrase_ending
+from mmgpu_hooks.show.ending import format_hours, phrase_ending, phrase_limit
 from mmgpu_hooks.show.terminal import render
 from mmgpu_hooks.show.text import shell_path
 
@@ -196,8 +196,11 @@ def _phrase_end(answer: Answer) -> str | None:
     ending = answer.ending
     if ending is None:
         return None
-    if answer.last_sign is not None:
-        return phrase_ending(ending, answer.last_sign)
+    now, end = answer.last_sign, answer.job_end
+    if now is not None:
+        said = [phrase_ending(ending, now)]
+        said += [phrase_limit(end.limit, end.moment, now)] if end else []
+        return '. '.join(said)
     low, high = map(format_hours, (ending.hours_left_low, ending.hours_left_high))
     return f'{format_hours(ending.hours_left)} were left ({low} to {high})'
 

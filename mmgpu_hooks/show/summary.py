@@ -52,12 +52,6 @@ def render_training_summary(
     rank = ''
     if judged not in (None, run.meta.rank):
         rank = f'Rank {judged}: '
-    # what takes more than there may be of it, worst first
-    full = [
-        f'{finding.code}: {finding.detail}'
-        for finding in diagnosis.findings
-        if finding.code.startswith('MG4') and finding.severity in ('problem', 'notice')
-    ]
     rows = {
         'verdict': f'{rank}{name} ({verdict.confidence} confidence)',
         'why': why,
@@ -65,7 +59,7 @@ def render_training_summary(
         'loader': ', '.join(_loader(run)),
         'machine': ', '.join(_machine(run)),
         'GPU': ', '.join(_gpu(run)),
-        'memory': _shorten(''.join(full[:1])),
+        'memory': _shorten(_memory(diagnosis)),
         'rest': ', '.join(_outside(run)),
         'validation': _shorten(_validations(run)),
         'optimized': ', '.join(run.meta.optimized),
@@ -252,6 +246,15 @@ def _gpu(run: Run) -> Iterator[str]:
         total = run.meta.gpu.memory_total_bytes if run.meta.gpu else None
         of = f' of {format_bytes(total)}' if total else ''
         yield f'peak {format_bytes(figures.gpu_mem_peak_bytes)}{of}'
+
+
+def _memory(diagnosis: Diagnosis) -> str:
+    """What takes more than there may be of it, the worst."""
+    for finding in diagnosis.findings:
+        is_found = finding.severity in ('problem', 'notice')
+        if finding.code.startswith('MG4') and is_found:
+            return f'{finding.code}: {finding.detail}'
+    return ''
 
 
 def _validations(run: Run) -> str:

@@ -9,8 +9,10 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import make_evidence, make_run
 from fakes.validations import make_validation, summarise
+from mmgpu_hooks.adviser.last_sign import find_job_end, find_last_sign
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.measure.clock import local_time
 from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.hours import forecast_end, list_saved_hours
 from mmgpu_hooks.schema.judged import Change, Recommendation, ValidationOutlook
@@ -99,6 +101,39 @@ def test_the_answer_says_both(last_sign, words):
     assert words in said
     assert 'num_workers, persistent_workers: 2.0 h off a whole run, 1.7 h off' in said
     assert '"saved_hours"' in render_json(answer)
+
+
+def test_the_limit_of_its_job_stands_beside_the_end():
+    run = train(is_over=False)
+    ending = forecast_end(run)
+    assert ending is not None
+    now = local_time()
+    passed_s = 3600 * (ending.whole_hours - ending.hours_left)
+    started = replace(
+        run.meta,
+        started_unix_s=now.timestamp() - passed_s,
+        # two epochs of 50 minutes, and a validation of 10
+        slurm_end_unix_s=now.timestamp() + 2 * 3000 + 700,
+    )
+    run = Run(replace(run.evidence, run=started))
+    end, last_sign = find_job_end(run, ending), find_last_sign(run, ending)
+    assert end is not None and last_sign is not None
+    assert end.limit.missing == 9
+    answer = Answer(
+        'run.jsonl',
+        diagnose_run(run),
+        FOUND,
+        run,
+        ending=ending,
+        last_sign=last_sign,
+        job_end=end,
+    )
+    said = ' '.join(render(describe_hours(answer)).split())
+    assert 'SLURM ends this job' in said and '9 of 12 epochs will be missing' in said
+    late = replace(started, slurm_end_unix_s=now.timestamp() + 86_400)
+    assert find_job_end(Run(replace(run.evidence, run=late)), ending) is None
+    silent = replace(started, started_unix_s=started.started_unix_s - 7200)
+    assert find_last_sign(Run(replace(run.evidence, run=silent)), ending) is None
 
 
 def test_minutes_are_not_worth_a_line():

