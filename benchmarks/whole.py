@@ -140,8 +140,8 @@ class Outcome:
 
     @property
     def offered_off_pct(self) -> float | None:
-        """How far that is off, of what it saved."""
-        saved_s = fastest(self.before) - fastest(self.after or self.before)
+        """How far that is off, of what it took off the run that it was said of."""
+        saved_s = self.before[0].whole_s - fastest(self.after or self.before)
         if self.offered_s is None or saved_s <= 0:
             return None
         return 100 * abs(self.offered_s / saved_s - 1)
