@@ -35,6 +35,7 @@ from benchmarks.harness import (
     Figure,
     OtherLoad,
     at_least,
+    at_most,
     exactly,
     find_evidence,
     say,
@@ -42,12 +43,16 @@ from benchmarks.harness import (
 from benchmarks.markdown import render_table
 from benchmarks.whole_ends import ENDINGS, Trainer, make_environ, play_ending
 from benchmarks.whole_ends import QUICK as QUICK_ENDINGS
+from benchmarks.whole_toys import write_truth
 from benchmarks.whole_training import SECONDS
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
+from mmgpu_hooks.schema.values import FAST_METRIC
 
 ROOT = RESULTS.parents[1]
 GAIN_LIMIT_PCT = 75.0
 """Least share of the hand-set best's gain that the advice must give."""
+HOURS_LIMIT_PCT = 10.0
+"""Most that the hours that a finding offers may be off."""
 TURNS, LIMIT_S = 2, 600.0
 """Trainings of each setting, and the most that one may take."""
 _ALIVE = dict(persistent_workers=True)
@@ -67,15 +72,19 @@ class Case:
         best: What one who knows what was planted would set by hand; empty where
             nothing is wrong.
         is_detector: True if it is one of MMDetection's, on the demo's images.
+        offered: Setting that a finding offers, with the hours it saves; it is written
+            by ``mmgpu set``, as the finding says.
     """
 
     config: str
     best: Mapping[str, Any] = field(default_factory=dict)
     is_detector: bool = False
+    offered: str | None = None
 
 
 ORDINARY = 'benchmarks/ordinary'
 DEMO = 'RTMDet-tiny, no workers'
+METRIC, IMAGES, CLASSES = 'the metric is the wall', 300, 80
 CASES = {
     DEMO: Case(
         'configs/demo/rtmdet-tiny_demo.py',
@@ -87,6 +96,11 @@ CASES = {
     ),
     'bound by validation': Case(
         f'{ORDINARY}/slow_validation.py', loader('val', num_workers=2, **_ALIVE)
+    ),
+    METRIC: Case(
+        f'{ORDINARY}/slow_metric.py',
+        {'val_evaluator.type': FAST_METRIC},
+        offered='val_evaluator.type',
     ),
     'storage that waits': Case(
         f'{ORDINARY}/waiting_storage.py', loader('train', num_workers=6)
@@ -124,6 +138,16 @@ class Outcome:
     after: list[Training] = field(default_factory=list)
     """Empty where nothing was changed."""
     best: list[Training] = field(default_factory=list)
+    offered_s: float | None = None
+    """What a finding said that its setting saves."""
+
+    @property
+    def offered_off_pct(self) -> float | None:
+        """How far that is off, of what it took off the run that it was said of."""
+        saved_s = self.before[0].whole_s - fastest(self.after or self.before)
+        if self.offered_s is None or saved_s <= 0:
+            return None
+        return 100 * abs(self.offered_s / saved_s - 1)
 
     @property
     def gain_share_pct(self) -> float | None:
@@ -155,11 +179,13 @@ def prepare(folder: Path, names: Sequence[str]) -> None:
     for configs in (ORDINARY, 'configs'):
         ignored = shutil.ignore_patterns('__pycache__', '*_recommended.py')
         shutil.copytree(ROOT / configs, folder / configs, ignore=ignored)
+    if METRIC in names:
+        write_truth(folder / 'data' / 'metric.json', IMAGES, CLASSES)
     if any(CASES[name].is_detector for name in names):
         # written once, and kept for the next run
         kept = folder.with_name('bench_whole_demo')
         write_demo_dataset(kept)
-        (folder / 'data').mkdir()
+        (folder / 'data').mkdir(exist_ok=True)
         (folder / 'data' / 'demo').symlink_to(kept.resolve())
 
 
@@ -255,6 +281,8 @@ def play(name: str, folder: Path, turns: int, load: list[float]) -> Outcome:
     judged = json.loads(run(folder, [*asked, '--dry-run', '--format', 'json']))
     changes = {change['key']: change['new'] for change in judged['changes']}
     outcome = Outcome(case, judged['verdict']['name'], changes, answer, [before])
+    if case.offered is not None:
+        written = offer(folder, case, judged, outcome)
     is_best = written is not None and read_loaded(folder, written, {}) == read_loaded(
         folder, case.config, case.best
     )
@@ -271,6 +299,21 @@ def play(name: str, folder: Path, turns: int, load: list[float]) -> Outcome:
     return outcome
 
 
+def offer(folder: Path, case: Case, judged: Any, outcome: Outcome) -> str:
+    """Write the setting that a finding offers, as it says; the config that has it."""
+    written, setting = f'{Path(case.config).stem}_offered.py', case.offered or ''
+    target = str(Path(case.config).with_name(written))
+    words = [case.config, f'{setting}={case.best[setting]}', '--output', target]
+    run(folder, ['mmgpu_hooks', 'set', *words])
+    hours = [
+        each['whole']
+        for each in judged.get('saved_hours', [])
+        if each['keys'] == [setting]
+    ]
+    outcome.offered_s = 3600 * hours[0] if hours else None
+    return target
+
+
 def judge_outcome(name: str, outcome: Outcome) -> Iterator[Figure]:
     """What a case's advice gave, of what could be had."""
     before_s, after_s = fastest(outcome.before), fastest(outcome.after)
@@ -279,6 +322,10 @@ def judge_outcome(name: str, outcome: Outcome) -> Iterator[Figure]:
         note += f', {fastest(outcome.best):.1f} s at best'
         label = f'{name}: gain, of what the best setting gives'
         yield at_least(label, outcome.gain_share_pct, GAIN_LIMIT_PCT, '%', note)
+        if outcome.case.offered is not None:
+            label = f'{name}: hours that the finding offers, off'
+            said = f'said {outcome.offered_s or 0.0:.1f} s'
+            yield at_most(label, outcome.offered_off_pct, HOURS_LIMIT_PCT, '%', said)
     else:
         label = f'{name}: settings changed'
         yield exactly(label, len(outcome.changes), 0, note=outcome.verdict)

@@ -6,9 +6,12 @@ process that loads it and as a wait, so the same on a busy machine.
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import DATASETS, METRICS, MODELS
@@ -24,6 +27,11 @@ def burn(seconds: float) -> None:
         pass
 
 
+def name_classes(count: int) -> list[str]:
+    """Names of made-up classes."""
+    return [f'class {number}' for number in range(count)]
+
+
 @DATASETS.register_module()
 class PlantedImages(Sized):
     """Images that cost CPU and waiting.
@@ -35,6 +43,7 @@ class PlantedImages(Sized):
         cache_mib: Of a cache that each process fills with what it loads.
         logs_at: Image that a line is logged for, by a handler whose lock this process
             holds when it forks.
+        classes: That its metric is told of.
     """
 
     def __init__(
@@ -44,9 +53,11 @@ class PlantedImages(Sized):
         wait_ms: float = 0.0,
         cache_mib: int = 0,
         logs_at: int | None = None,
+        classes: int = 0,
     ) -> None:
         super().__init__(length)
         self._cpu_s, self._wait_s = cpu_ms / 1000, wait_ms / 1000
+        self.metainfo = {'classes': name_classes(classes)}
         self._cache: list[torch.Tensor] = []
         self._cache_mib, self._logs_at = cache_mib, logs_at
         if logs_at is not None:
@@ -100,6 +111,81 @@ class PlantedDetector(OneWeight):
             return super().forward()
         time.sleep(self._predict_s)
         return data_samples
+
+
+def draw_boxes(index: int, count: int) -> Any:
+    """Boxes of a made-up image as left, top, width and height, always the same."""
+    rng = np.random.default_rng(index)
+    sides = np.exp(rng.uniform(np.log(6), np.log(300), (count, 2)))
+    corners = rng.uniform(0, 1, (count, 2)) * np.maximum((640, 480) - sides, 1)
+    return np.hstack([corners, sides]).round(2)
+
+
+@MODELS.register_module()
+class PlantedBoxes(PlantedDetector):
+    """Predicts boxes, some of them near those of :func:`write_truth`.
+
+    Args:
+        boxes: Of each image.
+        step_ms: Of one training step.
+    """
+
+    def __init__(self, boxes: int, step_ms: float) -> None:
+        super().__init__(step_ms)
+        self._boxes = boxes
+
+    def forward(
+        self, inputs: Any, data_samples: Any = None, mode: str = 'tensor'
+    ) -> Any:
+        if mode == 'loss':
+            return super().forward(inputs, data_samples, mode)
+        return [self._predict(int(index)) for index in data_samples]
+
+    def _predict(self, index: int) -> dict[str, Any]:
+        rng, boxes = np.random.default_rng(index + 200_000), draw_boxes(index, 7)
+        more = draw_boxes(index + 100_000, self._boxes - len(boxes))
+        found = np.concatenate([boxes + rng.normal(scale=2, size=boxes.shape), more])
+        found[:, 2:] = found[:, :2] + np.maximum(found[:, 2:], 1)
+        instances = {
+            'bboxes': torch.tensor(found, dtype=torch.float32),
+            'scores': torch.tensor(rng.uniform(size=len(found)), dtype=torch.float32),
+            'labels': torch.tensor(rng.integers(80, size=len(found))),
+        }
+        return {
+            'img_id': index + 1,
+            'ori_shape': (480, 640),
+            'pred_instances': instances,
+        }
+
+
+def write_truth(path: Path, images: int, classes: int) -> None:
+    """Write what :class:`PlantedBoxes` is evaluated by, in COCO's format."""
+    notes = list[dict[str, Any]]()
+    for index in range(images):
+        for number, box in enumerate(draw_boxes(index, 7)):
+            notes.append(
+                {
+                    'id': len(notes) + 1,
+                    'image_id': index + 1,
+                    'category_id': (index + number) % classes + 1,
+                    'bbox': box.tolist(),
+                    'area': float(box[2] * box[3]),
+                    'iscrowd': 0,
+                }
+            )
+    truth = {
+        'images': [
+            {'id': index + 1, 'width': 640, 'height': 480, 'file_name': ''}
+            for index in range(images)
+        ],
+        'annotations': notes,
+        'categories': [
+            {'id': number + 1, 'name': name}
+            for number, name in enumerate(name_classes(classes))
+        ],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(truth))
 
 
 @METRICS.register_module()

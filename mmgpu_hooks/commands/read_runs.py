@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from mmgpu_hooks.adviser.last_sign import find_job_end, find_last_sign
 from mmgpu_hooks.experiment.profile import find_profile
 from mmgpu_hooks.judge.ranks import read_ranks
 from mmgpu_hooks.judge.run import Run
@@ -17,6 +18,7 @@ from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.host_memory import limit_to_memory
 from mmgpu_hooks.recommend.host_overhead import with_host_overhead
+from mmgpu_hooks.recommend.hours import forecast_end, list_saved_hours
 from mmgpu_hooks.recommend.next_job import recommend_next_job
 from mmgpu_hooks.recommend.other_start import (
     expect_cores,
@@ -180,6 +182,7 @@ def judge_runs(
     memory = pool.memory if allow_batch_size else None
     found = limit_to_memory(recommend_settings(together, memory), run)
     found = with_host_overhead(with_save_cures(found, run), together)
+    ending = forecast_end(run)
     answer = Answer(
         run_path=run.path,
         diagnosis=diagnose_run(run),
@@ -187,6 +190,10 @@ def judge_runs(
         summary=run,
         mended=mended,
         next_job=recommend_next_job(pooled) if cores is None else None,
+        ending=ending,
+        last_sign=find_last_sign(run, ending),
+        job_end=find_job_end(run, ending),
+        saved_hours=list_saved_hours(run, found, ending),
         ranks=newest.ranks,
         notes=notes,
         fitted=pool.fitted if len(folders) > 1 else {},

@@ -15,6 +15,7 @@ from mmgpu_hooks.commands import exit_codes, options, trials
 from mmgpu_hooks.commands.output import print_answer, warner
 from mmgpu_hooks.commands.read_runs import find_config, find_run
 from mmgpu_hooks.config.comparison import ConfigDifference, compare_configs
+from mmgpu_hooks.config.kept_results import find_kept_results
 from mmgpu_hooks.config.loading import FlatConfig, RefusedError
 from mmgpu_hooks.config.overrides import override_settings
 from mmgpu_hooks.config.settings import parse_assignments
@@ -29,7 +30,7 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import Verification
 from mmgpu_hooks.schema.tried import SIDES, TrialSpec
 from mmgpu_hooks.show.document import to_json
-from mmgpu_hooks.show.experiments import describe_verify
+from mmgpu_hooks.show.experiments import describe_metric_check, describe_verify
 
 _CONFIGS = ('.py', '.yaml', '.yml')
 
@@ -196,8 +197,29 @@ def verify(
         # a finished measurement is printed; the same command starts anew
         store.clear()
     answer = job.known.add_to(measured, folder)
+    answer = replace(answer, notes=(*answer.notes, *_check_metric(first.loaded)))
     print_answer(answer, form, describe_verify, lambda found: to_json(**vars(found)))
     return exit_codes.OK
+
+
+def _check_metric(loaded: FlatConfig) -> list[str]:
+    """Compare the COCO metrics on what the last validation kept, where it did."""
+    kept = find_kept_results(loaded)
+    if kept is None:
+        return []
+    notes = []
+    for kind, path in kept.files.items():
+        try:
+            # late: it imports MMDetection
+            from mmgpu_hooks.optimize.metric_check import check_metric
+
+            check = check_metric(kept.annotations, path, kind)
+        except Exception as error:  # noqa: BLE001 - a file of the user's, or an alpha
+            reason = ' '.join(f'{type(error).__name__}: {error}'.split())[:200]
+            notes.append(f'{path}: the COCO metrics could not be compared ({reason}).')
+            continue
+        notes.append(describe_metric_check(str(path), check))
+    return notes
 
 
 def _read_job(

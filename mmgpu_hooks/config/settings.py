@@ -27,13 +27,12 @@ from mmgpu_hooks.config.registry import (
     describe_refusal,
 )
 from mmgpu_hooks.config.syntax import Module, is_display, locate_setting, parse_entries
+from mmgpu_hooks.schema.values import FAST_METRIC
 
 HOOK_KEY = 'gpu_efficiency'
 """Its key in ``default_hooks``."""
 _PLACE = ('default_hooks', HOOK_KEY)
 
-FAST_METRIC = 'mmgpu_hooks.FastCocoMetric'
-"""MMDetection's CocoMetric on a fast backend, in a config that needs no import."""
 EVALUATORS = ('val_evaluator', 'test_evaluator')
 _METRICS = ('CocoMetric', 'FastCocoMetric')
 """Classes of which one may take the place of the other."""

@@ -20,6 +20,7 @@ from mmgpu_hooks.adviser.process import ask_adviser
 from mmgpu_hooks.adviser.ranks import choose_rank
 from mmgpu_hooks.config.hook_arguments import check_argument, parse_optimizations
 from mmgpu_hooks.config.switches import DISABLE, is_disabled
+from mmgpu_hooks.hooks.lone_loops import LONE_LOOP_SOURCE, LoneLoop
 from mmgpu_hooks.hooks.memory_source import MEMORY_SOURCE
 from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.recording import Guard
@@ -35,6 +36,8 @@ from mmgpu_hooks.optimize.optimizations import Optimizations
 from mmgpu_hooks.schema.judged import Diagnosis, RunAdvice
 from mmgpu_hooks.schema.recorded import SparedTime
 from mmgpu_hooks.show.summary import render_training_summary
+from mmgpu_hooks.show.text import visible
+from mmgpu_hooks.show.validation import phrase_validation
 
 _LIVE = (
     'built_s',
@@ -49,6 +52,7 @@ _LIVE = (
     '_optimizations',
     'spared',
     '_start',
+    '_lone_loop',
 )
 """Attributes of the training that is on; a copy of the hook begins without them."""
 
@@ -79,6 +83,7 @@ class GPUEfficiencyHook(Hook):
     ``gpu_mem_reserved_mib`` most bytes the allocator held, MiB
     ``process_cpu_cores``    cores the training process used (without workers)
     ``system_cpu_pct``       busy share of all CPUs of the host, %
+    ``hours_left``           until training ends, validations and saves too, h
     ======================== ===================================================
 
     A figure that is unknown (no GPU, no NVML) is left out; the evidence file
@@ -204,6 +209,7 @@ class GPUEfficiencyHook(Hook):
         self._optimizations: Optimizations | None = None
         self.spared: Mapping[str, SparedTime] | None = None
         self._start: Start | None = None
+        self._lone_loop: LoneLoop | None = None
         self._is_disabled = is_disabled(os.environ)
         if not self._is_disabled:
             self._guard.run('loader workers', expect_loop, self)
@@ -287,10 +293,7 @@ class GPUEfficiencyHook(Hook):
         loop = getattr(runner, '_train_loop', None)
         if not isinstance(loop, BaseLoop):
             return False
-        ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
-        # the first; one that a script registered itself goes before the one we added
-        recording = min(ours, key=lambda hook: hook.added_by is not None)
-        if recording is not self:
+        if _find_recording(runner) is not self:
             if self.added_by is None:
                 self._logger.warning(
                     'GPUEfficiencyHook: expected one in a config, found several; only '
@@ -313,6 +316,7 @@ class GPUEfficiencyHook(Hook):
         return True
 
     def after_run(self, runner: Any) -> None:
+        self._end_lone_loop()
         # val() and test() leave the train loop as it was; one that joined late, too
         expect_no_loop(self)
         self._guard.run('start', self._patches.close)
@@ -348,6 +352,70 @@ class GPUEfficiencyHook(Hook):
     def before_train_epoch(self, runner: Any) -> None:
         if self._recorder is not None:
             self._guard.run('epoch', self._recorder.begin_epoch)
+
+    def before_val(self, runner: Any) -> None:
+        self._begin_lone_loop(runner, 'val_loop')
+
+    def before_test(self, runner: Any) -> None:
+        self._begin_lone_loop(runner, 'test_loop')
+
+    def _begin_lone_loop(self, runner: Any, name: str) -> None:
+        self._end_lone_loop()
+        if self._recorder is None and not self._is_disabled:
+            self._lone_loop = self._guard.run(
+                LONE_LOOP_SOURCE, self._open_lone_loop, runner, name
+            )
+
+    def _open_lone_loop(self, runner: Any, name: str) -> LoneLoop | None:
+        if _find_recording(runner) is not self:
+            return None
+        return LoneLoop(runner, getattr(runner, name, None))
+
+    def before_val_epoch(self, runner: Any) -> None:
+        if self._lone_loop is not None:
+            self._lone_loop.begin_wait(is_first=True)
+
+    def before_val_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None
+    ) -> None:
+        if self._lone_loop is not None:
+            self._lone_loop.end_wait()
+
+    def after_val_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        if self._lone_loop is not None:
+            self._lone_loop.begin_wait()
+
+    def after_val_epoch(
+        self, runner: Any, metrics: Mapping[str, float] | None = None
+    ) -> None:
+        if self._lone_loop is not None:
+            self._lone_loop.end_wait()
+
+    def after_val(self, runner: Any) -> None:
+        self._say_lone_loop(runner, 'validation')
+
+    before_test_epoch, before_test_iter = before_val_epoch, before_val_iter
+    after_test_iter, after_test_epoch = after_val_iter, after_val_epoch
+
+    def after_test(self, runner: Any) -> None:
+        self._say_lone_loop(runner, 'test')
+
+    def _say_lone_loop(self, runner: Any, loop: str) -> None:
+        lone = self._lone_loop
+        if lone is None:
+            return
+        record = self._guard.run(LONE_LOOP_SOURCE, lone.end)
+        self._end_lone_loop()
+        said = None if record is None else phrase_validation(record, loop)
+        if said is not None:
+            runner.logger.info(visible(f'GPUEfficiencyHook: {said}'))
+
+    def _end_lone_loop(self) -> None:
+        lone, self._lone_loop = self._lone_loop, None
+        if lone is not None:
+            self._guard.clean_up(LONE_LOOP_SOURCE, lone.close)
 
     def _finish(self, error: BaseException | None) -> None:
         self._end_optimizations(is_over=os.getpid() == self._pid)
@@ -410,6 +478,13 @@ class GPUEfficiencyHook(Hook):
         recorder.write_verdict(verdict)
         if self.slurm_comment:
             self._guard.run('slurm_comment', comment_on_job, verdict)
+
+
+def _find_recording(runner: Any) -> Any:
+    """Of several hooks of ours the one that records."""
+    ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
+    # the first; one that a script registered itself goes before the one we added
+    return min(ours, key=lambda hook: hook.added_by is not None, default=None)
 
 
 def _list_words() -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -17,6 +16,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.clock import monotonic_s, thread_cpu_s
 from mmgpu_hooks.measure.holders import HoldersMeter, MemoryRoom
 from mmgpu_hooks.measure.memory import weigh_results
+from mmgpu_hooks.measure.periodic import PeriodicThread
 from mmgpu_hooks.schema.recorded import MemoryRecord
 from mmgpu_hooks.schema.run import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import find_peers
@@ -105,32 +105,6 @@ class MemoryPace:
         self._used_bytes = room.used_bytes
 
 
-class _Thread:
-    """Calls a function again and again until it is stopped.
-
-    Args:
-        call: Returns the seconds until its next call, or nothing where it failed.
-        wait_s: Until the first one.
-    """
-
-    def __init__(self, call: Callable[[], float | None], wait_s: float) -> None:
-        self._call, self._ended, self._wait_s = call, threading.Event(), wait_s
-        self._thread = threading.Thread(
-            target=self._run, name=HOLDERS_THREAD, daemon=True
-        )
-        self._thread.start()
-
-    def _run(self) -> None:
-        wait_s = self._wait_s
-        while not self._ended.wait(wait_s):
-            wait_s = self._call() or _PERIOD_S
-
-    def stop(self) -> None:
-        """End it; a call that lasts is left alone after a second."""
-        self._ended.set()
-        self._thread.join(1.0)
-
-
 class MemorySource:
     """Watches the memory of one run, from a thread of its own.
 
@@ -148,7 +122,7 @@ class MemorySource:
         self._meter, self._pace = HoldersMeter(), MemoryPace()
         self._began_s, self._said_s, self._may_say = monotonic_s(), 0.0, True
         look = partial(self._run, MEMORY_SOURCE, self._look)
-        self._thread = _Thread(look, _SHORTEST_S)
+        self._thread = PeriodicThread(HOLDERS_THREAD, look, _SHORTEST_S)
 
     def _look(self) -> float | None:
         room, now_s = self._meter.read_room(), monotonic_s()
@@ -242,7 +216,7 @@ class StartMemory:
     ) -> None:
         self._run, self._meter, self._began_s = run, HoldersMeter(), monotonic_s()
         self._pace, self._write, self._own_bytes = MemoryPace(), write, 0
-        self._thread: _Thread | None = None
+        self._thread: PeriodicThread | None = None
         self.dataset_bytes: int | None = None
         """Memory that building the train loader took; ``None`` until that is known."""
 
@@ -250,7 +224,7 @@ class StartMemory:
         """The train loader is about to be built."""
         self._own_bytes = self._meter.read_own_bytes() or 0
         look = partial(self._run, MEMORY_SOURCE, self._look)
-        self._thread = _Thread(look, _PERIOD_S)
+        self._thread = PeriodicThread(HOLDERS_THREAD, look, _PERIOD_S)
 
     def end_loader(self) -> None:
         """It is built."""

@@ -10,16 +10,18 @@ import re
 import sys
 import traceback
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 from mmengine.dist import is_main_process
-from mmengine.hooks import Hook, LoggerHook
+from mmengine.hooks import CheckpointHook, Hook, LoggerHook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 from msgspec import structs
 
 from mmgpu_hooks.config.hook_arguments import is_our_hook
+from mmgpu_hooks.hooks.end_source import END_SOURCE, EndSource
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.memory_source import MEMORY_SOURCE, MemorySource
 from mmgpu_hooks.hooks.recording import Guard, Recording, vis_data_folder
@@ -32,6 +34,7 @@ from mmgpu_hooks.hooks.verdict_source import VERDICT_SOURCE, VerdictSource
 from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.measure.flight_recorder import list_dump_prefixes
 from mmgpu_hooks.measure.histories import HistoryMeter
+from mmgpu_hooks.measure.job_end import read_end_unix_s
 from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.settings import read_length, read_loader_settings
@@ -48,7 +51,9 @@ from mmgpu_hooks.schema.recorded import (
     LoaderSettings,
     RunRecord,
     SourceOffRecord,
+    TrainingPlan,
     UnknownRecord,
+    ValInterval,
     VerdictRecord,
 )
 from mmgpu_hooks.schema.run_folder import evidence_name, unused_path
@@ -165,6 +170,7 @@ class Recorder:
         self._verdicts: VerdictSource | None = None
         self._histories = HistoryMeter(runner.message_hub.log_scalars)
         self._is_read_counted = False
+        self._ending: EndSource | None = None
         self.end: EndRecord | None = None
         """Once it is over, also where there was no room to write it."""
         device = run('device', read_device, runner) or 'cpu'
@@ -192,6 +198,8 @@ class Recorder:
         hooks = self._timer.hooks
         hooks.before_validation = self._begin_validation
         hooks.after_validation = self._validation.end
+        if record is not None and is_main_process():
+            self._follow_end(record)
         run('ledger', self._timer.open)
         if 'ledger' in self._guard.off:
             self._timer.stop()
@@ -202,7 +210,13 @@ class Recorder:
                 MEMORY_SOURCE, MemorySource, self._recording, sources, self._validation
             )
         if self._hook.stuck_after_s:
-            self._stuck = run(WATCHDOG_SOURCE, StuckSource, self._recording, sources)
+            self._stuck = run(
+                WATCHDOG_SOURCE,
+                StuckSource,
+                self._recording,
+                sources,
+                self._validation,
+            )
         if self._recording.writer is not None and is_main_process():
             self._verdicts = run(
                 VERDICT_SOURCE, VerdictSource, self._recording, self.write_verdict
@@ -216,6 +230,8 @@ class Recorder:
         wrapper, world = runner.optim_wrapper, runner.world_size
         identity = read_process_identity()
         uses_nccl = world > 1 and sources.device == 'cuda'
+        # a source that fails here is in `unknown` below
+        plan = self._guard.run('schedule', describe_plan, runner)
         return RunRecord(
             started_unix_s=wall_unix_s(),
             build_s=self._build_s,
@@ -251,8 +267,10 @@ class Recorder:
             process_start=identity.start_ticks,
             memory_cgroup=identity.memory_cgroup,
             oom_kills=identity.oom_kills,
+            plan=plan,
             slurm_job_id=parse_job_id(os.environ),
             flight_recorder=list_dump_prefixes(os.environ) if uses_nccl else (),
+            slurm_end_unix_s=read_end_unix_s(os.environ),
         )
 
     def _open_writer(self, run: RunRecord) -> None:
@@ -293,6 +311,7 @@ class Recorder:
             record = self._record_interval(batch, ledger.take(), outputs)
             if record is not None:
                 run('scalars', self._publisher.add, record)
+                run(END_SOURCE, self._forecast_end, record)
         if due.is_logged:
             run('scalars', self._publisher.publish)
         self._due_at = schedule.find_next(batch_idx, ledger.iterations)
@@ -308,6 +327,23 @@ class Recorder:
         iteration = self._recording.count_iterations()
         self._guard.run(SAVES_SOURCE, self._saving.waits.add, iteration, is_save=False)
         self._validation.begin()
+
+    def _follow_end(self, record: RunRecord) -> None:
+        """Say from now on when training ends."""
+        run = self._guard.run
+        self._ending = ending = run(END_SOURCE, EndSource, self._recording, record)
+        if ending is not None:
+            on_validation = partial(run, END_SOURCE, ending.add_validation)
+            self._validation.on_record = on_validation
+            self._saving.on_record = partial(run, END_SOURCE, ending.add_save)
+
+    def _forecast_end(self, record: IntervalRecord) -> None:
+        if self._ending is None:
+            return
+        self._ending.add_interval(record)
+        if 'hours_left' in self._hook.scalar_names:
+            hours = self._ending.hours_left
+            self._publisher.newest = {} if hours is None else {'hours_left': hours}
 
     def _record_interval(
         self, batch: Any, window: LedgerWindow, outputs: Any = None
@@ -566,6 +602,41 @@ def _find_place(config: Mapping[str, Any]) -> str | None:
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def describe_plan(runner: Any) -> TrainingPlan | None:
+    """When a Runner that is about to train validates and saves.
+
+    Returns:
+        ``None`` of a loop of another class than MMEngine's.
+    """
+    loop = runner.train_loop
+    kind = _loop_kind(loop)
+    if kind not in ('epoch', 'iter'):
+        return None
+    intervals: list[ValInterval] = []
+    if getattr(runner, '_val_loop', None) is not None:
+        milestones = getattr(loop, 'dynamic_milestones', [0])
+        lengths = getattr(loop, 'dynamic_intervals', [loop.val_interval])
+        intervals += [
+            ValInterval(begin=int(begin), interval=max(int(length), 1))
+            for begin, length in zip(milestones, lengths)
+        ]
+    begin = max(int(loop.val_begin), 0)
+    plan = TrainingPlan(val_intervals=tuple(intervals), val_begin=begin)
+    saving = [hook for hook in runner.hooks if isinstance(hook, CheckpointHook)]
+    for hook in saving[:1]:
+        # an iteration-based training is one epoch to it
+        is_lone_epoch = hook.by_epoch and kind == 'iter'
+        has_interval = hook.interval > 0 and not is_lone_epoch
+        plan = structs.replace(
+            plan,
+            save_interval=int(hook.interval) if has_interval else None,
+            saves_by_epoch=bool(hook.by_epoch),
+            save_begin=int(getattr(hook, 'save_begin', 0)),
+            saves_last=bool(hook.save_last),
+        )
+    return plan
 
 
 def _loop_kind(loop: Any) -> str:

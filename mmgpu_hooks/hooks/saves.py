@@ -234,6 +234,8 @@ class SaveSource:
         self._earlier: deque[SaveRecord] = deque(maxlen=KEPT_REFERENCES)
         self._warned: set[str] = set()
         self._thread = threading.get_ident()
+        self.on_record: Callable[[SaveRecord], Any] = lambda record: None
+        """Called with the record of each; what it raises ends this source."""
 
     def open(self) -> None:
         """Watch every save from now on."""
@@ -294,6 +296,7 @@ class SaveSource:
             error=error,
         )
         self._recording.write(save)
+        self.on_record(save)
         self.waits.add(save.iteration, is_save=True)
         self._warn_of(save)
 

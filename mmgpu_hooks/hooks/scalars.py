@@ -26,6 +26,7 @@ SCALARS = (
     'gpu_mem_reserved_mib',
     'process_cpu_cores',
     'system_cpu_pct',
+    'hours_left',
 )
 """Every scalar we publish. No name holds ``time``, ``loss`` or ``grad_norm`` and none
 ends in ``lr``: MMEngine would average or reformat those."""
@@ -83,6 +84,8 @@ class LineFigures:
         self._parts: dict[str, float] = {}
         self._wholes: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
+        self.newest: dict[str, float] = {}
+        """Figures of which the last one counts."""
 
     def add(self, record: IntervalRecord) -> None:
         """Add one interval."""
@@ -98,11 +101,12 @@ class LineFigures:
     def take(self) -> dict[str, float]:
         """The scalars since the last call; none when no interval ended."""
         parts, wholes, peaks = self._parts, self._wholes, self._peaks
+        newest, self.newest = self.newest, {}
         self._parts, self._wholes, self._peaks = {}, {}, {}
         shares = {
             name: part / wholes[name] for name, part in parts.items() if wholes[name]
         }
-        return {**shares, **peaks}
+        return {**shares, **peaks, **newest}
 
 
 class ScalarPublisher(LineFigures):

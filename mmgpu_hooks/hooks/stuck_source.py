@@ -9,19 +9,27 @@ from mmengine.runner import EpochBasedTrainLoop
 from msgspec import structs
 
 from mmgpu_hooks.hooks.alarms import Alarms
+from mmgpu_hooks.hooks.loop_timer import VALIDATION
 from mmgpu_hooks.hooks.rank_waits import RankWaits
 from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.hooks.validation import ValidationSource
 from mmgpu_hooks.judge.standstill import (
     describe_stuck,
     find_slow_batch,
     is_in_collective,
     phrase_part,
+    waits_for_data,
 )
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, is_part
 from mmgpu_hooks.measure.loader.owed import OwedBatch
 from mmgpu_hooks.measure.loader.settings import read_length
-from mmgpu_hooks.measure.watchdog import Running, Watchdog, format_stack
+from mmgpu_hooks.measure.validation_parts import DATA_WAIT
+from mmgpu_hooks.measure.watchdog import (
+    Running,
+    Watchdog,
+    format_stack,
+)
 from mmgpu_hooks.schema.recorded import IntervalRecord, StuckRecord
 from mmgpu_hooks.schema.run_folder import STACK_SUFFIX
 
@@ -35,10 +43,14 @@ class StuckSource:
     Args:
         recording: The run.
         sources: Know what watches the loader.
+        validation: Knows where the validation stands that is on.
     """
 
-    def __init__(self, recording: Recording, sources: Sources) -> None:
+    def __init__(
+        self, recording: Recording, sources: Sources, validation: ValidationSource
+    ) -> None:
         self._recording, self._sources = recording, sources
+        self._validation = validation
         self._run, self._ledger = recording.guard.run, recording.ledger
         writer = recording.writer
         self._evidence = None if writer is None else writer.path
@@ -84,7 +96,19 @@ class StuckSource:
                 usual_s[part] = record.ledger_s[part]
 
     def _read(self) -> Running:
+        running = self._find_running()
+        is_noted = self._waits is not None and self._noted is not None
+        if is_noted and running.beat != self._beat:
+            self._end_wait()
+        self._beat = running.beat
+        return running
+
+    def _find_running(self) -> Running:
         running = self._ledger.running[-1]
+        standing = self._validation.read_standing()
+        if running is VALIDATION and standing is not None:
+            usual_s = self._validation.usual_s(standing.call)
+            return Running(VALIDATION, standing.since_s, usual_s, standing.call)
         name = running if isinstance(running, str) else type(running).__name__
         usual_s = self._usual_s.get(running if is_part(running) else 'hooks')
         if usual_s is None and name in ('data_wait', 'step'):
@@ -93,11 +117,7 @@ class StuckSource:
         if name == 'resume':
             usual_s = self._ledger.mean_resume_s
         part = 'data_wait' if running is FIRST_WAIT else name
-        beat = self._ledger.stamped_s
-        if self._waits is not None and self._noted is not None and beat != self._beat:
-            self._end_wait()
-        self._beat = beat
-        return Running(part, beat, usual_s)
+        return Running(part, self._ledger.stamped_s, usual_s)
 
     def _ask_others(self, running: Running, waited_s: float) -> bool | None:
         """Ask the ranks that this one waits for whether it is late."""
@@ -122,6 +142,8 @@ class StuckSource:
 
     def _find_owed(self, running: Running) -> OwedBatch:
         """Find who owes the batch that is waited for, if one is."""
+        if running.inside == DATA_WAIT:
+            return self._validation.find_owed()
         is_wait = running.part in ('data_wait', 'resume')
         return self._sources.loader.find_owed() if is_wait else OwedBatch()
 
@@ -144,7 +166,7 @@ class StuckSource:
         own_stack = self._watchdog.read_stack()
         owed = self._find_owed(running)
         record = add_owed(self._record(running, waited_s), owed, own_stack)
-        if running.part in ('data_wait', 'resume'):
+        if waits_for_data(record):
             pinning = read_thread_stack(PIN_THREAD)
             record = structs.replace(record, pin_stack=pinning)
         lines = [
@@ -161,8 +183,14 @@ class StuckSource:
         self, running: Running, waited_s: float, *, is_over: bool = False
     ) -> StuckRecord:
         recording, iteration = self._recording, self._recording.iteration
+        inside = running.inside
         record = StuckRecord(
-            iteration=iteration, part=running.part, waited_s=waited_s, is_over=is_over
+            iteration=iteration,
+            part=running.part,
+            validation_part=inside and inside.part,
+            metric=inside and inside.metric,
+            waited_s=waited_s,
+            is_over=is_over,
         )
         if is_over:
             return record

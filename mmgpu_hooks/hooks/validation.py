@@ -6,23 +6,33 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from msgspec import structs
 
 from mmgpu_hooks.hooks.loop_timer import loading_cpu_clock
+from mmgpu_hooks.hooks.part_timers import PartTimers
 from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.hooks.validation_progress import ValidationProgress
 from mmgpu_hooks.measure.clock import grown, monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.host import read_run_delay_s
 from mmgpu_hooks.measure.ledger import summarize_durations
 from mmgpu_hooks.measure.loader.batches import TensorCount, count_tensors
+from mmgpu_hooks.measure.loader.owed import OwedBatch
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import WorkersMark, sum_workers_meanwhile
-from mmgpu_hooks.measure.loader.settings import read_loader_settings
+from mmgpu_hooks.measure.loader.settings import read_length, read_loader_settings
 from mmgpu_hooks.measure.memory import Objects, weigh_results
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.save import Surroundings
+from mmgpu_hooks.measure.validation_parts import (
+    DATA_WAIT,
+    REST,
+    PartCall,
+    Standing,
+    ValidationParts,
+)
 from mmgpu_hooks.schema.recorded import ValidationRecord
 
 VALIDATION_SOURCE = 'validation'
@@ -51,6 +61,7 @@ class _Validation:
     iteration: int
     train_workers: WorkersMark | None
     metrics: tuple[Any, ...]
+    parts: ValidationParts
     delay_s: float | None = field(default_factory=read_run_delay_s)
     around: Surroundings = field(default_factory=Surroundings.read)
     waits_s: list[float] = field(default_factory=list)
@@ -87,7 +98,13 @@ class _Validation:
         self.step = _StepBegin(monotonic_s(), process_cpu_s())
 
     def add_batches(self, record: ValidationRecord) -> ValidationRecord:
-        """Add what its batches took and carried to its record."""
+        """Add what its parts and batches took and carried to its record."""
+        record = structs.replace(
+            record,
+            parts_s=self.parts.sum_up(record.wall_s),
+            metrics_s=self.parts.sum_metrics('metric') or None,
+            process_s=self.parts.sum_metrics('process') or None,
+        )
         if self.batch is not None:
             record = structs.replace(
                 record,
@@ -137,6 +154,19 @@ class ValidationSource:
         self._started_s = 0.0
         """Seconds of making the iterator, which belong to the first wait."""
         self._now: _Validation | None = None
+        self._progress: ValidationProgress | None = None
+        self._longest_s: dict[PartCall, float] = {}
+        """Longest stretch of each call of all validations."""
+        self._has_ended = False
+        """True once a validation has."""
+        self._evaluator = getattr(self._loop, 'evaluator', None)
+        self._timers = PartTimers(
+            recording.runner, self._evaluator, recording.runner.world_size
+        )
+        self._creating: int | None = None
+        """The making of an iterator that is timed."""
+        self.on_record: Callable[[ValidationRecord], Any] = lambda record: None
+        """Called with the record of each; what it raises ends this source."""
         guarded = partial(self._run, VALIDATION_SOURCE)
         probe = guarded(LoaderProbe, self._loader, guarded)
         self._probe = probe or LoaderProbe(None)
@@ -153,6 +183,24 @@ class ValidationSource:
         """Metrics of the validation that is on; ``None`` while none is."""
         now = self._now
         return None if now is None else now.metrics
+
+    def read_standing(self) -> Standing | None:
+        """Where the validation stands that is on; from any thread."""
+        now = self._now
+        return None if now is None else now.parts.read()
+
+    def usual_s(self, call: PartCall) -> float | None:
+        """Longest that a call went on for until now; ``None`` until it ended once.
+
+        Between two calls it may be any hook that runs: then until a validation ended.
+        """
+        if call == REST and not self._has_ended:
+            return None
+        return self._longest_s.get(call)
+
+    def find_owed(self) -> OwedBatch:
+        """Find who owes the loop its next batch, as far as it is known."""
+        return self._probe.find_owed()
 
     def list_workers(self) -> Sequence[int]:
         """Process ids of the workers that live; from any thread."""
@@ -172,21 +220,44 @@ class ValidationSource:
 
     def _begin(self) -> None:
         # what an error cut short belongs to no iteration
-        self._now = None
+        self._stop()
         # what workers that live on did since the last time
         self._probe.read()
-        evaluator = getattr(self._loop, 'evaluator', None)
-        self._now = _Validation(
+        parts = ValidationParts(self._longest_s, monotonic_s)
+        now = self._now = _Validation(
             self._recording.count_iterations(),
             self._sources.mark_workers(),
-            tuple(getattr(evaluator, 'metrics', ())),
+            tuple(getattr(self._evaluator, 'metrics', ())),
+            parts,
         )
+        self._timers.open(parts)
+        if self._recording.writer is not None:
+            self._progress = ValidationProgress(
+                self._recording,
+                VALIDATION_SOURCE,
+                now.iteration,
+                parts.read,
+                lambda: len(now.waits_s),
+                read_length(self._loader),
+                monotonic_s,
+            )
+
+    def _stop(self) -> None:
+        """Time nothing more, and note nothing."""
+        self._now = None
+        self._timers.close()
+        if self._progress is not None:
+            self._progress.end()
 
     def _create(self) -> None:
+        now = self._now
+        self._creating = None if now is None else now.parts.begin(DATA_WAIT)
         self._started_s = -monotonic_s()
 
     def _created(self, iterator: Any) -> None:
         self._started_s += monotonic_s()
+        if self._now is not None:
+            self._now.parts.end(self._creating)
         if iterator is not None:
             self._run(VALIDATION_SOURCE, self._follow, iterator)
 
@@ -202,10 +273,13 @@ class ValidationSource:
                 return next_data(live)
             run(VALIDATION_SOURCE, now.end_step)
             run(VALIDATION_SOURCE, self._probe.before_wait, live)
-            is_first = not live._num_yielded
+            is_first, depth = not live._num_yielded, now.parts.begin(DATA_WAIT)
             cpu_s, begin_s = self._load_cpu(), monotonic_s()
             try:
-                batch = next_data(live)
+                try:
+                    batch = next_data(live)
+                finally:
+                    now.parts.end(depth)
             except StopIteration:
                 run(VALIDATION_SOURCE, now.end_pass)
                 raise
@@ -230,10 +304,10 @@ class ValidationSource:
             self._probe.read_memory()
 
     def _end(self) -> None:
-        now, self._now = self._now, None
+        now, after = self._now, Surroundings.read()
+        self._stop()
         if now is None:
             return
-        after = Surroundings.read()
         wall_s = after.clock_s - now.around.clock_s
         loader, workers = read_loader_settings(self._loader), self._probe.read()
         until = self._sources.mark_workers()
@@ -253,10 +327,15 @@ class ValidationSource:
             train_workers_cpu_s=train_cpu_s,
             other_cpu_s=after.since(now.around, used_s).other_cpu_s,
         )
-        self._recording.write(now.add_batches(record))
+        record, self._has_ended = now.add_batches(record), True
+        self._recording.write(record)
+        self.on_record(record)
 
     def close(self) -> None:
         """Leave the loader as it was; a second call does nothing."""
-        self._now = None
+        self._stop()
+        progress, self._progress = self._progress, None
+        if progress is not None:
+            progress.close()
         self._patches.close()
         self._probe.close()

@@ -47,6 +47,21 @@ _DOING = {
     'resume': 'skipping batches that were trained on',
     START_PART: 'before training began',
 }
+_VALIDATING = {
+    'data_wait': 'waiting for data in validation',
+    'forward': 'in the forward pass of validation',
+    'process': "in the evaluator's process in validation",
+    'metric': 'in compute_metrics in validation',
+    'gather': 'gathering results of validation',
+    'rank_wait': 'waiting for other ranks in validation',
+    'save': 'saving the best after validation',
+    'rest': 'in validation',
+}
+_OF_METRIC = {
+    'process': 'in process of {metric} in validation',
+    'metric': 'in compute_metrics of {metric} in validation',
+    'gather': 'gathering results of {metric} in validation',
+}
 
 
 class LastSign(NamedTuple):
@@ -243,8 +258,8 @@ def _is_nccl(rank: Rank) -> bool:
 def _is_work_on_one_rank(stuck: StuckRecord, cause: str) -> bool:
     """True if a rank does something that the others have no part in."""
     loop = 'data_wait', 'resume', 'step', 'startup', START_PART, _MUTE
-    is_of_loop = stuck.part in loop
-    return cause == 'unknown' and not is_of_loop
+    is_of_all = stuck.validation_part in ('data_wait', 'forward', 'process')
+    return cause == 'unknown' and stuck.part not in loop and not is_of_all
 
 
 class _Meeting(NamedTuple):
@@ -405,7 +420,27 @@ def _phrase_place(stuck: StuckRecord) -> str:
 
 def phrase_part(stuck: StuckRecord) -> str:
     """Words for the part of training that it was in."""
+    if stuck.validation_part is not None:
+        return phrase_validation_part(stuck.validation_part, stuck.metric)
     return _DOING.get(stuck.part, f'in {stuck.part}')
+
+
+def phrase_validation_part(part: str, metric: str | None) -> str:
+    """Words for what a validation was doing.
+
+    Args:
+        part: As in ``parts_s`` of a validation.
+        metric: That it was of, where there is one.
+    """
+    if metric is not None and part in _OF_METRIC:
+        return _OF_METRIC[part].format(metric=metric)
+    return _VALIDATING.get(part, 'in validation')
+
+
+def waits_for_data(stuck: StuckRecord) -> bool:
+    """True if it waited for a batch, of training or of validation."""
+    is_wait = stuck.part in ('data_wait', 'resume')
+    return is_wait or stuck.validation_part == 'data_wait'
 
 
 def _waits_for_ranks(rank: Rank, stuck: StuckRecord) -> bool:
@@ -474,7 +509,7 @@ def find_slow_batch(stuck: StuckRecord) -> SlowBatch | None:
 def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
     """Name the cause of a standstill, and how sure that is."""
     unknown, is_idle = NamedCause('unknown', 'unknown'), stuck.state == 'S'
-    if stuck.part not in ('data_wait', 'resume'):
+    if not waits_for_data(stuck):
         if _waits_for_ranks(rank, stuck):
             return NamedCause('rank_waits', 'likely')
         is_loading = any('torch/utils/data/_utils/fetch.py' in c for c in stuck.stack)
@@ -491,7 +526,7 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
     path = '/' if stuck.path is None and stuck.call in _OPENING[:2] else stuck.path
     if is_idle and stuck.call in _OPENING and (path or '').startswith('/'):
         return NamedCause('storage_stalled', 'likely')
-    workers = rank.evidence.run.loader.num_workers or 0
+    workers = _count_workers(rank, stuck)
     if is_idle and stuck.call == 'futex' and stuck.alike >= max(workers, 1):
         return NamedCause('worker_deadlock', 'likely')
     row = find_row(stuck)
@@ -504,9 +539,18 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
     return unknown if is_unknown else NamedCause('worker_stuck', 'likely')
 
 
+def _count_workers(rank: Rank, stuck: StuckRecord) -> int:
+    """Workers of the loader that was waited for, as far as they are known."""
+    evidence = rank.evidence
+    if stuck.validation_part is None:
+        return evidence.run.loader.num_workers or 0
+    last = evidence.validations[-1:]
+    return max((record.loader.num_workers or 0 for record in last), default=0)
+
+
 def find_row(stuck: StuckRecord) -> HangingFrame | None:
     """What the calls of the worker, or of the thread that pins, stand for."""
-    if stuck.part not in ('data_wait', 'resume'):
+    if not waits_for_data(stuck):
         return None
     of_worker = None
     if stuck.worker is not None or stuck.sample is not None:

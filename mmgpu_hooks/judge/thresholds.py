@@ -43,6 +43,10 @@ VALIDATION_NOTICE = 0.20
 VALIDATION_PROBLEM = 0.50
 """Share of the run from which validation, and not training, is what the run does."""
 
+VALIDATION_PART_NOTICE = 0.05
+"""Share of the run in one part of its validations, from which it is a finding: three
+minutes in an hour."""
+
 VALIDATION_WORTH = 0.005
 """Share of the run from which another setting of validation's loader is worth a line
 in a config: a quarter of an hour of two days."""

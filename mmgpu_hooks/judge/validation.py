@@ -15,11 +15,10 @@ from msgspec import structs
 from mmgpu_hooks.judge.columns import Intervals
 from mmgpu_hooks.judge.figures import RunFigures, summarize_run
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.schedule import Schedule
+from mmgpu_hooks.judge.validation_parts import is_timed
 from mmgpu_hooks.schema.recorded import IntervalRecord, RunRecord, ValidationRecord
 from mmgpu_hooks.schema.run import RunEvidence
-
-_MOST_S = 366 * 86400.0
-"""Longest validation: none that takes longer was ever measured."""
 
 _UNKNOWN = {*IntervalRecord.__struct_fields__} - {*ValidationRecord.__struct_fields__}
 """Fields of an interval that no validation has."""
@@ -131,11 +130,6 @@ def find_alike(run: Run) -> list[ValidationRecord]:
     return [record for record in seen if record.loader == seen[-1].loader]
 
 
-def is_timed(record: ValidationRecord) -> bool:
-    """True if its duration is plausible: the evidence may have been edited by hand."""
-    return 0.0 < record.wall_s < _MOST_S
-
-
 def _is_possible(record: ValidationRecord) -> bool:
     """True if a record has all of its iterations, and time for them."""
     wait, step = record.data_wait, record.step
@@ -148,8 +142,12 @@ def _is_possible(record: ValidationRecord) -> bool:
 
 
 def count_validations(run: Run) -> int:
-    """Validations of the whole training, at the rate of those so far."""
+    """Validations of the whole training, as planned, or at the rate of those so far."""
     record, seen = run.meta, len(run.validations)
+    schedule = Schedule.of(record)
+    planned = None if schedule is None else schedule.count_validations(0)
+    if planned is not None:
+        return max(planned, seen, 1)
     whole = record.max_iters
     if record.loop == 'epoch' and record.max_epochs and record.loader.batches_per_epoch:
         whole = record.max_epochs * record.loader.batches_per_epoch

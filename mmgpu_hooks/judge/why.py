@@ -23,6 +23,7 @@ from mmgpu_hooks.judge.standstill import (
     judge_standstill,
 )
 from mmgpu_hooks.judge.why_memory import add_holders
+from mmgpu_hooks.judge.why_validation import add_validation
 from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.judged import Proof, Why
 from mmgpu_hooks.schema.recorded import EndRecord
@@ -136,7 +137,8 @@ def judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
         The cause and how sure it is. A cause is named only where a line or a figure
         says it; anything else is ``unknown``.
     """
-    return add_holders(_judge_end(logs, ranks), [rank.evidence for rank in ranks])
+    evidence = [rank.evidence for rank in ranks]
+    return add_validation(add_holders(_judge_end(logs, ranks), evidence), evidence)
 
 
 def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Callable
 
 Clock = Callable[[], float]
@@ -19,6 +20,16 @@ process_cpu_s: Clock = time.process_time
 
 wall_unix_s: Clock = time.time
 """Seconds since 1970; a label, never used for durations."""
+
+
+def local_time(ahead_s: float = 0.0) -> datetime:
+    """Date and time of this host's clock, so many seconds from now."""
+    return datetime.fromtimestamp(wall_unix_s() + ahead_s)
+
+
+def seconds_until(unix_s: float) -> float:
+    """Seconds from now to a time that somebody else's clock gave; below 0 after it."""
+    return unix_s - wall_unix_s()
 
 
 def grown(before: float | None, now: float | None) -> float | None:

@@ -19,7 +19,17 @@ REPLACED: Mapping[str, str] = {
     ),
     'run': "the train loop's: the recording begins and ends with it",
     'call_hook': "the Runner's: times each hook",
-    'save_checkpoint': "the Runner's: times saves and takes them apart",
+    'save_checkpoint': (
+        "the Runner's: times saves and takes them apart; once more during a validation"
+    ),
+    'val_step': "the model's, during a validation: its forward pass",
+    'test_step': "the model's, during a test: its forward pass",
+    'process': "the evaluator's and its metrics', during a validation: times them",
+    'evaluate': "the evaluator's and its metrics', likewise: results that are gathered",
+    'compute_metrics': "a metric's, likewise",
+    'barrier': "torch.distributed's, during a validation: waits for other ranks",
+    'broadcast': 'likewise',
+    'broadcast_object_list': 'likewise',
     'after_train_iter': "our own hook's: ends iterations",
     '_get_iterator': "a DataLoader's: sees its iterators and reaches its workers",
     'worker_init_fn': (

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any, Callable, NamedTuple
 
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
+from mmgpu_hooks.measure.validation_parts import PartCall
 
 WATCHDOG_THREAD = 'mmgpu-watchdog'
 
@@ -67,6 +68,8 @@ class Running(NamedTuple):
     """Anything that changes when it goes on."""
     usual_s: float | None
     """What the part takes otherwise; ``None`` until it has ended once."""
+    inside: PartCall | None = None
+    """What runs in a validation; ``None`` outside of one."""
 
 
 @dataclass

@@ -30,7 +30,7 @@ _LARGEST_ID = 2**53
 """A table of float64 holds every whole number up to here."""
 _CHUNK_BYTES = 2**26
 """Largest copy of masks that is made at a time, on the card where they lie there."""
-_ARRAYS = ('precision', 'recall', 'scores')
+ARRAYS = ('precision', 'recall', 'scores')
 """Of an evaluation, by threshold, category, area and number of results."""
 
 
@@ -219,7 +219,7 @@ class FastCocoMetric(_CocoMetric):
         metric._coco_api.loadRes = self._load_results
         metric.results2json = functools.partial(_tabulate, metric)
         names = {'load': _pass_on, 'COCOeval': self.open_evaluation}
-        compute = _rebind(_CocoMetric.compute_metrics, names)
+        compute = rebind(_CocoMetric.compute_metrics, names)
         figures: dict[str, float] = compute(metric, results)
         # CocoMetric finds them out here, too
         self.cat_ids, self.img_ids = metric.cat_ids, metric.img_ids
@@ -292,7 +292,7 @@ def _evaluate(evaluation: Any, backend: Any) -> None:
 def _accumulate(evaluation: Any, backend: Any) -> None:
     """Stands for ``accumulate``: takes over the backend's arrays."""
     backend.accumulate()
-    evaluation.eval = {name: np.asarray(backend.eval[name]) for name in _ARRAYS}
+    evaluation.eval = {name: np.asarray(backend.eval[name]) for name in ARRAYS}
 
 
 def _can_rebind(function: Any) -> bool:
@@ -303,7 +303,7 @@ def _can_rebind(function: Any) -> bool:
     )
 
 
-def _rebind(function: Any, names: Mapping[str, Any]) -> Any:
+def rebind(function: Any, names: Mapping[str, Any]) -> Any:
     """Copies a function that finds other objects under some names of its module.
 
     The module itself stays as it is, for all threads.

@@ -7,9 +7,18 @@ from collections.abc import Iterator
 from mmgpu_hooks.judge.batch_sizes import find_batch_sizes
 from mmgpu_hooks.judge.host_costs import find_profile_of
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.thresholds import DATA_WAIT_NOTICE, GPU_UTIL_LOW_PCT
+from mmgpu_hooks.judge.thresholds import (
+    DATA_WAIT_NOTICE,
+    GPU_UTIL_LOW_PCT,
+    VALIDATION_PART_NOTICE,
+)
+from mmgpu_hooks.judge.validation_findings import (
+    SET_FAST_METRIC,
+    find_whole,
+    phrase_whole,
+)
 from mmgpu_hooks.recommend.settings import SETTINGS
-from mmgpu_hooks.schema.figures import format_seconds, plural
+from mmgpu_hooks.schema.figures import format_pct, format_seconds, plural
 
 _LARGER = 1.5
 """Times the pixels trained at, from which smaller files are worth their making."""
@@ -41,6 +50,7 @@ def advise(run: Run) -> Iterator[str]:
     if not run.figures.is_enough:
         return
     record, threads, step_pct = run.meta, run.threads, _find_step_pct(run)
+    yield from _advise_metric(run)
     if run.unbinding is not None:
         yield (
             f'Undo the binding first (MG113): the predictions are for '
@@ -115,6 +125,20 @@ def _find_why_amp_brings_little(run: Run) -> str | None:
     if profile is None and util_pct is not None and util_pct < GPU_UTIL_LOW_PCT:
         return f'the GPU is busy for {util_pct:.0f} % of the time alone'
     return None
+
+
+def _advise_metric(run: Run) -> Iterator[str]:
+    """The fast metric, where CocoMetric's own is worth a word (MG501)."""
+    whole = find_whole(run)
+    if whole is None or whole.fast_metric_s is None:
+        return
+    if whole.run_share('metric') >= VALIDATION_PART_NOTICE:
+        saved = phrase_whole(whole.fast_metric_s * whole.count)
+        yield (
+            f'CocoMetric takes {format_pct(100 * whole.costs.share("metric"))} of a '
+            f'validation (MG501): FastCocoMetric would save {saved} of a whole run. '
+            f'pip install ultrafast-pycocotools, then {SET_FAST_METRIC}.'
+        )
 
 
 def _find_step_pct(run: Run) -> float | None:

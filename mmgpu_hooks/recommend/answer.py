@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.judged import (
     Diagnosis,
+    Ending,
+    JobEnd,
     MendedStart,
     NextJob,
     Recommendation,
+    SavedHours,
 )
 from mmgpu_hooks.schema.run import RanksSummary
 
@@ -44,3 +48,12 @@ class Answer:
     or where ``--cores`` says that it is mended."""
     next_job: NextJob | None = None
     """CPUs for the next job; ``None`` where the run was no SLURM job."""
+    ending: Ending | None = None
+    """What is left of a run that did not come to its end; ``None`` where it did, or
+    that is unknown."""
+    last_sign: datetime | None = None
+    """Local time of the newest record of a run that goes on; ``None`` of any other."""
+    job_end: JobEnd | None = None
+    """What the limit of its job leaves undone; ``None`` where nothing, or unknown."""
+    saved_hours: tuple[SavedHours, ...] = ()
+    """What the changes take off, those with one gain together."""

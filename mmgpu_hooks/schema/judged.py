@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple, Optional, Tuple
 
 from mmgpu_hooks.schema.recorded import VerdictRecord
@@ -213,6 +214,63 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
+class Ending:
+    """When a training ends that goes on, by what it took so far."""
+
+    hours_left: float
+    hours_left_low: float
+    """The truth is expected between low and high 9 times in 10."""
+    hours_left_high: float
+    training_hours: float
+    """Of those left: iterations, and the starts of epochs."""
+    validation_hours: Optional[float]
+    """``None`` until a validation was seen, where some are planned, or the plan is
+    unknown; so are the next two."""
+    metric_hours: Optional[float]
+    """Of validation, in ``compute_metrics``."""
+    save_hours: Optional[float]
+    """Of the schedule; those of the best are in validation."""
+    whole_hours: float
+    """From the start of this run to its end."""
+
+
+@dataclass(frozen=True)
+class JobLimit:
+    """What the time limit of a job leaves undone."""
+
+    unit: str
+    """``epoch`` or ``iteration``: what the next ones count."""
+    whole: int
+    """Of the training."""
+    missing: int
+    """That will not have ended."""
+    last_saved: Optional[int]
+    """After which the last checkpoint is saved; ``None`` where none will be."""
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """When a job is ended that a training does not fit into."""
+
+    moment: datetime
+    """Local time."""
+    limit: JobLimit
+
+
+@dataclass(frozen=True)
+class SavedHours:
+    """Hours that some changes take off a training, all of them together."""
+
+    keys: Tuple[str, ...]
+    """Dotted."""
+    whole: float
+    """Of a whole run."""
+    rest: Optional[float]
+    """Of what was left when the evidence ends; ``None`` where training is over, or its
+    end is unknown."""
+
+
+@dataclass(frozen=True)
 class MendedStart:
     """What a run would have on a start that srun does not narrow."""
 
@@ -391,6 +449,23 @@ class FlightRecord:
     """Ranks of the group of which there is no dump."""
     calls: Tuple[str, ...] = ()
     """Where the others began it, the innermost first."""
+
+
+@dataclass(frozen=True)
+class MetricCheck:
+    """How two evaluations of the same results compare."""
+
+    images: int
+    """That have results."""
+    rows: int
+    """Boxes or masks of all of them."""
+    differing: Tuple[str, ...]
+    """Arrays and figures that are not the same to the last bit."""
+    plain_cpu_s: float
+    """CPU of CocoMetric's ``compute_metrics``."""
+    fast_cpu_s: float
+    plain_reason: Optional[str]
+    """Why FastCocoMetric evaluated as CocoMetric does; ``None`` if it did not."""
 
 
 @dataclass(frozen=True)

@@ -190,6 +190,31 @@ class StepOverhead(Recorded, frozen=True, kw_only=True):
     """True if convolutions may compute in TF32; ``None`` without CUDA."""
 
 
+class ValInterval(Recorded, frozen=True, kw_only=True):
+    """How often a training validates from some time on."""
+
+    begin: Count
+    """Epoch from which it holds, 1-based; 0 from the start on. In iteration-based
+    training all of these are iterations."""
+    interval: Count
+
+
+class TrainingPlan(Recorded, frozen=True, kw_only=True):
+    """When a training validates and saves, as its loop and its CheckpointHook do."""
+
+    val_intervals: Tuple[ValInterval, ...] = ()
+    """In order; empty without validation. It validates at the very end, too."""
+    val_begin: Count = 1
+    """Epoch, or iteration, of the first validation."""
+    save_interval: Optional[Count] = None
+    """Epochs or iterations from save to save; ``None`` where none is saved in between.
+    Saves of the best are not planned."""
+    saves_by_epoch: bool = True
+    save_begin: Count = 0
+    saves_last: bool = False
+    """True if it saves at the very end, whatever the interval."""
+
+
 class RunRecord(
     EvidenceLine, frozen=True, kw_only=True, tag='run', omit_defaults=False
 ):
@@ -221,6 +246,8 @@ class RunRecord(
     max_iters: Optional[Count] = None
     start_iteration: Count = 0
     """Iterations done before this run: above zero when it was resumed."""
+    plan: Optional[TrainingPlan] = None
+    """``None`` where the loop is of another class than MMEngine's."""
     interval_iterations: Count = 0
     accumulative_counts: Optional[Count] = None
     optim_wrapper: Optional[str] = None
@@ -263,6 +290,9 @@ class RunRecord(
     flight_recorder: Tuple[str, ...] = ()
     """Where NCCL's flight recorder dumps what it has: the rank's number follows each;
     empty without NCCL."""
+    slurm_end_unix_s: Optional[Number] = None
+    """When SLURM ends the job at the latest, by its clock; ``None`` where the job's
+    environment does not say (before SLURM 23.02)."""
     schema: Count = SCHEMA_VERSION
     """A reader refuses newer ones."""
 
@@ -581,6 +611,33 @@ class SaveAftermathRecord(
     those were fewer than the workers, whose batches come in bursts."""
 
 
+VALIDATION_PARTS = (
+    'data_wait',
+    'forward',
+    'process',
+    'metric',
+    'gather',
+    'rank_wait',
+    'save',
+    'rest',
+)
+"""Of a validation; every second of it is in exactly one of them.
+
+``forward`` is the model's ``val_step``, ``process`` the evaluator's part of each batch,
+``metric`` ``compute_metrics``, ``gather`` what else the evaluator does behind the last
+batch (results between ranks, copies to the host), ``rank_wait`` waiting for other
+ranks, ``save`` saving the best, and ``rest`` hooks and the loop. On a card the forward
+pass is asynchronous: what the host waits for it behind ``val_step`` is in ``process``.
+"""
+
+VALIDATION_PART_NAMES = {part: part for part in VALIDATION_PARTS} | {
+    'data_wait': 'data wait',
+    'gather': 'gathering results',
+    'rank_wait': 'waiting for ranks',
+    'save': 'saving the best',
+}
+
+
 class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'):
     """One validation during training, with what its own loader did.
 
@@ -591,6 +648,16 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     """Iterations of training done when it began, counted over the whole training."""
     wall_s: Number
     """All of it, the metrics included."""
+    parts_s: Optional[Mapping[str, Number]] = None
+    """Seconds of ``wall_s`` by part: ``data_wait``, ``forward`` (``val_step``),
+    ``process`` (the evaluator, batch by batch), ``metric`` (``compute_metrics``),
+    ``gather`` (results between ranks, and to the host), ``rank_wait`` (for other
+    ranks), ``save`` (of the best) and ``rest``; they add up to it. ``None`` where they
+    were not told apart."""
+    metrics_s: Optional[Mapping[str, Number]] = None
+    """Of ``metric``, by class of metric."""
+    process_s: Optional[Mapping[str, Number]] = None
+    """Of ``process``, likewise; the rest of it is the evaluator's own."""
     iterations: Count = 0
     """Batches that the figures of iterations are taken over; 0 where the loop has no
     iterations that could be seen."""
@@ -630,6 +697,32 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     """CPU of the train loader's workers meanwhile."""
     other_cpu_s: Optional[Number] = None
     """CPU of all other processes on the host, other ranks too."""
+
+
+class ValidationProgressRecord(
+    EvidenceLine, frozen=True, kw_only=True, tag='validation_progress'
+):
+    """Where a validation stood at one time, for one that is killed.
+
+    It is written every 30 s, or every twentieth of a longer validation, and when one
+    call lasts for 3 s, 6 s, 12 s and so on.
+    """
+
+    iteration: Count
+    """Iterations of training done when the validation began."""
+    elapsed_s: Number
+    """Since it began."""
+    batches: Count
+    """That it had taken."""
+    batches_in_all: Optional[Count] = None
+    part: str
+    """What ran, as in ``parts_s`` of a ``validation``."""
+    metric: Optional[str] = None
+    """The metric that it was of, where there is one."""
+    call_s: Number
+    """How long nothing else had begun or ended."""
+    parts_s: Mapping[str, Number]
+    """Seconds so far by part."""
 
 
 MemoryPhase = Literal['start', 'train', 'validation']
@@ -712,6 +805,10 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     part: str
     """Of the time ledger, or the class of the hook that ran; ``start`` before the train
     loop."""
+    validation_part: Optional[str] = None
+    """What ran in a validation, as in ``parts_s`` of one; ``None`` outside of one."""
+    metric: Optional[str] = None
+    """The metric that it was of, where there is one."""
     waited_s: Number
     """How long nothing had gone on."""
     is_over: bool = False

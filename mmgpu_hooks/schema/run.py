@@ -38,6 +38,8 @@ class RunEvidence:
     save_records: Tuple[recorded.SaveRecord, ...] = ()
     save_aftermaths: Tuple[recorded.SaveAftermathRecord, ...] = ()
     validations: Tuple[recorded.ValidationRecord, ...] = ()
+    validation_progress: Tuple[recorded.ValidationProgressRecord, ...] = ()
+    """Where validations stood now and then, in the order of time."""
     memory: Tuple[recorded.MemoryRecord, ...] = ()
     """Who held the host's memory, in the order of time."""
     notes: Tuple[str, ...] = ()
@@ -122,6 +124,7 @@ def read_evidence(path: Path) -> RunEvidence:
         save_records=tuple(found[recorded.SaveRecord]),
         save_aftermaths=tuple(found[recorded.SaveAftermathRecord]),
         validations=tuple(found[recorded.ValidationRecord]),
+        validation_progress=tuple(found[recorded.ValidationProgressRecord]),
         memory=tuple(found[recorded.MemoryRecord]),
         notes=tuple(file.notes),
     )

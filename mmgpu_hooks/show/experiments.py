@@ -10,9 +10,10 @@ from mmgpu_hooks.schema.figures import (
     format_pct,
     format_seconds,
     format_signed,
+    format_sum,
     plural,
 )
-from mmgpu_hooks.schema.judged import Estimate, Verification
+from mmgpu_hooks.schema.judged import Estimate, MetricCheck, Verification
 from mmgpu_hooks.schema.tried import (
     SIDES,
     Profile,
@@ -203,6 +204,28 @@ _MOST_SETTINGS = 12
 """Settings that are listed in a terminal."""
 _LONGEST_VALUE, _LONGEST_KEY = 18, 34
 _OF_LOADER = 'train_dataloader.'
+
+
+def describe_metric_check(path: str, check: MetricCheck) -> str:
+    """What a comparison of the COCO metrics showed, as a sentence.
+
+    Args:
+        path: Of the results.
+        check: The comparison.
+    """
+    of = f'{path} ({plural(check.images, "image")}, {plural(check.rows, "result")})'
+    if check.plain_reason is not None:
+        return (
+            f'{of}: FastCocoMetric evaluates as CocoMetric does: {check.plain_reason}.'
+        )
+    took = f'{format_sum(check.fast_cpu_s)} of CPU for {format_sum(check.plain_cpu_s)}'
+    if check.differing:
+        names = ', '.join(check.differing)
+        return (
+            f'{of}: FastCocoMetric differs from CocoMetric in {names}; keep '
+            'CocoMetric, and report it.'
+        )
+    return f'{of}: FastCocoMetric gives every array of CocoMetric, {took}.'
 
 
 def describe_verify(measured: Verification) -> list[Section]:

@@ -9,17 +9,22 @@ from msgspec import structs
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.answer import Answer
+from mmgpu_hooks.recommend.hours import FAST_METRIC_KEY
 from mmgpu_hooks.recommend.pairs import pair_settings
 from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.recommend.validation import VALIDATION_KEY
 from mmgpu_hooks.schema.figures import format_seconds, plural
-from mmgpu_hooks.schema.judged import Change, HostOverhead, HostSaving
+from mmgpu_hooks.schema.judged import Change, HostOverhead, HostSaving, SavedHours
 from mmgpu_hooks.show.document import Fact, Section, Table, to_json
+from mmgpu_hooks.show.ending import format_hours, phrase_ending, phrase_limit
 from mmgpu_hooks.show.terminal import render
 from mmgpu_hooks.show.text import shell_path
 
 MOST_LINES = 25
 """Lines of an answer without details."""
+
+_LEAST_HOURS = 0.05
+"""Three minutes: less is not worth a line."""
 
 
 def render_json(answer: Answer) -> str:
@@ -33,6 +38,8 @@ def render_json(answer: Answer) -> str:
         'host_overhead': found.host_overhead,
         'mended_start': answer.mended,
         'next_job': answer.next_job,
+        'ending': answer.ending,
+        'saved_hours': answer.saved_hours,
     }
     return to_json(
         run=answer.run_path,
@@ -86,16 +93,16 @@ def describe_answer(answer: Answer) -> list[Section]:
         *describe_mended(answer),
         *describe_host_overhead(answer),
     ]
-    next_job = describe_next_job(answer)
+    behind = [*describe_hours(answer), *describe_next_job(answer)]
     while True:
         last = Section(facts=facts, code=list_commands(answer, more=more))
-        sections = [verdict, *changes, last, *next_job]
+        sections = [verdict, *changes, last, *behind]
         if not facts or len(render(sections).splitlines()) <= MOST_LINES:
             return sections
         if ranks is not None and len(facts) == 1 and not found.batch_size:
             # which rank is judged comes before the reason
             changes[0] = replace(changes[0], facts=())
-            return [verdict, *changes, last, *next_job]
+            return [verdict, *changes, last, *behind]
         facts.pop()
 
 
@@ -221,6 +228,42 @@ def _phrase_iteration(found: HostSaving | HostOverhead) -> tuple[str, str]:
     return then, f'{gain:.1f} % less ({low:.1f} to {high:.1f} %)'
 
 
+def describe_hours(answer: Answer) -> list[Section]:
+    """When a run ends that goes on, and the hours that changes take off."""
+    facts = [Fact('End     ', _phrase_end(answer))]
+    for saved in answer.saved_hours:
+        if max(saved.whole, saved.rest or 0.0) >= _LEAST_HOURS:
+            facts.append(Fact('Hours   ', _phrase_saved(saved)))
+    said = [fact for fact in facts if fact.value is not None]
+    return [Section(facts=said)] if said else []
+
+
+def _phrase_saved(saved: SavedHours) -> str:
+    """``num_workers, persistent_workers: 3.1 h off a whole run, 2.4 h off what is
+    left``."""
+    names = ', '.join(map(_name_key, saved.keys))
+    if saved.keys == (FAST_METRIC_KEY,):
+        names = 'FastCocoMetric (MG501)'
+    said = f'{names}: {format_hours(saved.whole)} off a whole run'
+    if saved.rest is None:
+        return said
+    return f'{said}, {format_hours(saved.rest)} off what is left'
+
+
+def _phrase_end(answer: Answer) -> str | None:
+    """When it ends, where it has just written; else what was left."""
+    ending = answer.ending
+    if ending is None:
+        return None
+    now, end = answer.last_sign, answer.job_end
+    if now is not None:
+        said = [phrase_ending(ending, now)]
+        said += [phrase_limit(end.limit, end.moment, now)] if end else []
+        return '. '.join(said)
+    low, high = map(format_hours, (ending.hours_left_low, ending.hours_left_high))
+    return f'{format_hours(ending.hours_left)} were left ({low} to {high})'
+
+
 def describe_next_job(answer: Answer) -> list[Section]:
     """The CPUs that the next SLURM job should ask for; nothing for another run."""
     found = answer.next_job
@@ -246,9 +289,13 @@ def describe_next_job(answer: Answer) -> list[Section]:
 
 
 def _name(change: Change) -> str:
+    return _name_key(change.key)
+
+
+def _name_key(key: str) -> str:
     """Last part of a setting's key, marked where it is of validation's loader."""
-    short = change.key.rpartition('.')[2]
-    return f'val {short}' if change.key.startswith(VALIDATION_KEY) else short
+    short = key.rpartition('.')[2]
+    return f'val {short}' if key.startswith(VALIDATION_KEY) else short
 
 
 def _value_of(value: object) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from mmgpu_hooks.judge.card_memory import find_card_figures
 from mmgpu_hooks.judge.holders import find_shares
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.validation_parts import find_costs
 from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.job import Job
 from mmgpu_hooks.recommend.predicted import predict_asked
@@ -17,6 +18,7 @@ from mmgpu_hooks.schema.figures import (
     format_count,
     format_pct,
     format_seconds,
+    format_sum,
     plural,
 )
 from mmgpu_hooks.schema.recorded import PART_NAMES, UNATTRIBUTED, SaveRecord
@@ -36,6 +38,7 @@ from mmgpu_hooks.show.forecasts import tabulate_predictions
 from mmgpu_hooks.show.recommendation import (
     describe_changes,
     describe_host_overhead,
+    describe_hours,
     describe_mended,
     describe_next_job,
     describe_settings,
@@ -43,6 +46,7 @@ from mmgpu_hooks.show.recommendation import (
     list_commands,
     sentence_of,
 )
+from mmgpu_hooks.show.validation import describe_validations, list_parts
 
 _HOOKS_NAMED = 3
 _SHOWN = 12
@@ -103,7 +107,8 @@ def describe_page(answer: Answer) -> list[Section]:
     """The sections of a page: the verdict with its figures in large print first."""
     figures = list(_list_figures(answer.summary))
     verdict = replace(describe_verdict(answer), figures=figures)
-    return [verdict, *describe_run(answer), *describe_next_job(answer)]
+    hours = describe_hours(answer)
+    return [verdict, *describe_run(answer), *hours, *describe_next_job(answer)]
 
 
 def describe_details(answer: Answer) -> list[Section]:
@@ -113,7 +118,8 @@ def describe_details(answer: Answer) -> list[Section]:
     ranks, the host, every finding and all advice.
     """
     commands = Section(code=list_commands(answer, details=True))
-    sections = [*describe_run(answer), commands, *describe_next_job(answer)]
+    sections = [*describe_run(answer), commands, *describe_hours(answer)]
+    sections += describe_next_job(answer)
     # a chart alone, and that nothing is known of a part, is for the page
     shown = [section for section in sections if _has_words(section)]
     return [describe_verdict(answer), *shown]
@@ -160,6 +166,7 @@ def describe_run(answer: Answer) -> list[Section]:
         _what_if_section(answer, run),
         _loader_section(run),
         Section('Memory', 'memory', grows, facts=memory, chart=growth),
+        *describe_validations(find_costs(run)),
         _saves_section(run),
         *_ranks_section(answer),
         Section('The host', 'host', facts=list_facts(run, _HOST)),
@@ -202,14 +209,19 @@ def _time_section(run: Run) -> Section:
     whole_s, count = figures.duration_s, figures.iterations
     parts = sorted(figures.ledger_s.items(), key=lambda part: -part[1])
     hooks = [(name, s) for name, s in figures.by_hook_s.items() if name != UNATTRIBUTED]
-    most = ', '.join(f'{n} {format_seconds(s)}' for n, s in hooks[:_HOOKS_NAMED])
+    named = {
+        'hooks': ', '.join(f'{n} {format_seconds(s)}' for n, s in hooks[:_HOOKS_NAMED])
+    }
+    costs = find_costs(run)
+    if costs is not None:
+        named['validation'] = ', '.join(list_parts(costs, format_sum))
     rows = [
         (
             PART_NAMES.get(part, part),
             format_seconds(seconds),
             f'{100 * seconds / whole_s:.1f} %' if whole_s else 'unknown',
             format_seconds(seconds / count if count else None),
-            most if part == 'hooks' else '',
+            named.get(part, ''),
         )
         for part, seconds in [*parts, ('all', whole_s)]
         if seconds >= _SHOWN_SHARE * whole_s

@@ -10,6 +10,7 @@ from typing import Any
 from mmgpu_hooks.config.switches import render_options
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.slurm import find_narrow_start
+from mmgpu_hooks.judge.validation_parts import find_costs
 from mmgpu_hooks.schema.figures import (
     format_bytes,
     format_change,
@@ -21,11 +22,12 @@ from mmgpu_hooks.schema.judged import Diagnosis, Recommendation, RunAdvice
 from mmgpu_hooks.schema.recorded import PART_NAMES
 from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.show.text import BOUND, bind_units, shell_path, visible
+from mmgpu_hooks.show.validation import summarize_validations
 
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
 """Share of the run from which on a part outside of iterations is named."""
-_SPARED = ('why', 'rest', 'loader', 'machine')
+_SPARED = ('why', 'rest', 'loader', 'validation', 'machine')
 """Rows that go, in this order, while there are too many lines: recommend has them."""
 
 
@@ -56,12 +58,6 @@ def render_training_summary(
     rank = ''
     if judged not in (None, run.meta.rank):
         rank = f'Rank {judged}: '
-    # what takes more than there may be of it, worst first
-    full = [
-        f'{finding.code}: {finding.detail}'
-        for finding in diagnosis.findings
-        if finding.code.startswith('MG4') and finding.severity in ('problem', 'notice')
-    ]
     rows = {
         'verdict': f'{rank}{name} ({verdict.confidence} confidence)',
         'why': why,
@@ -69,8 +65,9 @@ def render_training_summary(
         'loader': ', '.join(_loader(run)),
         'machine': ', '.join(_machine(run)),
         'GPU': ', '.join(_gpu(run)),
-        'memory': _shorten(''.join(full[:1])),
+        'memory': _shorten(_memory(diagnosis)),
         'rest': ', '.join(_outside(run)),
+        'validation': _shorten(_validations(run)),
         'optimized': ', '.join(_optimized(run)),
         'ranks': _shorten(ranks.why if ranks and ranks.world_size > 1 else ''),
     }
@@ -261,6 +258,23 @@ def _optimized(run: Run) -> Iterator[str]:
         found = spared.get(name)
         change = format_change(found.plain_s, found.ours_s) if found else ''
         yield f'{name} {change}'.rstrip()
+
+
+def _memory(diagnosis: Diagnosis) -> str:
+    """What takes more than there may be of it, the worst."""
+    for finding in diagnosis.findings:
+        is_found = finding.severity in ('problem', 'notice')
+        if finding.code.startswith('MG4') and is_found:
+            return f'{finding.code}: {finding.detail}'
+    return ''
+
+
+def _validations(run: Run) -> str:
+    """Parts of the validations, where those are a part of the run that is named."""
+    costs = find_costs(run)
+    if costs is None or 100 * run.figures.part_share('validation') < _WORTH_PCT:
+        return ''
+    return summarize_validations(costs)
 
 
 def _outside(run: Run) -> Iterator[str]:

@@ -168,6 +168,15 @@ def test_durations_never_come_from_the_wall_clock():
     readers = {name for name, text in SOURCES.items() if 'wall_unix_s' in text}
     recorders = {'hooks/recorder.py', 'hooks/start.py'}
     assert readers <= {'measure/clock.py', 'measure/gpu.py', *recorders}
+    # when a training ends is said by the clock on the wall
+    words = ('local_time', 'seconds_until')
+    asking = {name for name, text in SOURCES.items() if any(w in text for w in words)}
+    assert asking == {
+        'measure/clock.py',
+        'measure/job_end.py',
+        'hooks/end_source.py',
+        'adviser/last_sign.py',
+    }
 
 
 def test_the_hook_neither_synchronises_nor_gathers():

@@ -15,13 +15,13 @@ import mmgpu_hooks
 from mmgpu_hooks.commands.main import COMMANDS, mmgpu
 from mmgpu_hooks.config import rewrite
 from mmgpu_hooks.config.rewrite import RewriteOutcome
-from mmgpu_hooks.config.settings import FAST_METRIC
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.verdict_names import VERDICTS
 from mmgpu_hooks.schema import checkup, judged, many_runs, tried
 from mmgpu_hooks.schema.lines import KINDS
 from mmgpu_hooks.schema.recorded import PARTS, SCHEMA_VERSION
+from mmgpu_hooks.schema.values import FAST_METRIC
 
 FROZEN = Path(__file__).with_name('public_surface.txt')
 
@@ -29,6 +29,8 @@ RECORDS = (
     'Why',
     'Proof',
     'ValidationOutlook',
+    'Ending',
+    'SavedHours',
     'Estimate',
     'FigureComparison',
     'RunComparison',

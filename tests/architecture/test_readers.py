@@ -26,7 +26,9 @@ READERS = (
 
 ANSWERS = {
     'Change',
+    'Ending',
     'MendedStart',
+    'SavedHours',
     'NextJob',
     'HostSaving',
     'HostOverhead',

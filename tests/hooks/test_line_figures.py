@@ -55,6 +55,7 @@ def test_several_records_are_shown_as_one():
     line = LineFigures()
     line.add(record_of([0.1, 0.3, 0.2], [1.0, 2.0, 1.0], **first))
     line.add(record_of([1.0], [4.0], **second))
+    line.newest = {'hours_left': 7.0}
     shown = line.take()
     expected = {
         'data_wait_s': 0.4,
@@ -70,6 +71,7 @@ def test_several_records_are_shown_as_one():
         'process_cpu_cores': 1.0,
         'system_cpu_pct': 20.0,
         'save_s': 3.0,
+        'hours_left': 7.0,
     }
     assert shown == pytest.approx(expected)
     assert set(shown) == set(SCALARS)

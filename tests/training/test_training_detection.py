@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from mmgpu_hooks.config.settings import FAST_METRIC
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
+from mmgpu_hooks.schema.values import FAST_METRIC
 from training.detection import Task, render_config, train_all
 from training.toy import evidence_of, scalar_lines, summarize_scalars
 

@@ -134,6 +134,8 @@ OTHERS = (
     'scalars',
     'checkpoint saves',
     'validation',
+    'schedule',
+    'end of training',
     'watchdog',
     'summary',
     'comparison of ranks',

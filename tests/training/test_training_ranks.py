@@ -15,6 +15,7 @@ from mmgpu_hooks.schema.run import read_evidence
 from mmgpu_hooks.schema.run_folder import evidence_name
 from training.detection import environ
 from training.toy import evidence_of
+from training.validating_ranks import LATE_S, METRIC_S
 
 
 @pytest.fixture(scope='module')
@@ -105,3 +106,24 @@ def test_no_collective_is_added_and_no_loss_changed(ranks):
         ]
         assert len(losses[0]) == 12
         assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+def test_of_a_validation_the_wait_for_other_ranks_is_apart(tmp_path):
+    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone']
+    command += ['--nproc_per_node=2', '-m', 'training.validating_ranks', str(tmp_path)]
+    done = subprocess.run(
+        command, env=environ(), capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    ranks = [evidence_of(tmp_path, evidence_name(rank)) for rank in (0, 1)]
+    (first,), (second,) = (rank.validations for rank in ranks)
+    # rank 0 waits for the late one, and that one for the metric of rank 0
+    assert first.parts_s['rank_wait'] == pytest.approx(LATE_S, abs=0.15)
+    assert second.parts_s['rank_wait'] == pytest.approx(METRIC_S, abs=0.15)
+    assert first.parts_s['metric'] == pytest.approx(METRIC_S, abs=0.1)
+    assert second.metrics_s is None
+    assert second.process_s['LateMetric'] == pytest.approx(LATE_S, abs=0.1)
+    for record in (first, second):
+        assert record.parts_s['gather'] < 0.2
+        assert sum(record.parts_s.values()) == pytest.approx(record.wall_s)

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from mmengine.hooks import Hook
+from mmengine.model import BaseModel
 from mmengine.runner import ValLoop
 from torch.utils.data import DataLoader
 
+from training.detection import environ
 from training.toy import (
+    HOOK,
     ToyDataset,
     ToyMetric,
+    ToyModel,
     build_runner,
     evidence_of,
+    find_evidence,
+    log_of,
     open_files,
     train,
 )
@@ -96,6 +109,154 @@ def test_each_validation_is_one_record(tmp_path, loop, num_workers, persistent):
             > 0.1 + validation.data_wait.total_s + validation.step.total_s
         )
         assert validation.train_workers_cpu_s == 0.0
+
+
+FORWARD_S, PROCESS_S, METRIC_S = 0.01, 0.02, 0.3
+
+
+class Slow(ToyMetric):
+    """Takes its time at both ends."""
+
+    def __init__(self) -> None:
+        super().__init__(METRIC_S)
+        self.prefix = 'slow'
+
+    def process(self, data_batch: Any, data_samples: Any) -> None:
+        time.sleep(PROCESS_S)
+        super().process(data_batch, data_samples)
+
+
+def predict_slowly(model: ToyModel, data: Any) -> Any:
+    time.sleep(FORWARD_S)
+    return BaseModel.val_step(model, data)
+
+
+class SavesBest(Hook):
+    """Saves after each validation, as CheckpointHook does where it is the best."""
+
+    def after_val_epoch(self, runner: Any, metrics: Any = None) -> None:
+        runner.save_checkpoint(runner.work_dir, 'best.pth')
+
+
+@pytest.mark.timing
+def test_a_validation_is_taken_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(ToyModel, 'val_step', predict_slowly, raising=False)
+    runner = validate(
+        tmp_path,
+        0,
+        item_s=0.005,
+        metric=[{'type': Slow}, {'type': ToyMetric, 'evaluation_s': 0.1}],
+        custom_hooks=[SavesBest()],
+    )
+    evidence = evidence_of(tmp_path)
+    assert evidence.sources_off == ()
+    for validation, save in zip(evidence.validations, evidence.save_records):
+        parts_s = validation.parts_s
+        assert sum(parts_s.values()) == pytest.approx(validation.wall_s)
+        assert list(validation.metrics_s) == ['Slow', 'ToyMetric']
+        assert validation.metrics_s['Slow'] == pytest.approx(METRIC_S, abs=0.01)
+        assert parts_s['metric'] == pytest.approx(METRIC_S + 0.1, abs=0.02)
+        assert parts_s['process'] == pytest.approx(BATCHES * PROCESS_S, abs=0.03)
+        of_metric_s = validation.process_s['Slow']
+        assert of_metric_s == pytest.approx(parts_s['process'], abs=0.01)
+        assert parts_s['forward'] == pytest.approx(BATCHES * FORWARD_S, abs=0.03)
+        assert parts_s['data_wait'] == pytest.approx(BATCHES * 0.005, abs=0.03)
+        assert parts_s['save'] == pytest.approx(save.wall_s, abs=0.01)
+        assert parts_s['rest'] < 0.05
+    # nothing of ours is left
+    evaluator = runner.val_loop.evaluator
+    timed = {'val_step', 'process', 'evaluate', 'compute_metrics'}
+    for owner in (runner.model, evaluator, *evaluator.metrics):
+        assert timed & vars(owner).keys() == set()
+    assert 'save_checkpoint' not in vars(runner)
+    assert log_of(runner).count('GPUEfficiencyHook: validation took ') == 2
+
+
+@pytest.mark.parametrize('loop', ['test', 'val'])
+def test_a_loop_without_a_training_is_taken_apart(tmp_path, loop):
+    more = {
+        f'{loop}_dataloader': {
+            'dataset': ToyDataset(4, 0.01),
+            'sampler': {'type': 'DefaultSampler', 'shuffle': False},
+            'batch_size': 1,
+            'num_workers': 0,
+        },
+        f'{loop}_cfg': {},
+        f'{loop}_evaluator': {'type': Slow},
+    }
+    runner = build_runner(tmp_path, **more)
+    getattr(runner, loop)()
+    name = {'val': 'validation'}.get(loop, loop)
+    (said,) = re.findall(f'GPUEfficiencyHook: {name} took (.*)', log_of(runner))
+    assert re.search(r'metric .* \(Slow\), process .* \(Slow\), data wait ', said)
+    assert not [*tmp_path.glob('*/vis_data/gpu_efficiency.jsonl')]
+
+
+class StandsAt(ToyMetric):
+    """Stands still in one of its methods until an alarm has said so."""
+
+    folder: ClassVar[Path]
+    method: ClassVar[str]
+
+    def _stand(self, method: str) -> None:
+        until = time.monotonic() + 30.0
+        while method == self.method and time.monotonic() < until:
+            path = find_evidence(self.folder)
+            if f'"validation_part":"{PARTS[method]}"' in path.read_text():
+                return
+            time.sleep(0.1)
+
+    def process(self, data_batch: Any, data_samples: Any) -> None:
+        super().process(data_batch, data_samples)
+        if len(self.results) == 3:
+            self._stand('process')
+
+    def compute_metrics(self, results: list[Any]) -> dict[str, float]:
+        self._stand('compute_metrics')
+        return {'score': 1.0}
+
+
+PARTS = {'process': 'process', 'compute_metrics': 'metric'}
+
+
+@pytest.mark.parametrize('method', PARTS)
+def test_a_standstill_in_a_metric_is_named(tmp_path, monkeypatch, method):
+    # one that has not ended once has ten times the patience
+    monkeypatch.setattr('mmgpu_hooks.measure.watchdog.UNKNOWN_TIMES', 1)
+    StandsAt.folder, StandsAt.method = tmp_path, method
+    hook = {**HOOK, 'stuck_after_s': 0.5, 'summary': False}
+    validate(tmp_path, 0, metric={'type': StandsAt}, epochs=1, hook=hook)
+    stuck = [record for record in evidence_of(tmp_path).stuck if not record.is_over]
+    assert {(record.part, record.metric) for record in stuck} == {
+        ('validation', 'StandsAt')
+    }
+    assert stuck[0].validation_part == PARTS[method]
+
+
+@pytest.mark.parametrize(
+    ('method', 'words'),
+    [
+        ('compute_metrics', 'in compute_metrics of StandsFor in validation for'),
+        pytest.param(
+            'process',
+            'in process of StandsFor in validation for',
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_why_names_where_a_validation_was_killed(tmp_path, ask, method, words):
+    command = [sys.executable, '-m', 'training.standing_metric', str(tmp_path), method]
+    log = (tmp_path / 'console.txt').open('w')
+    with log, subprocess.Popen(command, env=environ(), stdout=log, stderr=log) as run:
+        try:
+            until, evidence = time.monotonic() + 90, ''
+            while '"metric":"StandsFor"' not in evidence and time.monotonic() < until:
+                time.sleep(0.2)
+                for path in tmp_path.glob('*/vis_data/gpu_efficiency.jsonl'):
+                    evidence = path.read_text()
+        finally:
+            os.kill(run.pid, signal.SIGKILL)
+    assert any(words in proof['text'] for proof in ask('why', tmp_path)['proof'])
 
 
 class Keeps(ToyMetric):

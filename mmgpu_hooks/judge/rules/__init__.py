@@ -10,6 +10,7 @@ from mmgpu_hooks.judge.rules import (
     saving,
     slurm,
     training,
+    validation,
 )
 from mmgpu_hooks.judge.rules.rule import REGISTERED
 
@@ -24,6 +25,7 @@ __all__ = [
     'saving',
     'slurm',
     'training',
+    'validation',
 ]
 
 RULES = {code: REGISTERED[code] for code in sorted(REGISTERED)}

@@ -1,0 +1,55 @@
+"""When a run that goes on has recorded something last, and when its job ends."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from mmgpu_hooks.judge.ending import read_forecaster
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.measure.clock import local_time, seconds_until
+from mmgpu_hooks.schema.judged import Ending, JobEnd
+
+_FRESH_S = 3600.0
+"""A run whose evidence ends less long ago is taken to go on."""
+
+
+def find_last_sign(run: Run, ending: Ending | None) -> datetime | None:
+    """The time of the newest interval, by this host's clock.
+
+    Args:
+        run: One rank's.
+        ending: What is left of it.
+
+    Returns:
+        ``None`` of a run that ended, whose end is unknown, or that was silent for an
+        hour.
+    """
+    if ending is None or run.end is not None:
+        return None
+    ahead_s = seconds_until(_find_last_unix_s(run, ending))
+    return local_time(ahead_s) if -ahead_s < _FRESH_S else None
+
+
+def find_job_end(run: Run, ending: Ending | None) -> JobEnd | None:
+    """When SLURM ends the job of a run, where the run recorded that.
+
+    Args:
+        run: One rank's.
+        ending: What is left of it.
+
+    Returns:
+        ``None`` where the run is expected to end before, too.
+    """
+    end_unix_s = run.meta.slurm_end_unix_s
+    if ending is None or end_unix_s is None:
+        return None
+    left_s = end_unix_s - _find_last_unix_s(run, ending)
+    limit = read_forecaster(run).find_limit(left_s)
+    if limit is None:
+        return None
+    return JobEnd(local_time(seconds_until(end_unix_s)), limit)
+
+
+def _find_last_unix_s(run: Run, ending: Ending) -> float:
+    """When it recorded its newest interval, by its host's clock."""
+    return run.meta.started_unix_s + 3600 * (ending.whole_hours - ending.hours_left)

@@ -1,0 +1,64 @@
+"""Takes a test or a validation apart that runs without a training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmgpu_hooks.hooks.part_timers import PartTimers
+from mmgpu_hooks.measure.clock import monotonic_s
+from mmgpu_hooks.measure.validation_parts import DATA_WAIT, ValidationParts
+from mmgpu_hooks.schema.recorded import ValidationRecord
+
+LONE_LOOP_SOURCE = 'test'
+"""What the guard knows us by."""
+
+
+class LoneLoop:
+    """One test or validation, from its first hook point to its last.
+
+    The wait for data is what lies between two iterations, as the hook sees them.
+
+    Args:
+        runner: That runs it.
+        loop: The loop.
+    """
+
+    def __init__(self, runner: Any, loop: Any) -> None:
+        self._began_s = monotonic_s()
+        self._parts = ValidationParts({})
+        evaluator = getattr(loop, 'evaluator', None)
+        self._timers = PartTimers(runner, evaluator, runner.world_size)
+        self._timers.open(self._parts)
+        self._wait: int | None = None
+        self._iterations = 0
+
+    def begin_wait(self, *, is_first: bool = False) -> None:
+        """The next batch is asked for.
+
+        Args:
+            is_first: Of the loop.
+        """
+        self._iterations += not is_first
+        self._wait = self._parts.begin(DATA_WAIT)
+
+    def end_wait(self) -> None:
+        """A batch is there, or no more comes."""
+        wait, self._wait = self._wait, None
+        self._parts.end(wait)
+
+    def end(self) -> ValidationRecord:
+        """It is over; what it took."""
+        self.close()
+        wall_s = monotonic_s() - self._began_s
+        return ValidationRecord(
+            iteration=0,
+            wall_s=wall_s,
+            iterations=self._iterations,
+            parts_s=self._parts.sum_up(wall_s),
+            metrics_s=self._parts.sum_metrics('metric'),
+            process_s=self._parts.sum_metrics('process'),
+        )
+
+    def close(self) -> None:
+        """Leave everything as it was; a second call does nothing."""
+        self._timers.close()

@@ -1,0 +1,104 @@
+"""Notes where a validation stands, so that one that is killed shows where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from mmgpu_hooks.hooks.recording import Recording
+from mmgpu_hooks.measure.periodic import PeriodicThread
+from mmgpu_hooks.measure.validation_parts import PartCall, Standing
+from mmgpu_hooks.schema.recorded import ValidationProgressRecord
+
+PROGRESS_THREAD = 'mmgpu-validation'
+
+_LOOK_S = 1.0
+_CALL_S = 3.0
+"""A call that lasts is noted after so many seconds, and after each doubling."""
+_PAUSE_S, _PAUSE_SHARE = 30.0, 0.05
+"""Between two notes while it goes on: at least this, and this share of its time."""
+
+
+class ProgressPace:
+    """Says when a note is worth a line of the evidence. Pure."""
+
+    def __init__(self) -> None:
+        self._noted_s = 0.0
+        """Of the validation, at the last note."""
+        self._call: PartCall | None = None
+        self._since_s, self._due_s = -1.0, _CALL_S
+
+    def is_due(self, standing: Standing, now_s: float) -> bool:
+        """True if it is to be noted now.
+
+        Args:
+            standing: Where the validation stands.
+            now_s: By the same clock.
+        """
+        if (standing.call, standing.since_s) != (self._call, self._since_s):
+            self._call, self._since_s = standing.call, standing.since_s
+            self._due_s = _CALL_S
+        pause_s = max(_PAUSE_S, _PAUSE_SHARE * standing.elapsed_s)
+        lasts_s = now_s - standing.since_s
+        is_due = lasts_s >= self._due_s
+        while self._due_s <= lasts_s:
+            self._due_s *= 2
+        if not is_due and standing.elapsed_s - self._noted_s < pause_s:
+            return False
+        self._noted_s = standing.elapsed_s
+        return True
+
+
+class ValidationProgress:
+    """Notes in the evidence where the validation stands that is on.
+
+    Args:
+        recording: The run.
+        source: What the guard knows validations by.
+        iteration: Iterations of training done.
+        read: Says where it stands; from any thread.
+        count_batches: Counts the batches that it took; from any thread.
+        batches: Of all of it; ``None`` is unknown.
+        clock: That of ``read``.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        source: str,
+        iteration: int,
+        read: Callable[[], Standing],
+        count_batches: Callable[[], int],
+        batches: int | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._recording, self._iteration = recording, iteration
+        self._read, self._clock, self._pace = read, clock, ProgressPace()
+        self._count_batches, self._batches = count_batches, batches
+        look = partial(recording.guard.run, source, self._look)
+        self._thread = PeriodicThread(PROGRESS_THREAD, look, _LOOK_S)
+
+    def _look(self) -> float:
+        standing, now_s = self._read(), self._clock()
+        if self._pace.is_due(standing, now_s):
+            self._recording.write(
+                ValidationProgressRecord(
+                    iteration=self._iteration,
+                    elapsed_s=standing.elapsed_s,
+                    batches=self._count_batches(),
+                    batches_in_all=self._batches,
+                    part=standing.call.part,
+                    metric=standing.call.metric,
+                    call_s=max(now_s - standing.since_s, 0.0),
+                    parts_s=standing.parts_s,
+                )
+            )
+        return _LOOK_S
+
+    def end(self) -> None:
+        """It is over; nobody waits for the thread, which has nothing more to do."""
+        self._thread.ask_to_end()
+
+    def close(self) -> None:
+        """The thread has ended then."""
+        self._thread.stop()

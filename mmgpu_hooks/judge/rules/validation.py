@@ -1,0 +1,149 @@
+"""Rules about what validations are spent on."""
+
+from __future__ import annotations
+
+from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.rules.rule import notice, rule
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.validation_findings import (
+    SET_FAST_METRIC,
+    WholeValidation,
+    find_rarer,
+    find_whole,
+    phrase_whole,
+)
+from mmgpu_hooks.schema.figures import format_pct, format_sum, plural
+from mmgpu_hooks.schema.judged import Finding
+
+
+def _find(run: Run, part: str) -> WholeValidation | None:
+    """The validations, where one part of them is worth a word."""
+    whole = find_whole(run)
+    is_worth = whole and whole.run_share(part) >= thresholds.VALIDATION_PART_NOTICE
+    return whole if is_worth else None
+
+
+def _phrase(whole: WholeValidation, part: str) -> str:
+    """``211.4 s of the 352.1 s of a validation (60 %, 5.9 h of a whole run)``."""
+    costs = whole.costs
+    spent_s = costs.parts_s[part]
+    hours = phrase_whole(3600 * whole.whole_hours(spent_s))
+    return (
+        f'{format_sum(spent_s / costs.count)} of the '
+        f'{format_sum(costs.wall_s / costs.count)} of a validation '
+        f'({format_pct(100 * costs.share(part))}, {hours} of a whole run)'
+    )
+
+
+@rule('MG501', 'The metric is the wall of validation')
+def judge_metric(run: Run) -> Finding | None:
+    """``compute_metrics`` runs on rank 0, on one core, while every card waits.
+
+    For COCO's boxes and masks ``val_evaluator.type='mmgpu_hooks.FastCocoMetric'``
+    prints the same figures for a twentieth of the CPU (a tenth for masks). ``mmgpu
+    set`` writes the key; it needs ``pip install ultrafast-pycocotools`` wherever it
+    evaluates. For another metric: validate on fewer images, or less often
+    (``val_interval``).
+    """
+    whole = _find(run, 'metric')
+    if whole is None:
+        return None
+    named = ', '.join(whole.costs.metrics_s) or 'the metric'
+    cure, saved_s = '', whole.fast_metric_s
+    if saved_s:
+        saved = phrase_whole(saved_s * whole.count)
+        cure = f' FastCocoMetric would save {saved} of it: {SET_FAST_METRIC}.'
+    return notice(
+        f'compute_metrics of {named} took {_phrase(whole, "metric")}.{cure}',
+        whole.run_share('metric'),
+    )
+
+
+@rule('MG502', 'The evaluator works on each batch for long')
+def judge_process(run: Run) -> Finding | None:
+    """``process`` of the metrics runs between two batches, on one core.
+
+    Masks are encoded there (run lengths of COCO): 100 masks of 1333 x 800 take a
+    quarter of a second, four fifths of it a copy into column order. FastCocoMetric
+    takes half of that off on the CPU, and more on a card. Fewer masks an image
+    (``max_per_img`` of ``test_cfg``) and smaller ones cost less. On a card the host
+    waits for the forward pass in ``process``, too: lower ``val_step`` first then.
+    """
+    whole = _find(run, 'process')
+    if whole is None:
+        return None
+    named = ', '.join(whole.costs.process_s) or 'the evaluator'
+    each_s = whole.costs.parts_s['process'] / max(whole.costs.batches, 1)
+    waits = ''
+    if run.meta.device != 'cpu':
+        waits = ' The wait for the forward pass on the card is in it.'
+    return notice(
+        f'process of {named} took {_phrase(whole, "process")}, {format_sum(each_s)} a '
+        f'batch.{waits}',
+        whole.run_share('process'),
+    )
+
+
+@rule('MG503', 'Validation waits for its loader')
+def judge_loader(run: Run) -> Finding | None:
+    """The loop of a validation waits for ``val_dataloader``.
+
+    ``mmgpu recommend`` sets its workers by what its loops showed. Images that are
+    stored at the size that they are tested at load faster; so do more workers, where
+    cores are left while the train loader's rest.
+    """
+    whole = _find(run, 'data_wait')
+    if whole is None:
+        return None
+    workers = run.validations[-1].loader.num_workers
+    has = '' if workers is None else f' (num_workers={workers})'
+    return notice(
+        f'Waiting for val_dataloader{has} took {_phrase(whole, "data_wait")}.',
+        whole.run_share('data_wait'),
+    )
+
+
+@rule('MG504', "The model's forward pass is what validation does")
+def judge_forward(run: Run) -> Finding | None:
+    """``val_step``: the forward pass, post-processing and NMS.
+
+    A larger ``val_dataloader.batch_size`` uses a card better; ``val_cfg.fp16=True``
+    halves the work where the accuracy stays (compare one validation with and without).
+    NMS over many candidates shows in ``mmgpu profile``: a higher ``score_thr`` or a
+    smaller ``nms_pre`` in ``test_cfg`` cuts it, and may change the figures.
+    """
+    whole = _find(run, 'forward')
+    if whole is None:
+        return None
+    each_s = whole.costs.parts_s['forward'] / max(whole.costs.batches, 1)
+    size = run.validations[-1].loader.batch_size
+    of = '' if size is None else f' of {plural(size, "image")}'
+    return notice(
+        f'val_step took {_phrase(whole, "forward")}, {format_sum(each_s)} a batch{of}.',
+        whole.run_share('forward'),
+    )
+
+
+@rule('MG505', 'Validations are close together')
+def judge_interval(run: Run) -> Finding | None:
+    """A validation costs more than a tenth of the training since the last one.
+
+    ``train_cfg.val_interval`` sets how often it runs, ``val_begin`` from when on, and
+    ``dynamic_intervals`` changes it while it trains: often at the end, where the best
+    checkpoint comes from, seldom before. The finding names the interval at which
+    validations are a tenth of the time. ``save_best`` chooses among fewer then.
+    """
+    whole = find_whole(run)
+    if whole is None or whole.share < thresholds.VALIDATION_NOTICE:
+        return None
+    found = find_rarer(run, whole)
+    if found is None:
+        return None
+    every = found.unit if found.interval == 1 else f'{found.interval} {found.unit}s'
+    each = format_sum(whole.costs.wall_s / whole.costs.count)
+    return notice(
+        f'A validation of {each} follows each {every}, {format_sum(found.training_s)} '
+        f'of training. train_cfg.val_interval={found.rarer} would save '
+        f'{phrase_whole(found.saved_s)} of a whole run.',
+        whole.share,
+    )

@@ -1,0 +1,120 @@
+"""What validations cost a whole run, and what cures would give back. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.schedule import Schedule
+from mmgpu_hooks.judge.validation import count_validations
+from mmgpu_hooks.judge.validation_parts import ValidationCosts, find_costs
+from mmgpu_hooks.schema.figures import format_sum
+from mmgpu_hooks.schema.values import FAST_METRIC
+
+_HOUR_S = 3600.0
+
+COCO_METRIC = 'CocoMetric'
+"""The metric that has a fast one in its place."""
+
+SET_FAST_METRIC = f'mmgpu set CONFIG val_evaluator.type={FAST_METRIC}'
+"""Command that writes it into a config."""
+
+FAST_METRIC_GAIN = 0.94
+"""Share of CocoMetric's ``compute_metrics`` that FastCocoMetric does without: nine
+tenths at least for masks, nineteen twentieths and more for boxes (``make
+bench-metric``)."""
+
+_WANTED_SHARE = 0.1
+"""Share of a training that validations are brought down to where an interval is
+named."""
+
+
+@dataclass(frozen=True)
+class WholeValidation:
+    """The validations of a whole run, at the mean of those that were recorded."""
+
+    costs: ValidationCosts
+    count: int
+    """Of the whole run."""
+    share: float
+    """Of the recorded run that was validation."""
+
+    def whole_hours(self, seconds: float) -> float:
+        """Hours of a whole run, by seconds over all recorded validations."""
+        return seconds / self.costs.count * self.count / _HOUR_S
+
+    def run_share(self, part: str) -> float:
+        """Share of the run that one part of its validations took."""
+        return self.share * self.costs.share(part)
+
+    @property
+    def fast_metric_s(self) -> float | None:
+        """What FastCocoMetric takes off each validation; ``None`` where the metric is
+        another one."""
+        seconds = self.costs.metrics_s.get(COCO_METRIC)
+        return seconds and FAST_METRIC_GAIN * seconds / self.costs.count
+
+
+def find_whole(run: Run) -> WholeValidation | None:
+    """What a run's validations come to; ``None`` where they were not taken apart."""
+    costs = find_costs(run)
+    if costs is None:
+        return None
+    # saving the best is a save to the time ledger
+    share = run.figures.run_share(costs.wall_s)
+    return WholeValidation(costs, count_validations(run), min(share, 1.0))
+
+
+def phrase_whole(seconds: float) -> str:
+    """``2.2 h of a whole run``; of a short one in minutes or seconds.
+
+    Args:
+        seconds: Of a whole run.
+    """
+    hours = seconds / _HOUR_S
+    return f'{hours:.1f} h' if hours >= 1 else format_sum(seconds)
+
+
+@dataclass(frozen=True)
+class RarerValidation:
+    """What validating less often gives."""
+
+    unit: str
+    """What intervals count: ``epoch`` or ``iteration``."""
+    interval: int
+    """As it is."""
+    training_s: float
+    """Training from one validation to the next."""
+    rarer: int
+    """Interval at which validations are a tenth of the training."""
+    saved_s: float
+    """Of a whole run."""
+
+
+def find_rarer(run: Run, whole: WholeValidation) -> RarerValidation | None:
+    """The interval at which validations take a tenth of the time.
+
+    Returns:
+        ``None`` where the plan is unknown, the interval changes while it trains, or is
+        so long already.
+    """
+    schedule, iter_s = Schedule.of(run.meta), run.figures.iter_s
+    spans = schedule.plan.val_intervals if schedule and schedule.plan else ()
+    if schedule is None or len(spans) != 1 or not iter_s:
+        return None
+    each_s = whole.costs.wall_s / whole.costs.count
+    unit_s, interval = schedule.unit * iter_s, spans[0].interval
+    wanted_s = each_s * (1 - _WANTED_SHARE) / _WANTED_SHARE
+    rarer = min(math.ceil(wanted_s / unit_s), schedule.iterations // schedule.unit)
+    if rarer <= interval:
+        return None
+    units = schedule.iterations // schedule.unit
+    fewer = whole.count - math.ceil(units / rarer)
+    return RarerValidation(
+        unit='iteration' if schedule.epoch is None else 'epoch',
+        interval=interval,
+        training_s=interval * unit_s,
+        rarer=rarer,
+        saved_s=max(fewer, 0) * each_s,
+    )

@@ -1,0 +1,108 @@
+"""What the validations of a run were spent on, by part and by metric. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mmgpu_hooks.judge.recorded import RecordedRun
+from mmgpu_hooks.judge.standstill import phrase_validation_part
+from mmgpu_hooks.schema.figures import format_sum
+from mmgpu_hooks.schema.recorded import (
+    VALIDATION_PARTS,
+    ValidationProgressRecord,
+    ValidationRecord,
+)
+from mmgpu_hooks.schema.run import RunEvidence
+
+_MOST_S = 366 * 86400.0
+"""Longest validation: none that takes longer was ever measured."""
+
+
+@dataclass(frozen=True)
+class ValidationCosts:
+    """Seconds of all validations that were taken apart."""
+
+    count: int
+    wall_s: float
+    parts_s: Mapping[str, float]
+    """By part, in the order of `VALIDATION_PARTS`; they add up to ``wall_s``."""
+    metrics_s: Mapping[str, float]
+    """Of ``metric``, by class of metric, the one that takes most first."""
+    process_s: Mapping[str, float]
+    """Of ``process``, likewise."""
+    batches: int
+    """Taken by all of them together."""
+
+    def share(self, part: str) -> float:
+        """A part, as a share of the validations' time."""
+        return self.parts_s.get(part, 0.0) / self.wall_s
+
+
+def is_timed(record: ValidationRecord) -> bool:
+    """True if its duration is plausible: the evidence may have been edited by hand."""
+    return 0.0 < record.wall_s < _MOST_S
+
+
+def sum_costs(records: Sequence[ValidationRecord]) -> ValidationCosts | None:
+    """Add validations up by part.
+
+    Returns:
+        ``None`` where none was taken apart.
+    """
+    known = [record for record in records if record.parts_s and is_timed(record)]
+    parts_s, metrics_s, process_s = Counter[str](), Counter[str](), Counter[str]()
+    for record in known:
+        parts_s.update(record.parts_s or {})
+        metrics_s.update(record.metrics_s or {})
+        process_s.update(record.process_s or {})
+    wall_s = math.fsum(parts_s.values())
+    if wall_s <= 0.0:
+        return None
+    return ValidationCosts(
+        count=len(known),
+        wall_s=wall_s,
+        parts_s={part: parts_s[part] for part in VALIDATION_PARTS if parts_s[part]},
+        metrics_s=dict(metrics_s.most_common()),
+        process_s=dict(process_s.most_common()),
+        batches=sum(record.iterations for record in known),
+    )
+
+
+def find_costs(run: RecordedRun) -> ValidationCosts | None:
+    """What a run's validations were spent on; ``None`` where it is not known."""
+    return sum_costs(run.validations)
+
+
+def find_unfinished(evidence: RunEvidence) -> ValidationProgressRecord | None:
+    """Where the validation stood last that a run was in when its evidence ends.
+
+    Returns:
+        ``None`` where training went on after it, or it ended.
+    """
+    noted = evidence.validation_progress[-1:]
+    if not noted:
+        return None
+    (last,) = noted
+    done = evidence.intervals[-1].iteration if evidence.intervals else 0
+    ended = [record.iteration for record in evidence.validations]
+    if last.iteration in ended or last.iteration < done:
+        return None
+    return last
+
+
+def phrase_unfinished(record: ValidationProgressRecord) -> str:
+    """Where a validation stood, as a clause.
+
+    ``validation after iteration 7330: in compute_metrics of CocoMetric in validation
+    for 24 s (352 s in all; batch 5000 of 5000)``
+    """
+    of = '' if record.batches_in_all is None else f' of {record.batches_in_all}'
+    where = phrase_validation_part(record.part, record.metric)
+    return (
+        f'validation after iteration {record.iteration}: {where} for '
+        f'{format_sum(record.call_s)} and more ({format_sum(record.elapsed_s)} in all; '
+        f'batch {record.batches}{of})'
+    )

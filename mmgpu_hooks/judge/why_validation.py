@@ -1,0 +1,28 @@
+"""Adds to why a run ended, or what it does now, where its validation stood."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mmgpu_hooks.judge.validation_parts import find_unfinished, phrase_unfinished
+from mmgpu_hooks.schema.judged import Proof, Why
+from mmgpu_hooks.schema.run import RunEvidence
+
+
+def add_validation(why: Why, ranks: Sequence[RunEvidence]) -> Why:
+    """Add where each rank's validation stood last that did not end.
+
+    Args:
+        why: What is known.
+        ranks: Evidence of the run's ranks.
+    """
+    if why.state == 'completed':
+        return why
+    proof = list(why.proof)
+    for rank in ranks:
+        record = find_unfinished(rank)
+        if record is not None:
+            of = '' if rank.run.world_size == 1 else f'rank {rank.run.rank}: '
+            proof.append(Proof('evidence', None, of + phrase_unfinished(record)))
+    return replace(why, proof=tuple(proof))

@@ -1,0 +1,54 @@
+"""When SLURM ends a job: from its environment, else from ``squeue``."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+
+from mmgpu_hooks.measure.clock import seconds_until
+
+_LIMIT_S = 5.0
+"""A busy controller takes long."""
+_FARTHEST_S = 300 * 86400.0
+"""A job without a limit ends in a year, as SLURM says it."""
+
+
+def parse_end_unix_s(text: str) -> float | None:
+    """The end of a job in seconds since 1970, as SLURM writes it.
+
+    Returns:
+        ``None`` without a limit.
+    """
+    if not re.fullmatch(r'\d{9,12}', text.strip(), re.ASCII):
+        return None
+    end_s = float(text)
+    return end_s if seconds_until(end_s) < _FARTHEST_S else None
+
+
+def ask_end_unix_s(job: int) -> float | None:
+    """Ask SLURM's controller when a job ends; 10 ms, and 5 s where it is busy.
+
+    Returns:
+        ``None`` without a limit, and where SLURM is not there or does not answer.
+    """
+    try:
+        done = subprocess.run(
+            ('squeue', '-h', '-j', str(job), '-o', '%e'),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors='replace',
+            timeout=_LIMIT_S,
+            check=False,
+            env={**os.environ, 'SLURM_TIME_FORMAT': '%s'},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return parse_end_unix_s(done.stdout)
+
+
+def read_end_unix_s(environ: Mapping[str, str]) -> float | None:
+    """When SLURM ends the job of a process, as its environment says since 23.02."""
+    return parse_end_unix_s(environ.get('SLURM_JOB_END_TIME', ''))

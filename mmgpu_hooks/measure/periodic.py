@@ -1,0 +1,41 @@
+"""A thread that calls a function again and again, beside the training."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+_AFTER_FAILURE_S = 2.0
+
+
+class PeriodicThread:
+    """Calls a function again and again until it is stopped.
+
+    Args:
+        name: Of the thread.
+        call: Returns the seconds until its next call, or nothing where it failed.
+        wait_s: Until the first one.
+    """
+
+    def __init__(
+        self, name: str, call: Callable[[], float | None], wait_s: float
+    ) -> None:
+        self._call, self._ended, self._wait_s = call, threading.Event(), wait_s
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        wait_s = self._wait_s
+        while not self._ended.wait(wait_s):
+            wait_s = self._call() or _AFTER_FAILURE_S
+
+    def ask_to_end(self) -> None:
+        """Have it end soon, and do not wait for that: on a busy host it takes ms."""
+        self._ended.set()
+
+    def stop(self) -> None:
+        """End it; a call that lasts is left alone after a second."""
+        self._ended.set()
+        # a call that fails may end its own thread
+        if threading.current_thread() is not self._thread:
+            self._thread.join(1.0)

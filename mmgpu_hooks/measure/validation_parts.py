@@ -1,0 +1,154 @@
+"""A validation taken apart while it runs: a stack of calls, each with its own time.
+
+It knows no trainer. What runs is the innermost call; the seconds until the next call
+begins or ends belong to it, so the parts add up to the wall clock by construction.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Mapping
+from typing import Any, Callable, NamedTuple
+
+from mmgpu_hooks.measure.clock import Clock, monotonic_s
+
+
+class PartCall(NamedTuple):
+    """What runs in a validation."""
+
+    part: str
+    """Out of :data:`mmgpu_hooks.schema.recorded.VALIDATION_PARTS`."""
+    metric: str | None = None
+    """The metric that it is of, where there is one."""
+
+
+DATA_WAIT, FORWARD = PartCall('data_wait'), PartCall('forward')
+RANK_WAIT, SAVE, REST = PartCall('rank_wait'), PartCall('save'), PartCall('rest')
+
+
+class Standing(NamedTuple):
+    """Where a validation stands at one moment."""
+
+    call: PartCall
+    """What runs."""
+    since_s: float
+    """When it went on last, by the clock: a call began or ended."""
+    elapsed_s: float
+    """Since the validation began."""
+    parts_s: Mapping[str, float]
+    """Seconds so far by part, those of the call that runs included."""
+
+
+class ValidationParts:
+    """Seconds of one validation, by what ran.
+
+    Only the thread that makes it is timed. A call costs half a microsecond.
+
+    Args:
+        longest_s: Longest stretch of each call so far; it is kept up to date, and tells
+            a watchdog what is usual.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, longest_s: dict[PartCall, float], clock: Clock = monotonic_s
+    ) -> None:
+        self.longest_s = longest_s
+        self._clock, self._thread = clock, threading.get_ident()
+        self._seconds: dict[PartCall, float] = {}
+        self._running: list[PartCall] = [REST]
+        self._began_s = self._since_s = clock()
+
+    def begin(self, call: PartCall) -> int | None:
+        """A call begins inside of what runs.
+
+        Returns:
+            What :meth:`end` is to be given; ``None`` of another thread's call.
+        """
+        if threading.get_ident() != self._thread:
+            return None
+        self._stamp()
+        self._running.append(call)
+        return len(self._running) - 1
+
+    def end(self, depth: int | None) -> None:
+        """A call is over, with all that began in it; nothing where it was not timed."""
+        if depth is not None:
+            self._stamp()
+            # an error may have left something open inside of it
+            del self._running[max(depth, 1) :]
+
+    def _stamp(self) -> None:
+        now_s, call = self._clock(), self._running[-1]
+        spent_s = max(now_s - self._since_s, 0.0)
+        self._seconds[call] = self._seconds.get(call, 0.0) + spent_s
+        if spent_s > self.longest_s.get(call, 0.0):
+            self.longest_s[call] = spent_s
+        self._since_s = now_s
+
+    def read(self) -> Standing:
+        """Where it stands now; from any thread."""
+        now_s, since_s, call = self._clock(), self._since_s, self._running[-1]
+        seconds = dict(self._seconds)
+        seconds[call] = seconds.get(call, 0.0) + max(now_s - since_s, 0.0)
+        return Standing(call, since_s, now_s - self._began_s, _sum_parts(seconds))
+
+    def sum_up(self, wall_s: float) -> dict[str, float]:
+        """Seconds by part, once it is over.
+
+        Args:
+            wall_s: Of all of it: what is in no call is ``rest``.
+        """
+        parts_s = _sum_parts(self._seconds)
+        parts_s.pop(REST.part, None)
+        parts_s[REST.part] = max(wall_s - sum(parts_s.values()), 0.0)
+        return parts_s
+
+    def sum_metrics(self, part: str) -> dict[str, float]:
+        """Seconds of a part by metric, as far as they are of one."""
+        return {
+            call.metric: seconds
+            for call, seconds in self._seconds.items()
+            if call.part == part and call.metric is not None
+        }
+
+
+def _sum_parts(seconds: Mapping[PartCall, float]) -> dict[str, float]:
+    parts_s: dict[str, float] = {}
+    for call, spent_s in seconds.items():
+        parts_s[call.part] = parts_s.get(call.part, 0.0) + spent_s
+    return parts_s
+
+
+def _keep(function: Any) -> Any:
+    return function
+
+
+class TimedCall:
+    """Stands in the place of a method or function while a validation lasts.
+
+    A copy or a pickle has what it stands for in its place: a metric may send itself to
+    processes of its own.
+
+    Args:
+        parts: Gets the time.
+        call: What it is.
+        function: What it stands for.
+    """
+
+    def __init__(
+        self, parts: ValidationParts, call: PartCall, function: Callable[..., Any]
+    ) -> None:
+        self._parts, self._call, self._function = parts, call, function
+        functools.update_wrapper(self, function, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        depth = self._parts.begin(self._call)
+        try:
+            return self._function(*args, **kwargs)
+        finally:
+            self._parts.end(depth)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _keep, (self._function,)

@@ -1,0 +1,116 @@
+"""Hours that recommended changes take off a training, and off what is left of it. Pure.
+
+Gains of the train loader are shares of training without its validations, as the model
+predicts them; those of validation's loader are seconds of each validation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mmgpu_hooks.judge.ending import read_forecaster
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.validation import count_validations
+from mmgpu_hooks.judge.validation_findings import find_whole
+from mmgpu_hooks.recommend.settings import BY_NAME
+from mmgpu_hooks.recommend.validation import VALIDATION_KEY
+from mmgpu_hooks.schema.judged import Ending, Recommendation, SavedHours
+
+FAST_METRIC_KEY = 'val_evaluator.type'
+"""Set to FastCocoMetric; it is offered, and not among the changes."""
+
+_HOUR_S = 3600.0
+_NICE_KEY = BY_NAME['worker_nice'].key()
+
+
+def forecast_end(run: Run) -> Ending | None:
+    """When a training ends that has no end record, or was ended before its time.
+
+    Args:
+        run: One rank's.
+    """
+    return None if run.status == 'completed' else read_forecaster(run).forecast()
+
+
+class _Length(NamedTuple):
+    """Length of a part of a training, in hours."""
+
+    whole: float
+    """Of all of it."""
+    rest: float | None
+    """Of what is left; ``None`` where it is over, or its end is unknown."""
+
+    def take(self, share: float) -> SavedHours:
+        """A share of both, without the keys that take it off."""
+        rest = None if self.rest is None else share * self.rest
+        return SavedHours((), share * self.whole, rest)
+
+
+def list_saved_hours(
+    run: Run, found: Recommendation, ending: Ending | None
+) -> tuple[SavedHours, ...]:
+    """Hours that each group of changes takes off, and FastCocoMetric where it would.
+
+    Args:
+        run: The run that is judged.
+        found: What is recommended for it, cures of saves included.
+        ending: Of the run; ``None`` where it is over, or that is unknown.
+    """
+    return tuple(_list_saved(run, found, ending))
+
+
+def _list_saved(
+    run: Run, found: Recommendation, ending: Ending | None
+) -> Iterator[SavedHours]:
+    training = _find_training(run, ending)
+    predicted = [
+        change
+        for change in found.changes
+        if change.predicted_gain_pct is not None
+        and not change.key.startswith(VALIDATION_KEY)
+    ]
+    for change in predicted[:1]:
+        # each has the gain of all of them together
+        saved = training.take((change.predicted_gain_pct or 0.0) / 100)
+        keys = tuple(each.key for each in predicted)
+        yield SavedHours(keys, saved.whole, saved.rest)
+    outlook = found.validation
+    if outlook is not None and outlook.gain_s:
+        keys = tuple(
+            change.key
+            for change in found.changes
+            if change.key.startswith(VALIDATION_KEY)
+        )
+        yield _save_each(run, ending, keys, outlook.gain_s)
+    whole = find_whole(run)
+    metric_s = None if whole is None else whole.fast_metric_s
+    if metric_s:
+        yield _save_each(run, ending, (FAST_METRIC_KEY,), metric_s)
+    if any(change.key == _NICE_KEY for change in found.changes):
+        net_s = sum(cure.run_net_s or 0.0 for cure in found.save_cures)
+        share = run.figures.run_share(net_s)
+        saved = training.take(share)
+        yield SavedHours((_NICE_KEY,), saved.whole, saved.rest)
+
+
+def _find_training(run: Run, ending: Ending | None) -> _Length:
+    """Training without its validations."""
+    figures = run.figures
+    spent_s = figures.duration_s - figures.ledger_s.get('validation', 0.0)
+    if ending is None:
+        return _Length(spent_s / _HOUR_S, None)
+    rest = ending.training_hours + (ending.save_hours or 0.0)
+    return _Length(spent_s / _HOUR_S + rest, rest)
+
+
+def _save_each(
+    run: Run, ending: Ending | None, keys: tuple[str, ...], gain_s: float
+) -> SavedHours:
+    """Hours of so many seconds off each validation."""
+    whole = count_validations(run) * gain_s / _HOUR_S
+    rest = None
+    if ending is not None:
+        ahead = max(count_validations(run) - len(run.validations), 0)
+        rest = ahead * gain_s / _HOUR_S
+    return SavedHours(keys, whole, rest)
