@@ -108,9 +108,8 @@ def check_overhead() -> list[Row]:
     step = found['host_parts']['optimizer step']
     less_s = step['plain_s'] - (step['optimized_s'] or step['plain_s'])
     left_s = max(uncovered_s - less_s, 0.0)
-    shown = (
-        f'{1e3 * uncovered_s:.2f} of {1e3 * plain_s:.2f} ms, then {1e3 * left_s:.2f}'
-    )
+    shown = f'{1e3 * uncovered_s:.2f} ms of a step of {1e3 * plain_s:.2f} ms, then '
+    shown += f'{1e3 * left_s:.2f} ms'
     note = f'{found["kernels"]:.0f} kernels a step, bound by {found["bound"]}'
     passed = left_s < uncovered_s
     rows.append(judged('host time that no kernel covers', shown, 'less', passed, note))

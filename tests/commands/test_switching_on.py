@@ -16,6 +16,7 @@ from fakes.overhead import make_host_bound, make_overhead_run, make_profile
 from fakes.runs import write_run
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.config.switches import RUN
+from mmgpu_hooks.schema.tried import TrialSpec
 
 HOOK = "dict(type='mmgpu_hooks.GPUEfficiencyHook', interval=5)"
 LOADER = """\
@@ -188,8 +189,13 @@ def test_what_was_not_measured_is_measured_by_the_line_that_says_so(
     assert found['measure'] == (
         f'mmgpu profile {tmp_path / "mine.py"} --work-dir {folder}'
     )
-    # as the process of the training does
-    scripted.iteration_s = staticmethod(lambda spec: leave_profile(folder) or 0.1)
+
+    def train(spec: TrialSpec) -> float:
+        """As the process of the training does."""
+        leave_profile(folder)
+        return 0.1
+
+    scripted.iteration_s = staticmethod(train)
     assert main(shlex.split(found['measure'])[1:]) == 0
     assert 'optimizer step' in capsys.readouterr().out
     (trial,) = scripted.started

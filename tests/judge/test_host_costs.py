@@ -74,7 +74,11 @@ def test_a_profile_of_another_training_is_not_used(profile):
 
 NOT_ALIKE = make_overhead_run(overhead=replace(COUNTED, groups=2))
 ON = make_overhead_run(optimized=('param_groups',))
-CARD = {'device': 'cuda', 'overhead': COUNTED, 'hook_place': 'custom_hooks.0'}
+CARD: dict[str, Any] = {
+    'device': 'cuda',
+    'overhead': COUNTED,
+    'hook_place': 'custom_hooks.0',
+}
 ON_CARD = {
     name: value
     for name, value in make_gpu_fields(97.0).items()
