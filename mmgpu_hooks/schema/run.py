@@ -39,6 +39,8 @@ class RunEvidence:
     validations: Tuple[recorded.ValidationRecord, ...] = ()
     memory: Tuple[recorded.MemoryRecord, ...] = ()
     """Who held the host's memory, in the order of time."""
+    tuned: Tuple[recorded.TunedRecord, ...] = ()
+    """What ``tune=True`` changed and judged, in the order of time."""
     notes: Tuple[str, ...] = ()
     """Sentences about what was odd in the file, for the user."""
     cores_had: Optional[float] = None
@@ -119,6 +121,7 @@ def read_evidence(path: Path) -> RunEvidence:
         save_aftermaths=tuple(found[recorded.SaveAftermathRecord]),
         validations=tuple(found[recorded.ValidationRecord]),
         memory=tuple(found[recorded.MemoryRecord]),
+        tuned=tuple(found[recorded.TunedRecord]),
         notes=tuple(file.notes),
     )
 

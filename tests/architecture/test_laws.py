@@ -22,6 +22,8 @@ SOURCES = {
 IMPORTERS = {
     'pynvml': ('measure/gpu.py',),
     'torch': (
+        # PyTorch's own loader alone can be switched
+        'measure/loader/switch.py',
         # its DataLoader says which settings it takes
         'config/accepted.py',
         'hooks/',
