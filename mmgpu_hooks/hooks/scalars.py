@@ -26,6 +26,7 @@ SCALARS = (
     'gpu_mem_reserved_mib',
     'process_cpu_cores',
     'system_cpu_pct',
+    'num_workers',
 )
 """Every scalar we publish. No name holds ``time``, ``loss`` or ``grad_norm`` and none
 ends in ``lr``: MMEngine would average or reformat those."""
@@ -75,13 +76,14 @@ class LineFigures:
     """Collects intervals until a line shows them.
 
     Means and shares are over all iterations of the intervals that know them, peaks are
-    the largest. What is unknown is left out.
+    the largest, and of workers the newest number counts. What is unknown is left out.
     """
 
     def __init__(self) -> None:
         self._parts: dict[str, float] = {}
         self._wholes: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
+        self._last: dict[str, float] = {}
 
     def add(self, record: IntervalRecord) -> None:
         """Add one interval."""
@@ -93,15 +95,18 @@ class LineFigures:
             peak = getattr(record, field)
             if peak is not None:
                 self._peaks[name] = max(self._peaks.get(name, 0.0), peak / _MIB)
+        if record.workers is not None:
+            self._last['num_workers'] = float(record.workers.count)
 
     def take(self) -> dict[str, float]:
         """The scalars since the last call; none when no interval ended."""
         parts, wholes, peaks = self._parts, self._wholes, self._peaks
-        self._parts, self._wholes, self._peaks = {}, {}, {}
+        last = self._last
+        self._parts, self._wholes, self._peaks, self._last = {}, {}, {}, {}
         shares = {
             name: part / wholes[name] for name, part in parts.items() if wholes[name]
         }
-        return {**shares, **peaks}
+        return {**shares, **peaks, **last}
 
 
 class ScalarPublisher(LineFigures):

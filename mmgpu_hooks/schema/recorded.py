@@ -727,9 +727,9 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
     its exception says so."""
 
 
-TunedAction = Literal['change', 'keep', 'roll_back', 'failed']
+TunedAction = Literal['change', 'keep', 'roll_back']
 """``change``: other settings from here on. ``keep`` and ``roll_back``: what the last
-change gave was judged. ``failed``: the last one could not be made."""
+change gave was judged."""
 
 TunedReason = Literal[
     'predicted', 'found_before', 'gain', 'loss', 'unclear', 'other_load', 'failed'
@@ -748,7 +748,8 @@ class TunedRecord(EvidenceLine, frozen=True, kw_only=True, tag='tuned'):
     iteration: Count
     """Iterations done, counted over the whole training."""
     action: TunedAction
-    """``change``, ``keep``, ``roll_back`` or ``failed``."""
+    """``change``: the loader has other settings from here on. ``keep``: what the last
+    change gave was judged. ``roll_back``: likewise, and it was taken back."""
     reason: TunedReason
     """``predicted``, ``found_before``, ``gain``, ``loss``, ``unclear``, ``other_load``
     or ``failed``."""
@@ -756,7 +757,7 @@ class TunedRecord(EvidenceLine, frozen=True, kw_only=True, tag='tuned'):
     """``train`` or ``validation``."""
     old: TunedSettings
     new: TunedSettings
-    """From here on; of ``keep`` and ``failed``, as ``old``."""
+    """From here on; of ``keep``, as ``old``."""
     is_within: bool = False
     """True if it was made between two batches of a pass through the data."""
     switch_s: Optional[Number] = None

@@ -47,6 +47,15 @@ class RunEvidence:
     """Usable cores as the run had them, where ``run`` says what it would have on
     another start; ``None`` where it says what it had."""
 
+    @property
+    def switches(self) -> Tuple[recorded.TunedRecord, ...]:
+        """Of ``tuned``, those that gave the train loader other settings."""
+        return tuple(
+            record
+            for record in self.tuned
+            if record.loader == 'train' and record.action != 'keep'
+        )
+
 
 @dataclass(frozen=True)
 class RankRow:

@@ -42,6 +42,7 @@ from mmgpu_hooks.show.recommendation import (
     list_commands,
     sentence_of,
 )
+from mmgpu_hooks.show.tuning import list_tuned
 
 _HOOKS_NAMED = 3
 _SHOWN = 12
@@ -157,6 +158,7 @@ def describe_run(answer: Answer) -> list[Section]:
         Section('Over time', 'over-time', chart=charts.chart_timeline(run)),
         _what_if_section(answer, run),
         _loader_section(run),
+        *listing('Tuned while it trained', [*list_tuned(run.evidence)], 'tuned'),
         Section('Memory', 'memory', grows, facts=memory, chart=growth),
         _saves_section(run),
         *_ranks_section(answer),

@@ -15,6 +15,7 @@ from mmgpu_hooks.schema.judged import Diagnosis, Recommendation, RunAdvice
 from mmgpu_hooks.schema.recorded import PART_NAMES
 from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.show.text import BOUND, bind_units, shell_path, visible
+from mmgpu_hooks.show.tuning import list_tuned
 
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
@@ -66,6 +67,7 @@ def render_training_summary(
         'memory': _shorten(''.join(full[:1])),
         'rest': ', '.join(_outside(run)),
         'optimized': ', '.join(run.meta.optimized),
+        'tuned': '; '.join(list_tuned(run.evidence)),
         'ranks': _shorten(ranks.why if ranks and ranks.world_size > 1 else ''),
     }
     end, recorded = run.evidence.end, run.figures.iterations

@@ -336,15 +336,10 @@ class LoaderProbe:
         """True if the loader makes its iterators under our eyes."""
         return self._is_open and 'loader workers' not in self.unsupported
 
-    def find_live(self) -> Any:
-        """The iterator that lives; ``None`` where there is none, or several do."""
-        found = [known.iterator() for known in self._followed]
-        living = [
-            iterator
-            for iterator in found
-            if iterator is not None and not getattr(iterator, '_shutdown', False)
-        ]
-        return living[0] if len(living) == 1 else None
+    def list_living(self) -> list[Any]:
+        """The iterators of the loader that live, the newest last."""
+        living = [known.living() for known in self._followed]
+        return [iterator for iterator in living if iterator is not None]
 
     def _newest(self) -> _Followed | None:
         newest = self._followed[-1] if self._followed else None

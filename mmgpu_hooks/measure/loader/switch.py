@@ -54,20 +54,14 @@ class LoaderSwitch:
     Args:
         loader: The loader.
         ranks: Of the training: their workers have seeds of their own.
-        book_teardown: Books the time in which old workers end.
     """
 
-    def __init__(
-        self,
-        loader: Any,
-        *,
-        ranks: int = 1,
-        book_teardown: Callable[
-            [], AbstractContextManager[Any]
-        ] = contextlib.nullcontext,
-    ) -> None:
+    def __init__(self, loader: Any, *, ranks: int = 1) -> None:
         self._loader, self._ranks = loader, ranks
-        self._book_teardown = book_teardown
+        self.book_teardown: Callable[[], AbstractContextManager[Any]] = (
+            contextlib.nullcontext
+        )
+        """Books the time in which old workers end."""
         self._used_seeds = ranks * (getattr(loader, 'num_workers', 0) or 0)
         """Seeds from the loader's own on that workers have had."""
         self._before: Patches | None = None
@@ -161,6 +155,11 @@ class LoaderSwitch:
             return None
         return f'its workers are started by {method}, which takes seconds'
 
+    def is_passed_on(self, iterator: Any) -> bool:
+        """True if an iterator has nothing of its own any more: a newer one goes on."""
+        relay = vars(iterator).get('_next_data')
+        return isinstance(relay, _Relay) and relay.is_over
+
     def take_salt(self, iteration: int) -> int:
         """What to add to the seeds of the next workers.
 
@@ -182,7 +181,7 @@ class LoaderSwitch:
         loader = self._loader
         live = getattr(loader, '_iterator', None)
         if hasattr(live, '_shutdown_workers'):
-            with self._book_teardown():
+            with self.book_teardown():
                 live._shutdown_workers()
         loader._iterator = None
         self._before = self._set(new, salt)
@@ -236,7 +235,7 @@ class LoaderSwitch:
         # from here on it gets no more work, and gives what it has in flight
         live._sampler_iter = iter(())
         make = functools.partial(self._make_heir, rest, new, salt)
-        relay = _Relay(live, make, holder, self._book_teardown)
+        relay = _Relay(live, make, holder, self.book_teardown)
         try:
             if is_drained_first:
                 relay.make_heir = functools.partial(self._try_heir, make, on_failure)
