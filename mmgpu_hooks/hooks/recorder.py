@@ -210,10 +210,10 @@ class Recorder:
 
     def _open_tuner(self) -> None:
         recording, runner = self._recording, self._runner
-        start, loader = self._hook.tuned_start, runner.train_dataloader
-        switch = (
-            start.switch if start else LoaderSwitch(loader, ranks=runner.world_size)
-        )
+        start, ranks = self._hook.tuned_start, runner.world_size
+        switch = LoaderSwitch(runner.train_dataloader, ranks=ranks)
+        if start is not None:
+            switch = start.switch
         switch.book_teardown = self._book_teardown
         self._tuner = Tuner(
             recording,

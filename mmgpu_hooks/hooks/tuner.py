@@ -1,13 +1,15 @@
 """Tunes the train loader while it trains: one jump, measured, written down.
 
 A child process decides and judges, from the evidence. Here the loader is switched, at
-the end of an interval or before an epoch.
+the end of an interval or before an epoch. Of several ranks the first one asks, and all
+switch at one iteration.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +17,15 @@ from msgspec import structs
 
 from mmgpu_hooks.adviser.process import TuningAdviser
 from mmgpu_hooks.hooks.recording import Recording
+from mmgpu_hooks.hooks.sources import count_ranks_on_host
+from mmgpu_hooks.hooks.tune_ranks import NEVER, RankAgreement, find_store
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.settings import read_length
 from mmgpu_hooks.measure.loader.switch import LoaderSwitch
 from mmgpu_hooks.measure.memory import read_free_bytes
 from mmgpu_hooks.schema.recorded import TunedRecord, TunedSettings
-from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
+from mmgpu_hooks.schema.tuning import TuneAnswer, TuneOffer, TuneQuestion
 from mmgpu_hooks.show.tuning import phrase_settings, phrase_tuned
 
 TUNER_SOURCE = 'tune'
@@ -83,6 +87,13 @@ class Tuner:
         self._since = self._ask_at = recording.recorded
         """Iteration of the last change, and that from which the next question is."""
         self._is_over = False
+        self._ranks: RankAgreement | None = None
+        """``None`` in a training of one rank."""
+        self._offered: TuneOffer | None = None
+        """What the ranks are about to agree on."""
+        self._due_at: int | None = None
+        """The iteration that they agreed on."""
+        self._length = SHORT_ITERATIONS
 
     def begin(self, found: TunedSettings | None = None) -> None:
         """Training begins.
@@ -100,9 +111,13 @@ class Tuner:
         if obstacle is not None:
             self._end(f'nothing is tuned: {obstacle}')
             return
+        world, rank = self._runner.world_size, self._runner.rank
+        if world > 1:
+            self._ranks = RankAgreement(rank, world, find_store())
         writer = self._recording.writer
         assert writer is not None
-        self._adviser = TuningAdviser(writer.path, clock=self._clock)
+        if rank == 0:
+            self._adviser = TuningAdviser(writer.path, clock=self._clock)
         self._shorten(SHORT_ITERATIONS)
 
     def _note_found(self, found: TunedSettings) -> None:
@@ -120,8 +135,9 @@ class Tuner:
         self._say(phrase_tuned(record))
 
     def _find_obstacle(self) -> str | None:
-        if self._runner.world_size > 1:
-            return f'it is a training of {self._runner.world_size} ranks'
+        world = self._runner.world_size
+        if count_ranks_on_host(world, os.environ) < world:
+            return 'its ranks are on several hosts'
         if self._recording.writer is None:
             return 'no evidence is written'
         if not self._probe.is_watching:
@@ -166,16 +182,24 @@ class Tuner:
         Raises:
             SourceError: If the child gives no more answers.
         """
-        adviser = self._adviser
-        if self._is_over or adviser is None:
+        if self._is_over:
             return
         self._switch.confirm()
         done = self._recording.recorded
-        self._shorten(_choose_length(iter_s, done - self._since))
+        length = _choose_length(iter_s, done - self._since)
+        self._length = length or self._length
+        self._shorten(length)
+        if self._ranks is not None:
+            self._follow_ranks(self._ranks, done)
+        adviser = self._adviser
+        if self._is_over or adviser is None:
+            return
         answer = adviser.read()
-        if answer is not None and self._pending is None:
+        is_busy = self._pending is not None or self._offered is not None
+        if answer is not None and not is_busy:
             self._act(answer)
-        if self._is_over or not adviser.is_free or self._pending is not None:
+        is_busy = self._pending is not None or self._offered is not None
+        if self._is_over or not adviser.is_free or is_busy:
             return
         if done - self._since > MOST_WATCHED and self._open is None:
             self._end(f'nothing more to change after iteration {done}')
@@ -203,12 +227,16 @@ class Tuner:
     def _act(self, answer: TuneAnswer) -> None:
         if answer.judged is not None and self._open is not None:
             self._take_verdict(answer.judged)
-        elif answer.proposed is not None and not self._is_last_epoch:
+        elif answer.proposed is None or self._open is not None:
+            return
+        elif not self._is_last_epoch:
             self._change(answer.proposed, answer.cost_s)
 
     def _take_verdict(self, judged: TunedRecord) -> None:
         self._open = None
         if judged.action == 'keep':
+            if self._ranks is not None:
+                self._ranks.offer(TuneOffer(record=judged))
             self._note(judged)
             if self._changes >= MOST_CHANGES or judged.reason == 'other_load':
                 self._end()
@@ -228,6 +256,13 @@ class Tuner:
             cost_s: What it costs, against what it gains in what is left of this epoch;
                 infinite where it has to be now.
         """
+        if self._ranks is not None:
+            # for an iteration that none has reached
+            salt = self._switch.take_salt(self._recording.recorded)
+            self._offered = TuneOffer(record=record, salt=salt)
+            self._ranks.offer(self._offered)
+            self._ranks.answer(can_change=self._can_change(record))
+            return
         obstacle = self._switch.find_obstacle_to(record.new)
         live = self._find_live()
         within = self._switch.find_obstacle_within(live, record.new)
@@ -235,12 +270,63 @@ class Tuner:
         if is_now and self._is_by_epoch and math.isfinite(cost_s):
             is_now = self._gain_in_epoch(record) > cost_s
         if is_now:
-            self._switch_now(record, live)
+            salt = self._switch.take_salt(self._recording.iteration)
+            self._switch_now(record, live, salt)
         elif obstacle is None and self._is_by_epoch and not self._is_last_epoch:
             self._pending = record
         else:
             what = phrase_settings(record.old, record.new)
             self._end(f'{what} would be next and is not done: {obstacle or within}')
+
+    def _can_change(self, record: TunedRecord) -> bool:
+        """True if this rank can switch where it is now."""
+        new = record.new
+        obstacle = self._switch.find_obstacle_to(new)
+        return not (
+            obstacle or self._switch.find_obstacle_within(self._find_live(), new)
+        )
+
+    def _follow_ranks(self, ranks: RankAgreement, done: int) -> None:
+        """Do one rank's part of an agreement."""
+        if self._offered is None:
+            if ranks.rank:
+                self._take_offer(ranks)
+            return
+        if self._due_at is None and not ranks.rank:
+            self._decide(ranks, self._offered, done)
+        elif self._due_at is None:
+            self._due_at = ranks.read_decision()
+        if self._due_at == NEVER:
+            self._offered = self._due_at = None
+            self._end('a rank cannot make the change, so none does')
+        elif self._due_at is not None and done < self._due_at:
+            # an interval ends there, on every rank
+            self._shorten(min(self._length, self._due_at - done))
+        elif self._due_at is not None:
+            offer, self._offered, self._due_at = self._offered, None, None
+            self._switch_now(offer.record, self._find_live(), offer.salt)
+
+    def _take_offer(self, ranks: RankAgreement) -> None:
+        offer = ranks.look()
+        if offer is not None and offer.record.action == 'keep':
+            self._open = None
+            self._note(offer.record)
+        elif offer is not None:
+            self._offered = offer
+            ranks.answer(can_change=self._can_change(offer.record))
+
+    def _decide(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
+        """Rank 0 says when, once all have answered."""
+        can_all = ranks.read_answers()
+        if can_all is None:
+            return
+        # the others look at the end of an interval
+        at = done + 3 * self._length
+        batches = read_length(self._runner.train_dataloader) or 0
+        last = self._loop.max_iters - (batches if self._is_by_epoch else 0)
+        is_late = at >= last and offer.record.action == 'change'
+        self._due_at = at if can_all and not is_late else NEVER
+        ranks.decide(self._due_at)
 
     def _gain_in_epoch(self, record: TunedRecord) -> float:
         """Seconds that a change saves at least until the epoch ends."""
@@ -262,8 +348,7 @@ class Tuner:
         # of several, one is a user's own
         return living[0] if len(living) == 1 else None
 
-    def _switch_now(self, record: TunedRecord, live: Any) -> None:
-        salt = self._switch.take_salt(self._recording.iteration)
+    def _switch_now(self, record: TunedRecord, live: Any, salt: int) -> None:
         began_s = self._clock()
         try:
             self._switch.switch_within(

@@ -35,3 +35,12 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a change is expected to cost."""
     why: str = ''
     """Why nothing is to be done yet, as a clause; empty where something is."""
+
+
+class TuneOffer(msgspec.Struct, frozen=True, kw_only=True):
+    """What rank 0 tells the other ranks."""
+
+    record: TunedRecord
+    """A change that all are to make, or what the last one gave (``keep``)."""
+    salt: int = 0
+    """Is added to the seeds of all ranks' new workers."""
