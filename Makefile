@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help setup demo dist test test-slow lint clean bench-drift bench-end bench-host bench-ledger
 .PHONY: bench-holders bench-overhead bench-memory bench-memory-causes bench-metric bench-predict
 .PHONY: bench-quick bench-regret bench-runs
-.PHONY: bench-rewrite bench-saves bench-setup bench-start bench-whole bench-why gpu-check
+.PHONY: bench-rewrite bench-saves bench-setup bench-start bench-tune bench-whole bench-why gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
@@ -46,6 +46,7 @@ help:
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
 	@echo 'make bench-setup     the set-up of a clone, step by step (10 minutes)'
 	@echo 'make bench-start     what Python takes longer to start below mmgpu run (1 minute)'
+	@echo 'make bench-tune      trainings that tune themselves against the best setting (55 minutes)'
 	@echo 'make bench-whole     trainings before and after their own advice (20 minutes)'
 	@echo 'make bench-why       planted ends of trainings, and the cause that is named (8 minutes)'
 	@echo 'make gpu-check       what only a CUDA machine can show, its table kept (9 minutes)'
@@ -134,6 +135,9 @@ bench-setup: setup
 
 bench-start: setup
 	$(BIN)/python -m benchmarks.start $(BENCH_FLAGS)
+
+bench-tune: setup
+	$(BIN)/python -m benchmarks.tune $(BENCH_FLAGS)
 
 bench-whole: setup
 	$(BIN)/python -m benchmarks.whole $(BENCH_FLAGS)

@@ -7,6 +7,8 @@ import multiprocessing
 import multiprocessing.popen_fork
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ from fakes.tuning import NoAdviser, Script, ScriptedAdviser, judge, propose, set
 from mmgpu_hooks.hooks import tuner
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.schema.run_folder import evidence_name
 from mmgpu_hooks.schema.tuning import TuneAnswer
+from training.detection import environ
 from training.toy import (
     HOOK,
     AfterIteration,
@@ -358,3 +362,51 @@ def test_a_training_finds_its_workers_by_itself(tmp_path):
         re.search(r'num_workers=(\d+)', config.read_text()).group(1)  # type: ignore[union-attr]
     )
     assert workers > 0
+
+
+def start_ranks(folder: Path, what: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone']
+    command += ['--nproc_per_node=2', '-m', 'training.tuned_ranks', str(folder), what]
+    return subprocess.run(
+        command, env=environ(), capture_output=True, text=True, timeout=150
+    )
+
+
+def read_json(folder: Path, name: str) -> list[Any]:
+    return [json.loads((folder / f'{name}_{rank}.json').read_text()) for rank in (0, 1)]
+
+
+@pytest.mark.slow
+def test_two_ranks_switch_at_one_iteration(tmp_path):
+    done = start_ranks(tmp_path, 'agree')
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert read_json(tmp_path / 'tuned', 'workers') == [2, 2]
+    losses = [read_json(tmp_path / name, 'losses') for name in ('tuned', 'plain')]
+    assert losses[0] == losses[1]
+    records = [
+        evidence_of(tmp_path / 'tuned', evidence_name(rank)).tuned for rank in (0, 1)
+    ]
+    assert [[each.action for each in rank] for rank in records] == [
+        ['change', 'keep'],
+        ['change', 'keep'],
+    ]
+    assert records[0][0].iteration == records[1][0].iteration
+    seeds = [path.name.split('_')[0] for path in (tmp_path / 'tuned/seeds').iterdir()]
+    # of the first epoch's workers, and of later ones, which have the seeds of the
+    # change; of both ranks
+    assert len({*seeds}) == 2 * 1 + 2 * 2
+
+
+@pytest.mark.slow
+def test_no_rank_switches_where_one_cannot(tmp_path):
+    done = start_ranks(tmp_path, 'refuse')
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert read_json(tmp_path / 'tuned', 'workers') == [1, 1]
+    assert 'a rank cannot make the change, so none does' in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_in_the_decision_ends_the_training_as_ever(tmp_path):
+    done = start_ranks(tmp_path, 'die')
+    assert done.returncode != 0
+    assert 'exitcode  : 3' in done.stdout + done.stderr
