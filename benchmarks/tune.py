@@ -82,7 +82,7 @@ MEDIAN_LIMIT, WORST_LIMIT, ALARM_LIMIT = 1.0, 5.0, 1.0
 REAL_STARTS, REAL_LENGTH, EPOCHS = (0, 2, 8), 600, 3
 REAL_MEDIAN_LIMIT, REAL_WORST_LIMIT = 6.0, 15.0
 SOON = 100
-"""Iterations within which five of six jobs are to be tuned that begin without workers."""
+"""Iterations within which five of six jobs that begin without workers are tuned."""
 
 
 @dataclass(frozen=True)
