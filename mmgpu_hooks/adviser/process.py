@@ -261,6 +261,10 @@ class TuningAdviser:
         code = self._child.returncode
         return SourceError(f'its process ended with exit code {code}')
 
+    def dismiss(self) -> None:
+        """Have the child end, and do not wait for it; :meth:`end` is still due."""
+        self._child.terminate()
+
     def end(self) -> None:
         """End the child; a second call does nothing."""
         if self._child.poll() is None:

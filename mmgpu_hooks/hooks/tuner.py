@@ -167,9 +167,8 @@ class Tuner:
         self._is_over = True
         self._pending = None
         self._shorten(None)
-        adviser, self._adviser = self._adviser, None
-        if adviser is not None:
-            adviser.end()
+        if self._adviser is not None:
+            self._adviser.dismiss()
         if clause is not None:
             self._say(clause)
 

@@ -76,6 +76,9 @@ class ScriptedAdviser:
             raise answer
         return answer
 
+    def dismiss(self) -> None:
+        self.is_ended = True
+
     def end(self) -> None:
         self.is_ended = True
 
