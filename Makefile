@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: bench-rewrite bench-saves bench-setup bench-start bench-tune bench-whole bench-why gpu-check
 
 help:
-	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
+	@echo 'make demo   write a data set, train three times with MMDetection, compare (7 minutes)'
 	@echo 'make test   run the tests'
 	@echo 'make test-slow   the long ones: real SLURM, torchrun ranks (40 minutes)'
 	@echo 'make lint   run ruff, mypy (package, benchmarks, tests) and import-linter'
