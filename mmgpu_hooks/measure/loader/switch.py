@@ -44,8 +44,8 @@ _NEEDED_OF_WORKERS = ('_task_info', '_try_put_index', '_shutdown_workers')
 _STOPPED = 'TtZXx'
 """States of processes that will not go on by themselves."""
 
-_SEEDS = 2**32
-"""NumPy takes no seed beyond."""
+_SEEDS, _MOST_SEED = 2**32, 2**63
+"""NumPy takes no seed beyond the first, PyTorch none beyond the second."""
 
 
 class LoaderSwitch:
@@ -68,6 +68,7 @@ class LoaderSwitch:
         """Takes back the last switch between two passes, until its iterator is made."""
         self._own_init = self._init = getattr(loader, 'worker_init_fn', None)
         """As the loader was built with, and as it was set last."""
+        self._old_init = self._init
         self._find_relay: Callable[[], _Relay | None] = lambda: None
         self.settings = TunedSettings(
             num_workers=getattr(loader, 'num_workers', 0) or 0,
@@ -75,6 +76,7 @@ class LoaderSwitch:
             persistent_workers=bool(getattr(loader, 'persistent_workers', False)),
         )
         """As they are now."""
+        self._old = self.settings
 
     def find_obstacle(self) -> str | None:
         """Why the loader cannot be switched at all, as a clause; ``None`` if it can."""
@@ -269,7 +271,8 @@ class LoaderSwitch:
         try:
             moment.set(loader, name, rest)
             # making an iterator draws a number: not of those that training draws
-            generator = torch.Generator().manual_seed(torch.initial_seed() + salt)
+            generator = torch.Generator()
+            generator.manual_seed((torch.initial_seed() + salt) % _MOST_SEED)
             moment.set(loader, 'generator', generator)
             heir = loader._get_iterator()
         except BaseException:
@@ -288,6 +291,7 @@ class LoaderSwitch:
         """Set the settings; what is returned takes them back."""
         loader, patches = self._loader, Patches()
         workers, old = new.num_workers, self.settings
+        self._old_init = self._init
         prefetch = (new.prefetch_factor or _PREFETCH) if workers else None
         # without workers it is never asked, and PyTorch refuses it at 0
         persistent = new.persistent_workers if workers else loader.persistent_workers
@@ -305,7 +309,7 @@ class LoaderSwitch:
 
     def _undo(self, before: Patches) -> None:
         before.close()
-        self.settings = self._old
+        self.settings, self._init = self._old, self._old_init
 
 
 class _Rest:
