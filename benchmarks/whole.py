@@ -4,10 +4,11 @@
 
 Ordinary trainings from config files, with loader settings as people have them. Each is
 trained as it is. Then its `next` line is run, and what that has written is trained.
-Where something was planted, the best setting is known from how, and is trained, too.
+Where something was planted, the best setting is known from how, and is trained, too;
+and each as it is with ``tune=True``, which tunes the loader in the same training.
 Each is trained twice, in turns, and the faster one counts; a training is slower where
 the faster one exceeds the slower one before. All on two cores, with one thread for the
-step. About 20 minutes.
+step. About 25 minutes.
 
 A training more is a config file in ``benchmarks/ordinary`` and a line in ``CASES``.
 """
@@ -47,6 +48,7 @@ GAIN_LIMIT_PCT = 75.0
 """Least share of the hand-set best's gain that the advice must give."""
 TURNS, LIMIT_S = 2, 600.0
 """Trainings of each setting, and the most that one may take."""
+TUNED = {'default_hooks.gpu_efficiency.tune': True}
 _ALIVE = dict(persistent_workers=True)
 
 
@@ -121,6 +123,8 @@ class Outcome:
     after: list[Training] = field(default_factory=list)
     """Empty where nothing was changed."""
     best: list[Training] = field(default_factory=list)
+    tuned: list[Training] = field(default_factory=list)
+    """As before, with ``tune=True``."""
 
     @property
     def gain_share_pct(self) -> float | None:
@@ -268,6 +272,7 @@ def play(name: str, folder: Path, turns: int, load: list[float]) -> Outcome:
         if case.best and not is_best:
             trained = measure(f'best_{turn}', case.config, **case.best)
             outcome.best.append(trained)
+        outcome.tuned.append(measure(f'tuned_{turn}', case.config, **TUNED))
         if turn < max(turns, 2):
             outcome.before.append(measure(f'before_{turn + 1}', case.config))
     if is_best:
@@ -324,7 +329,8 @@ def phrase_changes(changes: Mapping[str, Any]) -> str:
 
 def render_cases(played: Mapping[str, Outcome]) -> str:
     """A row per case: time before and after, and what was said."""
-    head = ('training', 'before', 'after', 'less', 'iteration', 'verdict', 'changed')
+    head = ['training', 'before', 'after', 'less', 'tune=True', 'iteration', 'verdict']
+    head.append('changed')
     rows = []
     for name, outcome in played.items():
         before_s, after = fastest(outcome.before), outcome.after or outcome.before
@@ -339,6 +345,7 @@ def render_cases(played: Mapping[str, Outcome]) -> str:
                 f'{100 * (1 - fastest(after) / before_s):.0f} %'
                 if outcome.after
                 else '',
+                f'{fastest(outcome.tuned):.1f} s' if outcome.tuned else '',
                 ' -> '.join(
                     f'{ms:.0f} ms' for ms in iterations[: 1 + bool(outcome.after)]
                 ),

@@ -83,7 +83,10 @@ def list_tuned(evidence: RunEvidence) -> Iterator[str]:
         if record.action != 'change':
             continue
         what = phrase_settings(record.old, record.new)
-        text = f'{what} at iteration {record.iteration}'
+        where = '' if record.is_within else 'between epochs, '
+        text = f'{what} {where}at iteration {record.iteration}'
+        if record.switch_s is not None:
+            text += f' in {format_seconds(record.switch_s)}'
         if record.gain_pct is not None:
             text += f': predicted {record.gain_pct:.0f} % less time'
         if after is not None and after.action != 'change':
