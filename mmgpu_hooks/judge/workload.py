@@ -169,15 +169,16 @@ def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
 
     It is the whole run when nothing changed, or the part after the change is too short.
     """
-    counts, cut = recorded.column('iterations'), 0
+    latest, cut = recorded.latest, 0
+    counts = latest.column('iterations')
     for field in ('workers.occupancy.mean_s', 'step.p50_s'):
-        found = _find_cut(recorded.column(field))
+        found = _find_cut(latest.column(field))
         # the first interval of a part counts as its warm-up
         if counts[found + 1 :].sum() >= thresholds.MIN_ITERATIONS:
             cut = max(cut, found)
     if not cut:
         return _Part(recorded, figures)
-    part = recorded.since(cut)
+    part = recorded.since(len(recorded.every) - len(latest) + cut)
     first = part.intervals[0].iteration
     why = (
         'The pipeline or the step changed during the run: only what was measured from '
