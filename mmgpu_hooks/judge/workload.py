@@ -357,13 +357,13 @@ def _loading_cost(part: _Part) -> _Loading:
         waits = _of_intervals(part, wait_s, 'data_wait')
         if std_s is None:
             return _Loading(waits, is_measured=True)
-        waits = _with_rare(replace(waits, std_s=std_s), part.recorded.every.after(1))
+        waits = _with_rare(replace(waits, std_s=std_s), part.recorded.latest.after(1))
         return _Loading(waits, is_measured=True)
     if loader is not None and loader.occupancy_s is not None:
         whole_s, std_s, count = loader.occupancy_s, std_s or 0.0, loader.batches
         error_s = std_s / math.sqrt(count) if count else whole_s
         loading = Cost(whole_s, std_s, error_s, count)
-        return _Loading(_with_rare(loading, part.recorded.every), is_measured=True)
+        return _Loading(_with_rare(loading, part.recorded.latest), is_measured=True)
     low_s = part.figures.worker_cpu_s
     if low_s is None:
         return _Loading(None, is_measured=False)
@@ -434,7 +434,7 @@ def _run_delay_s(part: _Part) -> float | None:
     The start, when all workers make their first batches side by side, is left out if
     the intervals allow it.
     """
-    windows = part.recorded.every.after(1)
+    windows = part.recorded.latest.after(1)
     made = total(windows.column('workers.occupancy.count'))
     if made <= 0:
         return part.figures.worker_run_delay_s
@@ -451,13 +451,13 @@ def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
         cpu_s = None if share is None else share * loading.mean_s
     if cpu_s is None:
         return None
-    variation = _variation(part.recorded.every, 'workers.batch_cpu')
+    variation = _variation(part.recorded.latest, 'workers.batch_cpu')
     if variation is None:
         variation = loading.variation
     error_s = loading.relative_error * cpu_s
     cpu = Cost(cpu_s, variation * cpu_s, error_s, loading.count)
     share = loading.rare_share
-    usual = _log_normal(part.recorded.every, 'workers.batch_cpu') if share else None
+    usual = _log_normal(part.recorded.latest, 'workers.batch_cpu') if share else None
     if usual is None:
         return cpu
     # how much of a rare batch is CPU shows in the mean over all
@@ -469,7 +469,7 @@ def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
 
 def _of_intervals(part: _Part, mean_s: float, field: str) -> Cost:
     """A mean whose spread and error the intervals show, where there are some."""
-    intervals, count = part.recorded.every.after(1), part.figures.steady_iterations
+    intervals, count = part.recorded.latest.after(1), part.figures.steady_iterations
     variation = _variation(intervals, field) or 0.0
     error_s = variation * mean_s / math.sqrt(max(count, 1))
     means = intervals.column(f'{field}.mean_s')
