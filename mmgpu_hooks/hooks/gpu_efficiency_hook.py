@@ -269,7 +269,7 @@ class GPUEfficiencyHook(Hook):
     def _begin_tuned(self, runner: Any, probe: LoaderProbe) -> None:
         start = self.tuned_start = begin_tuned(runner, probe.loader)
         if start is not None:
-            probe.on_failure = lambda error: start.switch.take_back()
+            probe.on_failure = start.switch.take_back
 
     def _provide_optimizations(self) -> Optimizations | None:
         """Those of the training that is on; ``None`` where none is asked for."""

@@ -423,7 +423,7 @@ class Tuner:
 
     def _take_back(self, error: Exception) -> bool:
         """The iterator of an epoch could not be made: True if it is worth a try."""
-        if not self._switch.take_back():
+        if not self._switch.take_back(error):
             return False
         with contextlib.suppress(Exception):  # the loader is as it was: that counts
             self._note_failure(error)

@@ -13,6 +13,7 @@ import itertools
 import multiprocessing
 import os
 import sys
+import traceback
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -192,8 +193,11 @@ class LoaderSwitch:
         """The first iterator since :meth:`switch_between` has been made."""
         self._before = None
 
-    def take_back(self) -> bool:
+    def take_back(self, error: Exception) -> bool:
         """Undo :meth:`switch_between`, where its first iterator could not be made.
+
+        Args:
+            error: What it raised.
 
         Returns:
             True if there was something to undo: it may be made again.
@@ -202,6 +206,7 @@ class LoaderSwitch:
         if before is None:
             return False
         self._undo(before)
+        traceback.clear_frames(error.__traceback__)
         return True
 
     def switch_within(
@@ -275,9 +280,11 @@ class LoaderSwitch:
             generator.manual_seed((torch.initial_seed() + salt) % _MOST_SEED)
             moment.set(loader, 'generator', generator)
             heir = loader._get_iterator()
-        except BaseException:
+        except BaseException as error:
             moment.close()
             self._undo(before)
+            # workers that were started end with the iterator that was being made
+            traceback.clear_frames(error.__traceback__)
             raise
         moment.close()
         # a persistent one begins its next pass with it
