@@ -35,6 +35,9 @@ LEAST_GAIN = 0.05
 """Low end of a gain from which a loader is changed: smaller ones do not tell changes
 from noise, and a change has costs that are not predicted."""
 
+LEAST_INTERVALS = 3
+"""Of the evidence that a change is decided on."""
+
 SPARE_S = 0.5
 """What a change costs beside the start of workers and their first batch."""
 
@@ -88,6 +91,9 @@ def _answer_verdict(run: Run, last: TunedRecord) -> TuneAnswer:
 
 def _answer_proposal(run: Run, question: TuneQuestion) -> TuneAnswer:
     """Propose a change, where one is sure enough and worth it."""
+    if len(run.latest) < LEAST_INTERVALS:
+        # the first one holds lazy initialisation, or the start of workers
+        return TuneAnswer(why='too few intervals yet')
     if run.workload is None or run.is_stalled:
         return TuneAnswer(why=run.why_no_workload or 'the waits are rare stalls')
     wanted = _find_wanted(run, question)

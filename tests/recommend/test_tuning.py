@@ -75,9 +75,9 @@ def test_workers_do_not_begin_to_live_on_where_a_hook_may_need_them_anew():
     ('evidence', 'question', 'said'),
     [
         (at_hand(), LONG, 'no other setting'),
-        (starved(), replace(LONG, iterations_left=10), 'too short'),
+        (starved(), replace(LONG, iterations_left=2), 'too short'),
         (starved(), replace(LONG, can_change=False), 'nothing is left'),
-        (starved(intervals=1), LONG, ''),
+        (starved(intervals=2), LONG, 'too few intervals'),
     ],
     ids=['data is at hand', 'little is left', 'only to judge', 'short evidence'],
 )
@@ -149,7 +149,7 @@ def test_the_next_run_is_recommended_what_this_one_ended_with():
     workers = changes['train_dataloader.num_workers']
     assert (workers.old, workers.new) == (0, 4)
     assert workers.confidence == 'high'
-    assert 'took 400 ms before it and 101 ms with it' in workers.reason
+    assert 'took 0.400 s before it and 0.101 s with it' in workers.reason
     assert changes['train_dataloader.persistent_workers'].new is True
     pair = pair_settings(run, recommend_settings(run))
     assert pair is not None
