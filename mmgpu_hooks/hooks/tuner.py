@@ -332,8 +332,8 @@ class Tuner:
         recording = self._recording
         batches = read_length(self._runner.train_dataloader) or 0
         left = batches - (recording.iteration - recording.epoch_start)
-        share = (record.gain_low_pct or 0.0) / 100
-        return share * (record.iter_s or 0.0) * max(left, 0)
+        share: float = (record.gain_low_pct or 0.0) / 100
+        return share * (record.iter_s or 0.0) * float(max(left, 0))
 
     def _find_live(self) -> Any:
         endless = getattr(self._loop, 'dataloader_iterator', None)

@@ -1,14 +1,17 @@
 """What a change of the loader gave, while training goes on: before against after.
 
-AR(1) standard errors of the intervals' means, Welch's test for their difference. The
-host must be the same before and after: where other programs use other cores, nothing is
-said. On a card the step must be the same, too, or the waits alone are compared.
+AR(1) standard errors of the intervals' means, Welch's test for their difference; where
+these are few, Student's t with one spread for both. The host must be the same before
+and after: where other programs use other cores, nothing is said. On a card the step
+must be the same, too, or the waits alone are compared.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +19,12 @@ import numpy as np
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.columns import Column, filled
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.stats import estimate_difference, summarize_series
+from mmgpu_hooks.model.stats import (
+    CONFIDENCE,
+    estimate_difference,
+    student_t,
+    summarize_series,
+)
 from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.recorded import TunedReason
 from mmgpu_hooks.schema.run import RunEvidence
@@ -29,6 +37,9 @@ LEAST_LOSS = 0.03
 
 NO_LOSS = 0.01
 """Share of an iteration by which a change that cannot be told apart may be slower."""
+
+LEAST_SPREAD = 0.01
+"""Relative spread of intervals that is assumed of a series that is short."""
 
 SAME_STEP = 0.05
 """Share by which a step may differ and be the same."""
@@ -51,12 +62,18 @@ class ChangeVerdict:
     """Time that it saves, over an iteration before it; below zero it is a loss.
     ``None`` where the intervals are too few for one."""
 
+    predicted_low: float | None = None
+    """Low end of the gain that was predicted, over an iteration before."""
+
     @property
     def is_kept(self) -> bool:
-        """True if it stays: a gain, or predicted and at least no loss."""
-        if self.reason == 'unclear':
-            return self.after_s <= self.before_s * (1.0 + NO_LOSS)
-        return self.reason != 'loss'
+        """True if it stays: no loss, and nothing that refutes what was predicted."""
+        if self.reason != 'unclear':
+            return self.reason != 'loss'
+        gain, low = self.gain, self.predicted_low
+        if gain is not None and low is not None and gain.high >= low:
+            return True
+        return self.after_s <= self.before_s * (1.0 + NO_LOSS)
 
 
 class _Stage(NamedTuple):
@@ -97,7 +114,9 @@ def judge_change(evidence: RunEvidence) -> ChangeVerdict | None:
         reason = 'other_load'
     if reason in ('unclear', 'other_load') and count < ENOUGH_INTERVALS:
         return None
-    return ChangeVerdict(reason, before_s, after_s, gain)
+    low_pct = switches[-1].gain_low_pct
+    low = None if low_pct is None else low_pct / 100
+    return ChangeVerdict(reason, before_s, after_s, gain, low)
 
 
 def select_stage(evidence: RunEvidence, number: int) -> RunEvidence:
@@ -147,19 +166,39 @@ def _estimate_gain(before: _Stage, after: _Stage, before_s: float) -> Estimate |
             saved = _estimate_saved(before, after, 'wait_s')
     if saved is None or before_s <= 0.0:
         return None
-    shares = (figure / before_s for figure in (saved.value, saved.low, saved.high))
-    return Estimate(*shares, saved.count)
+    return Estimate(
+        saved.value / before_s, saved.low / before_s, saved.high / before_s, saved.count
+    )
 
 
 def _estimate_saved(before: _Stage, after: _Stage, name: str) -> Estimate | None:
+    old, new = (_listed(getattr(stage, name)) for stage in (before, after))
     series = [
-        summarize_series(
-            _listed(getattr(stage, name)), _listed(stage.iterations), least=2
-        )
-        for stage in (after, before)
+        summarize_series(values, _listed(stage.iterations))
+        for values, stage in ((new, after), (old, before))
     ]
-    new, old = series
-    return None if new is None or old is None else estimate_difference(new, old)
+    if series[0] is not None and series[1] is not None:
+        return estimate_difference(series[0], series[1])
+    return _estimate_short(old, new)
+
+
+def _estimate_short(old: Sequence[float], new: Sequence[float]) -> Estimate | None:
+    """What is saved, where a series is short: Student's t with one relative spread.
+
+    A loader is changed after few intervals; those after it show how they scatter.
+    """
+    degrees = len(old) + len(new) - 2
+    old_s, new_s = fmean(old), fmean(new)
+    if degrees < 2 or min(old_s, new_s) <= 0.0:
+        return None
+    away = [value / old_s - 1 for value in old] + [value / new_s - 1 for value in new]
+    spread = max(math.hypot(*away) / math.sqrt(degrees), LEAST_SPREAD)
+    error_s = spread * math.hypot(
+        old_s / math.sqrt(len(old)), new_s / math.sqrt(len(new))
+    )
+    half_s = student_t((1 + CONFIDENCE) / 2, degrees) * error_s
+    saved_s, count = old_s - new_s, min(len(old), len(new))
+    return Estimate(saved_s, saved_s - half_s, saved_s + half_s, count)
 
 
 def _listed(column: Column) -> Sequence[float]:

@@ -174,3 +174,26 @@ def test_first_waits_of_epochs_are_no_part_of_an_iteration():
     verdict = judge_change(replace(evidence, intervals=intervals))
     assert verdict is not None
     assert verdict.after_s == pytest.approx(0.22, rel=0.02)
+
+
+@pytest.mark.parametrize('before', [2, 3, 6])
+@pytest.mark.parametrize(('wait_s', 'reason'), [(0.02, 'gain'), (0.6, 'loss')])
+def test_few_intervals_before_a_change_are_enough(before, wait_s, reason):
+    evidence = make_tuned(after=5, before=before, wait_s=wait_s, noise=0.05)
+    verdict = judge_change(evidence)
+    assert verdict is not None
+    assert verdict.reason == reason
+
+
+def test_a_noisy_host_does_not_refute_what_was_predicted():
+    evidence = make_tuned(wait_s=0.36, noise=0.25)
+    change = replace(evidence.tuned[0], gain_low_pct=5.0)
+    verdict = judge_change(replace(evidence, tuned=(change,)))
+    assert verdict is not None
+    assert verdict.reason == 'unclear'
+    assert verdict.after_s > verdict.before_s
+    assert verdict.is_kept
+    change = replace(change, gain_low_pct=60.0)
+    verdict = judge_change(replace(evidence, tuned=(change,)))
+    assert verdict is not None
+    assert not verdict.is_kept

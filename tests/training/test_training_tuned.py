@@ -338,6 +338,7 @@ def test_scalars_and_summary_show_it(tmp_path, script):
     )
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 def test_a_training_finds_its_workers_by_itself(tmp_path):
     """The child process itself, from 0 workers, on samples that wait."""
@@ -345,8 +346,8 @@ def test_a_training_finds_its_workers_by_itself(tmp_path):
         build_runner(
             tmp_path,
             loop='iter',
-            iterations=500,
-            item_s=0.01,
+            iterations=400,
+            item_s=0.03,
             step_s=0.005,
             log_interval=50,
             hook={**HOOK, 'tune': True},
@@ -354,17 +355,12 @@ def test_a_training_finds_its_workers_by_itself(tmp_path):
     )
     run = Run.read(find_evidence(tmp_path))
     change, *_ = run.evidence.tuned
-    assert change.reason == 'predicted'
-    assert change.iteration <= 200
-    assert runner.train_dataloader.num_workers == change.new.num_workers > 0
+    assert (change.reason, change.old.num_workers) == ('predicted', 0)
+    assert change.new.num_workers > 0
+    assert run.evidence.tuned[-1].action == 'keep'
+    assert runner.train_dataloader.num_workers == run.last_switch.new.num_workers
     before_s = run.intervals[1].iter.mean_s
     assert run.figures.iter_s < 0.8 * before_s
-    config = next(Path(runner.log_dir).glob('*_recommended.py'), None)
-    assert config is not None
-    workers = json.loads(
-        re.search(r'num_workers=(\d+)', config.read_text()).group(1)  # type: ignore[union-attr]
-    )
-    assert workers > 0
 
 
 def start_ranks(folder: Path, what: str) -> subprocess.CompletedProcess[str]:

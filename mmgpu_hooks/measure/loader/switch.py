@@ -74,7 +74,7 @@ class LoaderSwitch:
         self.settings = TunedSettings(
             num_workers=getattr(loader, 'num_workers', 0) or 0,
             prefetch_factor=getattr(loader, 'prefetch_factor', None),
-            persistent_workers=bool(getattr(loader, 'persistent_workers', False)),
+            persistent_workers=bool(getattr(loader, 'persistent_workers', None)),
         )
         """As they are now."""
         self._old = self.settings
@@ -98,7 +98,8 @@ class LoaderSwitch:
 
     def find_obstacle_to(self, new: TunedSettings) -> str | None:
         """Why these settings cannot be had at all; ``None`` if they can."""
-        if not new.num_workers and getattr(self._loader, 'timeout', 0):
+        timeout_s: Any = getattr(self._loader, 'timeout', 0)
+        if not new.num_workers and timeout_s:
             return 'its timeout needs workers'
         return None
 
@@ -117,7 +118,7 @@ class LoaderSwitch:
         several = getattr(dataloader, '_MultiProcessingDataLoaderIter', None)
         if type(live) not in (single, several):
             return f'its iterator is a {type(live).__name__}'
-        needed = _NEEDED_OF_ITERATOR
+        needed = [*_NEEDED_OF_ITERATOR]
         if type(live) is several:
             needed += _NEEDED_OF_WORKERS
         lacking = [name for name in needed if not hasattr(live, name)]
@@ -182,7 +183,7 @@ class LoaderSwitch:
             Exception: If old workers cannot be ended; nothing has changed then.
         """
         loader = self._loader
-        live = getattr(loader, '_iterator', None)
+        live: Any = getattr(loader, '_iterator', None)
         if hasattr(live, '_shutdown_workers'):
             with self.book_teardown():
                 live._shutdown_workers()
@@ -429,7 +430,7 @@ def make_init(
         salt: Is added to the seeds.
         ranks: Of the training.
     """
-    seeded = _reseed(init, new.num_workers, salt, ranks)
+    seeded: Callable[[int], Any] | None = _reseed(init, new.num_workers, salt, ranks)
     if new.opencv_num_threads is None and new.worker_nice is None:
         return seeded
     return TunedInit(seeded, new.opencv_num_threads, new.worker_nice)
