@@ -172,7 +172,8 @@ class Refusing:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
         self.left = count
-        launch = multiprocessing.popen_fork.Popen._launch
+        kind: Any = multiprocessing.popen_fork.Popen
+        launch = kind._launch
 
         def limited(popen: Any, process: Any) -> Any:
             self.left -= 1

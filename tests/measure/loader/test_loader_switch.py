@@ -198,7 +198,7 @@ def test_order_is_kept_when_workers_change_within_an_epoch(
 def test_workers_begin_to_live_on_when_they_are_asked_to_within_an_epoch():
     kept = Kept(2)
     kept.persistent = True
-    pids = []
+    pids: list[int] = []
 
     def switch(number: int, live: Any) -> None:
         if number == 5 and not pids:
@@ -212,7 +212,7 @@ def test_workers_begin_to_live_on_when_they_are_asked_to_within_an_epoch():
 
 
 def test_a_second_switch_goes_on_where_the_first_one_began():
-    kept = Kept(2)
+    kept, last = Kept(2), None
 
     def switch(number: int, live: Any) -> None:
         nonlocal last
@@ -222,7 +222,6 @@ def test_a_second_switch_goes_on_where_the_first_one_began():
         if number == 15:
             kept.within(last, 1)
 
-    last = None
     taken = take_epoch(kept, 0, switch)
     assert [*map(indices, taken)] == untouched(0)
     del last
@@ -262,7 +261,7 @@ def test_order_is_kept_in_an_endless_loop(before, after, sampler, at):
     ours._iterator = None
 
 
-SAMPLERS = {
+SAMPLERS: dict[str, Any] = {
     'aspect ratio': (None, {'type': 'mmdet.AspectRatioBatchSampler'}, Numbers),
     'class aware': ({'type': 'mmdet.ClassAwareSampler'}, None, Numbers),
     'multi source': (
@@ -426,7 +425,8 @@ def test_a_stopped_worker_stops_the_switch():
 @pytest.fixture
 def no_fork(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Lets so many more workers start, and refuses the next one."""
-    launch = multiprocessing.popen_fork.Popen._launch
+    kind: Any = multiprocessing.popen_fork.Popen
+    launch = kind._launch
 
     def refuse_after(count: int) -> None:
         left = [count]
@@ -450,7 +450,8 @@ def no_fork(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def test_old_workers_go_on_where_new_ones_cannot_start(
     no_fork, before, is_drained_first, persistent
 ):
-    kept, failures = Kept(before, persistent=persistent), []
+    kept = Kept(before, persistent=persistent)
+    failures: list[Exception] = []
 
     def switch(number: int, live: Any) -> None:
         if number != 6:
@@ -506,16 +507,16 @@ def test_a_worker_that_is_killed_ends_the_pass_as_ever(victim: str):
 def test_ctrl_c_in_the_switch_leaves_the_pass_whole():
     kept = Kept(2)
     make, live = kept.loader._get_iterator, iter(kept.loader)
-    taken = [next(live)]
+    taken, made = [next(live)], list[Any]()
 
     def interrupted() -> Any:
-        kept.made = make()
+        made.append(make())
         raise KeyboardInterrupt
 
     kept.loader._get_iterator = interrupted
     with pytest.raises(KeyboardInterrupt):
         kept.within(live, 3)
-    kept.made._shutdown_workers()
+    made[0]._shutdown_workers()
     # MMEngine ends here; whoever goes on has lost nothing
     taken += live
     assert [*map(indices, taken)] == untouched(0)
