@@ -120,7 +120,7 @@ def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | str:
     """The change that is worth it, or why there is none."""
     assert run.workload is not None
     job = Job.of(run, run.workload, TUNED)
-    choice = decide(job).new
+    choice = _with_spare(job, decide(job).new)
     if choice['persistent_workers'] and not question.may_persist:
         choice = {**choice, 'persistent_workers': job.old['persistent_workers']}
     if choice == job.old:
@@ -137,6 +137,22 @@ def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | str:
     if gain.low * (run.figures.iter_s or 0.0) * question.iterations_left < cost_s:
         return 'what is left is too short to pay for a change'
     return _Wanted(choice, gain, job, cost_s)
+
+
+def _with_spare(job: Job, choice: Choice) -> Choice:
+    """The choice with a worker in four more, where cores are left for them.
+
+    The search takes the fewest workers that are nearly as fast as any, and after some
+    tens of iterations it does not know the slow batches yet.
+    """
+    workers = choice['num_workers']
+    more = workers + max(workers // 4, 1)
+    then = {**choice, 'num_workers': more}
+    is_kept = workers <= job.old['num_workers'] or more > job.cap(then).workers
+    if is_kept or BY_NAME['num_workers'].handicap(job, more):
+        return choice
+    is_slower = job.at(then).total_s > job.at(choice).total_s
+    return choice if is_slower else then
 
 
 def _find_growth_doubt(run: Run) -> str | None:
