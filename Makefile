@@ -19,10 +19,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help setup demo dist test test-slow lint clean bench-drift bench-end bench-host bench-ledger
 .PHONY: bench-holders bench-overhead bench-memory bench-memory-causes bench-metric bench-predict
 .PHONY: bench-quick bench-regret bench-runs
-.PHONY: bench-rewrite bench-saves bench-setup bench-start bench-validation bench-whole bench-why gpu-check
+.PHONY: bench-rewrite bench-saves bench-setup bench-start bench-tune bench-validation bench-whole bench-why
+.PHONY: gpu-check
 
 help:
-	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
+	@echo 'make demo   write a data set, train three times with MMDetection, compare (7 minutes)'
 	@echo 'make test   run the tests'
 	@echo 'make test-slow   the long ones: real SLURM, torchrun ranks (40 minutes)'
 	@echo 'make lint   run ruff, mypy (package, benchmarks, tests) and import-linter'
@@ -46,8 +47,9 @@ help:
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
 	@echo 'make bench-setup     the set-up of a clone, step by step (10 minutes)'
 	@echo 'make bench-start     what Python takes longer to start below mmgpu run (1 minute)'
+	@echo 'make bench-tune      trainings that tune themselves against the best setting (55 minutes)'
 	@echo 'make bench-validation planted validations, and the end after a tenth of trainings (5 minutes)'
-	@echo 'make bench-whole     trainings before and after their own advice (25 minutes)'
+	@echo 'make bench-whole     trainings before and after their own advice (30 minutes)'
 	@echo 'make bench-why       planted ends of trainings, and the cause that is named (18 minutes)'
 	@echo 'make gpu-check       what only a CUDA machine can show, its table kept (9 minutes)'
 	@echo 'Options: PYTHON=/path/to/python3 (3.10 to 3.13), PIP_FLAGS=...,'
@@ -135,6 +137,9 @@ bench-setup: setup
 
 bench-start: setup
 	$(BIN)/python -m benchmarks.start $(BENCH_FLAGS)
+
+bench-tune: setup
+	$(BIN)/python -m benchmarks.tune $(BENCH_FLAGS)
 
 bench-validation: setup
 	$(BIN)/python -m benchmarks.validation $(BENCH_FLAGS)

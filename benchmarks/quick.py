@@ -43,6 +43,7 @@ BENCHMARKS = (
     'saves',
     'setup_time',
     'start',
+    'tune',
     'validation',
     'whole',
     'why',

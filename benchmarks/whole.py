@@ -4,11 +4,12 @@
 
 Ordinary trainings from config files, with loader settings as people have them. Each is
 trained as it is. Then its `next` line is run, and what that has written is trained.
-Where something was planted, the best setting is known from how, and is trained, too.
+Where something was planted, the best setting is known from how, and is trained, too;
+and each as it is with ``tune=True``, which tunes the loader in the same training.
 Each is trained twice, in turns, and the faster one counts; a training is slower where
 the faster one exceeds the slower one before. All on two cores, with one thread for the
 step. Two more end badly, one killed for memory and one that hangs: they are trained
-with what is said of them, and must come to their end. About 23 minutes.
+with what is said of them, and must come to their end. About 30 minutes.
 
 A training more is a config file in ``benchmarks/ordinary`` and a line in ``CASES``.
 """
@@ -55,6 +56,7 @@ HOURS_LIMIT_PCT = 10.0
 """Most that the hours that a finding offers may be off."""
 TURNS, LIMIT_S = 2, 600.0
 """Trainings of each setting, and the most that one may take."""
+TUNED = {'default_hooks.gpu_efficiency.tune': True}
 _ALIVE = dict(persistent_workers=True)
 
 
@@ -138,6 +140,8 @@ class Outcome:
     after: list[Training] = field(default_factory=list)
     """Empty where nothing was changed."""
     best: list[Training] = field(default_factory=list)
+    tuned: list[Training] = field(default_factory=list)
+    """As before, with ``tune=True``."""
     offered_s: float | None = None
     """What a finding said that its setting saves."""
 
@@ -292,6 +296,7 @@ def play(name: str, folder: Path, turns: int, load: list[float]) -> Outcome:
         if case.best and not is_best:
             trained = measure(f'best_{turn}', case.config, **case.best)
             outcome.best.append(trained)
+        outcome.tuned.append(measure(f'tuned_{turn}', case.config, **TUNED))
         if turn < max(turns, 2):
             outcome.before.append(measure(f'before_{turn + 1}', case.config))
     if is_best:
@@ -367,7 +372,8 @@ def phrase_changes(changes: Mapping[str, Any]) -> str:
 
 def render_cases(played: Mapping[str, Outcome]) -> str:
     """A row per case: time before and after, and what was said."""
-    head = ('training', 'before', 'after', 'less', 'iteration', 'verdict', 'changed')
+    head = ['training', 'before', 'after', 'less', 'tune=True', 'iteration', 'verdict']
+    head.append('changed')
     rows = []
     for name, outcome in played.items():
         before_s, after = fastest(outcome.before), outcome.after or outcome.before
@@ -382,6 +388,7 @@ def render_cases(played: Mapping[str, Outcome]) -> str:
                 f'{100 * (1 - fastest(after) / before_s):.0f} %'
                 if outcome.after
                 else '',
+                f'{fastest(outcome.tuned):.1f} s' if outcome.tuned else '',
                 ' -> '.join(
                     f'{ms:.0f} ms' for ms in iterations[: 1 + bool(outcome.after)]
                 ),

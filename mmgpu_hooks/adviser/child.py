@@ -1,6 +1,7 @@
 """The adviser's processes: each reads evidence and prints one record.
 
-That of the end writes one config, too; that of every hour the job's comment.
+That of the end writes one config, too; that of every hour the job's comment. That which
+tunes answers questions, as long as it is asked.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.recommend.host_memory import limit_to_memory
 from mmgpu_hooks.recommend.recommendation import recommend_settings, with_save_cures
+from mmgpu_hooks.recommend.tuning import answer_question
 from mmgpu_hooks.recommend.validation import leave_out
 from mmgpu_hooks.recommend.verdict_record import judge_as_record, make_verdict_record
 from mmgpu_hooks.schema.judged import Recommendation, RunAdvice
 from mmgpu_hooks.schema.run_folder import read_run_folder
+from mmgpu_hooks.schema.tuning import TuneQuestion
 
 
 def main(evidence: str, parent: int) -> None:
@@ -73,6 +76,23 @@ def judge_while_training(evidence: str, parent: int, is_commented: bool) -> None
         # at the training's end the hook says what is in the way
         with contextlib.suppress(SourceError):
             comment_on_job(record)
+
+
+def tune_while_training(evidence: str, parent: int) -> None:
+    """Answer each `TuneQuestion` on standard input with a `TuneAnswer`, a line each.
+
+    Args:
+        evidence: Of rank 0.
+        parent: Process id of the training; this process ends with it.
+    """
+    die_with_parent(parent)
+    path, decoder = Path(evidence), msgspec.json.Decoder(TuneQuestion)
+    with os.fdopen(os.dup(1), 'wb') as stream:
+        for line in sys.stdin.buffer:
+            run = choose_rank(path, Run.read(path)).run
+            answer = answer_question(run, decoder.decode(line))
+            stream.write(msgspec.json.encode(answer) + b'\n')
+            stream.flush()
 
 
 def advise_on_run(evidence: Path) -> RunAdvice:

@@ -1,7 +1,9 @@
 """Asks the adviser: a child process that judges the run of its parent and answers once.
 
 One writes the recommended config at the end, and is waited for. Others judge the run so
-far, once in about an hour, with the lowest priority, and nobody waits for them.
+far, once in about an hour, with the lowest priority, and nobody waits for them. Where
+the loader is to be tuned, one more is asked again and again, until there is nothing
+more to gain.
 
 A package of its own, above everything that judges and edits configs, below the hook
 that asks: so the hook imports no command, and no command a hook. The child is started
@@ -11,6 +13,7 @@ fork would break, and must not import what MMEngine's configs import. It sees no
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -21,10 +24,12 @@ import msgspec
 
 from mmgpu_hooks.experiment.children import end_child, signal_group
 from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.memory import read_free_bytes
 from mmgpu_hooks.schema.judged import RunAdvice
 from mmgpu_hooks.schema.recorded import VerdictRecord
 from mmgpu_hooks.schema.run_folder import read_run_folder
+from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
 
 _LIMIT_S = 10.0
 """The child of the end is killed then."""
@@ -66,6 +71,21 @@ _JUDGE = (
     'judge_while_training(sys.argv[1], int(sys.argv[2]), {is_commented}); '
     f'{_END}'
 )
+
+
+_TUNE = (
+    # it is to answer soon, also where workers have all cores
+    'import os; '
+    'os.nice({nice}); '
+    f'{_BEGIN}'
+    'from mmgpu_hooks.adviser.child import tune_while_training; '
+    'tune_while_training(sys.argv[1], int(sys.argv[2])); '
+    f'{_END}'
+)
+TUNER_NICE = 5
+"""Niceness of the child that tunes: its answer is worth more than the core it takes."""
+ANSWER_LIMIT_S = 120.0
+"""Seconds for one answer; the first one has all imports in it."""
 
 
 def ask_adviser(evidence: Path, limit_s: float = _LIMIT_S) -> RunAdvice:
@@ -164,7 +184,99 @@ class HourlyAdviser:
             self._child.stdout.close()
 
 
-def _start(program: str, evidence: Path) -> subprocess.Popen[bytes]:
+class TuningAdviser:
+    """A child process that is asked, while training is on, what to change of a loader.
+
+    It is never waited for. Asking and looking for an answer take some 10 us each.
+
+    Args:
+        evidence: Of rank 0, as far as it is written.
+        limit_s: Seconds for one answer.
+        clock: Monotonic, in seconds.
+
+    Raises:
+        SourceError: If memory is short, or the child cannot be started.
+    """
+
+    def __init__(
+        self,
+        evidence: Path,
+        *,
+        limit_s: float = ANSWER_LIMIT_S,
+        clock: Clock = monotonic_s,
+    ) -> None:
+        self._limit_s, self._clock = limit_s, clock
+        self._asked_s: float | None = None
+        self._read = b''
+        program = _TUNE.format(nice=TUNER_NICE)
+        self._child = _start(program, evidence, stdin=subprocess.PIPE)
+        assert self._child.stdout is not None
+        os.set_blocking(self._child.stdout.fileno(), False)
+
+    @property
+    def is_free(self) -> bool:
+        """True if no question waits for its answer."""
+        return self._asked_s is None
+
+    def ask(self, question: TuneQuestion) -> None:
+        """Ask; the answer is there some time later.
+
+        Raises:
+            SourceError: If the child has ended.
+        """
+        stream = self._child.stdin
+        assert stream is not None
+        try:
+            # far less than a pipe holds, and the last question has been read
+            os.write(stream.fileno(), msgspec.json.encode(question) + b'\n')
+        except OSError:
+            raise self._describe_end() from None
+        self._asked_s = self._clock()
+
+    def read(self) -> TuneAnswer | None:
+        """The answer; ``None`` while there is none.
+
+        Raises:
+            SourceError: If the child has ended, or takes too long.
+        """
+        stream = self._child.stdout
+        assert stream is not None
+        if self._asked_s is None:
+            return None
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(stream.fileno(), 2**16):
+                self._read += part
+            if not self._read.endswith(b'\n'):
+                raise self._describe_end()
+        if self._read.endswith(b'\n'):
+            answer, self._read, self._asked_s = self._read, b'', None
+            return msgspec.json.decode(answer, type=TuneAnswer)
+        if self._clock() - self._asked_s > self._limit_s:
+            raise SourceError(f'an answer took longer than {self._limit_s:g} s')
+        return None
+
+    def _describe_end(self) -> SourceError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(_GONE_WITHIN_S)
+        code = self._child.returncode
+        return SourceError(f'its process ended with exit code {code}')
+
+    def dismiss(self) -> None:
+        """Have the child end, and do not wait for it; :meth:`end` is still due."""
+        self._child.terminate()
+
+    def end(self) -> None:
+        """End the child; a second call does nothing."""
+        if self._child.poll() is None:
+            end_child(self._child, _GONE_WITHIN_S)
+        for stream in (self._child.stdin, self._child.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def _start(
+    program: str, evidence: Path, stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
     """Start a child, where there is memory for it.
 
     Raises:
@@ -175,17 +287,17 @@ def _start(program: str, evidence: Path) -> subprocess.Popen[bytes]:
         needed = _MEMORY_FACTOR * evidence.stat().st_size
         if free is not None and free < LEAST_FREE_BYTES + needed:
             raise SourceError('less than 1 GiB of memory would stay free')
-        return _open(program, evidence)
+        return _open(program, evidence, stdin)
     except (OSError, ValueError) as error:
         said = getattr(error, 'strerror', None) or error
         raise SourceError(f'no process could be started ({said})') from error
 
 
-def _open(program: str, evidence: Path) -> subprocess.Popen[bytes]:
+def _open(program: str, evidence: Path, stdin: int) -> subprocess.Popen[bytes]:
     words = [str(evidence), str(os.getpid()), *map(str, sys.path)]
     return subprocess.Popen(
         [sys.executable, '-c', program, *words],
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={

@@ -1,11 +1,16 @@
-"""``mmgpu demo``: train, judge, rewrite, train again, compare. All of it real."""
+"""``mmgpu demo``: train, judge, rewrite, train again, compare; and all that in one.
+
+All of it is real.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -26,10 +31,12 @@ from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import compare_runs
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.figures import format_seconds
 from mmgpu_hooks.schema.judged import FASTER
 from mmgpu_hooks.schema.tried import TrialSpec
 from mmgpu_hooks.show.comparison import describe_compare, describe_whole_training
 from mmgpu_hooks.show.recommendation import describe_answer
+from mmgpu_hooks.show.tuning import list_tuned
 
 _DATA_ROOT = Path('data/demo')
 """As in the configs of the demo."""
@@ -48,20 +55,21 @@ def demo(config: Path, work_dir: Path) -> int:
     """Show the whole way on a small data set.
 
     Writes camera-sized JPEG files, trains a detector on them with a poor loader
-    setting, recommends a better one, trains that for as long, and compares.
+    setting, recommends a better one, trains that for as long, and compares. Then the
+    poor setting trains again, and tunes itself.
     """
     # before the data set is written
     read_trainable_config(config)
-    _say(f'1/5  Data set: {IMAGES} JPEG files of {IMAGE_WIDTH} x {IMAGE_HEIGHT} pixels')
+    _say(f'1/6  Data set: {IMAGES} JPEG files of {IMAGE_WIDTH} x {IMAGE_HEIGHT} pixels')
     dataset = write_demo_dataset(_DATA_ROOT)
     done = 'reused' if dataset.is_reused else 'written'
     print(f'     {done}: {dataset.root}, {dataset.image_bytes / 1e6:.0f} MB')
     os.environ.update(_ONE_THREAD)
     before, after = work_dir / 'before', work_dir / 'after'
-    _say(f'2/5  Train {config}')
+    _say(f'2/6  Train {config}')
     print('     The step gets one CPU thread, as a GPU would leave the CPU free.')
     _train(config, before)
-    _say(f'3/5  mmgpu recommend {before}')
+    _say(f'3/6  mmgpu recommend {before}')
     judged = judge_runs([before])
     answer = rewrite_judged(judged.answer, judged.files, Options())
     print_sections(describe_answer(answer))
@@ -70,10 +78,14 @@ def demo(config: Path, work_dir: Path) -> int:
     if answer.output is None:
         print('\nThe loader keeps up on this machine, so there is nothing to compare.')
         return exit_codes.NO
-    _say(f'4/5  Train {answer.output}')
+    _say(f'4/6  Train {answer.output}')
     _train(Path(answer.output), after)
-    _say('5/5  Before and after')
+    _say('5/6  Before and after')
     is_faster = show_gain(before, after)
+    _say(f'6/6  Train {config} again, with tune=True')
+    tuned = work_dir / 'tuned'
+    _train(config, tuned, {'tune': True})
+    print(describe_tuned(before, after, tuned))
     print(f'\nOpen it:  tensorboard --logdir {work_dir}')
     return exit_codes.OK if is_faster else exit_codes.NO
 
@@ -98,20 +110,44 @@ def show_gain(before: Path, after: Path) -> bool:
     return comparison.verdict == FASTER and new > old
 
 
+def describe_tuned(before: Path, after: Path, tuned: Path) -> str:
+    """Say what a training came to that tuned itself, beside two that did not.
+
+    Args:
+        before: Work folder of the training with the poor setting.
+        after: Work folder of the one with the recommended setting.
+        tuned: Work folder of the one that began as the first.
+    """
+    runs = [read_run(folder).run for folder in (before, after, tuned)]
+    old, new, own = (format_seconds(run.figures.duration_s) for run in runs)
+    lines = [
+        f'Begun with num_workers={runs[2].begun_with.num_workers}, ended with '
+        f'{runs[2].meta.loader.num_workers}: {own} in all, beside {old} untouched and '
+        f'{new} with the recommended setting from the start.',
+        *list_tuned(runs[2].evidence),
+    ]
+    return '\n'.join(lines)
+
+
 def _images_per_s(run: Run) -> float:
     """Over the whole training, everything between iterations included."""
     batch, whole_s = run.meta.loader.batch_size or 0, run.figures.duration_s
     return run.figures.iterations * batch / whole_s if whole_s else 0.0
 
 
-def _train(config: Path, folder: Path) -> None:
+def _train(config: Path, folder: Path, hook: Mapping[str, Any] | None = None) -> None:
     """A whole training.
+
+    Args:
+        config: What to train.
+        folder: Where it goes.
+        hook: Arguments of GPUEfficiencyHook; by default the config's.
 
     Raises:
         UserError: If it does not complete.
         KeyboardInterrupt: On Ctrl-C.
     """
-    spec = TrialSpec(str(config), str(folder), is_whole=True)
+    spec = TrialSpec(str(config), str(folder), hook=hook or {}, is_whole=True)
     turn = Turn(folder.name, spec, blocks=(ENDLESS,), time_limit_s=float('inf'))
     tail = _follow(folder / LOG_NAME)
     outcome = run_plan(Plan([turn]), on_progress=tail)

@@ -99,6 +99,11 @@ def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
     help='Take host overhead off a step, the trained weights staying the same: '
     'param_groups, ema, small_tensors, history, or all.',
 )
+@click.option(
+    '--tune/--no-tune',
+    default=None,
+    help='Give the train loader better settings while it trains, and measure that.',
+)
 @click.option('-m', 'is_module', is_flag=True, help='Run a module, as python -m does.')
 @click.argument(
     'program', nargs=-1, required=True, type=click.UNPROCESSED, metavar='PROGRAM...'

@@ -129,6 +129,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     'write_config': _check_flag,
     'slurm_comment': _check_flag,
     'optimize': _check_optimize,
+    'tune': _check_flag,
 }
 ARGUMENTS = tuple(_CHECKS)
 """Names of all arguments."""

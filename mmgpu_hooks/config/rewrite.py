@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, Optional
 
@@ -183,12 +184,21 @@ def write_variant(
     return _or_refused(output, lambda: _edit_text(text, loaded, output, settings))
 
 
-def enable_hook(source: Path, options: Options) -> RewriteOutcome:
+def enable_hook(
+    source: Path, options: Options, *, is_tuned: bool = False
+) -> RewriteOutcome:
     """Adds ``GPUEfficiencyHook`` to a config, and drops no other hook.
 
     See :func:`rewrite_config` for the options and the result.
+
+    Args:
+        source: The ``.py`` config.
+        options: Where it goes.
+        is_tuned: Whether the hook is to tune the loader, too; where the hook is on
+            already, that alone is set.
     """
-    return _rewrite(source, lambda job: job.prove(enabling_settings), options)
+    choose = partial(enabling_settings, is_tuned=is_tuned)
+    return _rewrite(source, lambda job: job.prove(choose), options)
 
 
 def disable_hook(source: Path, options: Options) -> RewriteOutcome:

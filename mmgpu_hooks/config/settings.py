@@ -309,10 +309,7 @@ def verify_changes(
     for dotted, value in changes.items():
         path = tuple(dotted.split('.'))
         if path[0] in HOOK_ROOTS:
-            # an argument of the hook may come with the hook itself
-            is_added = '.'.join((*path[:-1], 'type')) in changes
-            if path[-1] == 'type' or not is_added:
-                _verify_hook(config, path, value)
+            _verify_hook(config, path, changes)
         elif path[0] in EVALUATORS:
             _verify_evaluator(config, path[0], value, module)
         else:
@@ -417,9 +414,12 @@ def _find_line(module: Module, name: str, index: int) -> int | None:
     return (types or [entry])[-1].lineno
 
 
-def _verify_hook(config: FlatConfig, path: KeyPath, value: SettingValue) -> None:
+def _verify_hook(
+    config: FlatConfig, path: KeyPath, changes: Mapping[str, SettingValue]
+) -> None:
     # only our hook's own place may be filled, and only where it is free
-    if path == (*_PLACE, 'type') and value == HOOK_TYPE and _PLACE not in config:
+    is_added = changes.get('.'.join((*_PLACE, 'type'))) == HOOK_TYPE
+    if path[:-1] == _PLACE and is_added and _PLACE not in config:
         return
     if not is_our_hook(config.get((*path[:-1], 'type'))):
         places = ', '.join('.'.join(place) for place in find_hooks(config))
@@ -524,21 +524,38 @@ def _find_iteration_schedulers(config: FlatConfig) -> Iterator[str]:
             yield f'{name}, end={end}' if isinstance(end, int) else f'{name}'
 
 
-def enabling_settings(before: FlatConfig) -> dict[str, SettingValue]:
+def enabling_settings(
+    before: FlatConfig, *, is_tuned: bool = False
+) -> dict[str, SettingValue]:
     """Returns what adds the hook: nothing where it is on already.
 
     It goes into ``default_hooks``, which MMEngine merges with the base's; a
     ``custom_hooks`` list would replace the base's list.
 
+    Args:
+        before: The config as loaded.
+        is_tuned: Whether the hook is to tune the loader, too.
+
     Raises:
-        RefusedError: If its place is taken.
+        RefusedError: If its place is taken, or it stands where no argument can be set.
     """
-    if find_hooks(before):
-        return {}
+    tuned: dict[str, SettingValue] = {}
+    places = find_hooks(before)
+    if is_tuned:
+        place = places[0] if places else _PLACE
+        if place[0] != _PLACE[0]:
+            raise RefusedError(
+                f'expected GPUEfficiencyHook in default_hooks, found it at '
+                f'{".".join(place)}, an element of a list; write tune=True into its '
+                'dict there'
+            )
+        tuned['.'.join((*place, 'tune'))] = True
+    if places:
+        return tuned
     if _PLACE in before:
         found = before.get((*_PLACE, 'type'), before[_PLACE])
         raise RefusedError(
             f'expected default_hooks.{HOOK_KEY} to be free, found {found!r} there; '
             'rename or remove it'
         )
-    return {f'default_hooks.{HOOK_KEY}.type': HOOK_TYPE}
+    return {f'default_hooks.{HOOK_KEY}.type': HOOK_TYPE, **tuned}

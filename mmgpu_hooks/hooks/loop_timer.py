@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from mmengine.hooks import Hook, RuntimeInfoHook
 from mmengine.runner import FlexibleRunner, IterBasedTrainLoop
@@ -220,11 +220,11 @@ class LoopTimer:
         # reading the losses is where the host waits for a device
         step_hooks = () if device == 'cpu' else (RuntimeInfoHook,)
         self.ledger = TimeLedger(monotonic_s, step_hooks=step_hooks)
-        cpu_clock = loading_cpu_clock(runner.train_dataloader)
+        clock = _choose_clock(runner.train_dataloader)
         self.waits = WaitTimer(
             self.ledger,
-            cpu_clock,
-            cpu_every=1 if cpu_clock is process_cpu_s else CPU_EVERY,
+            clock.cpu_s,
+            cpu_every=clock.every,
             skipped=runner.train_loop.iter if is_replaying(runner) else 0,
         )
         self.hooks = HookTimer(runner, self.ledger)
@@ -237,6 +237,8 @@ class LoopTimer:
     def follow(self, iterator: Any) -> None:
         """Time the waits of the loader's new iterator."""
         if hasattr(iterator, '_next_data') and hasattr(iterator, '_num_yielded'):
+            # a loader that is tuned may have workers now, or none any more
+            self.waits.read_cpu_by(*_choose_clock(self._runner.train_dataloader))
             self.waits.follow(iterator)
         else:
             self.give_up_waits()
@@ -262,6 +264,19 @@ def loading_cpu_clock(loader: Any) -> Callable[[], float]:
     # without workers the loading has threads of its own (OpenCV, torch)
     loads_itself = getattr(loader, 'num_workers', None) == 0
     return process_cpu_s if loads_itself else thread_cpu_s
+
+
+class _WaitClock(NamedTuple):
+    """How the CPU inside the waits for a loader is read."""
+
+    cpu_s: Callable[[], float]
+    every: int
+    """Waits from one that is read to the next, on average."""
+
+
+def _choose_clock(loader: Any) -> _WaitClock:
+    cpu_s = loading_cpu_clock(loader)
+    return _WaitClock(cpu_s, 1 if cpu_s is process_cpu_s else CPU_EVERY)
 
 
 def is_replaying(runner: Any) -> bool:

@@ -9,7 +9,7 @@ import platform
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
@@ -29,6 +29,7 @@ from mmgpu_hooks.hooks.saves import SAVES_SOURCE, SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarPublisher
 from mmgpu_hooks.hooks.sources import UNPROVEN, Sources, read_device
 from mmgpu_hooks.hooks.stuck_source import WATCHDOG_SOURCE, StuckSource
+from mmgpu_hooks.hooks.tuner import TUNER_SOURCE, Tuner
 from mmgpu_hooks.hooks.validation import VALIDATION_SOURCE, ValidationSource
 from mmgpu_hooks.hooks.verdict_source import VERDICT_SOURCE, VerdictSource
 from mmgpu_hooks.measure.clock import wall_unix_s
@@ -38,6 +39,7 @@ from mmgpu_hooks.measure.job_end import read_end_unix_s
 from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.settings import read_length, read_loader_settings
+from mmgpu_hooks.measure.loader.switch import LoaderSwitch
 from mmgpu_hooks.measure.memory import weigh_objects
 from mmgpu_hooks.measure.now import read_oom_kills, read_process_identity
 from mmgpu_hooks.measure.patches import Patches
@@ -100,6 +102,8 @@ class LogSchedule:
         self._own_interval = interval
         self._runner = runner
         self._batches: int | None = None
+        self.most: int = MOST_ITERATIONS
+        """Iterations at which an interval is cut, whatever its length is."""
         self.begin_epoch()
         logged = self._logger.interval if self._logger else DEFAULT_INTERVAL
         self.interval = logged if interval is None else interval
@@ -123,8 +127,8 @@ class LogSchedule:
                 done == self._batches and (not logger.ignore_last or done <= interval)
             )
             if self._own_interval is None:
-                return Due(is_logged, is_logged or iterations >= MOST_ITERATIONS)
-        return Due(is_logged, iterations >= min(self.interval, MOST_ITERATIONS))
+                return Due(is_logged, is_logged or iterations >= self.most)
+        return Due(is_logged, iterations >= min(self.interval, self.most))
 
     def find_next(self, batch_idx: int, iterations: int) -> int:
         """The next iteration at which something may end, by its number in the epoch.
@@ -139,6 +143,7 @@ class LogSchedule:
             ahead.append(line - (batch_idx + 1) % line)
         if self._logger is None or self._own_interval is not None:
             ahead.append(self.interval - iterations)
+        ahead.append(self.most - iterations)
         return batch_idx + min(count for count in ahead if count > 0)
 
 
@@ -171,6 +176,7 @@ class Recorder:
         self._histories = HistoryMeter(runner.message_hub.log_scalars)
         self._is_read_counted = False
         self._ending: EndSource | None = None
+        self._tuner: Tuner | None = None
         self.end: EndRecord | None = None
         """Once it is over, also where there was no room to write it."""
         device = run('device', read_device, runner) or 'cpu'
@@ -221,7 +227,38 @@ class Recorder:
             self._verdicts = run(
                 VERDICT_SOURCE, VerdictSource, self._recording, self.write_verdict
             )
+        if self._hook.tune:
+            run(TUNER_SOURCE, self._open_tuner)
         self._ledger.pop(self._hook)
+
+    def _open_tuner(self) -> None:
+        recording, runner = self._recording, self._runner
+        start, ranks = self._hook.tuned_start, runner.world_size
+        switch = LoaderSwitch(runner.train_dataloader, ranks=ranks)
+        if start is not None:
+            switch = start.switch
+        switch.book_teardown = self._book_teardown
+        self._tuner = Tuner(
+            recording,
+            self._sources.loader,
+            switch,
+            self._shorten_intervals,
+            recording.write,
+        )
+        self._tuner.begin(start.config if start else None)
+
+    @contextlib.contextmanager
+    def _book_teardown(self) -> Iterator[None]:
+        self._guard.run('ledger', self._ledger.push, 'teardown')
+        try:
+            yield
+        finally:
+            self._guard.run('ledger', self._ledger.pop, 'teardown')
+
+    def _shorten_intervals(self, most: int | None) -> None:
+        self._schedule.most = MOST_ITERATIONS if most is None else most
+        # what was found to be due later may be due now
+        self._due_at = 0
 
     def _describe_run(self) -> RunRecord:
         """What analysis will need to know later, elsewhere."""
@@ -322,6 +359,8 @@ class Recorder:
         self._recording.epoch_start = self._recording.count_iterations()
         self._schedule.begin_epoch()
         self._sources.gpu.interrupt()
+        if self._tuner is not None:
+            self._guard.run(TUNER_SOURCE, self._tuner.begin_epoch)
 
     def _begin_validation(self) -> None:
         iteration = self._recording.count_iterations()
@@ -384,6 +423,8 @@ class Recorder:
         self._write_once_known()
         if self._verdicts is not None:
             self._guard.run(VERDICT_SOURCE, self._verdicts.follow)
+        if self._tuner is not None:
+            self._guard.run(TUNER_SOURCE, self._tuner.follow, record.iter.mean_s)
         return record
 
     def _count_due(self, outputs: Any) -> dict[str, Any]:
@@ -414,6 +455,9 @@ class Recorder:
             self._timer.stop()
         if source == VALIDATION_SOURCE:
             self._guard.clean_up(source, self._validation.close)
+        if source == TUNER_SOURCE and self._tuner is not None:
+            self._schedule.most = MOST_ITERATIONS
+            self._guard.clean_up(source, self._tuner.close)
         if source in ('ledger', 'interval', 'scalars'):
             # nothing else takes the last values off LoggerHook's lines
             self._publisher.clear()
@@ -432,6 +476,8 @@ class Recorder:
         verdicts, self._verdicts = self._verdicts, None
         if verdicts is not None:
             clean_up(VERDICT_SOURCE, verdicts.close)
+        if self._tuner is not None:
+            clean_up(TUNER_SOURCE, self._tuner.close)
         if self._stuck is not None:
             clean_up(WATCHDOG_SOURCE, self._stuck.close, error is None)
         if self._memory is not None:

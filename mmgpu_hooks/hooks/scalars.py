@@ -27,6 +27,7 @@ SCALARS = (
     'process_cpu_cores',
     'system_cpu_pct',
     'hours_left',
+    'num_workers',
 )
 """Every scalar we publish. No name holds ``time``, ``loss`` or ``grad_norm`` and none
 ends in ``lr``: MMEngine would average or reformat those."""
@@ -77,7 +78,7 @@ class LineFigures:
     """Collects intervals until a line shows them.
 
     Means and shares are over all iterations of the intervals that know them, peaks are
-    the largest. What is unknown is left out.
+    the largest, and of workers the newest number counts. What is unknown is left out.
     """
 
     def __init__(self) -> None:
@@ -86,6 +87,7 @@ class LineFigures:
         self._peaks: dict[str, float] = {}
         self.newest: dict[str, float] = {}
         """Figures of which the last one counts."""
+        self._last: dict[str, float] = {}
 
     def add(self, record: IntervalRecord) -> None:
         """Add one interval."""
@@ -97,16 +99,18 @@ class LineFigures:
             peak = getattr(record, field)
             if peak is not None:
                 self._peaks[name] = max(self._peaks.get(name, 0.0), peak / _MIB)
+        if record.workers is not None:
+            self._last['num_workers'] = float(record.workers.count)
 
     def take(self) -> dict[str, float]:
         """The scalars since the last call; none when no interval ended."""
         parts, wholes, peaks = self._parts, self._wholes, self._peaks
-        newest, self.newest = self.newest, {}
-        self._parts, self._wholes, self._peaks = {}, {}, {}
+        last, newest, self.newest = self._last, self.newest, {}
+        self._parts, self._wholes, self._peaks, self._last = {}, {}, {}, {}
         shares = {
             name: part / wholes[name] for name, part in parts.items() if wholes[name]
         }
-        return {**shares, **peaks, **newest}
+        return {**shares, **peaks, **last, **newest}
 
 
 class ScalarPublisher(LineFigures):

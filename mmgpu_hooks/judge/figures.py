@@ -335,7 +335,7 @@ def _summarize_alone(recorded: RecordedRun) -> RunFigures:
         throttle_counted_s=total(every('duration_s')[:counted]),
         worker_cpu_s=_per_batch(with_workers, 'workers.cpu_s'),
         worker_run_delay_s=_per_batch(with_workers, 'workers.run_delay_s'),
-        worker_threads=largest(every('worker_threads')),
+        worker_threads=largest(recorded.latest.column('worker_threads')),
         worker_thread_cpu_s=sum_known(steady('workers.thread_cpu_s')),
         gpu_idle_pct=average(steady('gpu_idle_pct'), idle_of_s),
         gpu_last_iteration=_find_last_sampled(recorded),
@@ -413,7 +413,8 @@ def _average_parts(steady: Intervals) -> IterationParts | None:
 
 
 def _select_with_workers(recorded: RecordedRun) -> Intervals:
-    return recorded.every.where(recorded.column('workers.count') > 0)
+    latest = recorded.latest
+    return latest.where(latest.column('workers.count') > 0)
 
 
 def _mean_wait_s(steady: Intervals) -> float | None:
@@ -480,11 +481,11 @@ def select_worker_intervals(recorded: RecordedRun) -> Intervals:
     steady = recorded.steady.having('workers')
     # workers may have made all batches ahead, in the first interval
     is_timed = len(steady.having('workers.occupancy')) > 0
-    return steady if is_timed else recorded.every.having('workers')
+    return steady if is_timed else recorded.latest.having('workers')
 
 
 def _summarize_loader(recorded: RecordedRun) -> LoaderFigures | None:
-    every, steady = recorded.every.having('workers'), select_worker_intervals(recorded)
+    every, steady = recorded.latest.having('workers'), select_worker_intervals(recorded)
     if not len(every):
         return None
     column, counts = steady.column, steady.column('workers.batch_cpu.count')

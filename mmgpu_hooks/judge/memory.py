@@ -123,7 +123,7 @@ def find_worker_growth(run: Run) -> Estimate | None:
 
     What they take until each has sent `SENT_TENSORS` is no growth.
     """
-    some = run.every.having('worker_own_bytes')
+    some = run.latest.having('worker_own_bytes')
     if len(some) and not are_workers_kept(run):
         epochs = some.column('epoch')
         some = some.where(epochs == statistics.mode(epochs.tolist()))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
+
+from msgspec import structs
 
 from mmgpu_hooks.judge.columns import Column, Intervals
-from mmgpu_hooks.schema.recorded import RunRecord
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
+from mmgpu_hooks.schema.recorded import RunRecord, TunedRecord, TunedSettings
 from mmgpu_hooks.schema.run import RunEvidence
 
 
@@ -14,7 +18,8 @@ class RecordedRun:
     """All that one rank recorded.
 
     *Steady* intervals leave the first one out, which holds lazy initialisation, as
-    soon as there are others.
+    soon as there are others. A run that was tuned is judged by what it ended with:
+    steady intervals begin after the last change of its loader.
 
     Args:
         evidence: As read back, or as a test makes it.
@@ -28,7 +33,11 @@ class RecordedRun:
         self.other_ranks = other_ranks
         self.every = Intervals(evidence.intervals)
         """All intervals: extremes and sums are taken over these."""
-        self.steady = self.every.after(1) if len(self.every) > 1 else self.every
+        self.last_switch = next(reversed(evidence.switches), None)
+        """The last change of the train loader while it trained."""
+        self.latest = _select_latest(self.every, self.last_switch)
+        """Those with the loader's settings as they are now."""
+        self.steady = self.latest.after(1) if len(self.latest) > 1 else self.latest
         """Means are taken over these."""
         self.path = evidence.path
         self.intervals = evidence.intervals
@@ -38,10 +47,23 @@ class RecordedRun:
         self.validations = evidence.validations
         self.notes = evidence.notes
 
-    @property
+    @cached_property
     def meta(self) -> RunRecord:
-        """The run record: settings, limits of the host, identity."""
-        return self.evidence.run
+        """The run record: settings, limits of the host, identity.
+
+        The settings are those that the loader has now, where it was tuned.
+        """
+        switch = self.last_switch
+        if switch is None:
+            return self.evidence.run
+        return _with_settings(self.evidence.run, switch.new)
+
+    @property
+    def begun_with(self) -> TunedSettings:
+        """Settings of the train loader as the config has them, before any change."""
+        if self.evidence.switches:
+            return self.evidence.switches[0].old
+        return read_settings(self.evidence.run)
 
     @property
     def status(self) -> str:
@@ -71,3 +93,37 @@ class RecordedRun:
             )
         part = replace(self.evidence, intervals=intervals, end=None)
         return RecordedRun(part, self.other_ranks)
+
+
+def read_settings(run: RunRecord) -> TunedSettings:
+    """What can be tuned of a train loader, as a run record has it."""
+    loader = run.loader
+    return TunedSettings(
+        num_workers=loader.num_workers or 0,
+        prefetch_factor=loader.prefetch_factor if loader.num_workers else None,
+        persistent_workers=bool(loader.persistent_workers and loader.num_workers),
+        worker_nice=run.worker_nice,
+    )
+
+
+def _with_settings(run: RunRecord, settings: TunedSettings) -> RunRecord:
+    loader = structs.replace(
+        run.loader,
+        num_workers=settings.num_workers,
+        prefetch_factor=settings.prefetch_factor,
+        persistent_workers=settings.persistent_workers,
+    )
+    nice = settings.worker_nice
+    return structs.replace(
+        run, loader=loader, worker_nice=run.worker_nice if nice is None else nice
+    )
+
+
+def _select_latest(every: Intervals, switch: TunedRecord | None) -> Intervals:
+    """Intervals that a change of the loader has no part in, after it."""
+    if switch is None:
+        return every
+    # the old workers' last batches come after it
+    owed = switch.old.num_workers * (switch.old.prefetch_factor or DEFAULT_PREFETCH)
+    begun = every.column('iteration') - every.column('iterations')
+    return every.where(begun >= switch.iteration + owed)

@@ -46,7 +46,7 @@ class ValidationLoops(Run):
             )
         )
         self.training, self.records = training, records
-        self.every = Intervals(records, _UNKNOWN)
+        self.every = self.latest = Intervals(records, _UNKNOWN)
         self.steady = self.every.after(1) if len(records) > 1 else self.every
 
     @cached_property

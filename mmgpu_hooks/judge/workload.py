@@ -174,15 +174,16 @@ def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
 
     It is the whole run when nothing changed, or the part after the change is too short.
     """
-    counts, cut = recorded.column('iterations'), 0
+    latest, cut = recorded.latest, 0
+    counts = latest.column('iterations')
     for field in ('workers.occupancy.mean_s', 'step.p50_s'):
-        found = _find_cut(recorded.column(field))
+        found = _find_cut(latest.column(field))
         # the first interval of a part counts as its warm-up
         if counts[found + 1 :].sum() >= thresholds.MIN_ITERATIONS:
             cut = max(cut, found)
     if not cut:
         return _Part(recorded, figures)
-    part = recorded.since(cut)
+    part = recorded.since(len(recorded.every) - len(latest) + cut)
     first = int(part.column('iteration')[0])
     why = (
         'The pipeline or the step changed during the run: only what was measured from '
@@ -365,14 +366,14 @@ def _loading_cost(part: _Part) -> _Loading:
         waits = _of_intervals(part, wait_s, 'data_wait')
         if std_s is None:
             return _Loading(waits, is_measured=True)
-        waits = _with_rare(replace(waits, std_s=std_s), part.recorded.every.after(1))
+        waits = _with_rare(replace(waits, std_s=std_s), part.recorded.latest.after(1))
         return _Loading(waits, is_measured=True)
     if loader is not None and loader.occupancy_s is not None:
         # of a single batch no spread is known
         whole_s, std_s, count = loader.occupancy_s, std_s or 0.0, loader.batches
         error_s = std_s / math.sqrt(count) if count else whole_s
         loading = Cost(whole_s, std_s, error_s, count)
-        return _Loading(_with_rare(loading, part.recorded.every), is_measured=True)
+        return _Loading(_with_rare(loading, part.recorded.latest), is_measured=True)
     low_s = part.figures.worker_cpu_s
     if low_s is None:
         return _Loading(None, is_measured=False)
@@ -444,7 +445,7 @@ def _run_delay_s(part: _Part) -> float | None:
     The start, when all workers make their first batches side by side, is left out if
     the intervals allow it.
     """
-    windows = part.recorded.every.after(1)
+    windows = part.recorded.latest.after(1)
     made = total(windows.column('workers.occupancy.count'))
     if made <= 0:
         return part.figures.worker_run_delay_s
@@ -461,13 +462,13 @@ def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
         cpu_s = None if share is None else share * loading.mean_s
     if cpu_s is None:
         return None
-    variation = _variation(part.recorded.every, 'workers.batch_cpu')
+    variation = _variation(part.recorded.latest, 'workers.batch_cpu')
     if variation is None:
         variation = loading.variation
     error_s = loading.relative_error * cpu_s
     cpu = Cost(cpu_s, variation * cpu_s, error_s, loading.count)
     share = loading.rare_share
-    usual = _log_normal(part.recorded.every, 'workers.batch_cpu') if share else None
+    usual = _log_normal(part.recorded.latest, 'workers.batch_cpu') if share else None
     if usual is None:
         return cpu
     # how much of a rare batch is CPU shows in the mean over all
@@ -479,7 +480,7 @@ def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
 
 def _of_intervals(part: _Part, mean_s: float, field: str) -> Cost:
     """A mean whose spread and error the intervals show, where there are some."""
-    intervals, count = part.recorded.every.after(1), part.figures.steady_iterations
+    intervals, count = part.recorded.latest.after(1), part.figures.steady_iterations
     # too few to show how they vary: their means below still do
     variation = _variation(intervals, field) or 0.0
     error_s = variation * mean_s / math.sqrt(max(count, 1))

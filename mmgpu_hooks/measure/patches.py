@@ -34,9 +34,20 @@ REPLACED: Mapping[str, str] = {
     '_get_iterator': "a DataLoader's: sees its iterators and reaches its workers",
     'worker_init_fn': (
         "a DataLoader's, while it starts workers: measures inside them; until training "
-        'ends, where asked: has small tensors sent by value'
+        'ends, where asked: has small tensors sent by value, and other workers seeded'
     ),
-    '_next_data': "a loader iterator's: the exact wait for a batch",
+    '_next_data': (
+        "a loader iterator's: the exact wait for a batch; where asked, and other "
+        'workers go on with its pass, their batches after its own'
+    ),
+    **dict.fromkeys(
+        ('num_workers', 'prefetch_factor', 'persistent_workers'),
+        "a DataLoader's, where asked, to tune it",
+    ),
+    **dict.fromkeys(
+        ('batch_sampler', 'sampler', 'generator'),
+        "a DataLoader's, while an iterator goes on with the pass of another one",
+    ),
     'get_data_info': "BaseDataset's, where samples are loaded: the file of a sample",
     'fetch': "a fetcher's in this process: times batches",
     '__call__': 'of transform classes, for one batch: times transforms',

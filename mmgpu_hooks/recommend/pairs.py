@@ -30,8 +30,10 @@ def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | Non
     }
     if not changes:
         return None
+    # a run that was tuned began with others than it has
+    began = {change.key: change.old for change in recommendation.changes}
     before = {
-        key: setting.read(run)
+        key: began.get(key, setting.read(run))
         for key, setting in trained.items()
         # what the run left to a default goes without saying, unless it changes
         if key in changes or (setting.is_of_loader and not setting.is_recipe)

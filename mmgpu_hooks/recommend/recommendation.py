@@ -6,7 +6,7 @@ evidence alone, on any machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from mmgpu_hooks.judge.run import Run
@@ -23,8 +23,9 @@ from mmgpu_hooks.recommend.decided import (
 )
 from mmgpu_hooks.recommend.job import Job
 from mmgpu_hooks.recommend.search import decide
-from mmgpu_hooks.recommend.settings import SETTINGS
+from mmgpu_hooks.recommend.settings import BY_NAME, SETTINGS
 from mmgpu_hooks.recommend.validation import advise_validation
+from mmgpu_hooks.schema.figures import format_seconds
 from mmgpu_hooks.schema.judged import Change, Recommendation
 
 
@@ -63,13 +64,66 @@ def recommend_settings(run: Run, memory: CardMemory | None = None) -> Recommenda
         )
         train = job.at(decision.new).loader
     validation = advise_validation(run, train)
-    together = (*changes, *validation.changes)
+    together = (*_since_config(run, changes), *validation.changes)
     return replace(
         validation,
         changes=together,
         reason=None if together else reason,
         advice=advice,
         batch_size=said,
+    )
+
+
+_WHY_TUNED = (
+    'found while training: an iteration took {before} before it and {after} with it'
+)
+_TUNED = (
+    'opencv_num_threads',
+    'num_workers',
+    'prefetch_factor',
+    'persistent_workers',
+    'worker_nice',
+)
+"""Settings that ``tune=True`` may have changed."""
+
+
+def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:
+    """Changes from what the config has, where the loader was tuned since."""
+    switch = run.last_switch
+    if switch is None:
+        yield from changes
+        return
+    began, found = run.begun_with, {change.key: change for change in changes}
+    for name in _TUNED:
+        key, old = BY_NAME[name].key(), getattr(began, name)
+        change, new = found.pop(key, None), getattr(switch.new, name)
+        if change is not None:
+            new = change.new
+        elif name in ('opencv_num_threads', 'worker_nice') and new is None:
+            # they were left alone
+            continue
+        if new != old:
+            yield replace(change or _describe_tuned(run, name), old=old, new=new)
+    yield from found.values()
+
+
+def _describe_tuned(run: Run, name: str) -> Change:
+    """A setting that the run ended with."""
+    judged = [record for record in run.evidence.tuned if record.action == 'keep']
+    reason, is_gain = 'found while training', False
+    if judged:
+        before, after = judged[-1].iter_s, judged[-1].measured_iter_s
+        reason = _WHY_TUNED.format(
+            before=format_seconds(before), after=format_seconds(after)
+        )
+        is_gain = judged[-1].reason == 'gain'
+    return Change(
+        key=BY_NAME[name].key(),
+        old=None,
+        new=None,
+        reason=reason,
+        confidence='high' if is_gain else 'medium',
+        rules=BY_NAME[name].rules,
     )
 
 

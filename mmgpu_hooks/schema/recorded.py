@@ -84,6 +84,19 @@ class LoaderSettings(Recorded, frozen=True, kw_only=True):
     """That attribute, such as ``CocoDataset.data_list``."""
 
 
+class TunedSettings(Recorded, frozen=True, kw_only=True):
+    """What ``tune=True`` can change of a loader."""
+
+    num_workers: Count
+    prefetch_factor: Optional[Count] = None
+    """Batches in flight per worker; ``None`` is PyTorch's own, and without workers."""
+    persistent_workers: bool = False
+    opencv_num_threads: Optional[Count] = None
+    """Threads of OpenCV in each worker; ``None`` leaves them as they are."""
+    worker_nice: Optional[Count] = None
+    """Likewise, the workers' nice value."""
+
+
 class HostLimits(Recorded, frozen=True, kw_only=True):
     """What this host allows one process of the training to use."""
 
@@ -904,6 +917,55 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
     its exception says so."""
     spared: Mapping[str, SparedTime] = {}
     """What optimisations gave, by their name, as far as they could be timed."""
+
+
+TunedAction = Literal['change', 'keep', 'roll_back']
+"""``change``: other settings from here on. ``keep`` and ``roll_back``: what the last
+change gave was judged."""
+
+TunedReason = Literal[
+    'predicted', 'found_before', 'gain', 'loss', 'unclear', 'other_load', 'failed'
+]
+"""Why: ``predicted`` to be faster, ``found_before`` by the run that this one resumes;
+measured a ``gain`` or a ``loss``, ``unclear``, not judged because ``other_load`` on the
+host changed meanwhile; ``failed`` to start."""
+
+
+TunedLoader = Literal['train', 'validation']
+
+
+class TunedRecord(EvidenceLine, frozen=True, kw_only=True, tag='tuned'):
+    """The loader was tuned while it trained, or what that gave was judged."""
+
+    iteration: Count
+    """Iterations done, counted over the whole training."""
+    action: TunedAction
+    """``change``: the loader has other settings from here on. ``keep``: what the last
+    change gave was judged. ``roll_back``: likewise, and it was taken back."""
+    reason: TunedReason
+    """``predicted``, ``found_before``, ``gain``, ``loss``, ``unclear``, ``other_load``
+    or ``failed``."""
+    loader: TunedLoader = 'train'
+    """``train`` or ``validation``."""
+    old: TunedSettings
+    new: TunedSettings
+    """From here on; of ``keep``, as ``old``."""
+    is_within: bool = False
+    """True if it was made between two batches of a pass through the data."""
+    switch_s: Optional[Number] = None
+    """What the training thread spent on it at once."""
+    iter_s: Optional[Number] = None
+    """Iteration with the settings before it."""
+    predicted_iter_s: Optional[Number] = None
+    measured_iter_s: Optional[Number] = None
+    """Iteration with the settings that were judged."""
+    gain_pct: Optional[float] = None
+    """Less time: predicted of ``change``, measured of ``keep`` and ``roll_back``;
+    below zero it is a loss."""
+    gain_low_pct: Optional[float] = None
+    """The truth is expected between low and high 9 times in 10 where it is predicted,
+    19 in 20 where it is measured."""
+    gain_high_pct: Optional[float] = None
 
 
 Plain = Union[bool, int, float, str]

@@ -42,6 +42,8 @@ class RunEvidence:
     """Where validations stood now and then, in the order of time."""
     memory: Tuple[recorded.MemoryRecord, ...] = ()
     """Who held the host's memory, in the order of time."""
+    tuned: Tuple[recorded.TunedRecord, ...] = ()
+    """What ``tune=True`` changed and judged, in the order of time."""
     notes: Tuple[str, ...] = ()
     """Sentences about what was odd in the file, for the user."""
     profile: Optional[Profile] = None
@@ -50,6 +52,15 @@ class RunEvidence:
     cores_had: Optional[float] = None
     """Usable cores as the run had them, where ``run`` says what it would have on
     another start; ``None`` where it says what it had."""
+
+    @property
+    def switches(self) -> Tuple[recorded.TunedRecord, ...]:
+        """Of ``tuned``, those that gave the train loader other settings."""
+        return tuple(
+            record
+            for record in self.tuned
+            if record.loader == 'train' and record.action != 'keep'
+        )
 
 
 @dataclass(frozen=True)
@@ -126,6 +137,7 @@ def read_evidence(path: Path) -> RunEvidence:
         validations=tuple(found[recorded.ValidationRecord]),
         validation_progress=tuple(found[recorded.ValidationProgressRecord]),
         memory=tuple(found[recorded.MemoryRecord]),
+        tuned=tuple(found[recorded.TunedRecord]),
         notes=tuple(file.notes),
     )
 

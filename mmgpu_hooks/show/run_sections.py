@@ -46,6 +46,7 @@ from mmgpu_hooks.show.recommendation import (
     list_commands,
     sentence_of,
 )
+from mmgpu_hooks.show.tuning import list_tuned
 from mmgpu_hooks.show.validation import describe_validations, list_parts
 
 _HOOKS_NAMED = 3
@@ -165,6 +166,7 @@ def describe_run(answer: Answer) -> list[Section]:
         Section('Over time', 'over-time', chart=charts.chart_timeline(run)),
         _what_if_section(answer, run),
         _loader_section(run),
+        *listing('Tuned while it trained', [*list_tuned(run.evidence)], 'tuned'),
         Section('Memory', 'memory', grows, facts=memory, chart=growth),
         *describe_validations(find_costs(run)),
         _saves_section(run),

@@ -22,6 +22,7 @@ from mmgpu_hooks.schema.judged import Diagnosis, Recommendation, RunAdvice
 from mmgpu_hooks.schema.recorded import PART_NAMES
 from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.show.text import BOUND, bind_units, shell_path, visible
+from mmgpu_hooks.show.tuning import list_tuned
 from mmgpu_hooks.show.validation import summarize_validations
 
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
@@ -69,6 +70,7 @@ def render_training_summary(
         'rest': ', '.join(_outside(run)),
         'validation': _shorten(_validations(run)),
         'optimized': ', '.join(_optimized(run)),
+        'tuned': '; '.join(list_tuned(run.evidence)),
         'ranks': _shorten(ranks.why if ranks and ranks.world_size > 1 else ''),
     }
     end, recorded = run.evidence.end, run.figures.iterations

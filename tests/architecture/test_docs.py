@@ -88,6 +88,9 @@ _TYPES = {
     'str': 'text',
     'bool': 'true or false',
     'Ending': 'text',
+    'TunedAction': 'text',
+    'TunedReason': 'text',
+    'TunedLoader': 'text',
     'float': 'number',
     'Plain': 'true or false, number or text',
 }

@@ -29,6 +29,8 @@ BENCHMARKS = {
 IMPORTERS = {
     'pynvml': ('measure/gpu.py',),
     'torch': (
+        # PyTorch's own loader alone can be switched
+        'measure/loader/switch.py',
         # its DataLoader says which settings it takes
         'config/accepted.py',
         'hooks/',

@@ -159,6 +159,7 @@ def test_what_the_summary_says_are_options_of_the_command():
         **{'interval': 20, 'gpu_sample_period_s': 0.5, 'worker_nice': 3},
         **{'stuck_after_s': 7.0, 'scalars': 'all', 'slurm_comment': True},
         **{'summary': False, 'write_config': True, 'optimize': 'ema,history'},
+        'tune': True,
     }
     assert arguments.keys() == {*ARGUMENTS}
     words = [*render_options(arguments), 'true']

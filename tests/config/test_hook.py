@@ -249,3 +249,47 @@ def test_hooks_of_others_are_left_alone(config, key, value):
     outcome = rewrite_config(config, {key: value})
     assert outcome.status == 'refused', outcome.text
     assert 'hook' in outcome.reason.lower()
+
+
+TUNED = OURS.replace("')", "', tune=True)")
+
+
+@pytest.mark.parametrize(
+    ('before', 'after'),
+    [
+        ('a = 1\n', f'a = 1\n\ndefault_hooks = dict({TUNED})\n'),
+        (
+            "_base_ = 'base.py'\n",
+            f"_base_ = 'base.py'\n\ndefault_hooks = dict({TUNED})\n",
+        ),
+        (LAZY, f'{LAZY}\ndefault_hooks.update({TUNED})\n'),
+        (f'default_hooks = dict({OURS})\n', f'default_hooks = dict({TUNED})\n'),
+        (
+            f'default_hooks = dict({TUNED.replace("True", "False")})\n',
+            f'default_hooks = dict({TUNED})\n',
+        ),
+    ],
+    ids=['no hook', 'inherited hooks', 'pure Python', 'hook is on', 'tune is off'],
+)
+def test_the_hook_is_told_to_tune(config, before, after):
+    config.write_text(before)
+    loaded = read_config(config)
+    outcome = enable_hook(config, HERE, is_tuned=True)
+    assert (outcome.status, outcome.reason) == ('rewritten', None)
+    now = read_config(config)
+    assert now['default_hooks', 'gpu_efficiency', 'tune'] is True
+    assert {path for path in loaded if now[path] != loaded[path]} <= {
+        ('default_hooks', 'gpu_efficiency', 'tune')
+    }
+    assert ''.join(config.read_text().split()) == ''.join(after.split())
+    assert enable_hook(config, HERE, is_tuned=True).status == 'unchanged'
+    # plain enable leaves it so
+    assert enable_hook(config, HERE).status == 'unchanged'
+
+
+def test_a_hook_in_a_list_is_to_be_told_by_hand(config):
+    config.write_text(f'custom_hooks = [{MINE}]\n')
+    outcome = enable_hook(config, HERE, is_tuned=True)
+    assert outcome.status == 'refused'
+    assert 'write tune=True into its dict there' in (outcome.reason or '')
+    assert config.read_text() == f'custom_hooks = [{MINE}]\n'

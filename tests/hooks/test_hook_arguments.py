@@ -39,6 +39,7 @@ NAMES = pytest.mark.parametrize(
         ({'optimize': 'emma'}, ValueError, "history or 'all', found 'emma'"),
         ({'optimize': ['ema', 3]}, TypeError, "found ['ema', 3]"),
         ({'optimize': True}, TypeError, "a list of names or 'all', found True"),
+        ({'tune': 1}, TypeError, 'tune to be True or False, found 1'),
         ({'intervall': 10}, TypeError, "unexpected keyword argument 'intervall'"),
     ],
 )
@@ -58,6 +59,7 @@ def test_a_bad_argument_is_named(name, arguments, error, sentence):
         {'optimize': 'ema, history'},
         {'optimize': ['ema', 'history']},
         {'optimize': ('all',)},
+        {'tune': True},
     ],
 )
 def test_good_arguments_build_the_hook(name, arguments):

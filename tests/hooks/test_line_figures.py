@@ -9,7 +9,7 @@ import pytest
 
 from mmgpu_hooks.hooks.scalars import SCALARS, LineFigures
 from mmgpu_hooks.measure.ledger import summarize_durations
-from mmgpu_hooks.schema.recorded import GpuWindow, IntervalRecord
+from mmgpu_hooks.schema.recorded import GpuWindow, IntervalRecord, WorkersWindow
 
 MIB = 2**20
 
@@ -50,6 +50,10 @@ def test_several_records_are_shown_as_one():
         'gpu_mem_reserved_bytes': (400 * MIB, 500 * MIB),
         'saves': (2, 1),
         'save_s': (3.0, 6.0),
+        'workers': (
+            WorkersWindow(count=0, cpu_s=0.0, run_delay_s=0.0),
+            WorkersWindow(count=2, cpu_s=0.0, run_delay_s=0.0),
+        ),
     }
     first, second = ({n: c[i] for n, c in columns.items()} for i in (0, 1))
     line = LineFigures()
@@ -72,6 +76,8 @@ def test_several_records_are_shown_as_one():
         'system_cpu_pct': 20.0,
         'save_s': 3.0,
         'hours_left': 7.0,
+        # the newest
+        'num_workers': 2.0,
     }
     assert shown == pytest.approx(expected)
     assert set(shown) == set(SCALARS)

@@ -193,6 +193,9 @@ class LoaderProbe:
         self.on_create_end: Callable[[Any], None] = lambda iterator: None
         """Called after that with the iterator, or with ``None`` when that failed; it
         must not raise either."""
+        self.on_failure: Callable[[Exception], bool] = lambda error: False
+        """Called when an iterator could not be made: True if it is to be made again;
+        it must not raise."""
         self.unsupported: dict[str, str] = {}
         """Reasons of figures that this loader does not give, by figure."""
         self.inside_failure: str | None = None
@@ -231,6 +234,14 @@ class LoaderProbe:
     def _watch_creation(self, make: Callable[[], Any]) -> Any:
         if not self._is_open:  # a wrapper around ours may go on calling it
             return make()
+        try:
+            return self._create(make)
+        except Exception as error:
+            if not self.on_failure(error):
+                raise
+        return self._create(make)
+
+    def _create(self, make: Callable[[], Any]) -> Any:
         self.on_create_begin()
         iterator = init = None
         if self.inside_failure is None:
@@ -323,6 +334,16 @@ class LoaderProbe:
         """The workers of the newest iterator, unless it has ended them."""
         newest = self._newest()
         return newest.processes if newest else None
+
+    @property
+    def is_watching(self) -> bool:
+        """True if the loader makes its iterators under our eyes."""
+        return self._is_open and 'loader workers' not in self.unsupported
+
+    def list_living(self) -> list[Any]:
+        """The iterators of the loader that live, the newest last."""
+        living = [known.living() for known in self._followed]
+        return [iterator for iterator in living if iterator is not None]
 
     def _newest(self) -> _Followed | None:
         newest = self._followed[-1] if self._followed else None

@@ -52,6 +52,10 @@ class WaitTimer:
         """Called with the iterator before a wait to which no batch is owed, which ends
         workers; it must not raise."""
 
+    def read_cpu_by(self, cpu_clock: Callable[[], float], cpu_every: int) -> None:
+        """Read the CPU of the next iterators' waits by this clock, so often."""
+        self._cpu_clock, self._cpu_every = cpu_clock, cpu_every
+
     def follow(self, iterator: Any) -> None:
         """Time the waits of an iterator from now on.
 

@@ -1,0 +1,98 @@
+"""Ranks agree on a change of their loaders, through the default store of torch.
+
+Rank 0 offers a change, each rank answers whether it can, and rank 0 says at which
+iteration all make it, or that none does. Nobody waits: a store is written to and asked
+whether it has a key. So a rank that is late, or dies, holds up none.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+
+from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.schema.tuning import TuneOffer
+
+NEVER = -1
+"""The iteration of a change that is not made."""
+
+_trainings = itertools.count()
+"""Each training of this process has keys of its own; ranks train as often."""
+
+
+class RankAgreement:
+    """One rank's part in it.
+
+    Args:
+        rank: This one.
+        world_size: Ranks in all.
+        store: ``set``, ``check`` and ``get``, as torch's.
+    """
+
+    def __init__(self, rank: int, world_size: int, store: Any) -> None:
+        self.rank, self._ranks, self._store = rank, world_size, store
+        self._prefix = f'mmgpu_hooks/tune/{next(_trainings)}'
+        self._number = 0
+        """Of the newest offer that this rank knows."""
+
+    def offer(self, offer: TuneOffer) -> None:
+        """Rank 0 proposes a change, or says what the last one gave."""
+        self._number += 1
+        self._set('offer', msgspec.json.encode(offer))
+
+    def look(self) -> TuneOffer | None:
+        """The next offer; ``None`` while there is none."""
+        found = self._get('offer', self._number + 1)
+        if found is None:
+            return None
+        self._number += 1
+        return msgspec.json.decode(found, type=TuneOffer)
+
+    def answer(self, *, can_change: bool) -> None:
+        """Say whether this rank can make the change that was offered."""
+        self._set(f'answer/{self.rank}', b'yes' if can_change else b'no')
+
+    def read_answers(self) -> bool | None:
+        """True if all ranks can, False if one cannot; ``None`` while some are out."""
+        answers = [
+            self._get(f'answer/{rank}', self._number) for rank in range(self._ranks)
+        ]
+        if b'no' in answers:
+            return False
+        return None if None in answers else True
+
+    def decide(self, iteration: int) -> None:
+        """Rank 0 says at which iteration all make the change, or `NEVER`."""
+        self._set('at', str(iteration).encode())
+
+    def read_decision(self) -> int | None:
+        """That iteration; ``None`` while it is open."""
+        found = self._get('at', self._number)
+        return None if found is None else int(found)
+
+    def _set(self, name: str, value: bytes) -> None:
+        self._store.set(f'{self._prefix}/{self._number}/{name}', value)
+
+    def _get(self, name: str, number: int) -> bytes | None:
+        key = f'{self._prefix}/{number}/{name}'
+        # asked first: a get of what is not there would wait for it
+        return bytes(self._store.get(key)) if self._store.check([key]) else None
+
+
+def find_store() -> Any:
+    """The store that torch's process group was made with.
+
+    Raises:
+        SourceError: If there is none.
+    """
+    from torch.distributed import distributed_c10d
+
+    find = getattr(distributed_c10d, '_get_default_store', None)
+    if find is None:
+        raise SourceError('this PyTorch does not show the store of its process group')
+    try:
+        return find()
+    except (RuntimeError, ValueError) as error:
+        raise SourceError('ranks have no process group of torch') from error

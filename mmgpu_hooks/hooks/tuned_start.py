@@ -1,0 +1,79 @@
+"""Begins a resumed training with the loader that the run before had found."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mmgpu_hooks.hooks.sources import count_ranks_on_host
+from mmgpu_hooks.measure.host import read_host_limits
+from mmgpu_hooks.measure.loader.switch import LoaderSwitch
+from mmgpu_hooks.schema.recorded import TunedSettings
+from mmgpu_hooks.schema.run import RunEvidence, read_evidence
+from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, EvidenceError
+
+_MOST_BYTES = 64 * 2**20
+"""Of evidence that is read: training waits for it."""
+
+
+class TunedStart(NamedTuple):
+    """A loader that has the settings of the run before, and no iterator yet."""
+
+    switch: LoaderSwitch
+    config: TunedSettings
+    """What it had: the config's."""
+
+
+def begin_tuned(runner: Any, loader: Any) -> TunedStart | None:
+    """Give a loader what the run had found that is about to be resumed.
+
+    Only where that run began with the same settings, on as many cores.
+
+    Args:
+        runner: About to train; of one rank.
+        loader: Its train loader, which has made no iterator yet.
+
+    Returns:
+        ``None`` where nothing is resumed, or nothing was found.
+    """
+    if not getattr(runner, '_resume', False) or runner.world_size > 1:
+        return None
+    evidence = _read_before(Path(runner.work_dir), Path(runner.log_dir))
+    if evidence is None or not evidence.switches:
+        return None
+    switch, found = LoaderSwitch(loader), evidence.switches[-1].new
+    config, began = switch.settings, evidence.switches[0].old
+    if _loader_part(began) != _loader_part(config) or found == config:
+        return None
+    ranks = count_ranks_on_host(runner.world_size, os.environ)
+    cores = read_host_limits(ranks_on_host=ranks).usable_cores
+    if cores != evidence.run.host.usable_cores:
+        return None
+    if switch.find_obstacle() or switch.find_obstacle_to(found):
+        return None
+    switch.switch_between(found, switch.take_salt(0))
+    return TunedStart(switch, config)
+
+
+def _loader_part(settings: TunedSettings) -> list[object]:
+    """What a loader itself says of its settings."""
+    workers = settings.num_workers
+    return [
+        workers,
+        settings.prefetch_factor if workers else None,
+        settings.persistent_workers and workers > 0,
+    ]
+
+
+def _read_before(work_dir: Path, own: Path) -> RunEvidence | None:
+    """Evidence of the newest other run of a work_dir."""
+    paths = sorted(work_dir.glob(f'*/vis_data/{EVIDENCE_NAME}'))
+    others = [path for path in paths if path.parents[1].name != own.name]
+    for path in reversed(others):
+        try:
+            if path.stat().st_size <= _MOST_BYTES:
+                return read_evidence(path)
+        except (EvidenceError, OSError):
+            continue
+    return None

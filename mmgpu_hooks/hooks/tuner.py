@@ -1,0 +1,443 @@
+"""Tunes the train loader while it trains: one jump, measured, written down.
+
+A child process decides and judges, from the evidence. Here the loader is switched, at
+the end of an interval or before an epoch. Of several ranks the first one asks, and all
+switch at one iteration.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import structs
+
+from mmgpu_hooks.adviser.process import TuningAdviser
+from mmgpu_hooks.hooks.recording import Recording
+from mmgpu_hooks.hooks.sources import count_ranks_on_host
+from mmgpu_hooks.hooks.tune_ranks import NEVER, RankAgreement, find_store
+from mmgpu_hooks.measure.clock import Clock, monotonic_s
+from mmgpu_hooks.measure.loader.probe import LoaderProbe
+from mmgpu_hooks.measure.loader.settings import read_length
+from mmgpu_hooks.measure.loader.switch import LoaderSwitch
+from mmgpu_hooks.measure.memory import read_free_bytes
+from mmgpu_hooks.schema.recorded import TunedRecord, TunedSettings
+from mmgpu_hooks.schema.tuning import TuneAnswer, TuneOffer, TuneQuestion
+from mmgpu_hooks.show.tuning import phrase_settings, phrase_tuned
+
+TUNER_SOURCE = 'tune'
+"""What the guard knows us by."""
+
+MOST_CHANGES = 2
+"""In one run; what takes one back is none."""
+
+MOST_WATCHED = 2000
+"""Iterations after which nothing more is looked for: a loader that could be faster has
+shown it, and what other programs do later is not chased."""
+
+SHORT_ITERATIONS, SHORT_S = 10, 0.5
+"""Of an interval while the loader is watched, the more of both: a run in intervals of
+50 iterations would be judged late."""
+
+ASK_AGAIN = 1.3
+"""Times the iterations of the last question, until the next one is asked."""
+
+SPARE_BYTES = 2**30
+"""Memory that stays free beside both pools of workers; else the old one ends first."""
+
+_PACKAGES = ('mmengine', 'mmdet', 'mmpretrain', 'mmseg', 'mmyolo', 'mmgpu_hooks')
+"""Packages whose hooks start workers anew where they change the data set."""
+
+
+class Tuner:
+    """Tunes the loader of one training.
+
+    Args:
+        recording: The run; its evidence is open.
+        probe: Watches the train loader.
+        switch: Of that loader.
+        shorten: Takes the most iterations that an interval may have from now on;
+            ``None`` is as ever.
+        write: Adds a record to the evidence.
+        clock: Monotonic, in seconds.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        probe: LoaderProbe,
+        switch: LoaderSwitch,
+        shorten: Callable[[int | None], None],
+        write: Callable[[TunedRecord], None],
+        clock: Clock = monotonic_s,
+    ) -> None:
+        self._recording, self._probe, self._switch = recording, probe, switch
+        self._shorten, self._write, self._clock = shorten, write, clock
+        self._runner = recording.runner
+        self._loop = self._runner.train_loop
+        self._adviser: TuningAdviser | None = None
+        self._pending: TunedRecord | None = None
+        """What is to be changed before the next epoch."""
+        self._open: TunedRecord | None = None
+        """The last change, until it is judged."""
+        self._changes = 0
+        self._since = self._ask_at = recording.recorded
+        """Iteration of the last change, and that from which the next question is."""
+        self._is_over = False
+        self._ranks: RankAgreement | None = None
+        """``None`` in a training of one rank."""
+        self._offered: TuneOffer | None = None
+        """What the ranks are about to agree on."""
+        self._due_at: int | None = None
+        """The iteration that they agreed on."""
+        self._length = SHORT_ITERATIONS
+
+    def begin(self, found: TunedSettings | None = None) -> None:
+        """Training begins.
+
+        Args:
+            found: Settings that the loader was given before, as the run had found that
+                is resumed; ``None`` where there are none.
+
+        Raises:
+            SourceError: If the child process cannot be started.
+        """
+        if found is not None:
+            self._note_found(found)
+        obstacle = self._find_obstacle()
+        if obstacle is not None:
+            self._end(f'nothing is tuned: {obstacle}')
+            return
+        world, rank = self._runner.world_size, self._runner.rank
+        if world > 1:
+            self._ranks = RankAgreement(rank, world, find_store())
+        writer = self._recording.writer
+        assert writer is not None
+        if rank == 0:
+            self._adviser = TuningAdviser(writer.path, clock=self._clock)
+        self._shorten(SHORT_ITERATIONS)
+
+    def _note_found(self, found: TunedSettings) -> None:
+        if found == self._switch.settings:
+            # its first workers could not be started
+            return
+        record = TunedRecord(
+            iteration=self._recording.recorded,
+            action='change',
+            reason='found_before',
+            old=found,
+            new=self._switch.settings,
+        )
+        self._write(record)
+        self._say(phrase_tuned(record))
+
+    def _find_obstacle(self) -> str | None:
+        world = self._runner.world_size
+        if count_ranks_on_host(world, os.environ) < world:
+            return 'its ranks are on several hosts'
+        if self._recording.writer is None:
+            return 'no evidence is written'
+        if not self._probe.is_watching:
+            return self._probe.unsupported.get('loader workers', 'it is not watched')
+        lengths = [
+            getattr(self._loop, f'max_{name}', None) for name in ('iters', 'epochs')
+        ]
+        if not all(isinstance(length, int) for length in lengths):
+            return f'{type(self._loop).__name__} does not say how long it trains'
+        if self._is_last_epoch:
+            return 'the only epoch is the last one'
+        return self._switch.find_obstacle()
+
+    @property
+    def _is_by_epoch(self) -> bool:
+        return not hasattr(self._loop, 'dataloader_iterator')
+
+    @property
+    def _is_last_epoch(self) -> bool:
+        return self._is_by_epoch and self._recording.epoch >= self._loop.max_epochs
+
+    def _say(self, clause: str) -> None:
+        self._runner.logger.info(f'GPUEfficiencyHook: tune: {clause}.')
+
+    def _end(self, clause: str | None = None) -> None:
+        """Tune no more; training goes on with what it has."""
+        self._is_over = True
+        self._pending = None
+        self._shorten(None)
+        if self._adviser is not None:
+            self._adviser.dismiss()
+        if clause is not None:
+            self._say(clause)
+
+    def follow(self, iter_s: float) -> None:
+        """An interval ended: take an answer, or ask.
+
+        Args:
+            iter_s: Mean iteration of that interval.
+
+        Raises:
+            SourceError: If the child gives no more answers.
+        """
+        if self._is_over:
+            return
+        self._switch.confirm()
+        done = self._recording.recorded
+        length = _choose_length(iter_s, done - self._since)
+        self._length = length or self._length
+        self._shorten(length)
+        if self._ranks is not None:
+            self._follow_ranks(self._ranks, done)
+        adviser = self._adviser
+        if self._is_over or adviser is None:
+            return
+        answer = adviser.read()
+        is_busy = self._pending is not None or self._offered is not None
+        if answer is not None and not is_busy:
+            self._act(answer)
+        is_busy = self._pending is not None or self._offered is not None
+        if self._is_over or not adviser.is_free or is_busy:
+            return
+        if done - self._since > MOST_WATCHED and self._open is None:
+            self._end(f'nothing more to change after iteration {done}')
+        elif done >= self._ask_at:
+            self._ask(adviser, done)
+
+    def _ask(self, adviser: TuningAdviser, done: int) -> None:
+        so_far = done - self._since
+        # while a change is being judged, at each interval
+        wait = 0 if self._open is not None else (ASK_AGAIN - 1.0) * so_far
+        self._ask_at = done + int(wait)
+        question = TuneQuestion(
+            iterations_left=max(self._loop.max_iters - done, 0),
+            may_persist=self._may_persist(),
+            can_change=self._changes < MOST_CHANGES and not self._is_last_epoch,
+        )
+        adviser.ask(question)
+
+    def _may_persist(self) -> bool:
+        packages = {
+            type(hook).__module__.partition('.')[0] for hook in self._runner.hooks
+        }
+        return packages <= {*_PACKAGES}
+
+    def _act(self, answer: TuneAnswer) -> None:
+        if answer.judged is not None and self._open is not None:
+            self._take_verdict(answer.judged)
+        elif answer.proposed is None or self._open is not None:
+            return
+        elif not self._is_last_epoch:
+            self._change(answer.proposed, answer.cost_s)
+
+    def _take_verdict(self, judged: TunedRecord) -> None:
+        self._open = None
+        if judged.action == 'keep':
+            if self._ranks is not None:
+                self._ranks.offer(TuneOffer(record=judged))
+            self._note(judged)
+            if self._changes >= MOST_CHANGES or judged.reason == 'other_load':
+                self._end()
+            return
+        self._change(judged, math.inf)
+
+    def _note(self, record: TunedRecord) -> None:
+        record = structs.replace(record, iteration=self._recording.iteration)
+        self._write(record)
+        self._say(phrase_tuned(record))
+
+    def _change(self, record: TunedRecord, cost_s: float) -> None:
+        """Switch now, or before the next epoch, or never.
+
+        Args:
+            record: The change.
+            cost_s: What it costs, against what it gains in what is left of this epoch;
+                infinite where it has to be now.
+        """
+        if self._ranks is not None:
+            # for an iteration that none has reached
+            salt = self._switch.take_salt(self._recording.recorded)
+            self._offered = TuneOffer(record=record, salt=salt)
+            self._ranks.offer(self._offered)
+            self._ranks.answer(can_change=self._can_change(record))
+            return
+        obstacle = self._switch.find_obstacle_to(record.new)
+        live = self._find_live()
+        within = self._switch.find_obstacle_within(live, record.new)
+        is_now = within is None and obstacle is None
+        if is_now and self._is_by_epoch and math.isfinite(cost_s):
+            is_now = self._gain_in_epoch(record) > cost_s
+        if is_now:
+            salt = self._switch.take_salt(self._recording.iteration)
+            self._switch_now(record, live, salt)
+        elif obstacle is None and self._is_by_epoch and not self._is_last_epoch:
+            self._pending = record
+        else:
+            what = phrase_settings(record.old, record.new)
+            self._end(f'{what} would be next and is not done: {obstacle or within}')
+
+    def _can_change(self, record: TunedRecord) -> bool:
+        """True if this rank can switch where it is now."""
+        new = record.new
+        obstacle = self._switch.find_obstacle_to(new)
+        return not (
+            obstacle or self._switch.find_obstacle_within(self._find_live(), new)
+        )
+
+    def _follow_ranks(self, ranks: RankAgreement, done: int) -> None:
+        """Do one rank's part of an agreement."""
+        if self._offered is None:
+            if ranks.rank:
+                self._take_offer(ranks)
+            return
+        if self._due_at is None and not ranks.rank:
+            self._decide(ranks, self._offered, done)
+        elif self._due_at is None:
+            self._due_at = ranks.read_decision()
+        if self._due_at == NEVER:
+            self._offered = self._due_at = None
+            self._end('a rank cannot make the change, so none does')
+        elif self._due_at is not None and done < self._due_at:
+            # an interval ends there, on every rank
+            self._shorten(min(self._length, self._due_at - done))
+        elif self._due_at is not None:
+            offer, self._offered, self._due_at = self._offered, None, None
+            self._switch_now(offer.record, self._find_live(), offer.salt)
+
+    def _take_offer(self, ranks: RankAgreement) -> None:
+        offer = ranks.look()
+        if offer is not None and offer.record.action == 'keep':
+            self._open = None
+            self._note(offer.record)
+        elif offer is not None:
+            self._offered = offer
+            ranks.answer(can_change=self._can_change(offer.record))
+
+    def _decide(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
+        """Rank 0 says when, once all have answered."""
+        can_all = ranks.read_answers()
+        if can_all is None:
+            return
+        # the others look at the end of an interval
+        at = done + 3 * self._length
+        batches = read_length(self._runner.train_dataloader) or 0
+        last = self._loop.max_iters - (batches if self._is_by_epoch else 0)
+        is_late = at >= last and offer.record.action == 'change'
+        self._due_at = at if can_all and not is_late else NEVER
+        ranks.decide(self._due_at)
+
+    def _gain_in_epoch(self, record: TunedRecord) -> float:
+        """Seconds that a change saves at least until the epoch ends."""
+        recording = self._recording
+        batches = read_length(self._runner.train_dataloader) or 0
+        left = batches - (recording.iteration - recording.epoch_start)
+        share: float = (record.gain_low_pct or 0.0) / 100
+        return share * (record.iter_s or 0.0) * float(max(left, 0))
+
+    def _find_live(self) -> Any:
+        endless = getattr(self._loop, 'dataloader_iterator', None)
+        if endless is not None:
+            return getattr(endless, '_iterator', None)
+        living = [
+            iterator
+            for iterator in self._probe.list_living()
+            if not self._switch.is_passed_on(iterator)
+        ]
+        # of several, one is a user's own
+        return living[0] if len(living) == 1 else None
+
+    def _switch_now(self, record: TunedRecord, live: Any, salt: int) -> None:
+        began_s = self._clock()
+        try:
+            self._switch.switch_within(
+                live,
+                record.new,
+                salt,
+                holder=getattr(self._loop, 'dataloader_iterator', None),
+                is_drained_first=not self._has_room(record.new),
+                on_failure=self._note_failure,
+            )
+        except Exception as error:  # noqa: BLE001, training goes on as it was
+            self._refuse(record, error)
+            return
+        took_s = self._clock() - began_s
+        self._begin_stage(structs.replace(record, switch_s=took_s, is_within=True))
+
+    def _has_room(self, new: TunedSettings) -> bool:
+        """True if memory holds the old workers and the new ones."""
+        free, old = read_free_bytes(), self._switch.settings.num_workers
+        own = self._worker_bytes
+        if free is None or not old or not own:
+            return True
+        return free - SPARE_BYTES > new.num_workers * own / old
+
+    @property
+    def _worker_bytes(self) -> int | None:
+        processes = self._probe.processes
+        return None if processes is None else processes.read_pss_bytes().pss_bytes
+
+    def _begin_stage(self, record: TunedRecord) -> None:
+        """The loader has other settings from here on."""
+        self._note(record)
+        done = self._recording.iteration
+        self._since = self._ask_at = done
+        if record.action == 'change':
+            self._changes += 1
+            self._open = record
+            self._shorten(SHORT_ITERATIONS)
+        else:
+            self._end()
+
+    def _refuse(self, record: TunedRecord, error: Exception) -> None:
+        what = phrase_settings(record.old, record.new)
+        text = ' '.join(str(error).split())
+        self._end(f'{what} was not possible ({type(error).__name__}: {text})')
+
+    def _note_failure(self, error: Exception) -> None:
+        """New workers could not be started after all: the old setting goes on."""
+        last, self._open = self._open, None
+        if last is not None:
+            back = structs.replace(last, action='roll_back', reason='failed')
+            self._note(structs.replace(back, old=last.new, new=last.old))
+        self._end(f'no other workers could be started ({type(error).__name__})')
+
+    def begin_epoch(self) -> None:
+        """An epoch is about to begin, and its iterator to be made."""
+        record, self._pending = self._pending, None
+        if record is None or self._is_over:
+            return
+        if record.action == 'change' and self._is_last_epoch:
+            self._end()
+            return
+        salt = self._switch.take_salt(self._recording.iteration)
+        began_s = self._clock()
+        try:
+            self._switch.switch_between(record.new, salt)
+        except Exception as error:  # noqa: BLE001, training goes on as it was
+            self._refuse(record, error)
+            return
+        self._probe.on_failure = self._take_back
+        took_s = self._clock() - began_s
+        self._begin_stage(structs.replace(record, switch_s=took_s))
+
+    def _take_back(self, error: Exception) -> bool:
+        """The iterator of an epoch could not be made: True if it is worth a try."""
+        if not self._switch.take_back(error):
+            return False
+        with contextlib.suppress(Exception):  # the loader is as it was: that counts
+            self._note_failure(error)
+        return True
+
+    def close(self) -> None:
+        """Training is over: end the child."""
+        adviser, self._adviser = self._adviser, None
+        if adviser is not None:
+            adviser.end()
+
+
+def _choose_length(iter_s: float, watched: int) -> int | None:
+    """The most iterations of the next interval; ``None`` is as ever."""
+    if watched > 10 * SHORT_ITERATIONS:
+        return None
+    return max(SHORT_ITERATIONS, math.ceil(SHORT_S / max(iter_s, 1e-3)))

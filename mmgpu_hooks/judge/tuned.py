@@ -1,0 +1,215 @@
+"""What a change of the loader gave, while training goes on: before against after.
+
+AR(1) standard errors of the intervals' means, Welch's test for their difference; where
+these are few, Student's t with one spread for both. The host must be the same before
+and after: where other programs use other cores, nothing is said. On a card the step
+must be the same, too, or the waits alone are compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+
+from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.columns import Column, filled
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.model.stats import (
+    CONFIDENCE,
+    estimate_difference,
+    student_t,
+    summarize_series,
+)
+from mmgpu_hooks.schema.judged import Estimate
+from mmgpu_hooks.schema.recorded import TunedReason
+from mmgpu_hooks.schema.run import RunEvidence
+
+LEAST_INTERVALS, ENOUGH_INTERVALS = 3, 8
+"""After a change: what a clear verdict needs, and what any has to be found by."""
+
+LEAST_LOSS = 0.03
+"""Share of an iteration below which a loss is none: machines vary by as much."""
+
+NO_LOSS = 0.01
+"""Share of an iteration by which a change that cannot be told apart may be slower."""
+
+LEAST_SPREAD = 0.01
+"""Relative spread of intervals that is assumed of a series that is short."""
+
+SAME_STEP = 0.05
+"""Share by which a step may differ and be the same."""
+
+SAME_HOST = 0.15
+"""Share of the host's CPUs by which other programs' cores may differ."""
+
+
+@dataclass(frozen=True)
+class ChangeVerdict:
+    """What the last change of a loader gave."""
+
+    reason: TunedReason
+    """``gain``, ``loss``, ``unclear`` or ``other_load``."""
+    before_s: float
+    """An iteration before it."""
+    after_s: float
+    """An iteration with it."""
+    gain: Estimate | None
+    """Time that it saves, over an iteration before it; below zero it is a loss.
+    ``None`` where the intervals are too few for one."""
+
+    predicted_low: float | None = None
+    """Low end of the gain that was predicted, over an iteration before."""
+
+    @property
+    def is_kept(self) -> bool:
+        """True if it stays: no loss, and nothing that refutes what was predicted."""
+        if self.reason != 'unclear':
+            return self.reason != 'loss'
+        gain, low = self.gain, self.predicted_low
+        if gain is not None and low is not None and gain.high >= low:
+            return True
+        return self.after_s <= self.before_s * (1.0 + NO_LOSS)
+
+
+class _Stage(NamedTuple):
+    """A part of a run in which the loader had the same settings."""
+
+    run: Run
+    iter_s: Column
+    """Of each steady interval, first waits of epochs left out."""
+    wait_s: Column
+    step_s: Column
+    iterations: Column
+
+
+def judge_change(evidence: RunEvidence) -> ChangeVerdict | None:
+    """Judge the last change of a train loader.
+
+    Returns:
+        ``None`` where it is too early to say anything.
+    """
+    switches = evidence.switches
+    if not switches:
+        return None
+    before = _read_stage(select_stage(evidence, len(switches) - 1))
+    after = _read_stage(select_stage(evidence, len(switches)))
+    count, iterations = len(after.iter_s), after.iterations.sum()
+    is_enough = count >= LEAST_INTERVALS and iterations >= thresholds.MIN_ITERATIONS
+    if not is_enough or not len(before.iter_s):
+        return None
+    before_s = float(np.average(before.iter_s, weights=before.iterations))
+    after_s = float(np.average(after.iter_s, weights=after.iterations))
+    gain = _estimate_gain(before, after, before_s)
+    reason: TunedReason = 'unclear'
+    if gain is not None and gain.low > 0.0:
+        reason = 'gain'
+    elif gain is not None and gain.high < 0.0 and gain.value < -LEAST_LOSS:
+        reason = 'loss'
+    if _is_other_host(before.run, after.run):
+        reason = 'other_load'
+    if reason in ('unclear', 'other_load') and count < ENOUGH_INTERVALS:
+        return None
+    low_pct = switches[-1].gain_low_pct
+    low = None if low_pct is None else low_pct / 100
+    return ChangeVerdict(reason, before_s, after_s, gain, low)
+
+
+def select_stage(evidence: RunEvidence, number: int) -> RunEvidence:
+    """The part of a run between two changes of its loader.
+
+    Args:
+        evidence: Of the whole run.
+        number: Changes before that part.
+    """
+    switches = evidence.switches
+    until = switches[number].iteration if number < len(switches) else None
+    since = switches[number - 1].iteration if number else 0
+    intervals = tuple(
+        interval
+        for interval in evidence.intervals
+        if interval.iteration - interval.iterations >= since
+        and (until is None or interval.iteration <= until)
+    )
+    return replace(evidence, intervals=intervals, tuned=switches[:number], end=None)
+
+
+def _read_stage(evidence: RunEvidence) -> _Stage:
+    run = Run(evidence)
+    steady = run.steady
+    if calm := int(steady.calm().sum()):
+        # a validation leaves caches cold, and a save has the cores for itself
+        steady = steady.where(steady.calm()) if calm >= LEAST_INTERVALS else steady
+    iterations = steady.column('iterations')
+    first_s = filled(steady.column('first_wait_s'))
+    return _Stage(
+        run,
+        (steady.column('iter.total_s') - first_s) / iterations,
+        (steady.column('data_wait.total_s') - first_s) / iterations,
+        steady.column('step.mean_s'),
+        iterations,
+    )
+
+
+def _estimate_gain(before: _Stage, after: _Stage, before_s: float) -> Estimate | None:
+    """The time saved, over an iteration before."""
+    saved = _estimate_saved(before, after, 'iter_s')
+    if before.run.meta.device != 'cpu':
+        step = _estimate_saved(before, after, 'step_s')
+        least_s = SAME_STEP * float(np.mean(before.step_s))
+        if step is not None and abs(step.value) > max(least_s, step.half_width):
+            # what is trained has changed: only the waits are the loader's
+            saved = _estimate_saved(before, after, 'wait_s')
+    if saved is None or before_s <= 0.0:
+        return None
+    return Estimate(
+        saved.value / before_s, saved.low / before_s, saved.high / before_s, saved.count
+    )
+
+
+def _estimate_saved(before: _Stage, after: _Stage, name: str) -> Estimate | None:
+    old, new = (_listed(getattr(stage, name)) for stage in (before, after))
+    series = [
+        summarize_series(values, _listed(stage.iterations))
+        for values, stage in ((new, after), (old, before))
+    ]
+    if series[0] is not None and series[1] is not None:
+        return estimate_difference(series[0], series[1])
+    return _estimate_short(old, new)
+
+
+def _estimate_short(old: Sequence[float], new: Sequence[float]) -> Estimate | None:
+    """What is saved, where a series is short: Student's t with one relative spread.
+
+    A loader is changed after few intervals; those after it show how they scatter.
+    """
+    degrees = len(old) + len(new) - 2
+    old_s, new_s = fmean(old), fmean(new)
+    if degrees < 2 or min(old_s, new_s) <= 0.0:
+        return None
+    away = [value / old_s - 1 for value in old] + [value / new_s - 1 for value in new]
+    spread = max(math.hypot(*away) / math.sqrt(degrees), LEAST_SPREAD)
+    error_s = spread * math.hypot(
+        old_s / math.sqrt(len(old)), new_s / math.sqrt(len(new))
+    )
+    half_s = student_t((1 + CONFIDENCE) / 2, degrees) * error_s
+    saved_s, count = old_s - new_s, min(len(old), len(new))
+    return Estimate(saved_s, saved_s - half_s, saved_s + half_s, count)
+
+
+def _listed(column: Column) -> Sequence[float]:
+    values: list[float] = column.tolist()
+    return values
+
+
+def _is_other_host(before: Run, after: Run) -> bool:
+    """True if other programs use more or fewer cores than before."""
+    old, new = (run.figures.external_cpu_cores for run in (before, after))
+    cpus = before.meta.host.logical_cpus
+    if old is None or new is None or not cpus:
+        return False
+    return abs(new - old) > SAME_HOST * cpus

@@ -1,0 +1,456 @@
+"""Switches a live ``DataLoader`` to other workers: no sample is lost, none comes twice.
+
+Between two passes the settings alone change. Within a pass the sampler's own iterator
+is carried over: batches that the old workers owe come first, then a new pool goes on
+with what the sampler has left. So the order is that of an untouched run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import multiprocessing
+import os
+import sys
+import traceback
+import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, Callable
+
+from mmgpu_hooks.measure.loader.owed import read_state
+from mmgpu_hooks.measure.patches import Patches
+from mmgpu_hooks.schema.recorded import TunedSettings
+
+_PREFETCH = 2
+"""PyTorch's own batches in flight per worker."""
+
+_KNOWN_SAMPLERS = (
+    'torch',
+    'mmengine',
+    'mmdet',
+    'mmpretrain',
+    'mmcv',
+    'mmseg',
+    'mmyolo',
+)
+"""Packages whose samplers go on by themselves, whatever the training does."""
+
+_NEEDED = ('_get_iterator', '_index_sampler', '_auto_collation')
+_NEEDED_OF_ITERATOR = ('_sampler_iter', '_next_data', '_index_sampler')
+_NEEDED_OF_WORKERS = ('_task_info', '_try_put_index', '_shutdown_workers')
+
+_STOPPED = 'TtZXx'
+"""States of processes that will not go on by themselves."""
+
+_SEEDS, _MOST_SEED = 2**32, 2**63
+"""NumPy takes no seed beyond the first, PyTorch none beyond the second."""
+
+
+class LoaderSwitch:
+    """Switches one loader; it holds neither the loader's iterators nor its workers.
+
+    Args:
+        loader: The loader.
+        ranks: Of the training: their workers have seeds of their own.
+    """
+
+    def __init__(self, loader: Any, *, ranks: int = 1) -> None:
+        self._loader, self._ranks = loader, ranks
+        self.book_teardown: Callable[[], AbstractContextManager[Any]] = (
+            contextlib.nullcontext
+        )
+        """Books the time in which old workers end."""
+        self._used_seeds = ranks * (getattr(loader, 'num_workers', 0) or 0)
+        """Seeds from the loader's own on that workers have had."""
+        self._before: Patches | None = None
+        """Takes back the last switch between two passes, until its iterator is made."""
+        self._own_init = self._init = getattr(loader, 'worker_init_fn', None)
+        """As the loader was built with, and as it was set last."""
+        self._old_init = self._init
+        self._find_relay: Callable[[], _Relay | None] = lambda: None
+        self.settings = TunedSettings(
+            num_workers=getattr(loader, 'num_workers', 0) or 0,
+            prefetch_factor=getattr(loader, 'prefetch_factor', None),
+            persistent_workers=bool(getattr(loader, 'persistent_workers', None)),
+        )
+        """As they are now."""
+        self._old = self.settings
+
+    def find_obstacle(self) -> str | None:
+        """Why the loader cannot be switched at all, as a clause; ``None`` if it can."""
+        from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
+
+        loader = self._loader
+        if type(loader) is not DataLoader:
+            name = type(loader).__name__
+            return f'batches come from a {name}, which is no plain DataLoader'
+        dataset = loader.dataset
+        if isinstance(dataset, (IterableDataset, MapDataPipe)):
+            kind = type(dataset).__name__
+            return f'its data set, a {kind}, deals samples out to its workers itself'
+        lacking = [name for name in _NEEDED if not hasattr(loader, name)]
+        if lacking:
+            return f'this PyTorch has no DataLoader.{lacking[0]}'
+        return None
+
+    def find_obstacle_to(self, new: TunedSettings) -> str | None:
+        """Why these settings cannot be had at all; ``None`` if they can."""
+        timeout_s: Any = getattr(self._loader, 'timeout', 0)
+        if not new.num_workers and timeout_s:
+            return 'its timeout needs workers'
+        return None
+
+    def find_obstacle_within(self, live: Any, new: TunedSettings) -> str | None:
+        """Why it cannot be switched within a pass; ``None`` if it can.
+
+        Args:
+            live: The iterator that the loop takes its batches of.
+            new: The settings to switch to.
+        """
+        from torch.utils.data import dataloader
+
+        if live is None:
+            return 'no iterator of it is known that the loop uses'
+        single = getattr(dataloader, '_SingleProcessDataLoaderIter', None)
+        several = getattr(dataloader, '_MultiProcessingDataLoaderIter', None)
+        if type(live) not in (single, several):
+            return f'its iterator is a {type(live).__name__}'
+        needed = [*_NEEDED_OF_ITERATOR]
+        if type(live) is several:
+            needed += _NEEDED_OF_WORKERS
+        lacking = [name for name in needed if not hasattr(live, name)]
+        if lacking:
+            return f"this PyTorch's iterators have no {lacking[0]}"
+        if not getattr(live, '_in_order', True) or not self._is_in_order:
+            return 'in_order=False: its batches come in no order that could be kept'
+        relay = self._find_relay()
+        if relay is not None and not relay.is_over:
+            return 'the last switch is not over yet'
+        for worker in getattr(live, '_workers', ()):
+            if not worker.is_alive() or read_state(worker.pid).state in _STOPPED:
+                return f'worker {worker.pid} stands still or has ended'
+        return self._find_sampler_obstacle() or self._find_start_obstacle(new)
+
+    @property
+    def _is_in_order(self) -> bool:
+        return bool(getattr(self._loader, 'in_order', True))
+
+    def _find_sampler_obstacle(self) -> str | None:
+        sampler = self._loader._index_sampler
+        inner = getattr(sampler, 'sampler', None)
+        for part in (sampler, inner):
+            package = type(part).__module__.partition('.')[0]
+            if part is not None and package not in (*_KNOWN_SAMPLERS, 'builtins'):
+                return (
+                    f'its sampler, {type(part).__name__}, may depend on how far ahead '
+                    'it is asked'
+                )
+        return None
+
+    def _find_start_obstacle(self, new: TunedSettings) -> str | None:
+        if not new.num_workers:
+            return None
+        context = getattr(self._loader, 'multiprocessing_context', None)
+        method = (context or multiprocessing).get_start_method()
+        if method == 'fork':
+            return None
+        return f'its workers are started by {method}, which takes seconds'
+
+    def is_passed_on(self, iterator: Any) -> bool:
+        """True if an iterator has nothing of its own any more: a newer one goes on."""
+        relay = vars(iterator).get('_next_data')
+        return isinstance(relay, _Relay) and relay.is_over
+
+    def take_salt(self, iteration: int) -> int:
+        """What to add to the seeds of the next workers.
+
+        Args:
+            iteration: Iterations done.
+        """
+        return self._used_seeds + iteration
+
+    def switch_between(self, new: TunedSettings, salt: int) -> None:
+        """Switch before the next pass begins; its iterator is not made here.
+
+        Args:
+            new: The settings to switch to.
+            salt: Is added to the workers' seeds.
+
+        Raises:
+            Exception: If old workers cannot be ended; nothing has changed then.
+        """
+        loader = self._loader
+        live: Any = getattr(loader, '_iterator', None)
+        if hasattr(live, '_shutdown_workers'):
+            with self.book_teardown():
+                live._shutdown_workers()
+        loader._iterator = None
+        self._before = self._set(new, salt)
+
+    def confirm(self) -> None:
+        """The first iterator since :meth:`switch_between` has been made."""
+        self._before = None
+
+    def take_back(self, error: Exception) -> bool:
+        """Undo :meth:`switch_between`, where its first iterator could not be made.
+
+        Args:
+            error: What it raised.
+
+        Returns:
+            True if there was something to undo: it may be made again.
+        """
+        before, self._before = self._before, None
+        if before is None:
+            return False
+        self._undo(before)
+        traceback.clear_frames(error.__traceback__)
+        return True
+
+    def switch_within(
+        self,
+        live: Any,
+        new: TunedSettings,
+        salt: int,
+        *,
+        holder: Any = None,
+        is_drained_first: bool = False,
+        on_failure: Callable[[Exception], None] = lambda error: None,
+    ) -> None:
+        """Switch between two batches of a pass.
+
+        The loop goes on with ``live``, which gives what its workers owe and then what
+        a new iterator makes.
+
+        Args:
+            live: The iterator that the loop takes its batches of.
+            new: The settings to switch to.
+            salt: Is added to the workers' seeds.
+            holder: Object whose ``_iterator`` is ``live``, as MMEngine's endless one;
+                it gets the new iterator in its place.
+            is_drained_first: The new workers start once the old ones have ended, for
+                memory's sake; by default both live for some batches.
+            on_failure: Called where the new workers then could not be started, and the
+                old setting goes on.
+
+        Raises:
+            Exception: If the new workers cannot be started; all is as it was then.
+        """
+        rest = _Rest(live._sampler_iter)
+        # from here on it gets no more work, and gives what it has in flight
+        live._sampler_iter = iter(())
+        make = functools.partial(self._make_heir, rest, new, salt)
+        relay = _Relay(live, make, holder, self.book_teardown)
+        try:
+            if is_drained_first:
+                relay.make_heir = functools.partial(self._try_heir, make, on_failure)
+            else:
+                relay.heir = make()
+            Patches().set(live, '_next_data', relay)
+        except BaseException:
+            live._sampler_iter = rest.whole
+            raise
+        self._find_relay = weakref.ref(relay)
+
+    def _try_heir(
+        self, make: Callable[[], Any], on_failure: Callable[[Exception], None]
+    ) -> Any:
+        """The new iterator, or where it cannot be made one with the old settings."""
+        old = self.settings
+        try:
+            return make()
+        except Exception as error:  # noqa: BLE001, training must not see it
+            on_failure(error)
+        rest, _, _ = make.args  # type: ignore[attr-defined]
+        return self._make_heir(_Rest(rest.whole), old, self.take_salt(0))
+
+    def _make_heir(self, rest: _Rest, new: TunedSettings, salt: int) -> Any:
+        """Make an iterator that goes on with what a sampler has left."""
+        import torch
+
+        loader, moment = self._loader, Patches()
+        name = 'batch_sampler' if loader._auto_collation else 'sampler'
+        before = self._set(new, salt)
+        try:
+            moment.set(loader, name, rest)
+            # making an iterator draws a number: not of those that training draws
+            generator = torch.Generator()
+            generator.manual_seed((torch.initial_seed() + salt) % _MOST_SEED)
+            moment.set(loader, 'generator', generator)
+            heir = loader._get_iterator()
+        except BaseException as error:
+            moment.close()
+            self._undo(before)
+            # workers that were started end with the iterator that was being made
+            traceback.clear_frames(error.__traceback__)
+            raise
+        moment.close()
+        # a persistent one begins its next pass with it
+        heir._index_sampler = loader._index_sampler
+        heir._sampler_iter = rest.indices
+        stays = loader.persistent_workers and new.num_workers
+        loader._iterator = heir if stays else None
+        return heir
+
+    def _set(self, new: TunedSettings, salt: int) -> Patches:
+        """Set the settings; what is returned takes them back."""
+        loader, patches = self._loader, Patches()
+        workers, old = new.num_workers, self.settings
+        self._old_init = self._init
+        prefetch = (new.prefetch_factor or _PREFETCH) if workers else None
+        # without workers it is never asked, and PyTorch refuses it at 0
+        persistent = new.persistent_workers if workers else loader.persistent_workers
+        patches.set(loader, 'num_workers', workers)
+        patches.set(loader, 'prefetch_factor', prefetch)
+        patches.set(loader, 'persistent_workers', persistent)
+        if workers:
+            if loader.worker_init_fn is not self._init:
+                self._own_init = loader.worker_init_fn
+            self._init = make_init(self._own_init, new, salt, self._ranks)
+            patches.set(loader, 'worker_init_fn', self._init)
+        self._old, self.settings = old, new
+        self._used_seeds = max(self._used_seeds, salt + self._ranks * workers)
+        return patches
+
+    def _undo(self, before: Patches) -> None:
+        before.close()
+        self.settings, self._init = self._old, self._old_init
+
+
+class _Rest:
+    """What a sampler has left; it stands in for the sampler for one iterator.
+
+    What was drawn of it can be put back as long as no worker has it.
+    """
+
+    def __init__(self, indices: Iterator[Any]) -> None:
+        self.indices = indices
+        self._drawn: list[Any] = []
+
+    def __iter__(self) -> _Rest:
+        return self
+
+    def __next__(self) -> Any:
+        index = next(self.indices)
+        self._drawn.append(index)
+        return index
+
+    @property
+    def whole(self) -> Iterator[Any]:
+        """All of it, from the beginning."""
+        return itertools.chain(self._drawn, self.indices)
+
+
+class _Relay:
+    """Stands where an iterator makes its batches: its own first, then its heir's.
+
+    Args:
+        old: The iterator; it is not kept alive.
+        make_heir: Makes the one that goes on, where ``heir`` is not set.
+        holder: As in :meth:`LoaderSwitch.switch_within`.
+        book_teardown: Books the time in which old workers end.
+    """
+
+    def __init__(
+        self,
+        old: Any,
+        make_heir: Callable[[], Any],
+        holder: Any,
+        book_teardown: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self._find_old = weakref.ref(old)
+        self._own = vars(old).get('_next_data')
+        self._holder, self._book_teardown = holder, book_teardown
+        self.make_heir = make_heir
+        self.heir: Any = None
+        self.is_over = False
+        """True once the old iterator has given all that it had in flight."""
+
+    def __call__(self) -> Any:
+        if not self.is_over:
+            with contextlib.suppress(StopIteration):
+                return self._take_own()
+            self._end_old()
+        return next(self.heir)
+
+    def _take_own(self) -> Any:
+        if self._own is not None:
+            return self._own()
+        old: Any = self._find_old()
+        return type(old)._next_data(old)
+
+    def _end_old(self) -> None:
+        old: Any = self._find_old()
+        with self._book_teardown():
+            # a persistent one does not end them by itself
+            getattr(old, '_shutdown_workers', lambda: None)()
+        if self.heir is None:
+            self.heir = self.make_heir()
+        self.is_over = True
+        if getattr(self._holder, '_iterator', None) is old:
+            self._holder._iterator = self.heir
+
+
+@dataclass
+class TunedInit:
+    """A ``worker_init_fn`` that calls the user's, then sets threads and niceness."""
+
+    user_init: Callable[[int], Any] | None
+    """The loader's own."""
+    opencv_num_threads: int | None
+    """Of OpenCV; ``None`` leaves them alone."""
+    nice: int | None
+    """Likewise."""
+
+    def __call__(self, worker_id: int) -> None:
+        """Run in the worker, before it takes its first task."""
+        if self.user_init is not None:
+            self.user_init(worker_id)
+        # a worker must not end for what makes it faster
+        with contextlib.suppress(Exception):
+            set_threads = getattr(sys.modules.get('cv2'), 'setNumThreads', None)
+            if self.opencv_num_threads is not None and set_threads is not None:
+                set_threads(self.opencv_num_threads)
+        with contextlib.suppress(OSError, AttributeError):
+            if self.nice is not None and self.nice > os.getpriority(0, 0):
+                os.setpriority(0, 0, self.nice)
+
+
+def make_init(
+    init: Callable[[int], Any] | None, new: TunedSettings, salt: int, ranks: int
+) -> Callable[[int], Any] | None:
+    """Make the ``worker_init_fn`` of a new pool.
+
+    Args:
+        init: The loader's, with seeds of the number of workers that it was made for.
+        new: Settings of the pool.
+        salt: Is added to the seeds.
+        ranks: Of the training.
+    """
+    seeded: Callable[[int], Any] | None = _reseed(init, new.num_workers, salt, ranks)
+    if new.opencv_num_threads is None and new.worker_nice is None:
+        return seeded
+    return TunedInit(seeded, new.opencv_num_threads, new.worker_nice)
+
+
+def _reseed(init: Any, workers: int, salt: int, ranks: int) -> Any:
+    """MMEngine's own function for another number of workers; any other as it is.
+
+    It seeds a worker with ``seed + rank * num_workers + worker_id``, and the number is
+    frozen when the loader is built: left as it is, ranks would share seeds.
+    """
+    if is_dataclass(init) and hasattr(init, 'user_init'):
+        inner = _reseed(init.user_init, workers, salt, ranks)
+        return replace(init, user_init=inner)  # type: ignore[type-var]
+    if not isinstance(init, functools.partial):
+        return init
+    module, given = getattr(init.func, '__module__', ''), dict(init.keywords)
+    if not module.startswith('mmengine.') or 'num_workers' not in given:
+        return init
+    given['num_workers'] = workers
+    if isinstance(given.get('seed'), int):
+        given['seed'] = (given['seed'] + salt) % (_SEEDS - ranks * workers)
+    return functools.partial(init.func, *init.args, **given)

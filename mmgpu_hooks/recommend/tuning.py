@@ -1,0 +1,194 @@
+"""Decides what a training changes of its loader while it is on. Pure.
+
+One jump to what the search recommends, where the low end of its gain is sure and pays
+for the change in what is left; afterwards a verdict on what that gave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.memory import find_worker_growth
+from mmgpu_hooks.judge.recorded import read_settings
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.tuned import judge_change
+from mmgpu_hooks.recommend.job import Choice, Gain, Job
+from mmgpu_hooks.recommend.search import decide, predict_gain
+from mmgpu_hooks.recommend.settings import BY_NAME
+from mmgpu_hooks.schema.recorded import TunedRecord, TunedSettings
+from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
+
+TUNED = tuple(
+    BY_NAME[name]
+    for name in (
+        'opencv_num_threads',
+        'num_workers',
+        'prefetch_factor',
+        'persistent_workers',
+    )
+)
+"""Settings that a live loader can be given, in the order of the search; niceness is
+judged alone."""
+
+LEAST_GAIN = 0.05
+"""Low end of a gain from which a loader is changed: smaller ones do not tell changes
+from noise, and a change has costs that are not predicted."""
+
+LEAST_INTERVALS = 3
+"""Of the evidence that a change is decided on."""
+
+SPARE_S = 0.5
+"""What a change costs beside the start of workers and their first batch."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A change that is predicted to pay."""
+
+    choice: Choice
+    gain: Gain
+    job: Job
+    cost_s: float
+
+
+def answer_question(run: Run, question: TuneQuestion) -> TuneAnswer:
+    """Say what is to be done now.
+
+    Args:
+        run: The rank that is judged, as far as it is recorded.
+        question: What its evidence does not say.
+    """
+    last = next(reversed(run.evidence.tuned), None)
+    if last is not None and last.action == 'change' and last.reason == 'predicted':
+        return _answer_verdict(run, last)
+    if not question.can_change:
+        return TuneAnswer(why='nothing is left to be judged')
+    return _answer_proposal(run, question)
+
+
+def _answer_verdict(run: Run, last: TunedRecord) -> TuneAnswer:
+    """Judge the last change, where it is not too early."""
+    verdict = judge_change(run.evidence)
+    if verdict is None:
+        return TuneAnswer(why='too few iterations since the change')
+    gain = verdict.gain
+    record = TunedRecord(
+        iteration=0,
+        action='keep' if verdict.is_kept else 'roll_back',
+        reason=verdict.reason,
+        old=last.new,
+        new=last.new if verdict.is_kept else last.old,
+        iter_s=verdict.before_s,
+        predicted_iter_s=last.predicted_iter_s,
+        measured_iter_s=verdict.after_s,
+        gain_pct=100 * (gain.value if gain else 1 - verdict.after_s / verdict.before_s),
+        gain_low_pct=None if gain is None else 100 * gain.low,
+        gain_high_pct=None if gain is None else 100 * gain.high,
+    )
+    return TuneAnswer(judged=record)
+
+
+def _answer_proposal(run: Run, question: TuneQuestion) -> TuneAnswer:
+    """Propose a change, where one is sure enough and worth it."""
+    if len(run.latest) < LEAST_INTERVALS:
+        # the first one holds lazy initialisation, or the start of workers
+        return TuneAnswer(why='too few intervals yet')
+    if run.workload is None or run.is_stalled:
+        return TuneAnswer(why=run.why_no_workload or 'the waits are rare stalls')
+    wanted = _find_wanted(run, question)
+    if isinstance(wanted, str):
+        return TuneAnswer(why=wanted)
+    old = _read_now(run)
+    new = _as_settings(run, wanted.choice, old)
+    record = TunedRecord(
+        iteration=0,
+        action='change',
+        reason='predicted',
+        old=old,
+        new=new,
+        iter_s=run.figures.iter_s,
+        predicted_iter_s=wanted.job.at(wanted.choice).iter_s,
+        gain_pct=100 * wanted.gain.share,
+        gain_low_pct=100 * wanted.gain.low,
+        gain_high_pct=100 * wanted.gain.high,
+    )
+    return TuneAnswer(proposed=record, cost_s=wanted.cost_s)
+
+
+def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | str:
+    """The change that is worth it, or why there is none."""
+    assert run.workload is not None
+    job = Job.of(run, run.workload, TUNED)
+    choice = _with_spare(job, decide(job).new)
+    if choice['persistent_workers'] and not question.may_persist:
+        choice = {**choice, 'persistent_workers': job.old['persistent_workers']}
+    if choice == job.old:
+        return 'no other setting is surely faster'
+    is_more = choice['num_workers'] > job.old['num_workers']
+    if is_more and (doubt := _find_growth_doubt(run)):
+        return doubt
+    gain = predict_gain(job, job.old, choice)
+    if gain.low < LEAST_GAIN:
+        return 'no gain is sure enough yet'
+    workload = run.workload
+    start_s = workload.worker_start_s * bool(choice['num_workers'])
+    cost_s = start_s + workload.batch_time.mean_s + SPARE_S
+    if gain.low * (run.figures.iter_s or 0.0) * question.iterations_left < cost_s:
+        return 'what is left is too short to pay for a change'
+    return _Wanted(choice, gain, job, cost_s)
+
+
+def _with_spare(job: Job, choice: Choice) -> Choice:
+    """The choice with a worker in four more, where cores are left for them.
+
+    The search takes the fewest workers that are nearly as fast as any, and after some
+    tens of iterations it does not know the slow batches yet.
+    """
+    workers = choice['num_workers']
+    more = workers + max(workers // 4, 1)
+    then = {**choice, 'num_workers': more}
+    is_kept = workers <= job.old['num_workers'] or more > job.cap(then).workers
+    if is_kept or BY_NAME['num_workers'].handicap(job, more):
+        return choice
+    is_slower = job.at(then).total_s > job.at(choice).total_s
+    return choice if is_slower else then
+
+
+def _find_growth_doubt(run: Run) -> str | None:
+    """Why there may be no more workers; ``None`` where there may."""
+    share = run.figures.data_wait_share or 0.0
+    if share < thresholds.DATA_WAIT_NOTICE:
+        return 'training does not wait for its loader'
+    is_low = any(record.is_low for record in run.evidence.memory)
+    if is_low or find_worker_growth(run) is not None:
+        return 'memory is short, or grows'
+    return None
+
+
+def _read_now(run: Run) -> TunedSettings:
+    """The settings that the loader has now."""
+    switch = run.last_switch
+    return read_settings(run.evidence.run) if switch is None else switch.new
+
+
+def _as_settings(run: Run, choice: Choice, old: TunedSettings) -> TunedSettings:
+    """A choice as a loader is given it, with niceness where saves ask for it."""
+    workers = choice['num_workers']
+    threads = choice['opencv_num_threads']
+    if threads == BY_NAME['opencv_num_threads'].read(run):
+        threads = old.opencv_num_threads
+    return TunedSettings(
+        num_workers=workers,
+        prefetch_factor=choice['prefetch_factor'] if workers else None,
+        persistent_workers=bool(choice['persistent_workers'] and workers),
+        opencv_num_threads=threads if workers else None,
+        worker_nice=_find_nice(run, workers) if workers else None,
+    )
+
+
+def _find_nice(run: Run, workers: int) -> int | None:
+    """Niceness of the workers, as far as saves ask for it."""
+    found = BY_NAME['worker_nice'].judge_alone(run, {'num_workers': workers})
+    new = None if found is None else found.new
+    return run.meta.worker_nice if new is None else int(new)

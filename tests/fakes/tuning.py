@@ -1,0 +1,93 @@
+"""The child process that tunes, with answers that a test has written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.schema.recorded import TunedRecord, TunedSettings
+from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
+
+NOTHING = TuneAnswer(why='no other setting is surely faster')
+
+
+def settings(workers: int, **more: Any) -> TunedSettings:
+    """Settings of a loader, persistent as the toys are not."""
+    return TunedSettings(num_workers=workers, **more)
+
+
+def propose(
+    old: TunedSettings, new: TunedSettings, *, cost_s: float = 0.0, **more: Any
+) -> TuneAnswer:
+    """The answer that other settings are worth it."""
+    figures = {
+        'iter_s': 0.3,
+        'predicted_iter_s': 0.1,
+        'gain_pct': 66.0,
+        'gain_low_pct': 50.0,
+        'gain_high_pct': 80.0,
+        **more,
+    }
+    record = TunedRecord(
+        iteration=0, action='change', reason='predicted', old=old, new=new, **figures
+    )
+    return TuneAnswer(proposed=record, cost_s=cost_s)
+
+
+def judge(
+    old: TunedSettings, new: TunedSettings, reason: str, **more: Any
+) -> TuneAnswer:
+    """The answer that a change is kept where both settings are alike, or taken back."""
+    record = TunedRecord(
+        iteration=0,
+        action='keep' if old == new else 'roll_back',
+        reason=reason,  # type: ignore[arg-type]
+        old=old,
+        new=new,
+        iter_s=0.3,
+        measured_iter_s=0.1,
+        gain_pct=-50.0 if reason == 'loss' else 66.0,
+        gain_low_pct=-60.0 if reason == 'loss' else 60.0,
+        gain_high_pct=-40.0 if reason == 'loss' else 70.0,
+        **more,
+    )
+    return TuneAnswer(judged=record)
+
+
+class ScriptedAdviser:
+    """Gives one answer after the other, and then that there is nothing to do."""
+
+    def __init__(self, answers: Sequence[TuneAnswer | Exception]) -> None:
+        self._answers: Iterator[TuneAnswer | Exception] = iter(answers)
+        self.questions: list[TuneQuestion] = []
+        self.is_free, self.is_ended = True, False
+
+    def ask(self, question: TuneQuestion) -> None:
+        self.questions.append(question)
+        self.is_free = False
+
+    def read(self) -> TuneAnswer | None:
+        if self.is_free:
+            return None
+        self.is_free = True
+        answer = next(self._answers, NOTHING)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def dismiss(self) -> None:
+        self.is_ended = True
+
+    def end(self) -> None:
+        self.is_ended = True
+
+
+class NoAdviser:
+    """Fails as where no child process can be started."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        raise SourceError('no process could be started (planted)')
+
+
+Script = Callable[..., ScriptedAdviser]

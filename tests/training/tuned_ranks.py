@@ -1,0 +1,71 @@
+"""Data-parallel trainings for ``torchrun`` whose loaders are tuned, by a script.
+
+After the folder: ``agree``, ``refuse`` (the loader of rank 1 cannot be switched within
+an epoch) or ``die`` (rank 1 ends when it is asked).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+
+from fakes.tuning import ScriptedAdviser, judge, propose, settings
+from mmgpu_hooks.hooks import tuner
+from mmgpu_hooks.hooks.tune_ranks import RankAgreement
+from training.ranks import build_rank
+from training.toy import HOOK, LossTape, ToyDataset
+
+
+class Seeded(ToyDataset):
+    """Notes the seed of each worker in a folder."""
+
+    def __init__(self, length: int, folder: Path) -> None:
+        super().__init__(length)
+        self.folder = folder
+
+    def __getitem__(self, index: int) -> Any:
+        if torch.utils.data.get_worker_info() is not None:
+            (self.folder / f'{torch.initial_seed()}_{os.getpid()}').touch()
+        return super().__getitem__(index)
+
+
+def main(folder: Path, what: str) -> None:
+    """Train without the hook and with it, in folders of these names."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group('gloo')
+    rank = torch.distributed.get_rank()
+    old, new = settings(1), settings(2)
+    script = propose(old, new), judge(new, new, 'gain')
+    tuner.TuningAdviser = lambda *_, **__: ScriptedAdviser(script)  # type: ignore
+    if what == 'die' and rank == 1:
+        RankAgreement.answer = lambda *_, **__: os._exit(3)  # type: ignore
+    for name in ('tuned', 'plain'):
+        work_dir = folder / name
+        (work_dir / 'seeds').mkdir(exist_ok=True, parents=True)
+        hook = {**HOOK, 'tune': True, 'summary': False, 'write_config': False}
+        runner = build_rank(
+            work_dir,
+            iterations=60,
+            epochs=3,
+            dataset=Seeded(240, work_dir / 'seeds'),
+            num_workers=1,
+            step_s=0.002 * (1 + rank),
+            hook=hook if name == 'tuned' else None,
+            custom_hooks=[LossTape(str(work_dir / f'losses_{rank}.json'))],
+        )
+        if what == 'refuse' and rank == 1:
+            runner.train_loop.dataloader.in_order = False
+        runner.train()
+        workers = runner.train_dataloader.num_workers
+        (work_dir / f'workers_{rank}.json').write_text(json.dumps(workers))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == '__main__':
+    main(Path(sys.argv[1]), sys.argv[2])
