@@ -7,13 +7,13 @@ from datetime import datetime
 from mmgpu_hooks.judge.ending import read_forecaster
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.clock import local_time, seconds_until
-from mmgpu_hooks.schema.judged import Ending, JobEnd
+from mmgpu_hooks.schema.judged import JobEnd, TrainingEnd
 
 _FRESH_S = 3600.0
 """A run whose evidence ends less long ago is taken to go on."""
 
 
-def find_last_sign(run: Run, ending: Ending | None) -> datetime | None:
+def find_last_sign(run: Run, ending: TrainingEnd | None) -> datetime | None:
     """The time of the newest interval, by this host's clock.
 
     Args:
@@ -30,7 +30,7 @@ def find_last_sign(run: Run, ending: Ending | None) -> datetime | None:
     return local_time(ahead_s) if -ahead_s < _FRESH_S else None
 
 
-def find_job_end(run: Run, ending: Ending | None) -> JobEnd | None:
+def find_job_end(run: Run, ending: TrainingEnd | None) -> JobEnd | None:
     """When SLURM ends the job of a run, where the run recorded that.
 
     Args:
@@ -50,6 +50,6 @@ def find_job_end(run: Run, ending: Ending | None) -> JobEnd | None:
     return JobEnd(local_time(seconds_until(end_unix_s)), limit)
 
 
-def _find_last_unix_s(run: Run, ending: Ending) -> float:
+def _find_last_unix_s(run: Run, ending: TrainingEnd) -> float:
     """When it recorded its newest interval, by its host's clock."""
     return run.meta.started_unix_s + 3600 * (ending.whole_hours - ending.hours_left)

@@ -22,7 +22,7 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import UNATTRIBUTED
 
 SAVE = 'checkpoint_save'
-VALIDATION = 'validation'
+VALIDATION_PART = 'validation'
 """Parts that hold whatever hooks are called inside them."""
 
 FOLLOWING: Mapping[str, str] = {
@@ -142,7 +142,7 @@ class HookTimer:
     ) -> bool:
         """Call the hooks untimed where their time is that of a save or a validation."""
         outer = self._ledger.running[-1]
-        is_inside = not self.is_open or outer is SAVE or outer is VALIDATION
+        is_inside = not self.is_open or outer is SAVE or outer is VALIDATION_PART
         if not is_inside and fn_name != 'before_val':
             return False
         if not is_inside:
@@ -153,14 +153,14 @@ class HookTimer:
         return True
 
     def _begin_validation(self) -> None:
-        self._ledger.push(VALIDATION)
+        self._ledger.push(VALIDATION_PART)
         self.before_validation()
 
     def _end_validation(self) -> None:
-        is_validating = any(part is VALIDATION for part in self._ledger.running)
+        is_validating = any(part is VALIDATION_PART for part in self._ledger.running)
         if self.is_open and is_validating:
             self.after_validation()
-            self._ledger.pop(VALIDATION)
+            self._ledger.pop(VALIDATION_PART)
 
 
 def is_plain(runner: Any) -> bool:

@@ -18,7 +18,7 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.validation_parts import (
     FORWARD,
     RANK_WAIT,
-    SAVE,
+    SAVE_CALL,
     PartCall,
     TimedCall,
     ValidationParts,
@@ -55,7 +55,7 @@ class PartTimers:
         self.close()
         for name in _STEPS:
             self._time(parts, FORWARD, self._runner.model, name)
-        self._time(parts, SAVE, self._runner, 'save_checkpoint')
+        self._time(parts, SAVE_CALL, self._runner, 'save_checkpoint')
         metrics = tuple(getattr(self._evaluator, 'metrics', ()))
         owners: list[tuple[Any, str | None]] = [(self._evaluator, None)]
         owners += zip(metrics, name_metrics(metrics))

@@ -9,7 +9,7 @@ from mmengine.runner import EpochBasedTrainLoop
 from msgspec import structs
 
 from mmgpu_hooks.hooks.alarms import Alarms
-from mmgpu_hooks.hooks.loop_timer import VALIDATION
+from mmgpu_hooks.hooks.loop_timer import VALIDATION_PART
 from mmgpu_hooks.hooks.rank_waits import RankWaits
 from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.sources import Sources
@@ -106,9 +106,9 @@ class StuckSource:
     def _find_running(self) -> Running:
         running = self._ledger.running[-1]
         standing = self._validation.read_standing()
-        if running is VALIDATION and standing is not None:
+        if running is VALIDATION_PART and standing is not None:
             usual_s = self._validation.usual_s(standing.call)
-            return Running(VALIDATION, standing.since_s, usual_s, standing.call)
+            return Running(VALIDATION_PART, standing.since_s, usual_s, standing.call)
         name = running if isinstance(running, str) else type(running).__name__
         usual_s = self._usual_s.get(running if is_part(running) else 'hooks')
         if usual_s is None and name in ('data_wait', 'step'):

@@ -20,7 +20,7 @@ from mmgpu_hooks.judge.recorded import RecordedRun
 from mmgpu_hooks.judge.schedule import Schedule
 from mmgpu_hooks.judge.thresholds import MIN_ITERATIONS
 from mmgpu_hooks.model.stats import find_last_change, fit_line
-from mmgpu_hooks.schema.judged import Ending, JobLimit
+from mmgpu_hooks.schema.judged import JobLimit, TrainingEnd
 from mmgpu_hooks.schema.recorded import (
     IntervalRecord,
     RunRecord,
@@ -141,7 +141,7 @@ class EndForecaster:
             self._saved += 1
             self._saves_s += record.wall_s
 
-    def forecast(self, done: int | None = None) -> Ending | None:
+    def forecast(self, done: int | None = None) -> TrainingEnd | None:
         """What is left of the training.
 
         Args:
@@ -163,7 +163,7 @@ class EndForecaster:
         saves_s = _times(saves, self._save_s)
         left_s = training_s + (validation_s or 0.0) + (saves_s or 0.0)
         error_s = self._error_s(rate, training_s, validation_s)
-        return Ending(
+        return TrainingEnd(
             hours_left=left_s / _HOUR_S,
             hours_left_low=max(left_s - error_s, 0.0) / _HOUR_S,
             hours_left_high=(left_s + error_s) / _HOUR_S,

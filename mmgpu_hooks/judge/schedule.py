@@ -14,7 +14,7 @@ _MOST_EVENTS = 20_000
 """Validations and saves that are listed one by one."""
 
 
-class Event(NamedTuple):
+class PlannedEvent(NamedTuple):
     """A validation or a save that is ahead."""
 
     iteration: int
@@ -62,7 +62,7 @@ class Schedule:
             return 0
         return max(self.iterations // self.epoch - -(-done // self.epoch), 0)
 
-    def list_events(self, done: int) -> list[Event] | None:
+    def list_events(self, done: int) -> list[PlannedEvent] | None:
         """Validations and saves that are ahead, in order, saves first.
 
         Returns:
@@ -71,8 +71,8 @@ class Schedule:
         saves, validations = self._saves(done), self._validations(done)
         if self.plan is None or sum(map(len, saves + validations)) > _MOST_EVENTS:
             return None
-        found = [Event(at, True) for span in saves for at in span]
-        found += [Event(at, False) for span in validations for at in span]
+        found = [PlannedEvent(at, True) for span in saves for at in span]
+        found += [PlannedEvent(at, False) for span in validations for at in span]
         return sorted(found, key=lambda event: (event.iteration, not event.is_save))
 
     def _validations(self, done: int) -> list[range]:

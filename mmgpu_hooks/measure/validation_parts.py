@@ -24,7 +24,7 @@ class PartCall(NamedTuple):
 
 
 DATA_WAIT, FORWARD = PartCall('data_wait'), PartCall('forward')
-RANK_WAIT, SAVE, REST = PartCall('rank_wait'), PartCall('save'), PartCall('rest')
+RANK_WAIT, SAVE_CALL, REST = PartCall('rank_wait'), PartCall('save'), PartCall('rest')
 
 
 class Standing(NamedTuple):

@@ -9,12 +9,12 @@ from datetime import datetime
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.judged import (
     Diagnosis,
-    Ending,
     JobEnd,
     MendedStart,
     NextJob,
     Recommendation,
     SavedHours,
+    TrainingEnd,
 )
 from mmgpu_hooks.schema.run import RanksSummary
 
@@ -48,7 +48,7 @@ class Answer:
     or where ``--cores`` says that it is mended."""
     next_job: NextJob | None = None
     """CPUs for the next job; ``None`` where the run was no SLURM job."""
-    ending: Ending | None = None
+    ending: TrainingEnd | None = None
     """What is left of a run that did not come to its end; ``None`` where it did, or
     that is unknown."""
     last_sign: datetime | None = None

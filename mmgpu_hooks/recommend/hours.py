@@ -15,7 +15,7 @@ from mmgpu_hooks.judge.validation import count_validations
 from mmgpu_hooks.judge.validation_findings import find_whole
 from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.recommend.validation import VALIDATION_KEY
-from mmgpu_hooks.schema.judged import Ending, Recommendation, SavedHours
+from mmgpu_hooks.schema.judged import Recommendation, SavedHours, TrainingEnd
 
 FAST_METRIC_KEY = 'val_evaluator.type'
 """Set to FastCocoMetric; it is offered, and not among the changes."""
@@ -24,7 +24,7 @@ _HOUR_S = 3600.0
 _NICE_KEY = BY_NAME['worker_nice'].key()
 
 
-def forecast_end(run: Run) -> Ending | None:
+def forecast_end(run: Run) -> TrainingEnd | None:
     """When a training ends that has no end record, or was ended before its time.
 
     Args:
@@ -48,7 +48,7 @@ class _Length(NamedTuple):
 
 
 def list_saved_hours(
-    run: Run, found: Recommendation, ending: Ending | None
+    run: Run, found: Recommendation, ending: TrainingEnd | None
 ) -> tuple[SavedHours, ...]:
     """Hours that each group of changes takes off, and FastCocoMetric where it would.
 
@@ -61,7 +61,7 @@ def list_saved_hours(
 
 
 def _list_saved(
-    run: Run, found: Recommendation, ending: Ending | None
+    run: Run, found: Recommendation, ending: TrainingEnd | None
 ) -> Iterator[SavedHours]:
     training = _find_training(run, ending)
     predicted = [
@@ -94,7 +94,7 @@ def _list_saved(
         yield SavedHours((_NICE_KEY,), saved.whole, saved.rest)
 
 
-def _find_training(run: Run, ending: Ending | None) -> _Length:
+def _find_training(run: Run, ending: TrainingEnd | None) -> _Length:
     """Training without its validations."""
     figures = run.figures
     spent_s = figures.duration_s - figures.ledger_s.get('validation', 0.0)
@@ -105,7 +105,7 @@ def _find_training(run: Run, ending: Ending | None) -> _Length:
 
 
 def _save_each(
-    run: Run, ending: Ending | None, keys: tuple[str, ...], gain_s: float
+    run: Run, ending: TrainingEnd | None, keys: tuple[str, ...], gain_s: float
 ) -> SavedHours:
     """Hours of so many seconds off each validation."""
     whole = count_validations(run) * gain_s / _HOUR_S

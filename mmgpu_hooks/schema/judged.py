@@ -214,7 +214,7 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
-class Ending:
+class TrainingEnd:
     """When a training ends that goes on, by what it took so far."""
 
     hours_left: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from mmgpu_hooks.schema.judged import Ending, JobLimit
+from mmgpu_hooks.schema.judged import JobLimit, TrainingEnd
 
 _WEEK_DAYS = 6
 
@@ -28,7 +28,7 @@ def format_moment(moment: datetime, now: datetime) -> str:
     return f'{day} {moment:%H:%M}'.strip()
 
 
-def phrase_ending(ending: Ending, now: datetime) -> str:
+def phrase_ending(ending: TrainingEnd, now: datetime) -> str:
     """``ends tomorrow 14:20 (13:40 to 15:10): training 9.1 h, validation 3.0 h (metric
     2.2 h), saves 12 min``.
 
@@ -48,7 +48,7 @@ def phrase_ending(ending: Ending, now: datetime) -> str:
     return f'ends {format_moment(end, now)} ({begins} to {until}): {parts}'
 
 
-def _list_parts(ending: Ending) -> Iterator[str]:
+def _list_parts(ending: TrainingEnd) -> Iterator[str]:
     yield f'training {format_hours(ending.training_hours)}'
     validation, metric = ending.validation_hours, ending.metric_hours
     if validation is None:

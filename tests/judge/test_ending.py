@@ -10,7 +10,7 @@ import pytest
 from fakes.runs import make_interval, make_loader, make_run
 from fakes.validations import make_validation
 from mmgpu_hooks.judge.ending import EndForecaster
-from mmgpu_hooks.schema.judged import Ending, JobLimit
+from mmgpu_hooks.schema.judged import JobLimit, TrainingEnd
 from mmgpu_hooks.schema.recorded import (
     IntervalRecord,
     SaveRecord,
@@ -188,7 +188,7 @@ def test_a_moment_has_the_day_that_it_needs(moment, words):
 
 
 def test_the_end_is_said_with_its_parts():
-    ending = Ending(
+    ending = TrainingEnd(
         hours_left=16.34,
         hours_left_low=15.67,
         hours_left_high=17.17,

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from mmgpu_hooks.judge.schedule import Event, Schedule
+from mmgpu_hooks.judge.schedule import PlannedEvent, Schedule
 from mmgpu_hooks.schema.recorded import TrainingPlan, ValInterval
 
 
@@ -25,7 +25,7 @@ def draw_plan(draw: random.Random) -> TrainingPlan:
     )
 
 
-def play(plan: TrainingPlan, epochs: int, epoch: int) -> list[Event]:
+def play(plan: TrainingPlan, epochs: int, epoch: int) -> list[PlannedEvent]:
     """Validations and saves, by the conditions of MMEngine's loop and hook."""
     found = []
     begins = [span.begin for span in plan.val_intervals]
@@ -39,11 +39,11 @@ def play(plan: TrainingPlan, epochs: int, epoch: int) -> list[Event]:
         if (is_end or not plan.saves_by_epoch) and (
             is_due or (plan.saves_last and is_last)
         ):
-            found.append(Event(iteration, True))
+            found.append(PlannedEvent(iteration, True))
         if is_end and number >= plan.val_begin:
             span = plan.val_intervals[bisect.bisect(begins, number + 1) - 1]
             if number % span.interval == 0 or number == epochs:
-                found.append(Event(iteration, False))
+                found.append(PlannedEvent(iteration, False))
     return found
 
 
