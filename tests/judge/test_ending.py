@@ -135,7 +135,10 @@ def test_starts_of_epochs_are_counted():
     forecaster = EndForecaster(run)
     for index in range(12):
         starts = index % 5 == 0
-        more = {'first_waits': int(starts), 'first_wait_s': 4.1 * starts}
+        more: dict[str, Any] = {
+            'first_waits': int(starts),
+            'first_wait_s': 4.1 * starts,
+        }
         forecaster.add_interval(make_interval(index, **more))
     ending = forecaster.forecast()
     assert ending is not None

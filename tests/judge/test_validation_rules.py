@@ -50,7 +50,8 @@ def find(run: Run, code: str) -> Finding | None:
     ],
 )
 def test_the_part_that_takes_most_is_found(code, part, words):
-    run = validate({'CocoMetric': 30.0}, **{part: 30.0, 'rest': 10.0})
+    parts: dict[str, Any] = {part: 30.0, 'rest': 10.0}
+    run = validate({'CocoMetric': 30.0}, **parts)
     finding = find(run, code)
     assert finding is not None and finding.severity == 'notice'
     assert words in finding.detail

@@ -42,7 +42,7 @@ def validate(
     persistent: bool = False,
     before: bool = False,
     item_s: float = 0.0,
-    metric: dict[str, Any] | None = None,
+    metric: Any = None,
     cfg: dict[str, Any] | None = None,
     **arguments: Any,
 ) -> Any:
@@ -174,7 +174,7 @@ def test_a_validation_is_taken_apart(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('loop', ['test', 'val'])
 def test_a_loop_without_a_training_is_taken_apart(tmp_path, loop):
-    more = {
+    more: dict[str, Any] = {
         f'{loop}_dataloader': {
             'dataset': ToyDataset(4, 0.01),
             'sampler': {'type': 'DefaultSampler', 'shuffle': False},
