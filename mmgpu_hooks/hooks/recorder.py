@@ -381,8 +381,7 @@ class Recorder:
             return
         self._ending.add_interval(record)
         if 'hours_left' in self._hook.scalar_names:
-            hours = self._ending.hours_left
-            self._publisher.newest = {} if hours is None else {'hours_left': hours}
+            self._publisher.note('hours_left', self._ending.hours_left)
 
     def _record_interval(
         self, batch: Any, window: LedgerWindow, outputs: Any = None

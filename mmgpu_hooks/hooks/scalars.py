@@ -85,9 +85,8 @@ class LineFigures:
         self._parts: dict[str, float] = {}
         self._wholes: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
-        self.newest: dict[str, float] = {}
+        self._newest: dict[str, float] = {}
         """Figures of which the last one counts."""
-        self._last: dict[str, float] = {}
 
     def add(self, record: IntervalRecord) -> None:
         """Add one interval."""
@@ -100,17 +99,24 @@ class LineFigures:
             if peak is not None:
                 self._peaks[name] = max(self._peaks.get(name, 0.0), peak / _MIB)
         if record.workers is not None:
-            self._last['num_workers'] = float(record.workers.count)
+            self.note('num_workers', float(record.workers.count))
+
+    def note(self, name: str, value: float | None) -> None:
+        """Set a figure of which the last one counts; ``None`` takes it out."""
+        if value is None:
+            self._newest.pop(name, None)
+        else:
+            self._newest[name] = value
 
     def take(self) -> dict[str, float]:
         """The scalars since the last call; none when no interval ended."""
         parts, wholes, peaks = self._parts, self._wholes, self._peaks
-        last, newest, self.newest = self._last, self.newest, {}
-        self._parts, self._wholes, self._peaks, self._last = {}, {}, {}, {}
+        newest = self._newest
+        self._parts, self._wholes, self._peaks, self._newest = {}, {}, {}, {}
         shares = {
             name: part / wholes[name] for name, part in parts.items() if wholes[name]
         }
-        return {**shares, **peaks, **last, **newest}
+        return {**shares, **peaks, **newest}
 
 
 class ScalarPublisher(LineFigures):

@@ -59,7 +59,7 @@ def test_several_records_are_shown_as_one():
     line = LineFigures()
     line.add(record_of([0.1, 0.3, 0.2], [1.0, 2.0, 1.0], **first))
     line.add(record_of([1.0], [4.0], **second))
-    line.newest = {'hours_left': 7.0}
+    line.note('hours_left', 7.0)
     shown = line.take()
     expected = {
         'data_wait_s': 0.4,

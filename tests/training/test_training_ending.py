@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from typing import Any
@@ -50,7 +51,8 @@ def test_without_a_validation_it_is_said_every_so_often(tmp_path, monkeypatch):
     ],
 )
 def test_the_limit_of_a_job_is_said_beside_it(tmp_path, monkeypatch, left_s, words):
-    monkeypatch.setenv('SLURM_JOB_END_TIME', f'{time.time() + left_s:.0f}')
+    # whole seconds, as SLURM has it, and no later than planted
+    monkeypatch.setenv('SLURM_JOB_END_TIME', f'{math.floor(time.time() + left_s)}')
     runner = train(build_runner(tmp_path, **options(epochs=4)))
     assert bool(words and re.search(words, log_of(runner))) is bool(words)
     assert ('SLURM ends' in log_of(runner)) is bool(words)
