@@ -9,6 +9,7 @@ import platform
 import re
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -21,13 +22,14 @@ from msgspec import structs
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.memory_source import MEMORY_SOURCE, MemorySource
 from mmgpu_hooks.hooks.recording import Guard, Recording
+from mmgpu_hooks.hooks.resume_source import ResumeProgress
 from mmgpu_hooks.hooks.saves import SAVES_SOURCE, SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarPublisher
 from mmgpu_hooks.hooks.sources import UNPROVEN, Sources, read_device
 from mmgpu_hooks.hooks.stuck_source import WATCHDOG_SOURCE, StuckSource
 from mmgpu_hooks.hooks.validation import VALIDATION_SOURCE, ValidationSource
 from mmgpu_hooks.hooks.verdict_source import VERDICT_SOURCE, VerdictSource
-from mmgpu_hooks.measure.clock import wall_unix_s
+from mmgpu_hooks.measure.clock import monotonic_s, wall_unix_s
 from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.settings import read_length, read_loader_settings
@@ -35,6 +37,7 @@ from mmgpu_hooks.measure.memory import weigh_objects
 from mmgpu_hooks.measure.now import read_oom_kills, read_process_identity
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.slurm import parse_job_id
+from mmgpu_hooks.schema.figures import format_sum
 from mmgpu_hooks.schema.recorded import (
     Ending,
     EndRecord,
@@ -169,6 +172,10 @@ class Recorder:
         self._saving = SaveSource(self._recording, self._sources)
         self._validation = ValidationSource(self._recording, self._sources)
         self._memory: MemorySource | None = None
+        skipped = self._timer.waits.skipped
+        if skipped:
+            progress = ResumeProgress(runner.logger, skipped)
+            self._timer.waits.before_skip = partial(run, 'resume', progress.note)
 
     def begin(self) -> None:
         """Write the run record and time the loop."""
@@ -287,6 +294,24 @@ class Recorder:
         self._recording.epoch_start = self._recording.count_iterations()
         self._schedule.begin_epoch()
         self._sources.gpu.interrupt()
+
+    def book_resume(self, advance: Callable[[], int]) -> None:
+        """Book what skips batches without loading them.
+
+        Args:
+            advance: Returns how many are still to be loaded, and thrown away.
+        """
+        self._guard.run('ledger', self._ledger.push, 'resume')
+        began_s, count = monotonic_s(), self._timer.waits.skipped
+        try:
+            left = self._timer.waits.skipped = advance()
+        finally:
+            self._guard.run('ledger', self._ledger.pop, 'resume')
+        passed_s = format_sum(monotonic_s() - began_s)
+        self._runner.logger.info(
+            f'GPUEfficiencyHook: {count - left} of {count} batches were skipped in '
+            f'{passed_s}, without loading them.'
+        )
 
     def _begin_validation(self) -> None:
         iteration = self._recording.count_iterations()

@@ -34,6 +34,13 @@ STARTUP_PROBLEM = 0.05
 STARTUP_MEASURABLE = 0.01
 """Share of the run from which persistent workers are worth their memory."""
 
+START_SHARE = 0.01
+"""Share of the run from which something of its start is worth a word."""
+
+START_LEAST_S = 10.0
+"""And the least of it: what somebody who starts a training waits for without a thought
+is less."""
+
 SAVE_PROBLEM = 0.05
 """Share of the run in checkpoint saves: one minute in twenty."""
 

@@ -23,8 +23,18 @@ REPLACED: Mapping[str, str] = {
     'after_train_iter': "our own hook's: ends iterations",
     '_get_iterator': "a DataLoader's: sees its iterators and reaches its workers",
     'worker_init_fn': (
-        "a DataLoader's, while it starts workers: measures inside them; until training "
-        'ends, where asked: has small tensors sent by value'
+        "a DataLoader's, while it starts workers: measures inside them; where asked, "
+        'seeds them by the iteration of a resumed run; until training ends, where '
+        'asked: has small tensors sent by value'
+    ),
+    'batch_sampler': (
+        "a DataLoader's, while it makes the iterator of a resumed run, where asked: "
+        'goes on behind what was skipped'
+    ),
+    'sampler': 'the same of a DataLoader that makes no batches',
+    '_iterator': (
+        "an iteration-based loop's wrapper's, where asked, while a resumed run skips: "
+        'gives nothing for each batch'
     ),
     '_next_data': "a loader iterator's: the exact wait for a batch",
     'get_data_info': "BaseDataset's, where samples are loaded: the file of a sample",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ _CLASSES = {
     'ema': 'ListedAverages',
     'small_tensors': 'SmallTensors',
     'history': 'GrowingHistories',
+    'resume': 'SampledResume',
 }
 """The class that does it, by the name of an optimisation and of its module."""
 
@@ -61,6 +62,21 @@ class Optimizations:
                 self._begin(name, runner)
             elif not self._has_loader:
                 self._begin_late(runner.train_loop)
+
+    def begin_epoch(self, book: Callable[[Callable[[], int]], None]) -> None:
+        """Begin what a resumed loop does before its first iteration.
+
+        Args:
+            book: Calls what skips batches, and books its time; it returns how many are
+                still to be loaded.
+        """
+        resume: Any = self._on.get('resume')
+        if resume is None:
+            return
+        try:
+            resume.begin_epoch(book)
+        except Exception as error:  # noqa: BLE001, training must not see it
+            self._give_up('resume', error)
 
     def _begin_late(self, loop: Any) -> None:
         """Begin those of the loader where the hook did not see the loop being built."""

@@ -204,7 +204,7 @@ class RunRecord(
     left it alone."""
     optimized: Tuple[str, ...] = ()
     """Optimisations that were on when training began, by the names that ``optimize``
-    takes; it trains the same weights with them."""
+    takes; it trains the same weights with all but ``resume``."""
     host: HostLimits = msgspec.field(default_factory=HostLimits)
     gpu: Optional[GpuDevice] = None
     versions: Mapping[str, str] = {}

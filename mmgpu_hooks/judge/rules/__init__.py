@@ -8,6 +8,7 @@ from mmgpu_hooks.judge.rules import (
     memory,
     saving,
     slurm,
+    starting,
     training,
 )
 from mmgpu_hooks.judge.rules.rule import RULES as REGISTERED
@@ -21,6 +22,7 @@ __all__ = [
     'memory',
     'saving',
     'slurm',
+    'starting',
     'training',
 ]
 
