@@ -21,11 +21,12 @@ from mmgpu_hooks.commands.output import print_answer, show_progress, warner
 from mmgpu_hooks.judge.console_log import MOST_BYTES, ConsoleLog, read_log
 from mmgpu_hooks.judge.why import judge_attempt, judge_end
 from mmgpu_hooks.judge.why_memory import add_start
+from mmgpu_hooks.judge.why_start import add_start_parts
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import format_bytes
 from mmgpu_hooks.schema.judged import Why
 from mmgpu_hooks.schema.regular import open_regular
-from mmgpu_hooks.schema.run import read_evidence, read_other_ranks, read_start_memory
+from mmgpu_hooks.schema.run import read_evidence, read_other_ranks, read_start
 from mmgpu_hooks.schema.run_folder import (
     Attempt,
     EvidenceError,
@@ -125,10 +126,11 @@ def _judge_attempt(attempt: Attempt, console: _Console | None) -> Why:
     starts = []
     for path in find_start_files(attempt.folder):
         try:
-            starts.append(read_start_memory(path))
+            starts.append(read_start(path))
         except EvidenceError as error:
             warner('why')(f'left out: {error}')
-    why = add_start(why, starts)
+    why = add_start(why, [start.memory for start in starts])
+    why = add_start_parts(why, [start.parts for start in starts])
     return _name_run(why, attempt.folder, None)
 
 

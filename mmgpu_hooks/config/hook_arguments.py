@@ -102,7 +102,7 @@ OPTIMIZATIONS = ('param_groups', 'ema', 'small_tensors', 'history')
 """Names of those that leave training the same to the last bit, which ``all`` stands
 for, in the order in which they are switched on."""
 
-BY_NAME = ('resume',)
+BY_NAME = ('annotations', 'resume')
 """Names of the others: each draws other random numbers or writes to the disk."""
 _SHAPE = "names with commas, a list of names or 'all'"
 

@@ -8,6 +8,7 @@ import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
@@ -25,6 +26,8 @@ from mmgpu_hooks.hooks.recorder import Recorder, vis_data_folder
 from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from mmgpu_hooks.hooks.sources import open_train_probe
+from mmgpu_hooks.hooks.start_file import StartFile
+from mmgpu_hooks.hooks.start_source import START_SOURCE, StartSource
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.clock import monotonic_s
@@ -45,6 +48,7 @@ _LIVE = (
     '_is_disabled',
     'after_train_iter',
     '_optimizations',
+    '_start',
     '_start_memory',
 )
 """Attributes of the training that is on; a copy of the hook begins without them."""
@@ -108,9 +112,11 @@ class GPUEfficiencyHook(Hook):
         optimize: What to make cheaper: names with commas or in a list. Host overhead of
             a step, with the trained weights the same to the last bit:
             ``param_groups``, ``ema``, ``small_tensors`` and ``history``, or ``all`` of
-            these. ``resume`` skips what a resumed iteration-based training has trained
-            on without loading it; random augmentation then differs. The log says what
-            each changed, or why it is not used. Defaults to ``None``, which is none.
+            these. ``annotations`` keeps what data sets parse in the folder
+            ``MMGPU_CACHE`` and maps it at the next start. ``resume`` skips what a
+            resumed iteration-based training has trained on without loading it; random
+            augmentation then differs. The log says what each changed, or why it is not
+            used. Defaults to ``None``, which is none.
 
     Raises:
         TypeError: If an argument has another type.
@@ -201,10 +207,12 @@ class GPUEfficiencyHook(Hook):
         self._patches = Patches()
         self._probe: LoaderProbe | None = None
         self._optimizations: Optimizations | None = None
+        self._start: StartSource | None = None
         self._start_memory: StartMemory | None = None
         self._is_disabled = is_disabled(os.environ)
         if not self._is_disabled:
             self._guard.run('loader workers', expect_loop, self)
+            self._start = self._guard.run(START_SOURCE, self._follow_start)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: own for name, own in vars(self).items() if name not in _LIVE}
@@ -228,26 +236,59 @@ class GPUEfficiencyHook(Hook):
         start = self._start_memory
         return None if start is None else start.dataset_bytes
 
+    def _follow_start(self) -> StartSource:
+        return StartSource(partial(self._guard.run, START_SOURCE))
+
     def begin_loop(self, runner: Any) -> None:
         """The Runner is about to build its train loop, and the loader with it."""
-        self._guard.run(MEMORY_SOURCE, self._watch_start, runner)
+        self._logger = runner.logger
+        if find_recording(runner) is not self:
+            self._start = None
+        file, start = StartFile(vis_data_folder(runner), runner.rank), self._start
+        if start is not None:
+            self._guard.run(START_SOURCE, start.begin_loop, runner, file)
+        self._guard.run(MEMORY_SOURCE, self._watch_start, file)
+        optimizations = self._provide_optimizations()
+        if optimizations is not None and start is not None:
+            optimizations.begin_data_sets(start.watch)
 
-    def _watch_start(self, runner: Any) -> None:
-        start = self._start_memory = StartMemory(self._guard.run)
-        start.begin_loader(vis_data_folder(runner), runner.rank)
+    def _watch_start(self, file: StartFile) -> None:
+        tick = nothing if self._start is None else self._start.tick
+        start = self._start_memory = StartMemory(self._guard.run, file, tick)
+        start.begin_loader()
+
+    def _begin_workers(self) -> None:
+        if self._start_memory is not None:
+            self._guard.run(MEMORY_SOURCE, self._start_memory.pause)
+        if self._start is not None:
+            self._start.begin_workers()
+
+    def _end_workers(self, iterator: Any) -> None:
+        if self._start is not None:
+            self._start.end_workers()
+        if self._start_memory is not None:
+            self._guard.run(MEMORY_SOURCE, self._start_memory.go_on)
 
     def end_start(self) -> None:
         """Memory is watched from the train loop on, or no more."""
         if self._start_memory is not None:
             self._guard.clean_up(MEMORY_SOURCE, self._start_memory.close)
+        if self._start is not None:
+            self._start.leave()
 
     def see_loop(self, loop: Any) -> None:
         """The Runner's train loop has its loader, and no worker yet."""
         if self._start_memory is not None:
             self._guard.run(MEMORY_SOURCE, self._start_memory.end_loader)
+        if self._start is not None:
+            self._start.end_loader()
         runner = loop.runner
         self._logger = runner.logger
         self._probe = open_train_probe(self._guard, runner, loop.dataloader)
+        if self._probe is not None:
+            # iteration-based loops make their iterator now, others once they run
+            self._probe.on_create_begin = self._begin_workers
+            self._probe.on_create_end = self._end_workers
         optimizations = self._provide_optimizations()
         if optimizations is not None:
             optimizations.begin_loader(loop.dataloader)
@@ -280,10 +321,7 @@ class GPUEfficiencyHook(Hook):
         loop = getattr(runner, '_train_loop', None)
         if not isinstance(loop, BaseLoop):
             return False
-        ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
-        # the first; one that a script registered itself goes before the one we added
-        recording = min(ours, key=lambda hook: hook.added_by is not None)
-        if recording is not self:
+        if find_recording(runner) is not self:
             if self.added_by is None:
                 self._logger.warning(
                     'GPUEfficiencyHook: expected one in a config, found several; only '
@@ -310,6 +348,8 @@ class GPUEfficiencyHook(Hook):
         expect_no_loop(self)
         self._guard.run('start', self._patches.close)
         self.built_s = monotonic_s()
+        if not self._is_disabled:
+            self._start = self._guard.run(START_SOURCE, self._follow_start)
 
     def _let_go(self) -> None:
         """Close the probe of a loader that is not going to be measured."""
@@ -328,8 +368,11 @@ class GPUEfficiencyHook(Hook):
         optimizations = self._provide_optimizations()
         if optimizations is not None:
             optimizations.begin_training(runner)
+        start, self._start = self._start, None
+        if start is not None:
+            start.leave()
         self._recorder = self._guard.run(
-            'start', Recorder, runner, self, self._guard, self._probe
+            'start', Recorder, runner, self, self._guard, self._probe, start
         )
         if self._recorder is None:
             self._let_go()
@@ -408,6 +451,17 @@ class GPUEfficiencyHook(Hook):
         recorder.write_verdict(verdict)
         if self.slurm_comment:
             self._guard.run('slurm_comment', comment_on_job, verdict)
+
+
+def find_recording(runner: Any) -> GPUEfficiencyHook:
+    """The one of a Runner's hooks of ours that records."""
+    ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
+    # the first; one that a script registered itself goes before the one we added
+    return min(ours, key=lambda hook: hook.added_by is not None)
+
+
+def nothing() -> None:
+    """Do nothing."""
 
 
 def call_plainly(advance: Callable[[], int]) -> None:

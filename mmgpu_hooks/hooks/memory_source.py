@@ -7,11 +7,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.hooks.start_file import StartFile
 from mmgpu_hooks.hooks.validation import ValidationSource
 from mmgpu_hooks.judge.holders import describe_memory
 from mmgpu_hooks.judge.run import Run
@@ -20,8 +20,7 @@ from mmgpu_hooks.measure.holders import HoldersMeter, MemoryRoom
 from mmgpu_hooks.measure.memory import weigh_results
 from mmgpu_hooks.schema.recorded import MemoryRecord
 from mmgpu_hooks.schema.run import read_evidence, read_other_ranks
-from mmgpu_hooks.schema.run_folder import find_other_ranks, start_name
-from mmgpu_hooks.schema.writer import EvidenceWriter
+from mmgpu_hooks.schema.run_folder import find_other_ranks
 from mmgpu_hooks.show.text import visible
 
 MEMORY_SOURCE = 'memory holders'
@@ -237,35 +236,48 @@ class StartMemory:
 
     Args:
         run: Calls a function, and keeps what it raises from training.
+        file: Gets the records.
+        tick: Called each time that the thread looks at what is free.
     """
 
-    def __init__(self, run: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        file: StartFile,
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
         self._run, self._meter, self._began_s = run, HoldersMeter(), monotonic_s()
-        self._pace, self._path, self._own_bytes = MemoryPace(), Path(), 0
+        self._pace, self._own_bytes = MemoryPace(), 0
+        self._file, self._tick = file, tick
         self._thread: _Thread | None = None
-        self._writer: EvidenceWriter | None = None
         self.dataset_bytes: int | None = None
         """Memory that building the train loader took; ``None`` until that is known."""
 
-    def begin_loader(self, folder: Path, rank: int) -> None:
-        """The train loader is about to be built.
-
-        Args:
-            folder: That the evidence will be in.
-            rank: Of this process.
-        """
-        self._path = folder / start_name(rank)
+    def begin_loader(self) -> None:
+        """The train loader is about to be built."""
         self._own_bytes = self._meter.read_own_bytes() or 0
-        look = partial(self._run, MEMORY_SOURCE, self._look)
-        self._thread = _Thread(look, _PERIOD_S)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Watch, from a thread."""
+        if self._thread is None:
+            look = partial(self._run, MEMORY_SOURCE, self._look)
+            self._thread = _Thread(look, _PERIOD_S)
+
+    def pause(self) -> None:
+        """End the thread: a process with threads is no good one to be forked."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop()
 
     def end_loader(self) -> None:
         """It is built."""
         own_bytes = self._meter.read_own_bytes()
-        if self._thread is not None and own_bytes is not None:
+        if own_bytes is not None:
             self.dataset_bytes = max(own_bytes - self._own_bytes, 0)
 
     def _look(self) -> float | None:
+        self._tick()
         room, now_s = self._meter.read_room(), monotonic_s()
         if room is None:
             return None
@@ -286,20 +298,12 @@ class StartMemory:
             is_pss=held is not None and held.is_pss,
             is_low=low,
         )
-        if self._writer is None:
-            self._writer = EvidenceWriter(self._path)
-        self._writer.write(record)
+        self._file.write(record)
         cost_s = thread_cpu_s() - began_s
         self._pace.note(monotonic_s(), room, cost_s, low=low)
         return pause_s
 
     def close(self) -> None:
         """Watch no longer: there is evidence now, or no training."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        thread.stop()
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
-            writer.path.unlink(missing_ok=True)
+        self.pause()
+        self._file.close()

@@ -26,6 +26,7 @@ from mmgpu_hooks.hooks.resume_source import ResumeProgress
 from mmgpu_hooks.hooks.saves import SAVES_SOURCE, SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarPublisher
 from mmgpu_hooks.hooks.sources import UNPROVEN, Sources, read_device
+from mmgpu_hooks.hooks.start_source import START_SOURCE, StartSource
 from mmgpu_hooks.hooks.stuck_source import WATCHDOG_SOURCE, StuckSource
 from mmgpu_hooks.hooks.validation import VALIDATION_SOURCE, ValidationSource
 from mmgpu_hooks.hooks.verdict_source import VERDICT_SOURCE, VerdictSource
@@ -140,12 +141,19 @@ class Recorder:
         hook: The hook that records, with the arguments that users gave it.
         guard: Switches off what fails.
         probe: Of the train loader, where one watches it already.
+        start: Has followed the start so far.
     """
 
     def __init__(
-        self, runner: Any, hook: Any, guard: Guard, probe: LoaderProbe | None
+        self,
+        runner: Any,
+        hook: Any,
+        guard: Guard,
+        probe: LoaderProbe | None,
+        start: StartSource | None = None,
     ) -> None:
         run = guard.run
+        self._starting = start
         self._runner, self._hook, self._guard = runner, hook, guard
         self._schedule = LogSchedule(runner, hook.interval)
         self._publisher = ScalarPublisher(runner.message_hub, hook.scalar_names)
@@ -276,6 +284,9 @@ class Recorder:
         """At the end of an interval, record and publish it."""
         run, schedule, ledger = self._guard.run, self._schedule, self._ledger
         ledger.sum_up()
+        if self._starting is not None:
+            starting, self._starting = self._starting, None
+            run(START_SOURCE, self._record_start, starting)
         due = schedule.is_due(batch_idx, ledger.iterations)
         if due.is_logged:
             # before LoggerHook resets the allocator's peak
@@ -287,6 +298,10 @@ class Recorder:
         if due.is_logged:
             run('scalars', self._publisher.publish)
         self._due_at = schedule.find_next(batch_idx, ledger.iterations)
+
+    def _record_start(self, starting: StartSource) -> None:
+        parts_s, before_s = self._ledger.read_parts(), self._hook.before_hook_s
+        self._recording.write(starting.summarize(before_s, parts_s))
 
     def begin_epoch(self) -> None:
         """An epoch begins: it may be of another length."""

@@ -21,7 +21,7 @@ from mmgpu_hooks.judge.standstill import (
     is_in_collective,
     phrase_part,
 )
-from mmgpu_hooks.measure.ledger import FIRST_WAIT, is_part
+from mmgpu_hooks.measure.ledger import FIRST_WAIT, WORKER_START, is_part
 from mmgpu_hooks.measure.loader.owed import OwedBatch
 from mmgpu_hooks.measure.loader.settings import read_length
 from mmgpu_hooks.measure.watchdog import (
@@ -37,6 +37,9 @@ from mmgpu_hooks.show.text import visible
 
 WATCHDOG_SOURCE = 'watchdog'
 """What the guard knows us by."""
+
+_PARTS = {FIRST_WAIT: 'data_wait', WORKER_START: 'startup'}
+"""Parts that labels of the ledger stand for."""
 
 _RANKS_S = 2.0
 """What the others are given to say where they stand."""
@@ -99,7 +102,7 @@ class StuckSource:
             usual_s = self._ledger.mean_lap_s
         if name == 'resume':
             usual_s = self._ledger.mean_resume_s
-        part = 'data_wait' if running is FIRST_WAIT else name
+        part = _PARTS.get(name, name) if is_part(running) else name
         beat = self._ledger.stamped_s
         if self._waits is not None and self._noted is not None and beat != self._beat:
             self._end_wait()

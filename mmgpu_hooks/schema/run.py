@@ -39,6 +39,8 @@ class RunEvidence:
     validations: Tuple[recorded.ValidationRecord, ...] = ()
     memory: Tuple[recorded.MemoryRecord, ...] = ()
     """Who held the host's memory, in the order of time."""
+    start: Optional[recorded.StartRecord] = None
+    """``None`` of a run that did not end its first iteration, and of older evidence."""
     notes: Tuple[str, ...] = ()
     """Sentences about what was odd in the file, for the user."""
     cores_had: Optional[float] = None
@@ -119,6 +121,7 @@ def read_evidence(path: Path) -> RunEvidence:
         save_aftermaths=tuple(found[recorded.SaveAftermathRecord]),
         validations=tuple(found[recorded.ValidationRecord]),
         memory=tuple(found[recorded.MemoryRecord]),
+        start=next(iter(found[recorded.StartRecord]), None),
         notes=tuple(file.notes),
     )
 
@@ -203,20 +206,32 @@ def _check_one_run(path: Path, starts: list[str], bad: list[str]) -> None:
         )
 
 
-def read_start_memory(path: Path) -> List[recorded.MemoryRecord]:
-    """Read what a rank recorded of memory before its train loop.
+@dataclass(frozen=True)
+class StartEvidence:
+    """What a rank left that never came to its train loop."""
+
+    memory: Tuple[recorded.MemoryRecord, ...] = ()
+    """Who held the host's memory, in the order of time."""
+    parts: Tuple[recorded.StartPartRecord, ...] = ()
+    """Parts that may last, as they began."""
+
+
+def read_start(path: Path) -> StartEvidence:
+    """Read what a rank recorded before its train loop.
 
     Raises:
         EvidenceError: If it cannot be read.
     """
-    records = []
+    memory, parts = list[recorded.MemoryRecord](), list[recorded.StartPartRecord]()
     for line in read_lines(path):
         # killed while it was written
         with contextlib.suppress(LineError):
             record = decode_line(line.data)
             if isinstance(record, recorded.MemoryRecord):
-                records.append(record)
-    return records
+                memory.append(record)
+            if isinstance(record, recorded.StartPartRecord):
+                parts.append(record)
+    return StartEvidence(tuple(memory), tuple(parts))
 
 
 class OtherRanks(NamedTuple):

@@ -42,6 +42,7 @@ from mmgpu_hooks.show.recommendation import (
     list_commands,
     sentence_of,
 )
+from mmgpu_hooks.show.start import list_start
 
 _HOOKS_NAMED = 3
 _SHOWN = 12
@@ -154,6 +155,7 @@ def describe_run(answer: Answer) -> list[Section]:
         describe_changes(answer, 'What to change', every=True),
         *describe_mended(answer),
         _time_section(run),
+        *list_start(run),
         Section('Over time', 'over-time', chart=charts.chart_timeline(run)),
         _what_if_section(answer, run),
         _loader_section(run),

@@ -14,12 +14,13 @@ from mmgpu_hooks.schema.figures import format_bytes, format_pct, format_seconds,
 from mmgpu_hooks.schema.judged import Diagnosis, Recommendation, RunAdvice
 from mmgpu_hooks.schema.recorded import PART_NAMES
 from mmgpu_hooks.schema.run import RanksSummary
+from mmgpu_hooks.show.start import phrase_start
 from mmgpu_hooks.show.text import BOUND, bind_units, shell_path, visible
 
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
 """Share of the run from which on a part outside of iterations is named."""
-_SPARED = ('why', 'rest', 'loader', 'machine')
+_SPARED = ('why', 'rest', 'loader', 'machine', 'start')
 """Rows that go, in this order, while there are too many lines: recommend has them."""
 
 
@@ -64,6 +65,7 @@ def render_training_summary(
         'machine': ', '.join(_machine(run)),
         'GPU': ', '.join(_gpu(run)),
         'memory': _shorten(''.join(full[:1])),
+        'start': phrase_start(run),
         'rest': ', '.join(_outside(run)),
         'optimized': ', '.join(run.meta.optimized),
         'ranks': _shorten(ranks.why if ranks and ranks.world_size > 1 else ''),
