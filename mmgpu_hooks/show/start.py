@@ -19,6 +19,7 @@ _NAMED = 4
 
 _DATA_SETS: Sequence[TableColumn] = (
     TableColumn('data set', 'kind', str),
+    TableColumn('of', 'is_validation', lambda own: 'validation' if own else 'training'),
     TableColumn('annotations', 'file', str),
     TableColumn('size', 'file_bytes', format_bytes),
     TableColumn('in all', 'wall_s', format_seconds),
@@ -92,5 +93,5 @@ def list_start(run: Run) -> Iterator[Section]:
     parts = Table(['part', 'time', 'share'], rows)
     yield Section('The start', 'start', [f'{whole}.'], table=parts)
     if record.data_sets:
-        table = tabulate(record.data_sets, _DATA_SETS, texts=2)
+        table = tabulate(record.data_sets, _DATA_SETS, texts=3)
         yield Section('Data sets at the start', 'start-data', table=table)

@@ -1,0 +1,69 @@
+"""The parts of a start, by a clock turned by hand, and the age of this process."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fakes.clock import HandClock
+from mmgpu_hooks.measure.process_start import read_process_age_s
+from mmgpu_hooks.measure.start_account import StartAccount, join_parts
+
+
+def test_each_second_is_in_one_part():
+    clock = HandClock()
+    account = StartAccount(clock, 'runner')
+    clock.turn(1)
+    account.follow('other')
+    account.push('train_data')
+    clock.turn(10)
+    account.push('hooks')
+    assert account.part == 'hooks'
+    assert account.is_nested
+    clock.turn(2)
+    assert account.pop('hooks') == 2
+    clock.turn(5)
+    # what an error left open ends with what is around it
+    account.push('workers')
+    clock.turn(1)
+    assert account.pop('train_data') == 15
+    assert not account.is_nested
+    assert account.pop('train_data') == 15
+    clock.turn(4)
+    assert account.read() == {
+        'runner': 1,
+        'train_data': 15,
+        'hooks': 2,
+        'workers': 1,
+        'other': 4,
+    }
+    assert sum(account.read().values()) == clock() - account.began_s
+
+
+def test_a_clock_that_is_set_back_takes_nothing_away():
+    clock = HandClock()
+    account = StartAccount(clock, 'runner')
+    clock.turn(-50)
+    assert account.read() == {'runner': 0}
+
+
+def test_accounts_are_added_up():
+    joined = join_parts({'a': 1.0, 'b': 2.0}, {}, {'b': 3.0, 'c': 4.0})
+    assert joined == {'a': 1.0, 'b': 5.0, 'c': 4.0}
+
+
+def test_this_process_is_as_old_as_the_kernel_says():
+    age_s = time.time() - psutil.Process(os.getpid()).create_time()
+    assert read_process_age_s() == pytest.approx(age_s, abs=0.1)
+
+
+@pytest.mark.parametrize('text', [None, '', '1 (a) b) S 1'])
+def test_an_unknown_age_is_none(tmp_path: Path, text: str | None) -> None:
+    (tmp_path / 'self').mkdir()
+    if text is not None:
+        (tmp_path / 'self' / 'stat').write_text(text)
+    assert read_process_age_s(tmp_path) is None
