@@ -27,7 +27,7 @@ from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from mmgpu_hooks.hooks.sources import open_train_probe
 from mmgpu_hooks.hooks.start_file import StartFile
-from mmgpu_hooks.hooks.start_source import START_SOURCE, StartSource
+from mmgpu_hooks.hooks.start_source import ACCOUNT_SOURCE, StartSource
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.clock import monotonic_s
@@ -35,6 +35,7 @@ from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.optimizations import Optimizations
 from mmgpu_hooks.schema.judged import Diagnosis, RunAdvice
+from mmgpu_hooks.schema.recorded import EvidenceLine
 from mmgpu_hooks.show.summary import render_training_summary
 
 _LIVE = (
@@ -48,7 +49,8 @@ _LIVE = (
     '_is_disabled',
     'after_train_iter',
     '_optimizations',
-    '_start',
+    '_start_account',
+    '_start_file',
     '_start_memory',
 )
 """Attributes of the training that is on; a copy of the hook begins without them."""
@@ -207,12 +209,13 @@ class GPUEfficiencyHook(Hook):
         self._patches = Patches()
         self._probe: LoaderProbe | None = None
         self._optimizations: Optimizations | None = None
-        self._start: StartSource | None = None
+        self._start_account: StartSource | None = None
+        self._start_file: StartFile | None = None
         self._start_memory: StartMemory | None = None
         self._is_disabled = is_disabled(os.environ)
         if not self._is_disabled:
             self._guard.run('loader workers', expect_loop, self)
-            self._start = self._guard.run(START_SOURCE, self._follow_start)
+            self._start_account = self._guard.run(ACCOUNT_SOURCE, self._follow_start)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: own for name, own in vars(self).items() if name not in _LIVE}
@@ -237,35 +240,38 @@ class GPUEfficiencyHook(Hook):
         return None if start is None else start.dataset_bytes
 
     def _follow_start(self) -> StartSource:
-        return StartSource(partial(self._guard.run, START_SOURCE))
+        return StartSource(partial(self._guard.run, ACCOUNT_SOURCE))
 
     def begin_loop(self, runner: Any) -> None:
         """The Runner is about to build its train loop, and the loader with it."""
         self._logger = runner.logger
         if find_recording(runner) is not self:
-            self._start = None
-        file, start = StartFile(vis_data_folder(runner), runner.rank), self._start
+            self._start_account = None
+        start = self._start_account
+        self._start_file = StartFile(vis_data_folder(runner), runner.rank)
+        write = self._start_file.write
         if start is not None:
-            self._guard.run(START_SOURCE, start.begin_loop, runner, file)
-        self._guard.run(MEMORY_SOURCE, self._watch_start, file)
+            self._guard.run(ACCOUNT_SOURCE, start.begin_loop, runner, write)
+        self._guard.run(MEMORY_SOURCE, self._watch_memory, write)
         optimizations = self._provide_optimizations()
         if optimizations is not None and start is not None:
             optimizations.begin_data_sets(start.watch)
 
-    def _watch_start(self, file: StartFile) -> None:
-        tick = nothing if self._start is None else self._start.tick
-        start = self._start_memory = StartMemory(self._guard.run, file, tick)
+    def _watch_memory(self, write: Callable[[EvidenceLine], None]) -> None:
+        account = self._start_account
+        tick = nothing if account is None else account.tick
+        start = self._start_memory = StartMemory(self._guard.run, write, tick)
         start.begin_loader()
 
     def _begin_workers(self) -> None:
         if self._start_memory is not None:
             self._guard.run(MEMORY_SOURCE, self._start_memory.pause)
-        if self._start is not None:
-            self._start.begin_workers()
+        if self._start_account is not None:
+            self._start_account.begin_workers()
 
     def _end_workers(self, iterator: Any) -> None:
-        if self._start is not None:
-            self._start.end_workers()
+        if self._start_account is not None:
+            self._start_account.end_workers()
         if self._start_memory is not None:
             self._guard.run(MEMORY_SOURCE, self._start_memory.go_on)
 
@@ -273,15 +279,17 @@ class GPUEfficiencyHook(Hook):
         """Memory is watched from the train loop on, or no more."""
         if self._start_memory is not None:
             self._guard.clean_up(MEMORY_SOURCE, self._start_memory.close)
-        if self._start is not None:
-            self._start.leave()
+        if self._start_file is not None:
+            self._guard.clean_up(MEMORY_SOURCE, self._start_file.close)
+        if self._start_account is not None:
+            self._start_account.leave()
 
     def see_loop(self, loop: Any) -> None:
         """The Runner's train loop has its loader, and no worker yet."""
         if self._start_memory is not None:
             self._guard.run(MEMORY_SOURCE, self._start_memory.end_loader)
-        if self._start is not None:
-            self._start.end_loader()
+        if self._start_account is not None:
+            self._start_account.end_loader()
         runner = loop.runner
         self._logger = runner.logger
         self._probe = open_train_probe(self._guard, runner, loop.dataloader)
@@ -349,7 +357,7 @@ class GPUEfficiencyHook(Hook):
         self._guard.run('start', self._patches.close)
         self.built_s = monotonic_s()
         if not self._is_disabled:
-            self._start = self._guard.run(START_SOURCE, self._follow_start)
+            self._start_account = self._guard.run(ACCOUNT_SOURCE, self._follow_start)
 
     def _let_go(self) -> None:
         """Close the probe of a loader that is not going to be measured."""
@@ -368,7 +376,7 @@ class GPUEfficiencyHook(Hook):
         optimizations = self._provide_optimizations()
         if optimizations is not None:
             optimizations.begin_training(runner)
-        start, self._start = self._start, None
+        start, self._start_account = self._start_account, None
         if start is not None:
             start.leave()
         self._recorder = self._guard.run(

@@ -11,7 +11,6 @@ from typing import Any
 
 from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.sources import Sources
-from mmgpu_hooks.hooks.start_file import StartFile
 from mmgpu_hooks.hooks.validation import ValidationSource
 from mmgpu_hooks.judge.holders import describe_memory
 from mmgpu_hooks.judge.run import Run
@@ -230,25 +229,24 @@ class MemorySource:
 class StartMemory:
     """Watches memory from a hook's construction until its train loop is built.
 
-    What the train loader takes shows at once. Where that lasts, a file in the run's
-    folder says who holds memory, until evidence takes its place; what is killed
-    meanwhile leaves it. No call raises, as long as ``run`` lets nothing through.
+    What the train loader takes shows at once. Where that lasts, records say who holds
+    memory. No call raises, as long as ``run`` lets nothing through.
 
     Args:
         run: Calls a function, and keeps what it raises from training.
-        file: Gets the records.
+        write: Keeps a record.
         tick: Called each time that the thread looks at what is free.
     """
 
     def __init__(
         self,
         run: Callable[..., Any],
-        file: StartFile,
+        write: Callable[[MemoryRecord], Any],
         tick: Callable[[], None] = lambda: None,
     ) -> None:
         self._run, self._meter, self._began_s = run, HoldersMeter(), monotonic_s()
-        self._pace, self._own_bytes = MemoryPace(), 0
-        self._file, self._tick = file, tick
+        self._pace, self._write, self._own_bytes = MemoryPace(), write, 0
+        self._tick = tick
         self._thread: _Thread | None = None
         self.dataset_bytes: int | None = None
         """Memory that building the train loader took; ``None`` until that is known."""
@@ -298,12 +296,11 @@ class StartMemory:
             is_pss=held is not None and held.is_pss,
             is_low=low,
         )
-        self._file.write(record)
+        self._write(record)
         cost_s = thread_cpu_s() - began_s
         self._pace.note(monotonic_s(), room, cost_s, low=low)
         return pause_s
 
     def close(self) -> None:
-        """Watch no longer: there is evidence now, or no training."""
+        """Watch no longer."""
         self.pause()
-        self._file.close()

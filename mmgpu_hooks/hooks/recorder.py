@@ -26,7 +26,7 @@ from mmgpu_hooks.hooks.resume_source import ResumeProgress
 from mmgpu_hooks.hooks.saves import SAVES_SOURCE, SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarPublisher
 from mmgpu_hooks.hooks.sources import UNPROVEN, Sources, read_device
-from mmgpu_hooks.hooks.start_source import START_SOURCE, StartSource
+from mmgpu_hooks.hooks.start_source import ACCOUNT_SOURCE, StartSource
 from mmgpu_hooks.hooks.stuck_source import WATCHDOG_SOURCE, StuckSource
 from mmgpu_hooks.hooks.validation import VALIDATION_SOURCE, ValidationSource
 from mmgpu_hooks.hooks.verdict_source import VERDICT_SOURCE, VerdictSource
@@ -286,7 +286,7 @@ class Recorder:
         ledger.sum_up()
         if self._starting is not None:
             starting, self._starting = self._starting, None
-            run(START_SOURCE, self._record_start, starting)
+            run(ACCOUNT_SOURCE, self._record_start, starting)
         due = schedule.is_due(batch_idx, ledger.iterations)
         if due.is_logged:
             # before LoggerHook resets the allocator's peak

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from mmgpu_hooks.hooks.start_file import StartFile
 from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.dataset_start import DatasetWatch, Initialisation
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, WORKER_START
@@ -31,7 +30,7 @@ from mmgpu_hooks.schema.recorded import (
 from mmgpu_hooks.show.start import describe_data_set, describe_start
 from mmgpu_hooks.show.text import visible
 
-START_SOURCE = 'account of the start'
+ACCOUNT_SOURCE = 'account of the start'
 """The name of this source for the guard."""
 
 METHODS: Mapping[str, str] = {
@@ -89,7 +88,7 @@ class StartSource:
         self._patches = Patches()
         self._data_sets: list[DatasetStart] = []
         self._logger: Any = None
-        self._file: StartFile | None = None
+        self._keep: Callable[[StartPartRecord], Any] | None = None
         self._checkpoint: str | None = None
         self._checkpoint_bytes: int | None = None
         self._lines = 0
@@ -97,14 +96,14 @@ class StartSource:
         self._doing: str | None = None
         """What is being read, for the log."""
 
-    def begin_loop(self, runner: Any, file: StartFile) -> None:
+    def begin_loop(self, runner: Any, write: Callable[[StartPartRecord], Any]) -> None:
         """The Runner is about to build its train loop, and the loader with it.
 
         Args:
             runner: The Runner.
-            file: Says, should this process be killed, what it did.
+            write: Keeps what says, should this process be killed, what it did.
         """
-        self._logger, self._file = runner.logger, file
+        self._logger, self._keep = runner.logger, write
         self._account.follow('other')
         self._account.push('train_data')
         for name, part in METHODS.items():
@@ -176,9 +175,9 @@ class StartSource:
     def _write(
         self, part: str, kind: str | None, file: str | None, size: int | None
     ) -> None:
-        if self._file is not None:
+        if self._keep is not None:
             elapsed_s = monotonic_s() - self._account.began_s
-            self._file.write(
+            self._keep(
                 StartPartRecord(
                     part=part,
                     elapsed_s=elapsed_s,

@@ -11,6 +11,7 @@ from fakes.runs import make_evidence, make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.judge.why_start import add_start_parts
+from mmgpu_hooks.recommend.advice import advise
 from mmgpu_hooks.schema.judged import Why
 from mmgpu_hooks.schema.lines import decode_line, encode_line
 from mmgpu_hooks.schema.recorded import DatasetStart, StartPartRecord, StartRecord
@@ -131,6 +132,13 @@ CASES: dict[str, tuple[Run, dict[str, str]]] = {
 def test_what_is_found(case):
     run, expected = CASES[case]
     assert list_found(run) == expected
+
+
+def test_the_cure_is_advice_and_stands_first_where_it_is_much():
+    run = make_run_of(make_start(COCO))
+    assert next(advise(run)) == f'{PARSED[:-1]} (MG502).'
+    little = make_run_of(make_start(replace(COCO, wall_s=130.0)), step=50_000.0)
+    assert [said for said in advise(little) if 'MG502' in said]
 
 
 def test_a_resume_by_the_sampler_is_no_finding():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mmgpu_hooks.judge import thresholds
-from mmgpu_hooks.judge.rules.rule import notice, rule
+from mmgpu_hooks.judge.rules.rule import RULES, notice, rule
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.figures import format_bytes, format_pct, format_sum, plural
 from mmgpu_hooks.schema.judged import Finding
@@ -139,6 +139,14 @@ def judge_parameter_lines(run: Run) -> Finding | None:
         "log_level='WARNING' leaves them out.",
         run.figures.run_share(seconds),
     )
+
+
+def list_start_findings(run: Run) -> list[Finding]:
+    """What of the start is worth a change, the largest share first."""
+    codes = ('MG501', 'MG502', 'MG503', 'MG504', 'MG505', 'MG506')
+    found = (RULES[code].apply(run) for code in codes)
+    findings = [finding for finding in found if finding is not None]
+    return sorted(findings, key=lambda finding: -(finding.share or 0.0))
 
 
 def _is_worth(run: Run, seconds: float) -> bool:
