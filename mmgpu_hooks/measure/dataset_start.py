@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import io
 import os
@@ -55,13 +56,22 @@ class OpenedFiles:
     """Files that this thread opens for reading from :meth:`open` to :meth:`close`.
 
     What C code opens without Python is not seen.
+
+    Args:
+        with_state: True if their state is wanted, and not their number alone: it takes
+            a look-up for each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, with_state: bool) -> None:
+        self.paths: set[str] = set()
+        """As they were named."""
         self.stamps: dict[str, FileStamp] = {}
         """In the state that they were first opened in, by absolute path."""
         self.lists_folders = False
-        """True if the contents of a folder were asked for."""
+        """True if the contents of a folder were asked for, where state is wanted."""
+        self.misses_files = False
+        """True if a file was to be opened that is not there, likewise."""
+        self._with_state = with_state
         self._thread = threading.get_ident()
         self._patches = Patches()
 
@@ -69,7 +79,7 @@ class OpenedFiles:
         """Begin."""
         for module in (builtins, io):
             self._patches.set(module, 'open', self._watch_open(module.open))
-        for name in ('listdir', 'scandir'):
+        for name in ('listdir', 'scandir') if self._with_state else ():
             self._patches.set(os, name, self._watch_listing(getattr(os, name)))
 
     def close(self) -> None:
@@ -80,7 +90,9 @@ class OpenedFiles:
         @functools.wraps(original)
         def opening(file: Any, mode: Any = 'r', *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() == self._thread:
-                self._note(file, mode)
+                # whoever opens it is told what is wrong
+                with contextlib.suppress(TypeError, ValueError):
+                    self._note(file, mode)
             return original(file, mode, *args, **kwargs)
 
         return opening
@@ -89,12 +101,16 @@ class OpenedFiles:
         is_read = isinstance(mode, str) and not set(mode) & set('wax+')
         if not is_read or not isinstance(file, (str, bytes, os.PathLike)):
             return
-        path = os.path.abspath(os.fsdecode(file))
-        if path not in self.stamps:
+        name = os.fsdecode(file)
+        if name in self.paths:
+            return
+        self.paths.add(name)
+        if self._with_state:
+            path = os.path.abspath(name)
             try:
                 self.stamps[path] = read_stamp(path)
-            except (OSError, ValueError):
-                return  # whoever opens it is about to be told
+            except OSError:
+                self.misses_files = True
 
     def _watch_listing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -205,7 +221,8 @@ class DatasetWatch:
         self._run(self.on_end, found)
 
     def _parse(self, dataset: Any, found: Initialisation) -> OpenedFiles:
-        opened, patches = OpenedFiles(), Patches()
+        opened = OpenedFiles(with_state=self.provide is not None)
+        patches = Patches()
         self._run(opened.open)
         for name, field in PHASES.items():
             self._run(patches.set, dataset, name, _time(dataset, name, found, field))
@@ -214,7 +231,7 @@ class DatasetWatch:
         finally:
             self._run(patches.close)
             self._run(opened.close)
-        found.files = len(opened.stamps)
+        found.files = len(opened.paths)
         return opened
 
 

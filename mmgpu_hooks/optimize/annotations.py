@@ -168,6 +168,8 @@ class AnnotationCache:
         assert self._folder is not None
         if opened.lists_folders:
             raise RefusalError('it reads what is in a folder, which may change')
+        if opened.misses_files:
+            raise RefusalError('it looks for a file that is not there, and may come')
         stamps = dict(opened.stamps)
         file = os.path.abspath(dataset.ann_file)
         stamps.setdefault(file, read_stamp(file))

@@ -94,6 +94,8 @@ class SampledResume:
     def _go_on(self, iterator: Any) -> None:
         """The loop has skipped: it takes its batches from the iterator again."""
         self._wrapper._iterator = iterator
+        # the patch keeps the old one, and the batches that it had loaded
+        self._patches.close()
         failure, self._failure = self._failure, None
         if failure is not None:
             self._on_failure(failure)

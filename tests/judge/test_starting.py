@@ -153,7 +153,7 @@ def test_the_summary_has_a_start_that_is_long():
     rows = ' '.join(text.split())
     assert (
         'start 70.0 s to the first iteration: training data 48.5 s, before the hook '
-        '20.0 s, first batch 1.500 s'
+        '20.0 s, first batch 1.5 s'
     ) in rows
     assert len(text.splitlines()) <= 11
     short = make_run_of(make_start(), step=50_000.0)
@@ -181,7 +181,7 @@ def test_the_log_names_the_largest_part_first():
     said = describe_start(make_start())
     assert said == (
         'the start took 70.0 s: training data 48.5 s, before the hook 20.0 s, first '
-        'batch 1.500 s.'
+        'batch 1.5 s.'
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import multiprocessing
@@ -365,6 +366,15 @@ class Listing(CocoDataset):
         return super().load_data_list()
 
 
+class Hopeful(CocoDataset):
+    """Reads one more file, where it is there."""
+
+    def load_data_list(self) -> Any:
+        with contextlib.suppress(FileNotFoundError), open('/nowhere/more.json') as more:
+            json.load(more)
+        return super().load_data_list()
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     'Python objects': (
         {'serialize_data': False},
@@ -387,6 +397,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     'a folder': (
         {'kind': Listing},
         'it reads what is in a folder, which may change',
+    ),
+    'no file': (
+        {'kind': Hopeful},
+        'it looks for a file that is not there, and may come',
     ),
 }
 
