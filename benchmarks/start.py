@@ -216,11 +216,12 @@ def judge_start(name: str, folder: Path, spec: Mapping[str, Any]) -> Iterator[Fi
 _HOLD = """
 import json, resource, sys, time
 from mmdet.datasets import CocoDataset
+from mmengine.dataset import BaseDataset
 from mmgpu_hooks.measure.dataset_start import DatasetWatch
 from mmgpu_hooks.optimize.annotations import AnnotationCache
 import logging
 watch = DatasetWatch(lambda function, *args: function(*args))
-watch.open()
+watch.open(BaseDataset)
 if sys.argv[2] == 'kept':
     AnnotationCache(watch, logging.getLogger('start'))
 names = tuple(f'class {number}' for number in range(80))

@@ -282,7 +282,7 @@ class GPUEfficiencyHook(Hook):
         if self._start_file is not None:
             self._guard.clean_up(MEMORY_SOURCE, self._start_file.close)
         if self._start_account is not None:
-            self._start_account.leave()
+            self._guard.clean_up(ACCOUNT_SOURCE, self._start_account.leave)
 
     def see_loop(self, loop: Any) -> None:
         """The Runner's train loop has its loader, and no worker yet."""
@@ -378,7 +378,7 @@ class GPUEfficiencyHook(Hook):
             optimizations.begin_training(runner)
         start, self._start_account = self._start_account, None
         if start is not None:
-            start.leave()
+            self._guard.clean_up(ACCOUNT_SOURCE, start.leave)
         self._recorder = self._guard.run(
             'start', Recorder, runner, self, self._guard, self._probe, start
         )

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Callable
 
+from mmengine.dataset import BaseDataset
+
 from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.dataset_start import DatasetWatch, Initialisation
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, WORKER_START
@@ -68,7 +70,7 @@ _seen: set[int] = set()
 
 
 class StartSource:
-    """Follows one start, from a hook's construction on. No call raises.
+    """Follows one start, from a hook's construction on.
 
     Args:
         run: Calls a function with arguments, and keeps from training what it raises.
@@ -113,7 +115,7 @@ class StartSource:
         if callable(getattr(strategy, 'prepare', None)):
             self._time(strategy, 'prepare', 'optimizer', runner)
         self._time(runner, 'call_hook', 'hooks', runner)
-        self.watch.open()
+        self.watch.open(BaseDataset)
 
     def _time(self, owner: Any, name: str, part: str, runner: Any) -> None:
         """Time a method until the start is over; hooks inside of it are its own."""
@@ -241,9 +243,9 @@ class StartSource:
 
     def leave(self) -> None:
         """The train loop begins, and the ledger with it: leave the Runner as it was."""
-        self._run(self._patches.close)
-        self._run(self.watch.close)
-        self._run(self._account.follow, 'other')
+        self._patches.close()
+        self.watch.close()
+        self._account.follow('other')
 
     def summarize(
         self,

@@ -157,11 +157,13 @@ class DatasetWatch:
         self._pending: dict[int, _Pending] = {}
         """Data sets that are not initialised, by identity."""
 
-    def open(self) -> None:
-        """Begin."""
-        from mmengine.dataset import BaseDataset
+    def open(self, kind: Any) -> None:
+        """Begin.
 
-        original = BaseDataset.__init__
+        Args:
+            kind: MMEngine's `BaseDataset`, which all are of.
+        """
+        original = kind.__init__
 
         @functools.wraps(original)
         def __init__(dataset: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
@@ -172,7 +174,7 @@ class DatasetWatch:
                 self._release(dataset)
                 raise
 
-        self._patches.set(BaseDataset, '__init__', __init__)
+        self._patches.set(kind, '__init__', __init__)
 
     def leave_lazy(self) -> None:
         """Leave alone those that are not initialised yet: workers are to start."""

@@ -228,11 +228,14 @@ def test_nothing_is_written_where_there_is_no_room(folder, source, monkeypatch):
     assert list(folder.path.iterdir()) == []
 
 
-@pytest.mark.parametrize('error', [OSError(errno.ENOSPC, 'full'), KeyboardInterrupt()])
+FAILURES = {'a full disk': OSError(errno.ENOSPC, 'full'), 'Ctrl-C': KeyboardInterrupt()}
+
+
+@pytest.mark.parametrize('case', FAILURES)
 def test_what_fails_while_it_is_written_leaves_nothing(
-    folder, source, monkeypatch, error
+    folder, source, monkeypatch, case
 ):
-    write = os.write
+    write, error = os.write, FAILURES[case]
 
     def fail(descriptor: int, data: Any) -> int:
         if len(data) > 4096:

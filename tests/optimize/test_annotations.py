@@ -53,7 +53,7 @@ class Start:
         self.folder = folder
 
     def __enter__(self) -> Start:
-        self.watch.open()
+        self.watch.open(BaseDataset)
         self.cache = None
         if self.folder is not None:
             environ = {'MMGPU_CACHE': str(self.folder)}
