@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import json
 import random
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.optimize.resume import SampledResume, SeededInit
+from training.detection import environ
 from training.toy import HOOK, ToyDataset, build_runner, evidence_of, log_of, train
 
 IMAGES, BATCH, UNTIL = 40, 2, 60
@@ -328,3 +333,74 @@ def test_seeds_of_workers_stay_apart():
             SeededInit(lambda number: torch.manual_seed(3 + number), iteration)(worker)
             seeds.add((torch.initial_seed(), random.random(), np.random.rand()))
     assert len({seed for seed, *_ in seeds}) == len(seeds) == 8
+
+
+class Recorded(Hook):
+    """Keeps the iteration and the batch of each."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def before_train_iter(self, runner: Any, batch_idx: int, data_batch: Any) -> None:
+        batch = [int(index) for index in data_batch['data_samples']]
+        self.seen.append((runner.iter, batch))
+
+
+@pytest.mark.slow
+def test_each_rank_goes_on_with_its_own_batches(tmp_path):
+    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone']
+    command += ['--nproc_per_node=2', '-m', 'training.resumed_ranks', str(tmp_path)]
+    done = subprocess.run(
+        command, env=environ(), capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    both = [json.loads((tmp_path / f'seen_{rank}.json').read_text()) for rank in (0, 1)]
+    assert both[0] != both[1]
+    for found in both:
+        for workers in (0, 2):
+            whole, after = (found[f'{workers} workers from {at}'] for at in (0, 33))
+            assert after == whole[33:]
+            assert len(after) == 27
+
+
+def test_a_run_resumes_from_its_checkpoint(tmp_path, monkeypatch):
+    # torch >= 2.6 refuses MMEngine's checkpoints otherwise
+    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
+    own, given = SAMPLERS['InfiniteSampler'], WORKERS['persistent workers']
+    saves = {'checkpoint': {'interval': 30, 'by_epoch': False}, **given}
+    whole = Recorded()
+    train(build(tmp_path / 'whole', Resumed(0), own, hook=None, hooks=[whole], **saves))
+    again = Recorded()
+    saved = str(tmp_path / 'whole' / 'iter_30.pth')
+    plain = build(
+        tmp_path / 'again',
+        Resumed(30),
+        own,
+        hook=OURS,
+        hooks=[again],
+        load_from=saved,
+        resume=True,
+        **saves,
+    )
+    train(plain)
+    assert again.seen == whole.seen[30:]
+    parts_s = evidence_of(tmp_path / 'again').start.parts_s
+    assert {'load', 'resume'} <= set(parts_s)
+
+
+def skips_by_itself() -> bool:
+    return 'fast_forward_on_resume' in inspect.signature(IterBasedTrainLoop).parameters
+
+
+@pytest.mark.skipif(
+    not skips_by_itself(), reason='MMEngine itself loads what it skips: see the fork'
+)
+def test_a_loop_that_skips_by_itself_is_left_alone(tmp_path, wholes):
+    own = SAMPLERS['InfiniteSampler']
+    found = resume(tmp_path, 33, own, hook=OURS, num_workers=2)
+    assert found.seen == wholes['InfiniteSampler'][33:]
+    assert 'not used: this MMEngine skips without loading by itself' in found.log
+    evidence = evidence_of(tmp_path)
+    # what it waits for are batches that it trains on
+    assert evidence.end.ledger_s['resume'] == 0
+    assert evidence.intervals[0].data_wait.count == evidence.intervals[0].iterations
