@@ -17,6 +17,7 @@ import json
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -35,6 +36,7 @@ from benchmarks.harness import (
     say,
 )
 from benchmarks.python_start import measure_python
+from benchmarks.start_training import STARTED
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.schema.recorded import StartRecord
 from mmgpu_hooks.schema.run import read_evidence
@@ -85,7 +87,7 @@ def list_planted(folder: Path, is_quick: bool) -> dict[str, dict[str, Any]]:
     files.mkdir()
     for number in range(QUICK_FILES if is_quick else FILES):
         (files / f'{number:05d}.xml').write_text('<annotation/>')
-    planted = {
+    planted: dict[str, dict[str, Any]] = {
         'slow parsing': {'data': {'parse_s': 1.5}},
         'many files': {'data': {'files': str(files), 'parse_s': 0.2}},
         'slow weights': {'data': {}, 'model': {'weights_s': 1.0}},
@@ -99,7 +101,7 @@ def list_planted(folder: Path, is_quick: bool) -> dict[str, dict[str, Any]]:
 def write_coco(path: Path, images: int) -> None:
     """Write annotations with polygons, as COCO has them; 3 KB an image."""
     chosen = random.Random(0)
-    listed, annotations = [], []
+    listed, annotations = list[Any](), list[Any]()
     for number in range(images):
         listed.append(
             {
@@ -149,28 +151,43 @@ def train(
     say(f'{folder.name} ...')
     folder.mkdir()
     words = ['-m', 'benchmarks.start_training', str(folder), json.dumps(dict(spec))]
-    if spec.get('ranks'):
-        launcher = ['-m', 'torch.distributed.run', '--standalone']
-        words = [*launcher, f'--nproc_per_node={spec["ranks"]}', *words]
-    done = subprocess.run(
-        [sys.executable, '-W', 'ignore', *words],
-        cwd=folder.parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT_S,
-        env={
-            **os.environ,
-            'PYTHONPATH': os.pathsep.join(
-                [str(ROOT), os.environ.get('PYTHONPATH', '')]
-            ),
-            'OMP_NUM_THREADS': '1',
-            **(environ or {}),
-        },
-    )
-    if done.returncode:
-        tail = '\n'.join(done.stdout.splitlines()[-15:])
+    ranks = spec.get('ranks') or 1
+    given = {
+        **os.environ,
+        'PYTHONPATH': str(ROOT),
+        'OMP_NUM_THREADS': '1',
+        'WORLD_SIZE': str(ranks),
+        'LOCAL_WORLD_SIZE': str(ranks),
+        'MASTER_ADDR': '127.0.0.1',
+        'MASTER_PORT': str(find_port()),
+        **(environ or {}),
+    }
+    started = []
+    for rank in range(ranks):
+        own = {'RANK': str(rank), 'LOCAL_RANK': str(rank)}
+        with (folder / f'console_{rank}.txt').open('w') as console:
+            process = subprocess.Popen(
+                [sys.executable, '-W', 'ignore', *words],
+                cwd=folder.parent,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                env={**given, **own, STARTED: str(time.monotonic())},
+            )
+        started.append(process)
+    codes = [process.wait(LIMIT_S) for process in started]
+    if any(codes):
+        rank = next(rank for rank, code in enumerate(codes) if code)
+        lines = (folder / f'console_{rank}.txt').read_text().splitlines()
+        tail = '\n'.join(lines[-15:])
         raise SystemExit(f'expected the training in {folder} to end with 0:\n{tail}')
+
+
+def find_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(('127.0.0.1', 0))
+        port: int = found.getsockname()[1]
+    return port
 
 
 def read_start(folder: Path, rank: int = 0) -> StartRecord:

@@ -156,8 +156,11 @@ class StartSource:
     def _end(self, part: str, runner: Any) -> None:
         if part == 'optimizer':
             runner.logger.removeFilter(self._count_line)
-        seconds = self._account.pop(part)
         self._doing = None
+        self._say_end(part)
+
+    def _say_end(self, part: str) -> None:
+        seconds = self._account.pop(part)
         # hooks are many, and their sum is in the account
         if seconds >= SAID_S and part != 'hooks':
             name = START_PARTS[part]
@@ -230,7 +233,7 @@ class StartSource:
 
     def end_loader(self) -> None:
         """The train loop has its loader."""
-        self._run(self._account.pop, 'train_data')
+        self._run(self._say_end, 'train_data')
         self._run(self.watch.leave_lazy)
 
     def begin_workers(self) -> None:

@@ -207,7 +207,7 @@ class CacheFolder:
             buffer = _read_whole(file.descriptor, size)
         data = _open_array(file, buffer, header.data, np.uint8, size)
         addresses = _open_array(file, buffer, header.addresses, np.int64, size)
-        if zlib.crc32(addresses) != header.addresses.crc:
+        if zlib.crc32(addresses.data) != header.addresses.crc:
             return None
         ends_well = len(addresses) > 0 and int(addresses[-1]) == len(data)
         if not ends_well or bool((np.diff(addresses) < 0).any()):
@@ -401,7 +401,7 @@ def _check_own(info: os.stat_result, path: Path, *, is_folder: bool = True) -> N
 def _are_current(files: Sequence[tuple[str, int, int, int, int]]) -> bool:
     """True if no file that was read has changed since."""
     try:
-        return all(read_stamp(stamp[0]) == stamp for stamp in map(tuple, files))
+        return all(read_stamp(path) == (path, *state) for path, *state in files)
     except (OSError, ValueError):
         return False
 
@@ -436,8 +436,8 @@ def _lay_out(
     """The parts of a file in their order, with what aligns them."""
     plain = np.ascontiguousarray(addresses, np.int64)
     sizes = len(state), plain.nbytes, data.nbytes
-    crcs = zlib.crc32(state), zlib.crc32(plain), 0
-    stamps = [tuple(stamp) for stamp in files]
+    crcs = zlib.crc32(state), zlib.crc32(plain.data), 0
+    stamps = [(each[0], *each[1:]) for each in files]
 
     def encode(begins: Sequence[int]) -> bytes:
         sections = map(_Section, begins, sizes, crcs)
@@ -452,9 +452,9 @@ def _lay_out(
     header = encode(begins).ljust(room - _HEAD.size)
     head = _HEAD.pack(_MAGIC, len(header), zlib.crc32(header))
     parts, written = [memoryview(head + header)], len(head) + len(header)
-    bodies = (state, plain, np.ascontiguousarray(data))
+    bodies = (memoryview(state), plain.data, np.ascontiguousarray(data).data)
     for begin, body in zip(begins, bodies):
-        parts += [memoryview(bytes(begin - written)), memoryview(body).cast('B')]
+        parts += [memoryview(bytes(begin - written)), body.cast('B')]
         written = begin + len(parts[-1])
     return parts
 
@@ -479,7 +479,7 @@ def _read_whole(descriptor: int, size: int) -> bytes:
 
 
 class _OpenFile:
-    """A file that is closed with the last array that is mapped from it."""
+    """A descriptor that is closed with the last that uses it."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -503,7 +503,7 @@ class MappedArray(np.ndarray[Any, Any]):
         if self._source is None or not _is_spawning():
             return np.asarray(self).__reduce_ex__(protocol)
         file, begin, size = self._source
-        handle = reduction.DupFd(file.descriptor)  # type: ignore[attr-defined]
+        handle = reduction.DupFd(file.descriptor)
         return _map_again, (handle, begin, size, self.dtype.str)
 
 
@@ -522,7 +522,8 @@ def _map_array(file: _OpenFile, begin: int, size: int, kind: Any) -> MappedArray
     dtype = np.dtype(kind)
     plain = np.frombuffer(memory, dtype, size // dtype.itemsize, begin)
     array = plain.view(MappedArray)
-    array._source = file, begin, size
+    # a process that is spawned is given each descriptor once
+    array._source = _OpenFile(os.dup(file.descriptor)), begin, size
     return array
 
 

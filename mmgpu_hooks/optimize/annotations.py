@@ -264,7 +264,7 @@ def describe(value: Any) -> str:
     if kind in (set, frozenset):
         return f'{kind.__name__}({",".join(sorted(map(describe, value)))})'
     if kind is np.ndarray and value.dtype.kind in 'biufUS':
-        digest = hashlib.sha256(np.ascontiguousarray(value)).hexdigest()
+        digest = hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
         return f'array({value.dtype.str},{value.shape},{digest})'
     if isinstance(value, Path):
         return f'Path({os.fspath(value)!r})'

@@ -141,8 +141,9 @@ class SampledResume:
         loader = self._loader
         samplers = loader.sampler, getattr(loader.batch_sampler, 'sampler', None)
         for sampler in samplers:
-            if hasattr(sampler, 'set_epoch'):
-                sampler.set_epoch(epoch)
+            set_epoch = getattr(sampler, 'set_epoch', None)
+            if set_epoch is not None:
+                set_epoch(epoch)
                 return
 
     def _start_workers(self, indices: Iterator[Any]) -> Any:
@@ -165,7 +166,7 @@ class SampledResume:
         finally:
             patches.close()
             generator.set_state(state)
-        fresh._index_sampler = sampler  # type: ignore[attr-defined]
+        fresh._index_sampler = sampler
         return fresh
 
     def close(self) -> None:
@@ -253,9 +254,7 @@ def count_skipped(loop: Any) -> int:
         RefusalError: If none, or not in the way of MMEngine's own loop.
     """
     if isinstance(loop, EpochBasedTrainLoop):
-        raise RefusalError(
-            'a loop by epochs resumes between two of them, so it skips 0'
-        )
+        raise RefusalError('a loop by epochs resumes between two, and skips nothing')
     if not isinstance(loop, IterBasedTrainLoop):
         raise RefusalError(f'{type(loop).__name__} is no iteration-based loop')
     if not loop.iter:

@@ -20,12 +20,12 @@ def test_it_is_said_after_ten_seconds_and_once_a_minute():
     progress = ResumeProgress(log, 1000, lambda: now_s[0])
     for left in range(1000, 0, -1):
         progress.note(left)
-        now_s[0] += 0.1
+        now_s[0] += 0.125
     assert log.lines == [
-        'GPUEfficiencyHook: resuming has loaded 100 of 1000 batches only to skip them, '
-        "in 10.0 s; 90.0 s still. optimize='resume' skips them without loading.",
-        'GPUEfficiencyHook: resuming has loaded 700 of 1000 batches only to skip them, '
-        "in 70.0 s; 30.0 s still. optimize='resume' skips them without loading.",
+        'GPUEfficiencyHook: resuming has loaded 80 of 1000 batches only to skip them, '
+        "in 10.0 s; 115.0 s still. optimize='resume' skips them without loading.",
+        'GPUEfficiencyHook: resuming has loaded 560 of 1000 batches only to skip them, '
+        "in 70.0 s; 55.0 s still. optimize='resume' skips them without loading.",
     ]
 
 

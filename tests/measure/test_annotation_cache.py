@@ -142,12 +142,17 @@ def plant_link(path: Path) -> None:
     path.symlink_to(path.with_name('elsewhere'))
 
 
+def plant_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 PLANTED = {
     'another owner': (lambda path: os.chown(path, 4321, -1), 'belongs to another user'),
     'a link': (plant_link, 'is a link'),
     'written by a group': (lambda path: path.chmod(0o660), 'may be written by others'),
     'written by all': (lambda path: path.chmod(0o606), 'may be written by others'),
-    'a pipe': (lambda path: (path.unlink(), os.mkfifo(path)), 'is no regular file'),
+    'a pipe': (plant_pipe, 'is no regular file'),
 }
 
 

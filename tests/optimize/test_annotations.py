@@ -20,7 +20,7 @@ from mmdet.datasets import CocoDataset, Objects365V1Dataset, VOCDataset
 from mmengine.dataset import BaseDataset, ConcatDataset, RepeatDataset
 
 from mmgpu_hooks.measure.dataset_start import DatasetWatch, Initialisation
-from mmgpu_hooks.optimize import annotations
+from mmgpu_hooks.optimize import annotations as kept
 from mmgpu_hooks.optimize.annotations import AnnotationCache
 from mmgpu_hooks.optimize.refusal import RefusalError
 
@@ -74,7 +74,7 @@ def write_coco(path: Path, images: int = 40, seed: int = 0) -> Path:
     """Annotations with empty images, small ones, crowds, polygons and strange boxes."""
     chosen = random.Random(seed)
     categories = [{'id': 3 * n + 1, 'name': name} for n, name in enumerate(NAMES)]
-    listed, found = [], []
+    listed, found = list[Any](), list[Any]()
     for number in range(images):
         size = {'width': chosen.choice([20, 200]), 'height': chosen.choice([150, 300])}
         listed.append({'id': 7 * number, 'file_name': f'{number}.jpg', **size})
@@ -121,7 +121,7 @@ def data(tmp_path_factory) -> Path:
     write_coco(folder / 'coco' / 'train.json')
     write_coco(folder / 'coco' / 'val.json', 15, 1)
     write_voc(folder / 'voc')
-    time.sleep(2 * annotations._GRAIN_S)
+    time.sleep(2 * kept._GRAIN_S)
     return folder
 
 
@@ -266,11 +266,11 @@ def test_other_arguments_are_parsed_anew(data, folder, case):
 def test_another_version_is_parsed_anew(data, folder, monkeypatch):
     with Start(folder):
         build_coco(data)
-    annotations._list_versions.cache_clear()
+    kept._list_versions.cache_clear()
     monkeypatch.setattr('mmdet.__version__', '9.9.9')
     with Start(folder) as start:
         build_coco(data)
-    annotations._list_versions.cache_clear()
+    kept._list_versions.cache_clear()
     assert start.cached == [False]
 
 
@@ -303,7 +303,7 @@ def test_a_file_that_changed_is_parsed_anew(tmp_path, folder, changed):
     write_coco(data / 'coco' / 'train.json')
     write_voc(data / 'voc')
     build = {'coco': build_coco, 'voc': build_voc}[changed]
-    time.sleep(2 * annotations._GRAIN_S)
+    time.sleep(2 * kept._GRAIN_S)
     with Start(folder):
         build(data)
     if changed == 'coco':
@@ -313,7 +313,7 @@ def test_a_file_that_changed_is_parsed_anew(tmp_path, folder, changed):
         info = path.stat()
         path.write_text(path.read_text().replace('<ymin>2', '<ymin>3'))
         os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
-    time.sleep(2 * annotations._GRAIN_S)
+    time.sleep(2 * kept._GRAIN_S)
     with Start(folder) as start:
         ours = build(data)
         assert_same(ours, build(data))

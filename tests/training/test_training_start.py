@@ -86,6 +86,11 @@ class SlowFirstBatch(ToyDataset):
         return super().__getitem__(index)
 
 
+def is_planted(seconds: float, planted_s: float) -> bool:
+    """True of no less, and of no more than a machine that is busy adds."""
+    return planted_s <= seconds < planted_s + 1.0
+
+
 @pytest.mark.parametrize('loop', ['epoch', 'iter'])
 def test_planted_parts_are_found_and_add_up(tmp_path, monkeypatch, loop):
     monkeypatch.setattr('training.toy.ToyModel', SlowModel)
@@ -110,15 +115,16 @@ def test_planted_parts_are_found_and_add_up(tmp_path, monkeypatch, loop):
     parts = start.parts_s
     assert list(parts) == [part for part in START_PARTS if part in parts]
     for part in ('weights', 'hooks', 'first_batch', 'first_step'):
-        assert parts[part] == pytest.approx(SLOW_S, abs=0.1), part
-    assert parts['train_data'] == pytest.approx(2 * SLOW_S, abs=0.1)
+        assert is_planted(parts[part], SLOW_S), part
+    assert is_planted(parts['train_data'], 2 * SLOW_S)
     assert {'optimizer', 'validation_data', 'load', 'runner'} <= set(parts)
     assert sum(parts.values()) == pytest.approx(start.wall_s)
     assert start.wall_s < time.perf_counter() - began_s
     (data_set,) = start.data_sets
     assert data_set.kind == 'PlantedDataset'
-    assert data_set.read_s == pytest.approx(SLOW_S, abs=0.05)
-    assert data_set.filter_s == pytest.approx(SLOW_S, abs=0.05)
+    assert is_planted(data_set.read_s, SLOW_S)
+    assert is_planted(data_set.filter_s, SLOW_S)
+    assert data_set.read_s + data_set.filter_s < data_set.wall_s < parts['train_data']
     assert data_set.read_cpu_s < SLOW_S / 2
     assert data_set.samples == 64
     assert not data_set.is_validation
@@ -201,9 +207,7 @@ def test_what_is_long_is_said_before_and_after(tmp_path, monkeypatch):
     said = re.findall(r'GPUEfficiencyHook: (.*)', log_of(runner))
     loads = [line for line in said if 'train.json' in line]
     assert loads[0] == f'loading {path}, 3 MiB (PlantedDataset).'
-    assert re.fullmatch(
-        rf'loaded {path} in 0\.3\d\d s, 64 samples\.', loads[1]
-    ) or loads[1].startswith(f'loaded {path} in ')
+    assert re.fullmatch(rf'loaded {path} in \S+ s, 64 samples\.', loads[1])
     assert [line for line in said if line.startswith('start: training data took ')]
     (whole,) = [line for line in said if line.startswith('the start took ')]
     assert ' training data 0.' in whole
@@ -254,12 +258,13 @@ def test_parts_add_up_to_the_age_of_the_process(tmp_path, annotation_file):
     start = evidence.start
     lived_s = time.time() - began_s
     assert start.parts_s['before_hook'] > 0.5
-    assert start.parts_s['train_data'] == pytest.approx(0.3, abs=0.1)
-    # from the process's start to that of the ledger, by the clock on the wall
-    until_s = evidence.run.started_unix_s - began_s
-    assert start.wall_s == pytest.approx(until_s, abs=0.25)
+    assert is_planted(start.data_sets[0].read_s, 0.3)
+    assert start.parts_s['train_data'] >= start.data_sets[0].wall_s
     assert start.wall_s < lived_s
-    assert start.parts_s['other'] < 0.1 * start.wall_s
+    # all of it from the process's start to when it says that an iteration has ended
+    said_s = (evidence.run.started_unix_s - began_s) - start.wall_s
+    assert abs(said_s) < 1.0
+    assert start.parts_s['other'] < 0.2 * start.wall_s
 
 
 def test_a_kill_in_the_middle_of_a_parse_names_the_data_set(
@@ -289,7 +294,7 @@ def test_a_validation_has_its_own_data_sets(tmp_path):
     train(build_runner(tmp_path, **own))
     start = evidence_of(tmp_path).start
     assert [found.is_validation for found in start.data_sets] == [True]
-    assert start.parts_s['validation_data'] == pytest.approx(2 * SLOW_S, abs=0.1)
+    assert is_planted(start.parts_s['validation_data'], 2 * SLOW_S)
 
 
 def test_annotations_are_kept_in_a_training(tmp_path, monkeypatch):
