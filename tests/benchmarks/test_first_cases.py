@@ -262,7 +262,7 @@ def build_start(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     spec = start.list_planted(folder, is_quick=True)['slow first step']
     judged = list(start.judge_start('slow first step', folder / 'planted', spec))
     assert [figure.name for figure in judged][:2] == [
-        'slow first step: train_data off',
+        'slow first step: read off',
         'slow first step: first_step off',
     ]
     return [*python_start.list_figures('python -c pass', pairs), *judged]
