@@ -48,9 +48,7 @@ def render_training_summary(
     """
     verdict = diagnosis.verdict
     name, _, why = verdict.sentence.partition(': ')
-    rank = ''
-    if judged not in (None, run.meta.rank):
-        rank = f'Rank {judged}: '
+    rank = '' if judged in (None, run.meta.rank) else f'Rank {judged}: '
     # what takes more than there may be of it, worst first
     full = [
         f'{finding.code}: {finding.detail}'
