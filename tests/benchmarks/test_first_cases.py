@@ -261,10 +261,7 @@ def build_start(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     assert (round(longer.value or 0, 6), longer.verdict) == (1.5, 'met')
     spec = start.list_planted(folder, is_quick=True)['slow first step']
     judged = list(start.judge_start('slow first step', folder / 'planted', spec))
-    assert [figure.name for figure in judged][:2] == [
-        'slow first step: read off',
-        'slow first step: first_step off',
-    ]
+    assert judged[0].name == 'slow first step: first_step off'
     return [*python_start.list_figures('python -c pass', pairs), *judged]
 
 
