@@ -280,6 +280,8 @@ BUILDERS: dict[str, Build] = {
 MODULES = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
 ELSEWHERE = {
     'costs': 'of the others',
+    'python_start': 'a part of start',
+    'start_training': 'start trains by it',
     'equal': 'by the tests of optimize',
     'gpu_check': 'test_gpu_check.py plays it',
     'harness': 'test_harness.py',
