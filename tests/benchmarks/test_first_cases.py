@@ -32,6 +32,7 @@ from benchmarks import (
     overhead,
     overhead_peer,
     predict,
+    python_start,
     quick,
     regret,
     rewrite,
@@ -263,16 +264,20 @@ def build_end(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def build_start(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
-    code = next(iter(start.PROGRAMS.values()))
-    pairs = start.measure_pairs(code, count=3)
+    code = next(iter(python_start.PROGRAMS.values()))
+    pairs = python_start.measure_pairs(code, count=3)
     assert all(min(pair.plain.wall_s, pair.below.wall_s) > 0 for pair in pairs)
+    spent = python_start.Spent
     planted = [
-        start.Starts(start.Spent(0.01, 0.01), start.Spent(0.01 + ms / 1000, 0.01))
+        python_start.Starts(spent(0.01, 0.01), spent(0.01 + ms / 1000, 0.01))
         for ms in (1.0, 1.5, 5.0)
     ]
-    longer = list(start.list_figures('planted', planted))[1]
+    longer = list(python_start.list_figures('planted', planted))[1]
     assert (round(longer.value or 0, 6), longer.verdict) == (1.5, 'met')
-    return list(start.list_figures('python -c pass', pairs))
+    spec = start.list_planted(folder, is_quick=True)['slow first step']
+    judged = list(start.judge_start('slow first step', folder / 'planted', spec))
+    assert judged[0].name == 'slow first step: first_step off'
+    return [*python_start.list_figures('python -c pass', pairs), *judged]
 
 
 def build_why(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
@@ -290,6 +295,8 @@ BUILDERS: dict[str, Build] = {
 MODULES = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
 ELSEWHERE = {
     'costs': 'of the others',
+    'python_start': 'a part of start',
+    'start_training': 'start trains by it',
     'equal': 'by the tests of optimize',
     'gpu_check': 'test_gpu_check.py plays it',
     'harness': 'test_harness.py',
