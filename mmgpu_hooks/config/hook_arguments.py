@@ -91,8 +91,8 @@ def parse_optimizations(value: str | Sequence[str] | None) -> tuple[str, ...]:
             raise TypeError(_expected(f'optimize to be {_SHAPE}', value))
         names += [name.strip()] if name.strip() else []
     for name in names:
-        if name not in (*OPTIMIZATIONS, *BY_NAME, 'all'):
-            known = ', '.join((*OPTIMIZATIONS, *BY_NAME))
+        if name not in (*OPTIMIZATIONS, *OTHER_OPTIMIZATIONS, 'all'):
+            known = ', '.join((*OPTIMIZATIONS, *OTHER_OPTIMIZATIONS))
             raise ValueError(_expected(f"optimize out of {known} or 'all'", name))
     if 'all' in names:
         names = [*OPTIMIZATIONS, *(name for name in names if name != 'all')]
@@ -111,7 +111,7 @@ OPTIMIZATIONS = ('param_groups', 'ema', 'small_tensors', 'history')
 """Names of those that leave training the same to the last bit, which ``all`` stands
 for, in the order in which they are switched on."""
 
-BY_NAME = ('annotations', 'resume')
+OTHER_OPTIMIZATIONS = ('annotations', 'resume')
 """Names of the others: each draws other random numbers or writes to the disk."""
 _SHAPE = "names with commas, a list of names or 'all'"
 

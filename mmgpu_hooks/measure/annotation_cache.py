@@ -100,7 +100,7 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Entry:
+class ParsedAnnotations:
     """Parsed annotations of one data set."""
 
     state: bytes
@@ -163,7 +163,7 @@ class CacheFolder:
         """Close the folder; what was mapped stays mapped."""
         os.close(self._fd)
 
-    def read(self, key: str) -> Entry | None:
+    def read(self, key: str) -> ParsedAnnotations | None:
         """Map what is kept under a key, where no file that it was made of has changed.
 
         Args:
@@ -197,7 +197,9 @@ class CacheFolder:
                 os.utime(descriptor)
         return entry
 
-    def _open_entry(self, file: _OpenFile, header: _Header, size: int) -> Entry | None:
+    def _open_entry(
+        self, file: _OpenFile, header: _Header, size: int
+    ) -> ParsedAnnotations | None:
         state = os.pread(file.descriptor, header.state.size, header.state.begin)
         if zlib.crc32(state) != header.state.crc:
             return None
@@ -212,7 +214,7 @@ class CacheFolder:
         ends_well = len(addresses) > 0 and int(addresses[-1]) == len(data)
         if not ends_well or bool((np.diff(addresses) < 0).any()):
             return None
-        return Entry(state, data, addresses, is_shared=not self._is_network)
+        return ParsedAnnotations(state, data, addresses, is_shared=not self._is_network)
 
     def keep(
         self,
@@ -227,7 +229,7 @@ class CacheFolder:
         Args:
             key: As :meth:`read` is given.
             files: All that was read, in the state that it was read in.
-            state: See :class:`Entry`, as the next two.
+            state: See :class:`ParsedAnnotations`, as the next two.
             data: Likewise.
             addresses: Likewise.
 

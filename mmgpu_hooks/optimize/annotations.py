@@ -26,8 +26,8 @@ from mmengine.dataset import BaseDataset
 from mmgpu_hooks.measure.annotation_cache import (
     CacheError,
     CacheFolder,
-    Entry,
     FileStamp,
+    ParsedAnnotations,
     locate_folder,
     read_stamp,
 )
@@ -157,7 +157,7 @@ class AnnotationCache:
         )
         return _Plan(key, before)
 
-    def _read(self, plan: _Plan) -> Entry | None:
+    def _read(self, plan: _Plan) -> ParsedAnnotations | None:
         assert self._folder is not None
         return self._folder.read(plan.key)
 
@@ -337,7 +337,7 @@ def _is_changed(value: Any, text: str) -> bool:
         return True
 
 
-def _restore(dataset: Any, entry: Entry) -> bool:
+def _restore(dataset: Any, entry: ParsedAnnotations) -> bool:
     """Give a data set what is kept of one that was initialised."""
     changed, removed = _StateUnpickler(io.BytesIO(entry.state)).load()
     own = vars(dataset)

@@ -209,7 +209,7 @@ def test_why_names_what_began_last():
     ]
     why = Why('unknown', 'unknown', 'unknown', 'It left no evidence.')
     began = [begin_start(0), begin_start(1, *parts)]
-    told = add_start_parts(why, began[:1] + [replace(began[1], run=make_run())])
+    told = add_start_parts(why, [began[0], replace(began[1], run=make_run())])
     text = (
         'CocoDataset began to load data/train.json, 448 MiB, 2.1 s after the hook was '
         'built (training data)'
