@@ -269,15 +269,15 @@ class GPUEfficiencyHook(Hook):
             self._start_account = None
             return
         account = self._start_account
-        start = self._guard.run(
+        start = self._start = self._guard.run(
             START_SOURCE, Start, runner, self.stuck_after_s, self._guard.run, account
         )
-        if start is not None:
-            self._start = start
-            if account is not None:
-                write = start.file.write
-                self._guard.run(ACCOUNT_SOURCE, account.begin_loop, runner, write)
-            self._guard.run(MEMORY_SOURCE, start.memory.begin_loader)
+        if start is None:
+            return
+        if account is not None:
+            write = start.file.write
+            self._guard.run(ACCOUNT_SOURCE, account.begin_loop, runner, write)
+        self._guard.run(MEMORY_SOURCE, start.memory.begin_loader)
         optimizations = self._provide_optimizations()
         if optimizations is not None and account is not None:
             optimizations.begin_data_sets(account.watch)
@@ -298,8 +298,6 @@ class GPUEfficiencyHook(Hook):
         """What is watched from the train loop on, or no more, is left alone here."""
         if self._start is not None:
             self._guard.clean_up(START_SOURCE, self._start.close)
-        if self._start_account is not None:
-            self._guard.clean_up(ACCOUNT_SOURCE, self._start_account.leave)
 
     def see_loop(self, loop: Any) -> None:
         """The Runner's train loop has its loader, and no worker yet."""

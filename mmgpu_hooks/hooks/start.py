@@ -29,7 +29,7 @@ from mmgpu_hooks.measure.flight_recorder import list_dump_prefixes
 from mmgpu_hooks.measure.now import read_process_identity
 from mmgpu_hooks.measure.proc import ThreadUse, read_thread_use
 from mmgpu_hooks.measure.slurm import parse_job_id
-from mmgpu_hooks.measure.watchdog import Running, Watchdog
+from mmgpu_hooks.measure.watchdog import Running, Watchdog, format_stack
 from mmgpu_hooks.schema.recorded import (
     START_PART,
     EvidenceLine,
@@ -270,14 +270,27 @@ class Start:
         run: Callable[..., Any],
         account: StartSource | None = None,
     ) -> None:
+        self._account = account
         self.file = StartFile(runner)
-        tick = _nothing if account is None else account.tick
-        self.memory = StartMemory(run, self.file.write, tick)
+        """Gets what is recorded of the start."""
+        self._trainer = threading.get_ident()
+        self.memory = StartMemory(run, self.file.write, self._tick)
         self._watch: StartWatch | None = None
         if stuck_after_s:
             self._watch = run(
                 START_SOURCE, StartWatch, runner, self.file, stuck_after_s, run, account
             )
+
+    def _tick(self) -> None:
+        if self._account is not None:
+            self._account.tick()
+        self._end_if_left()
+
+    def _end_if_left(self) -> None:
+        """Close this once the Runner has raised, of which no hook is told."""
+        stack = format_stack(sys._current_frames().get(self._trainer))
+        if not any(_MMENGINE in call for call in stack):
+            self.close()
 
     def close(self) -> None:
         """Watch no longer, and take the file away; a second call does nothing."""
@@ -286,10 +299,8 @@ class Start:
             watch.close()
         self.memory.close()
         self.file.close()
-
-
-def _nothing() -> None:
-    """Do nothing."""
+        if self._account is not None:
+            self._account.leave()
 
 
 def watch_building(runner: Any, stuck_after_s: float) -> Start:

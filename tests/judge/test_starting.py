@@ -58,7 +58,7 @@ def make_run_of(start: StartRecord | None, ranks: int = 1, **ledger: float) -> R
 def list_found(run: Run) -> dict[str, str]:
     """Findings on the start, by code."""
     findings = diagnose_run(run).findings
-    return {each.code: each.detail for each in findings if each.code[:3] == 'MG5'}
+    return {each.code: each.detail for each in findings if each.code[:3] == 'MG7'}
 
 
 PARSED = (

@@ -327,7 +327,9 @@ def test_a_process_that_is_started_maps_the_file(folder, source, method):
 
 
 @pytest.mark.parametrize(
-    'copied', [copy.deepcopy, lambda a: pickle.loads(pickle.dumps(a))]
+    'copied',
+    [copy.deepcopy, lambda array: pickle.loads(pickle.dumps(array))],
+    ids=['a copy', 'a pickle'],
 )
 def test_any_other_copy_is_a_plain_array(folder, source, copied):
     keep(folder, source)

@@ -154,6 +154,19 @@ def test_nothing_is_left_of_it(tmp_path, kind, workers):
     assert ('workers' in record.parts_s) or not workers
 
 
+def test_nothing_is_left_of_one_that_raises_and_no_hook_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr('mmgpu_hooks.hooks.memory_source._PERIOD_S', 0.05)
+    runner = build_runner(tmp_path, iterations=4, load_from=str(tmp_path / 'none.pth'))
+    with pytest.raises(FileNotFoundError):
+        runner.train()
+    until_s = time.monotonic() + 30
+    while BaseDataset.__init__ is not INIT and time.monotonic() < until_s:
+        time.sleep(0.02)
+    assert BaseDataset.__init__ is INIT
+    assert not {*start_source.METHODS, 'call_hook'} & set(vars(runner))
+    assert not list(tmp_path.rglob('before_training*'))
+
+
 def test_of_two_hooks_one_follows_the_start(tmp_path):
     runner = build_runner(tmp_path, custom_hooks=[HOOK])
     train(runner)
