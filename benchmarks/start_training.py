@@ -41,7 +41,7 @@ def plant(part: str, seconds: float) -> None:
 
 
 @DATASETS.register_module()
-class PlantedAnnotations(BaseDataset):
+class SlowAnnotations(BaseDataset):
     """Images whose annotations take long to parse.
 
     Args:
@@ -148,7 +148,7 @@ def build(folder: str, spec: dict[str, Any]) -> Any:
             'pipeline': [NoImage()],
         }
     else:
-        dataset = {'type': 'PlantedAnnotations', **spec['data']}
+        dataset = {'type': 'SlowAnnotations', **spec['data']}
     # Runners need a config of their own for ranks that share no card
     wrapper = {'type': 'MMDistributedDataParallel', 'device_ids': None}
     more: dict[str, Any] = {}
