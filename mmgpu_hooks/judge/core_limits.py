@@ -40,13 +40,14 @@ def describe_mask(host: HostLimits) -> str:
     own, all_cpus = host.unbound_cpus or host.affinity_cpus, host.logical_cpus
     if own is None or (all_cpus is not None and own >= all_cpus):
         return ''
+    # in the same container, taskset leaves no other trace
     words = {
         # the static CPU manager of a node gives whole cores to such a pod
         'kubernetes': f"set by the pod's resources.limits.cpu: {own}",
-        'docker': 'set by docker run --cpuset-cpus',
-        'podman': 'set by podman run --cpuset-cpus',
+        'docker': 'set by docker run --cpuset-cpus, or taskset',
+        'podman': 'set by podman run --cpuset-cpus, or taskset',
         'slurm': f'set by the SLURM job (--cpus-per-task={own})',
-        'systemd': 'set by systemd, AllowedCPUs= or CPUAffinity=',
+        'systemd': 'set by systemd, AllowedCPUs= or CPUAffinity=, or taskset',
     }
     unknown = 'set by taskset, docker run --cpuset-cpus, or the job'
     return words.get(host.manager or '', unknown)

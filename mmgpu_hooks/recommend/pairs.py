@@ -31,7 +31,8 @@ def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | Non
     if not changes:
         return None
     # a run that was tuned began with others than it has
-    began = {change.key: change.old for change in recommendation.changes}
+    tuned = recommendation.changes if run.last_switch else ()
+    began = {change.key: change.old for change in tuned}
     before = {
         key: began.get(key, setting.read(run))
         for key, setting in trained.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import re
 import warnings
@@ -40,11 +41,14 @@ from benchmarks import (
     saves,
     setup_time,
     start,
+    tune,
+    validation,
     whole,
     why,
 )
 from benchmarks.gpu_check import check as gpu_check
 from benchmarks.harness import Figure
+from mmgpu_hooks import GPUEfficiencyHook
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.measure import memory as measured_memory
 from mmgpu_hooks.schema.judged import Prediction
@@ -195,6 +199,22 @@ def build_saves(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     return [saves.judge_healthy(1.0, run), saves.judge_parts(run.saves)]
 
 
+def build_tune(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]:
+    # a short one of each number of workers, in as many processes as there are cores
+    patch.setattr(tune, 'LENGTH', 300)
+    return list(tune.judge_simulated(1))
+
+
+def build_validation(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    said = [validation.Forecast('planted', 100.0, 104.0, 90.0, 110.0, eta_s=120.0)]
+    assert '+4.0 %' in validation.render_forecasts(said)
+    figures = [*validation.play('two metrics', folder / 'run')]
+    figures += validation.judge_forecasts(said)
+    verdicts = {figure.name: figure.verdict for figure in figures}
+    assert verdicts['end after a tenth: off, median'] == 'met'
+    return figures
+
+
 def build_whole(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]:
     work = folder / 'bench'
     whole.prepare(work, ['nothing wrong'])
@@ -202,11 +222,14 @@ def build_whole(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]:
         loaded = whole.read_loaded(work, case.config, {})
         assert loaded['default_hooks']['gpu_efficiency']
         # a key that the config does not have would be another setting
-        assert case.best.keys() <= {
+        known = {
             f'{name}.{key}'
-            for name in ('train_dataloader', 'val_dataloader')
+            for name in ('train_dataloader', 'val_dataloader', 'val_evaluator')
             for key in loaded.get(name) or ()
         }
+        arguments = inspect.signature(GPUEfficiencyHook).parameters
+        known |= {f'default_hooks.gpu_efficiency.{name}' for name in arguments}
+        assert case.best.keys() <= known
     for ending in whole.ENDINGS.values():
         loaded = whole.read_loaded(work, ending.config, ending.cure)
         assert loaded['default_hooks']['gpu_efficiency'] and ending.cause in CAUSES
@@ -305,6 +328,7 @@ ELSEWHERE = {
     'quick': 'test_quick.py',
     'readme': 'test_readme.py',
     'toy': 'of the others',
+    'validation_training': 'started by `validation`',
     'whole_ends': 'of `whole`',
     'whole_toys': 'of `whole`',
     'whole_training': 'started by `whole`',

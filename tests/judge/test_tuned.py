@@ -79,7 +79,7 @@ def test_a_tuned_run_is_judged_by_what_it_ended_with():
     run = Run(make_tuned())
     assert run.meta.loader.num_workers == 4
     assert run.begun_with == NONE
-    assert run.figures.data_wait_s == pytest.approx(0.02, rel=0.05)
+    assert run.figures.per_iteration.data_wait_s == pytest.approx(0.02, rel=0.05)
     # all of it counts for the time that it took
     assert run.figures.iterations == 18 * 20
     assert run.figures.ledger_s['data_wait'] > 6 * 20 * 0.28
