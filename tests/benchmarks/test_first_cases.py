@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import re
 import warnings
@@ -45,6 +46,7 @@ from benchmarks import (
 )
 from benchmarks.gpu_check import check as gpu_check
 from benchmarks.harness import Figure
+from mmgpu_hooks import GPUEfficiencyHook
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.measure import memory as measured_memory
 from mmgpu_hooks.schema.judged import Prediction
@@ -202,11 +204,14 @@ def build_whole(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]:
         loaded = whole.read_loaded(work, case.config, {})
         assert loaded['default_hooks']['gpu_efficiency']
         # a key that the config does not have would be another setting
-        assert case.best.keys() <= {
+        known = {
             f'{name}.{key}'
-            for name in ('train_dataloader', 'val_dataloader')
+            for name in ('train_dataloader', 'val_dataloader', 'val_evaluator')
             for key in loaded.get(name) or ()
         }
+        arguments = inspect.signature(GPUEfficiencyHook).parameters
+        known |= {f'default_hooks.gpu_efficiency.{name}' for name in arguments}
+        assert case.best.keys() <= known
     for ending in whole.ENDINGS.values():
         loaded = whole.read_loaded(work, ending.config, ending.cure)
         assert loaded['default_hooks']['gpu_efficiency'] and ending.cause in CAUSES
