@@ -273,8 +273,14 @@ def hold(path: str, how: str, environ: Mapping[str, str], count: int) -> list[An
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env={**os.environ, **environ, 'OMP_NUM_THREADS': '1'},
-            cwd=ROOT,
+            env={
+                **os.environ,
+                **environ,
+                'PYTHONPATH': str(ROOT),
+                'OMP_NUM_THREADS': '1',
+            },
+            # what is kept is of a folder: the one that trainings ran in
+            cwd=Path(path).parent,
         )
         for _ in range(count)
     ]
