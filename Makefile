@@ -46,7 +46,7 @@ help:
 	@echo 'make bench-runs      thousands of runs: listed, and judged by processes and Dask (10 minutes)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
 	@echo 'make bench-setup     the set-up of a clone, step by step (10 minutes)'
-	@echo 'make bench-start     what Python takes longer to start below mmgpu run (1 minute)'
+	@echo 'make bench-start     planted and real starts against their account, and its cures (10 minutes)'
 	@echo 'make bench-tune      trainings that tune themselves against the best setting (55 minutes)'
 	@echo 'make bench-validation planted validations, and the end after a tenth of trainings (5 minutes)'
 	@echo 'make bench-whole     trainings before and after their own advice (30 minutes)'

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from mmengine.dataset import BaseDataset
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import DATASETS, METRICS, MODELS
 
@@ -71,6 +72,28 @@ class PlantedImages(Sized):
             self._cache.append(torch.ones(2**18 * 2))
         if self._wait_s:
             time.sleep(self._wait_s)
+        return {'inputs': torch.zeros(3, 64, 64), 'data_samples': index}
+
+
+@DATASETS.register_module()
+class PlantedAnnotations(BaseDataset):
+    """Images whose annotations take long to parse.
+
+    Args:
+        length: Of the data set.
+        parse_s: CPU seconds of parsing.
+        ann_file: A file, whatever is in it.
+    """
+
+    def __init__(self, length: int, parse_s: float, ann_file: str) -> None:
+        self._length, self._parse_s = length, parse_s
+        super().__init__(ann_file=ann_file, pipeline=[])
+
+    def load_data_list(self) -> list[dict[str, Any]]:
+        burn(self._parse_s)
+        return [{'img_id': number} for number in range(self._length)]
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
         return {'inputs': torch.zeros(3, 64, 64), 'data_samples': index}
 
 

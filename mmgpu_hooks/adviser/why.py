@@ -12,6 +12,7 @@ from mmgpu_hooks.judge.flight_record import add_flight_record
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import NamedLog, judge_attempt, judge_end
 from mmgpu_hooks.judge.why_memory import add_start
+from mmgpu_hooks.judge.why_start import add_start_parts
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.flight_recorder import read_flight_record
 from mmgpu_hooks.measure.now import read_host
@@ -50,4 +51,5 @@ def judge_start(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
         ranks: What its ranks have of their start; some may train already.
     """
     why = judge_attempt(logs, [Rank(rank, read_host(rank)) for rank in ranks])
-    return _add_dumps(add_start(why, [rank.memory for rank in ranks]), ranks)
+    why = add_start(why, [rank.memory for rank in ranks])
+    return _add_dumps(add_start_parts(why, ranks), ranks)

@@ -97,7 +97,8 @@ def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
     callback=_check,
     metavar='NAMES',
     help='Take host overhead off a step, the trained weights staying the same: '
-    'param_groups, ema, small_tensors, history, or all.',
+    'param_groups, ema, small_tensors, history, or all. Shorten a start: annotations, '
+    'resume.',
 )
 @click.option(
     '--tune/--no-tune',

@@ -72,8 +72,9 @@ def parse_optimizations(value: str | Sequence[str] | None) -> tuple[str, ...]:
     """Lists the optimisations that ``optimize`` asks for, each once.
 
     Args:
-        value: Names with commas between them, a list or tuple of names, or ``all``;
-            ``None`` is none. A command line makes a list of commas, or leaves them.
+        value: Names with commas between them, a list or tuple of names; ``all`` is
+            those of :data:`OPTIMIZATIONS`, ``None`` is none. A command line makes a
+            list of commas, or leaves them.
 
     Raises:
         TypeError: If it is something else.
@@ -90,10 +91,12 @@ def parse_optimizations(value: str | Sequence[str] | None) -> tuple[str, ...]:
             raise TypeError(_expected(f'optimize to be {_SHAPE}', value))
         names += [name.strip()] if name.strip() else []
     for name in names:
-        if name not in (*OPTIMIZATIONS, 'all'):
-            known = ', '.join(OPTIMIZATIONS)
+        if name not in (*OPTIMIZATIONS, *OTHER_OPTIMIZATIONS, 'all'):
+            known = ', '.join((*OPTIMIZATIONS, *OTHER_OPTIMIZATIONS))
             raise ValueError(_expected(f"optimize out of {known} or 'all'", name))
-    return OPTIMIZATIONS if 'all' in names else tuple(dict.fromkeys(names))
+    if 'all' in names:
+        names = [*OPTIMIZATIONS, *(name for name in names if name != 'all')]
+    return tuple(dict.fromkeys(names))
 
 
 def _check_optimize(name: str, value: Any) -> None:
@@ -105,7 +108,11 @@ def _expected(what: str, found: Any) -> str:
 
 
 OPTIMIZATIONS = ('param_groups', 'ema', 'small_tensors', 'history')
-"""Names of all optimisations, in the order in which they are switched on."""
+"""Names of those that leave training the same to the last bit, which ``all`` stands
+for, in the order in which they are switched on."""
+
+OTHER_OPTIMIZATIONS = ('annotations', 'resume')
+"""Names of the others: each draws other random numbers or writes to the disk."""
 _SHAPE = "names with commas, a list of names or 'all'"
 
 _SECONDS = (int, float)

@@ -35,6 +35,7 @@ from mmgpu_hooks.judge.doctor import FAMILIES, RESUME_VARIABLE
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure import installed as packages
 from mmgpu_hooks.measure.absent import AbsentError, SourceError
+from mmgpu_hooks.measure.annotation_cache import read_use
 from mmgpu_hooks.measure.cgroup import find_memory_groups
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.gpu import open_gpu, read_driver
@@ -132,6 +133,7 @@ def examine_machine(
         omp_num_threads=environ.get('OMP_NUM_THREADS'),
         is_resume_allowed=environ.get(RESUME_VARIABLE, '').lower() in _TRUE,
         work_dir=work_dir,
+        annotations=read_use(environ),
         config=check,
     )
 

@@ -8,8 +8,9 @@ import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
@@ -27,6 +28,7 @@ from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from mmgpu_hooks.hooks.sources import open_train_probe
 from mmgpu_hooks.hooks.start import START_SOURCE, Start
+from mmgpu_hooks.hooks.start_source import ACCOUNT_SOURCE, StartSource
 from mmgpu_hooks.hooks.tuned_start import TunedStart, begin_tuned
 from mmgpu_hooks.hooks.tuner import TUNER_SOURCE
 from mmgpu_hooks.judge.run import Run
@@ -54,6 +56,7 @@ _LIVE = (
     '_optimizations',
     'spared',
     '_start',
+    '_start_account',
     '_lone_loop',
     'tuned_start',
 )
@@ -117,10 +120,14 @@ class GPUEfficiencyHook(Hook):
         slurm_comment: Whether the verdict goes into the comment of SLURM's job, as
             ``mmgpu: data-bound 54 %, num_workers 0 -> 8``: once in about an hour and at
             the end. A comment that the user gave stays. Defaults to False.
-        optimize: Host overhead to take off a step, with the trained weights the same
-            to the last bit: names out of ``param_groups``, ``ema``, ``small_tensors``
-            and ``history``, with commas or in a list, or ``all``. The log says what
-            each changed, or why it is not used. Defaults to ``None``, which is none.
+        optimize: What to make cheaper: names with commas or in a list. Host overhead of
+            a step, with the trained weights the same to the last bit:
+            ``param_groups``, ``ema``, ``small_tensors`` and ``history``, or ``all`` of
+            these. ``annotations`` keeps what data sets parse in the folder
+            ``MMGPU_CACHE`` and maps it at the next start. ``resume`` skips what a
+            resumed iteration-based training has trained on without loading it; random
+            augmentation then differs. The log says what each changed, or why it is not
+            used. Defaults to ``None``, which is none.
         tune: Whether the train loader is given the recommended number of workers,
             prefetching, persistence, OpenCV threads and niceness while it trains, as
             soon as that is sure to pay: no sample is lost or comes twice, and the order
@@ -222,11 +229,13 @@ class GPUEfficiencyHook(Hook):
         self._optimizations: Optimizations | None = None
         self.spared: Mapping[str, SparedTime] | None = None
         self._start: Start | None = None
+        self._start_account: StartSource | None = None
         self._lone_loop: LoneLoop | None = None
         self.tuned_start: TunedStart | None = None
         self._is_disabled = is_disabled(os.environ)
         if not self._is_disabled:
             self._guard.run('loader workers', expect_loop, self)
+            self._start_account = self._guard.run(ACCOUNT_SOURCE, self._follow_start)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: own for name, own in vars(self).items() if name not in _LIVE}
@@ -250,14 +259,40 @@ class GPUEfficiencyHook(Hook):
         start = self._start
         return None if start is None else start.memory.dataset_bytes
 
+    def _follow_start(self) -> StartSource:
+        return StartSource(partial(self._guard.run, ACCOUNT_SOURCE))
+
     def begin_loop(self, runner: Any) -> None:
         """The Runner is about to build its train loop, and the loader with it."""
-        start = self._guard.run(
-            START_SOURCE, Start, runner, self.stuck_after_s, self._guard.run
+        self._logger = runner.logger
+        if _find_recording(runner) is not self:
+            self._start_account = None
+            return
+        account = self._start_account
+        start = self._start = self._guard.run(
+            START_SOURCE, Start, runner, self.stuck_after_s, self._guard.run, account
         )
-        if start is not None:
-            self._start = start
-            self._guard.run(MEMORY_SOURCE, start.memory.begin_loader)
+        if start is None:
+            return
+        if account is not None:
+            write = start.file.write
+            self._guard.run(ACCOUNT_SOURCE, account.begin_loop, runner, write)
+        self._guard.run(MEMORY_SOURCE, start.memory.begin_loader)
+        optimizations = self._provide_optimizations()
+        if optimizations is not None and account is not None:
+            optimizations.begin_data_sets(account.watch)
+
+    def _begin_workers(self) -> None:
+        if self._start is not None:
+            self._guard.run(MEMORY_SOURCE, self._start.memory.pause)
+        if self._start_account is not None:
+            self._start_account.begin_workers()
+
+    def _end_workers(self, iterator: Any) -> None:
+        if self._start_account is not None:
+            self._start_account.end_workers()
+        if self._start is not None:
+            self._guard.run(MEMORY_SOURCE, self._start.memory.go_on)
 
     def end_start(self) -> None:
         """What is watched from the train loop on, or no more, is left alone here."""
@@ -268,9 +303,15 @@ class GPUEfficiencyHook(Hook):
         """The Runner's train loop has its loader, and no worker yet."""
         if self._start is not None:
             self._guard.run(MEMORY_SOURCE, self._start.memory.end_loader)
+        if self._start_account is not None:
+            self._start_account.end_loader()
         runner = loop.runner
         self._logger = runner.logger
         self._probe = open_train_probe(self._guard, runner, loop.dataloader)
+        if self._probe is not None:
+            # iteration-based loops make their iterator now, others once they run
+            self._probe.on_create_begin = self._begin_workers
+            self._probe.on_create_end = self._end_workers
         optimizations = self._provide_optimizations()
         if optimizations is not None:
             optimizations.begin_loader(loop.dataloader)
@@ -342,6 +383,8 @@ class GPUEfficiencyHook(Hook):
         expect_no_loop(self)
         self._guard.run('start', self._patches.close)
         self.built_s = monotonic_s()
+        if not self._is_disabled:
+            self._start_account = self._guard.run(ACCOUNT_SOURCE, self._follow_start)
 
     def _let_go(self) -> None:
         """Close the probe of a loader that is not going to be measured."""
@@ -360,8 +403,11 @@ class GPUEfficiencyHook(Hook):
         optimizations = self._provide_optimizations()
         if optimizations is not None:
             optimizations.begin_training(runner)
+        start, self._start_account = self._start_account, None
+        if start is not None:
+            self._guard.clean_up(ACCOUNT_SOURCE, start.leave)
         self._recorder = self._guard.run(
-            'start', Recorder, runner, self, self._guard, self._probe
+            'start', Recorder, runner, self, self._guard, self._probe, start
         )
         if self._recorder is None:
             self._let_go()
@@ -373,6 +419,11 @@ class GPUEfficiencyHook(Hook):
     def before_train_epoch(self, runner: Any) -> None:
         if self._recorder is not None:
             self._guard.run('epoch', self._recorder.begin_epoch)
+        if self._optimizations is not None:
+            recorder = self._recorder
+            self._optimizations.begin_epoch(
+                call_plainly if recorder is None else recorder.book_resume
+            )
 
     def before_val(self, runner: Any) -> None:
         self._begin_lone_loop(runner, 'val_loop')
@@ -506,6 +557,11 @@ def _find_recording(runner: Any) -> Any:
     ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
     # the first; one that a script registered itself goes before the one we added
     return min(ours, key=lambda hook: hook.added_by is not None, default=None)
+
+
+def call_plainly(advance: Callable[[], int]) -> None:
+    """Skip batches where nobody books the time."""
+    advance()
 
 
 def _list_words() -> list[str]:

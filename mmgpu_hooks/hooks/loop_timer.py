@@ -225,7 +225,7 @@ class LoopTimer:
             self.ledger,
             clock.cpu_s,
             cpu_every=clock.every,
-            skipped=runner.train_loop.iter if is_replaying(runner) else 0,
+            skipped=count_replayed(runner),
         )
         self.hooks = HookTimer(runner, self.ledger)
         """Calls the hooks."""
@@ -279,7 +279,19 @@ def _choose_clock(loader: Any) -> _WaitClock:
     return _WaitClock(cpu_s, 1 if cpu_s is process_cpu_s else CPU_EVERY)
 
 
-def is_replaying(runner: Any) -> bool:
-    """True if a resumed loop first draws again every batch it had trained on."""
+def count_replayed(runner: Any) -> int:
+    """Batches that a resumed loop loads again first, and throws away.
+
+    A loop that skips by itself (onedl-mmengine from 0.10.11 on) loads only where its
+    sampler cannot skip, and workers have drawn from that.
+    """
     loop = runner.train_loop
-    return isinstance(loop, IterBasedTrainLoop) and loop.iter > 0
+    if not isinstance(loop, IterBasedTrainLoop):
+        return 0
+    if hasattr(loop, 'fast_forward_on_resume'):
+        wrapper, workers = loop.dataloader_iterator, loop.dataloader.num_workers
+        if loop.fast_forward_on_resume or not workers:
+            return 0
+        if wrapper._resolve_batch_size() and wrapper._resolve_sampler() is not None:
+            return 0
+    return int(loop.iter)

@@ -209,7 +209,7 @@ class StartMemory:
     Args:
         run: Calls a function, and keeps what it raises from training.
         write: Keeps a record.
-        tick: Called in the thread before each reading.
+        tick: Called each time that the thread looks at what is free.
     """
 
     def __init__(
@@ -219,8 +219,8 @@ class StartMemory:
         tick: Callable[[], Any],
     ) -> None:
         self._run, self._meter, self._began_s = run, HoldersMeter(), monotonic_s()
-        self._tick = tick
         self._pace, self._write, self._own_bytes = MemoryPace(), write, 0
+        self._tick, self._is_over = tick, False
         self._thread: PeriodicThread | None = None
         self.dataset_bytes: int | None = None
         """Memory that building the train loader took; ``None`` until that is known."""
@@ -228,13 +228,24 @@ class StartMemory:
     def begin_loader(self) -> None:
         """The train loader is about to be built."""
         self._own_bytes = self._meter.read_own_bytes() or 0
-        look = partial(self._run, MEMORY_SOURCE, self._look)
-        self._thread = PeriodicThread(HOLDERS_THREAD, look, _PERIOD_S)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Watch, from a thread."""
+        if self._thread is None and not self._is_over:
+            look = partial(self._run, MEMORY_SOURCE, self._look)
+            self._thread = PeriodicThread(HOLDERS_THREAD, look, _PERIOD_S)
+
+    def pause(self) -> None:
+        """End the thread: a process with threads is no good one to be forked."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop()
 
     def end_loader(self) -> None:
         """It is built."""
         own_bytes = self._meter.read_own_bytes()
-        if self._thread is not None and own_bytes is not None:
+        if own_bytes is not None:
             self.dataset_bytes = max(own_bytes - self._own_bytes, 0)
 
     def _look(self) -> float | None:
@@ -265,8 +276,6 @@ class StartMemory:
         return pause_s
 
     def close(self) -> None:
-        """Watch no longer."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        thread.stop()
+        """Watch no longer, for good."""
+        self._is_over = True
+        self.pause()

@@ -25,14 +25,16 @@ from mmgpu_hooks.hooks.end_source import END_SOURCE, EndSource
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.memory_source import MEMORY_SOURCE, MemorySource
 from mmgpu_hooks.hooks.recording import Guard, Recording, vis_data_folder
+from mmgpu_hooks.hooks.resume_source import ResumeProgress
 from mmgpu_hooks.hooks.saves import SAVES_SOURCE, SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarPublisher
 from mmgpu_hooks.hooks.sources import UNPROVEN, Sources, read_device
+from mmgpu_hooks.hooks.start_source import ACCOUNT_SOURCE, StartSource
 from mmgpu_hooks.hooks.stuck_source import WATCHDOG_SOURCE, StuckSource
 from mmgpu_hooks.hooks.tuner import TUNER_SOURCE, Tuner
 from mmgpu_hooks.hooks.validation import VALIDATION_SOURCE, ValidationSource
 from mmgpu_hooks.hooks.verdict_source import VERDICT_SOURCE, VerdictSource
-from mmgpu_hooks.measure.clock import wall_unix_s
+from mmgpu_hooks.measure.clock import monotonic_s, wall_unix_s
 from mmgpu_hooks.measure.flight_recorder import list_dump_prefixes
 from mmgpu_hooks.measure.histories import HistoryMeter
 from mmgpu_hooks.measure.job_end import read_end_unix_s
@@ -45,6 +47,7 @@ from mmgpu_hooks.measure.now import read_oom_kills, read_process_identity
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.slurm import parse_job_id
 from mmgpu_hooks.optimize.counts import count_overhead
+from mmgpu_hooks.schema.figures import format_sum
 from mmgpu_hooks.schema.recorded import (
     Ending,
     EndRecord,
@@ -155,12 +158,19 @@ class Recorder:
         hook: The hook that records, with the arguments that users gave it.
         guard: Switches off what fails.
         probe: Of the train loader, where one watches it already.
+        start: Has followed the start so far.
     """
 
     def __init__(
-        self, runner: Any, hook: Any, guard: Guard, probe: LoaderProbe | None
+        self,
+        runner: Any,
+        hook: Any,
+        guard: Guard,
+        probe: LoaderProbe | None,
+        start: StartSource | None = None,
     ) -> None:
         run = guard.run
+        self._starting = start
         self._runner, self._hook, self._guard = runner, hook, guard
         self._schedule = LogSchedule(runner, hook.interval)
         self._publisher = ScalarPublisher(runner.message_hub, hook.scalar_names)
@@ -191,6 +201,10 @@ class Recorder:
         self._saving = SaveSource(self._recording, self._sources)
         self._validation = ValidationSource(self._recording, self._sources)
         self._memory: MemorySource | None = None
+        skipped = self._timer.waits.skipped
+        if skipped:
+            progress = ResumeProgress(runner.logger, skipped)
+            self._timer.waits.before_skip = partial(run, 'resume', progress.note)
 
     def begin(self) -> None:
         """Write the run record and time the loop."""
@@ -340,6 +354,9 @@ class Recorder:
         """At the end of an interval, record and publish it."""
         run, schedule, ledger = self._guard.run, self._schedule, self._ledger
         ledger.sum_up()
+        if self._starting is not None:
+            starting, self._starting = self._starting, None
+            run(ACCOUNT_SOURCE, self._record_start, starting)
         due = schedule.is_due(batch_idx, ledger.iterations)
         if due.is_logged:
             # before LoggerHook resets the allocator's peak
@@ -353,6 +370,10 @@ class Recorder:
             run('scalars', self._publisher.publish)
         self._due_at = schedule.find_next(batch_idx, ledger.iterations)
 
+    def _record_start(self, starting: StartSource) -> None:
+        parts_s, before_s = self._ledger.read_parts(), self._hook.before_hook_s
+        self._recording.write(starting.summarize(before_s, parts_s))
+
     def begin_epoch(self) -> None:
         """An epoch begins: it may be of another length."""
         self._recording.epoch, self._due_at = self._runner.epoch + 1, 0
@@ -361,6 +382,24 @@ class Recorder:
         self._sources.gpu.interrupt()
         if self._tuner is not None:
             self._guard.run(TUNER_SOURCE, self._tuner.begin_epoch)
+
+    def book_resume(self, advance: Callable[[], int]) -> None:
+        """Book what skips batches without loading them.
+
+        Args:
+            advance: Returns how many are still to be loaded, and thrown away.
+        """
+        self._guard.run('ledger', self._ledger.push, 'resume')
+        began_s, count = monotonic_s(), self._timer.waits.skipped
+        try:
+            left = self._timer.waits.skipped = advance()
+        finally:
+            self._guard.run('ledger', self._ledger.pop, 'resume')
+        passed_s = format_sum(monotonic_s() - began_s)
+        self._runner.logger.info(
+            f'GPUEfficiencyHook: {count - left} of {count} batches were skipped in '
+            f'{passed_s}, without loading them.'
+        )
 
     def _begin_validation(self) -> None:
         iteration = self._recording.count_iterations()

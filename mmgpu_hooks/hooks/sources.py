@@ -24,6 +24,7 @@ from mmgpu_hooks.measure.cuda import (
 )
 from mmgpu_hooks.measure.gpu import Gpu, GpuSampler, open_gpu
 from mmgpu_hooks.measure.host import HostMeter, pause_s, read_host_limits
+from mmgpu_hooks.measure.ledger import WORKER_START
 from mmgpu_hooks.measure.loader.batches import (
     BatchWatch,
     count_tensors,
@@ -223,10 +224,10 @@ class Sources:
         runner, timer, run = self._runner, self._timer, self._run
 
         def begin_creation() -> None:
-            run('ledger', timer.ledger.push, 'startup')
+            run('ledger', timer.ledger.push, WORKER_START)
 
         def end_creation(iterator: Any) -> None:
-            run('ledger', timer.ledger.pop, 'startup')
+            run('ledger', timer.ledger.pop, WORKER_START)
             if iterator is not None:
                 run('ledger', timer.follow, iterator)
             self._set_nice()

@@ -1,8 +1,8 @@
 """Watches a rank from a hook's construction until it trains: memory, and standstills.
 
 Ranks may wait for one another before the first iteration: weights are broadcast, data
-sets are parsed, checkpoints are loaded. What each is seen to do goes into a file in the
-run's folder, which its evidence takes the place of.
+sets are parsed, checkpoints are loaded. What each does, as far as it may last, and is
+seen to do goes into a file in the run's folder, which its evidence takes the place of.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from mmgpu_hooks.hooks.memory_source import StartMemory
 from mmgpu_hooks.hooks.rank_waits import RankWaits
 from mmgpu_hooks.hooks.recording import Guard, vis_data_folder
 from mmgpu_hooks.hooks.sources import count_ranks_on_host
+from mmgpu_hooks.hooks.start_source import StartSource
 from mmgpu_hooks.judge.standstill import describe_stuck, is_in_collective
 from mmgpu_hooks.measure.clock import monotonic_s, wall_unix_s
 from mmgpu_hooks.measure.flight_recorder import list_dump_prefixes
@@ -125,6 +126,7 @@ class StartWatch:
         file: Gets what is seen.
         stuck_after_s: The least time that is too long.
         run: Calls a function, and keeps from training what it raises.
+        account: Knows what the start does; ``None`` where nothing does.
     """
 
     def __init__(
@@ -133,8 +135,9 @@ class StartWatch:
         file: StartFile,
         stuck_after_s: float,
         run: Callable[..., Any],
+        account: StartSource | None,
     ) -> None:
-        self._runner, self._file = runner, file
+        self._runner, self._file, self._account = runner, file, account
         self._run = partial(run, START_SOURCE)
         self._waits: RankWaits | None = None
         self._noted: StuckRecord | None = None
@@ -227,10 +230,12 @@ class StartWatch:
 
     def _report(self, running: Running, waited_s: float) -> None:
         record = self._describe(waited_s, self._stack)
+        doing = None if self._account is None else self._account.doing
+        of = '' if doing is None else f' ({doing})'
         self._provide_alarms().raise_alarm(
             record,
             f'GPUEfficiencyHook: nothing went on for {waited_s:.0f} s, before training '
-            'began.',
+            f'began{of}.',
             *describe_stuck(record),
         )
 
@@ -255,18 +260,31 @@ class Start:
         runner: The Runner.
         stuck_after_s: The least standstill that is too long; 0 watches for none.
         run: Calls a function for a source, and keeps from training what it raises.
+        account: Knows what the start does; ``None`` where nothing does.
     """
 
     def __init__(
-        self, runner: Any, stuck_after_s: float, run: Callable[..., Any]
+        self,
+        runner: Any,
+        stuck_after_s: float,
+        run: Callable[..., Any],
+        account: StartSource | None = None,
     ) -> None:
-        self._file, self._trainer = StartFile(runner), threading.get_ident()
-        self.memory = StartMemory(run, self._file.write, self._end_if_left)
+        self._account = account
+        self.file = StartFile(runner)
+        """Gets what is recorded of the start."""
+        self._trainer = threading.get_ident()
+        self.memory = StartMemory(run, self.file.write, self._tick)
         self._watch: StartWatch | None = None
         if stuck_after_s:
             self._watch = run(
-                START_SOURCE, StartWatch, runner, self._file, stuck_after_s, run
+                START_SOURCE, StartWatch, runner, self.file, stuck_after_s, run, account
             )
+
+    def _tick(self) -> None:
+        if self._account is not None:
+            self._account.tick()
+        self._end_if_left()
 
     def _end_if_left(self) -> None:
         """Close this once the Runner has raised, of which no hook is told."""
@@ -280,7 +298,9 @@ class Start:
         if watch is not None:
             watch.close()
         self.memory.close()
-        self._file.close()
+        self.file.close()
+        if self._account is not None:
+            self._account.leave()
 
 
 def watch_building(runner: Any, stuck_after_s: float) -> Start:

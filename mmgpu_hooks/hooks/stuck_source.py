@@ -21,7 +21,7 @@ from mmgpu_hooks.judge.standstill import (
     phrase_part,
     waits_for_data,
 )
-from mmgpu_hooks.measure.ledger import FIRST_WAIT, is_part
+from mmgpu_hooks.measure.ledger import FIRST_WAIT, WORKER_START, is_part
 from mmgpu_hooks.measure.loader.owed import OwedBatch
 from mmgpu_hooks.measure.loader.settings import read_length
 from mmgpu_hooks.measure.validation_parts import DATA_WAIT
@@ -35,6 +35,9 @@ from mmgpu_hooks.schema.run_folder import STACK_SUFFIX
 
 WATCHDOG_SOURCE = 'watchdog'
 """What the guard knows us by."""
+
+_PARTS = {FIRST_WAIT: 'data_wait', WORKER_START: 'startup'}
+"""Parts that labels of the ledger stand for."""
 
 
 class StuckSource:
@@ -116,7 +119,7 @@ class StuckSource:
             usual_s = self._ledger.mean_lap_s
         if name == 'resume':
             usual_s = self._ledger.mean_resume_s
-        part = 'data_wait' if running is FIRST_WAIT else name
+        part = _PARTS.get(name, name) if is_part(running) else name
         return Running(part, self._ledger.stamped_s, usual_s)
 
     def _ask_others(self, running: Running, waited_s: float) -> bool | None:

@@ -64,6 +64,7 @@ def judge_machine(machine: Machine) -> list[Checked]:
         *_judge_driver(machine),
         _judge_torch(machine),
         *_judge_openmmlab(machine),
+        *_judge_annotations(machine),
     ]
     if config is not None:
         rows += _judge_config(config, machine.host)
@@ -240,6 +241,23 @@ def _judge_work_dir(folder: Folder | None) -> Checked:
         cure = 'name another one: --work-dir DIR'
         return Checked('work_dir', 'problem', f'{text}: cannot be written to', cure)
     return Checked('work_dir', 'ok', text)
+
+
+def _judge_annotations(machine: Machine) -> Iterator[Checked]:
+    """The folder of parsed annotations, where a training has made one."""
+    use = machine.annotations
+    if not use.is_there:
+        return
+    if use.reason is not None:
+        text = f'{use.reason}: annotations are parsed at each start'
+        cure = f'chmod 700 {shlex.quote(use.path or "")}, or export MMGPU_CACHE=DIR'
+        yield Checked('annotations', 'notice', text, cure)
+        return
+    text = (
+        f'{plural(use.files, "parsed data set")} in {use.path}, '
+        f'{format_bytes(use.bytes)}; deleting it is always safe'
+    )
+    yield Checked('annotations', 'ok', text)
 
 
 def _phrase_file_system(folder: Folder) -> str:

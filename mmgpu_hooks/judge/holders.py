@@ -156,7 +156,7 @@ def find_shares(run: Run) -> MemoryShares | None:
     )
 
 
-def describe_start(ranks: Sequence[MemoryRecord]) -> str:
+def describe_start_memory(ranks: Sequence[MemoryRecord]) -> str:
     """The sentence on who held memory before the train loops of ranks began."""
     first, unit = ranks[0], _choose_unit(ranks[0].total_bytes)
     held = sum(rank.process_bytes or 0 for rank in ranks)

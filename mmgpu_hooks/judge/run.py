@@ -243,6 +243,24 @@ class Run(RecordedRun):
         return self.wait_cause == 'stalls' and not is_measured
 
     @property
+    def is_start_long(self) -> bool:
+        """True if what came before the first iteration is worth a word."""
+        start, whole_s = self.evidence.start, self.whole_s
+        if start is None or start.wall_s < thresholds.START_LEAST_S:
+            return False
+        return start.wall_s >= thresholds.START_NOTICE * whole_s
+
+    @property
+    def whole_s(self) -> float:
+        """From the start of the process, where that is known, to the end."""
+        start = self.evidence.start
+        before_s = 0.0
+        if start is not None:
+            names = ('before_hook', 'imports', 'config', 'model')
+            before_s = sum(start.parts_s.get(name, 0.0) for name in names)
+        return self.figures.duration_s + before_s
+
+    @property
     def headspace_pct(self) -> float | None:
         """At most this much faster, in per cent, if data cost no time at all.
 

@@ -34,6 +34,19 @@ STARTUP_PROBLEM = 0.05
 STARTUP_MEASURABLE = 0.01
 """Share of the run from which persistent workers are worth their memory."""
 
+START_SHARE = 0.01
+"""Share of the run from which something of its start is worth a word."""
+
+START_NOTICE = 0.05
+"""Share of the run from which the summary says what its start was spent on."""
+
+START_LONG_S = 120.0
+"""Seconds that are worth a word however long the run is: each new start has them."""
+
+START_LEAST_S = 10.0
+"""And the least of it: what somebody who starts a training waits for without a thought
+is less."""
+
 SAVE_PROBLEM = 0.05
 """Share of the run in checkpoint saves: one minute in twenty."""
 
@@ -170,3 +183,6 @@ batches in flight of an ordinary detector fill."""
 WANTED_OPEN_FILES = 65_536
 """Soft limit on open files that is asked for: enough for any loader, and what
 administrators allow as a rule."""
+
+MANY_FILES = 1_000
+"""Files that a data set opens, from which one an image is what takes its time."""

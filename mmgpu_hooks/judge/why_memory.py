@@ -8,7 +8,7 @@ from dataclasses import replace
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.holders import (
     MemoryShares,
-    describe_start,
+    describe_start_memory,
     find_shares,
     find_worst,
 )
@@ -77,5 +77,5 @@ def add_start(why: Why, ranks: Sequence[Sequence[MemoryRecord]]) -> Why:
         cause = 'oom_cgroup' if last.bound == 'group' else 'oom_host'
         title, do = f'{CAUSES[cause].title}.', CAUSES[cause].do
         why = replace(why, cause=cause, certainty='likely', sentence=title, do=do)
-    text = describe_start(worst)
+    text = describe_start_memory(worst)
     return replace(why, proof=(*why.proof, Proof('evidence', None, text)))

@@ -25,10 +25,13 @@ from mmgpu_hooks.schema.recorded import PARTS, DurationStats
 FIRST_WAIT = 'first_wait'
 """The first wait of an epoch: beyond the median wait it is `startup`."""
 
+WORKER_START = 'worker_start'
+"""Making a loader's iterator, and its workers: it is `startup`."""
+
 LAP = 'lap'
 """An iteration ended, and with it what ran: see :attr:`TimeLedger.lap_of`."""
 
-_LABELS = (*PARTS, FIRST_WAIT, LAP)
+_LABELS = (*PARTS, FIRST_WAIT, WORKER_START, LAP)
 _FIRST_HOOK = len(_LABELS)
 _RESUME = _LABELS[_LABELS.index('resume')]
 _LAP, _STEP, _HOOKS = (_LABELS.index(name) for name in (LAP, 'step', 'hooks'))
@@ -241,6 +244,14 @@ class TimeLedger:
         last = np.maximum.accumulate(np.where(of_loop, np.arange(len(codes)), 0))
         codes[np.isin(codes, self._step_codes) & (codes[last] == _STEP)] = _STEP
 
+    def read_parts(self) -> dict[str, float]:
+        """Seconds by part and label since the last :meth:`take`, as of
+        :meth:`sum_up`."""
+        sums = self._sums.tolist()
+        parts = dict(zip(_LABELS, sums))
+        parts['hooks'] += parts.pop(LAP) + sum(sums[_FIRST_HOOK:])
+        return parts
+
     def take(self) -> LedgerWindow:
         """What happened from the last call to the last stamp."""
         self.sum_up()
@@ -251,6 +262,7 @@ class TimeLedger:
         hooks += zip(self._labels[_FIRST_HOOK:], sums[_FIRST_HOOK:])
         parts['hooks'] += sum(seconds for _, seconds in hooks)
         first_s = parts.pop(FIRST_WAIT)
+        parts['startup'] += parts.pop(WORKER_START)
         window = LedgerWindow(
             parts_s=parts,
             waits_s=laps[:, _WAIT] + laps[:, _FIRST],

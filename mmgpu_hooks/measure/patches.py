@@ -15,10 +15,11 @@ REPLACED: Mapping[str, str] = {
     'register_hooks': "the Runner's, below `mmgpu run`: adds our hook",
     '__init__': (
         "BaseLoop's, until a Runner is built: the loader before its workers; the "
-        "Runner's, below `mmgpu run`: when the first one is being built"
+        "Runner's, below `mmgpu run`: when the first one is being built; BaseDataset's "
+        'while training starts: each data set'
     ),
     'run': "the train loop's: the recording begins and ends with it",
-    'call_hook': "the Runner's: times each hook",
+    'call_hook': "the Runner's: times each hook; while training starts, all of them",
     'save_checkpoint': (
         "the Runner's: times saves and takes them apart; once more during a validation"
     ),
@@ -33,8 +34,9 @@ REPLACED: Mapping[str, str] = {
     'after_train_iter': "our own hook's: ends iterations",
     '_get_iterator': "a DataLoader's: sees its iterators and reaches its workers",
     'worker_init_fn': (
-        "a DataLoader's, while it starts workers: measures inside them; until training "
-        'ends, where asked: has small tensors sent by value, and other workers seeded'
+        "a DataLoader's, while it starts workers: measures inside them; where asked, "
+        'seeds them by the iteration of a resumed run; until training ends, where '
+        'asked: has small tensors sent by value, and other workers seeded'
     ),
     '_next_data': (
         "a loader iterator's: the exact wait for a batch; where asked, and other "
@@ -46,8 +48,26 @@ REPLACED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         ('batch_sampler', 'sampler', 'generator'),
-        "a DataLoader's, while an iterator goes on with the pass of another one",
+        "a DataLoader's, while an iterator goes on with the pass of another one, or "
+        'where asked behind what a resumed run skipped',
     ),
+    '_iterator': (
+        "an iteration-based loop's wrapper's, where asked, while a resumed run skips: "
+        'gives nothing for each batch'
+    ),
+    'build_optim_wrapper': "the Runner's, while training starts: its time",
+    **dict.fromkeys(
+        ('build_val_loop', '_init_model_weights', 'load_or_resume', '_maybe_compile'),
+        'the same',
+    ),
+    'prepare': "the same of a FlexibleRunner's strategy",
+    'full_init': "a data set's, while training starts: times it; keeps what it parses",
+    'load_data_list': "the same data set's, while it initialises itself: its time",
+    'filter_data': 'the same',
+    '_serialize_data': 'the same',
+    'open': "Python's and the io module's, likewise: the files that are read",
+    'listdir': "the os module's, likewise: if folders are listed",
+    'scandir': 'the same',
     'get_data_info': "BaseDataset's, where samples are loaded: the file of a sample",
     'fetch': "a fetcher's in this process: times batches",
     '__call__': 'of transform classes, for one batch: times transforms',

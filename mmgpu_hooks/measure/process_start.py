@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -23,3 +26,17 @@ def parse_process_start(text: str) -> ProcessStart:
     """
     fields = text.rpartition(')')[2].split()
     return ProcessStart(state=fields[0], ticks=int(fields[19]))
+
+
+def read_process_age_s(proc: Path = Path('/proc')) -> float | None:
+    """Seconds since this process began, to 10 ms; ``None`` where that is unknown.
+
+    Time in which the host slept counts.
+    """
+    try:
+        text = (proc / 'self' / 'stat').read_text(errors='replace')
+        ticks = parse_process_start(text).ticks
+        now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return max(now_s - ticks / os.sysconf('SC_CLK_TCK'), 0.0)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
+from mmgpu_hooks.measure.dataset_start import DatasetWatch
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.schema.figures import format_change
 from mmgpu_hooks.schema.recorded import SparedTime
@@ -16,6 +17,8 @@ _CLASSES = {
     'ema': 'ListedAverages',
     'small_tensors': 'SmallTensors',
     'history': 'GrowingHistories',
+    'annotations': 'AnnotationCache',
+    'resume': 'SampledResume',
 }
 """The class that does it, by the name of an optimisation and of its module."""
 
@@ -45,7 +48,7 @@ class Optimizations:
         self._on: dict[str, Optimization] = {}
         self.refused: dict[str, str] = {}
         """Why one is not used, by its name."""
-        self._has_loader = False
+        self._has_loader = self._has_data_sets = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -61,19 +64,49 @@ class Optimizations:
         }
         return {name: found for name, found in known.items() if found is not None}
 
+    def begin_data_sets(self, watch: DatasetWatch) -> None:
+        """Begin those of the data sets, of which none is built yet.
+
+        Args:
+            watch: Sees them.
+        """
+        self._has_data_sets = True
+        if 'annotations' in self._names:
+            self._begin('annotations', watch, self._logger)
+
     def begin_loader(self, loader: Any) -> None:
         """Begin those of the train loader, which has started no worker yet."""
         self._has_loader = True
         if 'small_tensors' in self._names:
-            self._begin('small_tensors', loader)
+            self._begin(
+                'small_tensors', loader, partial(self._give_up, 'small_tensors')
+            )
 
     def begin_training(self, runner: Any) -> None:
         """Begin the others: the train loop is about to run, and all is resumed."""
         for name in self._names:
-            if name != 'small_tensors':
-                self._begin(name, runner)
+            if name == 'annotations':
+                if not self._has_data_sets:
+                    self._refuse(name, 'the data sets were built before')
+            elif name != 'small_tensors':
+                self._begin(name, runner, partial(self._give_up, name))
             elif not self._has_loader:
                 self._begin_late(runner.train_loop)
+
+    def begin_epoch(self, book: Callable[[Callable[[], int]], None]) -> None:
+        """Begin what a resumed loop does before its first iteration.
+
+        Args:
+            book: Calls what skips batches, and books its time; it returns how many are
+                still to be loaded.
+        """
+        resume: Any = self._on.get('resume')
+        if resume is None:
+            return
+        try:
+            resume.begin_epoch(book)
+        except Exception as error:  # noqa: BLE001, training must not see it
+            self._give_up('resume', error)
 
     def _begin_late(self, loop: Any) -> None:
         """Begin those of the loader where the hook did not see the loop being built."""
@@ -84,11 +117,11 @@ class Optimizations:
         else:
             self.begin_loader(loop.dataloader)
 
-    def _begin(self, name: str, owner: Any) -> None:
+    def _begin(self, name: str, *given: Any) -> None:
         try:
             module = importlib.import_module(f'mmgpu_hooks.optimize.{name}')
             begin = getattr(module, _CLASSES[name])
-            self._on[name] = begin(owner, partial(self._give_up, name))
+            self._on[name] = begin(*given)
         except RefusalError as refusal:
             self._refuse(name, str(refusal))
         except Exception as error:  # noqa: BLE001, training must not see it

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from mmgpu_hooks.judge.batch_sizes import find_batch_sizes
 from mmgpu_hooks.judge.host_costs import find_profile_of
+from mmgpu_hooks.judge.rules.starting import list_start_findings
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import (
     DATA_WAIT_NOTICE,
     GPU_UTIL_LOW_PCT,
     VALIDATION_PART_NOTICE,
+    VERDICT_SHARE,
 )
 from mmgpu_hooks.judge.validation_findings import (
     SET_FAST_METRIC,
@@ -19,6 +21,7 @@ from mmgpu_hooks.judge.validation_findings import (
 )
 from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.figures import format_pct, format_seconds, plural
+from mmgpu_hooks.schema.judged import Finding
 
 _LARGER = 1.5
 """Times the pixels trained at, from which smaller files are worth their making."""
@@ -47,8 +50,24 @@ def advise(run: Run) -> Iterator[str]:
     Args:
         run: The run.
     """
+    starts = list_start_findings(run)
+    yield from (_cite(each) for each in starts if _is_telling(each))
     if not run.figures.is_enough:
         return
+    yield from _advise_iterations(run)
+    yield from (_cite(each) for each in starts if not _is_telling(each))
+
+
+def _is_telling(finding: Finding) -> bool:
+    return (finding.share or 0.0) >= VERDICT_SHARE
+
+
+def _cite(finding: Finding) -> str:
+    return f'{finding.detail.rstrip(".")} ({finding.code}).'
+
+
+def _advise_iterations(run: Run) -> Iterator[str]:
+    """What would make iterations shorter."""
     record, threads, step_pct = run.meta, run.threads, _find_step_pct(run)
     yield from _advise_metric(run)
     if run.unbinding is not None:

@@ -171,6 +171,20 @@ class ConfigCheck:
 
 
 @dataclass(frozen=True)
+class CacheUse:
+    """The folder of parsed annotations, which ``optimize='annotations'`` fills."""
+
+    path: Optional[str] = None
+    """``None`` where nothing says where the user's files are."""
+    is_there: bool = False
+    files: int = 0
+    bytes: int = 0
+    """Of all files in it."""
+    reason: Optional[str] = None
+    """Why it is not used; ``None`` where it can be, or can be made."""
+
+
+@dataclass(frozen=True)
 class Machine:
     """All that ``mmgpu doctor`` has found out."""
 
@@ -189,6 +203,7 @@ class Machine:
     is_resume_allowed: bool = False
     """True if ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD`` is set."""
     work_dir: Optional[Folder] = None
+    annotations: CacheUse = CacheUse()
     config: Optional[ConfigCheck] = None
     """``None`` where none was named."""
 

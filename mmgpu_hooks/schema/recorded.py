@@ -279,7 +279,7 @@ class RunRecord(
     left it alone."""
     optimized: Tuple[str, ...] = ()
     """Optimisations that were on when training began, by the names that ``optimize``
-    takes; it trains the same weights with them."""
+    takes; it trains the same weights with all but ``resume``."""
     overhead: Optional[StepOverhead] = None
     """What a step has the host do."""
     hook_place: Optional[str] = None
@@ -308,6 +308,95 @@ class RunRecord(
     environment does not say (before SLURM 23.02)."""
     schema: Count = SCHEMA_VERSION
     """A reader refuses newer ones."""
+
+
+START_PARTS = {
+    'before_hook': 'before the hook',
+    'imports': 'imports',
+    'config': 'config',
+    'model': 'model',
+    'runner': 'Runner',
+    'train_data': 'training data',
+    'optimizer': 'optimizer',
+    'validation_data': 'validation data',
+    'weights': 'first weights',
+    'load': 'checkpoint',
+    'compile': 'compile',
+    'hooks': 'hooks',
+    'workers': 'workers',
+    'resume': 'resume',
+    'first_batch': 'first batch',
+    'first_step': 'first step',
+    'other': 'other',
+}
+"""Parts of a start, as they come, with their names for users: every second of a start
+is in exactly one of them."""
+
+
+class DatasetStart(Recorded, frozen=True, kw_only=True):
+    """What initialising one data set of MMEngine took, once on this rank."""
+
+    kind: str
+    """Its class, such as ``CocoDataset``."""
+    file: Optional[str] = None
+    """Its annotation file, as the data set names it; ``None`` where it has none."""
+    file_bytes: Optional[Count] = None
+    mount: Optional[str] = None
+    """Type of the file system that holds it, where that is on another host."""
+    files: Count = 0
+    """Files that Python opened to read it, each once; 0 where nothing was parsed."""
+    wall_s: Number
+    cpu_s: Number
+    """Of the thread that trains."""
+    read_s: Number = 0.0
+    """Reading and parsing (``load_data_list``)."""
+    read_cpu_s: Number = 0.0
+    """CPU of that."""
+    filter_s: Number = 0.0
+    """``filter_data``."""
+    serialise_s: Number = 0.0
+    samples: Optional[Count] = None
+    bytes: Optional[Count] = None
+    """Of the serialised samples; ``None`` where they stay Python objects."""
+    is_cached: bool = False
+    """True if it was mapped and not parsed (``optimize='annotations'``)."""
+    is_validation: bool = False
+
+
+class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
+    """What a training's start was spent on, to the end of its first iteration."""
+
+    wall_s: Number
+    """Sum of ``parts_s``."""
+    parts_s: Mapping[str, Number]
+    """By part, out of :data:`START_PARTS`. ``before_hook`` is from the start of the
+    process to the hook's construction; below ``mmgpu run`` it is split into
+    ``imports``, ``config`` and ``model``, and where it is unknown both are left out."""
+    cpu_s: Optional[Number] = None
+    """CPU of the process until then, all threads."""
+    data_sets: Tuple[DatasetStart, ...] = ()
+    """In the order in which they were initialised."""
+    checkpoint: Optional[str] = None
+    """What ``load_from`` or a resume named."""
+    checkpoint_bytes: Optional[Count] = None
+    """``None`` where it is no file of this host."""
+    parameter_lines: Count = 0
+    """Log lines of ``paramwise_options``, one a parameter, while the optimizer was
+    built."""
+
+
+class StartPartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start_part'):
+    """A part of a start that began, in the file of a run that has no evidence yet."""
+
+    part: str
+    """Out of :data:`START_PARTS`."""
+    elapsed_s: Number
+    """Since the hook was built."""
+    data_set: Optional[str] = None
+    """Class of the data set that began to be initialised."""
+    file: Optional[str] = None
+    """The file that is read."""
+    file_bytes: Optional[Count] = None
 
 
 class HostWindow(Recorded, frozen=True, kw_only=True):

@@ -44,6 +44,10 @@ class RunEvidence:
     """Who held the host's memory, in the order of time."""
     tuned: Tuple[recorded.TunedRecord, ...] = ()
     """What ``tune=True`` changed and judged, in the order of time."""
+    start_parts: Tuple[recorded.StartPartRecord, ...] = ()
+    """Parts of a start that may last, as they began; of a run that left no more."""
+    start: Optional[recorded.StartRecord] = None
+    """``None`` of a run that did not end its first iteration, and of older evidence."""
     notes: Tuple[str, ...] = ()
     """Sentences about what was odd in the file, for the user."""
     profile: Optional[Profile] = None
@@ -138,6 +142,8 @@ def read_evidence(path: Path) -> RunEvidence:
         validation_progress=tuple(found[recorded.ValidationProgressRecord]),
         memory=tuple(found[recorded.MemoryRecord]),
         tuned=tuple(found[recorded.TunedRecord]),
+        start_parts=tuple(found[recorded.StartPartRecord]),
+        start=next(iter(found[recorded.StartRecord]), None),
         notes=tuple(file.notes),
     )
 

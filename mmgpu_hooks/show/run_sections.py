@@ -46,6 +46,7 @@ from mmgpu_hooks.show.recommendation import (
     list_commands,
     sentence_of,
 )
+from mmgpu_hooks.show.start import list_start
 from mmgpu_hooks.show.tuning import list_tuned
 from mmgpu_hooks.show.validation import describe_validations, list_parts
 
@@ -163,6 +164,7 @@ def describe_run(answer: Answer) -> list[Section]:
         *describe_mended(answer),
         *describe_host_overhead(answer, every=True),
         _time_section(run),
+        *list_start(run),
         Section('Over time', 'over-time', chart=charts.chart_timeline(run)),
         _what_if_section(answer, run),
         _loader_section(run),

@@ -23,6 +23,7 @@ from mmgpu_hooks.schema.figures import (
 from mmgpu_hooks.schema.judged import Diagnosis, Recommendation, RunAdvice
 from mmgpu_hooks.schema.recorded import PART_NAMES
 from mmgpu_hooks.schema.run import RanksSummary
+from mmgpu_hooks.show.start import phrase_start
 from mmgpu_hooks.show.text import BOUND, bind_units, shell_path, visible
 from mmgpu_hooks.show.tuning import list_tuned
 from mmgpu_hooks.show.validation import summarize_validations
@@ -30,7 +31,7 @@ from mmgpu_hooks.show.validation import summarize_validations
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
 """Share of the run from which on a part outside of iterations is named."""
-_SPARED = ('why', 'rest', 'loader', 'validation', 'machine')
+_SPARED = ('why', 'rest', 'loader', 'validation', 'machine', 'start')
 """Rows that go, in this order, while there are too many lines: recommend has them."""
 
 
@@ -58,9 +59,7 @@ def render_training_summary(
     """
     verdict = diagnosis.verdict
     name, _, why = verdict.sentence.partition(': ')
-    rank = ''
-    if judged not in (None, run.meta.rank):
-        rank = f'Rank {judged}: '
+    rank = '' if judged in (None, run.meta.rank) else f'Rank {judged}: '
     rows = {
         'verdict': f'{rank}{name} ({verdict.confidence} confidence)',
         'why': why,
@@ -69,6 +68,7 @@ def render_training_summary(
         'machine': ', '.join(_machine(run)),
         'GPU': ', '.join(_gpu(run)),
         'memory': _shorten(_memory(diagnosis)),
+        'start': phrase_start(run),
         'rest': ', '.join(_outside(run)),
         'validation': _shorten(_validations(run)),
         'optimized': ', '.join(_optimized(run)),

@@ -26,7 +26,7 @@ READERS = (
 
 ANSWERS = {
     'Change',
-    'Ending',
+    'TrainingEnd',
     'MendedStart',
     'SavedHours',
     'NextJob',

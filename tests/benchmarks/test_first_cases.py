@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import re
 import warnings
@@ -32,6 +33,7 @@ from benchmarks import (
     overhead,
     overhead_peer,
     predict,
+    python_start,
     quick,
     regret,
     rewrite,
@@ -46,6 +48,7 @@ from benchmarks import (
 )
 from benchmarks.gpu_check import check as gpu_check
 from benchmarks.harness import Figure
+from mmgpu_hooks import GPUEfficiencyHook
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.measure import memory as measured_memory
 from mmgpu_hooks.schema.judged import Prediction
@@ -219,11 +222,14 @@ def build_whole(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]:
         loaded = whole.read_loaded(work, case.config, {})
         assert loaded['default_hooks']['gpu_efficiency']
         # a key that the config does not have would be another setting
-        assert case.best.keys() <= {
+        known = {
             f'{name}.{key}'
             for name in ('train_dataloader', 'val_dataloader', 'val_evaluator')
             for key in loaded.get(name) or ()
         }
+        arguments = inspect.signature(GPUEfficiencyHook).parameters
+        known |= {f'default_hooks.gpu_efficiency.{name}' for name in arguments}
+        assert case.best.keys() <= known
     for ending in whole.ENDINGS.values():
         loaded = whole.read_loaded(work, ending.config, ending.cure)
         assert loaded['default_hooks']['gpu_efficiency'] and ending.cause in CAUSES
@@ -281,16 +287,20 @@ def build_end(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def build_start(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
-    code = next(iter(start.PROGRAMS.values()))
-    pairs = start.measure_pairs(code, count=3)
+    code = next(iter(python_start.PROGRAMS.values()))
+    pairs = python_start.measure_pairs(code, count=3)
     assert all(min(pair.plain.wall_s, pair.below.wall_s) > 0 for pair in pairs)
+    spent = python_start.Spent
     planted = [
-        start.Starts(start.Spent(0.01, 0.01), start.Spent(0.01 + ms / 1000, 0.01))
+        python_start.Starts(spent(0.01, 0.01), spent(0.01 + ms / 1000, 0.01))
         for ms in (1.0, 1.5, 5.0)
     ]
-    longer = list(start.list_figures('planted', planted))[1]
+    longer = list(python_start.list_figures('planted', planted))[1]
     assert (round(longer.value or 0, 6), longer.verdict) == (1.5, 'met')
-    return list(start.list_figures('python -c pass', pairs))
+    spec = start.list_planted(folder, is_quick=True)['slow first step']
+    judged = list(start.judge_start('slow first step', folder / 'planted', spec))
+    assert judged[0].name == 'slow first step: first_step off'
+    return [*python_start.list_figures('python -c pass', pairs), *judged]
 
 
 def build_why(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
@@ -308,6 +318,8 @@ BUILDERS: dict[str, Build] = {
 MODULES = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
 ELSEWHERE = {
     'costs': 'of the others',
+    'python_start': 'a part of start',
+    'start_training': 'start trains by it',
     'equal': 'by the tests of optimize',
     'gpu_check': 'test_gpu_check.py plays it',
     'harness': 'test_harness.py',

@@ -809,3 +809,19 @@ def test_hooks_that_a_base_dropped_may_be_meant(host, check):
     assert lost['level'] == 'notice'
     assert f'custom_hooks of {between} drops EMAHook' in lost['text']
     assert lost['cure'].startswith('custom_hooks = [*_base_.custom_hooks, ')
+
+
+def test_the_folder_of_parsed_annotations_is_shown(check, tmp_path, monkeypatch):
+    folder = tmp_path / 'annotations'
+    monkeypatch.setenv('MMGPU_CACHE', str(folder))
+    assert 'annotations' not in check()
+    folder.mkdir(mode=0o700)
+    (folder / f'{"0" * 64}.annotations').write_bytes(bytes(3 * 2**20))
+    row = check()['annotations']
+    text = f'1 parsed data set in {folder}, 3 MiB; deleting it is always safe'
+    assert (row['level'], row['text']) == ('ok', text)
+    folder.chmod(0o777)
+    row = check()['annotations']
+    assert row['level'] == 'notice'
+    assert row['text'].startswith(f'{folder} may be written by others (mode 0777)')
+    assert row['cure'] == f'chmod 700 {folder}, or export MMGPU_CACHE=DIR'

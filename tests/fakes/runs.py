@@ -289,6 +289,7 @@ def render_evidence(evidence: RunEvidence) -> str:
     """The evidence as the lines of a file."""
     lines = [
         evidence.run,
+        *([evidence.start] if evidence.start else []),
         *evidence.intervals,
         *evidence.save_records,
         *evidence.save_aftermaths,

@@ -36,7 +36,7 @@ NAMES = pytest.mark.parametrize(
         ({'stuck_after_s': -1}, ValueError, 'between 0 and 86400, found -1'),
         ({'stuck_after_s': '60'}, TypeError, "found '60'"),
         ({'scalars': 'some'}, ValueError, "to be 'main' or 'all', found 'some'"),
-        ({'optimize': 'emma'}, ValueError, "history or 'all', found 'emma'"),
+        ({'optimize': 'emma'}, ValueError, "resume or 'all', found 'emma'"),
         ({'optimize': ['ema', 3]}, TypeError, "found ['ema', 3]"),
         ({'optimize': True}, TypeError, "a list of names or 'all', found True"),
         ({'tune': 1}, TypeError, 'tune to be True or False, found 1'),

@@ -9,6 +9,7 @@ from fakes.clock import HandClock
 from mmgpu_hooks.measure.ledger import (
     FIRST_WAIT,
     LAP,
+    WORKER_START,
     TimeLedger,
     summarize_durations,
     summarize_some,
@@ -148,3 +149,25 @@ def test_of_some_that_are_known_the_sum_is_of_all():
     stats = summarize_some([3.0, 1.0], count=10, total_s=25.0)
     figures = stats.count, stats.total_s, stats.mean_s, stats.p50_s, stats.p95_s
     assert figures == pytest.approx((10, 25.0, 2.5, 2.0, 2.9))
+
+
+def test_a_start_is_read_by_its_parts_before_it_is_taken():
+    driver = Driver()
+    ledger = driver.ledger
+    driver.spend('startup', 1.0)
+    ledger.push(WORKER_START)
+    driver.clock.turn(0.5)
+    ledger.pop(WORKER_START)
+    driver.spend(EMAHook(), 0.25)
+    driver.iterate(FIRST_WAIT, 4.0, 2.0)
+    ledger.sum_up()
+    parts = {part: seconds for part, seconds in ledger.read_parts().items() if seconds}
+    assert parts == {
+        'startup': 1.0,
+        WORKER_START: 0.5,
+        'hooks': 0.25,
+        FIRST_WAIT: 4.0,
+        'step': 2.0,
+    }
+    # workers that start, and the first wait, are start-up
+    assert ledger.take().parts_s['startup'] == 5.5

@@ -9,6 +9,7 @@ from mmgpu_hooks.judge.rules import (
     memory,
     saving,
     slurm,
+    starting,
     training,
     validation,
 )
@@ -24,6 +25,7 @@ __all__ = [
     'memory',
     'saving',
     'slurm',
+    'starting',
     'training',
     'validation',
 ]

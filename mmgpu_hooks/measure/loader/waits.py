@@ -44,7 +44,11 @@ class WaitTimer:
         self._lots = random.Random(0)
         # the first of all, lest a short run's CPU is unknown
         self._until_cpu = 1
-        self._skipped = skipped
+        self.skipped = skipped
+        """Waits to come whose batches are thrown away."""
+        self.before_skip: Callable[[int], None] = lambda left: None
+        """Called before each of those with how many are left, itself included; it must
+        not raise."""
         self._patches = Patches()
         self.is_open = True
         """While false, waits are not timed."""
@@ -78,8 +82,9 @@ class WaitTimer:
             if has_workers and not live._task_info:
                 self.before_end(live)
             part = 'data_wait' if live._num_yielded else FIRST_WAIT
-            if self._skipped > 0:
-                self._skipped -= 1
+            if self.skipped > 0:
+                self.before_skip(self.skipped)
+                self.skipped -= 1
                 part = 'resume'
             depth = len(running)
             stamp((clock(), running[-1]))
@@ -90,6 +95,7 @@ class WaitTimer:
                 return next_data(live)
             except StopIteration:
                 # the epoch is over: this was the end of its workers
+                self.skipped += part == 'resume'
                 part = 'teardown'
                 raise
             finally:

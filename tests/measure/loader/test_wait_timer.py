@@ -45,3 +45,35 @@ def test_the_cpu_of_all_waits_is_estimated_from_those_that_are_read(every: int) 
     assert wait(2) == pytest.approx(4 * 0.9 * WAIT_S)
     assert wait(2000) == pytest.approx(4 * 0.5 * 2000 * WAIT_S, rel=0.1)
     assert batches.reads == pytest.approx(2 * 2000 / every, rel=0.1)
+
+
+def test_waits_of_skipped_batches_are_counted_over_ends_of_epochs():
+    """What raises at the end of an epoch is no batch."""
+    batches = Batches(threads=1)
+    ledger = TimeLedger(lambda: batches.now_s)
+    seen = list[int]()
+    timer = WaitTimer(ledger, batches.read_cpu_s, skipped=3)
+    timer.before_skip = seen.append
+
+    class Ending(Batches):
+        def _next_data(self) -> int:
+            if self._num_yielded == 2:
+                raise StopIteration
+            batches.now_s += WAIT_S
+            self._num_yielded += 1
+            return self._num_yielded
+
+    for epoch in range(2):
+        iterator = Ending(threads=1)
+        timer.follow(iterator)
+        for _ in range(2):
+            iterator._next_data()
+        if not epoch:
+            with pytest.raises(StopIteration):
+                iterator._next_data()
+    ledger.note(LAP)
+    assert seen == [3, 2, 1, 1]
+    assert timer.skipped == 0
+    parts_s = ledger.take().parts_s
+    assert parts_s['resume'] == pytest.approx(3 * WAIT_S)
+    assert parts_s['data_wait'] == pytest.approx(WAIT_S)

@@ -57,7 +57,7 @@ def test_where_it_stands_is_said_and_filed_until_it_trains(tmp_path):
     assert stuck.waited_s >= 10 * AFTER_S
     assert any(call.endswith(' in load') for call in stuck.stack)
     log = log_of(runner)
-    assert SAID in log and ' in load' in log
+    assert f'{SAID} (checkpoint)' in log and ' in load' in log
     # its evidence took the place
     assert not find_files(tmp_path)
     assert WATCHDOG_THREAD not in [thread.name for thread in threading.enumerate()]

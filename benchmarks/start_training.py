@@ -1,0 +1,196 @@
+"""One training of `benchmarks.start`, with what its start truly took beside it.
+
+    python -m benchmarks.start_training FOLDER SPEC
+
+``SPEC`` is JSON: what is planted, in seconds by part, or which real start it is. In the
+folder it leaves ``truth_RANK.json``: the seconds as the planted code itself measured
+them, and the age of the process when the first iteration ended.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.dataset import BaseDataset
+from mmengine.hooks import Hook
+from mmengine.registry import DATASETS, MODELS
+from torch import distributed
+
+from benchmarks.toy import HOOK, OneWeight, build_runner
+
+LENGTH = 64
+STARTED = 'MMGPU_BENCH_STARTED'
+"""Environment variable: when this process was started, by the monotonic clock."""
+
+_truth: dict[str, float] = {}
+
+
+def plant(part: str, seconds: float) -> None:
+    """Take so long, and note how long it truly was."""
+    begun_s = time.perf_counter()
+    time.sleep(seconds)
+    _truth[part] = _truth.get(part, 0.0) + time.perf_counter() - begun_s
+
+
+@DATASETS.register_module()
+class SlowAnnotations(BaseDataset):
+    """Images whose annotations take long to parse.
+
+    Args:
+        parse_s: Seconds that it sleeps in parsing.
+        files: Small files that it reads beside.
+        batch_s: Seconds that its first sample takes.
+    """
+
+    def __init__(
+        self, parse_s: float = 0.0, files: str = '', batch_s: float = 0.0, **more: Any
+    ) -> None:
+        self._parse_s, self._files, self._batch_s = parse_s, files, batch_s
+        super().__init__(pipeline=[], **more)
+
+    def load_data_list(self) -> list[dict[str, Any]]:
+        begun_s = time.perf_counter()
+        for path in sorted(Path(self._files).iterdir()) if self._files else ():
+            path.read_text()
+        time.sleep(self._parse_s)
+        _truth['read'] = time.perf_counter() - begun_s
+        return [{'img_id': number} for number in range(LENGTH)]
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if self._batch_s:
+            plant('first_batch', self._batch_s)
+            self._batch_s = 0.0
+        return {'inputs': torch.zeros(3, 8, 8), 'data_samples': index}
+
+
+@MODELS.register_module()
+class PlantedStart(OneWeight):
+    """A model whose weights and first step take long.
+
+    Args:
+        weights_s: Seconds of ``init_weights``.
+        step_s: Of the first step.
+    """
+
+    def __init__(self, weights_s: float = 0.0, step_s: float = 0.0) -> None:
+        super().__init__()
+        self._weights_s, self._step_s = weights_s, step_s
+
+    def init_weights(self) -> None:
+        plant('weights', self._weights_s)
+
+    def forward(self, *args: Any, **more: Any) -> Any:
+        if self._step_s:
+            plant('first_step', self._step_s)
+            self._step_s = 0.0
+        return super().forward()
+
+
+class Aged(Hook):
+    """Notes the age of the process when the first iteration has ended."""
+
+    priority = 56
+
+    def after_train_iter(self, runner: Any, batch_idx: int, *_: Any, **__: Any) -> None:
+        if 'age' not in _truth:
+            _truth['age'] = time.monotonic() - float(os.environ[STARTED])
+
+
+def time_method(owner: Any, name: str, part: str) -> None:
+    """Time a method of a class as it is, under our own patches."""
+    original: Callable[..., Any] = getattr(owner, name)
+
+    @functools.wraps(original)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        begun_s = time.perf_counter()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _truth[part] = _truth.get(part, 0.0) + time.perf_counter() - begun_s
+
+    setattr(owner, name, timed)
+
+
+def build(folder: str, spec: dict[str, Any]) -> Any:
+    """The Runner of a start."""
+    hooks = {'gpu_efficiency': {**HOOK, **spec.get('hook', {})}, 'aged': {'type': Aged}}
+    kind = spec['kind']
+    if kind == 'demo':
+        from mmengine.config import Config
+        from mmengine.runner import Runner
+
+        config = Config.fromfile(spec['config'])
+        config.work_dir = folder
+        config.train_cfg.max_epochs = 1
+        config.default_hooks.update(hooks)
+        return Runner.from_cfg(config)
+    if kind == 'coco':
+        from mmdet.datasets import CocoDataset
+        from mmdet.utils import register_all_modules
+
+        register_all_modules(init_default_scope=False)
+        time_method(CocoDataset, 'load_data_list', 'read')
+        dataset = {
+            'type': 'mmdet.CocoDataset',
+            'ann_file': spec['file'],
+            'data_prefix': {'img': ''},
+            'metainfo': {'classes': tuple(f'class {number}' for number in range(80))},
+            'filter_cfg': {'filter_empty_gt': True, 'min_size': 32},
+            # no image is loaded: there is none
+            'pipeline': [NoImage()],
+        }
+    else:
+        dataset = {'type': 'SlowAnnotations', **spec['data']}
+    # Runners need a config of their own for ranks that share no card
+    wrapper = {'type': 'MMDistributedDataParallel', 'device_ids': None}
+    more: dict[str, Any] = {}
+    if spec.get('ranks'):
+        more = {
+            'launcher': 'pytorch',
+            'env_cfg': {'dist_cfg': {'backend': 'gloo'}},
+            'cfg': {'model_wrapper_cfg': wrapper},
+        }
+    return build_runner(
+        {'type': 'PlantedStart', **spec.get('model', {})},
+        dataset,
+        folder,
+        hooks=hooks,
+        loader={'num_workers': spec.get('num_workers', 0)},
+        train_cfg={'by_epoch': False, 'max_iters': 6},
+        log_processor={'by_epoch': False},
+        **more,
+    )
+
+
+class NoImage:
+    """A transform that makes a sample without an image."""
+
+    def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
+        return {'inputs': torch.zeros(3, 8, 8), 'data_samples': results['img_id']}
+
+
+def main() -> None:
+    """Train, and leave the truth."""
+    folder, spec = sys.argv[1], json.loads(sys.argv[2])
+    torch.set_num_threads(1)
+    rank = int(os.environ.get('RANK', '0'))
+    if spec.get('ranks'):
+        distributed.init_process_group('gloo')
+    runner = build(folder, spec)
+    runner.train()
+    smaps = Path('/proc/self/smaps_rollup').read_text()
+    pss = next(line for line in smaps.splitlines() if line.startswith('Pss:'))
+    _truth['pss_kib'] = float(pss.split()[1])
+    Path(folder, f'truth_{rank}.json').write_text(json.dumps(_truth))
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,47 @@
+"""Says in the log how far a resumed training is that loads what it skips."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmgpu_hooks.measure.clock import Clock, monotonic_s
+from mmgpu_hooks.schema.figures import format_seconds, format_sum
+
+FIRST_S, AGAIN_S = 10.0, 60.0
+"""Seconds until it is said first, and from then on until it is said again."""
+
+CURE = "optimize='resume' skips them without loading"
+
+
+class ResumeProgress:
+    """Follows the batches that are loaded only to be thrown away.
+
+    Args:
+        logger: The Runner's.
+        count: How many they are.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, logger: Any, count: int, clock: Clock = monotonic_s) -> None:
+        self._logger, self._count, self._clock = logger, count, clock
+        self._began_s: float | None = None
+        self._due_s = 0.0
+
+    def note(self, left: int) -> None:
+        """The next of these batches is about to be loaded.
+
+        Args:
+            left: How many are left, it included.
+        """
+        now_s, done = self._clock(), self._count - left
+        if self._began_s is None:
+            self._began_s, self._due_s = now_s, now_s + FIRST_S
+        if now_s < self._due_s or done <= 0:
+            return
+        self._due_s = now_s + AGAIN_S
+        passed_s = now_s - self._began_s
+        self._logger.info(
+            f'GPUEfficiencyHook: resuming has loaded {done} of {self._count} batches '
+            f'only to skip them, in {format_sum(passed_s)}; '
+            f'{format_seconds(left * passed_s / done)} still. {CURE}.'
+        )

@@ -1,0 +1,306 @@
+"""Takes a training's start apart, from the start of its process to its first step.
+
+What passes before the hook is built is known afterwards. From then on the Runner's own
+methods are timed, as long as it starts, and each data set of MMEngine by itself; from
+the train loop on the time ledger says the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Callable
+
+from mmengine.dataset import BaseDataset
+
+from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s
+from mmgpu_hooks.measure.dataset_start import DatasetWatch, Initialisation
+from mmgpu_hooks.measure.ledger import FIRST_WAIT, WORKER_START
+from mmgpu_hooks.measure.mounts import read_mount
+from mmgpu_hooks.measure.patches import Patches
+from mmgpu_hooks.measure.process_start import read_process_age_s
+from mmgpu_hooks.measure.start_account import StartAccount, join_parts
+from mmgpu_hooks.schema.figures import format_bytes, format_sum
+from mmgpu_hooks.schema.recorded import (
+    START_PARTS,
+    DatasetStart,
+    StartPartRecord,
+    StartRecord,
+)
+from mmgpu_hooks.show.start import describe_data_set, describe_start
+from mmgpu_hooks.show.text import visible
+
+ACCOUNT_SOURCE = 'account of the start'
+"""The name of this source for the guard."""
+
+METHODS: Mapping[str, str] = {
+    'build_optim_wrapper': 'optimizer',
+    'build_val_loop': 'validation_data',
+    '_init_model_weights': 'weights',
+    'load_or_resume': 'load',
+    '_maybe_compile': 'compile',
+}
+"""A Runner's methods, and the part that each is."""
+
+_OF_LEDGER = {
+    FIRST_WAIT: 'first_batch',
+    'data_wait': 'first_batch',
+    WORKER_START: 'workers',
+    'step': 'first_step',
+    'hooks': 'hooks',
+    'resume': 'resume',
+}
+"""Parts of the time ledger; all others are ``other``."""
+
+SAID_BYTES = 20 * 2**20
+"""Size of a file from which on it is said that it is about to be read."""
+SAID_S = 5.0
+"""What a part takes from which on it is said."""
+SUMMED_S = 10.0
+"""What a start takes from which on all of it is said."""
+STILL_S = 60.0
+"""Until it is said again what runs."""
+_WRITTEN_BYTES = 2**20
+"""Size of an annotation file from which on a kill in its parsing is explained."""
+
+_seen: set[int] = set()
+"""Processes of which a hook was built: its age is that of the first one's start."""
+
+
+class StartSource:
+    """Follows one start, from a hook's construction on.
+
+    Args:
+        run: Calls a function with arguments, and keeps from training what it raises.
+    """
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self._run = run
+        self._age_s: float | None = None
+        # a prompt's process, and that of a second training, began for something else
+        if os.getpid() not in _seen and not hasattr(sys, 'ps1'):
+            self._age_s = read_process_age_s()
+        _seen.add(os.getpid())
+        self._account = StartAccount(monotonic_s, 'runner')
+        self.watch = DatasetWatch(run)
+        """Sees the data sets that are built."""
+        self.watch.on_begin, self.watch.on_end = self._begin_data_set, self._note
+        self._patches = Patches()
+        self._data_sets: list[DatasetStart] = []
+        self._logger: Any = None
+        self._keep: Callable[[StartPartRecord], Any] | None = None
+        self._checkpoint: str | None = None
+        self._checkpoint_bytes: int | None = None
+        self._lines = 0
+        self._said_s = monotonic_s()
+        self.doing: str | None = None
+        """What is done, or read, for the log; from any thread."""
+
+    def begin_loop(self, runner: Any, write: Callable[[StartPartRecord], Any]) -> None:
+        """The Runner is about to build its train loop, and the loader with it.
+
+        Args:
+            runner: The Runner.
+            write: Keeps what says, should this process be killed, what it did.
+        """
+        self._logger, self._keep = runner.logger, write
+        self._account.follow('other')
+        self._account.push('train_data')
+        for name, part in METHODS.items():
+            if callable(getattr(runner, name, None)):
+                self._time(runner, name, part, runner)
+        strategy = getattr(runner, 'strategy', None)
+        if callable(getattr(strategy, 'prepare', None)):
+            self._time(strategy, 'prepare', 'optimizer', runner)
+        self._time(runner, 'call_hook', 'hooks', runner)
+        self.watch.open(BaseDataset)
+
+    def _time(self, owner: Any, name: str, part: str, runner: Any) -> None:
+        """Time a method until the start is over; hooks inside of it are its own."""
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if part == 'hooks' and self._account.is_nested:
+                return original(*args, **kwargs)
+            self._run(self._begin, part, runner)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._run(self._end, part, runner)
+
+        self._patches.set(owner, name, timed)
+
+    def _begin(self, part: str, runner: Any) -> None:
+        self._account.push(part)
+        self._said_s, self.doing = monotonic_s(), START_PARTS[part]
+        if part == 'optimizer':
+            runner.logger.addFilter(self._count_line)
+        named = getattr(runner, '_load_from', None)
+        if part != 'load' or not isinstance(named, str):
+            return
+        self._checkpoint, size = named, _read_size(named)
+        self._checkpoint_bytes, self.doing = size, f'loading {named}'
+        if size is None or size >= SAID_BYTES:
+            of = '' if size is None else f', {format_bytes(size)}'
+            self._say(f'loading {named}{of}.')
+        self._write(part, None, named, size)
+
+    def _count_line(self, record: Any) -> bool:
+        """A filter of the logger that lets everything pass."""
+        self._lines += str(record.msg).startswith('paramwise_options')
+        return True
+
+    def _end(self, part: str, runner: Any) -> None:
+        if part == 'optimizer':
+            runner.logger.removeFilter(self._count_line)
+        self.doing = None
+        self._say_end(part)
+
+    def _say_end(self, part: str) -> None:
+        seconds = self._account.pop(part)
+        # hooks are many, and their sum is in the account
+        if seconds >= SAID_S and part != 'hooks':
+            name = START_PARTS[part]
+            self._say(f'start: {name} took {format_sum(seconds)}.')
+
+    def _begin_data_set(self, found: Initialisation) -> None:
+        named = found.file or 'no file'
+        self._said_s, self.doing = monotonic_s(), f'loading {named} ({found.kind})'
+        size = found.file_bytes
+        if size is not None and size >= SAID_BYTES:
+            self._say(f'loading {named}, {format_bytes(size)} ({found.kind}).')
+        # a list of names, or a folder, may stand for a file an image
+        is_long = size is None or size >= _WRITTEN_BYTES
+        if is_long or not named.endswith('.json'):
+            self._write(self._account.part, found.kind, found.file, size)
+
+    def _write(
+        self, part: str, kind: str | None, file: str | None, size: int | None
+    ) -> None:
+        if self._keep is not None:
+            elapsed_s = monotonic_s() - self._account.began_s
+            self._keep(
+                StartPartRecord(
+                    part=part,
+                    elapsed_s=elapsed_s,
+                    data_set=kind,
+                    file=file,
+                    file_bytes=size,
+                )
+            )
+
+    def _note(self, found: Initialisation) -> None:
+        self.doing = None
+        mount = None
+        if found.file is not None:
+            mount = read_mount(os.path.realpath(found.file))
+        start = DatasetStart(
+            kind=found.kind,
+            file=found.file,
+            file_bytes=found.file_bytes,
+            mount=mount.kind if mount is not None and mount.is_network else None,
+            files=found.files,
+            wall_s=found.wall_s,
+            cpu_s=found.cpu_s,
+            read_s=found.read_s,
+            read_cpu_s=found.read_cpu_s,
+            filter_s=found.filter_s,
+            serialise_s=found.serialise_s,
+            samples=found.samples,
+            bytes=found.bytes,
+            is_cached=found.is_cached,
+            is_validation=self._account.part == 'validation_data',
+        )
+        self._data_sets.append(start)
+        is_large = (found.file_bytes or 0) >= SAID_BYTES
+        if is_large or found.wall_s >= SAID_S:
+            self._say(describe_data_set(start))
+
+    def _say(self, text: str) -> None:
+        self._said_s = monotonic_s()
+        if self._logger is not None:
+            self._logger.info(visible(f'GPUEfficiencyHook: {text}'))
+
+    def tick(self) -> None:
+        """Say what still runs, once a minute; from a thread, and at any time."""
+        doing, now_s = self.doing, monotonic_s()
+        if doing is not None and now_s - self._said_s >= STILL_S:
+            since_s = now_s - self._account.began_s
+            self._say(f'still {doing}, {format_sum(since_s)} after the hook was built.')
+
+    def end_loader(self) -> None:
+        """The train loop has its loader."""
+        self._run(self._say_end, 'train_data')
+        self._run(self.watch.leave_lazy)
+
+    def begin_workers(self) -> None:
+        """The loader is about to make its iterator."""
+        self._run(self._account.push, 'workers')
+
+    def end_workers(self) -> None:
+        """It has made it."""
+        self._run(self._account.pop, 'workers')
+
+    def leave(self) -> None:
+        """The train loop begins, and the ledger with it: leave the Runner as it was."""
+        self._patches.close()
+        self.watch.close()
+        self._account.follow('other')
+
+    def summarize(
+        self,
+        before_s: Mapping[str, float] | None,
+        ledger_s: Mapping[str, float],
+    ) -> StartRecord:
+        """The record, at the end of the first iteration.
+
+        Args:
+            before_s: Seconds of the process before the hook by part, where known.
+            ledger_s: What the time ledger has, by part and label.
+        """
+        own_s = self._account.read()
+        later_s: dict[str, float] = {}
+        for part, seconds in ledger_s.items():
+            name = _OF_LEDGER.get(part, 'other')
+            later_s[name] = later_s.get(name, 0.0) + seconds
+        # the account ran on beside the ledger
+        own_s['other'] = own_s.get('other', 0.0) - sum(later_s.values())
+        parts_s = join_parts(self._list_before(before_s), own_s, later_s)
+        ordered = {
+            part: max(parts_s[part], 0.0)
+            for part in START_PARTS
+            if parts_s.get(part, 0.0) > 0.0
+        }
+        record = StartRecord(
+            wall_s=sum(ordered.values()),
+            parts_s=ordered,
+            cpu_s=process_cpu_s(),
+            data_sets=tuple(self._data_sets),
+            checkpoint=self._checkpoint,
+            checkpoint_bytes=self._checkpoint_bytes,
+            parameter_lines=self._lines,
+        )
+        if record.wall_s >= SUMMED_S:
+            self._say(describe_start(record))
+        return record
+
+    def _list_before(self, before_s: Mapping[str, float] | None) -> dict[str, float]:
+        """Seconds of the process until the hook was built, by part."""
+        if self._age_s is None:
+            return {}
+        if not before_s:
+            return {'before_hook': self._age_s}
+        # Python itself starts before anything of ours; the last part ends after it
+        rest_s = self._age_s - sum(before_s.values())
+        first, *_ = before_s
+        return {**before_s, first: max(before_s[first] + rest_s, 0.0)}
+
+
+def _read_size(name: str) -> int | None:
+    try:
+        return os.stat(name).st_size if os.path.isfile(name) else None
+    except (OSError, ValueError):
+        return None

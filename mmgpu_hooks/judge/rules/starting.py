@@ -1,0 +1,172 @@
+"""Rules about what passes before a training's first new iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.rules.rule import REGISTERED, notice, rule
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema.figures import format_bytes, format_pct, format_sum, plural
+from mmgpu_hooks.schema.judged import Finding
+from mmgpu_hooks.schema.recorded import DatasetStart
+
+
+@rule('MG701', 'Resuming loads what it skips')
+def judge_resume(run: Run) -> Finding | None:
+    """An iteration-based training that resumes loads all that it has trained on again.
+
+    MMEngine takes every batch from the loader and throws it away, so that the batches
+    that follow are those of a training that was never interrupted.
+    ``GPUEfficiencyHook(optimize='resume')`` lets the sampler alone go on: the same
+    batches follow, and their random augmentation is another one.
+    """
+    seconds = run.figures.ledger_s.get('resume', 0.0)
+    share = run.figures.part_share('resume')
+    is_little = share < thresholds.START_SHARE or seconds < thresholds.START_LEAST_S
+    if is_little or 'resume' in run.meta.optimized:
+        return None
+    return notice(
+        f'Resuming loaded {run.meta.start_iteration} batches only to skip them, in '
+        f'{format_sum(seconds)} ({format_pct(100 * share)} of the run); '
+        "optimize='resume' skips them without loading.",
+        share,
+    )
+
+
+@rule('MG702', 'Annotations are parsed at each start')
+def judge_parsing(run: Run) -> Finding | None:
+    """Every rank reads and parses the same annotations, at every start.
+
+    ``GPUEfficiencyHook(optimize='annotations')`` keeps what was parsed in a folder of
+    yours and maps it at the next start: in milliseconds, and one copy for all ranks and
+    workers of a host.
+    """
+    parsed = _list_parsed(run)
+    seconds = sum(start.wall_s for start in parsed)
+    if not _is_worth(run, seconds):
+        return None
+    longest = max(parsed, key=lambda start: start.wall_s)
+    ranks = run.meta.world_size
+    on = f' on each of {ranks} ranks' if ranks > 1 else ''
+    return notice(
+        f'Parsing annotations took {format_sum(seconds)}{on} '
+        f'({_name(longest)}: {format_sum(longest.wall_s)}), as it will at each start; '
+        "optimize='annotations' maps what was parsed once.",
+        run.figures.run_share(seconds),
+    )
+
+
+@rule('MG703', 'A file for each image is read at the start')
+def judge_many_files(run: Run) -> Finding | None:
+    """A data set opens one annotation file an image before training starts.
+
+    Each takes a look-up and a read, on a network one after the other. One file for all
+    of them (MMDetection has converters to COCO's format, ``tools/dataset_converters``)
+    is read at once; ``optimize='annotations'`` keeps what was parsed.
+    """
+    many = [start for start in _list_parsed(run) if _has_many_files(start)]
+    seconds = sum(start.read_s for start in many)
+    if not many or not _is_worth(run, seconds):
+        return None
+    files = sum(start.files for start in many)
+    return notice(
+        f'{plural(files, "annotation file")} were read one by one in '
+        f'{format_sum(seconds)} ({_name(many[0])}); one file for all is read at once, '
+        "and optimize='annotations' keeps what was parsed.",
+        run.figures.run_share(seconds),
+    )
+
+
+@rule('MG704', 'Annotations lie on slow storage')
+def judge_slow_mount(run: Run) -> Finding | None:
+    """Most of the time that annotations were read, nothing ran: storage or network.
+
+    A copy on a local disk is read at its speed. Many small files suffer most.
+    """
+    parsed = _list_parsed(run)
+    blocked_s = sum(max(start.read_s - start.read_cpu_s, 0.0) for start in parsed)
+    whole_s = sum(start.read_s for start in parsed)
+    is_blocked = blocked_s >= thresholds.BLOCKED_PROBLEM * whole_s
+    if not is_blocked or not _is_worth(run, blocked_s):
+        return None
+    slowest = max(parsed, key=lambda start: start.read_s - start.read_cpu_s)
+    on = '' if slowest.mount is None else f' on {slowest.mount}'
+    return notice(
+        f'Reading {_name(slowest)}{on} waited {format_sum(blocked_s)} of '
+        f'{format_sum(whole_s)} for storage; a copy on a local disk is read faster.',
+        run.figures.run_share(blocked_s),
+    )
+
+
+@rule('MG705', 'The checkpoint loads slowly')
+def judge_loading(run: Run) -> Finding | None:
+    """Loading ``load_from``, or what a run resumes from, takes long.
+
+    A download, or storage that is far away, is paid for at each start and on each rank:
+    a copy on a local disk is not. Where only the weights are wanted,
+    ``tools/model_converters/publish_model.py`` leaves the optimizer's state out.
+    """
+    start = run.evidence.start
+    seconds = 0.0 if start is None else start.parts_s.get('load', 0.0)
+    if start is None or not _is_worth(run, seconds):
+        return None
+    named = start.checkpoint or 'the checkpoint'
+    size = start.checkpoint_bytes
+    of = '' if size is None else f', {format_bytes(size)}'
+    return notice(
+        f'Loading {named}{of}, took {format_sum(seconds)}; a copy on a local disk, or '
+        'one without the state of the optimizer, loads faster.',
+        run.figures.run_share(seconds),
+    )
+
+
+@rule('MG706', 'The optimizer logs a line for each parameter')
+def judge_parameter_lines(run: Run) -> Finding | None:
+    """With ``paramwise_cfg`` MMEngine logs the options of each parameter.
+
+    Thousands of lines take seconds, more where the log is on a network. Set
+    ``log_level='WARNING'`` while nobody reads them, or name fewer parameters in
+    ``paramwise_cfg``.
+    """
+    start = run.evidence.start
+    seconds = 0.0 if start is None else start.parts_s.get('optimizer', 0.0)
+    if start is None or not start.parameter_lines or not _is_worth(run, seconds):
+        return None
+    return notice(
+        f'Building the optimizer took {format_sum(seconds)}, with '
+        f'{plural(start.parameter_lines, "line")} of paramwise_options in the log; '
+        "log_level='WARNING' leaves them out.",
+        run.figures.run_share(seconds),
+    )
+
+
+def list_start_findings(run: Run) -> list[Finding]:
+    """What of the start is worth a change, the largest share first."""
+    codes = ('MG701', 'MG702', 'MG703', 'MG704', 'MG705', 'MG706')
+    found = (REGISTERED[code].apply(run) for code in codes)
+    findings = [finding for finding in found if finding is not None]
+    return sorted(findings, key=lambda finding: -(finding.share or 0.0))
+
+
+def _is_worth(run: Run, seconds: float) -> bool:
+    """True if so much of a start is worth a word."""
+    if seconds < thresholds.START_LEAST_S:
+        return False
+    is_much = seconds >= thresholds.START_SHARE * run.whole_s
+    return is_much or seconds >= thresholds.START_LONG_S
+
+
+def _list_parsed(run: Run) -> list[DatasetStart]:
+    """Data sets that were not mapped."""
+    start = run.evidence.start
+    found: Iterable[DatasetStart] = () if start is None else start.data_sets
+    return [data_set for data_set in found if not data_set.is_cached]
+
+
+def _has_many_files(start: DatasetStart) -> bool:
+    return start.files >= thresholds.MANY_FILES
+
+
+def _name(start: DatasetStart) -> str:
+    return f'{start.kind} {start.file}' if start.file else start.kind

@@ -1,0 +1,541 @@
+"""A folder of parsed annotations, whose files are mapped read-only into memory.
+
+Samples in it are pickles, and a pickle runs code. So nothing is read but from a folder
+and a file that belong to this user and that nobody else may write; neither may be a
+link. A file is written under another name and renamed once it is whole and on the disk,
+so that a reader meets all of it or nothing, whatever is killed. It may be deleted at
+any time: who has mapped it keeps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import mmap
+import multiprocessing.context
+import os
+import secrets
+import stat
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import reduction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from mmgpu_hooks.measure.mounts import read_mount
+from mmgpu_hooks.schema.checkup import CacheUse
+from mmgpu_hooks.schema.figures import format_bytes
+
+FOLDER_VARIABLE = 'MMGPU_CACHE'
+"""Environment variable that names the folder."""
+
+MOST_BYTES = 20 * 10**9
+"""Of all files together; the least recently used go first."""
+SPARE_TIMES = 2
+"""Room that the file system must have, over the size of a file that is written."""
+
+_SUFFIX, _PART_SUFFIX = '.annotations', '.part'
+_MAGIC = b'mmgpu annotations 1\n'
+_HEAD = struct.Struct('<20sQI')
+"""Magic; length and CRC-32 of the header that follows."""
+_PAGE = 4096
+_MOST_DIGITS = 64
+"""Of the three places in a header."""
+_OPEN = getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_CLOEXEC', 0)
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class CacheError(Exception):
+    """The folder, or a file in it, is not used; the text says why, for a sentence."""
+
+
+class FileStamp(NamedTuple):
+    """State of a file that was read: another one shows that it has changed."""
+
+    path: str
+    """Absolute."""
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    """Also changed by what sets the time of modification back."""
+    inode: int
+
+
+def read_stamp(path: str) -> FileStamp:
+    """Read the state of a file, behind links.
+
+    Raises:
+        OSError: If nothing is there.
+    """
+    info = os.stat(path)
+    return FileStamp(
+        path, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino
+    )
+
+
+class _Section(msgspec.Struct, array_like=True, frozen=True):
+    """A part of a file."""
+
+    begin: int
+    size: int
+    crc: int
+
+
+class _Header(msgspec.Struct, frozen=True):
+    """What a file says of itself."""
+
+    key: str
+    files: list[tuple[str, int, int, int, int]]
+    state: _Section
+    addresses: _Section
+    data: _Section
+    """Its CRC is 0: to check it would read all of it."""
+
+
+@dataclass(frozen=True)
+class ParsedAnnotations:
+    """Parsed annotations of one data set."""
+
+    state: bytes
+    """Pickle of the attributes that parsing sets."""
+    data: npt.NDArray[np.uint8]
+    """``data_bytes`` of the data set."""
+    addresses: npt.NDArray[np.int64]
+    """``data_address``: where each sample ends in it."""
+    is_shared: bool
+    """True if the arrays are mapped, so that a host holds them once."""
+
+
+def locate_folder(environ: Mapping[str, str]) -> Path:
+    """The folder of this user, which may not be there yet.
+
+    Raises:
+        CacheError: If nothing says where the user's files are.
+    """
+    own = environ.get(FOLDER_VARIABLE)
+    if own:
+        return Path(os.path.abspath(os.path.expanduser(own)))
+    base = environ.get('XDG_CACHE_HOME', '')
+    if not os.path.isabs(base):
+        base = os.path.join(environ.get('HOME') or os.path.expanduser('~'), '.cache')
+    if not os.path.isabs(base):
+        raise CacheError(f'no home folder is known; set {FOLDER_VARIABLE} to a folder')
+    return Path(base) / 'mmgpu_hooks' / 'annotations'
+
+
+class CacheFolder:
+    """The open folder.
+
+    Args:
+        path: Of the folder, absolute; with its parents it is made where it is missing.
+
+    Raises:
+        CacheError: If it is not this user's alone, or cannot be made or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _OPEN)
+        except OSError as error:
+            raise CacheError(_describe_error(path, error)) from error
+        try:
+            _check_own(os.fstat(self._fd), path)
+            if not os.access(path, os.W_OK | os.X_OK):
+                raise CacheError(f'{path} cannot be written')
+        except BaseException:
+            os.close(self._fd)
+            raise
+        mount = read_mount(os.path.realpath(path))
+        self._is_network = mount is not None and mount.is_network
+
+    def close(self) -> None:
+        """Close the folder; what was mapped stays mapped."""
+        os.close(self._fd)
+
+    def read(self, key: str) -> ParsedAnnotations | None:
+        """Map what is kept under a key, where no file that it was made of has changed.
+
+        Args:
+            key: All that it depends on beside those files.
+
+        Returns:
+            ``None`` where nothing is kept, or what is kept is not whole or is old.
+
+        Raises:
+            CacheError: If a file stands there that is not this user's alone.
+        """
+        name = _name(key)
+        try:
+            # not a pipe, which would be waited for
+            flags = os.O_RDONLY | os.O_NONBLOCK | _OPEN
+            descriptor = os.open(name, flags, dir_fd=self._fd)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CacheError(_describe_error(self.path / name, error)) from error
+        file = _OpenFile(descriptor)
+        info = os.fstat(descriptor)
+        _check_own(info, self.path / name, is_folder=False)
+        header = _read_header(descriptor, info.st_size)
+        if header is None or header.key != key or not _are_current(header.files):
+            return None
+        entry = self._open_entry(file, header, info.st_size)
+        if entry is not None:
+            # what was used last goes last
+            with contextlib.suppress(OSError):
+                os.utime(descriptor)
+        return entry
+
+    def _open_entry(
+        self, file: _OpenFile, header: _Header, size: int
+    ) -> ParsedAnnotations | None:
+        state = os.pread(file.descriptor, header.state.size, header.state.begin)
+        if zlib.crc32(state) != header.state.crc:
+            return None
+        # a file that another host deletes is gone under who has mapped it there
+        buffer: Any = None
+        if self._is_network:
+            buffer = _read_whole(file.descriptor, size)
+        data = _open_array(file, buffer, header.data, np.uint8, size)
+        addresses = _open_array(file, buffer, header.addresses, np.int64, size)
+        if zlib.crc32(addresses.data) != header.addresses.crc:
+            return None
+        ends_well = len(addresses) > 0 and int(addresses[-1]) == len(data)
+        if not ends_well or bool((np.diff(addresses) < 0).any()):
+            return None
+        return ParsedAnnotations(state, data, addresses, is_shared=not self._is_network)
+
+    def keep(
+        self,
+        key: str,
+        files: Sequence[FileStamp],
+        state: bytes,
+        data: npt.NDArray[np.uint8],
+        addresses: npt.NDArray[np.int64],
+    ) -> bool:
+        """Write what was parsed; nothing is left of it where that fails.
+
+        Args:
+            key: As :meth:`read` is given.
+            files: All that was read, in the state that it was read in.
+            state: See :class:`ParsedAnnotations`, as the next two.
+            data: Likewise.
+            addresses: Likewise.
+
+        Returns:
+            False where another process is writing the same.
+
+        Raises:
+            CacheError: If there is no room.
+            OSError: If it cannot be written.
+        """
+        name = _name(key)
+        parts = _lay_out(key, files, state, data, addresses)
+        size = sum(len(part) for part in parts)
+        if size > MOST_BYTES:
+            raise CacheError(
+                f'{format_bytes(size)} are more than the {format_bytes(MOST_BYTES)} '
+                'that may be kept'
+            )
+        if not self._make_room(size, name):
+            return False
+        system = os.fstatvfs(self._fd)
+        free = system.f_bavail * system.f_frsize
+        if free < SPARE_TIMES * size:
+            raise CacheError(
+                f'{self.path} has {format_bytes(free)} free, less than {SPARE_TIMES} '
+                f'times the {format_bytes(size)} to be written'
+            )
+        self._write(name, parts)
+        return True
+
+    def _write(self, name: str, parts: Sequence[memoryview]) -> None:
+        part_name = f'{name}.{os.getpid()}.{secrets.token_hex(4)}{_PART_SUFFIX}'
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN
+        descriptor = os.open(part_name, flags, 0o600, dir_fd=self._fd)
+        try:
+            # held as long as this process lives: see `_is_abandoned`
+            _lock(descriptor)
+            for part in parts:
+                _write_all(descriptor, part)
+            os.fsync(descriptor)
+            os.rename(part_name, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(part_name, dir_fd=self._fd)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _make_room(self, size: int, name: str) -> bool:
+        """Delete what is too much, and what writers left that were killed.
+
+        Returns:
+            False where another process is writing a file of this name.
+        """
+        kept = []
+        for found in _list_files(self._fd):
+            if found.name.endswith(_PART_SUFFIX):
+                if self._is_abandoned(found.name):
+                    self._unlink(found.name)
+                elif found.name.startswith(name):
+                    return False
+            elif found.name != name:
+                kept.append(found)
+        kept.sort(key=lambda found: found.used_ns, reverse=True)
+        total = size + sum(found.size for found in kept)
+        while total > MOST_BYTES and kept:
+            oldest = kept.pop()
+            self._unlink(oldest.name)
+            total -= oldest.size
+        return True
+
+    def _is_abandoned(self, name: str) -> bool:
+        """True if nobody writes a file any more: whoever does holds its lock."""
+        try:
+            descriptor = os.open(name, os.O_RDONLY | _OPEN, dir_fd=self._fd)
+        except OSError:
+            return False
+        try:
+            return _lock(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _unlink(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=self._fd)
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock a file for as long as it is open; false where another process has it."""
+    import fcntl  # Windows has none, and imports this module
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+class _KeptFile(NamedTuple):
+    """A file in the folder."""
+
+    name: str
+    size: int
+    used_ns: int
+    """When it was written or mapped last."""
+
+
+def _list_files(folder: int | str) -> Iterator[_KeptFile]:
+    with os.scandir(folder) as found:
+        for file in found:
+            if not file.name.endswith((_SUFFIX, _PART_SUFFIX)):
+                continue
+            with contextlib.suppress(OSError):
+                info = file.stat(follow_symlinks=False)
+                if stat.S_ISREG(info.st_mode):
+                    yield _KeptFile(file.name, info.st_size, info.st_mtime_ns)
+
+
+def read_use(environ: Mapping[str, str]) -> CacheUse:
+    """Read what the folder holds; nothing is made or opened."""
+    try:
+        path = locate_folder(environ)
+    except CacheError as error:
+        return CacheUse(reason=str(error))
+    try:
+        info = os.lstat(path)
+    except FileNotFoundError:
+        return CacheUse(str(path))
+    except OSError as error:
+        return CacheUse(str(path), reason=_describe_error(path, error))
+    try:
+        _check_own(info, path)
+        sizes = [file.size for file in _list_files(str(path))]
+    except CacheError as error:
+        return CacheUse(str(path), is_there=True, reason=str(error))
+    except OSError as error:
+        return CacheUse(str(path), is_there=True, reason=_describe_error(path, error))
+    return CacheUse(str(path), is_there=True, files=len(sizes), bytes=sum(sizes))
+
+
+def _name(key: str) -> str:
+    return hashlib.sha256(key.encode('utf-8', 'surrogateescape')).hexdigest() + _SUFFIX
+
+
+def _describe_error(path: Path, error: OSError) -> str:
+    if error.errno == errno.ELOOP or path.is_symlink():
+        return f'{path} is a link'
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return f'{path} is no folder'
+    return f'{path}: {error.strerror or error}'
+
+
+def _check_own(info: os.stat_result, path: Path, *, is_folder: bool = True) -> None:
+    """Check that something is this user's and nobody else may change it.
+
+    Raises:
+        CacheError: If not.
+    """
+    is_kind = stat.S_ISDIR if is_folder else stat.S_ISREG
+    if stat.S_ISLNK(info.st_mode):
+        raise CacheError(f'{path} is a link')
+    if not is_kind(info.st_mode):
+        raise CacheError(f'{path} is no {"folder" if is_folder else "regular file"}')
+    if info.st_uid != os.geteuid():
+        raise CacheError(f'{path} belongs to another user (uid {info.st_uid})')
+    if info.st_mode & _OTHERS_WRITE:
+        mode = stat.S_IMODE(info.st_mode)
+        raise CacheError(f'{path} may be written by others (mode {mode:04o})')
+
+
+def _are_current(files: Sequence[tuple[str, int, int, int, int]]) -> bool:
+    """True if no file that was read has changed since."""
+    try:
+        return all(read_stamp(path) == (path, *state) for path, *state in files)
+    except (OSError, ValueError):
+        return False
+
+
+def _read_header(descriptor: int, size: int) -> _Header | None:
+    """The header of a whole file; ``None`` for a torn or foreign one."""
+    head = os.pread(descriptor, _HEAD.size, 0)
+    if len(head) < _HEAD.size:
+        return None
+    magic, length, crc = _HEAD.unpack(head)
+    if magic != _MAGIC or length > size:
+        return None
+    text = os.pread(descriptor, length, _HEAD.size)
+    if len(text) != length or zlib.crc32(text) != crc:
+        return None
+    try:
+        header = msgspec.json.decode(text, type=_Header)
+    except msgspec.MsgspecError:
+        return None
+    # the data comes last
+    ends = header.data.begin + header.data.size
+    return header if ends == size else None
+
+
+def _lay_out(
+    key: str,
+    files: Sequence[FileStamp],
+    state: bytes,
+    data: npt.NDArray[np.uint8],
+    addresses: npt.NDArray[np.int64],
+) -> list[memoryview]:
+    """The parts of a file in their order, with what aligns them."""
+    plain = np.ascontiguousarray(addresses, np.int64)
+    sizes = len(state), plain.nbytes, data.nbytes
+    crcs = zlib.crc32(state), zlib.crc32(plain.data), 0
+    stamps = [(each[0], *each[1:]) for each in files]
+
+    def encode(begins: Sequence[int]) -> bytes:
+        sections = map(_Section, begins, sizes, crcs)
+        return msgspec.json.encode(_Header(key, stamps, *sections))
+
+    # where sections begin stands in the header, and its length says where that is
+    room = _HEAD.size + len(encode((0, 0, 0))) + _MOST_DIGITS
+    begins, end = list[int](), room
+    for size in sizes:
+        begins.append(-(-end // _PAGE) * _PAGE)
+        end = begins[-1] + size
+    header = encode(begins).ljust(room - _HEAD.size)
+    head = _HEAD.pack(_MAGIC, len(header), zlib.crc32(header))
+    parts, written = [memoryview(head + header)], len(head) + len(header)
+    bodies = (memoryview(state), plain.data, np.ascontiguousarray(data).data)
+    for begin, body in zip(begins, bodies):
+        parts += [memoryview(bytes(begin - written)), body.cast('B')]
+        written = begin + len(parts[-1])
+    return parts
+
+
+def _write_all(descriptor: int, part: memoryview) -> None:
+    while part:
+        written = os.write(descriptor, part)
+        if not written:
+            raise OSError(errno.EIO, 'the file system takes no more')
+        part = part[written:]
+
+
+def _read_whole(descriptor: int, size: int) -> bytes:
+    chunks, begin = [], 0
+    while begin < size:
+        chunk = os.pread(descriptor, min(size - begin, 2**26), begin)
+        if not chunk:
+            break
+        chunks.append(chunk)
+        begin += len(chunk)
+    return b''.join(chunks)
+
+
+class _OpenFile:
+    """A descriptor that is closed with the last that uses it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.descriptor)
+
+
+class MappedArray(np.ndarray[Any, Any]):
+    """A read-only array in a mapped file.
+
+    A process that is spawned or made by a fork server gets the file, not its bytes. Any
+    other copy, and a pickle, is a plain array.
+    """
+
+    _source: tuple[_OpenFile, int, int] | None = None
+    """The file, and the first byte and the size of the array in it; none of a part."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._source is None or not _is_spawning():
+            return np.asarray(self).__reduce_ex__(protocol)
+        file, begin, size = self._source
+        handle = reduction.DupFd(file.descriptor)
+        return _map_again, (handle, begin, size, self.dtype.str)
+
+
+def _is_spawning() -> bool:
+    get = getattr(multiprocessing.context, 'get_spawning_popen', None)
+    return get is not None and get() is not None
+
+
+def _map_again(handle: Any, begin: int, size: int, kind: str) -> MappedArray:
+    """Map the file in the process that was started."""
+    return _map_array(_OpenFile(handle.detach()), begin, size, kind)
+
+
+def _map_array(file: _OpenFile, begin: int, size: int, kind: Any) -> MappedArray:
+    memory = mmap.mmap(file.descriptor, begin + size, access=mmap.ACCESS_READ)
+    dtype = np.dtype(kind)
+    plain = np.frombuffer(memory, dtype, size // dtype.itemsize, begin)
+    array = plain.view(MappedArray)
+    # a process that is spawned is given each descriptor once
+    array._source = _OpenFile(os.dup(file.descriptor)), begin, size
+    return array
+
+
+def _open_array(
+    file: _OpenFile, buffer: bytes | None, section: _Section, kind: Any, size: int
+) -> npt.NDArray[Any]:
+    dtype = np.dtype(kind)
+    if buffer is None:
+        return _map_array(file, section.begin, section.size, dtype)
+    count = section.size // dtype.itemsize
+    if len(buffer) < size:
+        count = 0
+    return np.frombuffer(buffer, dtype, count, section.begin)

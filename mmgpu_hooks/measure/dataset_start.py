@@ -1,0 +1,287 @@
+"""Sees each data set of MMEngine being initialised: its phases, and what it read."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import io
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from mmgpu_hooks.measure.annotation_cache import FileStamp, read_stamp
+from mmgpu_hooks.measure.clock import monotonic_s, thread_cpu_s
+from mmgpu_hooks.measure.patches import Patches
+
+PHASES: Mapping[str, str] = {
+    'load_data_list': 'read_s',
+    'filter_data': 'filter_s',
+    '_serialize_data': 'serialise_s',
+}
+"""Methods of a data set, and the field that their seconds go to."""
+
+
+@dataclass
+class Initialisation:
+    """What initialising one data set took, in seconds."""
+
+    kind: str
+    """Its class."""
+    file: str | None
+    """Its annotation file, as the data set names it."""
+    file_bytes: int | None
+    """``None`` where there is no such file on this host."""
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    """Of the thread that trains."""
+    read_s: float = 0.0
+    """Reading and parsing."""
+    read_cpu_s: float = 0.0
+    filter_s: float = 0.0
+    serialise_s: float = 0.0
+    files: int = 0
+    """That were opened for reading, each counted once."""
+    samples: int | None = None
+    bytes: int | None = None
+    """Of its serialised samples; ``None`` where they are kept as Python objects."""
+    is_cached: bool = False
+    """True if nothing was parsed, since it was kept."""
+
+
+class OpenedFiles:
+    """Files that this thread opens for reading from :meth:`open` to :meth:`close`.
+
+    What C code opens without Python is not seen.
+
+    Args:
+        with_state: True if their state is wanted, and not their number alone: it takes
+            a look-up for each.
+    """
+
+    def __init__(self, with_state: bool) -> None:
+        self.paths: set[str] = set()
+        """As they were named."""
+        self.stamps: dict[str, FileStamp] = {}
+        """In the state that they were first opened in, by absolute path."""
+        self.lists_folders = False
+        """True if the contents of a folder were asked for, where state is wanted."""
+        self.misses_files = False
+        """True if a file was to be opened that is not there, likewise."""
+        self._with_state = with_state
+        self._thread = threading.get_ident()
+        self._patches = Patches()
+
+    def open(self) -> None:
+        """Begin."""
+        for module in (builtins, io):
+            self._patches.set(module, 'open', self._watch_open(module.open))
+        for name in ('listdir', 'scandir') if self._with_state else ():
+            self._patches.set(os, name, self._watch_listing(getattr(os, name)))
+
+    def close(self) -> None:
+        """End; a second call does nothing."""
+        self._patches.close()
+
+    def _watch_open(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def opening(file: Any, mode: Any = 'r', *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == self._thread:
+                # whoever opens it is told what is wrong
+                with contextlib.suppress(TypeError, ValueError):
+                    self._note(file, mode)
+            return original(file, mode, *args, **kwargs)
+
+        return opening
+
+    def _note(self, file: Any, mode: Any) -> None:
+        is_read = isinstance(mode, str) and not set(mode) & set('wax+')
+        if not is_read or not isinstance(file, (str, bytes, os.PathLike)):
+            return
+        name = os.fsdecode(file)
+        if name in self.paths:
+            return
+        self.paths.add(name)
+        if self._with_state:
+            path = os.path.abspath(name)
+            try:
+                self.stamps[path] = read_stamp(path)
+            except OSError:
+                self.misses_files = True
+
+    def _watch_listing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def listing(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == self._thread:
+                self.lists_folders = True
+            return original(*args, **kwargs)
+
+        return listing
+
+
+Parse = Callable[[], OpenedFiles]
+"""Has the data set initialise itself; what it read meanwhile."""
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A data set that is not initialised."""
+
+    dataset: Any
+    """Kept alive, so that its identity is no other's."""
+    patches: Patches
+
+
+class DatasetWatch:
+    """Watches all data sets that are built while it is open.
+
+    Wrappers of data sets (Concat, Repeat) are none themselves: they initialise those
+    within. A data set that is built lazily is seen when it is initialised.
+
+    Args:
+        run: Calls a function with arguments, and keeps from training what it raises.
+    """
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self._run = run
+        self.on_begin: Callable[[Initialisation], None] = lambda found: None
+        """Called before one is initialised."""
+        self.on_end: Callable[[Initialisation], None] = lambda found: None
+        """Called once it is."""
+        self.provide: Callable[[Any, Initialisation, Parse], None] | None = None
+        """Initialises a data set in the place of its own method, which it may call."""
+        self._patches = Patches()
+        self._pending: dict[int, _Pending] = {}
+        """Data sets that are not initialised, by identity."""
+
+    def open(self, kind: Any) -> None:
+        """Begin.
+
+        Args:
+            kind: MMEngine's `BaseDataset`, which all are of.
+        """
+        original = kind.__init__
+
+        @functools.wraps(original)
+        def __init__(dataset: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            self._run(self._expect, dataset)
+            try:
+                original(dataset, *args, **kwargs)
+            except BaseException:
+                self._release(dataset)
+                raise
+
+        self._patches.set(kind, '__init__', __init__)
+
+    def leave_lazy(self) -> None:
+        """Leave alone those that are not initialised yet: workers are to start."""
+        for pending in list(self._pending.values()):
+            self._release(pending.dataset)
+
+    def close(self) -> None:
+        """Leave all data sets as they were; a second call does nothing."""
+        self._patches.close()
+        self.leave_lazy()
+
+    def _expect(self, dataset: Any) -> None:
+        """Stand where the data set initialises itself."""
+        patches = Patches()
+        patches.set(dataset, 'full_init', functools.partial(self._begin, dataset))
+        self._pending[id(dataset)] = _Pending(dataset, patches)
+
+    def _release(self, dataset: Any) -> None:
+        pending = self._pending.pop(id(dataset), None)
+        if pending is not None:
+            pending.patches.close()
+
+    def _begin(self, dataset: Any) -> None:
+        """In the place of ``full_init``."""
+        self._release(dataset)
+        if getattr(dataset, '_fully_initialized', False):
+            type(dataset).full_init(dataset)
+            return
+        found = self._run(_describe, dataset)
+        if found is None:
+            type(dataset).full_init(dataset)
+            return
+        self._run(self.on_begin, found)
+        begun_s, begun_cpu_s = monotonic_s(), thread_cpu_s()
+        parse = functools.partial(self._parse, dataset, found)
+        provide = self.provide
+        try:
+            if provide is None:
+                parse()
+            else:
+                provide(dataset, found, parse)
+        finally:
+            found.wall_s = monotonic_s() - begun_s
+            found.cpu_s = thread_cpu_s() - begun_cpu_s
+        self._run(_weigh, dataset, found)
+        self._run(self.on_end, found)
+
+    def _parse(self, dataset: Any, found: Initialisation) -> OpenedFiles:
+        opened = OpenedFiles(with_state=self.provide is not None)
+        patches = Patches()
+        self._run(opened.open)
+        for name, field in PHASES.items():
+            self._run(patches.set, dataset, name, _time(dataset, name, found, field))
+        try:
+            type(dataset).full_init(dataset)
+        finally:
+            self._run(patches.close)
+            self._run(opened.close)
+        found.files = len(opened.paths)
+        return opened
+
+
+def _time(
+    dataset: Any, name: str, found: Initialisation, field: str
+) -> Callable[..., Any]:
+    """A method of a data set, timed."""
+    method = functools.partial(getattr(type(dataset), name), dataset)
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        begun_s, begun_cpu_s = monotonic_s(), thread_cpu_s()
+        try:
+            return method(*args, **kwargs)
+        finally:
+            setattr(found, field, getattr(found, field) + monotonic_s() - begun_s)
+            if field == 'read_s':
+                found.read_cpu_s += thread_cpu_s() - begun_cpu_s
+
+    return timed
+
+
+def _describe(dataset: Any) -> Initialisation:
+    file = getattr(dataset, 'ann_file', None)
+    file = os.fspath(file) if isinstance(file, (str, os.PathLike)) and file else None
+    size = None
+    if file is not None:
+        try:
+            size = os.stat(file).st_size if os.path.isfile(file) else None
+        except (OSError, ValueError):
+            size = None
+    return Initialisation(type(dataset).__name__, file, size)
+
+
+def _weigh(dataset: Any, found: Initialisation) -> None:
+    found.samples = len(dataset)
+    if getattr(dataset, 'serialize_data', False):
+        found.bytes = int(dataset.data_bytes.nbytes)
+
+
+def is_settled(stamps: Mapping[str, FileStamp], grain_s: float) -> bool:
+    """True if no file changed so lately that another change might not show.
+
+    Args:
+        stamps: Read now.
+        grain_s: Of the file system's times.
+    """
+    now_ns = time.time_ns()
+    newest_ns = max(
+        (max(stamp.mtime_ns, stamp.ctime_ns) for stamp in stamps.values()), default=0
+    )
+    return now_ns - newest_ns >= 1e9 * grain_s

@@ -1,0 +1,75 @@
+"""The account of a training's start: each second of it is in exactly one part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mmgpu_hooks.measure.clock import Clock
+
+
+class StartAccount:
+    """Seconds by part, however parts nest; inner ones are not in outer ones.
+
+    Args:
+        clock: Monotonic seconds.
+        part: The part that runs.
+    """
+
+    def __init__(self, clock: Clock, part: str) -> None:
+        self._clock = clock
+        self._running = [part]
+        self._until_s = self.began_s = clock()
+        self._parts_s: dict[str, float] = {}
+
+    @property
+    def part(self) -> str:
+        """The part that runs; from any thread."""
+        return self._running[-1]
+
+    @property
+    def is_nested(self) -> bool:
+        """True if a part runs within another."""
+        return len(self._running) > 1
+
+    def push(self, part: str) -> None:
+        """Begin a part inside what runs."""
+        self._book()
+        self._running.append(part)
+
+    def pop(self, part: str) -> float:
+        """End a part and what is nested in it; what does not run is ignored.
+
+        Returns:
+            Its seconds so far.
+        """
+        if part in self._running[1:]:
+            self._book()
+            while self._running.pop() != part:
+                pass
+        return self._parts_s.get(part, 0.0)
+
+    def follow(self, part: str) -> None:
+        """End what runs outermost, and begin another part in its place."""
+        self._book()
+        self._running[0] = part
+
+    def _book(self) -> None:
+        now_s = self._clock()
+        part = self._running[-1]
+        passed_s = max(now_s - self._until_s, 0.0)
+        self._parts_s[part] = self._parts_s.get(part, 0.0) + passed_s
+        self._until_s = now_s
+
+    def read(self) -> dict[str, float]:
+        """Seconds by part until now."""
+        self._book()
+        return dict(self._parts_s)
+
+
+def join_parts(*accounts: Mapping[str, float]) -> dict[str, float]:
+    """Add up accounts of spans that follow each other."""
+    joined: dict[str, float] = {}
+    for account in accounts:
+        for part, seconds in account.items():
+            joined[part] = joined.get(part, 0.0) + seconds
+    return joined

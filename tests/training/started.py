@@ -1,0 +1,54 @@
+"""A training in a process of its own, whose data set parses a file slowly.
+
+Arguments: the work_dir, the annotation file, and the seconds that parsing takes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from mmengine.dataset import BaseDataset
+from mmengine.registry import DATASETS
+
+from training.toy import ToyDataset, build_runner, train
+
+
+@DATASETS.register_module()
+class SlowlyParsed(BaseDataset):
+    """Images of a list, after a while.
+
+    Args:
+        parse_s: Seconds that parsing takes.
+    """
+
+    def __init__(self, parse_s: float, **given: Any) -> None:
+        self.parse_s = parse_s
+        super().__init__(**given)
+
+    def load_data_list(self) -> list[dict[str, Any]]:
+        with open(self.ann_file) as file:
+            count = len(file.read())
+        time.sleep(self.parse_s)
+        return [{'img_id': number} for number in range(min(count, 64))]
+
+    def __getitem__(self, index: int) -> Any:
+        return ToyDataset(64)[index]
+
+
+def main(work_dir: str, ann_file: str, parse_s: str) -> None:
+    """Train four iterations."""
+    dataset = {
+        'type': 'SlowlyParsed',
+        'ann_file': ann_file,
+        'parse_s': float(parse_s),
+        'pipeline': [],
+    }
+    # a hook that takes its time as well
+    train(build_runner(Path(work_dir), dataset=dataset, iterations=4, loop='iter'))
+
+
+if __name__ == '__main__':
+    main(*sys.argv[1:])
