@@ -27,6 +27,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import compare_runs
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import FASTER
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tried import TrialSpec
 from mmgpu_hooks.show.comparison import describe_compare, describe_whole_training
 from mmgpu_hooks.show.recommendation import describe_answer
@@ -120,8 +121,12 @@ def _train(config: Path, folder: Path) -> None:
     error = outcome.trials[0].error
     if error is not None:
         raise UserError(
-            f'expected a training that completes, found {error}; the whole output is '
-            f'in {folder / LOG_NAME}.'
+            phrase(
+                'expected a training that completes, found {error}; the whole output '
+                'is in {folder}.',
+                error=error,
+                folder=folder / LOG_NAME,
+            )
         )
 
 

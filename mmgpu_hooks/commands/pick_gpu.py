@@ -15,6 +15,7 @@ from mmgpu_hooks.commands.programs import become
 from mmgpu_hooks.experiment.card_locks import lock_cards, read_locks
 from mmgpu_hooks.experiment.cards import VARIABLE, Card, judge_cards, read_cards
 from mmgpu_hooks.schema.figures import format_bytes, format_pct, plural
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.document import Section, TableColumn, tabulate
 
 _POLL_S = 2.0
@@ -77,7 +78,7 @@ def pick_gpu(
         _print_table(cards, picked)
     if not picked:
         shortage = _describe_shortage(cards, count)
-        _warn(f'{shortage}; --wait SECONDS waits for them.')
+        _warn(phrase('{shortage}; --wait SECONDS waits for them.', shortage=shortage))
         return exit_codes.NO
     visible = ','.join(card.uuid for card in picked)
     if not program:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import phrase
 
 
 def become(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
@@ -31,12 +32,15 @@ def become(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
         os.execvpe(program, list(words), environ)
     except OSError as error:
         found = _describe(program, environ, error)
-        raise UserError(f'expected a program, {found}.') from error
+        raise UserError(phrase('expected a program, {found}.', found=found)) from error
     # an empty name, which a shell makes of a variable that is not set
     except ValueError as error:
         raise UserError(
-            f'expected a program, {program!r} cannot be one; is a variable of the '
-            'shell not set?'
+            phrase(
+                'expected a program, {program!r} cannot be one; is a variable of the '
+                'shell not set?',
+                program=program,
+            )
         ) from error
 
 

@@ -23,9 +23,9 @@ from mmgpu_hooks.recommend.other_start import (
 )
 from mmgpu_hooks.recommend.recommendation import recommend_settings, with_save_cures
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.text import short_path
 
 
@@ -40,31 +40,39 @@ class ReadRun:
     """``None`` when it has one."""
 
     @property
-    def notes(self) -> Iterator[str]:
+    def notes(self) -> Iterator[Text]:
         """Sentences on what was left unread, and on how the run ended."""
         yield from self.run.notes
         if self.ranks is not None:
             yield from self.ranks.notes
         if older := len(self.files.older_runs):
-            yield f'The newest run was read, and not {plural(older, "older one")}.'
+            if older == 1:
+                yield phrase('The newest run was read, and not 1 older one.')
+            else:
+                yield phrase(
+                    'The newest run was read, and not {older} older ones.', older=older
+                )
         if attempt := self.files.newer_attempt:
-            yield (
-                f'A newer attempt, {attempt.folder.name}, left no evidence: it ended '
-                'before its first iteration, or is still starting. Ask "mmgpu why" '
-                'with its folder.'
+            yield phrase(
+                'A newer attempt, {attempt}, left no evidence: it ended before its '
+                'first iteration, or is still starting. Ask "mmgpu why" with its '
+                'folder.',
+                attempt=attempt.folder.name,
             )
         evidence = self.run.evidence
         for off in evidence.sources_off:
-            since = f'was switched off after iteration {off.iteration}'
-            yield f'{off.source} {since}: {off.reason}'
+            yield phrase(
+                '{source} was switched off after iteration {iteration}: {reason}', off
+            )
         if evidence.end is None:
-            yield (
+            yield phrase(
                 'The run has no end record: it is still training, or was killed. Ask '
                 '"mmgpu why" with its folder.'
             )
         elif evidence.end.error is not None:
-            error = evidence.end.error
-            yield f'Training ended with {error}. "mmgpu why" says why.'
+            yield phrase(
+                'Training ended with {error}. "mmgpu why" says why.', evidence.end
+            )
 
 
 class FoundRun(NamedTuple):
@@ -104,9 +112,13 @@ def find_run(folder: Path) -> FoundRun:
         older = next((path for path in files.older_runs if path.is_file()), None)
         hint = f'; an older run has it: {older}' if older else ''
         raise EvidenceError(
-            f'{files.folder}: expected evidence of GPUEfficiencyHook, found only '
-            "MMEngine's log; train with the hook: mmgpu run tools/train.py CONFIG "
-            f'(or mmgpu enable CONFIG){hint}.'
+            phrase(
+                '{folder}: expected evidence of GPUEfficiencyHook, found only '
+                "MMEngine's log; train with the hook: mmgpu run tools/train.py CONFIG "
+                '(or mmgpu enable CONFIG){hint}.',
+                folder=files.folder,
+                hint=hint,
+            )
         )
     return FoundRun(files, Run.read(files.evidence))
 
@@ -164,12 +176,13 @@ def judge_runs(
     if cores is not None:
         expect_cores(run, cores)
         together = with_cores(together, cores)
-        had = f'{run.meta.host.usable_cores or 0:g}'
-        notes = (
-            f'The settings are for a start with {cores:g} usable cores for each rank '
-            f'(--cores); the run had {had}.',
-            *notes,
+        planned = phrase(
+            'The settings are for a start with {cores:g} usable cores for each rank '
+            '(--cores); the run had {had_cores:g}.',
+            cores=cores,
+            had_cores=run.meta.host.usable_cores or 0,
         )
+        notes = (planned, *notes)
     memory = pool.memory if allow_batch_size else None
     found = limit_to_memory(recommend_settings(together, memory), run)
     answer = Answer(
@@ -202,7 +215,11 @@ def find_config(run: Run, copy: Path | None) -> Path:
             why_not = f' ({error.strerror})' if isinstance(error, OSError) else ''
     if copy is None:
         raise UserError(
-            f'expected the config of the run, found neither {path or "its path"}'
-            f"{why_not} nor a copy in the run's folder; name it with --config."
+            phrase(
+                'expected the config of the run, found neither {path}{why_not} nor a '
+                "copy in the run's folder; name it with --config.",
+                path=path or 'its path',
+                why_not=why_not,
+            )
         )
     return copy

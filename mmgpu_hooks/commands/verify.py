@@ -27,6 +27,7 @@ from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import Verification
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tried import SIDES, TrialSpec
 from mmgpu_hooks.show.document import to_json
 from mmgpu_hooks.show.experiments import describe_verify
@@ -190,7 +191,7 @@ def verify(
     with open_store(folder, identity, fresh=fresh) as store:
         outcome = trials.train(plan, store, max_seconds=plan.budget_s)
         if outcome.is_interrupted:
-            warner('verify')('stopped; the same command goes on from there.')
+            warner('verify')(phrase('stopped; the same command goes on from there.'))
             return exit_codes.INTERRUPTED
         measured = plan.finish(outcome)
         # a finished measurement is printed; the same command starts anew
@@ -216,18 +217,25 @@ def _read_job(
     is_config = not first.is_dir() and first.suffix in _CONFIGS
     if len(more) > 1:
         raise UserError(
-            f'expected the folder of a run, a config or two configs, found '
-            f'{len(targets)} paths.'
+            phrase(
+                'expected the folder of a run, a config or two configs, found '
+                '{targets_count!s} paths.',
+                targets_count=len(targets),
+            )
         )
     if more and assignments:
         raise UserError(
-            'expected two configs or --set, found both; --set changes one config in '
-            'memory, so name that one alone.'
+            phrase(
+                'expected two configs or --set, found both; --set changes one config '
+                'in memory, so name that one alone.'
+            )
         )
     if config is not None and (more or is_config):
         raise UserError(
-            'expected --config beside the folder of a run, found it beside a config; '
-            'leave it out.'
+            phrase(
+                'expected --config beside the folder of a run, found it beside a '
+                'config; leave it out.'
+            )
         )
     if more:
         return _read_configs(first, more[0], allow_equal=allow_equal)
@@ -235,8 +243,11 @@ def _read_job(
         loaded = trials.read_trainable_config(first)
         if not assignments:
             raise UserError(
-                f'{first}: expected something to compare this config with, found '
-                'nothing; name a second config, or a setting: --set KEY=VALUE.'
+                phrase(
+                    '{first}: expected something to compare this config with, found '
+                    'nothing; name a second config, or a setting: --set KEY=VALUE.',
+                    first=first,
+                )
             )
         parent = trials.choose_folder(None, loaded, first, '')
         return _read_settings(
@@ -269,7 +280,11 @@ def _read_recommendation(
     if settings is None:
         reason = recommendation.reason or 'No change of the train loader.'
         raise UserError(
-            f'{folder}: expected a recommendation to verify, found none. {reason}'
+            phrase(
+                '{folder}: expected a recommendation to verify, found none. {reason}',
+                folder=folder,
+                reason=reason,
+            )
         )
     # the run's own copy holds --cfg-options too
     config = config or find_config(run, None)
@@ -310,9 +325,12 @@ def _read_configs(first: Path, second: Path, *, allow_equal: bool) -> _Trainings
     for path in (first, second):
         if path.is_dir():
             raise UserError(
-                f'{path}: expected a config beside another one, found a folder; "mmgpu '
-                'compare" compares two runs, "mmgpu verify" with one run measures '
-                'what is recommended.'
+                phrase(
+                    '{path}: expected a config beside another one, found a folder; '
+                    '"mmgpu compare" compares two runs, "mmgpu verify" with one run '
+                    'measures what is recommended.',
+                    path=path,
+                )
             )
     old, new = map(trials.read_trainable_config, (first, second))
     difference = compare_configs(old, new)
@@ -383,6 +401,10 @@ def _expect_difference(
         only += f' and {count - 3} more' if count > 3 else ''
         found = f'only {only}, and these trainings neither validate nor save nor resume'
     raise UserError(
-        f'{name}: expected a difference to measure, found {found}; --allow-equal '
-        'trains both all the same, which shows the noise of this machine.'
+        phrase(
+            '{name}: expected a difference to measure, found {found}; --allow-equal '
+            'trains both all the same, which shows the noise of this machine.',
+            name=name,
+            found=found,
+        )
     )

@@ -36,6 +36,7 @@ from mmgpu_hooks.schema.run_folder import (
     read_run_folder,
     read_start_time,
 )
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.document import Fact, Section, to_json
 from mmgpu_hooks.show.text import shell_path, short_path
 
@@ -64,7 +65,7 @@ def why(work_dir: Path | None, log: str | None, form: str) -> None:
     """
     if work_dir is None and log is None:
         raise UserError(
-            'expected the work_dir of a training or --log FILE, found neither.'
+            phrase('expected the work_dir of a training or --log FILE, found neither.')
         )
     # anything that is there and no folder is a log: a file, a pipe of the shell's
     is_log = work_dir is not None and work_dir.suffix not in _OF_EVIDENCE
@@ -225,7 +226,7 @@ def _read_console(name: str) -> _Console:
         UserError: If it is neither, empty, or too large.
     """
     if name == '-' and sys.stdin is None:
-        raise UserError('--log - reads standard input, which is closed.')
+        raise UserError(phrase('--log - reads standard input, which is closed.'))
     shown = 'standard input' if name == '-' else name
     try:
         with contextlib.ExitStack() as stack:
@@ -243,8 +244,12 @@ def _read_console(name: str) -> _Console:
             return _Console(_read_log(file, shown), last_time)
     except OSError as error:
         raise UserError(
-            f'{shown}: expected a log that can be read, found '
-            f'{error.strerror or error}; name the file that the console was written to.'
+            phrase(
+                '{shown}: expected a log that can be read, found {strerror}; name the '
+                'file that the console was written to.',
+                shown=shown,
+                strerror=error.strerror or error,
+            )
         ) from None
 
 
@@ -255,8 +260,11 @@ def _spool(pipe: BinaryIO, spool: IO[bytes]) -> None:
         if spool.tell() > _MOST_OF_PIPE:
             most = format_bytes(_MOST_OF_PIPE)
             raise UserError(
-                f'expected a log of at most {most} in a pipe, found more; write it to '
-                'a file and name that.'
+                phrase(
+                    'expected a log of at most {most} in a pipe, found more; write it '
+                    'to a file and name that.',
+                    most=most,
+                )
             )
 
 
@@ -282,13 +290,21 @@ def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
     size = _measure_size(file)
     if not size:
         raise UserError(
-            f'{name}: expected a log, found nothing in it to read; name the file that '
-            'the console was written to.'
+            phrase(
+                '{name}: expected a log, found nothing in it to read; name the file '
+                'that the console was written to.',
+                name=name,
+            )
         )
     if size > _MOST_OF_FILE:
         raise UserError(
-            f'{name}: expected a log of at most {format_bytes(_MOST_OF_FILE)}, found '
-            f'{format_bytes(size)}; give its end: tail -c 64M FILE | mmgpu why --log -'
+            phrase(
+                '{name}: expected a log of at most {most_of_file_bytes}, found '
+                '{size_bytes}; give its end: tail -c 64M FILE | mmgpu why --log -',
+                name=name,
+                most_of_file_bytes=_MOST_OF_FILE,
+                size_bytes=size,
+            )
         )
     if size > MOST_BYTES:
         warner('why')(f'reading the last {format_bytes(MOST_BYTES)} of {name}.')

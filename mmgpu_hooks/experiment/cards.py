@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from mmgpu_hooks.measure.absent import AbsentError, SourceError
 from mmgpu_hooks.measure.gpu import open_gpu, start_nvml, stop_nvml
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import phrase
 
 VARIABLE = 'CUDA_VISIBLE_DEVICES'
 _SAME_MEMORY = 0.02
@@ -43,15 +44,21 @@ def read_cards() -> tuple[Card, ...]:
     try:
         nvml = start_nvml()
     except AbsentError as error:
-        raise UserError(f'expected an NVIDIA GPU, found none: {error}.') from error
+        raise UserError(
+            phrase('expected an NVIDIA GPU, found none: {error}.', error=error)
+        ) from error
     try:
         cards = tuple(map(_read_card, range(nvml.nvmlDeviceGetCount())))
     except nvml.NVMLError as error:
-        raise UserError(f'expected a list of GPUs, NVML gave none: {error}.') from error
+        raise UserError(
+            phrase('expected a list of GPUs, NVML gave none: {error}.', error=error)
+        ) from error
     finally:
         stop_nvml(nvml)
     if not cards:
-        raise UserError('expected an NVIDIA GPU, found that the driver lists none.')
+        raise UserError(
+            phrase('expected an NVIDIA GPU, found that the driver lists none.')
+        )
     return cards
 
 
@@ -148,9 +155,13 @@ def parse_visible(cards: Sequence[Card], environ: Mapping[str, str]) -> list[Car
             named = [card for n, card in enumerate(readable) if str(n) == position]
             if named and not is_in_order:
                 raise UserError(
-                    f"{VARIABLE}={environ[VARIABLE]} counts cards in CUDA's own order, "
-                    'and they are not all alike; expected UUIDs, or '
-                    'CUDA_DEVICE_ORDER=PCI_BUS_ID.'
+                    phrase(
+                        "{variable}={environ} counts cards in CUDA's own order, and "
+                        'they are not all alike; expected UUIDs, or '
+                        'CUDA_DEVICE_ORDER=PCI_BUS_ID.',
+                        variable=VARIABLE,
+                        environ=environ[VARIABLE],
+                    )
                 )
         else:
             named = [card for card in readable if card.uuid.lower().startswith(entry)]

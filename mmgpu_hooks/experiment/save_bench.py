@@ -16,6 +16,7 @@ from mmgpu_hooks.experiment.save_bench_judge import judge_save_bench, summarize_
 from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S, Progress, read_trial_run
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial, TrialSpec
 
 SETTLING = 8
@@ -85,10 +86,14 @@ class SaveBenchPlan(Plan):
         if not outcome.is_interrupted and not any(row.saves for row in measured):
             row = measured[0]
             raise UserError(
-                'expected a config that trains and saves, found that it does not with '
-                f'any of {plural(len(measured), "setting")}, with {row.name}: '
-                f'{row.error or row.status}; make it train, or give it more time with '
-                '--time-limit.'
+                phrase(
+                    'expected a config that trains and saves, found that it does not '
+                    'with any of {settings}, with {name}: {error}; make it train, or '
+                    'give it more time with --time-limit.',
+                    settings=len(measured),
+                    name=row.name,
+                    error=row.error or row.status,
+                )
             )
         return judge_save_bench(
             measured,

@@ -19,6 +19,7 @@ from mmgpu_hooks.experiment.cards import read_cards
 from mmgpu_hooks.measure.host import read_host_limits
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tried import Trial
 from mmgpu_hooks.version import __version__
 
@@ -119,8 +120,12 @@ def open_store(
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
-                f'expected {folder} for this command alone, found that another one is '
-                'at work in it; wait for it, or name another folder with --work-dir.'
+                phrase(
+                    'expected {folder} for this command alone, found that another one '
+                    'is at work in it; wait for it, or name another folder with '
+                    '--work-dir.',
+                    folder=folder,
+                )
             ) from error
         store = TrialStore(folder / STORE_NAME, identity)
         if fresh:

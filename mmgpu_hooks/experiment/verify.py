@@ -16,6 +16,7 @@ from mmgpu_hooks.model.stats import paired_gain
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import Estimate, Verification
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tried import (
     FIRST,
     SECOND,
@@ -113,8 +114,13 @@ class VerifyPlan(Plan):
         if gain is None:
             pairs = len(blocks.list_figures(SECOND))
             raise UserError(
-                f'expected at least two pairs of blocks, found {pairs} when {ending}; '
-                'give it more time with --max-minutes, or a longer training.'
+                phrase(
+                    'expected at least two pairs of blocks, found {pairs} when '
+                    '{ending}; give it more time with --max-minutes, or a longer '
+                    'training.',
+                    pairs=pairs,
+                    ending=ending,
+                )
             )
         notes = list(outcome.notes)
         for lacking in filter(_is_short_of_memory, trials):
@@ -151,8 +157,13 @@ class VerifyPlan(Plan):
             return 'a training was at its end'
         side = last.role.side if last.role is not None else 'other'
         raise UserError(
-            f'expected two settings that train, found that the {side} one does not '
-            f'({last.error}); the whole output is in {last.folder}.'
+            phrase(
+                'expected two settings that train, found that the {side} one does not '
+                '({error}); the whole output is in {folder}.',
+                side=side,
+                error=last.error,
+                folder=last.folder,
+            )
         )
 
     def _plan_block(self, warm_ups: Sequence[_MeasuredTrial]) -> _BlockPlan:

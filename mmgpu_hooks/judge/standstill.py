@@ -13,6 +13,7 @@ from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import HostNow, Proof, Why
 from mmgpu_hooks.schema.recorded import EndRecord, EvidenceLine, StuckRecord
 from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.text import Text, phrase
 
 _NETWORK = re.compile(r'nfs|fuse|ceph|lustre|cifs|smb|9p|gpfs|beegfs|afs', re.I)
 _OPENING = 'open', 'openat', 'read', 'pread64', 'readv'
@@ -32,12 +33,12 @@ _STATES = {
     'Z': 'is dead',
 }
 _DOING = {
-    'data_wait': 'waiting for data',
-    'step': 'in the step',
-    'checkpoint_save': 'in a checkpoint save',
-    'startup': 'starting',
-    'teardown': 'ending workers',
-    'resume': 'skipping batches that were trained on',
+    'data_wait': phrase('waiting for data'),
+    'step': phrase('in the step'),
+    'checkpoint_save': phrase('in a checkpoint save'),
+    'startup': phrase('starting'),
+    'teardown': phrase('ending workers'),
+    'resume': phrase('skipping batches that were trained on'),
 }
 
 
@@ -318,14 +319,19 @@ def _count_batches(count: int) -> str:
     return '1 batch' if count == 1 else f'{count} batches'
 
 
-def describe_batches(batches: Mapping[int, int]) -> list[str]:
+def describe_batches(batches: Mapping[int, int]) -> list[Text]:
     """Batches of an epoch by rank, ranks that have as many together."""
     groups: dict[int, list[int]] = {}
     for number, count in sorted(batches.items()):
         groups.setdefault(count, []).append(number)
     return [
-        f'{"rank" if len(group) == 1 else "ranks"} {", ".join(map(str, group))}: '
-        f'{_count_batches(count)} an epoch'
+        phrase('rank {rank}: {batches} an epoch', rank=group[0], batches=count)
+        if len(group) == 1
+        else phrase(
+            'ranks {numbers:,}: {batches} an epoch',
+            numbers=tuple(map(str, group)),
+            batches=count,
+        )
         for count, group in groups.items()
     ]
 
@@ -353,9 +359,9 @@ def is_late_by_others(words: Sequence[EvidenceLine | None]) -> bool:
     return has_spoken or len(standing) == len(words)
 
 
-def phrase_part(stuck: StuckRecord) -> str:
+def phrase_part(stuck: StuckRecord) -> Text:
     """Words for the part of training that it was in."""
-    return _DOING.get(stuck.part, f'in {stuck.part}')
+    return _DOING.get(stuck.part) or phrase('in {part}', part=stuck.part)
 
 
 def _waits_for_ranks(rank: Rank, stuck: StuckRecord) -> bool:

@@ -20,7 +20,6 @@ from mmgpu_hooks.memory.config_model import (
 from mmgpu_hooks.memory.padded_size import PaddedSize, locate_padded_size, type_name
 from mmgpu_hooks.model.bounds import MOST_BATCH
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.figures import format_bytes
 from mmgpu_hooks.schema.memory import (
     ActivationFit,
     ActivationPoint,
@@ -31,6 +30,7 @@ from mmgpu_hooks.schema.memory import (
     PeakFactors,
     StaticBytes,
 )
+from mmgpu_hooks.schema.text import phrase
 
 PEAK_FACTORS = {
     False: PeakFactors(least=1.01, most=1.5),
@@ -154,14 +154,20 @@ def _correct(
     static = estimate.static.total_bytes
     activations = _activations(estimate.fit, estimate.image_size, measured.batch_size)
     if static is None or not activations:
-        raise UserError('expected an estimate that --run can correct; it is unknown.')
+        raise UserError(
+            phrase('expected an estimate that --run can correct; it is unknown.')
+        )
     # gradients are dropped after a step, so they are gone while activations are most
     resident = static - estimate.static.gradient_bytes
     growth = (peak_bytes - resident) / activations
     if growth <= 0:
         raise UserError(
-            f'the peak of --run ({format_bytes(peak_bytes)}) is below what the model '
-            f'and its optimizer take ({format_bytes(static)}); it trained another.'
+            phrase(
+                'the peak of --run ({peak_bytes}) is below what the model and its '
+                'optimizer take ({static_bytes}); it trained another.',
+                peak_bytes=peak_bytes,
+                static_bytes=static,
+            )
         )
     return _SafeEstimate(
         factor=peak_bytes / (static + activations),

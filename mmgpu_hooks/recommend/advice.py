@@ -8,19 +8,21 @@ from mmgpu_hooks.judge.batch_sizes import find_batch_sizes
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import DATA_WAIT_NOTICE
 from mmgpu_hooks.recommend.settings import SETTINGS
-from mmgpu_hooks.schema.figures import format_seconds, plural
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _LARGER = 1.5
 """Times the pixels trained at, from which smaller files are worth their making."""
 
 _CHEAPER = {
-    'LoadAnnotations': 'poly2mask=False, which keeps masks as polygons',
-    'Mosaic': 'CachedMosaic, which keeps images in memory and loads no others',
-    'MixUp': 'CachedMixUp, which keeps images in memory and loads no other',
-    'CopyPaste': 'a smaller max_num_pasted',
-    'Resize': 'images stored at the size they are trained at',
-    'RandomResize': 'images stored at the largest size they are trained at',
-    'RandomChoiceResize': 'images stored at the largest size they are trained at',
+    'LoadAnnotations': phrase('poly2mask=False, which keeps masks as polygons'),
+    'Mosaic': phrase('CachedMosaic, which keeps images in memory and loads no others'),
+    'MixUp': phrase('CachedMixUp, which keeps images in memory and loads no other'),
+    'CopyPaste': phrase('a smaller max_num_pasted'),
+    'Resize': phrase('images stored at the size they are trained at'),
+    'RandomResize': phrase('images stored at the largest size they are trained at'),
+    'RandomChoiceResize': phrase(
+        'images stored at the largest size they are trained at'
+    ),
 }
 """Cheaper ways by class name; another augmentation changes what is trained."""
 
@@ -28,7 +30,7 @@ _CHEAPER = {
 _AMP = 'AmpOptimWrapper'
 
 
-def advise(run: Run) -> Iterator[str]:
+def advise(run: Run) -> Iterator[Text]:
     """Sentences, the most telling first.
 
     Args:
@@ -38,15 +40,20 @@ def advise(run: Run) -> Iterator[str]:
         return
     record, threads, step_pct = run.meta, run.threads, _find_step_pct(run)
     if run.unbinding is not None:
-        yield (
-            f'Undo the binding first (MG113): the predictions are for '
-            f'{record.host.usable_cores:g} usable cores. {run.unbinding}'
+        yield sentences(
+            phrase(
+                'Undo the binding first (MG113): the predictions are for '
+                '{usable_cores:g} usable cores.',
+                record.host,
+            ),
+            run.unbinding,
         )
     if threads is not None and threads.is_thrash and (threads.opencv or 0) < 2:
-        yield (
-            f'The {threads.threads} threads of a worker are not those of OpenCV '
-            '(MG115): OMP_NUM_THREADS=1, and MKL_NUM_THREADS=1, in the environment of '
-            'the training leave each worker one.'
+        yield phrase(
+            'The {threads} of a worker are not those of OpenCV (MG115): '
+            'OMP_NUM_THREADS=1, and MKL_NUM_THREADS=1, in the environment of the '
+            'training leave each worker one.',
+            threads,
         )
     if run.is_starved:
         yield from _advise_loading(run)
@@ -56,10 +63,13 @@ def advise(run: Run) -> Iterator[str]:
     if record.device != 'cuda':
         return
     if step_pct is not None and record.optim_wrapper not in (None, _AMP):
-        yield (
-            f'The step takes {step_pct:.0f} % of an iteration, in full precision '
-            f"({record.optim_wrapper}): optim_wrapper.type='{_AMP}' is often faster "
-            'and takes less memory; check the accuracy.'
+        yield phrase(
+            'The step takes {step_pct} of an iteration, in full precision '
+            "({optim_wrapper}): optim_wrapper.type='{amp}' is often faster and takes "
+            'less memory; check the accuracy.',
+            step_pct=step_pct,
+            optim_wrapper=record.optim_wrapper,
+            amp=_AMP,
         )
     yield from _advise_cudnn(run, step_pct)
 
@@ -77,37 +87,44 @@ def _find_step_pct(run: Run) -> float | None:
     return 100 * step_s / iter_s if wait_share < DATA_WAIT_NOTICE else None
 
 
-def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[str]:
+def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[Text]:
     """``cudnn_benchmark``, where the sizes of batches are known."""
     figures = run.figures
     is_on, sizes = run.meta.cudnn_benchmark, find_batch_sizes(run)
     if is_on is None or sizes is None:
         return
     if not is_on and sizes.is_fixed and step_pct is not None:
-        yield (
-            f'The step takes {step_pct:.0f} % of an iteration, and all batches of '
-            f'{figures.iterations} iterations have '
-            f'{plural(sizes.count, "padded size")}: '
-            'env_cfg.cudnn_benchmark=True lets cuDNN time its algorithms once for each '
-            'and keep the fastest; they may take more memory.'
+        yield phrase(
+            'The step takes {step_pct} of an iteration, and all batches of '
+            '{iterations} have {padded_sizes}: env_cfg.cudnn_benchmark=True lets cuDNN '
+            'time its algorithms once for each and keep the fastest; they may take '
+            'more memory.',
+            step_pct=step_pct,
+            iterations=figures.iterations,
+            padded_sizes=sizes.count,
         )
-    if is_on and sizes.is_varying:
-        found = (
-            f'at least {sizes.count:,} padded sizes in {figures.iterations} iterations'
+    if is_on and sizes.is_varying and sizes.is_all:
+        yield phrase(
+            'cudnn_benchmark is on, and batches have {padded_sizes} in {iterations}, '
+            '{late_sizes:d} of them new in the second half: cuDNN times its algorithms '
+            'again for each, and what the largest workspace took stays reserved. '
+            'env_cfg.cudnn_benchmark=False does without.',
+            padded_sizes=sizes.count,
+            iterations=figures.iterations,
+            late_sizes=sizes.late,
         )
-        if sizes.is_all:
-            found = (
-                f'{sizes.count} padded sizes in {figures.iterations} iterations, '
-                f'{sizes.late} of them new in the second half'
-            )
-        yield (
-            f'cudnn_benchmark is on, and batches have {found}: cuDNN times its '
-            'algorithms again for each, and what the largest workspace took stays '
-            'reserved. env_cfg.cudnn_benchmark=False does without.'
+    elif is_on and sizes.is_varying:
+        yield phrase(
+            'cudnn_benchmark is on, and batches have at least {padded_sizes:,} padded '
+            'sizes in {iterations}: cuDNN times its algorithms again for each, and '
+            'what the largest workspace took stays reserved. '
+            'env_cfg.cudnn_benchmark=False does without.',
+            padded_sizes=sizes.count,
+            iterations=figures.iterations,
         )
 
 
-def _advise_loading(run: Run) -> Iterator[str]:
+def _advise_loading(run: Run) -> Iterator[Text]:
     """Advice that makes a batch cheaper: the costliest transform, waiting less."""
     loader = run.figures.loader
     if loader is not None and run.transforms:
@@ -117,34 +134,53 @@ def _advise_loading(run: Run) -> Iterator[str]:
         cheaper = _CHEAPER.get(costliest.name)
         if costliest.name == 'LoadImageFromFile':
             cheaper = _name_cheaper_decoding(run)
-        hint = f'; cheaper: {cheaper}' if cheaper else ''
-        yield (
-            f'{costliest.name} takes {100 * share:.0f} % of the pipeline '
-            f'({loader.timed_samples} samples timed){hint}.'
-        )
+        facts = {
+            'transform': costliest.name,
+            'pipeline_share': share,
+            'samples': loader.timed_samples,
+        }
+        if cheaper:
+            yield phrase(
+                '{transform} takes {pipeline_share} of the pipeline ({samples} timed); '
+                'cheaper: {cheaper}.',
+                cheaper=cheaper,
+                **facts,
+            )
+        else:
+            yield phrase(
+                '{transform} takes {pipeline_share} of the pipeline ({samples} timed).',
+                **facts,
+            )
     if run.waiting_share and run.workload is not None:
-        loading = format_seconds(run.workload.batch_time.mean_s)
-        yield (
-            f'{100 * run.waiting_share:.0f} % of the {loading} that a batch '
-            'takes to load is waiting: a copy of the data on a local disk, fewer and '
-            'larger files (LMDB) or a cache in memory would shorten it.'
+        yield phrase(
+            '{waiting_share} of the {loading_s} that a batch takes to load is waiting: '
+            'a copy of the data on a local disk, fewer and larger files (LMDB) or a '
+            'cache in memory would shorten it.',
+            waiting_share=run.waiting_share,
+            loading_s=run.workload.batch_time.mean_s,
         )
 
 
-def _name_cheaper_decoding(run: Run) -> str:
+def _name_cheaper_decoding(run: Run) -> Text | None:
     """Smaller files first, where they would be smaller; then OpenCV for Pillow.
 
     TurboJPEG is never advised: MMCV raises unless ``mmcv.use_backend`` ran in every
     process, ignores a photo's orientation, and gains little over OpenCV.
     """
-    ratio, ways = run.figures.stored_pixel_ratio, []
+    ratio, smaller = run.figures.stored_pixel_ratio, None
     if ratio is None:
-        ways.append(
+        smaller = phrase(
             'images stored at the size they are trained at, where they are larger'
         )
     elif ratio >= _LARGER:
-        times = f'{ratio:.1f} times the pixels that are trained at'
-        ways.append(f'images stored smaller (they have {times})')
-    if run.meta.loader.image_decoder == 'pillow':
-        ways.append("imdecode_backend='cv2', which decodes JPEGs faster than Pillow")
-    return '; then '.join(ways)
+        smaller = phrase(
+            'images stored smaller (they have {ratio:.1f} times the pixels that are '
+            'trained at)',
+            ratio=ratio,
+        )
+    if run.meta.loader.image_decoder != 'pillow':
+        return smaller
+    decoder = phrase("imdecode_backend='cv2', which decodes JPEGs faster than Pillow")
+    if smaller is None:
+        return decoder
+    return phrase('{first}; then {second}', first=smaller, second=decoder)

@@ -22,6 +22,8 @@ from typing import Annotated, Literal, Optional, Tuple, Union
 
 import msgspec
 
+from mmgpu_hooks.schema.text import phrase
+
 SCHEMA_VERSION = 1
 """Version of the evidence file; a reader refuses only newer ones."""
 
@@ -324,10 +326,19 @@ PARTS = (
 )
 """Of the time ledger: every second of training is in exactly one of them."""
 
-PART_NAMES = {part: part.replace('_', ' ') for part in PARTS} | {
-    'checkpoint_save': 'saves',
-    'startup': 'start-up',
+PART_NAMES = {
+    'data_wait': phrase('data wait'),
+    'step': phrase('step'),
+    'hooks': phrase('hooks'),
+    'checkpoint_save': phrase('saves'),
+    'validation': phrase('validation'),
+    'startup': phrase('start-up'),
+    'resume': phrase('resume'),
+    'teardown': phrase('teardown'),
+    'loop': phrase('loop'),
+    'other': phrase('other'),
 }
+"""What the parts are called."""
 
 UNATTRIBUTED = '(unattributed)'
 """Stands for a hook's name where a Runner calls its hooks in a way of its own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from msgspec import structs
@@ -12,9 +12,18 @@ from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.pairs import pair_settings
 from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.recommend.validation import VALIDATION_KEY
-from mmgpu_hooks.schema.figures import format_seconds, plural
-from mmgpu_hooks.schema.judged import Change
-from mmgpu_hooks.show.document import Fact, Section, Table, to_json
+from mmgpu_hooks.schema.figures import format_seconds
+from mmgpu_hooks.schema.judged import Change, Verdict
+from mmgpu_hooks.schema.text import Text, listed, phrase, quoted, sentences
+from mmgpu_hooks.show.document import (
+    BLANK,
+    Fact,
+    Section,
+    Table,
+    align,
+    to_json,
+    with_facts,
+)
 from mmgpu_hooks.show.terminal import render
 from mmgpu_hooks.show.text import shell_path
 
@@ -41,7 +50,7 @@ def render_json(answer: Answer) -> str:
         changes=found.changes,
         no_change_reason=found.reason,
         checkpoint_saves=[
-            {**structs.asdict(save), **asdict(judgement)}
+            with_facts({**structs.asdict(save), **asdict(judgement)})
             for save, judgement in zip(run.save_records, answer.diagnosis.saves)
         ],
         save_cures=found.save_cures,
@@ -67,19 +76,23 @@ def describe_answer(answer: Answer) -> list[Section]:
     more see :func:`mmgpu_hooks.show.run_sections.describe_details`.
     """
     found, notes = answer.recommendation, answer.notes
-    counts = {'findings': len(answer.diagnosis.findings), 'advice': len(found.advice)}
-    counts['notes'] = len(notes)
-    more = ', '.join(f'{name}: {count}' for name, count in counts.items() if count)
+    findings, advice = len(answer.diagnosis.findings), len(found.advice)
+    counts = (
+        (findings, phrase('findings: {count}', count=findings)),
+        (advice, phrase('advice: {count}', count=advice)),
+        (len(notes), phrase('notes: {count}', count=len(notes))),
+    )
+    more = listed(counted for count, counted in counts if count)
     ranks = answer.ranks
-    slow = ranks.why if ranks is not None and ranks.slowest is not None else ''
-    settings = '' if found.changes else describe_settings(answer.summary)
+    slow = ranks.why if ranks is not None and ranks.slowest is not None else BLANK
+    settings = BLANK if found.changes else describe_settings(answer.summary)
     verdict = describe_verdict(answer)
     # its detail is under --details alone
     memory = [f.detail for f in answer.diagnosis.findings if f.code == 'MG410']
     said = *verdict.sentences, slow, settings, *memory
     verdict = replace(verdict, sentences=list(filter(None, said)))
-    facts = [Fact('Note    ', note) for note in notes[:3]]
-    facts += [Fact('Also    ', advice) for advice in found.advice[:1]]
+    facts = [Fact(phrase('Note    '), note) for note in notes[:3]]
+    facts += [Fact(phrase('Also    '), said) for said in found.advice[:1]]
     changes = [describe_changes(answer), *describe_mended(answer)]
     next_job = describe_next_job(answer)
     while True:
@@ -97,13 +110,20 @@ def describe_answer(answer: Answer) -> list[Section]:
 def describe_verdict(answer: Answer) -> Section:
     """The verdict, how sure it is, and why."""
     verdict = answer.diagnosis.verdict
-    name, _, why = verdict.sentence.partition(': ')
-    title = f'{name} ({verdict.confidence} confidence)'
-    return Section(title, 'verdict', [sentence_of(why)] if why else [])
+    return Section(title_verdict(verdict), 'verdict', [verdict.why])
+
+
+def title_verdict(verdict: Verdict) -> Text:
+    """``Data-bound (high confidence)``."""
+    if verdict.confidence == 'high':
+        return phrase('{title} (high confidence)', verdict)
+    if verdict.confidence == 'medium':
+        return phrase('{title} (medium confidence)', verdict)
+    return phrase('{title} (low confidence)', verdict)
 
 
 def describe_changes(
-    answer: Answer, title: str = '', *, every: bool = False
+    answer: Answer, title: Text = BLANK, *, every: bool = False
 ) -> Section:
     """Both settings side by side, what the change gives, the diff.
 
@@ -115,28 +135,28 @@ def describe_changes(
     found = answer.recommendation
     changes = found.changes
     if not changes:
-        said = [f'Nothing to change. {found.reason or ""}'.rstrip(), *found.batch_size]
+        nothing = sentences(phrase('Nothing to change.'), found.reason)
+        said = [nothing, *found.batch_size]
         return Section(title, 'changes', said)
     rows = [
         (_name(change), _value_of(change.old), _value_of(change.new), '')
         for change in changes
     ]
     rows += _gains(answer, answer.summary)
-    table = Table(['', 'now', 'recommended', '9 times in 10'], rows, 'Both settings')
-    why = found.batch_size or [sentence_of(changes[0].reason)]
+    head = [BLANK, phrase('now'), phrase('recommended'), phrase('9 times in 10')]
+    table = Table(head, rows, phrase('Both settings'))
+    why = found.batch_size or [changes[0].reason]
     facts = [
-        Fact('' if number else 'Why', sentence) for number, sentence in enumerate(why)
+        Fact(BLANK if number else phrase('Why'), sentence)
+        for number, sentence in enumerate(why)
     ]
     if every:
         # changes that follow from one another have one reason
-        reasons: dict[str, list[str]] = {}
+        reasons: dict[Text, list[Text]] = {}
         for change in changes:
             reasons.setdefault(change.reason, []).append(_name(change))
-        facts = [Fact('Why', sentence) for sentence in found.batch_size]
-        facts += [
-            Fact(', '.join(names), sentence_of(reason))
-            for reason, names in reasons.items()
-        ]
+        facts = [Fact(phrase('Why'), sentence) for sentence in found.batch_size]
+        facts += [Fact(listed(names), reason) for reason, names in reasons.items()]
     code = [line for line in answer.diff.splitlines() if line[:1] in '+-@']
     return Section(title, 'changes', facts=facts, table=table, code='\n'.join(code))
 
@@ -147,19 +167,28 @@ def describe_mended(answer: Answer) -> list[Section]:
     if found is None:
         return []
     changed = [
-        f'{_name(change)} {_value_of(change.old)} -> {_value_of(change.new)}'
+        phrase(
+            '{name} {old} -> {new}',
+            name=_name(change),
+            old=_value_of(change.old),
+            new=_value_of(change.new),
+        )
         for change in found.changes
     ]
-    then = format_seconds(found.predicted_iter_s)
+    iteration = phrase(
+        '{then_s} (predicted), now {now_s}',
+        then_s=found.predicted_iter_s,
+        now_s=run.figures.iter_s,
+    )
     folder = shell_path(run.meta.work_dir) or 'RUN_FOLDER'
     lines = {
-        'Start': f'{found.command} ...',
-        'Settings': ', '.join(changed) or 'as they are',
-        'Iteration': f'{then} (predicted), now {format_seconds(run.figures.iter_s)}',
-        'Write': f'mmgpu recommend {folder} --cores {found.cores:g}',
+        phrase('Start'): f'{found.command} ...',
+        phrase('Settings'): listed(changed) or phrase('as they are'),
+        phrase('Iteration'): iteration,
+        phrase('Write'): f'mmgpu recommend {folder} --cores {found.cores:g}',
     }
-    title = f'With a mended start: {found.cores:g} usable cores (MG117)'
-    return [Section(title, 'mended-start', code=_align(lines))]
+    title = phrase('With a mended start: {cores:g} usable cores (MG117)', found)
+    return [Section(title, 'mended-start', code=align(lines))]
 
 
 def describe_next_job(answer: Answer) -> list[Section]:
@@ -168,33 +197,43 @@ def describe_next_job(answer: Answer) -> list[Section]:
     if found is None:
         return []
     cpus, now_s = found.cpus_per_task, answer.summary.figures.iter_s
-    given: str | None = None
-    if found.asked_cpus is not None:
-        given = f'asked for {found.asked_cpus}'
-    if found.used_cores is not None:
-        used = f'used {found.used_cores:.1f} on average'
-        given = f'{given}, {used}' if given else used
-    then = format_seconds(found.predicted_iter_s)
+    given: Text | None = None
+    if found.asked_cpus is not None and found.used_cores is not None:
+        given = phrase(
+            'asked for {asked_cpus:d}, used {used_cores:.1f} on average', found
+        )
+    elif found.asked_cpus is not None:
+        given = phrase('asked for {asked_cpus:d}', found)
+    elif found.used_cores is not None:
+        given = phrase('used {used_cores:.1f} on average', found)
+    iteration = phrase(
+        '{then_s} with num_workers={num_workers:d} (predicted), now {now_s}',
+        found,
+        then_s=found.predicted_iter_s,
+        now_s=now_s,
+    )
+    train = f'CPUS_PER_TASK={cpus} tools/slurm_train.sh ...'
     lines = {
-        'Ask for': f'#SBATCH --cpus-per-task={cpus}',
-        'Or': f'CPUS_PER_TASK={cpus} tools/slurm_train.sh ..., mim train ... -c {cpus}',
-        'Iteration': f'{then} with num_workers={found.num_workers} (predicted), now '
-        f'{format_seconds(now_s)}',
-        'This job': given,
+        phrase('Ask for'): f'#SBATCH --cpus-per-task={cpus}',
+        phrase('Or'): f'{train}, mim train ... -c {cpus}',
+        phrase('Iteration'): iteration,
+        phrase('This job'): given,
     }
-    title = f'The next job: {plural(cpus, "CPU")} for each task'
-    return [Section(title, 'next-job', code=_align(lines))]
+    title = phrase('The next job: {cpus} for each task', cpus=cpus)
+    return [Section(title, 'next-job', code=align(lines))]
 
 
-def _name(change: Change) -> str:
+def _name(change: Change) -> Text:
     """Last part of a setting's key, marked where it is of validation's loader."""
     short = change.key.rpartition('.')[2]
-    return f'val {short}' if change.key.startswith(VALIDATION_KEY) else short
+    if change.key.startswith(VALIDATION_KEY):
+        return phrase('val {setting}', setting=short)
+    return quoted(short)
 
 
-def _value_of(value: object) -> str:
+def _value_of(value: object) -> Text:
     """Value of a setting, in words."""
-    return 'not set' if value is None else str(value)
+    return phrase('not set') if value is None else quoted(str(value))
 
 
 def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
@@ -209,22 +248,36 @@ def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
     if change is not None:
         if change.predicted_iter_s:
             then = format_seconds(change.predicted_iter_s)
-            yield 'iteration', format_seconds(run.figures.iter_s), then, ''
+            now = format_seconds(run.figures.iter_s)
+            yield phrase('iteration'), now, then, ''
         gain, now, then = change.predicted_gain_pct or 0.0, '', ''
         low, high = change.predicted_gain_low_pct, change.predicted_gain_high_pct
         if run.status == 'completed':
             now = format_seconds(run.figures.duration_s)
             then = format_seconds(run.figures.duration_s * (1 - gain / 100))
-        name = 'training (train loader)' if gain_s else 'whole training'
-        less = f'{gain:.1f} % less ({low:.1f} to {high:.1f} %)'
+        name = phrase('training (train loader)') if gain_s else phrase('whole training')
+        less = phrase(
+            '{gain_pct:.1f} % less ({low_pct:.1f} to {high_pct:.1f} %)',
+            gain_pct=gain,
+            low_pct=low,
+            high_pct=high,
+        )
         if gain < 0.0 and low is not None and high is not None:
-            less = f'{-gain:.1f} % more ({-high:.1f} to {-low:.1f} %)'
+            less = phrase(
+                '{loss_pct:.1f} % more ({low_pct:.1f} to {high_pct:.1f} %)',
+                loss_pct=-gain,
+                low_pct=-high,
+                high_pct=-low,
+            )
         yield name, now, then, less
     if validation and validation.loop_s and gain_s:
-        less = f'{validation.run_gain_pct or 0.0:.1f} % of the run less'
+        less = phrase(
+            '{run_gain_pct:.1f} % of the run less',
+            run_gain_pct=validation.run_gain_pct or 0.0,
+        )
         now = format_seconds(validation.loop_s)
         then = format_seconds(validation.loop_s - gain_s)
-        yield 'a validation', now, then, less
+        yield phrase('a validation'), now, then, less
 
 
 def _train_command(answer: Answer) -> str | None:
@@ -232,7 +285,7 @@ def _train_command(answer: Answer) -> str | None:
     return output and f'python tools/train.py {output}'
 
 
-def list_commands(answer: Answer, *, details: bool = False, more: str = '') -> str:
+def list_commands(answer: Answer, *, details: bool = False, more: Text = BLANK) -> str:
     """Lines that say where the config was written, and what to type next.
 
     Args:
@@ -244,38 +297,33 @@ def list_commands(answer: Answer, *, details: bool = False, more: str = '') -> s
     # it trains, and neither validates nor saves
     if answer.output and pair_settings(answer.summary, answer.recommendation):
         folder = shell_path(answer.summary.meta.work_dir)
-    kept = f'{answer.backup} (what was there)' if answer.backup else None
+    kept = phrase('{backup} (what was there)', answer) if answer.backup else None
     lines = {
-        'Written': answer.output,
-        'Kept': kept,
-        'Or once': answer.cfg_options if details else None,
-        'Train': _train_command(answer) if details else None,
-        'Measure': f'mmgpu verify {folder}' if folder else None,
-        'More': f'--details ({more})' if more else None,
+        phrase('Written'): answer.output,
+        phrase('Kept'): kept,
+        phrase('Or once'): answer.cfg_options if details else None,
+        phrase('Train'): _train_command(answer) if details else None,
+        phrase('Measure'): f'mmgpu verify {folder}' if folder else None,
+        phrase('More'): phrase('--details ({more})', more=more) if more else None,
     }
-    return _align(lines)
+    return align(lines)
 
 
-def _align(lines: Mapping[str, str | None]) -> str:
-    """Lines with their labels, of those that have something to say."""
-    return '\n'.join(f'{label:<10}{text}' for label, text in lines.items() if text)
-
-
-def describe_settings(run: Run) -> str:
+def describe_settings(run: Run) -> Text:
     """Settings of the train loader: ``batch_size=4, num_workers=2, ...``."""
     loader = run.meta.loader
     if loader.num_workers is None:
-        why = run.figures.unknown.get('loader inside', 'they were not recorded')
-        return f'Settings unknown: {why}.'
+        why = run.figures.unknown.get('loader inside')
+        if why is None:
+            return phrase('Settings unknown: they were not recorded.')
+        return phrase('Settings unknown: {reason}.', reason=why)
     values = {
         setting.name: setting.read(run)
         for setting in SETTINGS
         # what only workers have rests without them
         if setting.is_of_loader and (loader.num_workers or setting.resting is ...)
     }
-    return f'{", ".join(f"{name}={value}" for name, value in values.items())}.'
-
-
-def sentence_of(reason: str) -> str:
-    """A clause as a sentence."""
-    return f'{reason[:1].upper()}{reason[1:]}{"" if reason.endswith(".") else "."}'
+    return phrase(
+        '{settings}.',
+        settings=tuple(f'{name}={value}' for name, value in values.items()),
+    )

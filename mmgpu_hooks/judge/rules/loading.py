@@ -5,8 +5,8 @@ from __future__ import annotations
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema.figures import format_seconds, format_sum, plural
 from mmgpu_hooks.schema.judged import Finding
+from mmgpu_hooks.schema.text import phrase
 
 
 @rule('MG101', 'Waiting for data', 'data_bound')
@@ -20,12 +20,11 @@ def judge_data_wait(run: Run) -> Finding | None:
     figures = run.figures
     share = figures.data_wait_share
     if share is None:
-        return cannot_tell('no iteration was measured')
-    detail = (
-        f'{100 * share:.0f} % of an iteration is spent waiting for data '
-        f'({format_seconds(figures.data_wait_s)} of '
-        f'{format_seconds(figures.iter_s)}, mean of '
-        f'{figures.steady_iterations} iterations).'
+        return cannot_tell(phrase('no iteration was measured'))
+    detail = phrase(
+        '{data_wait_share} of an iteration is spent waiting for data ({data_wait_s} of '
+        '{iter_s}, mean of {steady_iterations}).',
+        figures,
     )
     if share >= thresholds.DATA_WAIT_PROBLEM:
         waits_s = (figures.data_wait_s or 0.0) * figures.iterations
@@ -48,13 +47,19 @@ def judge_blocked_loading(run: Run) -> Finding | None:
     if workload is None:
         return cannot_tell(run.why_no_workload)
     if share is None:
-        return cannot_tell('the time to load a batch was only bounded, not measured')
+        return cannot_tell(
+            phrase('the time to load a batch was only bounded, not measured')
+        )
     if not run.waiting_share:
         return None
     return problem(
-        f'Of {format_seconds(workload.batch_time.mean_s)} to load a batch only '
-        f'{format_seconds(workload.batch_cpu.mean_s)} is CPU; {100 * share:.0f} % is '
-        'waiting for storage or locks.',
+        phrase(
+            'Of {loading_s} to load a batch only {cpu_s} is CPU; {blocked_share} is '
+            'waiting for storage or locks.',
+            loading_s=workload.batch_time.mean_s,
+            cpu_s=workload.batch_cpu.mean_s,
+            blocked_share=share,
+        ),
         run.figures.data_wait_share or 0.0,
     )
 
@@ -76,7 +81,12 @@ def judge_starts(run: Run) -> Finding | None:
     if not is_again or share < thresholds.STARTUP_PROBLEM:
         return None
     return problem(
-        f'{format_sum(figures.startup_s)} ({100 * share:.0f} % of the run) went into '
-        f'{plural(figures.epoch_starts, "start")} of the loader, beyond a normal wait.',
+        phrase(
+            '{startup_s:sum} ({run_share} of the run) went into {epoch_starts} of the '
+            'loader, beyond a normal wait.',
+            startup_s=figures.startup_s,
+            run_share=share,
+            epoch_starts=figures.epoch_starts,
+        ),
         share,
     )
