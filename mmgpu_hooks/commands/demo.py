@@ -27,10 +27,11 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import compare_runs
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import FASTER
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import TrialSpec
 from mmgpu_hooks.show.comparison import describe_compare, describe_whole_training
 from mmgpu_hooks.show.recommendation import describe_answer
+from mmgpu_hooks.show.words import say
 
 _DATA_ROOT = Path('data/demo')
 """As in the configs of the demo."""
@@ -53,29 +54,44 @@ def demo(config: Path, work_dir: Path) -> int:
     """
     # before the data set is written
     read_trainable_config(config)
-    _say(f'1/5  Data set: {IMAGES} JPEG files of {IMAGE_WIDTH} x {IMAGE_HEIGHT} pixels')
+    _say(
+        phrase(
+            '1/5  Data set: {files:d} JPEG files of {width} x {height} pixels',
+            files=IMAGES,
+            width=IMAGE_WIDTH,
+            height=IMAGE_HEIGHT,
+        )
+    )
     dataset = write_demo_dataset(_DATA_ROOT)
-    done = 'reused' if dataset.is_reused else 'written'
-    print(f'     {done}: {dataset.root}, {dataset.image_bytes / 1e6:.0f} MB')
+    facts = {'root': dataset.root, 'size_mb': dataset.image_bytes / 1e6}
+    done = phrase('written: {root}, {size_mb:.0f} MB', **facts)
+    if dataset.is_reused:
+        done = phrase('reused: {root}, {size_mb:.0f} MB', **facts)
+    print(f'     {say(done)}')
     os.environ.update(_ONE_THREAD)
     before, after = work_dir / 'before', work_dir / 'after'
-    _say(f'2/5  Train {config}')
-    print('     The step gets one CPU thread, as a GPU would leave the CPU free.')
+    _say(phrase('2/5  Train {config}', config=config))
+    free = phrase('The step gets one CPU thread, as a GPU would leave the CPU free.')
+    print(f'     {say(free)}')
     _train(config, before)
-    _say(f'3/5  mmgpu recommend {before}')
+    _say(phrase('3/5  mmgpu recommend {folder}', folder=before))
     judged = judge_runs([before])
     answer = rewrite_judged(judged.answer, judged.files, Options())
     print_sections(describe_answer(answer))
     if answer.error is not None:
         raise UserError(answer.error)
     if answer.output is None:
-        print('\nThe loader keeps up on this machine, so there is nothing to compare.')
+        _say(
+            phrase(
+                'The loader keeps up on this machine, so there is nothing to compare.'
+            )
+        )
         return exit_codes.NO
-    _say(f'4/5  Train {answer.output}')
+    _say(phrase('4/5  Train {output}', answer))
     _train(Path(answer.output), after)
-    _say('5/5  Before and after')
+    _say(phrase('5/5  Before and after'))
     is_faster = show_gain(before, after)
-    print(f'\nOpen it:  tensorboard --logdir {work_dir}')
+    _say(phrase('Open it:  tensorboard --logdir {folder}', folder=work_dir))
     return exit_codes.OK if is_faster else exit_codes.NO
 
 
@@ -95,7 +111,7 @@ def show_gain(before: Path, after: Path) -> bool:
     print_sections(describe_compare(comparison))
     old, new = _images_per_s(first), _images_per_s(second)
     if old and new:
-        print(f'\n{describe_whole_training(comparison, old, new)}')
+        _say(describe_whole_training(comparison, old, new))
     return comparison.verdict == FASTER and new > old
 
 
@@ -130,8 +146,8 @@ def _train(config: Path, folder: Path) -> None:
         )
 
 
-def _say(line: str) -> None:
-    print(f'\n{line}', flush=True)
+def _say(line: Text) -> None:
+    print(f'\n{say(line)}', flush=True)
 
 
 def _follow(log: Path) -> OnProgress:

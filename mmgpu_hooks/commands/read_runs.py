@@ -110,16 +110,21 @@ def find_run(folder: Path) -> FoundRun:
     files = read_run_folder(folder)
     if files.evidence is None:
         older = next((path for path in files.older_runs if path.is_file()), None)
-        hint = f'; an older run has it: {older}' if older else ''
-        raise EvidenceError(
-            phrase(
+        missing = phrase(
+            '{folder}: expected evidence of GPUEfficiencyHook, found only '
+            "MMEngine's log; train with the hook: mmgpu run tools/train.py CONFIG (or "
+            'mmgpu enable CONFIG).',
+            files,
+        )
+        if older:
+            missing = phrase(
                 '{folder}: expected evidence of GPUEfficiencyHook, found only '
                 "MMEngine's log; train with the hook: mmgpu run tools/train.py CONFIG "
-                '(or mmgpu enable CONFIG){hint}.',
-                folder=files.folder,
-                hint=hint,
+                '(or mmgpu enable CONFIG); an older run has it: {older}.',
+                files,
+                older=older,
             )
-        )
+        raise EvidenceError(missing)
     return FoundRun(files, Run.read(files.evidence))
 
 
@@ -205,21 +210,23 @@ def find_config(run: Run, copy: Path | None) -> Path:
     Raises:
         UserError: If neither is there.
     """
-    path, why_not = run.meta.config_path, ''
+    path, reason = run.meta.config_path, ''
     if path:
         try:
             # os.path.isfile does not say that a folder may not be entered
             if stat.S_ISREG(os.stat(path).st_mode):
                 return Path(short_path(path) or path)
         except (OSError, ValueError) as error:
-            why_not = f' ({error.strerror})' if isinstance(error, OSError) else ''
+            reason = (error.strerror or '') if isinstance(error, OSError) else ''
     if copy is None:
+        named: str = path or phrase('its path')
+        if reason:
+            named = phrase('{path} ({reason})', path=named, reason=reason)
         raise UserError(
             phrase(
-                'expected the config of the run, found neither {path}{why_not} nor a '
-                "copy in the run's folder; name it with --config.",
-                path=path or 'its path',
-                why_not=why_not,
+                'expected the config of the run, found neither {path} nor a copy in '
+                "the run's folder; name it with --config.",
+                path=named,
             )
         )
     return copy

@@ -347,13 +347,17 @@ def _say_none(roots: Sequence[Path], tree: RunTree) -> str:
     where = ', '.join(map(str, roots))
     if tree.unreadable:
         first = tree.unreadable[0]
-        return (
-            f'{where}: expected folders that can be read, found "{first.reason}" at '
-            f'{first.path}; check its permissions.'
+        return phrase(
+            '{where}: expected folders that can be read, found "{reason}" at {path}; '
+            'check its permissions.',
+            first,
+            where=where,
         )
-    return (
-        f'{where}: expected runs with {EVIDENCE_NAME} below it, found none; train with '
-        'the hook: mmgpu run tools/train.py CONFIG (or mmgpu enable CONFIG).'
+    return phrase(
+        '{where}: expected runs with {name} below it, found none; train with the hook: '
+        'mmgpu run tools/train.py CONFIG (or mmgpu enable CONFIG).',
+        where=where,
+        name=EVIDENCE_NAME,
     )
 
 

@@ -27,7 +27,7 @@ from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import Verification
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.text import listed, phrase
 from mmgpu_hooks.schema.tried import SIDES, TrialSpec
 from mmgpu_hooks.show.document import to_json
 from mmgpu_hooks.show.experiments import describe_verify
@@ -315,8 +315,11 @@ def _note_ranks(run: Run) -> tuple[str, ...]:
     if ranks == 1:
         return ()
     return (
-        f'The run had {ranks} ranks and this is one of them alone: cores that the '
-        'others would use are free here.',
+        phrase(
+            'The run had {ranks} and this is one of them alone: cores that the others '
+            'would use are free here.',
+            ranks=ranks,
+        ),
     )
 
 
@@ -334,7 +337,8 @@ def _read_configs(first: Path, second: Path, *, allow_equal: bool) -> _Trainings
             )
     old, new = map(trials.read_trainable_config, (first, second))
     difference = compare_configs(old, new)
-    _expect_difference(f'{first} and {second}', difference, allow_equal=allow_equal)
+    both = phrase('{first} and {second}', first=first, second=second)
+    _expect_difference(both, difference, allow_equal=allow_equal)
     sides = (_Side(first, old, {}), _Side(second, new, {}))
     parent = trials.choose_folder(None, old, first, '')
     known = _know_difference(sides, difference)
@@ -357,13 +361,15 @@ def _read_settings(
         raise UserError(f'{path}: {refusal}') from refusal
     trials.expect_training(path, override.config)
     difference = compare_configs(loaded, override.config)
-    _expect_difference(
-        f'{path} with {" and ".join(wanted)}', difference, allow_equal=allow_equal
-    )
+    changed = phrase('{path} with {keys:&}', path=path, keys=tuple(wanted))
+    _expect_difference(changed, difference, allow_equal=allow_equal)
     sides = (_Side(path, loaded, {}), _Side(path, loaded, override.changes))
     notes = tuple(
-        f'{key} was not in the config: it does nothing unless what is built there '
-        'takes it.'
+        phrase(
+            '{key} was not in the config: it does nothing unless what is built there '
+            'takes it.',
+            key=key,
+        )
         for key in override.unknown
     )
     known = replace(_know_difference(sides, difference), notes=notes)
@@ -397,9 +403,13 @@ def _expect_difference(
         return
     found = 'that nothing differs'
     if difference.untrained:
-        only, count = ', '.join(difference.untrained[:3]), len(difference.untrained)
-        only += f' and {count - 3} more' if count > 3 else ''
-        found = f'only {only}, and these trainings neither validate nor save nor resume'
+        only, count = listed(difference.untrained[:3]), len(difference.untrained)
+        if count > 3:
+            only = phrase('{keys} and {more} more', keys=only, more=count - 3)
+        found = phrase(
+            'only {keys}, and these trainings neither validate nor save nor resume',
+            keys=only,
+        )
     raise UserError(
         phrase(
             '{name}: expected a difference to measure, found {found}; --allow-equal '

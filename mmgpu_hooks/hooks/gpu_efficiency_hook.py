@@ -32,7 +32,9 @@ from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.optimizations import Optimizations
 from mmgpu_hooks.schema.judged import Diagnosis, RunAdvice
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.summary import render_training_summary
+from mmgpu_hooks.show.words import say
 
 _LIVE = (
     'built_s',
@@ -214,8 +216,14 @@ class GPUEfficiencyHook(Hook):
     def _warn_off(self, source: str, reason: str) -> None:
         if self._logger is not None:
             self._logger.warning(
-                f'GPUEfficiencyHook: {source} is switched off for this run '
-                f'({reason}); training goes on.'
+                say(
+                    phrase(
+                        'GPUEfficiencyHook: {source} is switched off for this run '
+                        '({reason}); training goes on.',
+                        source=source,
+                        reason=reason,
+                    )
+                )
             )
         if self._recorder is not None:
             self._recorder.note_source_off(source, reason)
@@ -265,7 +273,14 @@ class GPUEfficiencyHook(Hook):
     def before_run(self, runner: Any) -> None:
         self._logger = runner.logger
         if self._is_disabled:
-            self._logger.info(f'GPUEfficiencyHook: off, since {DISABLE} is set.')
+            self._logger.info(
+                say(
+                    phrase(
+                        'GPUEfficiencyHook: off, since {disable} is set.',
+                        disable=DISABLE,
+                    )
+                )
+            )
             return
         expect_no_loop(self)
         if not self._guard.run('start', self._wrap_train_loop, runner):
@@ -284,8 +299,12 @@ class GPUEfficiencyHook(Hook):
         if recording is not self:
             if self.added_by is None:
                 self._logger.warning(
-                    'GPUEfficiencyHook: expected one in a config, found several; only '
-                    'the first records, so remove the others.'
+                    say(
+                        phrase(
+                            'GPUEfficiencyHook: expected one in a config, found '
+                            'several; only the first records, so remove the others.'
+                        )
+                    )
                 )
             return False
         original = loop.run

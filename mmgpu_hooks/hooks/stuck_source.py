@@ -33,7 +33,9 @@ from mmgpu_hooks.measure.watchdog import (
 from mmgpu_hooks.schema.recorded import IntervalRecord, StuckRecord
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import STACK_SUFFIX, find_peers
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.text import visible
+from mmgpu_hooks.show.words import say
 
 WATCHDOG_SOURCE = 'watchdog'
 """What the guard knows us by."""
@@ -151,15 +153,26 @@ class StuckSource:
             pinning = read_thread_stack(PIN_THREAD)
             record = structs.replace(record, pin_stack=pinning)
         lines = [
-            f'GPUEfficiencyHook: nothing went on for {waited_s:.0f} s, '
-            f'{phrase_part(record)} (iteration {record.iteration + 1}, '
-            f'epoch {self._recording.epoch}).'
+            phrase(
+                'GPUEfficiencyHook: nothing went on for {waited_s:.0f} s, {doing} '
+                '(iteration {iteration}, epoch {epoch}).',
+                waited_s=waited_s,
+                doing=phrase_part(record),
+                iteration=record.iteration + 1,
+                epoch=self._recording.epoch,
+            )
         ]
         if running.usual_s is None:
-            lines.append('This part has not ended once yet: it may only be slow.')
+            lines.append(
+                phrase('This part has not ended once yet: it may only be slow.')
+            )
         lines += describe_stuck(record)
         work_dir = shlex.quote(str(self._recording.runner.work_dir))
-        lines.append(f'Training is left alone. More: mmgpu why {work_dir}')
+        lines.append(
+            phrase(
+                'Training is left alone. More: mmgpu why {work_dir}', work_dir=work_dir
+            )
+        )
         self._warn(*lines)
         # the work folder may be on a mount that never answers; later alarms must come
         work = partial(self._run, WATCHDOG_SOURCE, self._file, record)
@@ -180,10 +193,10 @@ class StuckSource:
         others = read_other_ranks(paths).ranks
         causes = list_causes(read_evidence(self._evidence), others)
         if causes:
-            self._warn('GPUEfficiencyHook: why nothing goes on', *causes)
+            self._warn(phrase('GPUEfficiencyHook: why nothing goes on'), *causes)
 
     def _warn(self, *lines: str) -> None:
-        self._recording.runner.logger.warning(visible('\n  '.join(lines)))
+        self._recording.runner.logger.warning(visible('\n  '.join(map(say, lines))))
 
     def _record(
         self, running: Running, waited_s: float, *, is_over: bool = False
@@ -210,8 +223,12 @@ class StuckSource:
         record = self._record(running, waited_s, is_over=True)
         self._recording.write(record)
         self._warn(
-            f'GPUEfficiencyHook: training goes on after {waited_s:.0f} s '
-            f'{phrase_part(record)}.'
+            phrase(
+                'GPUEfficiencyHook: training goes on after {waited_s:.0f} s '
+                '{phrase_part}.',
+                waited_s=waited_s,
+                phrase_part=phrase_part(record),
+            )
         )
 
     def close(self, went_on: bool) -> None:
@@ -277,7 +294,13 @@ def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
     why = judge_ranks([], (own, *others))
     said = []
     if why.cause not in (None, 'unknown'):
-        said.append(f'Cause: {why.cause} ({why.certainty}); mmgpu explain {why.cause}')
+        said.append(
+            phrase(
+                'Cause: {cause} ({certainty}); mmgpu explain {cause}',
+                cause=why.cause,
+                certainty=why.certainty,
+            )
+        )
     if why.rank not in (None, own.run.rank):
         said += [f'Rank {why.rank}:', *(proof.text for proof in why.proof[:3])]
     return said

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.hanging_frames import HangingFrame, find_hanging_frame
-from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import HostNow, Proof, Why
 from mmgpu_hooks.schema.recorded import EndRecord, EvidenceLine, StuckRecord
 from mmgpu_hooks.schema.run import RunEvidence
-from mmgpu_hooks.schema.text import Text, phrase
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _NETWORK = re.compile(r'nfs|fuse|ceph|lustre|cifs|smb|9p|gpfs|beegfs|afs', re.I)
 _OPENING = 'open', 'openat', 'read', 'pread64', 'readv'
@@ -23,14 +22,14 @@ _OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
 """Where a step of several ranks waits for the gradients of the others."""
 _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
 _MOST_CALLS = 4
-_MUTE = "C code that holds Python's lock, so that no thread can run"
+_MUTE = phrase("C code that holds Python's lock, so that no thread can run")
 _STATES = {
-    'R': 'runs',
-    'S': 'is asleep',
-    'D': 'is in an uninterruptible sleep',
-    'T': 'was stopped (SIGSTOP)',
-    't': 'was stopped by a debugger',
-    'Z': 'is dead',
+    'R': phrase('runs'),
+    'S': phrase('is asleep'),
+    'D': phrase('is in an uninterruptible sleep'),
+    'T': phrase('was stopped (SIGSTOP)'),
+    't': phrase('was stopped by a debugger'),
+    'Z': phrase('is dead'),
 }
 _DOING = {
     'data_wait': phrase('waiting for data'),
@@ -132,12 +131,15 @@ def find_first_gone(ranks: Sequence[Rank]) -> Rank | None:
     return gone[0] if gone else None
 
 
-def describe_gone(ranks: Sequence[Rank]) -> list[str]:
+def describe_gone(ranks: Sequence[Rank]) -> list[Text]:
     """A sentence for each process that ended without a word."""
     return [
-        f'process {rank.evidence.run.pid}'
-        + ('' if rank.number is None else f' of rank {rank.number}')
-        + ' is gone and left no end record'
+        phrase('process {pid} is gone and left no end record', rank.evidence.run)
+        if rank.number is None
+        else phrase(
+            'process {pid} of rank {rank} is gone and left no end record',
+            rank.evidence.run,
+        )
         for rank in ranks
         if rank.is_gone
     ]
@@ -177,26 +179,38 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     elif _is_work_on_one_rank(stuck, cause) and len(found) > 1:
         cause, certainty = 'work_on_one_rank', 'likely'
     proof += [
-        f'rank {other.number} is {phrase_part(its)} at iteration {its.iteration + 1}'
+        phrase(
+            'rank {rank} is {doing} at iteration {iteration}',
+            rank=other.number,
+            doing=phrase_part(its),
+            iteration=its.iteration + 1,
+        )
         for other, its in found
         if other is not rank
     ]
     if any(_is_nccl(other) and _waits_for_ranks(other, its) for other, its in found):
         proof.append(_IN_OR_BEFORE)
-    waited = f' for {stuck.waited_s:.0f} s and more' if stuck.waited_s else ''
-    where = f'{phrase_part(stuck)} (iteration {stuck.iteration + 1})'
-    sentence = f'Stuck{waited}, {where}.'
+    facts = {'doing': phrase_part(stuck), 'iteration': stuck.iteration + 1}
+    said = [phrase('Stuck, {doing} (iteration {iteration}).', **facts)]
+    if stuck.waited_s:
+        said = [
+            phrase(
+                'Stuck for {waited_s:.0f} s and more, {doing} (iteration {iteration}).',
+                waited_s=stuck.waited_s,
+                **facts,
+            )
+        ]
     if met is not None:
-        sentence += f' {met.sentence}'
+        said.append(met.sentence)
     elif len(found) > 1 and waited_for is not None:
-        sentence += f' The other ranks wait for rank {waited_for}.'
+        said.append(phrase('The other ranks wait for rank {rank}.', rank=waited_for))
     if cause != 'unknown':
-        sentence += f' {CAUSES[cause].title}.'
+        said.append(phrase('{title}.', CAUSES[cause]))
     return Why(
         'running' if any(rank.host.is_alive for rank in ranks) else 'ended',
         cause,
         certainty,
-        sentence,
+        sentences(*said),
         tuple(Proof('watchdog', None, text) for text in proof),
         _list_cures(stuck, cause),
         rank=waited_for,
@@ -211,7 +225,7 @@ def _list_cures(stuck: StuckRecord, cause: str) -> tuple[str, ...]:
     return (*([row.do] if row and is_of_row else []), *CAUSES[cause].do)
 
 
-_IN_OR_BEFORE = (
+_IN_OR_BEFORE = phrase(
     'with NCCL a rank stands in the next wait for its GPU, and no longer in the '
     'collective: it is in that collective or before it'
 )
@@ -232,9 +246,9 @@ class _Meeting(NamedTuple):
 
     cause: str
     certainty: str
-    sentence: str
+    sentence: Text
     rank: int | None = None
-    proof: Sequence[str] = ()
+    proof: Sequence[Text] = ()
 
 
 _Found = Sequence[tuple[Rank, StuckRecord]]
@@ -257,24 +271,31 @@ def _find_missing(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
     here = {rank.evidence.run.rank for rank in ranks}
     missing = [number for number in range(run.world_size) if number not in here]
     if missing and run.host.ranks_on_host == run.world_size:
-        numbers = ', '.join(map(str, missing))
-        said = f'{"Rank" if len(missing) == 1 else "Ranks"} {numbers} left no evidence'
-        proof = [f'{said}: {plural(len(here), "rank")} of {run.world_size} came']
+        said = phrase('Rank {rank} left no evidence', rank=missing[0])
+        if len(missing) > 1:
+            said = phrase(
+                'Ranks {missing} left no evidence',
+                missing=tuple(str(number) for number in missing),
+            )
+        came = phrase(
+            '{said}: {ranks} of {world_size} came', run, said=said, ranks=len(here)
+        )
         number = missing[0] if len(missing) == 1 else None
-        return _Meeting('rank_never_came', 'likely', f'{said}.', number, proof)
+        whole = phrase('{said}.', said=said)
+        return _Meeting('rank_never_came', 'likely', whole, number, [came])
     if not missing and len(found) < len(ranks):
         return None
-    said = 'No iteration of the ranks together has ended.'
+    said = phrase('No iteration of the ranks together has ended.')
     return _Meeting('rank_never_came', 'likely', said)
 
 
 class Uneven(NamedTuple):
     """Ranks that train another number of batches."""
 
-    sentence: str
+    sentence: Text
     rank: int | None
     """The one that trains fewest; ``None`` where several do."""
-    proof: Sequence[str]
+    proof: Sequence[Text]
 
 
 def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:
@@ -302,21 +323,34 @@ def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:
     rank = short[0]
     proof = describe_batches(known)
     number = rank.number if len(short) == 1 else None
-    who = f'Rank {rank.number}' if number is not None else f'{len(short)} ranks'
     if rank.is_completed:
-        return Uneven(f'{who} came to the end of training, others not.', number, proof)
+        said = phrase(
+            'Rank {rank} came to the end of training, others not.', rank=number
+        )
+        if number is None:
+            said = phrase(
+                '{ranks} came to the end of training, others not.', ranks=len(short)
+            )
+        return Uneven(said, number, proof)
     stuck = rank.stuck
     if stuck is None or stuck.batches_taken is None or stuck.batches_taken < fewest:
         return None
     if stuck.part in ('step', 'data_wait'):
         return None
-    its = 'its' if number is not None else 'their'
-    said = f'{who} ended {its} epoch after {_count_batches(fewest)}'
-    return Uneven(f'{said}, others wait in batch {fewest + 1}.', number, proof)
-
-
-def _count_batches(count: int) -> str:
-    return '1 batch' if count == 1 else f'{count} batches'
+    said = phrase(
+        'Rank {rank} ended its epoch after {batches}, others wait in batch {batch}.',
+        rank=number,
+        batches=fewest,
+        batch=fewest + 1,
+    )
+    if number is None:
+        said = phrase(
+            '{ranks} ended their epoch after {batches}, others wait in batch {batch}.',
+            ranks=len(short),
+            batches=fewest,
+            batch=fewest + 1,
+        )
+    return Uneven(said, number, proof)
 
 
 def describe_batches(batches: Mapping[int, int]) -> list[Text]:
@@ -434,28 +468,49 @@ def is_lost(stuck: StuckRecord) -> bool:
 
 def describe_stuck(stuck: StuckRecord) -> list[str]:
     """Sentences and calls that were seen of it, for the log and `mmgpu why`."""
-    found = []
+    found: list[str] = []
     if stuck.worker is not None:
-        state = _STATES.get(stuck.state or '', f'is in state {stuck.state}')
+        state = _STATES.get(stuck.state or '') or phrase('is in state {state}', stuck)
         found.append(
-            f'Worker {stuck.worker} (pid {stuck.pid}) owes the next batch; it {state}'
+            phrase(
+                'Worker {worker} (pid {pid}) owes the next batch; it {state}',
+                worker=stuck.worker,
+                pid=stuck.pid,
+                state=state,
+            )
         )
     if stuck.sample is not None:
-        image = f', {stuck.image}' if stuck.image else ''
-        since = f'for {stuck.sample_s or 0.0:.0f} s'
-        found.append(f'loading sample {stuck.sample} {since}{image}')
+        facts = {'sample': stuck.sample, 'waited_s': stuck.sample_s or 0.0}
+        if stuck.image:
+            found.append(
+                phrase(
+                    'loading sample {sample} for {waited_s:.0f} s, {image}',
+                    image=stuck.image,
+                    **facts,
+                )
+            )
+        else:
+            found.append(
+                phrase('loading sample {sample} for {waited_s:.0f} s', **facts)
+            )
     elif is_lost(stuck):
         found.append(
-            'it waits for work: the batch was lost on its way, as when /dev/shm is '
-            'full or files cannot be opened; the console says which (--log)'
+            phrase(
+                'it waits for work: the batch was lost on its way, as when /dev/shm is '
+                'full or files cannot be opened; the console says which (--log)'
+            )
         )
     elif stuck.worker is not None:
-        found.append('its sample is unknown: the worker was out of reach')
+        found.append(phrase('its sample is unknown: the worker was out of reach'))
     if stuck.call is not None:
-        where = f' on {stuck.path} ({stuck.mount})' if stuck.path else ''
-        found.append(f'it waits in {stuck.call}(){where}')
+        waits = phrase('it waits in {call}()', stuck)
+        if stuck.path:
+            waits = phrase('it waits in {call}() on {path} ({mount})', stuck)
+        found.append(waits)
     if stuck.alike > 1:
-        found.append(f'{stuck.alike} workers stand at the same line')
+        found.append(
+            phrase('{alike} workers stand at the same line', alike=stuck.alike)
+        )
     row = find_row(stuck)
     if row is not None:
         found.append(row.reason)

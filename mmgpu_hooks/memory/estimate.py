@@ -79,16 +79,22 @@ def estimate_memory(
         probe = probe_model(built, mixed, padded.size)
         fit, gradients = fit_activations(probe.points), probe.gradients
     except CannotRunError as error:
-        notes.append(f'Activations are unknown: {error}.')
+        notes.append(phrase('Activations are unknown: {error}.', error=error))
     tries_algorithms = bool((loaded.get('env_cfg') or {}).get('cudnn_benchmark'))
     if tries_algorithms:
         notes.append(
-            'The config sets cudnn_benchmark=True: cuDNN then takes workspaces of up '
-            'to gigabytes to try its algorithms, and nothing is known of them here.'
+            phrase(
+                'The config sets cudnn_benchmark=True: cuDNN then takes workspaces of '
+                'up to gigabytes to try its algorithms, and nothing is known of them '
+                'here.'
+            )
         )
     if padded.size is None:
         notes.append(
-            f'Totals are unknown: {padded.source}; name one with --image-size.'
+            phrase(
+                'Totals are unknown: {source}; name one with --image-size.',
+                source=padded.source,
+            )
         )
     own = (loaded.get('train_dataloader') or {}).get('batch_size') or 1
     return MemoryEstimate(
@@ -219,7 +225,12 @@ def count_static(
     ]
     averaged_copies = sum(type_name(hook).endswith('EMAHook') for hook in hooks if hook)
     if state is None:
-        notes.append(f'The state of the optimizer ({label}) is not known beforehand.')
+        notes.append(
+            phrase(
+                'The state of the optimizer ({label}) is not known beforehand.',
+                label=label,
+            )
+        )
     return StaticBytes(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         parameter_bytes=parameters,

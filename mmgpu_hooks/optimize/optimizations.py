@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from mmgpu_hooks.optimize.refusal import RefusalError
+from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.show.words import say
 
 _CLASSES = {
     'param_groups': 'MergedGroups',
@@ -84,7 +86,15 @@ class Optimizations:
             self._say(name, f'on: {self._on[name].changed}.')
 
     def _say(self, name: str, sentence: str) -> None:
-        self._logger.info(f'GPUEfficiencyHook: optimize={name} is {sentence}')
+        self._logger.info(
+            say(
+                phrase(
+                    'GPUEfficiencyHook: optimize={name} is {sentence}',
+                    name=name,
+                    sentence=sentence,
+                )
+            )
+        )
 
     def _refuse(self, name: str, reason: str) -> None:
         self._say(name, f'not used: {reason}; training goes on as it was.')
@@ -96,8 +106,14 @@ class Optimizations:
         is_known = isinstance(error, RefusalError)
         reason = text if is_known else f'{type(error).__name__}: {text}'
         self._logger.warning(
-            f'GPUEfficiencyHook: optimize={name} is taken back ({reason}); training '
-            'goes on without it.'
+            say(
+                phrase(
+                    'GPUEfficiencyHook: optimize={name} is taken back ({reason}); '
+                    'training goes on without it.',
+                    name=name,
+                    reason=reason,
+                )
+            )
         )
         if active is not None:
             self._close(name, active)
@@ -107,8 +123,15 @@ class Optimizations:
             active.close()
         except Exception as error:  # noqa: BLE001, training must not see it
             self._logger.warning(
-                f'GPUEfficiencyHook: optimize={name} could not be taken back whole '
-                f'({type(error).__name__}: {error}).'
+                say(
+                    phrase(
+                        'GPUEfficiencyHook: optimize={name} could not be taken back '
+                        'whole ({kind}: {error}).',
+                        name=name,
+                        kind=type(error).__name__,
+                        error=error,
+                    )
+                )
             )
 
     def close(self) -> None:

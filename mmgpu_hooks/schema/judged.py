@@ -373,9 +373,9 @@ class Why:
     """A name of ``mmgpu explain``; ``None`` where nothing ended badly."""
     certainty: str
     """``sure``, ``likely`` or ``unknown``."""
-    sentence: str
+    sentence: Text
     proof: Tuple[Proof, ...] = ()
-    do: Tuple[str, ...] = ()
+    do: Tuple[Text, ...] = ()
     rank: Optional[int] = None
     """Whose line it is, where the log says so."""
     sample: Optional[str] = None

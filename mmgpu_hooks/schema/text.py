@@ -55,6 +55,7 @@ NOUNS: dict[str, Noun] = {
     'lines': Noun('{n} line', '{n} lines'),
     'months': Noun('{n} month', '{n} months'),
     'nodes': Noun('{n} node', '{n} nodes'),
+    'pairs': Noun('{n} pair', '{n} pairs'),
     'places': Noun('{n} place', '{n} places'),
     'processes': Noun('{n} process', '{n} processes'),
     'ranks': Noun('{n} rank', '{n} ranks'),

@@ -79,7 +79,7 @@ def test_a_template_is_one_literal_with_the_names_of_its_facts(name):
     [
         ("phrase('a' if x else 'b')", 'no literal'),
         ("phrase(f'a {b}')", 'no literal'),
-        ("phrase(TEMPLATE, b=1)", 'no literal'),
+        ('phrase(TEMPLATE, b=1)', 'no literal'),
         ("phrase('{a}', b=1)", "not in the template: ['b']"),
         ("phrase('{a} {b}', b=1)", "not given: ['a']"),
     ],
