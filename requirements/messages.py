@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from mmgpu_hooks.commands.main import COMMANDS, mmgpu  # noqa: E402
 from mmgpu_hooks.judge.causes import CAUSES  # noqa: E402
+from mmgpu_hooks.judge.hanging_frames import HANGING_FRAMES  # noqa: E402
 from mmgpu_hooks.judge.rules import RULES  # noqa: E402
 
 PACKAGE = ROOT / 'mmgpu_hooks'
@@ -54,6 +55,9 @@ def list_written() -> Iterator[str]:
         yield cause.title
         yield from _list_paragraphs(cause.page)
         yield from cause.do
+    for frame in HANGING_FRAMES:
+        yield frame.reason
+        yield frame.do
     with click.Context(mmgpu) as ctx:
         for command in (mmgpu, *(mmgpu.get_command(ctx, name) for name in COMMANDS)):
             assert command is not None

@@ -96,7 +96,7 @@ def pick_gpu(
 
 
 def _describe_shortage(cards: Sequence[Card], count: int) -> Text:
-    reasons = tuple(f'{card.index} {card.reason}' for card in cards if card.reason)
+    reasons = tuple(phrase('{index} {reason}', card) for card in cards if card.reason)
     facts = {
         'found': len(cards) - len(reasons),
         'all': len(cards),

@@ -438,7 +438,7 @@ def _expect_answer(done: subprocess.CompletedProcess[str]) -> str:
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else 'SLURM says nothing'
+    return lines[-1] if lines else phrase('SLURM says nothing')
 
 
 @contextlib.contextmanager

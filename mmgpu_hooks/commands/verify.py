@@ -27,7 +27,7 @@ from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import Verification
-from mmgpu_hooks.schema.text import listed, phrase
+from mmgpu_hooks.schema.text import Text, listed, phrase
 from mmgpu_hooks.schema.tried import SIDES, TrialSpec
 from mmgpu_hooks.show.document import to_json
 from mmgpu_hooks.show.experiments import describe_verify
@@ -68,7 +68,7 @@ class _Known:
     """Of the run; ``None`` leaves it to the trainings."""
     other_work: tuple[str, ...] = ()
     untrained: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = ()
 
     def add_to(self, measured: Verification, folder: Path) -> Verification:
         """The whole answer.
@@ -278,7 +278,7 @@ def _read_recommendation(
     recommendation = limit_to_memory(recommend_settings(run), run)
     settings = pair_settings(run, recommendation)
     if settings is None:
-        reason = recommendation.reason or 'No change of the train loader.'
+        reason = recommendation.reason or phrase('No change of the train loader.')
         raise UserError(
             phrase(
                 '{folder}: expected a recommendation to verify, found none. {reason}',
@@ -401,7 +401,7 @@ def _expect_difference(
     """
     if allow_equal or difference.before or difference.after:
         return
-    found = 'that nothing differs'
+    found = phrase('that nothing differs')
     if difference.untrained:
         only, count = listed(difference.untrained[:3]), len(difference.untrained)
         if count > 3:

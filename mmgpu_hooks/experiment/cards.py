@@ -77,16 +77,21 @@ def _read_card(index: int) -> Card:
             device, sample = gpu.device(), gpu.read_sample()
             reasons = gpu.reasons()
     except (AbsentError, SourceError) as error:
-        return Card(index, reason=f'cannot be read: {error}')
+        return Card(index, reason=phrase('cannot be read: {reason}', reason=str(error)))
     uuid, total = device.get('uuid', ''), device.get('memory_total_bytes', 0)
     name, used = device.get('name', 'unknown'), sample.get('mem_used_bytes')
     known = Card(index, uuid, name, util_pct=sample.get('util_pct'))
     if gpu.is_sliced:
-        return replace(known, reason='is cut into slices (MIG): name one yourself')
+        return replace(
+            known, reason=phrase('is cut into slices (MIG): name one yourself')
+        )
     if not uuid or not total or used is None:
         needed = 'uuid', 'memory_total_bytes', 'mem_used_bytes'
         why = (reasons[figure] for figure in needed if figure in reasons)
-        return replace(known, reason=f'cannot be read: {next(why, "no UUID")}')
+        return replace(
+            known,
+            reason=phrase('cannot be read: {reason}', reason=next(why, 'no UUID')),
+        )
     return replace(known, total_bytes=total, free_bytes=total - used)
 
 
@@ -109,10 +114,10 @@ def judge_cards(
         if card.reason is not None or card.total_bytes is None:
             return card.reason
         if card not in visible:
-            return f'not in {VARIABLE}'
+            return phrase('not in {variable}', variable=VARIABLE)
         least = 0.1 * card.total_bytes if least_bytes is None else least_bytes
         if (card.free_bytes or 0) < least:
-            return 'too little memory is free'
+            return phrase('too little memory is free')
         return None
 
     judged = [replace(card, reason=judge(card)) for card in cards]

@@ -16,7 +16,7 @@ from mmgpu_hooks.experiment.save_bench_judge import judge_save_bench, summarize_
 from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S, Progress, read_trial_run
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.text import decode_text, encode_text, phrase
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial, TrialSpec
 
 SETTLING = 8
@@ -82,7 +82,7 @@ class SaveBenchPlan(Plan):
             UserError: If nothing was measured without an interruption.
         """
         rows = [trial.figures['row'] for trial in outcome.trials]
-        measured = msgspec.convert(rows, list[SaveBenchRow])
+        measured = msgspec.convert(rows, list[SaveBenchRow], dec_hook=decode_text)
         if not outcome.is_interrupted and not any(row.saves for row in measured):
             row = measured[0]
             raise UserError(
@@ -121,7 +121,9 @@ class SaveBenchPlan(Plan):
             row = summarize_saves(workers, self.saves, trial, run)
             # the next one needs the space
             shutil.rmtree(progress.folder, ignore_errors=True)
-            figures: dict[str, Any] = msgspec.to_builtins({'row': row})
+            figures: dict[str, Any] = msgspec.to_builtins(
+                {'row': row}, enc_hook=encode_text
+            )
             return figures
 
         return Turn(

@@ -11,7 +11,7 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import is_delay, net_delay_s, won_back_s
 from mmgpu_hooks.model.stats import rank_sum_chance
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.text import phrase, quoted
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial
 
 
@@ -94,7 +94,9 @@ def judge_save_bench(
 def _compare(row: SaveBenchRow, reference: SaveBenchRow | None) -> SaveBenchRow:
     if len(row.saves) < thresholds.BENCH_SAVES:
         few = phrase('too few to tell by: {saves}', saves=len(row.saves))
-        few = few if row.saves else row.error or 'no save was measured'
+        if not row.saves:
+            few = phrase('no save was measured')
+            few = quoted(row.error) if row.error else few
         return replace(row, remark=few)
     if reference is None or reference.save_s is None or row.save_s is None:
         return row

@@ -27,7 +27,7 @@ from mmgpu_hooks.model.prediction import LoaderSetting
 from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.recommend.settings import BY_NAME, SETTINGS
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.text import decode_text, encode_text, phrase
+from mmgpu_hooks.schema.text import decode_text, encode_text, phrase, quoted
 from mmgpu_hooks.schema.tried import (
     Sweep,
     SweepRow,
@@ -254,9 +254,10 @@ class SweepPlan(Plan):
         if trial.status == 'timed_out' and progress.is_enough:
             # what was to be measured was, before its saves took the rest of the time
             row = replace(row, status='completed', error=None)
-            row = replace(row, save_unknown='the time limit came before its saves')
+            late = phrase('the time limit came before its saves')
+            row = replace(row, save_unknown=late)
         if progress.save_error is not None:
-            row = replace(row, save_unknown=progress.save_error)
+            row = replace(row, save_unknown=quoted(progress.save_error))
         counted = (block.model_bytes for block in progress.blocks if block.model_bytes)
         row = replace(row, model_bytes=next(counted, None))
         is_finite = all(block.is_loss_finite for block in progress.blocks)

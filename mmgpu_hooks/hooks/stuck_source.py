@@ -152,7 +152,7 @@ class StuckSource:
         if running.part in ('data_wait', 'resume'):
             pinning = read_thread_stack(PIN_THREAD)
             record = structs.replace(record, pin_stack=pinning)
-        lines = [
+        lines: list[str] = [
             phrase(
                 'GPUEfficiencyHook: nothing went on for {waited_s:.0f} s, {doing} '
                 '(iteration {iteration}, epoch {epoch}).',
@@ -292,7 +292,7 @@ def add_owed(
 def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
     """The cause, and the rank that the others wait for, as far as they are known."""
     why = judge_ranks([], (own, *others))
-    said = []
+    said: list[str] = []
     if why.cause not in (None, 'unknown'):
         said.append(
             phrase(
@@ -302,5 +302,5 @@ def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
             )
         )
     if why.rank not in (None, own.run.rank):
-        said += [f'Rank {why.rank}:', *(proof.text for proof in why.proof[:3])]
+        said += [phrase('Rank {rank}:', why), *(proof.text for proof in why.proof[:3])]
     return said

@@ -505,7 +505,7 @@ def _judge_openmmlab(machine: Machine) -> Iterator[Checked]:
     yield from _judge_resume(machine)
 
 
-def _judge_bounds(installed: Installed, text: str) -> Iterator[Checked]:
+def _judge_bounds(installed: Installed, text: Text) -> Iterator[Checked]:
     """Versions that MMDetection refuses when it is imported."""
     refused: list[tuple[Bounds, str]] = []
     for bounds in installed.bounds:

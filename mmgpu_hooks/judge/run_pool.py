@@ -23,7 +23,7 @@ from mmgpu_hooks.schema.errors import NoPredictionError
 from mmgpu_hooks.schema.memory import MeasuredPeak
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
-NATURE = {
+NATURE: dict[str, str] = {
     phrase('number of ranks'): 'meta.world_size',
     phrase('device'): 'meta.device',
     phrase('GPU'): 'meta.gpu.name',
@@ -32,7 +32,7 @@ NATURE = {
 }
 """Facts that make a training another one, by how a sentence calls them."""
 
-_CONDITIONS = {
+_CONDITIONS: dict[str, str] = {
     phrase('number of usable cores'): 'meta.host.cores_had',
     phrase('optimizer wrapper'): 'meta.optim_wrapper',
     phrase('number of steps whose gradients are added up'): 'meta.accumulative_counts',

@@ -12,7 +12,7 @@ from mmgpu_hooks.judge.hanging_frames import HangingFrame, find_hanging_frame
 from mmgpu_hooks.schema.judged import HostNow, Proof, Why
 from mmgpu_hooks.schema.recorded import EndRecord, EvidenceLine, StuckRecord
 from mmgpu_hooks.schema.run import RunEvidence
-from mmgpu_hooks.schema.text import Text, phrase, sentences
+from mmgpu_hooks.schema.text import Text, phrase, sentences, worded
 
 _NETWORK = re.compile(r'nfs|fuse|ceph|lustre|cifs|smb|9p|gpfs|beegfs|afs', re.I)
 _OPENING = 'open', 'openat', 'read', 'pread64', 'readv'
@@ -160,7 +160,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     own = [pair for pair in found if not _waits_for_ranks(*pair)]
     rank, stuck = (own or found)[0]
     gone, first_gone = describe_gone(ranks), find_first_gone(ranks)
-    proof = describe_stuck(stuck)
+    proof: list[str] = describe_stuck(stuck)
     named = name_cause(rank, stuck)
     cause, certainty = named.name, named.certainty
     if first_gone in [waiting for waiting, _ in found]:
@@ -169,7 +169,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     waited_for = rank.number if own else None
     # where all are gone, somebody ended those that waited
     if not own and gone and (first_gone or len(gone) < len(ranks)):
-        cause, proof = 'rank_lost', gone
+        cause, proof = 'rank_lost', [*gone]
         certainty = 'sure' if len(gone) < len(ranks) else 'likely'
         rank, met = first_gone or rank, None
         waited_for = first_gone.number if first_gone is not None else None
@@ -218,11 +218,11 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     )
 
 
-def _list_cures(stuck: StuckRecord, cause: str) -> tuple[str, ...]:
+def _list_cures(stuck: StuckRecord, cause: str) -> tuple[Text, ...]:
     """What helps, that of the innermost calls first."""
     row = find_row(stuck)
     is_of_row = row is not None and row.cause == cause
-    return (*([row.do] if row and is_of_row else []), *CAUSES[cause].do)
+    return (*([worded(row.do)] if row and is_of_row else []), *CAUSES[cause].do)
 
 
 _IN_OR_BEFORE = phrase(
@@ -513,5 +513,5 @@ def describe_stuck(stuck: StuckRecord) -> list[str]:
         )
     row = find_row(stuck)
     if row is not None:
-        found.append(row.reason)
+        found.append(worded(row.reason))
     return found + list(stuck.stack[:_MOST_CALLS])

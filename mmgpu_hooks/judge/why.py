@@ -489,8 +489,10 @@ def _judge_silence(logs: Found, ranks: Sequence[Rank]) -> Why:
             said = phrase(
                 'It could not be read: expected a text in UTF-8, UTF-16 or UTF-32.'
             )
-        do = ("MMEngine's log has no traceback; the console has: --log FILE reads it.",)
-        return Why('unknown', None, 'unknown', said, do=do)
+        do = phrase(
+            "MMEngine's log has no traceback; the console has: --log FILE reads it."
+        )
+        return Why('unknown', None, 'unknown', said, do=(do,))
     rank = ranks[0]
     is_alive, end = rank.host.is_alive, rank.evidence.end
     if end is not None:

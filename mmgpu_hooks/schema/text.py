@@ -26,6 +26,8 @@ from mmgpu_hooks.schema.figures import (
 
 _FORMATTER = string.Formatter()
 _NO_FACTS: Mapping[str, Any] = {}
+_LISTED = '{listed}'
+"""Template of names in a row: nothing in it is a sentence."""
 _PARTS = 'parts'
 """Fact of a text that is several sentences in a row."""
 
@@ -279,6 +281,8 @@ class Wording:
             return space.join(map(self.say, said.facts[_PARTS]))
         if not said.template:
             return str(said)
+        if said.template == _LISTED:
+            return self._list(said.facts['listed'], '')
         return self._mark(self.fill(self._catalog.gettext(said.template), said.facts))
 
     def fill(self, template: str, facts: Mapping[str, Any]) -> str:

@@ -152,7 +152,7 @@ class SweepRow:
     """Share of the samples at 0 %."""
     gpu_samples: int = 0
     """Of the utilisation, warm-up left out."""
-    gpu_unknown: Optional[str] = None
+    gpu_unknown: Optional[Text] = None
     """Why the utilisation is unknown."""
     gpu_timeline: Tuple[GpuSpan, ...] = ()
     """Of the whole trial, warm-up included."""
@@ -169,7 +169,7 @@ class SweepRow:
     """The median of them."""
     save_run_delay_s: Optional[float] = None
     """What a save waited for a core, median."""
-    save_unknown: Optional[str] = None
+    save_unknown: Optional[Text] = None
     """Why no save was measured."""
     cpu_cores: Optional[float] = None
     """In use by the training process and its workers, mean."""
@@ -292,7 +292,7 @@ class SaveBenchRow:
     is_harmful: Optional[bool] = None
     """True if saves take longer by enough to matter, and beyond noise; ``None`` for the
     reference, and when that is unknown."""
-    remark: Optional[str] = None
+    remark: Optional[Text] = None
     """Why that is unknown, or other words that belong to the row."""
 
     @property

@@ -138,7 +138,7 @@ def describe_changes(
         nothing = sentences(phrase('Nothing to change.'), found.reason)
         said = [nothing, *found.batch_size]
         return Section(title, 'changes', said)
-    rows = [
+    rows: list[tuple[str, str, str, str]] = [
         (_name(change), _value_of(change.old), _value_of(change.new), '')
         for change in changes
     ]

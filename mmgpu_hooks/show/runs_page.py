@@ -53,7 +53,7 @@ _BY_VERDICT = {name: family for family in _FAMILIES for name in family.verdicts}
 class _Period(NamedTuple):
     """A length of the bars."""
 
-    count: Callable[[int], Text]
+    phrase_count: Callable[[int], Text]
     """So many of them, in words."""
     title: Text
     gpu_title: Text
@@ -175,7 +175,7 @@ def chart_verdicts(rows: Sequence[RunRow], *, is_gpu: bool) -> Chart | None:
         for family in (*_FAMILIES, _REST)
         if family in hours_by
     )
-    facts = {'time': period.count(len(begins)), 'sums': sums}
+    facts = {'time': period.phrase_count(len(begins)), 'sums': sums}
     if is_gpu:
         return Chart(
             phrase('GPU hours by verdict over {time}: {sums}.', **facts), paint

@@ -14,8 +14,8 @@ from mmgpu_hooks.schema.text import Wording, phrase
 
 pytest.importorskip('babel', reason='extracts messages: requirements/test.txt')
 
-from babel.messages import Catalog  # noqa: E402
-from babel.messages.mofile import write_mo  # noqa: E402
+from babel.messages import Catalog
+from babel.messages.mofile import write_mo
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -23,10 +23,52 @@ MAKER = 'phrase'
 
 # Files with f-strings that are sentences still, and how many: a number may only fall.
 # Their sentences are shown in English in every language.
-STILL_STRINGS: dict[str, int] = {}
+STILL_STRINGS: dict[str, int] = {
+    'adviser/many_runs.py': 1,
+    'adviser/process.py': 4,
+    'commands/main.py': 1,
+    'commands/options.py': 1,
+    'commands/why.py': 3,
+    'config/accepted.py': 1,
+    'config/edits.py': 3,
+    'config/files.py': 5,
+    'config/hook_arguments.py': 2,
+    'config/loading.py': 2,
+    'config/lock_holders.py': 3,
+    'config/overrides.py': 2,
+    'config/recommended.py': 2,
+    'config/registry.py': 1,
+    'config/rewrite.py': 5,
+    'config/settings.py': 8,
+    'experiment/card_locks.py': 3,
+    'experiment/doctor.py': 1,
+    'experiment/engine.py': 1,
+    'experiment/store.py': 1,
+    'experiment/trial.py': 3,
+    'hooks/sources.py': 2,
+    'judge/doctor.py': 3,
+    'optimize/coco_metric.py': 6,
+    'optimize/ema.py': 1,
+    'optimize/history.py': 1,
+    'optimize/optimizations.py': 1,
+    'optimize/param_groups.py': 4,
+    'optimize/small_tensors.py': 1,
+    'recommend/other_start.py': 1,
+    'schema/values.py': 1,
+    'show/page.py': 1,
+    'show/recommendation.py': 3,
+}
 
 # Errors whose sentence is a string still. A number may only fall.
-STILL_ERRORS: dict[str, int] = {}
+STILL_ERRORS: dict[str, int] = {
+    'commands/verify.py': 1,
+    'config/files.py': 6,
+    'config/lock_holders.py': 1,
+    'config/overrides.py': 11,
+    'config/rewrite.py': 6,
+    'config/settings.py': 18,
+    'config/syntax.py': 1,
+}
 
 # Of what is written for other programs, or repeats what they said.
 _QUOTED = (
@@ -41,9 +83,9 @@ _ERRORS = ('UserError', 'EvidenceError', 'RefusedError', 'NoPredictionError')
 
 def _calls(tree: ast.AST) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id == MAKER:
-                yield node
+        is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if is_call and node.func.id == MAKER:
+            yield node
 
 
 def _find_faults(tree: ast.AST) -> Iterator[str]:
@@ -111,7 +153,7 @@ class _Strings(ast.NodeVisitor):
     def __init__(self) -> None:
         self.sentences, self.errors = 0, 0
 
-    def visit_Raise(self, node: ast.Raise) -> None:  # noqa: N802
+    def visit_Raise(self, node: ast.Raise) -> None:
         call = node.exc
         name = call.func if isinstance(call, ast.Call) else None
         if isinstance(name, ast.Name) and name.id in _ERRORS:
@@ -119,7 +161,7 @@ class _Strings(ast.NodeVisitor):
             said = call.args[0] if call.args else None
             self.errors += isinstance(said, (ast.JoinedStr, ast.Constant))
 
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:  # noqa: N802
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         self.sentences += _is_sentence(node)
 
 

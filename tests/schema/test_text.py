@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import dataclass
-from typing import Optional, Tuple
 
 import msgspec
 import pytest
@@ -122,14 +121,14 @@ def test_each_sentence_that_a_catalog_may_have_is_marked():
     said = phrase('Of {saves}: {why}, {error}.', saves=2, why=phrase('late'), error='x')
     assert wording.say(said) == '<Of <2 saves>: <late>, x.>'
     assert wording.say(sentences(phrase('A.'), 'b', phrase('C.'))) == '<A.> b <C.>'
-    assert wording.say(listed([phrase('a'), 'b'])) == '<<a>, b>'
+    assert wording.say(listed([phrase('a'), 'b'])) == '<a>, b'
 
 
 @dataclass(frozen=True)
 class Answer:
     said: Text
-    reason: Optional[Text] = None
-    notes: Tuple[Text, ...] = ()
+    reason: Text | None = None
+    notes: tuple[Text, ...] = ()
 
 
 def test_a_text_survives_the_way_to_another_process():

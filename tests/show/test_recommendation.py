@@ -17,7 +17,6 @@ from mmgpu_hooks.show.page import render_page
 from mmgpu_hooks.show.recommendation import (
     describe_answer,
     render_json,
-    sentence_of,
 )
 from mmgpu_hooks.show.run_sections import describe_details
 from mmgpu_hooks.show.terminal import render
@@ -65,12 +64,12 @@ def test_the_answer_is_short_and_the_details_are_not():
 def test_details_have_the_reason_of_every_change():
     full = make_full_run()
     first = full.recommendation.changes[0]
-    second = Change('train_dataloader.pin_memory', False, True, 'copies wait', 'high')
+    second = Change('train_dataloader.pin_memory', False, True, 'Copies wait.', 'high')
     third = replace(second, key='train_dataloader.persistent_workers')
     found = replace(full.recommendation, changes=(first, second, third))
     full = replace(full, recommendation=found)
     words = words_of(render_text(full, details=True))
-    assert words_of(sentence_of(first.reason)) in words
+    assert words_of(first.reason) in words
     # what has the same reason has it once
     assert 'pin_memory, persistent_workers Copies wait.' in words
     assert words.count('Copies wait.') == 1

@@ -41,20 +41,20 @@ def judge_host_growth(run: Run) -> Finding | None:
     growth = find_host_growth(run)
     if growth is None:
         return _judge_short_growth(run)
-    grows = sentences(
-        growth.process
-        and phrase(
+    process = workers = None
+    if growth.process:
+        process = phrase(
             'The training process grows by {rise_bytes} per 1000 iterations '
             '({low_bytes} to {high_bytes}, {readings}).',
             **_list_growth(growth.process),
-        ),
-        growth.workers
-        and phrase(
+        )
+    if growth.workers:
+        workers = phrase(
             'Workers grow by {rise_bytes} per 1000 iterations ({low_bytes} to '
             '{high_bytes}, {readings}).',
             **_list_growth(growth.workers),
-        ),
-    )
+        )
+    grows = sentences(process, workers)
     room, count, ranks = growth.room, growth.full_in, run.meta.host.ranks
     if room is None or count is None:
         return notice(sentences(grows, phrase('How much is free is unknown.')))
@@ -286,11 +286,11 @@ def judge_burst(run: Run) -> Finding | None:
         usual_held, held = median(peaks.column(field)), largest(row.column(field)) or 0
         if not usual_held or held <= usual_held:
             continue
-        facts = {'held': held, 'usual': usual_held}
+        sizes = {'held': held, 'usual': usual_held}
         if field == 'most_boxes':
-            what.append(phrase('boxes {held} (usually {usual:.0f})', **facts))
+            what.append(phrase('boxes {held} (usually {usual:.0f})', **sizes))
         else:
-            what.append(phrase('pixels {held} (usually {usual:.0f})', **facts))
+            what.append(phrase('pixels {held} (usually {usual:.0f})', **sizes))
     if not what:  # a first iteration, or a library's workspace
         return None
     batches = run.meta.loader.batches_per_epoch
