@@ -310,7 +310,7 @@ def _find_cpus(run: Run) -> int | None:
     return None if cores is None else max(math.ceil(cores), 1)
 
 
-def _note_ranks(run: Run) -> tuple[str, ...]:
+def _note_ranks(run: Run) -> tuple[Text, ...]:
     ranks = run.meta.world_size
     if ranks == 1:
         return ()

@@ -18,8 +18,7 @@ from mmgpu_hooks.config.loading import FlatConfig
 from mmgpu_hooks.experiment.cards import read_cards
 from mmgpu_hooks.measure.host import read_host_limits
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.figures import plural
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import Trial
 from mmgpu_hooks.version import __version__
 
@@ -41,7 +40,7 @@ class KeptTrials(NamedTuple):
     """Trials of earlier starts that count."""
 
     trials: Sequence[Trial] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = ()
     """A sentence where all of them are of another identity."""
 
 
@@ -84,8 +83,14 @@ class TrialStore:
             name for name, own in self._identity.items() if known.get(name) != own
         ]
         if unlike:
-            earlier, what = plural(len(trials), 'earlier trial'), ' and '.join(unlike)
-            note = f'Not reused: {earlier} of another {what}.'
+            facts = {'earlier': len(trials), 'what': tuple(unlike)}
+            note = phrase(
+                'Not reused: 1 earlier trial of another {what:&}.', what=facts['what']
+            )
+            if len(trials) != 1:
+                note = phrase(
+                    'Not reused: {earlier} earlier trials of another {what:&}.', **facts
+                )
             return KeptTrials(notes=(note,))
         self._kept = {trial.name: trial for trial in trials}
         return KeptTrials(keep(trials))

@@ -190,6 +190,31 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     ]
     if any(_is_nccl(other) and _waits_for_ranks(other, its) for other, its in found):
         proof.append(_IN_OR_BEFORE)
+    return Why(
+        'running' if any(rank.host.is_alive for rank in ranks) else 'ended',
+        cause,
+        certainty,
+        sentences(
+            *_list_sentences(stuck, met, waited_for if len(found) > 1 else None, cause)
+        ),
+        tuple(Proof('watchdog', None, text) for text in proof),
+        _list_cures(stuck, cause),
+        rank=waited_for,
+        sample=None if stuck.sample is None else str(stuck.sample),
+    )
+
+
+def _list_sentences(
+    stuck: StuckRecord, met: _Meeting | None, waited_for: int | None, cause: str
+) -> list[Text]:
+    """What a run stands in, why its ranks do not meet, and what that is called.
+
+    Args:
+        stuck: The standstill that is judged.
+        met: Why ranks that wait for one another do not meet.
+        waited_for: The rank that others wait for.
+        cause: A key of `CAUSES`.
+    """
     facts = {'doing': phrase_part(stuck), 'iteration': stuck.iteration + 1}
     said = [phrase('Stuck, {doing} (iteration {iteration}).', **facts)]
     if stuck.waited_s:
@@ -202,20 +227,11 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
         ]
     if met is not None:
         said.append(met.sentence)
-    elif len(found) > 1 and waited_for is not None:
+    elif waited_for is not None:
         said.append(phrase('The other ranks wait for rank {rank}.', rank=waited_for))
     if cause != 'unknown':
         said.append(phrase('{title}.', CAUSES[cause]))
-    return Why(
-        'running' if any(rank.host.is_alive for rank in ranks) else 'ended',
-        cause,
-        certainty,
-        sentences(*said),
-        tuple(Proof('watchdog', None, text) for text in proof),
-        _list_cures(stuck, cause),
-        rank=waited_for,
-        sample=None if stuck.sample is None else str(stuck.sample),
-    )
+    return said
 
 
 def _list_cures(stuck: StuckRecord, cause: str) -> tuple[Text, ...]:

@@ -35,8 +35,8 @@ _PARTS = 'parts'
 class Noun(NamedTuple):
     """What is counted; both with the number as ``{n}``."""
 
-    one: str
-    more: str
+    single: str
+    several: str
 
 
 NOUNS: dict[str, Noun] = {
@@ -163,10 +163,8 @@ def sentences(*parts: Optional[str]) -> Text:
 
 def listed(values: Iterable[str]) -> Text:
     """Names or texts with commas between them."""
-    some = tuple(values)
-    return Text(
-        ENGLISH.fill('{listed}', {'listed': some}), '{listed}', {'listed': some}
-    )
+    facts = {'listed': tuple(values)}
+    return Text(ENGLISH.fill(_LISTED, facts), _LISTED, facts)
 
 
 def quoted(words: str) -> Text:
@@ -307,10 +305,10 @@ class Wording:
             number: How many; a fraction is cut as by ``g``.
             noun: A name of :data:`NOUNS`.
         """
-        one, more = NOUNS[noun]
+        single, several = NOUNS[noun]
         # 1.5 is in the plural, as 2 is
         whole = number if isinstance(number, int) else 1 if number == 1 else 2
-        counted = self._catalog.ngettext(one, more, whole)
+        counted = self._catalog.ngettext(single, several, whole)
         shown = f'{number:g}' if isinstance(number, float) else str(number)
         return self._mark(counted.replace('{n}', shown))
 

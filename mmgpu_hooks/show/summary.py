@@ -73,6 +73,23 @@ def render_training_summary(
     }
     end, recorded = run.evidence.end, run.figures.iterations
     done = recorded if end is None else max(end.iterations, recorded)
+    last = list(_next(run, advice, program, arguments))
+    begin = say(_phrase_end(run, done))
+    for spared in ('', *_SPARED):
+        rows.pop(spared, None)
+        lines = [line for label, text in rows.items() for line in _wrap(label, text)]
+        if len(lines) < _MOST_LINES - len(last):
+            break
+    whole = visible('\n'.join([begin, *lines, *last]).replace(BOUND, ' '))
+    if not is_english():
+        return whole
+    # paths of images may hold anything, and a log file or terminal may not take it
+    return whole.encode('ascii', 'backslashreplace').decode('ascii')
+
+
+def _phrase_end(run: Run, done: int) -> Text:
+    """How training ended, after how many iterations and how long."""
+    recorded = run.figures.iterations
     facts = {
         'status': phrase_status(run.status),
         'iterations': done,
@@ -89,18 +106,7 @@ def render_training_summary(
             recorded=recorded,
             **facts,
         )
-    last = list(_next(run, advice, program, arguments))
-    begin = say(head)
-    for spared in ('', *_SPARED):
-        rows.pop(spared, None)
-        lines = [line for label, text in rows.items() for line in _wrap(label, text)]
-        if len(lines) < _MOST_LINES - len(last):
-            break
-    whole = visible('\n'.join([begin, *lines, *last]).replace(BOUND, ' '))
-    if not is_english():
-        return whole
-    # paths of images may hold anything, and a log file or terminal may not take it
-    return whole.encode('ascii', 'backslashreplace').decode('ascii')
+    return head
 
 
 def _next(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mmgpu_hooks.schema.figures import format_bytes
+from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import MemoryLine, Sweep, SweepRow
 from mmgpu_hooks.show.charts import LIGHT, WIDTH, Chart, Scale, scale_seconds
@@ -307,14 +308,8 @@ def title_speed(sweep: Sweep) -> Text:
     return phrase('Fastest: {setting}, with {speed}', **facts)
 
 
-def chart_speed(sweep: Sweep) -> Chart | None:
-    """Iteration and images/s against workers, with 95 % intervals."""
-    groups = group_rows(sweep.rows, lambda row: row.is_measured)
-    if not groups:
-        return None
-    places, whole_title = _ordinals(groups), title_speed(sweep)
-    estimates = [r.iter_s for rows in groups.values() for r in rows if r.iter_s]
-    scale = scale_seconds(max(estimate.high for estimate in estimates))
+def _phrase_intervals(estimates: Sequence[Estimate]) -> Text:
+    """What the lines and intervals of a chart of speed are taken over."""
     counts = [estimate.count for estimate in estimates]
     least, most = min(counts), max(counts)
     basis = phrase(
@@ -324,12 +319,24 @@ def chart_speed(sweep: Sweep) -> Chart | None:
     )
     if least == most:
         basis = phrase('mean and 95 % interval of {intervals}', intervals=least)
-    shown_rows = [row for rows in groups.values() for row in rows]
-    has_images = all(row.images_per_s for row in shown_rows)
     longest = max(estimate.high for estimate in estimates)
     longest /= max(estimate.value for estimate in estimates)
     if longest > _LONGEST_AXIS:
         basis = phrase('{basis}; the longest are cut off by the axis', basis=basis)
+    return basis
+
+
+def chart_speed(sweep: Sweep) -> Chart | None:
+    """Iteration and images/s against workers, with 95 % intervals."""
+    groups = group_rows(sweep.rows, lambda row: row.is_measured)
+    if not groups:
+        return None
+    places, whole_title = _ordinals(groups), title_speed(sweep)
+    estimates = [r.iter_s for rows in groups.values() for r in rows if r.iter_s]
+    scale = scale_seconds(max(estimate.high for estimate in estimates))
+    basis = _phrase_intervals(estimates)
+    shown_rows = [row for rows in groups.values() for row in rows]
+    has_images = all(row.images_per_s for row in shown_rows)
 
     def paint(figure: Any) -> None:
         figure.set_size_inches(WIDTH, 3.5)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import string
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,12 @@ def find_reads() -> set[str]:
                 reads.add(node.attr)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 reads.update(node.value.split('.'))
+            elif (
+                isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'phrase'
+            ):
+                # figures are taken from a record by their names in the template
+                parsed = string.Formatter().parse(node.args[0].value)
+                reads.update(name for _, name, _, _ in parsed if name)
     return reads
 
 

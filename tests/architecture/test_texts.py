@@ -43,7 +43,6 @@ STILL_STRINGS: dict[str, int] = {
     'experiment/card_locks.py': 3,
     'experiment/doctor.py': 1,
     'experiment/engine.py': 1,
-    'experiment/store.py': 1,
     'experiment/trial.py': 3,
     'hooks/sources.py': 2,
     'judge/doctor.py': 3,
@@ -184,3 +183,8 @@ def test_errors_that_are_strings_only_become_fewer():
     found = _count('errors')
     assert found == STILL_ERRORS
     assert sum(found.values()) < 60
+
+
+if __name__ == '__main__':
+    # what is left, for the two tables
+    print(_count('sentences'), _count('errors'), sep='\n')

@@ -145,7 +145,7 @@ def test_a_text_survives_the_way_to_another_process():
 
 @pytest.mark.parametrize('noun', NOUNS)
 def test_a_noun_is_counted_in_both_forms(noun):
-    one, more = NOUNS[noun]
-    assert one.startswith('{n} ') and more.startswith('{n} ') and one != more
-    assert Wording().count(1, noun) == one.replace('{n}', '1')
-    assert Wording().count(2, noun) == more.replace('{n}', '2')
+    single, several = NOUNS[noun]
+    assert single.startswith('{n} ') and several.startswith('{n} ')
+    assert Wording().count(1, noun) == single.replace('{n}', '1')
+    assert Wording().count(2, noun) == several.replace('{n}', '2') != single
