@@ -183,7 +183,7 @@ def nesting(node: ast.AST) -> int:
     return inner + isinstance(node, NESTING)
 
 
-def _count_lines(function: ast.AST) -> int:
+def _count_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Lines of a function; a sentence with its facts counts as one."""
     said = [
         node
@@ -193,8 +193,8 @@ def _count_lines(function: ast.AST) -> int:
         and node.func.id == 'phrase'
     ]
     return len(
-        {*range(function.lineno, function.end_lineno)}.difference(
-            *(range(call.lineno + 1, call.end_lineno + 1) for call in said)
+        {*range(function.lineno, function.end_lineno or 0)}.difference(
+            *(range(call.lineno + 1, (call.end_lineno or 0) + 1) for call in said)
         )
     )
 

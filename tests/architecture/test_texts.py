@@ -82,8 +82,7 @@ _ERRORS = ('UserError', 'EvidenceError', 'RefusedError', 'NoPredictionError')
 
 def _calls(tree: ast.AST) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
-        is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        if is_call and node.func.id == MAKER:
+        if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == MAKER:
             yield node
 
 

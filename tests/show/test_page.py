@@ -141,12 +141,16 @@ def evil_page(text: str) -> Page:
     summary.__dict__['transforms'] = [TransformCost(text, 1.0)]
     said = phrase('{title}: {why}', title=quoted(text), why=quoted(text))
     verdict = Verdict('data_bound', said, text)
-    diagnosis = Diagnosis(verdict, (Finding(text, text, text, text, 0.5),))
+    diagnosis = Diagnosis(
+        verdict, (Finding(text, quoted(text), text, quoted(text), 0.5),)
+    )
     answer = replace(
         make_reported(make_full_ranks()),
         run_path=text,
         diagnosis=diagnosis,
-        recommendation=Recommendation((Change(text, text, text, text, text, (text,)),)),
+        recommendation=Recommendation(
+            (Change(text, text, text, quoted(text), text, (text,)),)
+        ),
         summary=summary,
         notes=(text,),
     )
