@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 
 import click
 
+from mmgpu_hooks.commands.help import translate_help
 from mmgpu_hooks.model.bounds import MOST_BATCH, MOST_WORKERS
 from mmgpu_hooks.schema import values
+from mmgpu_hooks.schema.text import phrase, worded
 
 Function = TypeVar('Function', bound=Callable[..., Any])
 Decorator = Callable[[Function], Function]
@@ -61,6 +63,10 @@ class Command(click.Command):
 
     With ``--slurm`` it becomes a job once its arguments were parsed.
     """
+
+    def get_help(self, ctx: click.Context) -> str:
+        """The help of the command, in the user's language."""
+        return click.Command.get_help(translate_help(self, ctx), ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, here or as a SLURM job."""
@@ -116,9 +122,10 @@ def command(
     name: str, codes: str, **more: Any
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """The decorator of each command: its name and its exit codes, for ``--help``."""
-    epilog = (
-        f'Exit codes: {codes}, 2 input that cannot be used (one sentence on standard '
-        'error says why), 130 Ctrl-C.'
+    epilog = phrase(
+        'Exit codes: {codes}, 2 input that cannot be used (one sentence on standard '
+        'error says why), 130 Ctrl-C.',
+        codes=worded(codes),
     )
     return click.command(name, cls=Command, epilog=epilog, **more)
 

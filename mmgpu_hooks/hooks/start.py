@@ -37,6 +37,7 @@ from mmgpu_hooks.schema.recorded import (
     StuckRecord,
 )
 from mmgpu_hooks.schema.run_folder import start_name
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
 
 START_SOURCE = 'watchdog of the start'
@@ -229,8 +230,11 @@ class StartWatch:
         record = self._describe(waited_s, self._stack)
         self._provide_alarms().raise_alarm(
             record,
-            f'GPUEfficiencyHook: nothing went on for {waited_s:.0f} s, before training '
-            'began.',
+            phrase(
+                'GPUEfficiencyHook: nothing went on for {waited_s:.0f} s, before '
+                'training began.',
+                waited_s=waited_s,
+            ),
             *describe_stuck(record),
         )
 
@@ -238,7 +242,10 @@ class StartWatch:
         record = self._describe(waited_s, ())
         self._run(self._file.write, structs.replace(record, is_over=True))
         self._provide_alarms().say(
-            f'GPUEfficiencyHook: the start goes on after {waited_s:.0f} s.'
+            phrase(
+                'GPUEfficiencyHook: the start goes on after {waited_s:.0f} s.',
+                waited_s=waited_s,
+            )
         )
 
     def close(self) -> None:

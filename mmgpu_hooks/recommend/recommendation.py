@@ -27,6 +27,7 @@ from mmgpu_hooks.recommend.settings import BY_NAME, SETTINGS
 from mmgpu_hooks.recommend.validation import advise_validation
 from mmgpu_hooks.schema.figures import format_seconds
 from mmgpu_hooks.schema.judged import Change, Recommendation
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 
 def recommend_settings(run: Run, memory: CardMemory | None = None) -> Recommendation:
@@ -44,12 +45,12 @@ def recommend_settings(run: Run, memory: CardMemory | None = None) -> Recommenda
         The changes, or the reason why there is none.
     """
     advice = tuple(advise(run))
-    said: tuple[str, ...] = ()
+    said: tuple[Text, ...] = ()
     train = None
     if run.workload is None or run.is_stalled:
         changes, reason = list(_list_unpredicted(run)), _why_unpredicted(run)
         if memory is not None:
-            said = (f'The batch size stays as it is. {reason}',)
+            said = (sentences(phrase('The batch size stays as it is.'), reason),)
     else:
         job = Job.of(run, run.workload, SETTINGS, memory=memory)
         decision = decide(job)
@@ -145,9 +146,15 @@ def _list_unpredicted(run: Run) -> Iterator[Change]:
             )
 
 
-def _why_unpredicted(run: Run) -> str:
+def _why_unpredicted(run: Run) -> Text:
     if not run.figures.is_enough:
-        return f'{run.why_no_workload} Train at least {count_missing(run)} more.'
+        return sentences(
+            run.why_no_workload,
+            phrase(
+                'Train at least {missing_iterations:d} more.',
+                missing_iterations=count_missing(run),
+            ),
+        )
     if run.is_stalled:
         return STALLS
     if not run.is_data_bound and run.figures.data_wait_share is not None:
