@@ -265,7 +265,9 @@ class TuningAdviser:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(_GONE_WITHIN_S)
         code = self._child.returncode
-        return SourceError(f'its process ended with exit code {code}')
+        return SourceError(
+            phrase('its process ended with exit code {exit_code}', exit_code=code)
+        )
 
     def dismiss(self) -> None:
         """Have the child end, and do not wait for it; :meth:`end` is still due."""

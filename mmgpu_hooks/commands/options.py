@@ -16,6 +16,7 @@ from mmgpu_hooks.commands.help import translate_help
 from mmgpu_hooks.model.bounds import MOST_BATCH, MOST_WORKERS
 from mmgpu_hooks.schema import values
 from mmgpu_hooks.schema.text import phrase, worded
+from mmgpu_hooks.show.words import say
 
 Function = TypeVar('Function', bound=Callable[..., Any])
 Decorator = Callable[[Function], Function]
@@ -110,11 +111,13 @@ class WholeNumber(click.IntRange):
     ) -> Any:
         """Refuse what is no such number, or out of range."""
         if not isinstance(value, int) and not re.fullmatch(_WHOLE, value, re.A):
-            self.fail(f'expected a whole number, found {short(value)}', param, ctx)
+            said = phrase('expected a whole number, found {found}', found=short(value))
+            self.fail(say(said), param, ctx)
         most = values.LARGEST if self.max is None else int(self.max)
         taken = values.Whole(int(self.min or 0), most)
         if not taken.takes(int(value)):
-            self.fail(f'expected {taken.expected}, found {int(value)}', param, ctx)
+            said = phrase('expected {expected}, found {found}', taken, found=int(value))
+            self.fail(say(said), param, ctx)
         return super().convert(value, param, ctx)
 
 

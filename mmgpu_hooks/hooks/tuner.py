@@ -310,7 +310,7 @@ class Tuner:
             self._due_at = ranks.read_decision()
         if self._due_at == NEVER:
             self._offered = self._due_at = None
-            self._end('a rank cannot make the change, so none does')
+            self._end(phrase('a rank cannot make the change, so none does'))
         elif self._due_at is not None and done < self._due_at:
             # an interval ends there, on every rank
             self._shorten(min(self._length, self._due_at - done))

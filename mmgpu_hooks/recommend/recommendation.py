@@ -25,7 +25,6 @@ from mmgpu_hooks.recommend.job import Job
 from mmgpu_hooks.recommend.search import decide
 from mmgpu_hooks.recommend.settings import BY_NAME, SETTINGS
 from mmgpu_hooks.recommend.validation import advise_validation
-from mmgpu_hooks.schema.figures import format_seconds
 from mmgpu_hooks.schema.judged import Change, Recommendation
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
@@ -75,9 +74,6 @@ def recommend_settings(run: Run, memory: CardMemory | None = None) -> Recommenda
     )
 
 
-_WHY_TUNED = (
-    'found while training: an iteration took {before} before it and {after} with it'
-)
 _TUNED = (
     'opencv_num_threads',
     'num_workers',
@@ -111,11 +107,12 @@ def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:
 def _describe_tuned(run: Run, name: str) -> Change:
     """A setting that the run ended with."""
     judged = [record for record in run.evidence.tuned if record.action == 'keep']
-    reason, is_gain = 'found while training', False
+    reason, is_gain = phrase('Found while training.'), False
     if judged:
-        before, after = judged[-1].iter_s, judged[-1].measured_iter_s
-        reason = _WHY_TUNED.format(
-            before=format_seconds(before), after=format_seconds(after)
+        reason = phrase(
+            'Found while training: an iteration took {iter_s} before it and '
+            '{measured_iter_s} with it.',
+            judged[-1],
         )
         is_gain = judged[-1].reason == 'gain'
     return Change(

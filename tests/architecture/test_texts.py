@@ -25,9 +25,9 @@ MAKER = 'phrase'
 # Their sentences are shown in English in every language.
 STILL_STRINGS: dict[str, int] = {
     'adviser/many_runs.py': 1,
-    'adviser/process.py': 4,
+    'adviser/process.py': 5,
     'commands/main.py': 1,
-    'commands/options.py': 1,
+    'commands/switching_on.py': 3,
     'commands/why.py': 3,
     'config/accepted.py': 1,
     'config/edits.py': 3,
@@ -46,6 +46,7 @@ STILL_STRINGS: dict[str, int] = {
     'experiment/trial.py': 3,
     'hooks/sources.py': 2,
     'judge/doctor.py': 3,
+    'judge/validation_findings.py': 1,
     'optimize/coco_metric.py': 6,
     'optimize/ema.py': 1,
     'optimize/history.py': 1,
