@@ -192,7 +192,7 @@ def _read_script(name: str) -> bytes:
 
 
 def _is_config(source: bytes) -> bool:
-    """True if it inherits as no script does, and nearly every config."""
+    """True if it inherits as no script does, or only sets what a training needs."""
     try:
         with warnings.catch_warnings():
             # of escape sequences, which are for the program to say
@@ -200,9 +200,28 @@ def _is_config(source: bytes) -> bool:
             statements = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    return any(is_read_base(node) or _sets_base(node) for node in statements)
+    if any(is_read_base(node) or _sets(node, '_base_') for node in statements):
+        return True
+    # such as the copy that MMEngine leaves in a work_dir
+    is_idle = all(_is_import(node) or _is_plain(node) for node in statements)
+    return is_idle and any(_sets(node, 'train_dataloader') for node in statements)
 
 
-def _sets_base(statement: ast.stmt) -> bool:
+def _sets(statement: ast.stmt, name: str) -> bool:
     targets = statement.targets if isinstance(statement, ast.Assign) else []
-    return ('_base_',) in map(parse_chain, targets)
+    return (name,) in map(parse_chain, targets)
+
+
+def _is_import(statement: ast.stmt) -> bool:
+    return isinstance(statement, (ast.Import, ast.ImportFrom))
+
+
+def _is_plain(statement: ast.stmt) -> bool:
+    """True if it sets a name, or says something, and calls nothing but ``dict``."""
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    return isinstance(statement, ast.Assign) and all(
+        parse_chain(node.func) == ('dict',)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call)
+    )

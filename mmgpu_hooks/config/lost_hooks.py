@@ -148,4 +148,6 @@ def _phrase_cure(module: Module, inherited: Sequence[str], gone: Sequence[int]) 
         own = ' '.join(module.code(place.node)[1:-1].split()).rstrip(', ')
         if len(own) > _MOST_LETTERS or '#' in own:
             own = '...'
+    elif place.kind == 'value' and module.code(place.node) == 'None':
+        own = ''
     return f'{_KEY} = [{", ".join(filter(None, (kept, own)))}]'

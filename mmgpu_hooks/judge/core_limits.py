@@ -60,10 +60,11 @@ def describe_mask(host: HostLimits) -> Text:
         return phrase(
             'set by the SLURM job (--cpus-per-task={whole_cpus:d})', whole_cpus=own
         )
+    # in the same container, taskset leaves no other trace
     words = {
-        'docker': phrase('set by docker run --cpuset-cpus'),
-        'podman': phrase('set by podman run --cpuset-cpus'),
-        'systemd': phrase('set by systemd, AllowedCPUs= or CPUAffinity='),
+        'docker': phrase('set by docker run --cpuset-cpus, or taskset'),
+        'podman': phrase('set by podman run --cpuset-cpus, or taskset'),
+        'systemd': phrase('set by systemd, AllowedCPUs= or CPUAffinity=, or taskset'),
     }
     unknown = phrase('set by taskset, docker run --cpuset-cpus, or the job')
     return words.get(host.manager or '', unknown)

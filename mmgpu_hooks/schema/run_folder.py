@@ -118,6 +118,16 @@ def read_run_folder(path: Path) -> RunFiles:
         EvidenceError: If the folder is missing, empty or holds no run.
     """
     if path.is_file():
+        if path.suffix == '.py':
+            raise EvidenceError(
+                phrase(
+                    '{path}: expected the work_dir of a training, found a Python file; '
+                    'name the folder that the training wrote to (MMDetection: '
+                    'work_dirs/{stem}).',
+                    path=path,
+                    stem=path.stem,
+                )
+            )
         return RunFiles(path.parent, path, _config_copy(path.parent))
     try:
         runs = _find_runs(path)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from mmgpu_hooks.judge.run_comparison import ITER, RATE
 from mmgpu_hooks.schema.figures import format_seconds, format_signed
 from mmgpu_hooks.schema.judged import (
     FASTER,
@@ -32,6 +34,21 @@ _LEAST_SHARE = 0.0005
 """Share of an iteration: a part below it in both runs is not worth a line."""
 
 
+class _Figures(NamedTuple):
+    """The figures of a comparison by what they are."""
+
+    iteration: FigureComparison
+    rate: FigureComparison
+    parts: Sequence[FigureComparison]
+    """Of an iteration, in the order of the time ledger."""
+
+    @classmethod
+    def of(cls, comparison: RunComparison) -> _Figures:
+        """Sort the figures out by their names."""
+        named = {figure.name: figure for figure in comparison.figures}
+        return cls(named.pop(ITER), named.pop(RATE), tuple(named.values()))
+
+
 def _show_mean(mean: Estimate | None) -> str:
     return format_seconds(None if mean is None else mean.value)
 
@@ -40,7 +57,7 @@ def _show_interval(difference: Estimate) -> Text:
     return phrase('{low:signed} to {high:signed}', difference)
 
 
-_FIGURES: Sequence[TableColumn] = (
+_COLUMNS: Sequence[TableColumn] = (
     TableColumn(phrase('mean per iteration'), 'name', _NAMES.__getitem__),
     TableColumn(phrase('first'), '', lambda figure: _show_mean(figure.before)),
     TableColumn(phrase('second'), '', lambda figure: _show_mean(figure.after)),
@@ -51,14 +68,14 @@ _FIGURES: Sequence[TableColumn] = (
 
 def describe_compare(comparison: RunComparison) -> list[Section]:
     """Sections that say which run is slower, part by part, and what else differs."""
-    iteration, _, *parts = comparison.figures
-    least_s = _LEAST_SHARE * _largest(iteration)
-    notable = [part for part in parts if _largest(part) > least_s]
+    figures = _Figures.of(comparison)
+    least_s = _LEAST_SHARE * _largest(figures.iteration)
+    notable = [part for part in figures.parts if _largest(part) > least_s]
     facts = [
         Fact(quoted(name), phrase('{before} -> {after}', texts))
         for name, texts in comparison.settings.items()
     ]
-    table = tabulate([iteration, *notable], _FIGURES, texts=1)
+    table = tabulate([figures.iteration, *notable], _COLUMNS, texts=1)
     return [
         *compose(_sentences(comparison), table),
         *([Section(phrase('Not the same'), facts=facts)] if facts else []),
@@ -109,8 +126,8 @@ def _largest(figure: FigureComparison) -> float:
 
 
 def _sentences(comparison: RunComparison) -> Iterator[Text]:
-    iteration, rate, *parts = comparison.figures
-    before, change = iteration.before, iteration.difference
+    figures = _Figures.of(comparison)
+    before, change = figures.iteration.before, figures.iteration.difference
     if comparison.verdict is None or before is None or change is None:
         yield phrase('The speeds cannot be compared.')
         yield from comparison.obstacles
@@ -137,6 +154,7 @@ def _sentences(comparison: RunComparison) -> Iterator[Text]:
         yield phrase(
             'The second run is slower: {change} per iteration.', change=change_pct
         )
+    rate = figures.rate
     if rate.before and rate.after:
         yield phrase(
             '{before_rate:.2f} -> {after_rate:.2f} images/s while iterating.',
@@ -153,7 +171,7 @@ def _sentences(comparison: RunComparison) -> Iterator[Text]:
                 change_s=change.value,
             ),
         )
-        for part in parts
+        for part in figures.parts
         if (change := part.difference) and (change.low > 0 or change.high < 0)
     ]
     if known:

@@ -43,9 +43,11 @@ def _show_half_width(iter_s: Estimate) -> str:
     return f'{100 * iter_s.half_width / iter_s.value:.1f}'
 
 
-_SWEEP_COLUMNS: Sequence[TableColumn] = (
+_SWEEP_SETTINGS: Sequence[TableColumn] = (
     TableColumn(phrase('workers'), 'setting.num_workers', str),
     TableColumn(phrase('batch'), 'setting.batch_size', str),
+)
+_SWEEP_FIGURES: Sequence[TableColumn] = (
     TableColumn(phrase('iteration'), 'iter_s.value', format_seconds),
     TableColumn(phrase('+-\n%'), 'iter_s', _show_half_width),
     TableColumn(phrase('data\nwait'), 'data_wait_s', format_seconds),
@@ -71,9 +73,9 @@ def describe_sweep(sweep: Sweep) -> list[Section]:
         return phrase('best') if row.setting in sweep.best else BLANK
 
     best = [n for n, row in enumerate(rows) if row.setting in sweep.best]
-    workers, batch, *figures = _SWEEP_COLUMNS
     varied = [tabulate_setting(name, 'setting.values') for name in _list_varied(rows)]
-    columns = [workers, batch, *varied, *figures, TableColumn(BLANK, '', judge)]
+    verdict = TableColumn(BLANK, '', judge)
+    columns = [*_SWEEP_SETTINGS, *varied, *_SWEEP_FIGURES, verdict]
     table = tabulate(rows, columns, strong=best)
     basis = phrase(
         '{trials} in random order, {whole_s}. +-: 95 % interval of the mean.',

@@ -73,31 +73,25 @@ def tabulate_predictions(
     def interval(prediction: Prediction) -> Text:
         return phrase('{iter_time_low_s} to {iter_time_high_s}', prediction)
 
-    columns: Sequence[TableColumn] = (
+    columns = [
         TableColumn(phrase('workers'), 'num_workers', str),
         TableColumn(BLANK, '', mark),
         TableColumn(phrase('batch'), 'batch_size', str),
+        *(tabulate_setting(name, 'settings') for name in others),
         TableColumn(phrase('iteration'), 'iter_time_s', format_seconds),
         TableColumn(phrase('9 in 10 within'), '', interval),
-        TableColumn(phrase('data wait'), 'data_wait_s', format_seconds),
-        TableColumn(phrase('images/s'), 'images_per_s', '{:.1f}'.format),
-        TableColumn(phrase('limited by'), 'limit', phrase_limit),
-    )
+    ]
     if others:
         # the whole training shows what no iteration does
-        shown = [tabulate_setting(name, 'settings') for name in others]
-        training = TableColumn(phrase('training'), 'training_s', format_seconds)
-        workers, mark_column, batch, iteration, within = columns[:5]
-        limit = TableColumn(phrase('limited\nby'), 'limit', phrase_limit)
-        columns = [
-            workers,
-            mark_column,
-            batch,
-            *shown,
-            iteration,
-            within,
-            training,
-            limit,
+        columns += [
+            TableColumn(phrase('training'), 'training_s', format_seconds),
+            TableColumn(phrase('limited\nby'), 'limit', phrase_limit),
+        ]
+    else:
+        columns += [
+            TableColumn(phrase('data wait'), 'data_wait_s', format_seconds),
+            TableColumn(phrase('images/s'), 'images_per_s', '{:.1f}'.format),
+            TableColumn(phrase('limited by'), 'limit', phrase_limit),
         ]
     if all(prediction.batch_size == own_batch for prediction in predictions):
         columns = [column for column in columns if column.label != 'batch']

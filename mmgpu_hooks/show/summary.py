@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import locale
 import os
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -40,7 +42,7 @@ def render_training_summary(
     judged: int | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> str:
-    """The verdict first, the command to run next last; in English it is ASCII.
+    """The verdict first, the command to run next last.
 
     It takes about 1 ms, and no more for a long run.
 
@@ -80,11 +82,20 @@ def render_training_summary(
         lines = [line for label, text in rows.items() for line in _wrap(label, text)]
         if len(lines) < _MOST_LINES - len(last):
             break
-    whole = visible('\n'.join([begin, *lines, *last]).replace(BOUND, ' '))
-    if not is_english():
-        return whole
-    # paths of images may hold anything, and a log file or terminal may not take it
-    return whole.encode('ascii', 'backslashreplace').decode('ascii')
+    whole = '\n'.join([begin, *lines, *last]).replace(BOUND, ' ')
+    return _fit_logs(visible(whole))
+
+
+def _fit_logs(text: str) -> str:
+    """Write as ``\\u4e2d`` what a log file or the console here cannot take.
+
+    Paths may hold anything. Those that the logs take stay as they are, so that the
+    command can be typed.
+    """
+    console = getattr(sys.stdout, 'encoding', None)
+    for encoding in (locale.getpreferredencoding(False), console or 'ascii'):
+        text = text.encode(encoding, 'backslashreplace').decode(encoding)
+    return text
 
 
 def _phrase_end(run: Run, done: int) -> Text:

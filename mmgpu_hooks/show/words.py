@@ -8,6 +8,7 @@ its logs. Catalogs are those of the standard library's gettext, in ``locale/``.
 from __future__ import annotations
 
 import gettext
+import locale
 import os
 import sys
 from collections.abc import Mapping
@@ -103,13 +104,14 @@ def current() -> Wording:
     """The wording of this process.
 
     Until a command calls :func:`speak` it is that of a training: English where the
-    stream of its log has no room for other letters.
+    console, or a log file, has no room for other letters.
     """
     global _wording
     if _wording is None:
         _wording = make_wording(list_languages(os.environ, heeds_locale=False))
-        encoding = getattr(sys.stdout, 'encoding', None) or 'ascii'
-        if not encoding.lower().startswith('utf'):
+        console = getattr(sys.stdout, 'encoding', None) or 'ascii'
+        encodings = (console, locale.getpreferredencoding(False))
+        if not all(encoding.lower().startswith('utf') for encoding in encodings):
             _wording = ENGLISH
     return _wording
 

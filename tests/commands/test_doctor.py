@@ -177,6 +177,7 @@ def test_a_process_that_was_bound_before_its_start_is_no_fault():
         'cores'
     ]
     assert cores['text'].startswith(f'1 usable of {os.cpu_count()}: affinity mask')
+    assert 'taskset' in cores['text']
     assert (cores['level'], cores['cure']) == ('ok', None)
 
 

@@ -284,10 +284,15 @@ def test_a_script_that_writes_configs_is_no_config(tmp_path):
     script = tmp_path / 'mine.py'
     script.write_text(
         'TEMPLATE = """\n_base_ = ["mmdet::rtmdet.py"]\nwith read_base():\n"""\n'
+        'train_dataloader = dict(batch_size=1)\n'
         'print(TEMPLATE[1:7])\n'
     )
     done = start(script)
     assert (done.returncode, done.stdout, done.stderr) == (0, '_base_\n', '')
+    # it does its work where it sets a name
+    script.write_text('train_dataloader = dict(shown=print("loaded"))\n')
+    done = start(script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, 'loaded\n', '')
 
 
 IMPORT_RUNNER = 'import mmengine.runner.runner as module; print(module.Runner.__name__)'
@@ -424,6 +429,7 @@ BAD = {
     '--bogus true': '--bogus',
     'no_such.py': "found 'No such file or directory' for 'no_such.py'",
     'rtmdet.py --work-dir .': 'write "mmgpu run tools/train.py rtmdet.py"',
+    'dumped.py': 'write "mmgpu run tools/train.py dumped.py"',
     'no-such-program': "'no-such-program' could not be started: No such file",
     './plain.sh': 'write "bash ./plain.sh ..." in its place',
     '-m': 'PROGRAM',
@@ -439,6 +445,13 @@ BAD = {
 }
 
 
+DUMPED = """\
+model = dict(type='RTMDet')
+train_dataloader = dict(batch_size=32, sampler=dict(type='DefaultSampler'))
+val_cfg = None
+"""
+
+
 @pytest.mark.parametrize('line', BAD)
 def test_what_cannot_be_run_is_one_sentence(line, tmp_path):
     (tmp_path / 'plain.sh').write_text('echo\n')
@@ -452,6 +465,8 @@ def test_what_cannot_be_run_is_one_sentence(line, tmp_path):
         script.write_bytes(f'{first}\necho\n'.encode())
         script.chmod(0o755)
     (tmp_path / 'rtmdet.py').write_text("_base_ = ['mmdet::rtmdet.py']\n")
+    # as MMEngine leaves it in a work_dir
+    (tmp_path / 'dumped.py').write_text(DUMPED)
     code, printed, said = run_forked(
         ['run', *shlex.split(line)], first=lambda: os.chdir(tmp_path)
     )

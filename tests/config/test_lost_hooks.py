@@ -37,6 +37,7 @@ def folder(tmp_path):
         (TEXT + MINE, BOTH),
         (LAZY + MINE, BOTH),
         (TEXT + 'custom_hooks = []\n', BOTH),
+        (TEXT + 'custom_hooks = None\n', BOTH),
         (TEXT + "custom_hooks = [dict(type='EMAHook', momentum=0.1)]\n", BOTH[1:]),
         (TEXT + "custom_hooks = [*_base_.custom_hooks, dict(type='MyHook')]\n", []),
         (LAZY + "custom_hooks.append(dict(type='MyHook'))\n", []),

@@ -20,13 +20,13 @@ from mmgpu_hooks.schema.recorded import HostLimits
         ({'cgroup_cpu_cores': 2.0}, 'resources.limits.cpu of a pod, or CPUQuota=200%'),
         (
             {'manager': 'docker', 'affinity_cpus': 4},
-            'The 4 of 8 CPUs are set by docker run --cpuset-cpus.',
+            'The 4 of 8 CPUs are set by docker run --cpuset-cpus, or taskset.',
         ),
         ({'manager': 'slurm', 'affinity_cpus': 4}, '(--cpus-per-task=4).'),
         # the tighter of the two
         (
             {'manager': 'docker', 'affinity_cpus': 2, 'cgroup_cpu_cores': 4.0},
-            '--cpuset-cpus.',
+            '--cpuset-cpus, or taskset.',
         ),
         ({'affinity_cpus': 8}, ''),
         ({}, ''),

@@ -60,12 +60,14 @@ def test_a_newest_run_without_evidence_is_plain_and_names_the_older_one(tmp_path
         ('empty', 'an empty folder'),
         ('without', 'none'),
         ('/dev/null', 'neither a folder nor a file'),
+        ('mine.py', 'a Python file; name .*work_dirs/mine'),
     ],
 )
 def test_what_holds_no_run_is_refused(tmp_path: Path, name, found):
     for folder in ('empty', 'without'):
         (tmp_path / folder).mkdir()
     (tmp_path / 'without' / 'epoch_1.pth').write_text('')
+    (tmp_path / 'mine.py').write_text('')
     with pytest.raises(EvidenceError, match=f'found {found}'):
         read_run_folder(tmp_path / name)
 

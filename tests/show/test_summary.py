@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
@@ -163,6 +164,28 @@ def advise(
 FASTER = advise(44.6, 36.2, 53.5)
 GAIN = 'predicted: 45 % less time (36 to 54 %)'
 NICED = RunAdvice(worker_nice=10)
+
+
+@pytest.mark.parametrize(
+    ('locale_encoding', 'console', 'shown'),
+    [
+        ('utf-8', 'utf-8', '/runs/\u68c0\u6d4b'),
+        ('utf-8', 'ascii', r"'/runs/\u68c0\u6d4b'"),
+        ('ascii', 'utf-8', r"'/runs/\u68c0\u6d4b'"),
+    ],
+)
+def test_a_path_stays_as_it_is_typed_where_the_logs_take_it(
+    monkeypatch, locale_encoding, console, shown
+):
+    monkeypatch.setattr('locale.getpreferredencoding', lambda _: locale_encoding)
+    monkeypatch.setattr('sys.stdout', io.TextIOWrapper(io.BytesIO(), console))
+    run = make_run(work_dir='/runs/\u68c0\u6d4b')
+    text = render_of(make_evidence(run=run))
+    assert shown.strip("'") in rows_of(text)['next']
+    text.encode(locale_encoding)
+    text.encode(console)
+
+
 MINE = {'config_path': '/configs/mine.py'}
 NEXT: dict[str, tuple[Any, ...]] = {
     'not asked for': (None, {}, SCRIPT, None, [ASK]),
