@@ -31,7 +31,7 @@ _NO_FACTS: Mapping[str, Any] = {}
 _LISTED = '{listed}'
 """Template of names in a row: nothing in it is a sentence."""
 _PARTS = 'parts'
-"""Fact of a text that is several sentences in a row."""
+"""The only fact of a text that is several sentences in a row: it has no template."""
 
 
 class Noun(NamedTuple):
@@ -219,7 +219,7 @@ def _revive(value: Any) -> Any:
     if not isinstance(value, dict) or value.keys() != {'template', 'facts'}:
         return value
     facts = {name: _revive(fact) for name, fact in value['facts'].items()}
-    if _PARTS in facts:
+    if not value['template'] and _PARTS in facts:
         return sentences(*facts[_PARTS])
     return Text(ENGLISH.fill(value['template'], facts), value['template'], facts)
 
@@ -231,7 +231,7 @@ def facts_of(said: str) -> dict[str, Any]:
     """
     if not isinstance(said, Text):
         return {}
-    if _PARTS in said.facts:
+    if not said.template and _PARTS in said.facts:
         together: dict[str, Any] = {}
         for part in reversed(said.facts[_PARTS]):
             together.update(facts_of(part))
@@ -282,7 +282,7 @@ class Wording:
         """A text in this language; anything else as it is."""
         if not isinstance(said, Text):
             return str(said)
-        if _PARTS in said.facts:
+        if not said.template and _PARTS in said.facts:
             space = self._catalog.pgettext('between sentences', ' ')
             return space.join(map(self.say, said.facts[_PARTS]))
         if not said.template:

@@ -97,6 +97,14 @@ def test_sentences_are_joined_and_empty_ones_left_out():
     assert facts_of(said) == {'workers': 2}
 
 
+def test_a_fact_may_be_called_parts():
+    said = phrase('{whole_s}: {parts}', whole_s=3.0, parts=('imports', phrase('rest')))
+    assert Wording(marks=('<', '>')).say(said) == '<3.000 s: imports, <rest>>'
+    sent = msgspec.json.encode(Answer(said), enc_hook=encode_text)
+    found = msgspec.json.decode(sent, type=Answer, dec_hook=decode_text).said
+    assert facts_of(found) == {'whole_s': 3.0, 'parts': ['imports', 'rest']}
+
+
 def test_facts_nest_as_texts_do():
     worst = phrase('A save took {wall_s}.', wall_s=3.0)
     said = phrase('{saves}. The worst: {worst}', saves=2, worst=worst)
