@@ -218,12 +218,17 @@ class StartMemory:
     Args:
         run: Calls a function, and keeps what it raises from training.
         write: Keeps a record.
+        tick: Called in the thread before each reading.
     """
 
     def __init__(
-        self, run: Callable[..., Any], write: Callable[[MemoryRecord], Any]
+        self,
+        run: Callable[..., Any],
+        write: Callable[[MemoryRecord], Any],
+        tick: Callable[[], Any],
     ) -> None:
         self._run, self._meter, self._began_s = run, HoldersMeter(), monotonic_s()
+        self._tick = tick
         self._pace, self._write, self._own_bytes = MemoryPace(), write, 0
         self._thread: PeriodicThread | None = None
         self.dataset_bytes: int | None = None
@@ -242,6 +247,7 @@ class StartMemory:
             self.dataset_bytes = max(own_bytes - self._own_bytes, 0)
 
     def _look(self) -> float | None:
+        self._tick()
         room, now_s = self._meter.read_room(), monotonic_s()
         if room is None:
             return None

@@ -28,7 +28,7 @@ from mmgpu_hooks.measure.flight_recorder import list_dump_prefixes
 from mmgpu_hooks.measure.now import read_process_identity
 from mmgpu_hooks.measure.proc import ThreadUse, read_thread_use
 from mmgpu_hooks.measure.slurm import parse_job_id
-from mmgpu_hooks.measure.watchdog import Running, Watchdog
+from mmgpu_hooks.measure.watchdog import Running, Watchdog, format_stack
 from mmgpu_hooks.schema.recorded import (
     START_PART,
     EvidenceLine,
@@ -267,13 +267,19 @@ class Start:
     def __init__(
         self, runner: Any, stuck_after_s: float, run: Callable[..., Any]
     ) -> None:
-        self._file = StartFile(runner)
-        self.memory = StartMemory(run, self._file.write)
+        self._file, self._trainer = StartFile(runner), threading.get_ident()
+        self.memory = StartMemory(run, self._file.write, self._end_if_left)
         self._watch: StartWatch | None = None
         if stuck_after_s:
             self._watch = run(
                 START_SOURCE, StartWatch, runner, self._file, stuck_after_s, run
             )
+
+    def _end_if_left(self) -> None:
+        """Close this once the Runner has raised, of which no hook is told."""
+        stack = format_stack(sys._current_frames().get(self._trainer))
+        if not any(_MMENGINE in call for call in stack):
+            self.close()
 
     def close(self) -> None:
         """Watch no longer, and take the file away; a second call does nothing."""

@@ -29,7 +29,7 @@ RECORDS = (
     'Why',
     'Proof',
     'ValidationOutlook',
-    'Ending',
+    'TrainingEnd',
     'SavedHours',
     'Estimate',
     'FigureComparison',

@@ -39,6 +39,8 @@ from benchmarks import (
     saves,
     setup_time,
     start,
+    tune,
+    validation,
     whole,
     why,
 )
@@ -194,6 +196,22 @@ def build_saves(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     return [saves.judge_healthy(1.0, run), saves.judge_parts(run.saves)]
 
 
+def build_tune(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]:
+    # a short one of each number of workers, in as many processes as there are cores
+    patch.setattr(tune, 'LENGTH', 300)
+    return list(tune.judge_simulated(1))
+
+
+def build_validation(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    said = [validation.Forecast('planted', 100.0, 104.0, 90.0, 110.0, eta_s=120.0)]
+    assert '+4.0 %' in validation.render_forecasts(said)
+    figures = [*validation.play('two metrics', folder / 'run')]
+    figures += validation.judge_forecasts(said)
+    verdicts = {figure.name: figure.verdict for figure in figures}
+    assert verdicts['end after a tenth: off, median'] == 'met'
+    return figures
+
+
 def build_whole(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]:
     work = folder / 'bench'
     whole.prepare(work, ['nothing wrong'])
@@ -203,7 +221,7 @@ def build_whole(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]:
         # a key that the config does not have would be another setting
         assert case.best.keys() <= {
             f'{name}.{key}'
-            for name in ('train_dataloader', 'val_dataloader')
+            for name in ('train_dataloader', 'val_dataloader', 'val_evaluator')
             for key in loaded.get(name) or ()
         }
     for ending in whole.ENDINGS.values():
@@ -298,6 +316,7 @@ ELSEWHERE = {
     'quick': 'test_quick.py',
     'readme': 'test_readme.py',
     'toy': 'of the others',
+    'validation_training': 'started by `validation`',
     'whole_ends': 'of `whole`',
     'whole_toys': 'of `whole`',
     'whole_training': 'started by `whole`',

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -32,6 +34,11 @@ from training.toy import (
 )
 
 INIT = BaseLoop.__init__
+PATIENCE_S = 20.0
+
+
+def list_own_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith('mmgpu')]
 
 
 class UserError(Exception):
@@ -129,7 +136,10 @@ def test_validating_between_and_training_twice_leave_two_readable_runs(tmp_path)
         assert BaseLoop.__init__ is INIT
         assert 'call_hook' not in vars(runner)
         assert '_get_iterator' not in vars(runner.val_dataloader)
-        assert 'GPUEfficiencyHook: ' not in log_of(runner)
+    # what each was spent on, and nothing else
+    said = re.findall(r'GPUEfficiencyHook: (\w+) took', log_of(runner))
+    assert said == ['validation', 'test']
+    assert log_of(runner).count('GPUEfficiencyHook: ') == 2
     runner.train()
     assert len(losses_of(runner)) == 12
     assert log_of(runner).count('  verdict    ') == 1
@@ -292,6 +302,11 @@ def test_why_of_a_restart_that_came_to_no_iteration(tmp_path, capsys, ask, cause
     with pytest.raises(Exception) as caught:  # noqa: PT011  # KeyError, UnpicklingError
         build_runner(work_dir, epochs=2, **more).train()
     console.write_text(''.join(traceback.format_exception(caught.value)))
+    # no hook is told of it, but what watched the start notices
+    until_s = time.monotonic() + PATIENCE_S
+    while list_own_threads() and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert list_own_threads() == []
     capsys.readouterr()
     alone, both = ask('why', work_dir), ask('why', work_dir, '--log', console)
     assert (alone['state'], alone['cause']) == ('unknown', 'unknown')
