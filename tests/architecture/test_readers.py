@@ -27,7 +27,7 @@ READERS = (
 
 ANSWERS = {
     'Change',
-    'Ending',
+    'TrainingEnd',
     'MendedStart',
     'SavedHours',
     'NextJob',
