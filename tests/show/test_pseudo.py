@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from fakes.overhead import make_host_bound, make_profile
+from fakes.replaced import replace
+from fakes.tuning import settings
+from fakes.validations import make_validation
 from golden.facts import CASES, SHARED_CONFIG, lay_out, list_cases
 from mmgpu_hooks.commands.main import COMMANDS, main
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.recommend.answer import Answer
+from mmgpu_hooks.recommend.host_overhead import with_host_overhead
+from mmgpu_hooks.recommend.hours import forecast_end, list_saved_hours
+from mmgpu_hooks.recommend.recommendation import recommend_settings
+from mmgpu_hooks.schema.recorded import TrainingPlan, TunedRecord, ValInterval
+from mmgpu_hooks.schema.text import Wording
+from mmgpu_hooks.show import words
+from mmgpu_hooks.show.run_sections import describe_details
+from mmgpu_hooks.show.terminal import render
 from mmgpu_hooks.show.words import MARKS
 
 _INNERMOST = re.compile(f'{MARKS[0]}[^{MARKS[0]}{MARKS[1]}]*{MARKS[1]}')
@@ -85,3 +101,54 @@ def test_the_page_is_in_brackets(pseudo, tmp_path, case):
     body = page.read_text().partition('<main')[2].partition('</main>')[0]
     shown = re.sub('<style.*?</style>|<[^>]*>', ' ', body, flags=re.DOTALL)
     assert [*find_escapes(shown)] == []
+
+
+def make_varied() -> Run:
+    """A host-bound run with validations, tuned while it trained, that goes on."""
+    spent = {'metric': 30.0, 'forward': 9.0}
+    validations = [
+        make_validation(
+            number, parts_s=spent, wall_s=39.0, metrics_s={'CocoMetric': 30.0}
+        )
+        for number in (0, 1)
+    ]
+    change = TunedRecord(
+        iteration=40,
+        action='change',
+        reason='predicted',
+        old=settings(1),
+        new=settings(2),
+        gain_pct=30.0,
+    )
+    after = replace(change, action='keep', reason='unclear', gain_pct=1.0)
+    evidence = make_host_bound(make_profile())
+    plan = TrainingPlan(val_intervals=(ValInterval(begin=0, interval=1),))
+    return Run(
+        replace(
+            evidence,
+            run=replace(evidence.run, plan=plan),
+            validations=tuple(validations),
+            tuned=(change, after),
+            end=None,
+        )
+    )
+
+
+def test_what_only_some_runs_have_is_in_brackets(monkeypatch):
+    monkeypatch.setattr(words, '_wording', Wording(marks=MARKS))
+    run = make_varied()
+    found = with_host_overhead(recommend_settings(run), run)
+    ending = forecast_end(run)
+    answer = Answer(
+        'run.jsonl',
+        diagnose_run(run),
+        found,
+        run,
+        ending=ending,
+        last_sign=datetime(2026, 11, 27, 22, 0),
+        saved_hours=list_saved_hours(run, found, ending),
+    )
+    out = ' '.join(render(describe_details(answer)).split())
+    assert [*find_escapes(out)] == []
+    for expected in ('host CPU', 'CocoMetric', 'no difference told', 'ends', 'Hours'):
+        assert expected in out
