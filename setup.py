@@ -81,7 +81,12 @@ setup(
     packages=find_packages(include=['mmgpu_hooks', 'mmgpu_hooks.*']),
     package_data={
         # no package: its folder goes on the PYTHONPATH of trainings
-        'mmgpu_hooks': ['py.typed', 'injected/sitecustomize.py'],
+        'mmgpu_hooks': [
+            'py.typed',
+            'injected/sitecustomize.py',
+            # catalogs of languages
+            'locale/*/LC_MESSAGES/*.mo',
+        ],
         'mmgpu_hooks.show': ['page.html', 'page.css', 'sort.js'],
     },
     python_requires='>=3.9',

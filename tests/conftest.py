@@ -17,6 +17,7 @@ from benchmarks.harness import OtherLoad
 from fakes.calm import find_disturbance
 from fakes.case_ids import name_value
 from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.show import words
 
 # threads that wait for each other on few cores would be most of a toy's step; before
 # anything imports torch, and for what the tests start too
@@ -47,6 +48,14 @@ def ask(capsys):
 def collected(pytestconfig: pytest.Config) -> list[pytest.Item]:
     """All tests that were collected, also those that are left out by their marks."""
     return pytestconfig.stash[_COLLECTED]
+
+
+@pytest.fixture(autouse=True)
+def english(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said must not depend on the language of who runs the tests."""
+    for name in ('LANG', 'LANGUAGE', 'LC_ALL', 'LC_MESSAGES', 'MMGPU_LANG'):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(words, '_wording', None)
 
 
 @pytest.fixture(autouse=True)

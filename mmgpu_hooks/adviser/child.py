@@ -32,6 +32,7 @@ from mmgpu_hooks.recommend.validation import leave_out
 from mmgpu_hooks.recommend.verdict_record import judge_as_record, make_verdict_record
 from mmgpu_hooks.schema.judged import Recommendation, RunAdvice
 from mmgpu_hooks.schema.run_folder import read_run_folder
+from mmgpu_hooks.schema.text import Text, encode_text, phrase, quoted
 from mmgpu_hooks.schema.tuning import TuneQuestion
 
 
@@ -52,7 +53,8 @@ def main(evidence: str, parent: int) -> None:
     adopt_orphans()
     try:
         with os.fdopen(answer, 'wb') as stream:
-            stream.write(msgspec.json.encode(advise_on_run(Path(evidence))))
+            advice = advise_on_run(Path(evidence))
+            stream.write(msgspec.json.encode(advice, enc_hook=encode_text))
     finally:
         # a config is a program, and what it started is of no use to anybody
         end_descendants()
@@ -88,10 +90,11 @@ def tune_while_training(evidence: str, parent: int) -> None:
     die_with_parent(parent)
     path, decoder = Path(evidence), msgspec.json.Decoder(TuneQuestion)
     with os.fdopen(os.dup(1), 'wb') as stream:
-        for line in sys.stdin.buffer:
+        for question in sys.stdin.buffer:
             run = choose_rank(path, Run.read(path)).run
-            answer = answer_question(run, decoder.decode(line))
-            stream.write(msgspec.json.encode(answer) + b'\n')
+            answer = answer_question(run, decoder.decode(question))
+            line = msgspec.json.encode(answer, enc_hook=encode_text)
+            stream.write(line + b'\n')
             stream.flush()
 
 
@@ -120,7 +123,7 @@ def _write_advised(evidence: Path, run: Run, found: Recommendation) -> RunAdvice
         # the hook is in no config: that command takes its arguments
         values = (change.new for change in found.changes if change.key == NICE_KEY)
         nice = next(values, None)
-        found = leave_out(found, (NICE_KEY,), '')
+        found = leave_out(found, (NICE_KEY,), Text(''))
     if not found.changes:
         return RunAdvice(found, worker_nice=nice)
     files = read_run_folder(evidence)
@@ -130,9 +133,12 @@ def _write_advised(evidence: Path, run: Run, found: Recommendation) -> RunAdvice
     left_out = [change.key for change in found.changes if change.key not in taken]
     if outcome.status == 'rewritten':
         return RunAdvice(kept, str(outcome.target), None, tuple(left_out), nice)
-    reason = outcome.reason or 'the config has the recommended settings'
+    reason = phrase('the config has the recommended settings')
+    if outcome.reason is not None:
+        reason = quoted(outcome.reason.removeprefix(f'{outcome.source}: '))
     if left_out:
-        names = [key.rpartition('.')[2] for key in left_out]
-        reason = f'{" and ".join(names)} cannot be set in this config'
-    reason = reason.removeprefix(f'{outcome.source}: ')
+        reason = phrase(
+            '{names:&} cannot be set in this config',
+            names=tuple(key.rpartition('.')[2] for key in left_out),
+        )
     return RunAdvice(kept, reason=reason, worker_nice=nice)

@@ -29,6 +29,7 @@ from mmgpu_hooks.measure.memory import read_free_bytes
 from mmgpu_hooks.schema.judged import RunAdvice
 from mmgpu_hooks.schema.recorded import VerdictRecord
 from mmgpu_hooks.schema.run_folder import read_run_folder
+from mmgpu_hooks.schema.text import decode_text, phrase, quoted
 from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
 
 _LIMIT_S = 10.0
@@ -100,23 +101,28 @@ def ask_adviser(evidence: Path, limit_s: float = _LIMIT_S) -> RunAdvice:
         child does, or where it cannot be started; Ctrl-C ends the child alone.
     """
     if read_run_folder(evidence).config_copy is None:
-        return RunAdvice(reason="no copy of the config in the run's folder")
+        return RunAdvice(reason=phrase("no copy of the config in the run's folder"))
     try:
         child = _start(_ADVISE, evidence)
     except SourceError as error:
-        return RunAdvice(reason=str(error))
+        return RunAdvice(reason=quoted(str(error)))
     try:
         answer, _ = child.communicate(timeout=limit_s)
-        return msgspec.json.decode(answer, type=RunAdvice)
+        return msgspec.json.decode(answer, type=RunAdvice, dec_hook=decode_text)
     except subprocess.TimeoutExpired:
-        return RunAdvice(reason=f'it took longer than {limit_s:g} s')
+        return RunAdvice(
+            reason=phrase('it took longer than {limit_s:g} s', limit_s=limit_s)
+        )
     except KeyboardInterrupt:
         # the training is completed, and goes on as one without advice
-        return RunAdvice(reason='Ctrl-C ended the process that writes it')
+        return RunAdvice(reason=phrase('Ctrl-C ended the process that writes it'))
     except msgspec.DecodeError:
-        said = 'its process gave an answer that cannot be read'
+        said = phrase('its process gave an answer that cannot be read')
         if child.returncode:
-            said = f'its process ended with exit code {child.returncode}'
+            said = phrase(
+                'its process ended with exit code {exit_code}',
+                exit_code=child.returncode,
+            )
         return RunAdvice(reason=said)
     finally:
         if child.returncode is None:
@@ -250,7 +256,7 @@ class TuningAdviser:
                 raise self._describe_end()
         if self._read.endswith(b'\n'):
             answer, self._read, self._asked_s = self._read, b'', None
-            return msgspec.json.decode(answer, type=TuneAnswer)
+            return msgspec.json.decode(answer, type=TuneAnswer, dec_hook=decode_text)
         if self._clock() - self._asked_s > self._limit_s:
             raise SourceError(f'an answer took longer than {self._limit_s:g} s')
         return None
@@ -259,7 +265,9 @@ class TuningAdviser:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(_GONE_WITHIN_S)
         code = self._child.returncode
-        return SourceError(f'its process ended with exit code {code}')
+        return SourceError(
+            phrase('its process ended with exit code {exit_code}', exit_code=code)
+        )
 
     def dismiss(self) -> None:
         """Have the child end, and do not wait for it; :meth:`end` is still due."""

@@ -18,6 +18,7 @@ from mmgpu_hooks.measure.flight_recorder import read_flight_record
 from mmgpu_hooks.measure.now import read_host
 from mmgpu_hooks.schema.judged import Why
 from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.text import phrase
 
 
 def judge_ranks(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
@@ -39,7 +40,8 @@ def _add_dumps(why: Why, ranks: Sequence[RunEvidence]) -> Why:
     try:
         record = read_flight_record([rank.run for rank in ranks])
     except SourceError as error:
-        return replace(why, notes=(*why.notes, f'{error}.'))
+        said = phrase('{error}.', error=str(error))
+        return replace(why, notes=(*why.notes, said))
     return why if record is None else add_flight_record(why, record)
 
 

@@ -31,12 +31,13 @@ from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import compare_runs
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.figures import format_seconds
 from mmgpu_hooks.schema.judged import FASTER
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import TrialSpec
 from mmgpu_hooks.show.comparison import describe_compare, describe_whole_training
 from mmgpu_hooks.show.recommendation import describe_answer
 from mmgpu_hooks.show.tuning import list_tuned
+from mmgpu_hooks.show.words import say
 
 _DATA_ROOT = Path('data/demo')
 """As in the configs of the demo."""
@@ -60,33 +61,48 @@ def demo(config: Path, work_dir: Path) -> int:
     """
     # before the data set is written
     read_trainable_config(config)
-    _say(f'1/6  Data set: {IMAGES} JPEG files of {IMAGE_WIDTH} x {IMAGE_HEIGHT} pixels')
+    _say(
+        phrase(
+            '1/6  Data set: {files:d} JPEG files of {width} x {height} pixels',
+            files=IMAGES,
+            width=IMAGE_WIDTH,
+            height=IMAGE_HEIGHT,
+        )
+    )
     dataset = write_demo_dataset(_DATA_ROOT)
-    done = 'reused' if dataset.is_reused else 'written'
-    print(f'     {done}: {dataset.root}, {dataset.image_bytes / 1e6:.0f} MB')
+    facts = {'root': dataset.root, 'size_mb': dataset.image_bytes / 1e6}
+    done = phrase('written: {root}, {size_mb:.0f} MB', **facts)
+    if dataset.is_reused:
+        done = phrase('reused: {root}, {size_mb:.0f} MB', **facts)
+    print(f'     {say(done)}')
     os.environ.update(_ONE_THREAD)
     before, after = work_dir / 'before', work_dir / 'after'
-    _say(f'2/6  Train {config}')
-    print('     The step gets one CPU thread, as a GPU would leave the CPU free.')
+    _say(phrase('2/6  Train {config}', config=config))
+    free = phrase('The step gets one CPU thread, as a GPU would leave the CPU free.')
+    print(f'     {say(free)}')
     _train(config, before)
-    _say(f'3/6  mmgpu recommend {before}')
+    _say(phrase('3/6  mmgpu recommend {folder}', folder=before))
     judged = judge_runs([before])
     answer = rewrite_judged(judged.answer, judged.files, Options())
     print_sections(describe_answer(answer))
     if answer.error is not None:
         raise UserError(answer.error)
     if answer.output is None:
-        print('\nThe loader keeps up on this machine, so there is nothing to compare.')
+        _say(
+            phrase(
+                'The loader keeps up on this machine, so there is nothing to compare.'
+            )
+        )
         return exit_codes.NO
-    _say(f'4/6  Train {answer.output}')
+    _say(phrase('4/6  Train {output}', answer))
     _train(Path(answer.output), after)
-    _say('5/6  Before and after')
+    _say(phrase('5/6  Before and after'))
     is_faster = show_gain(before, after)
-    _say(f'6/6  Train {config} again, with tune=True')
+    _say(phrase('6/6  Train {config} again, with tune=True', config=config))
     tuned = work_dir / 'tuned'
     _train(config, tuned, {'tune': True})
     print(describe_tuned(before, after, tuned))
-    print(f'\nOpen it:  tensorboard --logdir {work_dir}')
+    _say(phrase('Open it:  tensorboard --logdir {folder}', folder=work_dir))
     return exit_codes.OK if is_faster else exit_codes.NO
 
 
@@ -106,7 +122,7 @@ def show_gain(before: Path, after: Path) -> bool:
     print_sections(describe_compare(comparison))
     old, new = _images_per_s(first), _images_per_s(second)
     if old and new:
-        print(f'\n{describe_whole_training(comparison, old, new)}')
+        _say(describe_whole_training(comparison, old, new))
     return comparison.verdict == FASTER and new > old
 
 
@@ -119,14 +135,21 @@ def describe_tuned(before: Path, after: Path, tuned: Path) -> str:
         tuned: Work folder of the one that began as the first.
     """
     runs = [read_run(folder).run for folder in (before, after, tuned)]
-    old, new, own = (format_seconds(run.figures.duration_s) for run in runs)
+    old_s, new_s, own_s = (run.figures.duration_s for run in runs)
     lines = [
-        f'Begun with num_workers={runs[2].begun_with.num_workers}, ended with '
-        f'{runs[2].meta.loader.num_workers}: {own} in all, beside {old} untouched and '
-        f'{new} with the recommended setting from the start.',
+        phrase(
+            'Begun with num_workers={begun_with:d}, ended with {ended_with:d}: '
+            '{tuned_s} in all, beside {before_s} untouched and {after_s} with the '
+            'recommended setting from the start.',
+            begun_with=runs[2].begun_with.num_workers,
+            ended_with=runs[2].meta.loader.num_workers,
+            tuned_s=own_s,
+            before_s=old_s,
+            after_s=new_s,
+        ),
         *list_tuned(runs[2].evidence),
     ]
-    return '\n'.join(lines)
+    return '\n'.join(map(say, lines))
 
 
 def _images_per_s(run: Run) -> float:
@@ -156,13 +179,17 @@ def _train(config: Path, folder: Path, hook: Mapping[str, Any] | None = None) ->
     error = outcome.trials[0].error
     if error is not None:
         raise UserError(
-            f'expected a training that completes, found {error}; the whole output is '
-            f'in {folder / LOG_NAME}.'
+            phrase(
+                'expected a training that completes, found {error}; the whole output '
+                'is in {folder}.',
+                error=error,
+                folder=folder / LOG_NAME,
+            )
         )
 
 
-def _say(line: str) -> None:
-    print(f'\n{line}', flush=True)
+def _say(line: Text) -> None:
+    print(f'\n{say(line)}', flush=True)
 
 
 def _follow(log: Path) -> OnProgress:

@@ -7,6 +7,7 @@ from pathlib import Path
 from mmgpu_hooks.commands.options import command, config_argument
 from mmgpu_hooks.commands.rewriting import CODES, print_outcome, target_options
 from mmgpu_hooks.config.rewrite import Options, disable_hook
+from mmgpu_hooks.schema.text import phrase
 
 
 @command('disable', CODES)
@@ -27,5 +28,5 @@ def disable(
         form,
         dry=dry_run,
         check=check,
-        unchanged=f'{config} has no GPUEfficiencyHook.',
+        unchanged=phrase('{config} has no GPUEfficiencyHook.', config=config),
     )

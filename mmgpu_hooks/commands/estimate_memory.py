@@ -16,6 +16,7 @@ from mmgpu_hooks.judge.figures import find_fullest_bytes
 from mmgpu_hooks.memory import estimate
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.memory import ImageSize, MeasuredPeak
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show import forecasts as show
 
 
@@ -68,7 +69,9 @@ def estimate_memory(
         raise click.UsageError('--run corrects --fit; say how large the card is.')
     measured = None if run is None else _read_peak(run)
     if sys.stderr.isatty():
-        warner('estimate-memory')('running the model on the CPU, up to some minutes')
+        warner('estimate-memory')(
+            phrase('running the model on the CPU, up to some minutes')
+        )
     sizes = tuple(dict.fromkeys(batch_size))
     estimated = estimate.estimate_memory(
         config, sizes, image_size=image_size, mixed_precision=amp
@@ -85,7 +88,10 @@ def _read_peak(folder: Path) -> MeasuredPeak:
     peak_bytes = find_fullest_bytes(run)
     if not batch_size or not peak_bytes:
         raise UserError(
-            f'{run.path}: expected the batch size and the peak of a card, found them '
-            'unknown; on the CPU there is no such peak.'
+            phrase(
+                '{path}: expected the batch size and the peak of a card, found them '
+                'unknown; on the CPU there is no such peak.',
+                path=run.path,
+            )
         )
     return MeasuredPeak(batch_size, peak_bytes)

@@ -7,18 +7,25 @@ from collections.abc import Iterator
 
 import click
 
+from mmgpu_hooks.commands.help import say_paragraphs
 from mmgpu_hooks.commands.options import command
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.verdict_names import VERDICTS
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.terminal import DEFAULT_WIDTH
+from mmgpu_hooks.show.words import say
 
 _BY_NO_RULE = {
-    'compute_bound': 'Data is at hand when it is needed, so the step sets the speed; '
-    '``mmgpu profile CONFIG`` says what it consists of.',
-    'not_enough_evidence': 'Too few iterations were recorded to judge the run; the '
-    'verdict says how many more it needs.',
+    'compute_bound': phrase(
+        'Data is at hand when it is needed, so the step sets the speed; ``mmgpu '
+        'profile CONFIG`` says what it consists of.'
+    ),
+    'not_enough_evidence': phrase(
+        'Too few iterations were recorded to judge the run; the verdict says how many '
+        'more it needs.'
+    ),
 }
 
 
@@ -32,15 +39,18 @@ def explain(code: str | None) -> None:
     if code is None:
         for rule in RULES.values():
             verdict = f' ({rule.verdict})' if rule.verdict else ''
-            print(f'{rule.code}  {rule.title}{verdict}')
+            print(f'{rule.code}  {say(rule.title)}{verdict}')
         for cause in CAUSES.values():
-            print(f'{cause.name:<16} {cause.title}')
+            print(f'{cause.name:<16} {say(cause.title)}')
         return
     pages = list(_find_pages(code))
     if not pages:
         raise UserError(
-            f'expected a rule code, a verdict or a cause, found {code!r}; '
-            '"mmgpu explain" lists them.'
+            phrase(
+                'expected a rule code, a verdict or a cause, found {code}; "mmgpu '
+                'explain" lists them.',
+                code=repr(code),
+            )
         )
     for page in pages:
         _print_page(page)
@@ -49,15 +59,17 @@ def explain(code: str | None) -> None:
 def _find_pages(code: str) -> Iterator[str]:
     name = code.lower()
     if cause := CAUSES.get(name):
-        do = '\n\n'.join(f'- {text}' for text in cause.do)
-        yield f'{cause.name}: {cause.title}\n\n{cause.page}\n\n{do}'
+        do = '\n\n'.join(f'- {say(text)}' for text in cause.do)
+        title, page = say(cause.title), say_paragraphs(cause.page)
+        yield f'{cause.name}: {title}\n\n{page}\n\n{do}'
     if name in _BY_NO_RULE:
-        yield f'{VERDICTS[name]}\n\n{_BY_NO_RULE[name]}'
+        yield f'{say(VERDICTS[name])}\n\n{say(_BY_NO_RULE[name])}'
     for rule in RULES.values():
         # data_bound_workers is data_bound, by MG101
         is_of_rule = rule.verdict and name.startswith(rule.verdict)
         if code.upper() == rule.code or is_of_rule:
-            yield f'{rule.code}  {rule.title}\n\n{rule.explanation}'
+            page = say_paragraphs(rule.explanation)
+            yield f'{rule.code}  {say(rule.title)}\n\n{page}'
 
 
 def _print_page(text: str) -> None:

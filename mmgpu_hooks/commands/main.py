@@ -13,41 +13,48 @@ from collections.abc import Iterator, Sequence
 import click
 
 from mmgpu_hooks.commands import exit_codes
+from mmgpu_hooks.commands.help import translate_help
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import phrase, sentences
 from mmgpu_hooks.show.text import STANDARD_OUTPUT, guarded_output
+from mmgpu_hooks.show.words import say, speak
 from mmgpu_hooks.version import __version__
 
 GROUPS = {
-    'Understand': {
-        'recommend': 'Judge a run and rewrite its config.',
-        'why': 'Say why a run ended badly or stands still.',
-        'report': 'Write a run as an HTML page.',
-        'compare': 'Say which of two runs is slower, and in what.',
-        'explain': 'Say what a rule code, a verdict or a cause means.',
+    phrase('Understand'): {
+        'recommend': phrase('Judge a run and rewrite its config.'),
+        'why': phrase('Say why a run ended badly or stands still.'),
+        'report': phrase('Write a run as an HTML page.'),
+        'compare': phrase('Say which of two runs is slower, and in what.'),
+        'explain': phrase('Say what a rule code, a verdict or a cause means.'),
     },
-    'Change': {
-        'set': 'Change dataloader settings of a config.',
-        'enable': 'Add GPUEfficiencyHook to a config.',
-        'disable': 'Take GPUEfficiencyHook out of a config.',
+    phrase('Change'): {
+        'set': phrase('Change dataloader settings of a config.'),
+        'enable': phrase('Add GPUEfficiencyHook to a config.'),
+        'disable': phrase('Take GPUEfficiencyHook out of a config.'),
     },
-    'Measure': {
-        'verify': 'Train two settings or configs in turns and measure the gain.',
-        'sweep': 'Train a config with several settings and compare them.',
-        'save-bench': 'Measure what the number of workers does to checkpoint saves.',
-        'profile': 'Say what a training step is spent on, with torch.profiler.',
+    phrase('Measure'): {
+        'verify': phrase(
+            'Train two settings or configs in turns and measure the gain.'
+        ),
+        'sweep': phrase('Train a config with several settings and compare them.'),
+        'save-bench': phrase(
+            'Measure what the number of workers does to checkpoint saves.'
+        ),
+        'profile': phrase('Say what a training step is spent on, with torch.profiler.'),
     },
-    'Plan': {
-        'predict': 'Say what other settings of the loader would give.',
-        'estimate-memory': 'Estimate the memory of a training, without a GPU.',
-        'pick-gpu': 'Pick the free cards of this host.',
+    phrase('Plan'): {
+        'predict': phrase('Say what other settings of the loader would give.'),
+        'estimate-memory': phrase('Estimate the memory of a training, without a GPU.'),
+        'pick-gpu': phrase('Pick the free cards of this host.'),
     },
-    'Start': {
-        'run': 'Train with GPUEfficiencyHook, without touching a config.',
-        'demo': 'Show the whole way on a small data set.',
-        'doctor': 'Say what is wrong with this machine and environment.',
+    phrase('Start'): {
+        'run': phrase('Train with GPUEfficiencyHook, without touching a config.'),
+        'demo': phrase('Show the whole way on a small data set.'),
+        'doctor': phrase('Say what is wrong with this machine and environment.'),
     },
-    'Look after many': {
-        'runs': 'List many runs, those that waste most first.',
+    phrase('Look after many'): {
+        'runs': phrase('List many runs, those that waste most first.'),
     },
 }
 COMMANDS = [name for group in GROUPS.values() for name in group]
@@ -81,8 +88,13 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
         for title, commands in GROUPS.items():
-            with formatter.section(title):
-                formatter.write_dl(list(commands.items()), col_max=20)
+            with formatter.section(say(title)):
+                rows = [(name, say(text)) for name, text in commands.items()]
+                formatter.write_dl(rows, col_max=20)
+
+    def get_help(self, ctx: click.Context) -> str:
+        """The help of the group, in the user's language."""
+        return click.Group.get_help(translate_help(self, ctx), ctx)
 
 
 @click.group(
@@ -117,40 +129,51 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     name = ' '.join(['mmgpu', *(word for word in words[:1] if word in COMMANDS)])
     code = exit_codes.BAD_INPUT
+    speak()
     with guarded_output():
         try:
             with _stopped_by_kill():
                 return _run(words)
         except KeyboardInterrupt:
-            sentence, code = 'stopped.', exit_codes.INTERRUPTED
+            sentence, code = say(phrase('stopped.')), exit_codes.INTERRUPTED
         except BrokenPipeError:
             # the reader (head, less) has seen enough
             _drop_output()
             return exit_codes.CLOSED_PIPE
         except click.UsageError as error:
-            text = ' '.join(error.format_message().split())
-            sentence = f'{_end(text)} See "{name} --help".'
+            wrong = _end(' '.join(error.format_message().split()))
+            see = phrase('See "{command} --help".', command=name)
+            sentence = say(sentences(wrong, see))
         except UserError as error:
-            sentence = _end(str(error))
+            sentence = _end(error.said)
         except OSError as error:
             if error.filename == STANDARD_OUTPUT:
                 _drop_output()
             # a write that fails names none
-            place = error.filename or 'the folder for output'
+            place = error.filename or phrase('the folder for output')
             found = error.strerror or error
-            sentence = f'expected to use {place}, found "{found}"; name another place.'
+            sentence = say(
+                phrase(
+                    'expected to use {place}, found "{found}"; name another place.',
+                    place=place,
+                    found=str(found),
+                )
+            )
         with contextlib.suppress(OSError):
             print(f'{name}: {sentence}', file=sys.stderr, flush=True)
         return code
 
 
 def _end(text: str) -> str:
-    return text if text.endswith(('.', '?')) else f'{text}.'
+    """A sentence in the user's language; a full stop after an English one without."""
+    said = say(text)
+    is_open = said == text and not text.endswith(('.', '?'))
+    return f'{said}.' if is_open else said
 
 
 def _run(words: list[str]) -> int:
     if sys.stdout is None:
-        raise UserError('expected a standard output, found it closed.')
+        raise UserError(phrase('expected a standard output, found it closed.'))
     try:
         with mmgpu.make_context('mmgpu', words) as ctx:
             code = mmgpu.invoke(ctx)

@@ -12,8 +12,11 @@ from typing import Any, TypeVar
 
 import click
 
+from mmgpu_hooks.commands.help import translate_help
 from mmgpu_hooks.model.bounds import MOST_BATCH, MOST_WORKERS
 from mmgpu_hooks.schema import values
+from mmgpu_hooks.schema.text import phrase, worded
+from mmgpu_hooks.show.words import say
 
 Function = TypeVar('Function', bound=Callable[..., Any])
 Decorator = Callable[[Function], Function]
@@ -62,6 +65,10 @@ class Command(click.Command):
     With ``--slurm`` it becomes a job once its arguments were parsed.
     """
 
+    def get_help(self, ctx: click.Context) -> str:
+        """The help of the command, in the user's language."""
+        return click.Command.get_help(translate_help(self, ctx), ctx)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, here or as a SLURM job."""
         options = ctx.params.pop(SLURM, None)
@@ -104,11 +111,13 @@ class WholeNumber(click.IntRange):
     ) -> Any:
         """Refuse what is no such number, or out of range."""
         if not isinstance(value, int) and not re.fullmatch(_WHOLE, value, re.A):
-            self.fail(f'expected a whole number, found {short(value)}', param, ctx)
+            said = phrase('expected a whole number, found {found}', found=short(value))
+            self.fail(say(said), param, ctx)
         most = values.LARGEST if self.max is None else int(self.max)
         taken = values.Whole(int(self.min or 0), most)
         if not taken.takes(int(value)):
-            self.fail(f'expected {taken.expected}, found {int(value)}', param, ctx)
+            said = phrase('expected {expected}, found {found}', taken, found=int(value))
+            self.fail(say(said), param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -116,9 +125,10 @@ def command(
     name: str, codes: str, **more: Any
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """The decorator of each command: its name and its exit codes, for ``--help``."""
-    epilog = (
-        f'Exit codes: {codes}, 2 input that cannot be used (one sentence on standard '
-        'error says why), 130 Ctrl-C.'
+    epilog = phrase(
+        'Exit codes: {codes}, 2 input that cannot be used (one sentence on standard '
+        'error says why), 130 Ctrl-C.',
+        codes=worded(codes),
     )
     return click.command(name, cls=Command, epilog=epilog, **more)
 

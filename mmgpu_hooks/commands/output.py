@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+from mmgpu_hooks.schema.text import Text, phrase, quoted
 from mmgpu_hooks.show.document import Section
 from mmgpu_hooks.show.terminal import DEFAULT_WIDTH, render
 from mmgpu_hooks.show.text import visible
+from mmgpu_hooks.show.words import say
 
 AnswerT = TypeVar('AnswerT')
 
@@ -44,7 +46,7 @@ def print_answer(
 def warner(name: str) -> Callable[[str], None]:
     """Make what prints a sentence of a command on standard error at once."""
     return lambda sentence: print(
-        f'mmgpu {name}: {sentence}', file=sys.stderr, flush=True
+        f'mmgpu {name}: {say(sentence)}', file=sys.stderr, flush=True
     )
 
 
@@ -74,15 +76,20 @@ def show_progress() -> Iterator[Callable[[str, float, float | None], None]]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task('', total=1.0, left='')
         yield lambda words, share, left_s: progress.update(
-            task, description=visible(words), completed=share, left=say_left(left_s)
+            task,
+            description=visible(say(words)),
+            completed=share,
+            left=say(phrase_left(left_s)),
         )
 
 
-def say_left(left_s: float | None) -> str:
+def phrase_left(left_s: float | None) -> Text:
     """``12 s left``, ``3 min left``, ``1 h 40 min left``; empty while it is unknown."""
     if left_s is None:
-        return ''
+        return quoted('')
     if left_s < 90:
-        return f'{max(left_s, 0.0):.0f} s left'
+        return phrase('{left:.0f} s left', left=max(left_s, 0.0))
     hours, minutes = divmod(round(left_s / 60), 60)
-    return f'{hours} h {minutes} min left' if hours else f'{minutes} min left'
+    if hours:
+        return phrase('{hours} h {minutes} min left', hours=hours, minutes=minutes)
+    return phrase('{minutes} min left', minutes=minutes)

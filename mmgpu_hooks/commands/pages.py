@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mmgpu_hooks.config.files import verify_output, write_atomic
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.page import is_page
 
 
@@ -22,8 +23,11 @@ def expect_page_place(output: Path) -> None:
             beginning = file.read(4096)
         if beginning and not is_page(beginning):
             raise UserError(
-                f'expected a new file or an older page, found another file at '
-                f'{output}; name another.'
+                phrase(
+                    'expected a new file or an older page, found another file at '
+                    '{output}; name another.',
+                    output=output,
+                )
             )
 
 

@@ -14,8 +14,9 @@ from mmgpu_hooks.commands.output import print_sections, warner
 from mmgpu_hooks.commands.programs import become
 from mmgpu_hooks.experiment.card_locks import lock_cards, read_locks
 from mmgpu_hooks.experiment.cards import VARIABLE, Card, judge_cards, read_cards
-from mmgpu_hooks.schema.figures import format_bytes, format_pct, plural
-from mmgpu_hooks.show.document import Section, TableColumn, tabulate
+from mmgpu_hooks.schema.figures import format_bytes, format_pct
+from mmgpu_hooks.schema.text import Text, phrase
+from mmgpu_hooks.show.document import BLANK, Section, TableColumn, tabulate
 
 _POLL_S = 2.0
 """Seconds between two readings while waiting."""
@@ -72,32 +73,43 @@ def pick_gpu(
             break
         if not is_waiting:
             is_waiting = True
-            _warn(f'waiting {wait:g} s: {_describe_shortage(cards, count)}.')
+            shortage = _describe_shortage(cards, count)
+            _warn(
+                phrase('waiting {wait:g} s: {shortage}.', wait=wait, shortage=shortage)
+            )
         time.sleep(min(_POLL_S, left_s))
     if not program:
         _print_table(cards, picked)
     if not picked:
         shortage = _describe_shortage(cards, count)
-        _warn(f'{shortage}; --wait SECONDS waits for them.')
+        _warn(phrase('{shortage}; --wait SECONDS waits for them.', shortage=shortage))
         return exit_codes.NO
     # one without is never picked
     visible = ','.join(card.uuid for card in picked if card.uuid is not None)
     if not program:
         print(f'{VARIABLE}={visible}')
         return exit_codes.OK
-    labels = ', '.join(f'GPU {card.index} ({card.name})' for card in picked)
-    _warn(f'picked {labels}')
+    labels = tuple(f'GPU {card.index} ({card.name})' for card in picked)
+    _warn(phrase('picked {labels}', labels=labels))
     for locks in picked.values():
         for descriptor in locks:
             os.set_inheritable(descriptor, True)
     return become(program, {**os.environ, VARIABLE: visible})
 
 
-def _describe_shortage(cards: Sequence[Card], count: int) -> str:
-    reasons = [f'{card.index} {card.reason}' for card in cards if card.reason]
-    return (
-        f'expected {plural(count, "free GPU")}, found {len(cards) - len(reasons)} of '
-        f'{len(cards)} ({"; ".join(reasons) or "no other is there"})'
+def _describe_shortage(cards: Sequence[Card], count: int) -> Text:
+    reasons = tuple(phrase('{index} {reason}', card) for card in cards if card.reason)
+    facts = {
+        'found': len(cards) - len(reasons),
+        'all': len(cards),
+        'why': phrase('{reasons:;}', reasons=reasons) or phrase('no other is there'),
+    }
+    if count == 1:
+        return phrase('expected 1 free GPU, found {found} of {all} ({why})', **facts)
+    return phrase(
+        'expected {asked} free GPUs, found {found} of {all} ({why})',
+        asked=count,
+        **facts,
     )
 
 
@@ -105,15 +117,17 @@ def _print_table(cards: Sequence[Card], picked: Container[Card]) -> None:
     cards = sorted(cards, key=lambda card: card.index)
 
     def name_state(card: Card) -> str:
-        return 'picked' if card in picked else card.reason or 'free'
+        if card in picked:
+            return phrase('picked')
+        return card.reason or phrase('free')
 
     columns: Sequence[TableColumn] = (
-        TableColumn('GPU', 'index', str),
-        TableColumn('name', '', lambda card: card.name or 'unknown'),
-        TableColumn('free', 'free_bytes', format_bytes),
-        TableColumn('of', 'total_bytes', format_bytes),
-        TableColumn('busy', 'util_pct', format_pct),
-        TableColumn('', '', name_state),
+        TableColumn(phrase('GPU'), 'index', str),
+        TableColumn(phrase('name'), '', lambda card: card.name or phrase('unknown')),
+        TableColumn(phrase('free'), 'free_bytes', format_bytes),
+        TableColumn(phrase('of'), 'total_bytes', format_bytes),
+        TableColumn(phrase('busy'), 'util_pct', format_pct),
+        TableColumn(BLANK, '', name_state),
     )
     strong = [place for place, card in enumerate(cards) if card in picked]
     table = tabulate(cards, columns, texts=2, strong=strong)

@@ -16,7 +16,7 @@ from mmgpu_hooks.recommend.job import Job
 from mmgpu_hooks.recommend.predicted import predict_asked
 from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.figures import plural
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.forecasts import describe_forecast, render_forecast_json
 
 
@@ -53,8 +53,12 @@ def predict(run_folders: tuple[Path, ...], form: str, **given: Any) -> None:
         raise UserError(' '.join([*reasons, *read.notes]))
     notes = [*read.notes, *reasons]
     if most_asked > carried.workers:
-        most = plural(carried.workers, 'worker')
-        notes.append(f'More than {most} may be too many here: {carried.reason}.')
+        notes.append(
+            phrase(
+                'More than {workers} may be too many here: {reason}.',
+                carried,
+            )
+        )
     if len(run_folders) > 1 and pool.memory.fit is None:
         notes.append(pool.memory.why_unknown)
     forecast = Forecast(

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import Text, phrase
 
 
 def become(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
@@ -31,32 +32,56 @@ def become(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
         os.execvpe(program, list(words), environ)
     except OSError as error:
         found = _describe(program, environ, error)
-        raise UserError(f'expected a program, {found}.') from error
+        raise UserError(phrase('expected a program, {found}.', found=found)) from error
     # an empty name, which a shell makes of a variable that is not set
     except ValueError as error:
         raise UserError(
-            f'expected a program, {program!r} cannot be one; is a variable of the '
-            'shell not set?'
+            phrase(
+                'expected a program, {program!r} cannot be one; is a variable of the '
+                'shell not set?',
+                program=program,
+            )
         ) from error
 
 
-def _describe(program: str, environ: Mapping[str, str], error: OSError) -> str:
+def _describe(program: str, environ: Mapping[str, str], error: OSError) -> Text:
     """Why a program could not be started, and what to write in its place."""
-    found = f'found {program!r}'
-    by_shell = f'if it is a shell script, write "bash {program} ..." in its place'
     if os.sep in program and os.path.isdir(program):
-        return f'found the folder {program!r}; name a file in it'
+        return phrase(
+            'found the folder {program!r}; name a file in it', program=program
+        )
     if isinstance(error, PermissionError):
-        return f'{found}, which may not be executed; {by_shell}'
+        return phrase(
+            'found {program!r}, which may not be executed; if it is a shell script, '
+            'write "bash {program} ..." in its place',
+            program=program,
+        )
     if error.errno == errno.ENOEXEC:
-        return f'{found}, without a first line such as #!/bin/sh; {by_shell}'
+        return phrase(
+            'found {program!r}, without a first line such as #!/bin/sh; if it is a '
+            'shell script, write "bash {program} ..." in its place',
+            program=program,
+        )
     interpreter = _read_interpreter(shutil.which(program, path=environ.get('PATH')))
     if isinstance(error, FileNotFoundError) and interpreter:
-        cure = 'mend that line'
+        cure = phrase('mend that line')
         if interpreter.endswith('\r'):
-            cure = f"its lines end as on Windows: sed -i 's/\\r$//' {program}"
-        return f'{found}, whose first line names {interpreter!r}, which is none; {cure}'
-    return f'{program!r} could not be started: {error.strerror}'
+            cure = phrase(
+                "its lines end as on Windows: sed -i 's/\\r$//' {program}",
+                program=program,
+            )
+        return phrase(
+            'found {program!r}, whose first line names {interpreter!r}, which is none; '
+            '{cure}',
+            program=program,
+            interpreter=interpreter,
+            cure=cure,
+        )
+    return phrase(
+        '{program!r} could not be started: {reason}',
+        program=program,
+        reason=error.strerror,
+    )
 
 
 def _read_interpreter(path: str | None) -> str:

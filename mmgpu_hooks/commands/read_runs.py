@@ -27,9 +27,9 @@ from mmgpu_hooks.recommend.other_start import (
 )
 from mmgpu_hooks.recommend.recommendation import recommend_settings, with_save_cures
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.run import RanksSummary, read_evidence
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.text import short_path
 
 
@@ -44,31 +44,39 @@ class ReadRun:
     """``None`` when it has one."""
 
     @property
-    def notes(self) -> Iterator[str]:
+    def notes(self) -> Iterator[Text]:
         """Sentences on what was left unread, and on how the run ended."""
         yield from self.run.notes
         if self.ranks is not None:
             yield from self.ranks.notes
         if older := len(self.files.older_runs):
-            yield f'The newest run was read, and not {plural(older, "older one")}.'
+            if older == 1:
+                yield phrase('The newest run was read, and not 1 older one.')
+            else:
+                yield phrase(
+                    'The newest run was read, and not {older} older ones.', older=older
+                )
         if attempt := self.files.newer_attempt:
-            yield (
-                f'A newer attempt, {attempt.folder.name}, left no evidence: it ended '
-                'before its first iteration, or is still starting. Ask "mmgpu why" '
-                'with its folder.'
+            yield phrase(
+                'A newer attempt, {attempt}, left no evidence: it ended before its '
+                'first iteration, or is still starting. Ask "mmgpu why" with its '
+                'folder.',
+                attempt=attempt.folder.name,
             )
         evidence = self.run.evidence
         for off in evidence.sources_off:
-            since = f'was switched off after iteration {off.iteration}'
-            yield f'{off.source} {since}: {off.reason}'
+            yield phrase(
+                '{source} was switched off after iteration {iteration}: {reason}', off
+            )
         if evidence.end is None:
-            yield (
+            yield phrase(
                 'The run has no end record: it is still training, or was killed. Ask '
                 '"mmgpu why" with its folder.'
             )
         elif evidence.end.error is not None:
-            error = evidence.end.error
-            yield f'Training ended with {error}. "mmgpu why" says why.'
+            yield phrase(
+                'Training ended with {error}. "mmgpu why" says why.', evidence.end
+            )
 
 
 class FoundRun(NamedTuple):
@@ -106,12 +114,21 @@ def find_run(folder: Path) -> FoundRun:
     files = read_run_folder(folder)
     if files.evidence is None:
         older = next((path for path in files.older_runs if path.is_file()), None)
-        hint = f'; an older run has it: {older}' if older else ''
-        raise EvidenceError(
-            f'{files.folder}: expected evidence of GPUEfficiencyHook, found only '
-            "MMEngine's log; train with the hook: mmgpu run tools/train.py CONFIG "
-            f'(or mmgpu enable CONFIG){hint}.'
+        missing = phrase(
+            '{folder}: expected evidence of GPUEfficiencyHook, found only '
+            "MMEngine's log; train with the hook: mmgpu run tools/train.py CONFIG (or "
+            'mmgpu enable CONFIG).',
+            files,
         )
+        if older:
+            missing = phrase(
+                '{folder}: expected evidence of GPUEfficiencyHook, found only '
+                "MMEngine's log; train with the hook: mmgpu run tools/train.py CONFIG "
+                '(or mmgpu enable CONFIG); an older run has it: {older}.',
+                files,
+                older=older,
+            )
+        raise EvidenceError(missing)
     evidence = read_evidence(files.evidence)
     # a folder may have been moved since
     folders = (evidence.run.work_dir, files.run_folder.parent)
@@ -173,12 +190,13 @@ def judge_runs(
     if cores is not None:
         expect_cores(run, cores)
         together = with_cores(together, cores)
-        had = f'{run.meta.host.usable_cores or 0:g}'
-        notes = (
-            f'The settings are for a start with {cores:g} usable cores for each rank '
-            f'(--cores); the run had {had}.',
-            *notes,
+        planned = phrase(
+            'The settings are for a start with {cores:g} usable cores for each rank '
+            '(--cores); the run had {had_cores:g}.',
+            cores=cores,
+            had_cores=run.meta.host.usable_cores or 0,
         )
+        notes = (planned, *notes)
     memory = pool.memory if allow_batch_size else None
     found = limit_to_memory(recommend_settings(together, memory), run)
     found = with_host_overhead(with_save_cures(found, run), together)
@@ -207,17 +225,23 @@ def find_config(run: Run, copy: Path | None) -> Path:
     Raises:
         UserError: If neither is there.
     """
-    path, why_not = run.meta.config_path, ''
+    path, reason = run.meta.config_path, ''
     if path:
         try:
             # os.path.isfile does not say that a folder may not be entered
             if stat.S_ISREG(os.stat(path).st_mode):
                 return Path(short_path(path) or path)
         except (OSError, ValueError) as error:
-            why_not = f' ({error.strerror})' if isinstance(error, OSError) else ''
+            reason = (error.strerror or '') if isinstance(error, OSError) else ''
     if copy is None:
+        named: str = path or phrase('its path')
+        if reason:
+            named = phrase('{path} ({reason})', path=named, reason=reason)
         raise UserError(
-            f'expected the config of the run, found neither {path or "its path"}'
-            f"{why_not} nor a copy in the run's folder; name it with --config."
+            phrase(
+                'expected the config of the run, found neither {path} nor a copy in '
+                "the run's folder; name it with --config.",
+                path=named,
+            )
         )
     return copy

@@ -18,6 +18,7 @@ from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.validation import VALIDATION_KEY, leave_out
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import RunFiles
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.recommendation import describe_answer, render_json
 from mmgpu_hooks.show.run_sections import describe_details
 from mmgpu_hooks.show.text import short_path
@@ -104,10 +105,15 @@ def rewrite_judged(
         try:
             config = find_config(answer.summary, copy)
         except UserError as error:
-            return replace(answer, error=str(error))
+            return replace(answer, error=error.said)
         if config == copy:
-            gone = answer.summary.meta.config_path or 'the config'
-            notes.append(f"{gone} is gone, so the run's own copy was rewritten.")
+            gone = answer.summary.meta.config_path or phrase('the config')
+            notes.append(
+                phrase(
+                    "{config} is gone, so the run's own copy was rewritten.",
+                    config=gone,
+                )
+            )
     # before the rewrite, which may edit this very file
     drift = read_drift(config, copy) if copy is not None and config != copy else None
     found = answer.recommendation
@@ -119,9 +125,10 @@ def rewrite_judged(
     if drift and outcome.proven:
         notes.append(drift)
     if outcome.status == 'unchanged':
-        reason = f'{outcome.source} has the recommended settings already.'
+        source = str(outcome.source)
+        reason = phrase('{config} has the recommended settings already.', config=source)
         if not found.changes:
-            reason = f'Nothing of it can be set in {outcome.source}.'
+            reason = phrase('Nothing of it can be set in {config}.', config=source)
         found = leave_out(found, (VALIDATION_KEY,), reason)
         found = replace(found, changes=(), reason=reason)
     is_written = outcome.status == 'rewritten' and not target.dry_run

@@ -10,8 +10,9 @@ from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.pages import expect_page_place, write_page
 from mmgpu_hooks.commands.read_runs import judge_runs
 from mmgpu_hooks.commands.switching_on import with_lines
-from mmgpu_hooks.schema.figures import format_bytes
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.page import render_page
+from mmgpu_hooks.show.words import say
 
 
 @options.command('report', '0 written')
@@ -34,4 +35,5 @@ def report(run_folder: Path, output: Path) -> None:
     judged = judge_runs([run_folder])
     answer = with_lines(judged.answer, judged.files)
     size = write_page(output, render_page(answer, run_folder.absolute().name))
-    print(f'Written to {output} ({format_bytes(size)})')
+    written = phrase('Written to {path} ({size_bytes})', path=output, size_bytes=size)
+    print(say(written))

@@ -11,8 +11,10 @@ from mmgpu_hooks.commands import exit_codes
 from mmgpu_hooks.commands.options import PATH, Decorator, as_format, flag
 from mmgpu_hooks.config.rewrite import RewriteOutcome
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import phrase, sentences
 from mmgpu_hooks.show.document import to_json
 from mmgpu_hooks.show.text import short_path
+from mmgpu_hooks.show.words import say
 
 CODES = '0 done or nothing to change, 1 --check and something would change'
 
@@ -65,8 +67,10 @@ def print_outcome(
         print(_render_json(outcome, written=not (dry or check)))
     elif outcome.reason is None:
         if outcome.status == 'unchanged':
-            held = unchanged or f'{outcome.source} has that already.'
-            print(f'{held} Nothing to change.')
+            held = unchanged or phrase(
+                '{config} has that already.', config=outcome.source
+            )
+            print(say(sentences(held, phrase('Nothing to change.'))))
         else:
             print(_render_text(outcome, written=not (dry or check)))
     if outcome.reason is not None:
@@ -77,15 +81,18 @@ def print_outcome(
 
 def _render_text(outcome: RewriteOutcome, *, written: bool) -> str:
     """The outcome for a terminal."""
-    lines = [outcome.diff.rstrip('\n'), '', *(f'- {note}' for note in outcome.notes)]
+    lines: list[str] = [outcome.diff.rstrip('\n'), '']
+    lines += [f'- {say(note)}' for note in outcome.notes]
     if written:
-        lines.append(f'Written to {short_path(outcome.target)}')
+        target = short_path(outcome.target)
+        lines.append(phrase('Written to {path}', path=target))
     if written and outcome.backup is not None:
-        lines.append(f'What was there is kept as {short_path(outcome.backup)}')
+        backup = short_path(outcome.backup)
+        lines.append(phrase('What was there is kept as {path}', path=backup))
     command = render_once(outcome)
     if command is not None:
-        lines.append(f'For one run only:  {command}')
-    return '\n'.join(lines)
+        lines.append(phrase('For one run only:  {command}', command=command))
+    return '\n'.join(map(say, lines))
 
 
 def render_once(outcome: RewriteOutcome) -> str | None:

@@ -24,6 +24,7 @@ from mmgpu_hooks.config.switches import (
 )
 from mmgpu_hooks.config.syntax import is_read_base, parse_chain
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import phrase
 
 _MOST_BYTES = 2**20
 """Of a script, which are searched for what makes it a config."""
@@ -125,7 +126,12 @@ def run(is_module: bool, program: Sequence[str], **arguments: Any) -> NoReturn:
     given = {name: value for name, value in arguments.items() if value is not None}
     environ = dict(os.environ)
     if is_disabled(environ):
-        _warn(f'{DISABLE} is set, so the program runs without GPUEfficiencyHook.')
+        _warn(
+            phrase(
+                '{disable} is set, so the program runs without GPUEfficiencyHook.',
+                disable=DISABLE,
+            )
+        )
     else:
         environ = switch_on(environ, given)
         compile_injected()
@@ -138,8 +144,10 @@ def _complete(program: Sequence[str], is_module: bool) -> list[str]:
     if is_module:
         if not name:
             raise UserError(
-                'expected the name of a module, found an empty one; is a variable of '
-                'the shell not set?'
+                phrase(
+                    'expected the name of a module, found an empty one; is a variable '
+                    'of the shell not set?'
+                )
             )
         return [sys.executable, '-m', *program]
     if not name.endswith('.py'):
@@ -147,8 +155,11 @@ def _complete(program: Sequence[str], is_module: bool) -> list[str]:
     # which would run, do nothing and end well
     if _is_config(_read_script(name)):
         raise UserError(
-            f'expected a script that trains, found a config of MMEngine; write "mmgpu '
-            f'run tools/train.py {name}".'
+            phrase(
+                'expected a script that trains, found a config of MMEngine; write '
+                '"mmgpu run tools/train.py {name}".',
+                name=name,
+            )
         )
     # it would be an option of Python's
     name = os.path.join('.', name) if name.startswith('-') else name
@@ -172,7 +183,13 @@ def _read_script(name: str) -> bytes:
             return b''
     except OSError as error:
         found = error.strerror or str(error)
-    raise UserError(f'expected a Python script, found {found!r} for {name!r}.')
+    raise UserError(
+        phrase(
+            'expected a Python script, found {found!r} for {name!r}.',
+            found=found,
+            name=name,
+        )
+    )
 
 
 def _is_config(source: bytes) -> bool:

@@ -34,6 +34,7 @@ from mmgpu_hooks.schema.many_runs import (
 from mmgpu_hooks.schema.run_ends import FileIdentity, read_run_ends
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, EvidenceError
 from mmgpu_hooks.schema.run_tree import FoundEvidence, RunTree
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.many_runs import (
     describe_runs,
     render_runs_csv,
@@ -72,7 +73,9 @@ SINCE = options.parsed(
 def _check_verdict(text: str) -> str:
     if text not in VERDICTS:
         near = get_close_matches(text, VERDICTS) or VERDICTS
-        raise click.BadParameter(f'expected {" or ".join(near)}, found {text!r}')
+        raise click.BadParameter(
+            phrase('expected {near:/}, found {text!r}', near=tuple(near), text=text)
+        )
     return text
 
 
@@ -80,8 +83,10 @@ def _count_cpus(given: Mapping[str, Any]) -> int | None:
     """CPUs of a job that judges; a listing takes seconds where it is typed."""
     if not given['judge'] or given['dask'] is not None:
         raise UserError(
-            '--slurm: expected --judge, which is worth a job, and no --dask; leave '
-            '--slurm out.'
+            phrase(
+                '--slurm: expected --judge, which is worth a job, and no --dask; leave '
+                '--slurm out.'
+            )
         )
     jobs: int | None = given['jobs']
     return jobs
@@ -168,7 +173,9 @@ def runs(
 
         expect_page_place(page)
     if not judge and (jobs is not None or dask is not None):
-        raise UserError('expected --judge beside --jobs and --dask, found it missing.')
+        raise UserError(
+            phrase('expected --judge beside --jobs and --dask, found it missing.')
+        )
     chosen = Filters(since, verdicts, owners)
     with show_progress() as on_progress:
         read = read_rows(work_dirs, chosen, on_progress)
@@ -200,7 +207,7 @@ def _write_page(answer: ManyRuns, page: Path, work_dirs: Sequence[Path]) -> None
     from mmgpu_hooks.show.page import render_runs_page
 
     write_page(page, render_runs_page(answer, ', '.join(map(str, work_dirs))))
-    warner('runs')(f'written to {page}')
+    warner('runs')(phrase('written to {page}', page=page))
 
 
 @dataclass(frozen=True)
@@ -246,8 +253,11 @@ def read_rows(
     for root in roots:
         if not os.path.lexists(root):
             raise UserError(
-                f'{root}: expected a folder with runs, found nothing there; check the '
-                'path (MMDetection writes to work_dirs/<config name>).'
+                phrase(
+                    '{root}: expected a folder with runs, found nothing there; check '
+                    'the path (MMDetection writes to work_dirs/<config name>).',
+                    root=root,
+                )
             )
     tree = RunTree(roots)
     files = list(_report_each(tree, on_progress))
@@ -257,7 +267,11 @@ def read_rows(
     base = f'{roots[0]}{os.sep}' if len(roots) == 1 else ''
     for number, file in enumerate(files):
         if number % 64 == 0:
-            on_progress(f'reading {len(files):,} runs', number / len(files), None)
+            on_progress(
+                phrase('reading {files:,} runs', files=len(files)),
+                number / len(files),
+                None,
+            )
         row = _begin_row(file, base, owner_names)
         try:
             ends = read_run_ends(file.path)
@@ -297,7 +311,7 @@ def _report_each(tree: RunTree, on_progress: OnProgress) -> Iterator[FoundEviden
     for number, file in enumerate(tree, 1):
         if (now_s := time.monotonic()) > due_s:
             due_s = now_s + _PERIOD_S
-            on_progress(f'finding runs: {number:,}', 0.0, None)
+            on_progress(phrase('finding runs: {number:,}', number=number), 0.0, None)
         yield file
 
 
@@ -335,13 +349,17 @@ def _say_none(roots: Sequence[Path], tree: RunTree) -> str:
     where = ', '.join(map(str, roots))
     if tree.unreadable:
         first = tree.unreadable[0]
-        return (
-            f'{where}: expected folders that can be read, found "{first.reason}" at '
-            f'{first.path}; check its permissions.'
+        return phrase(
+            '{where}: expected folders that can be read, found "{reason}" at {path}; '
+            'check its permissions.',
+            first,
+            where=where,
         )
-    return (
-        f'{where}: expected runs with {EVIDENCE_NAME} below it, found none; train with '
-        'the hook: mmgpu run tools/train.py CONFIG (or mmgpu enable CONFIG).'
+    return phrase(
+        '{where}: expected runs with {name} below it, found none; train with the hook: '
+        'mmgpu run tools/train.py CONFIG (or mmgpu enable CONFIG).',
+        where=where,
+        name=EVIDENCE_NAME,
     )
 
 
@@ -373,7 +391,7 @@ def judge_rows(
         judged_rows[judged.evidence] = row
         done = len(judged_rows)
         left_s = (time.monotonic() - begun_s) / done * (count - done)
-        on_progress(f'judging {count:,} runs', done / count, left_s)
+        on_progress(phrase('judging {count:,} runs', count=count), done / count, left_s)
     return [judged_rows.get(row.evidence, row) for row in rows]
 
 
@@ -384,7 +402,9 @@ def _choose_engine(
 
     if dask is not None:
         if jobs is not None:
-            raise UserError('expected --jobs or --dask, found both; leave one out.')
+            raise UserError(
+                phrase('expected --jobs or --dask, found both; leave one out.')
+            )
         return lambda: open_dask(dask)
     return lambda: open_processes(jobs or len(os.sched_getaffinity(0)))
 
@@ -403,19 +423,27 @@ def open_dask(address: str) -> Iterator[Executor]:
         from distributed import Client
     except ImportError as error:
         raise UserError(
-            f'--dask: expected the package distributed, found none ({error}); pip '
-            "install 'mmgpu_hooks[dask]', or use --jobs."
+            phrase(
+                '--dask: expected the package distributed, found none ({error}); pip '
+                "install 'mmgpu_hooks[dask]', or use --jobs.",
+                error=error,
+            )
         ) from error
     try:
         client = Client(address, timeout=_CONNECT_S)
     except (OSError, ValueError, ImportError) as error:
         raise UserError(
-            f'--dask: expected a Dask scheduler at {address}, found none '
-            f'({" ".join(str(error).split())}); start one with "dask scheduler" and '
-            'name the address that it prints.'
+            phrase(
+                '--dask: expected a Dask scheduler at {address}, found none ({error}); '
+                'start one with "dask scheduler" and name the address that it prints.',
+                address=address,
+                error=' '.join(str(error).split()),
+            )
         ) from error
     with client:
         if not client.scheduler_info()['workers']:
-            warner('runs')(f'{address} has no worker yet; waiting for one.')
+            warner('runs')(
+                phrase('{address} has no worker yet; waiting for one.', address=address)
+            )
         with client.get_executor() as executor:
             yield executor

@@ -10,6 +10,7 @@ import click
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.recommend.job import Setting
 from mmgpu_hooks.recommend.settings import SETTINGS
+from mmgpu_hooks.schema.text import phrase, worded
 from mmgpu_hooks.schema.values import Whole
 
 SWITCH = click.Choice(('off', 'on'))
@@ -29,7 +30,8 @@ def setting_options(
     def decorate(function: Any) -> Any:
         # decorators apply from the last to the first
         for setting in reversed(SETTINGS):
-            text = said.get(setting.name, f'{setting.noun}; {otherwise}.')
+            about = phrase('{noun}; {otherwise}.', setting, otherwise=worded(otherwise))
+            text = said.get(setting.name, about)
             kind, more = _find_kind(setting), {}
             if setting.name in defaults:
                 more['default'] = defaults[setting.name]

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from mmgpu_hooks.commands import exit_codes
 from mmgpu_hooks.commands.output import warner
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import phrase
 
 FOLDER = Path('work_dirs', 'slurm')
 """Where what jobs print is kept, below the working directory."""
@@ -103,15 +104,24 @@ def run_as_job(
         job = _find_job(job_name)
         if job is not None:
             say(
-                f'following job {job}, which this very command has started before; '
-                'its options stay as they were.'
+                phrase(
+                    'following job {job}, which this very command has started before; '
+                    'its options stay as they were.',
+                    job=job,
+                )
             )
         else:
             own = [*_list_cpus(options, count_cpus()), *options]
             folder.mkdir(parents=True, exist_ok=True)
             script = render_script(command, words, folder)
             job = _submit(job_name, own, script, folder)
-            say(f'submitted job {job}; what it prints is in {folder}/{job}.err')
+            say(
+                phrase(
+                    'submitted job {job}; what it prints is in {folder}/{job}.err',
+                    job=job,
+                    folder=folder,
+                )
+            )
         return _follow(job, folder, say)
 
 
@@ -119,8 +129,11 @@ def _expect_options(options: Sequence[str]) -> None:
     """Refuse options that are none, or that would take the job out of our sight."""
     if options and not options[0].startswith('-'):
         raise UserError(
-            "--slurm: expected options of sbatch, such as '-p gpu --gres=gpu:1 -t "
-            f"1:00:00', found {options[0]!r}."
+            phrase(
+                "--slurm: expected options of sbatch, such as '-p gpu --gres=gpu:1 -t "
+                "1:00:00', found {options!r}.",
+                options=options[0],
+            )
         )
     for word in options:
         typed = word.partition('=')[0]
@@ -128,8 +141,11 @@ def _expect_options(options: Sequence[str]) -> None:
             is_long = len(typed) > 3 and f'--{long}'.startswith(typed)
             if is_long or (letter and typed.startswith(f'-{letter}')):
                 raise UserError(
-                    f'--slurm: expected options of a single job, found {word}: this '
-                    'command names the job and its files itself; leave it out.'
+                    phrase(
+                        '--slurm: expected options of a single job, found {word}: this '
+                        'command names the job and its files itself; leave it out.',
+                        word=word,
+                    )
                 )
 
 
@@ -199,7 +215,10 @@ def _submit(job_name: str, options: Sequence[str], script: str, folder: Path) ->
     print(done.stderr, end='', file=sys.stderr, flush=True)
     if not answer.isdigit():
         raise UserError(
-            f'expected sbatch to print the number of a job, found {answer!r}.'
+            phrase(
+                'expected sbatch to print the number of a job, found {answer!r}.',
+                answer=answer,
+            )
         )
     return answer
 
@@ -218,7 +237,7 @@ def _follow(job: str, folder: Path, say: Callable[[str], None]) -> int:
             if is_cancelled:
                 raise
             is_cancelled = True
-            say(f'cancelling job {job}; what it has measured is kept.')
+            say(phrase('cancelling job {job}; what it has measured is kept.', job=job))
             _call('scancel', job)
             watch.hurry()
     log.show(is_whole=True)
@@ -227,19 +246,32 @@ def _follow(job: str, folder: Path, say: Callable[[str], None]) -> int:
         print(answer.read_text(errors='replace'), end='', flush=True)
     if watch.is_forgotten:
         raise UserError(
-            f'expected SLURM to say how job {job} ended, found that it has forgotten '
-            f'the job; all that it printed is above, and in {folder}.'
+            phrase(
+                'expected SLURM to say how job {job} ended, found that it has '
+                'forgotten the job; all that it printed is above, and in {folder}.',
+                job=job,
+                folder=folder,
+            )
         )
     if watch.state in ('COMPLETED', 'FAILED') and not answer.exists():
         raise UserError(
-            f'expected the answer of job {job} in {answer}, found no such file; is the '
-            'working directory shared with the nodes?'
+            phrase(
+                'expected the answer of job {job} in {answer}, found no such file; is '
+                'the working directory shared with the nodes?',
+                job=job,
+                answer=answer,
+            )
         )
     ending = read_ending(watch.known)
     if ending.is_cut_short:
         say(
-            f'job {job} ended as {watch.state}{watch.reason}; the same command goes on '
-            'from what is stored.'
+            phrase(
+                'job {job} ended as {state}{reason}; the same command goes on from '
+                'what is stored.',
+                job=job,
+                state=watch.state,
+                reason=watch.reason,
+            )
         )
     return ending.exit_code
 
@@ -310,22 +342,32 @@ class _Watch:
         if done.returncode:
             self.is_forgotten = _FORGOTTEN in done.stderr
             if not self.is_forgotten:
-                self._tell(f'SLURM does not answer ({_last_line(done.stderr)})')
+                self._tell(
+                    phrase(
+                        'SLURM does not answer ({last_line})',
+                        last_line=_last_line(done.stderr),
+                    )
+                )
             return
         # a comment of the user's comes later and may look like anything
         pairs = re.findall(r'(\w+)=(\S*)', done.stdout)
         self.known = dict(reversed(pairs))
         if self.state == 'PENDING':
-            self._tell(f'PENDING{self.reason}')
+            self._tell(phrase('PENDING{reason}', self))
         elif self.state == 'RUNNING':
-            self._tell(f'RUNNING on {self.known.get("NodeList", "a node")}')
+            self._tell(
+                phrase(
+                    'RUNNING on {node}',
+                    node=self.known.get('NodeList') or phrase('a node'),
+                )
+            )
         elif self.state not in ('COMPLETING', 'COMPLETED', 'FAILED'):
             self._tell(self.state)
 
     def _tell(self, words: str) -> None:
         if words != self._said:
             self._said = words
-            self._say(f'job {self._job}: {words}')
+            self._say(phrase('job {job}: {words}', job=self._job, words=words))
 
 
 class _Log:
@@ -378,8 +420,12 @@ def _call(*words: str, text: str = '') -> subprocess.CompletedProcess[str]:
         )
     except OSError as error:
         raise UserError(
-            f'--slurm: expected the command {words[0]}, found no SLURM on '
-            f'{platform.node()}; leave --slurm out, or type it where sbatch works.'
+            phrase(
+                '--slurm: expected the command {words}, found no SLURM on {node}; '
+                'leave --slurm out, or type it where sbatch works.',
+                words=words[0],
+                node=platform.node(),
+            )
         ) from error
 
 
@@ -392,7 +438,7 @@ def _expect_answer(done: subprocess.CompletedProcess[str]) -> str:
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else 'SLURM says nothing'
+    return lines[-1] if lines else phrase('SLURM says nothing')
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from mmgpu_hooks.experiment.store import open_store, read_identity
 from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.figures import plural
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tried import Sweep
 from mmgpu_hooks.show import experiments as show
 from mmgpu_hooks.show.document import to_json
@@ -140,8 +140,12 @@ def _say_left_out(asked: Mapping[str, Sequence[Any]]) -> Iterator[str]:
         if setting.resting is not ... and refused:
             named = ', '.join(map(str, sorted(set(refused))))
             yield (
-                f'0 workers with {setting.name} {named} is not a trial: PyTorch '
-                'refuses it without workers. They were trained without it.'
+                phrase(
+                    '0 workers with {name} {named} is not a trial: PyTorch refuses it '
+                    'without workers. They were trained without it.',
+                    name=setting.name,
+                    named=named,
+                )
             )
 
 
@@ -157,13 +161,19 @@ def _refuse_without_cards(amp: Sequence[str], gpus: Sequence[int]) -> None:
     most = max(gpus, default=1)
     if most > here and gpus:
         raise UserError(
-            f'--gpus: {plural(most, "GPU")} asked, {here} here; ask for at most as '
-            'many as this host has.'
+            phrase(
+                '--gpus: {gpus} asked, {here} here; ask for at most as many as this '
+                'host has.',
+                gpus=most,
+                here=here,
+            )
         )
     if not here:
         raise UserError(
-            "--amp on: expected a GPU, found none: MMEngine's AmpOptimWrapper refuses "
-            'to train on the CPU; leave it out, or sweep where the GPU is.'
+            phrase(
+                "--amp on: expected a GPU, found none: MMEngine's AmpOptimWrapper "
+                'refuses to train on the CPU; leave it out, or sweep where the GPU is.'
+            )
         )
 
 
@@ -180,6 +190,11 @@ def _refuse_other_wrappers(
     name = getattr(kind, '__name__', str(kind)).rpartition('.')[2]
     if amp and name not in known:
         raise UserError(
-            f'{config}: --amp: expected {" or ".join(known)} in optim_wrapper, found '
-            f'{name}; sweep without --amp.'
+            phrase(
+                '{config}: --amp: expected {known:/} in optim_wrapper, found {name}; '
+                'sweep without --amp.',
+                config=config,
+                known=tuple(known),
+                name=name,
+            )
         )

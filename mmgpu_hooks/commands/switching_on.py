@@ -15,6 +15,7 @@ from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.host_overhead import change_optimize
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import RunFiles
+from mmgpu_hooks.schema.text import Text, phrase, quoted
 from mmgpu_hooks.show.text import shell_path, short_path
 
 _LISTED = 'custom_hooks.'
@@ -48,21 +49,26 @@ def with_lines(answer: Answer, files: RunFiles, config: Path | None = None) -> A
     return replace(answer, recommendation=found)
 
 
-def _phrase_switch(run: Run, path: Path, joined: str) -> str:
+def _phrase_switch(run: Run, path: Path, joined: str) -> Text:
     """What to type, or which argument to add where."""
     place = run.meta.hook_place
     if place is None and run.meta.hook_added_by is not None:
-        return f'{run.meta.hook_added_by} --optimize={joined} ...'
+        return quoted(f'{run.meta.hook_added_by} --optimize={joined} ...')
     argument = f"optimize='{joined}'"
     if place is None:
-        return f'{argument}, as an argument of GPUEfficiencyHook in the script'
+        return phrase(
+            '{argument}, as an argument of GPUEfficiencyHook in the script',
+            argument=argument,
+        )
     if not place.startswith(_LISTED):
-        return f'mmgpu set {shell_path(str(path))} {place}.optimize={joined}'
+        return quoted(f'mmgpu set {shell_path(str(path))} {place}.optimize={joined}')
     line = find_hook_line(path)
     where = short_path(str(path))
     if line is not None:
         where = f'{short_path(str(line.path))}:{line.line}'
-    return f'{where}: add {argument} to GPUEfficiencyHook'
+    return phrase(
+        '{where}: add {argument} to GPUEfficiencyHook', where=where, argument=argument
+    )
 
 
 def _phrase_settings(run: Run, joined: str) -> str:
@@ -83,13 +89,16 @@ def with_optimize(answer: Answer) -> Answer:
     found = answer.recommendation
     overhead = found.host_overhead
     if overhead is None:
-        why = 'Nothing to optimise: no host overhead worth it was found in the run.'
+        why = phrase(
+            'Nothing to optimise: no host overhead worth it was found in the run.'
+        )
         return replace(answer, notes=(why, *answer.notes))
     change = change_optimize(overhead, answer.summary)
     if change is None:
-        why = (
-            'optimize was not written: the hook does not stand in default_hooks of '
-            f'the config. Instead: {overhead.switch_on}'
+        why = phrase(
+            'optimize was not written: the hook does not stand in default_hooks of the '
+            'config. Instead: {switch_on}',
+            overhead,
         )
         return replace(answer, notes=(why, *answer.notes))
     found = replace(found, changes=(*found.changes, change), reason=None)

@@ -10,6 +10,7 @@ from mmgpu_hooks.config.loading import FlatConfig, LoadError, expect_file, read_
 from mmgpu_hooks.experiment.engine import Outcome, Plan, run_plan
 from mmgpu_hooks.experiment.store import TrialStore
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import phrase
 
 _ENDLESS = 10**6
 """Epochs or iterations that no trial comes to the end of."""
@@ -26,7 +27,11 @@ def read_trainable_config(path: Path) -> FlatConfig:
         config = read_config(path)
     except LoadError as error:
         raise UserError(
-            f'{path}: expected a config that MMEngine loads, found {error}'
+            phrase(
+                '{path}: expected a config that MMEngine loads, found {error}',
+                path=path,
+                error=error,
+            )
         ) from error
     expect_training(path, config)
     return config
@@ -38,8 +43,12 @@ def expect_training(path: Path, config: FlatConfig) -> None:
     missing = [key for key in keys if not config.get((key,))]
     if missing:
         raise UserError(
-            f'{path}: expected a config that trains, found no '
-            f'{" and no ".join(missing)} in it; name the one that you train.'
+            phrase(
+                '{path}: expected a config that trains, found no {missing} in it; name '
+                'the one that you train.',
+                path=path,
+                missing=' and no '.join(missing),
+            )
         )
 
 

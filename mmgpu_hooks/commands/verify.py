@@ -28,6 +28,7 @@ from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import Verification
+from mmgpu_hooks.schema.text import Text, listed, phrase
 from mmgpu_hooks.schema.tried import SIDES, TrialSpec
 from mmgpu_hooks.show.document import to_json
 from mmgpu_hooks.show.experiments import describe_metric_check, describe_verify
@@ -68,7 +69,7 @@ class _Known:
     """Of the run; ``None`` leaves it to the trainings."""
     other_work: tuple[str, ...] = ()
     untrained: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = ()
 
     def add_to(self, measured: Verification, folder: Path) -> Verification:
         """The whole answer.
@@ -191,7 +192,7 @@ def verify(
     with open_store(folder, identity, fresh=fresh) as store:
         outcome = trials.train(plan, store, max_seconds=plan.budget_s)
         if outcome.is_interrupted:
-            warner('verify')('stopped; the same command goes on from there.')
+            warner('verify')(phrase('stopped; the same command goes on from there.'))
             return exit_codes.INTERRUPTED
         measured = plan.finish(outcome)
         # a finished measurement is printed; the same command starts anew
@@ -202,7 +203,7 @@ def verify(
     return exit_codes.OK
 
 
-def _check_metric(loaded: FlatConfig) -> list[str]:
+def _check_metric(loaded: FlatConfig) -> list[Text]:
     """Compare the COCO metrics on what the last validation kept, where it did."""
     kept = find_kept_results(loaded)
     if kept is None:
@@ -216,7 +217,13 @@ def _check_metric(loaded: FlatConfig) -> list[str]:
             check = check_metric(kept.annotations, path, kind)
         except Exception as error:  # noqa: BLE001 - a file of the user's, or an alpha
             reason = ' '.join(f'{type(error).__name__}: {error}'.split())[:200]
-            notes.append(f'{path}: the COCO metrics could not be compared ({reason}).')
+            notes.append(
+                phrase(
+                    '{path}: the COCO metrics could not be compared ({reason}).',
+                    path=path,
+                    reason=reason,
+                )
+            )
             continue
         notes.append(describe_metric_check(str(path), check))
     return notes
@@ -238,18 +245,25 @@ def _read_job(
     is_config = not first.is_dir() and first.suffix in _CONFIGS
     if len(more) > 1:
         raise UserError(
-            f'expected the folder of a run, a config or two configs, found '
-            f'{len(targets)} paths.'
+            phrase(
+                'expected the folder of a run, a config or two configs, found '
+                '{targets_count!s} paths.',
+                targets_count=len(targets),
+            )
         )
     if more and assignments:
         raise UserError(
-            'expected two configs or --set, found both; --set changes one config in '
-            'memory, so name that one alone.'
+            phrase(
+                'expected two configs or --set, found both; --set changes one config '
+                'in memory, so name that one alone.'
+            )
         )
     if config is not None and (more or is_config):
         raise UserError(
-            'expected --config beside the folder of a run, found it beside a config; '
-            'leave it out.'
+            phrase(
+                'expected --config beside the folder of a run, found it beside a '
+                'config; leave it out.'
+            )
         )
     if more:
         return _read_configs(first, more[0], allow_equal=allow_equal)
@@ -257,8 +271,11 @@ def _read_job(
         loaded = trials.read_trainable_config(first)
         if not assignments:
             raise UserError(
-                f'{first}: expected something to compare this config with, found '
-                'nothing; name a second config, or a setting: --set KEY=VALUE.'
+                phrase(
+                    '{first}: expected something to compare this config with, found '
+                    'nothing; name a second config, or a setting: --set KEY=VALUE.',
+                    first=first,
+                )
             )
         parent = trials.choose_folder(None, loaded, first, '')
         return _read_settings(
@@ -289,9 +306,13 @@ def _read_recommendation(
     recommendation = limit_to_memory(recommend_settings(run), run)
     settings = pair_settings(run, recommendation)
     if settings is None:
-        reason = recommendation.reason or 'No change of the train loader.'
+        reason = recommendation.reason or phrase('No change of the train loader.')
         raise UserError(
-            f'{folder}: expected a recommendation to verify, found none. {reason}'
+            phrase(
+                '{folder}: expected a recommendation to verify, found none. {reason}',
+                folder=folder,
+                reason=reason,
+            )
         )
     # the run's own copy holds --cfg-options too
     config = config or find_config(run, None)
@@ -317,13 +338,16 @@ def _find_cpus(run: Run) -> int | None:
     return None if cores is None else max(math.ceil(cores), 1)
 
 
-def _note_ranks(run: Run) -> tuple[str, ...]:
+def _note_ranks(run: Run) -> tuple[Text, ...]:
     ranks = run.meta.world_size
     if ranks == 1:
         return ()
     return (
-        f'The run had {ranks} ranks and this is one of them alone: cores that the '
-        'others would use are free here.',
+        phrase(
+            'The run had {ranks} and this is one of them alone: cores that the others '
+            'would use are free here.',
+            ranks=ranks,
+        ),
     )
 
 
@@ -332,13 +356,17 @@ def _read_configs(first: Path, second: Path, *, allow_equal: bool) -> _Trainings
     for path in (first, second):
         if path.is_dir():
             raise UserError(
-                f'{path}: expected a config beside another one, found a folder; "mmgpu '
-                'compare" compares two runs, "mmgpu verify" with one run measures '
-                'what is recommended.'
+                phrase(
+                    '{path}: expected a config beside another one, found a folder; '
+                    '"mmgpu compare" compares two runs, "mmgpu verify" with one run '
+                    'measures what is recommended.',
+                    path=path,
+                )
             )
     old, new = map(trials.read_trainable_config, (first, second))
     difference = compare_configs(old, new)
-    _expect_difference(f'{first} and {second}', difference, allow_equal=allow_equal)
+    both = phrase('{first} and {second}', first=first, second=second)
+    _expect_difference(both, difference, allow_equal=allow_equal)
     sides = (_Side(first, old, {}), _Side(second, new, {}))
     parent = trials.choose_folder(None, old, first, '')
     known = _know_difference(sides, difference)
@@ -361,13 +389,15 @@ def _read_settings(
         raise UserError(f'{path}: {refusal}') from refusal
     trials.expect_training(path, override.config)
     difference = compare_configs(loaded, override.config)
-    _expect_difference(
-        f'{path} with {" and ".join(wanted)}', difference, allow_equal=allow_equal
-    )
+    changed = phrase('{path} with {keys:&}', path=path, keys=tuple(wanted))
+    _expect_difference(changed, difference, allow_equal=allow_equal)
     sides = (_Side(path, loaded, {}), _Side(path, loaded, override.changes))
     notes = tuple(
-        f'{key} was not in the config: it does nothing unless what is built there '
-        'takes it.'
+        phrase(
+            '{key} was not in the config: it does nothing unless what is built there '
+            'takes it.',
+            key=key,
+        )
         for key in override.unknown
     )
     known = replace(_know_difference(sides, difference), notes=notes)
@@ -399,12 +429,20 @@ def _expect_difference(
     """
     if allow_equal or difference.before or difference.after:
         return
-    found = 'that nothing differs'
+    found = phrase('that nothing differs')
     if difference.untrained:
-        only, count = ', '.join(difference.untrained[:3]), len(difference.untrained)
-        only += f' and {count - 3} more' if count > 3 else ''
-        found = f'only {only}, and these trainings neither validate nor save nor resume'
+        only, count = listed(difference.untrained[:3]), len(difference.untrained)
+        if count > 3:
+            only = phrase('{keys} and {more} more', keys=only, more=count - 3)
+        found = phrase(
+            'only {keys}, and these trainings neither validate nor save nor resume',
+            keys=only,
+        )
     raise UserError(
-        f'{name}: expected a difference to measure, found {found}; --allow-equal '
-        'trains both all the same, which shows the noise of this machine.'
+        phrase(
+            '{name}: expected a difference to measure, found {found}; --allow-equal '
+            'trains both all the same, which shows the noise of this machine.',
+            name=name,
+            found=found,
+        )
     )

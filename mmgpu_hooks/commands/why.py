@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import IO, BinaryIO, cast
@@ -37,7 +37,8 @@ from mmgpu_hooks.schema.run_folder import (
     read_run_folder,
     read_start_time,
 )
-from mmgpu_hooks.show.document import Fact, Section, to_json
+from mmgpu_hooks.schema.text import Text, phrase, quoted, sentences
+from mmgpu_hooks.show.document import BLANK, Fact, Section, to_json
 from mmgpu_hooks.show.text import shell_path, short_path
 
 _MOST_LETTERS = 240
@@ -48,7 +49,25 @@ _MOST_OF_PIPE, _MOST_OF_FILE = 2**30, 8 * 2**30
 _TIMED_BYTES = 2**20
 _TIME = re.compile(rb'((?:\d{4}/)?\d\d/\d\d \d\d:\d\d:\d\d) - \w+ - ')
 """The time before each line of MMEngine's: without a year on the console."""
-_STATES = {'ended': 'Dead', 'running': 'Running', 'completed': 'Completed'}
+_STATES = {
+    'ended': phrase('Dead'),
+    'running': phrase('Running'),
+    'completed': phrase('Completed'),
+}
+_UNKNOWN = phrase('Unknown')
+_SOURCES = {
+    'console': phrase('console'),
+    'evidence': phrase('evidence'),
+    'host': phrase('host'),
+    'kernel': phrase('kernel'),
+    'log': phrase('log'),
+    'watchdog': phrase('watchdog'),
+}
+_CERTAINTIES = {
+    'sure': phrase('sure'),
+    'likely': phrase('likely'),
+    'unknown': phrase('unknown'),
+}
 
 
 @options.command('why', '0 an answer: a cause, or that nothing ended badly')
@@ -65,14 +84,14 @@ def why(work_dir: Path | None, log: str | None, form: str) -> None:
     """
     if work_dir is None and log is None:
         raise UserError(
-            'expected the work_dir of a training or --log FILE, found neither.'
+            phrase('expected the work_dir of a training or --log FILE, found neither.')
         )
     # anything that is there and no folder is a log: a file, a pipe of the shell's
     is_log = work_dir is not None and work_dir.suffix not in _OF_EVIDENCE
     if work_dir is not None and log is None and is_log and _is_no_folder(work_dir):
         work_dir, log = None, str(work_dir)
     answer = _explain(work_dir, log)
-    print_answer(answer, form, _describe, lambda found: to_json(**asdict(found)))
+    print_answer(answer, form, _describe, lambda found: to_json(**vars(found)))
 
 
 def _is_no_folder(path: Path) -> bool:
@@ -99,14 +118,22 @@ def _explain(work_dir: Path | None, log: str | None) -> Why:
     attempt = files.newer_attempt
     if attempt is None:
         if console is not None and _is_before(console, began):
-            ignored = f'left out {log}: it ends before the run began.'
-            warner('why')(f'{ignored} To judge an older run, name its own folder.')
+            ignored = phrase(
+                'left out {log}: it ends before the run began. To judge an older run, '
+                'name its own folder.',
+                log=log,
+            )
+            warner('why')(ignored)
             console = None
         return _judge_run(files, console)
     name = attempt.folder.name
     if console is not None and _is_before(console, read_start_time(attempt.folder)):
         ask = f'mmgpu why {shell_path(str(attempt.folder))}'
-        note = f'A newer attempt, {name}, left no evidence: {ask}'
+        note = phrase(
+            'A newer attempt, {attempt}, left no evidence: {command}',
+            attempt=name,
+            command=ask,
+        )
         why = _judge_run(files, console)
         return replace(why, notes=(*why.notes, note))
     why = _judge_attempt(attempt, console)
@@ -114,10 +141,18 @@ def _explain(work_dir: Path | None, log: str | None) -> Why:
     try:
         older = _judge_run(files, None)
     except EvidenceError as error:
-        note = f'The run before it, {earlier}, cannot be judged: {error}'
+        note = phrase(
+            'The run before it, {run}, cannot be judged: {error}',
+            run=earlier,
+            error=error.said,
+        )
     else:
-        state = _STATES.get(older.state, 'Unknown')
-        note = f'The run before it, {earlier}: {state}. {older.sentence}'
+        before = phrase(
+            'The run before it, {run}: {state}.',
+            run=earlier,
+            state=_STATES.get(older.state, _UNKNOWN),
+        )
+        note = sentences(before, older.sentence)
     return replace(why, notes=(*why.notes, note))
 
 
@@ -222,7 +257,7 @@ def _read_console(name: str) -> _Console:
         UserError: If it is neither, empty, or too large.
     """
     if name == '-' and sys.stdin is None:
-        raise UserError('--log - reads standard input, which is closed.')
+        raise UserError(phrase('--log - reads standard input, which is closed.'))
     shown = 'standard input' if name == '-' else name
     try:
         with contextlib.ExitStack() as stack:
@@ -240,8 +275,12 @@ def _read_console(name: str) -> _Console:
             return _Console(_read_log(file, shown), last_time)
     except OSError as error:
         raise UserError(
-            f'{shown}: expected a log that can be read, found '
-            f'{error.strerror or error}; name the file that the console was written to.'
+            phrase(
+                '{shown}: expected a log that can be read, found {strerror}; name the '
+                'file that the console was written to.',
+                shown=shown,
+                strerror=error.strerror or error,
+            )
         ) from None
 
 
@@ -252,8 +291,11 @@ def _spool(pipe: BinaryIO, spool: IO[bytes]) -> None:
         if spool.tell() > _MOST_OF_PIPE:
             most = format_bytes(_MOST_OF_PIPE)
             raise UserError(
-                f'expected a log of at most {most} in a pipe, found more; write it to '
-                'a file and name that.'
+                phrase(
+                    'expected a log of at most {most} in a pipe, found more; write it '
+                    'to a file and name that.',
+                    most=most,
+                )
             )
 
 
@@ -279,19 +321,33 @@ def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
     size = _measure_size(file)
     if not size:
         raise UserError(
-            f'{name}: expected a log, found nothing in it to read; name the file that '
-            'the console was written to.'
+            phrase(
+                '{name}: expected a log, found nothing in it to read; name the file '
+                'that the console was written to.',
+                name=name,
+            )
         )
     if size > _MOST_OF_FILE:
         raise UserError(
-            f'{name}: expected a log of at most {format_bytes(_MOST_OF_FILE)}, found '
-            f'{format_bytes(size)}; give its end: tail -c 64M FILE | mmgpu why --log -'
+            phrase(
+                '{name}: expected a log of at most {most_of_file_bytes}, found '
+                '{size_bytes}; give its end: tail -c 64M FILE | mmgpu why --log -',
+                name=name,
+                most_of_file_bytes=_MOST_OF_FILE,
+                size_bytes=size,
+            )
         )
     if size > MOST_LOG_BYTES:
-        warner('why')(f'reading the last {format_bytes(MOST_LOG_BYTES)} of {name}.')
+        warner('why')(
+            phrase(
+                'reading the last {size_bytes} of {name}.',
+                size_bytes=MOST_LOG_BYTES,
+                name=name,
+            )
+        )
     file.seek(0)
     with show_progress() as report:
-        words = f'reading {name}'
+        words = phrase('reading {name}', name=name)
         return read_log(file, size, lambda share: report(words, share, None))
 
 
@@ -299,27 +355,48 @@ def _describe(answer: Why) -> list[Section]:
     """What happened, its proof, its cause, and what to do."""
     proof = [
         Fact(
-            f'line {proof.line}' if proof.line else proof.source,
-            proof.text[:_MOST_LETTERS],
+            phrase('line {line}', proof)
+            if proof.line
+            else _SOURCES.get(proof.source) or quoted(proof.source),
+            _cut(proof.text),
         )
         for proof in answer.proof
     ]
     cause = None
     if answer.cause is not None:
-        sure = '' if answer.cause == answer.certainty else f' ({answer.certainty})'
-        cause = f'{answer.cause}{sure}    mmgpu explain {answer.cause}'
-    steps = [Fact('' if index else 'Do', text) for index, text in enumerate(answer.do)]
-    began = f', started {answer.started}' if answer.started else ''
+        cause = phrase('{cause}    mmgpu explain {cause}', answer)
+        if answer.cause != answer.certainty:
+            certainty = _CERTAINTIES.get(answer.certainty, answer.certainty)
+            cause = phrase(
+                '{cause} ({certainty})    mmgpu explain {cause}',
+                answer,
+                certainty=certainty,
+            )
+    run: Text | None = None
+    if answer.run:
+        run = quoted(Path(answer.run).name)
+        if answer.started:
+            run = phrase('{run}, started {started}', answer, run=run)
     facts = [
-        Fact('Cause', cause),
-        Fact('Rank', answer.rank),
-        Fact('Sample', answer.sample),
-        Fact('Run', f'{Path(answer.run).name}{began}' if answer.run else None),
-        *steps,
+        Fact(phrase('Cause'), cause),
+        Fact(phrase('Rank'), answer.rank),
+        Fact(phrase('Sample'), answer.sample),
+        Fact(phrase('Run'), run),
         *(
-            Fact('' if index else 'Also', text)
+            Fact(BLANK if index else phrase('Do'), text)
+            for index, text in enumerate(answer.do)
+        ),
+        *(
+            Fact(BLANK if index else phrase('Also'), text)
             for index, text in enumerate(answer.notes)
         ),
     ]
-    title = f'{_STATES.get(answer.state, "Unknown")}: {answer.sentence}'
+    state = _STATES.get(answer.state, _UNKNOWN)
+    title = phrase('{state}: {sentence}', answer, state=state)
     return [Section(title, facts=proof), Section(facts=facts)]
+
+
+def _cut(words: str) -> str:
+    """What another program said may be long; a text of ours is not cut."""
+    is_ours = isinstance(words, Text) and words.template
+    return words if is_ours else words[:_MOST_LETTERS]

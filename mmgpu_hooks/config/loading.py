@@ -20,6 +20,7 @@ from reprlib import repr as short
 from typing import IO, Any, NamedTuple, Union
 
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import Text, phrase
 
 KeyPath = tuple[str, ...]
 """The keys that lead to a value, a top-level name first, list indices as digits."""
@@ -66,7 +67,11 @@ def expect_file(path: Path) -> None:
     """Raise a `UserError` where a config is no file."""
     if not path.is_file():
         found = 'a folder' if path.is_dir() else 'nothing there'
-        raise UserError(f'{path}: expected a config file, found {found}.')
+        raise UserError(
+            phrase(
+                '{path}: expected a config file, found {found}.', path=path, found=found
+            )
+        )
 
 
 def import_mmengine() -> None:
@@ -236,7 +241,7 @@ def _phrase(error: BaseException) -> str:
     return f'{name}: {text}' if text else name
 
 
-def read_drift(config: Path, copy: Path) -> str | None:
+def read_drift(config: Path, copy: Path) -> Text | None:
     """Compares the loaders of a config with the run's own copy, both loaded.
 
     Args:
@@ -264,10 +269,18 @@ def read_drift(config: Path, copy: Path) -> str | None:
     ]
     if not odd:
         return None
-    more = f' and {len(odd) - 3} more' if len(odd) > 3 else ''
-    return (
-        f'{config} is not what the run was started with ({", ".join(odd[:3])}{more}): '
-        'it was edited since, or --cfg-options were given.'
+    facts = {'config': str(config), 'differences': tuple(odd[:3])}
+    if len(odd) > 3:
+        return phrase(
+            '{config} is not what the run was started with ({differences} and {more} '
+            'more): it was edited since, or --cfg-options were given.',
+            more=len(odd) - 3,
+            **facts,
+        )
+    return phrase(
+        '{config} is not what the run was started with ({differences}): it was edited '
+        'since, or --cfg-options were given.',
+        **facts,
     )
 
 

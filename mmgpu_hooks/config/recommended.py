@@ -25,6 +25,7 @@ from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.recommend.validation import VALIDATION_KEY, leave_out
 from mmgpu_hooks.schema.judged import Recommendation
 from mmgpu_hooks.schema.run_folder import RunFiles
+from mmgpu_hooks.schema.text import Text, phrase
 
 NICE_KEY = BY_NAME['worker_nice'].key()
 
@@ -51,7 +52,7 @@ class Applied(NamedTuple):
     outcome: RewriteOutcome
     recommendation: Recommendation
     """What of the recommendation is in it."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = ()
     """What was left out, a sentence each."""
 
 
@@ -66,7 +67,7 @@ def apply_recommended(
         rewrite: Rewrites the config with the settings given to it.
     """
     settings = {change.key: change.new for change in found.changes}
-    outcome, notes = rewrite(settings), list[str]()
+    outcome, notes = rewrite(settings), list[Text]()
     # arguments of the hook, and validation's loader
     optional = [key for key in settings if key.endswith('.optimize')]
     optional = [VALIDATION_KEY, NICE_KEY, *optional]
@@ -79,9 +80,15 @@ def apply_recommended(
         # what is right for training is not lost for what this config cannot take
         again = rewrite(rest)
         if again.status != 'refused' and (rest or keys == (NICE_KEY,)):
-            found = leave_out(found, keys, 'This config cannot take its changes.')
-            named = ' and '.join(key.rstrip('.') for key in keys)
-            notes.append(f'{named} was left out. {outcome.reason}.')
+            why = phrase('This config cannot take its changes.')
+            found = leave_out(found, keys, why)
+            notes.append(
+                phrase(
+                    '{keys:&} was left out. {reason}.',
+                    keys=tuple(key.rstrip('.') for key in keys),
+                    reason=outcome.reason,
+                )
+            )
             outcome = again
     return Applied(outcome, found, tuple(notes))
 

@@ -27,6 +27,7 @@ from mmgpu_hooks.config.registry import (
     describe_refusal,
 )
 from mmgpu_hooks.config.syntax import Module, is_display, locate_setting, parse_entries
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.values import FAST_METRIC
 
 HOOK_KEY = 'gpu_efficiency'
@@ -545,9 +546,11 @@ def enabling_settings(
         place = places[0] if places else _PLACE
         if place[0] != _PLACE[0]:
             raise RefusedError(
-                f'expected GPUEfficiencyHook in default_hooks, found it at '
-                f'{".".join(place)}, an element of a list; write tune=True into its '
-                'dict there'
+                phrase(
+                    'expected GPUEfficiencyHook in default_hooks, found it at {place}, '
+                    'an element of a list; write tune=True into its dict there',
+                    place='.'.join(place),
+                )
             )
         tuned['.'.join((*place, 'tune'))] = True
     if places:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from mmgpu_hooks.experiment.cards import Card
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import phrase
 
 TEMPORARY = '/tmp/mmgpu'
 """The folder in ``/tmp``, but for the user's number: not in ``TMPDIR``, since two
@@ -86,8 +87,11 @@ def lock_cards(
         folders = _open_folders(opened, refused, is_made=True)
         if not folders:
             raise UserError(
-                'expected a folder for locks that this user alone can write, found '
-                f'none: {"; ".join(refused)}. Set XDG_CACHE_HOME to a folder of yours.'
+                phrase(
+                    'expected a folder for locks that this user alone can write, found '
+                    'none: {refused:;}. Set XDG_CACHE_HOME to a folder of yours.',
+                    refused=tuple(refused),
+                )
             )
         # two that lock at one moment might each get a part, and neither enough
         picking_end_s = time.monotonic() + PICKING_S

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from mmgpu_hooks.measure.absent import AbsentError, SourceError
 from mmgpu_hooks.measure.gpu import open_gpu, start_nvml, stop_nvml
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import phrase
 
 VARIABLE = 'CUDA_VISIBLE_DEVICES'
 _SAME_MEMORY = 0.02
@@ -44,15 +45,21 @@ def read_cards() -> tuple[Card, ...]:
     try:
         nvml = start_nvml()
     except AbsentError as error:
-        raise UserError(f'expected an NVIDIA GPU, found none: {error}.') from error
+        raise UserError(
+            phrase('expected an NVIDIA GPU, found none: {error}.', error=error)
+        ) from error
     try:
         cards = tuple(map(_read_card, range(nvml.nvmlDeviceGetCount())))
     except nvml.NVMLError as error:
-        raise UserError(f'expected a list of GPUs, NVML gave none: {error}.') from error
+        raise UserError(
+            phrase('expected a list of GPUs, NVML gave none: {error}.', error=error)
+        ) from error
     finally:
         stop_nvml(nvml)
     if not cards:
-        raise UserError('expected an NVIDIA GPU, found that the driver lists none.')
+        raise UserError(
+            phrase('expected an NVIDIA GPU, found that the driver lists none.')
+        )
     return cards
 
 
@@ -71,16 +78,21 @@ def _read_card(index: int) -> Card:
             device, sample = gpu.device(), gpu.read_sample()
             reasons = gpu.reasons()
     except (AbsentError, SourceError) as error:
-        return Card(index, reason=f'cannot be read: {error}')
+        return Card(index, reason=phrase('cannot be read: {reason}', reason=str(error)))
     uuid, total = device.get('uuid'), device.get('memory_total_bytes')
     used = sample.get('mem_used_bytes')
     known = Card(index, uuid, device.get('name'), util_pct=sample.get('util_pct'))
     if gpu.is_sliced:
-        return replace(known, reason='is cut into slices (MIG): name one yourself')
+        return replace(
+            known, reason=phrase('is cut into slices (MIG): name one yourself')
+        )
     if not uuid or not total or used is None:
         needed = 'uuid', 'memory_total_bytes', 'mem_used_bytes'
         why = (reasons[figure] for figure in needed if figure in reasons)
-        return replace(known, reason=f'cannot be read: {next(why, "no UUID")}')
+        return replace(
+            known,
+            reason=phrase('cannot be read: {reason}', reason=next(why, 'no UUID')),
+        )
     return replace(known, total_bytes=total, free_bytes=total - used)
 
 
@@ -103,10 +115,10 @@ def judge_cards(
         if card.reason is not None or card.total_bytes is None:
             return card.reason
         if card not in visible:
-            return f'not in {VARIABLE}'
+            return phrase('not in {variable}', variable=VARIABLE)
         least = 0.1 * card.total_bytes if least_bytes is None else least_bytes
         if (card.free_bytes or 0) < least:
-            return 'too little memory is free'
+            return phrase('too little memory is free')
         return None
 
     judged = [replace(card, reason=judge(card)) for card in cards]
@@ -151,9 +163,13 @@ def parse_visible(cards: Sequence[Card], environ: Mapping[str, str]) -> list[Car
             ]
             if named and not is_in_order:
                 raise UserError(
-                    f"{VARIABLE}={environ[VARIABLE]} counts cards in CUDA's own order, "
-                    'and they are not all alike; expected UUIDs, or '
-                    'CUDA_DEVICE_ORDER=PCI_BUS_ID.'
+                    phrase(
+                        "{variable}={environ} counts cards in CUDA's own order, and "
+                        'they are not all alike; expected UUIDs, or '
+                        'CUDA_DEVICE_ORDER=PCI_BUS_ID.',
+                        variable=VARIABLE,
+                        environ=environ[VARIABLE],
+                    )
                 )
         else:
             named = [

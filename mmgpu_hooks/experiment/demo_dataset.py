@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import phrase
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,8 +112,11 @@ def _write(root: Path, asked: Mapping[str, int]) -> int:
     annotations, folder = root / _ANNOTATIONS, root / _IMAGES
     if root.is_dir() and any(root.iterdir()) and not annotations.exists():
         raise UserError(
-            f'expected an empty folder or a demo data set in {root}, found other '
-            'files; name an empty or a new folder'
+            phrase(
+                'expected an empty folder or a demo data set in {root}, found other '
+                'files; name an empty or a new folder',
+                root=root,
+            )
         )
     folder.mkdir(parents=True, exist_ok=True)
     annotations.write_text('')

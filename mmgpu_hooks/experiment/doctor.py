@@ -69,6 +69,7 @@ from mmgpu_hooks.schema.checkup import (
 )
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import read_run_folder
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.text import short_path
 
 PATIENCE_S = 5.0
@@ -324,8 +325,12 @@ def _examine_config(path: Path) -> tuple[ConfigCheck, Folder]:
             reason = f'MMEngine cannot load it ({error})'
             return ConfigCheck(named, reason=reason), _examine_folders(['.'])[0]
         raise UserError(
-            f'{path}: expected a config that MMEngine loads, it does not ({error}); '
-            'mend it, or run where its bases are.'
+            phrase(
+                '{path}: expected a config that MMEngine loads, it does not ({error}); '
+                'mend it, or run where its bases are.',
+                path=path,
+                error=error,
+            )
         ) from error
     data = locate_data(config)
     local = [place.path for place in data if not place.is_remote]

@@ -17,6 +17,7 @@ from mmgpu_hooks.experiment.store import KeptTrials, TrialStore
 from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S, Progress, RunningTrial
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.host import read_busy_s
+from mmgpu_hooks.schema.text import Text
 from mmgpu_hooks.schema.tried import Trial, TrialRole, TrialSpec
 
 _MUCH_LOAD = 0.25
@@ -103,7 +104,7 @@ class Outcome:
     """True if its time was up."""
     external_cpu_cores: float | None = None
     """In use by other programs meanwhile."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = ()
 
 
 class _CpuReading(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mmgpu_hooks.judge.slurm import find_narrow_start
 from mmgpu_hooks.measure.host import read_host_limits
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import phrase, sentences
 
 
 def refuse_narrow_start() -> None:
@@ -12,6 +13,11 @@ def refuse_narrow_start() -> None:
     found = find_narrow_start(read_host_limits(ranks_on_host=1))
     if found is not None:
         raise UserError(
-            f'expected all CPUs that SLURM gave this task, found that {found.fact}; '
-            f'{found.cure}.'
+            sentences(
+                phrase(
+                    'expected all CPUs that SLURM gave this task, found that {found}.',
+                    found=found.fact,
+                ),
+                found.cure,
+            )
         )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tried import Profile, Trial
 
 WARM_UP, PLAIN, OPTIMIZED = 'warm-up', 'plain', 'optimized'
@@ -93,9 +94,14 @@ def read_profile(trial: Trial, iterations: int) -> Profile:
     path = Path(trial.folder, PROFILE_NAME)
     if not path.is_file():
         raise UserError(
-            f'expected a config that trains {count_iterations(iterations)} iterations, '
-            f'found that it {trial.status.replace("_", " ")} after '
-            f'{trial.iterations}: {trial.error or "the training was over"}'
+            phrase(
+                'expected a config that trains {asked_iterations}, found that it '
+                '{status} after {iterations!s}: {error}',
+                asked_iterations=count_iterations(iterations),
+                status=trial.status.replace('_', ' '),
+                iterations=trial.iterations,
+                error=trial.error or 'the training was over',
+            )
         )
     return msgspec.json.decode(path.read_bytes(), type=Profile)
 

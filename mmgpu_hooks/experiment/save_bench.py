@@ -16,6 +16,7 @@ from mmgpu_hooks.experiment.save_bench_judge import judge_save_bench, summarize_
 from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S, Progress, read_trial_run
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import plural
+from mmgpu_hooks.schema.text import decode_text, encode_text, phrase
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial, TrialSpec
 
 SETTLING = 8
@@ -81,14 +82,18 @@ class SaveBenchPlan(Plan):
             UserError: If nothing was measured without an interruption.
         """
         rows = [trial.figures['row'] for trial in outcome.trials]
-        measured = msgspec.convert(rows, list[SaveBenchRow])
+        measured = msgspec.convert(rows, list[SaveBenchRow], dec_hook=decode_text)
         if not outcome.is_interrupted and not any(row.saves for row in measured):
             row = measured[0]
             raise UserError(
-                'expected a config that trains and saves, found that it does not with '
-                f'any of {plural(len(measured), "setting")}, with {row.name}: '
-                f'{row.error or row.status}; make it train, or give it more time with '
-                '--time-limit.'
+                phrase(
+                    'expected a config that trains and saves, found that it does not '
+                    'with any of {settings}, with {name}: {error}; make it train, or '
+                    'give it more time with --time-limit.',
+                    settings=len(measured),
+                    name=row.name,
+                    error=row.error or row.status,
+                )
             )
         return judge_save_bench(
             measured,
@@ -116,7 +121,9 @@ class SaveBenchPlan(Plan):
             row = summarize_saves(workers, self.saves, trial, run)
             # the next one needs the space
             shutil.rmtree(progress.folder, ignore_errors=True)
-            figures: dict[str, Any] = msgspec.to_builtins({'row': row})
+            figures: dict[str, Any] = msgspec.to_builtins(
+                {'row': row}, enc_hook=encode_text
+            )
             return figures
 
         return Turn(

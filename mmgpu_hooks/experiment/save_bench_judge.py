@@ -11,7 +11,7 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import is_delay, net_delay_s, won_back_s
 from mmgpu_hooks.model.stats import rank_sum_chance
-from mmgpu_hooks.schema.figures import plural
+from mmgpu_hooks.schema.text import phrase, quoted
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial
 
 
@@ -93,14 +93,16 @@ def judge_save_bench(
 
 def _compare(row: SaveBenchRow, reference: SaveBenchRow | None) -> SaveBenchRow:
     if len(row.saves) < thresholds.BENCH_SAVES:
-        few = f'too few to tell by: {plural(len(row.saves), "save")}'
-        few = few if row.saves else row.error or 'no save was measured'
+        few = phrase('too few to tell by: {saves}', saves=len(row.saves))
+        if not row.saves:
+            few = phrase('no save was measured')
+            few = quoted(row.error) if row.error else few
         return replace(row, remark=few)
     if reference is None or reference.save_s is None or row.save_s is None:
         return row
     remark, is_harmful = row.remark, None
     if row.cause == 'other_load':
-        remark = 'other programs held these saves up'
+        remark = phrase('other programs held these saves up')
     if row is reference:
         return replace(row, remark=remark)
     usual_walls_s = [save.wall_s for save in reference.saves]
@@ -109,7 +111,7 @@ def _compare(row: SaveBenchRow, reference: SaveBenchRow | None) -> SaveBenchRow:
     if not is_delay(gross_s, usual_s, thresholds.SLOW_SAVE):
         remark, is_harmful = None, False
     elif remark is None and _is_by_chance(usual_walls_s, walls_s):
-        remark = 'longer, but within noise'
+        remark = phrase('longer, but within noise')
     elif remark is None:
         is_harmful = True
     delays_s = [max(wall_s - usual_s, 0.0) for wall_s in walls_s]

@@ -18,7 +18,7 @@ from mmgpu_hooks.config.loading import FlatConfig
 from mmgpu_hooks.experiment.cards import read_cards
 from mmgpu_hooks.measure.host import read_host_limits
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.figures import plural
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import Trial
 from mmgpu_hooks.version import __version__
 
@@ -40,7 +40,7 @@ class KeptTrials(NamedTuple):
     """Trials of earlier starts that count."""
 
     trials: Sequence[Trial] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = ()
     """A sentence where all of them are of another identity."""
 
 
@@ -83,8 +83,14 @@ class TrialStore:
             name for name, own in self._identity.items() if known.get(name) != own
         ]
         if unlike:
-            earlier, what = plural(len(trials), 'earlier trial'), ' and '.join(unlike)
-            note = f'Not reused: {earlier} of another {what}.'
+            facts = {'earlier': len(trials), 'what': tuple(unlike)}
+            note = phrase(
+                'Not reused: 1 earlier trial of another {what:&}.', what=facts['what']
+            )
+            if len(trials) != 1:
+                note = phrase(
+                    'Not reused: {earlier} earlier trials of another {what:&}.', **facts
+                )
             return KeptTrials(notes=(note,))
         self._kept = {trial.name: trial for trial in trials}
         return KeptTrials(keep(trials))
@@ -119,8 +125,12 @@ def open_store(
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
-                f'expected {folder} for this command alone, found that another one is '
-                'at work in it; wait for it, or name another folder with --work-dir.'
+                phrase(
+                    'expected {folder} for this command alone, found that another one '
+                    'is at work in it; wait for it, or name another folder with '
+                    '--work-dir.',
+                    folder=folder,
+                )
             ) from error
         store = TrialStore(folder / STORE_NAME, identity)
         if fresh:

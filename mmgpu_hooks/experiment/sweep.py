@@ -27,7 +27,7 @@ from mmgpu_hooks.model.prediction import LoaderSetting
 from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.recommend.settings import BY_NAME, SETTINGS
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.figures import plural
+from mmgpu_hooks.schema.text import decode_text, encode_text, phrase, quoted
 from mmgpu_hooks.schema.tried import (
     Sweep,
     SweepRow,
@@ -149,7 +149,10 @@ class SweepPlan(Plan):
         self._refuse_failing(outcome.trials)
         found = {trial.name: trial for trial in outcome.trials}
         names = [setting.name for setting in self.settings if setting.name in found]
-        rows = [msgspec.convert(found[name].figures['row'], SweepRow) for name in names]
+        rows = [
+            msgspec.convert(found[name].figures['row'], SweepRow, dec_hook=decode_text)
+            for name in names
+        ]
         return Sweep(
             rows=tuple(rows),
             asked=len(self.settings),
@@ -168,9 +171,16 @@ class SweepPlan(Plan):
         if is_alike or len(trials) == len(self.settings):
             last = trials[-1]
             raise UserError(
-                f'{self.config}: expected a config that trains, found that '
-                f'{plural(len(trials), "trial")} failed, the last with {last.name}: '
-                f'{last.error}; the whole output is in {last.folder}.'
+                phrase(
+                    '{config}: expected a config that trains, found that {trials} '
+                    'failed, the last with {name}: {error}; the whole output is in '
+                    '{folder}.',
+                    config=self.config,
+                    trials=len(trials),
+                    name=last.name,
+                    error=last.error,
+                    folder=last.folder,
+                )
             )
 
     def _make_turn(self, setting: SweepSetting) -> Turn:
@@ -204,7 +214,7 @@ class SweepPlan(Plan):
             ranks=setting.gpus or 1,
         )
         return Turn(
-            setting.name,
+            str(setting.name),
             spec,
             # the block that is judged is never the last one that it knows of
             blocks=(
@@ -243,9 +253,10 @@ class SweepPlan(Plan):
         if trial.status == 'timed_out' and progress.is_enough:
             # what was to be measured was, before its saves took the rest of the time
             row = replace(row, status='completed', error=None)
-            row = replace(row, save_unknown='the time limit came before its saves')
+            late = phrase('the time limit came before its saves')
+            row = replace(row, save_unknown=late)
         if progress.save_error is not None:
-            row = replace(row, save_unknown=progress.save_error)
+            row = replace(row, save_unknown=quoted(progress.save_error))
         counted = (block.model_bytes for block in progress.blocks if block.model_bytes)
         row = replace(row, model_bytes=next(counted, None))
         is_finite = all(block.is_loss_finite for block in progress.blocks)
@@ -254,5 +265,5 @@ class SweepPlan(Plan):
         run = read_trial_run(Path(trial.folder))
         until = progress.measured if self.saves else None
         row = complete_row(row, run, warm_up, until)
-        body: dict[str, Any] = msgspec.to_builtins({'row': row})
+        body: dict[str, Any] = msgspec.to_builtins({'row': row}, enc_hook=encode_text)
         return body

@@ -15,6 +15,7 @@ from mmgpu_hooks.model.stats import LEAST_VALUES, estimate_mean, fit_line
 from mmgpu_hooks.recommend.job import SAME_SPEED
 from mmgpu_hooks.recommend.limits import Limits
 from mmgpu_hooks.schema.judged import Estimate
+from mmgpu_hooks.schema.text import quoted
 from mmgpu_hooks.schema.tried import (
     BatchMemory,
     GpuSpan,
@@ -89,7 +90,7 @@ def complete_row(
         gpu_util_pct=util_pct,
         gpu_zero_pct=gpu.zero_pct if gpu else None,
         gpu_samples=int(gpu.samples) if gpu else 0,
-        gpu_unknown=run.figures.why_no_gpu_util if util_pct is None else None,
+        gpu_unknown=quoted(run.figures.why_no_gpu_util) if util_pct is None else None,
         memory_peak_bytes=steady.figures.gpu_mem_peak_bytes,
         memory_reserved_bytes=steady.figures.gpu_mem_reserved_bytes,
         host_memory_bytes=steady.figures.process_rss_bytes,

@@ -14,8 +14,8 @@ from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
 from mmgpu_hooks.experiment.trial import Progress
 from mmgpu_hooks.model.stats import paired_gain
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import Estimate, Verification
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tried import (
     FIRST,
     SECOND,
@@ -113,14 +113,22 @@ class VerifyPlan(Plan):
         if gain is None:
             pairs = len(blocks.list_figures(SECOND))
             raise UserError(
-                f'expected at least two pairs of blocks, found {pairs} when {ending}; '
-                'give it more time with --max-minutes, or a longer training.'
+                phrase(
+                    'expected at least two pairs of blocks, found {pairs} when '
+                    '{ending}; give it more time with --max-minutes, or a longer '
+                    'training.',
+                    pairs=pairs,
+                    ending=ending,
+                )
             )
         notes = list(outcome.notes)
         for lacking in filter(_is_short_of_memory, trials):
             notes.append(
-                f'Both trainings did not fit in memory together ({lacking.error}), so '
-                'each block was a training of its own.'
+                phrase(
+                    'Both trainings did not fit in memory together ({error}), so each '
+                    'block was a training of its own.',
+                    error=lacking.error,
+                )
             )
         before, after = (blocks.summarize(side, gain.count) for side in SIDES)
         return Verification(
@@ -144,15 +152,20 @@ class VerifyPlan(Plan):
     def _name_ending(self, outcome: Outcome) -> str:
         last = outcome.trials[-1] if outcome.trials else None
         if outcome.is_late or last is None or last.status == 'timed_out':
-            return 'the time budget is used up'
+            return phrase('the time budget is used up')
         if last.status == 'completed':
             if last.figures:
-                return 'the gain is known well enough'
-            return 'a training was at its end'
+                return phrase('the gain is known well enough')
+            return phrase('a training was at its end')
         side = last.role.side if last.role is not None else 'other'
         raise UserError(
-            f'expected two settings that train, found that the {side} one does not '
-            f'({last.error}); the whole output is in {last.folder}.'
+            phrase(
+                'expected two settings that train, found that the {side} one does not '
+                '({error}); the whole output is in {folder}.',
+                side=side,
+                error=last.error,
+                folder=last.folder,
+            )
         )
 
     def _plan_block(self, warm_ups: Sequence[_MeasuredTrial]) -> _BlockPlan:
@@ -331,10 +344,16 @@ def _summarize_block(progress: Progress, plan: _BlockPlan) -> dict[str, Any]:
 
 def _describe(blocks: _Blocks) -> str:
     if len(blocks.warm_ups) < 2:
-        return 'starting both trainings'
+        return phrase('starting both trainings')
     pairs = len(blocks.list_figures(SECOND))
-    gain, words = blocks.gain, f'{plural(pairs, "pair")} of blocks'
+    gain, words = blocks.gain, phrase('{pairs} of blocks', pairs=pairs)
     if gain is None:
         return words
     low, high = 100 * gain.low, 100 * gain.high
-    return f'{words}, gain {100 * gain.value:+.1f} % ({low:+.1f} to {high:+.1f})'
+    return phrase(
+        '{words}, gain {value:+.1f} % ({low:+.1f} to {high:+.1f})',
+        words=words,
+        value=100 * gain.value,
+        low=low,
+        high=high,
+    )

@@ -15,7 +15,9 @@ from mmgpu_hooks.measure.watchdog import WATCHDOG_THREAD
 from mmgpu_hooks.schema.recorded import StuckRecord
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import find_peers
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.text import visible
+from mmgpu_hooks.show.words import say
 
 _RANKS_S = 2.0
 """What the others are given to say where they stand."""
@@ -47,7 +49,7 @@ class Alarms:
 
     def say(self, *lines: str) -> None:
         """Write lines into the log, as one text."""
-        self._warn(visible('\n  '.join(lines)))
+        self._warn(visible('\n  '.join(map(say, lines))))
 
     def raise_alarm(self, record: StuckRecord, *lines: str) -> None:
         """Say where training stands, file it, and name the cause where it shows.
@@ -56,7 +58,10 @@ class Alarms:
             record: The standstill.
             lines: What is said of it.
         """
-        more = f'Training is left alone. More: mmgpu why {shlex.quote(self._work_dir)}'
+        more = phrase(
+            'Training is left alone. More: mmgpu why {work_dir}',
+            work_dir=shlex.quote(self._work_dir),
+        )
         self.say(*lines, more)
         # the work folder may be on a mount that never answers; later alarms must come
         work = partial(self._run, self._file, record)
@@ -78,15 +83,15 @@ class Alarms:
         others = read_other_ranks(paths).ranks
         causes = list_causes(read_evidence(evidence), others)
         if causes:
-            self.say('GPUEfficiencyHook: why nothing goes on', *causes)
+            self.say(phrase('GPUEfficiencyHook: why nothing goes on'), *causes)
 
 
 def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
     """The cause, and the rank that the others wait for, as far as they are known."""
     why = judge_ranks([], (own, *others))
-    said = []
+    said: list[str] = []
     if why.cause not in (None, 'unknown'):
-        said.append(f'Cause: {why.cause} ({why.certainty}); mmgpu explain {why.cause}')
+        said.append(phrase('Cause: {cause} ({certainty}); mmgpu explain {cause}', why))
     if why.rank not in (None, own.run.rank):
-        said += [f'Rank {why.rank}:', *(proof.text for proof in why.proof[:3])]
+        said += [phrase('Rank {rank}:', why), *(proof.text for proof in why.proof[:3])]
     return said

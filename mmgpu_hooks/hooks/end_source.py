@@ -16,9 +16,11 @@ from mmgpu_hooks.schema.recorded import (
     SaveRecord,
     ValidationRecord,
 )
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.ending import phrase_ending, phrase_limit
 from mmgpu_hooks.show.text import visible
 from mmgpu_hooks.show.validation import phrase_validation
+from mmgpu_hooks.show.words import say
 
 END_SOURCE = 'end of training'
 """What the guard knows us by."""
@@ -90,13 +92,18 @@ class EndSource:
         ending = self._forecaster.forecast(done)
         if ending is None:
             return
-        said = [phrase_ending(ending, now)]
+        said = phrase_ending(ending, now)
         if self._limit_unix_s is not None:
             left_s = seconds_until(self._limit_unix_s)
             limit = self._forecaster.find_limit(left_s, done)
             if limit is not None:
-                said.append(phrase_limit(limit, local_time(left_s), now))
-        self._log('. '.join(said))
+                said = phrase(
+                    '{ends}. {limit}',
+                    ends=said,
+                    limit=phrase_limit(limit, local_time(left_s), now),
+                )
+        self._log(said)
 
-    def _log(self, said: str) -> None:
-        self._recording.runner.logger.info(visible(f'GPUEfficiencyHook: {said}'))
+    def _log(self, said: Text) -> None:
+        line = f'GPUEfficiencyHook: {say(said)}'
+        self._recording.runner.logger.info(visible(line))

@@ -39,9 +39,11 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.optimizations import Optimizations
 from mmgpu_hooks.schema.judged import Diagnosis, RunAdvice
 from mmgpu_hooks.schema.recorded import SparedTime
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.summary import render_training_summary
 from mmgpu_hooks.show.text import visible
 from mmgpu_hooks.show.validation import phrase_validation
+from mmgpu_hooks.show.words import say
 
 _LIVE = (
     'built_s',
@@ -247,8 +249,14 @@ class GPUEfficiencyHook(Hook):
     def _warn_off(self, source: str, reason: str) -> None:
         if self._logger is not None:
             self._logger.warning(
-                f'GPUEfficiencyHook: {source} is switched off for this run '
-                f'({reason}); training goes on.'
+                say(
+                    phrase(
+                        'GPUEfficiencyHook: {source} is switched off for this run '
+                        '({reason}); training goes on.',
+                        source=source,
+                        reason=reason,
+                    )
+                )
             )
         if self._recorder is not None:
             self._recorder.note_source_off(source, reason)
@@ -342,7 +350,14 @@ class GPUEfficiencyHook(Hook):
     def before_run(self, runner: Any) -> None:
         self._logger = runner.logger
         if self._is_disabled:
-            self._logger.info(f'GPUEfficiencyHook: off, since {DISABLE} is set.')
+            self._logger.info(
+                say(
+                    phrase(
+                        'GPUEfficiencyHook: off, since {disable} is set.',
+                        disable=DISABLE,
+                    )
+                )
+            )
             return
         expect_no_loop(self)
         if not self._guard.run('start', self._wrap_train_loop, runner):
@@ -358,8 +373,12 @@ class GPUEfficiencyHook(Hook):
         if _find_recording(runner) is not self:
             if self.added_by is None:
                 self._logger.warning(
-                    'GPUEfficiencyHook: expected one in a config, found several; only '
-                    'the first records, so remove the others.'
+                    say(
+                        phrase(
+                            'GPUEfficiencyHook: expected one in a config, found '
+                            'several; only the first records, so remove the others.'
+                        )
+                    )
                 )
             return False
         original = loop.run
@@ -466,15 +485,15 @@ class GPUEfficiencyHook(Hook):
             self._lone_loop.end_wait()
 
     def after_val(self, runner: Any) -> None:
-        self._say_lone_loop(runner, 'validation')
+        self._say_lone_loop(runner, phrase('validation'))
 
     before_test_epoch, before_test_iter = before_val_epoch, before_val_iter
     after_test_iter, after_test_epoch = after_val_iter, after_val_epoch
 
     def after_test(self, runner: Any) -> None:
-        self._say_lone_loop(runner, 'test')
+        self._say_lone_loop(runner, phrase('test'))
 
-    def _say_lone_loop(self, runner: Any, loop: str) -> None:
+    def _say_lone_loop(self, runner: Any, loop: Text) -> None:
         lone = self._lone_loop
         if lone is None:
             return
@@ -482,7 +501,7 @@ class GPUEfficiencyHook(Hook):
         self._end_lone_loop()
         said = None if record is None else phrase_validation(record, loop)
         if said is not None:
-            runner.logger.info(visible(f'GPUEfficiencyHook: {said}'))
+            runner.logger.info(visible(f'GPUEfficiencyHook: {say(said)}'))
 
     def _end_lone_loop(self) -> None:
         lone, self._lone_loop = self._lone_loop, None

@@ -11,6 +11,8 @@ from typing import Any
 from mmgpu_hooks.config.switches import read_arguments
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.patches import Patches
+from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.show.words import say
 
 COMMAND = 'mmgpu run'
 _RUNNERS = ('Runner', 'FlexibleRunner')
@@ -47,8 +49,15 @@ def _inject_into(kind: Any, arguments: Mapping[str, Any], began_s: float) -> Non
                 hook.before_hook_s = start.take()
         except Exception as error:  # noqa: BLE001  # training must not see it
             runner.logger.warning(
-                f'{COMMAND}: GPUEfficiencyHook could not be added '
-                f'({type(error).__name__}: {error}); training goes on without it.'
+                say(
+                    phrase(
+                        '{command}: GPUEfficiencyHook could not be added ({kind}: '
+                        '{error}); training goes on without it.',
+                        command=COMMAND,
+                        kind=type(error).__name__,
+                        error=error,
+                    )
+                )
             )
         return result
 
@@ -75,7 +84,14 @@ def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
         if arguments:
             hooks[0].change_arguments(arguments)
             runner.logger.info(
-                f"GPUEfficiencyHook: {COMMAND} sets {given}, over the config's own."
+                say(
+                    phrase(
+                        "GPUEfficiencyHook: {command} sets {given}, over the config's "
+                        'own.',
+                        command=COMMAND,
+                        given=given,
+                    )
+                )
             )
         return hooks[0]
     if runner._train_loop is None:
@@ -84,7 +100,15 @@ def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
     hook.added_by, hook.command_arguments = COMMAND, arguments
     runner.register_hook(hook)
     with_arguments = f' with {given}' if given else ''
-    runner.logger.info(f'GPUEfficiencyHook: switched on by {COMMAND}{with_arguments}.')
+    runner.logger.info(
+        say(
+            phrase(
+                'GPUEfficiencyHook: switched on by {command}{with_arguments}.',
+                command=COMMAND,
+                with_arguments=with_arguments,
+            )
+        )
+    )
     return hook
 
 

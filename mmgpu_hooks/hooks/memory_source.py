@@ -20,9 +20,11 @@ from mmgpu_hooks.measure.periodic import PeriodicThread
 from mmgpu_hooks.schema.recorded import MemoryRecord
 from mmgpu_hooks.schema.run import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import find_peers
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.text import visible
+from mmgpu_hooks.show.words import say
 
-MEMORY_SOURCE = 'memory holders'
+MEMORY_SOURCE = phrase('memory holders')
 """The name of this source for the guard."""
 HOLDERS_THREAD = 'mmgpu-memory'
 
@@ -192,7 +194,14 @@ class MemorySource:
         said = describe_memory(run)
         if said is not None:
             logger.warning(
-                visible(f'GPUEfficiencyHook: memory is nearly full: {said}.')
+                visible(
+                    say(
+                        phrase(
+                            'GPUEfficiencyHook: memory is nearly full: {shares}.',
+                            shares=said,
+                        )
+                    )
+                )
             )
 
     def close(self) -> None:

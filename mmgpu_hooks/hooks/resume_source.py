@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
-from mmgpu_hooks.schema.figures import format_seconds, format_sum
+from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.show.words import say
 
 FIRST_S, AGAIN_S = 10.0, 60.0
 """Seconds until it is said first, and from then on until it is said again."""
 
-CURE = "optimize='resume' skips them without loading"
+CURE = phrase("optimize='resume' skips them without loading")
 
 
 class ResumeProgress:
@@ -40,8 +41,13 @@ class ResumeProgress:
             return
         self._due_s = now_s + AGAIN_S
         passed_s = now_s - self._began_s
-        self._logger.info(
-            f'GPUEfficiencyHook: resuming has loaded {done} of {self._count} batches '
-            f'only to skip them, in {format_sum(passed_s)}; '
-            f'{format_seconds(left * passed_s / done)} still. {CURE}.'
+        said = phrase(
+            'GPUEfficiencyHook: resuming has loaded {done} of {batches} only to skip '
+            'them, in {passed_s:sum}; {left_s} still. {cure}.',
+            done=done,
+            batches=self._count,
+            passed_s=passed_s,
+            left_s=left * passed_s / done,
+            cure=CURE,
         )
+        self._logger.info(say(said))

@@ -35,6 +35,8 @@ from mmgpu_hooks.measure.save import (
 )
 from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.recorded import LoaderSettings, SaveAftermathRecord, SaveRecord
+from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.show.words import say
 
 SAVES_SOURCE = 'checkpoint saves'
 """What the guard knows us by."""
@@ -310,7 +312,8 @@ class SaveSource:
         cause = judged.cause if judged.is_slow else None
         if cause is not None and cause not in self._warned:
             self._warned.add(cause)
-            self._runner.logger.warning(f'GPUEfficiencyHook: {judged.sentence}')
+            said = phrase('GPUEfficiencyHook: {sentence}', judged)
+            self._runner.logger.warning(say(said))
 
     def leave(self) -> None:
         """Leave the runner as it was; a second call does nothing."""

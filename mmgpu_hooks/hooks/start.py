@@ -38,6 +38,7 @@ from mmgpu_hooks.schema.recorded import (
     StuckRecord,
 )
 from mmgpu_hooks.schema.run_folder import start_name
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
 
 START_SOURCE = 'watchdog of the start'
@@ -231,11 +232,21 @@ class StartWatch:
     def _report(self, running: Running, waited_s: float) -> None:
         record = self._describe(waited_s, self._stack)
         doing = None if self._account is None else self._account.doing
-        of = '' if doing is None else f' ({doing})'
+        said = phrase(
+            'GPUEfficiencyHook: nothing went on for {waited_s:.0f} s, before training '
+            'began.',
+            waited_s=waited_s,
+        )
+        if doing is not None:
+            said = phrase(
+                'GPUEfficiencyHook: nothing went on for {waited_s:.0f} s, before '
+                'training began ({doing}).',
+                waited_s=waited_s,
+                doing=doing,
+            )
         self._provide_alarms().raise_alarm(
             record,
-            f'GPUEfficiencyHook: nothing went on for {waited_s:.0f} s, before training '
-            f'began{of}.',
+            said,
             *describe_stuck(record),
         )
 
@@ -243,7 +254,10 @@ class StartWatch:
         record = self._describe(waited_s, ())
         self._run(self._file.write, structs.replace(record, is_over=True))
         self._provide_alarms().say(
-            f'GPUEfficiencyHook: the start goes on after {waited_s:.0f} s.'
+            phrase(
+                'GPUEfficiencyHook: the start goes on after {waited_s:.0f} s.',
+                waited_s=waited_s,
+            )
         )
 
     def close(self) -> None:

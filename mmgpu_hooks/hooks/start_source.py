@@ -22,15 +22,16 @@ from mmgpu_hooks.measure.mounts import read_mount
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.process_start import read_process_age_s
 from mmgpu_hooks.measure.start_account import StartAccount, join_parts
-from mmgpu_hooks.schema.figures import format_bytes, format_sum
 from mmgpu_hooks.schema.recorded import (
     START_PARTS,
     DatasetStart,
     StartPartRecord,
     StartRecord,
 )
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.start import describe_data_set, describe_start
 from mmgpu_hooks.show.text import visible
+from mmgpu_hooks.show.words import say
 
 ACCOUNT_SOURCE = 'account of the start'
 """The name of this source for the guard."""
@@ -142,10 +143,14 @@ class StartSource:
         if part != 'load' or not isinstance(named, str):
             return
         self._checkpoint, size = named, _read_size(named)
-        self._checkpoint_bytes, self.doing = size, f'loading {named}'
-        if size is None or size >= SAID_BYTES:
-            of = '' if size is None else f', {format_bytes(size)}'
-            self._say(f'loading {named}{of}.')
+        self._checkpoint_bytes = size
+        self.doing = phrase('loading {file}', file=named)
+        if size is None:
+            self._say(phrase('loading {file}.', file=named))
+        elif size >= SAID_BYTES:
+            self._say(
+                phrase('loading {file}, {file_bytes}.', file=named, file_bytes=size)
+            )
         self._write(part, None, named, size)
 
     def _count_line(self, record: Any) -> bool:
@@ -163,15 +168,21 @@ class StartSource:
         seconds = self._account.pop(part)
         # hooks are many, and their sum is in the account
         if seconds >= SAID_S and part != 'hooks':
-            name = START_PARTS[part]
-            self._say(f'start: {name} took {format_sum(seconds)}.')
+            self._say(
+                phrase(
+                    'start: {part} took {part_s:sum}.',
+                    part=START_PARTS[part],
+                    part_s=seconds,
+                )
+            )
 
     def _begin_data_set(self, found: Initialisation) -> None:
-        named = found.file or 'no file'
-        self._said_s, self.doing = monotonic_s(), f'loading {named} ({found.kind})'
+        named: str = found.file or phrase('no file')
+        self._said_s = monotonic_s()
+        self.doing = phrase('loading {file} ({kind})', found, file=named)
         size = found.file_bytes
         if size is not None and size >= SAID_BYTES:
-            self._say(f'loading {named}, {format_bytes(size)} ({found.kind}).')
+            self._say(phrase('loading {file}, {file_bytes} ({kind}).', found))
         # a list of names, or a folder, may stand for a file an image
         is_long = size is None or size >= _WRITTEN_BYTES
         if is_long or not named.endswith('.json'):
@@ -219,17 +230,24 @@ class StartSource:
         if is_large or found.wall_s >= SAID_S:
             self._say(describe_data_set(start))
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: Text) -> None:
         self._said_s = monotonic_s()
         if self._logger is not None:
-            self._logger.info(visible(f'GPUEfficiencyHook: {text}'))
+            said = phrase('GPUEfficiencyHook: {text}', text=text)
+            self._logger.info(visible(say(said)))
 
     def tick(self) -> None:
         """Say what still runs, once a minute; from a thread, and at any time."""
         doing, now_s = self.doing, monotonic_s()
         if doing is not None and now_s - self._said_s >= STILL_S:
             since_s = now_s - self._account.began_s
-            self._say(f'still {doing}, {format_sum(since_s)} after the hook was built.')
+            self._say(
+                phrase(
+                    'still {doing}, {since_s:sum} after the hook was built.',
+                    doing=doing,
+                    since_s=since_s,
+                )
+            )
 
     def end_loader(self) -> None:
         """The train loop has its loader."""

@@ -32,6 +32,8 @@ from mmgpu_hooks.measure.watchdog import (
 )
 from mmgpu_hooks.schema.recorded import IntervalRecord, StuckRecord
 from mmgpu_hooks.schema.run_folder import STACK_SUFFIX
+from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.show.words import say
 
 WATCHDOG_SOURCE = 'watchdog'
 """What the guard knows us by."""
@@ -156,7 +158,8 @@ class StuckSource:
         record = add_owed(self._record(running, self._watchdog.stuck_after_s), owed, ())
         slow = find_slow_batch(record)
         if slow is not None:
-            self._recording.runner.logger.info(f'GPUEfficiencyHook: {slow.sentence}.')
+            said = phrase('GPUEfficiencyHook: {sentence}.', slow)
+            self._recording.runner.logger.info(say(said))
         if owed.process is None:
             return False
         if owed.process.state in 'ZXTD':
@@ -172,13 +175,20 @@ class StuckSource:
         if waits_for_data(record):
             pinning = read_thread_stack(PIN_THREAD)
             record = structs.replace(record, pin_stack=pinning)
-        lines = [
-            f'GPUEfficiencyHook: nothing went on for {waited_s:.0f} s, '
-            f'{phrase_part(record)} (iteration {record.iteration + 1}, '
-            f'epoch {self._recording.epoch}).'
+        lines: list[str] = [
+            phrase(
+                'GPUEfficiencyHook: nothing went on for {waited_s:.0f} s, {doing} '
+                '(iteration {iteration}, epoch {epoch}).',
+                waited_s=waited_s,
+                doing=phrase_part(record),
+                iteration=record.iteration + 1,
+                epoch=self._recording.epoch,
+            )
         ]
         if running.usual_s is None and find_slow_batch(record) is None:
-            lines.append('This part has not ended once yet: it may only be slow.')
+            lines.append(
+                phrase('This part has not ended once yet: it may only be slow.')
+            )
         lines += describe_stuck(record)
         self._alarms.raise_alarm(record, *lines)
 
@@ -213,8 +223,12 @@ class StuckSource:
         record = self._record(running, waited_s, is_over=True)
         self._recording.write(record)
         self._alarms.say(
-            f'GPUEfficiencyHook: training goes on after {waited_s:.0f} s '
-            f'{phrase_part(record)}.'
+            phrase(
+                'GPUEfficiencyHook: training goes on after {waited_s:.0f} s '
+                '{phrase_part}.',
+                waited_s=waited_s,
+                phrase_part=phrase_part(record),
+            )
         )
 
     def close(self, went_on: bool) -> None:

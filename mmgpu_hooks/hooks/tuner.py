@@ -25,8 +25,10 @@ from mmgpu_hooks.measure.loader.settings import read_length
 from mmgpu_hooks.measure.loader.switch import LoaderSwitch
 from mmgpu_hooks.measure.memory import read_free_bytes
 from mmgpu_hooks.schema.recorded import TunedRecord, TunedSettings
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tuning import TuneAnswer, TuneOffer, TuneQuestion
 from mmgpu_hooks.show.tuning import phrase_settings, phrase_tuned
+from mmgpu_hooks.show.words import say
 
 TUNER_SOURCE = 'tune'
 """What the guard knows us by."""
@@ -109,7 +111,7 @@ class Tuner:
             self._note_found(found)
         obstacle = self._find_obstacle()
         if obstacle is not None:
-            self._end(f'nothing is tuned: {obstacle}')
+            self._end(phrase('nothing is tuned: {obstacle}', obstacle=obstacle))
             return
         world, rank = self._runner.world_size, self._runner.rank
         if world > 1:
@@ -137,18 +139,21 @@ class Tuner:
     def _find_obstacle(self) -> str | None:
         world = self._runner.world_size
         if count_ranks_on_host(world, os.environ) < world:
-            return 'its ranks are on several hosts'
+            return phrase('its ranks are on several hosts')
         if self._recording.writer is None:
-            return 'no evidence is written'
+            return phrase('no evidence is written')
         if not self._probe.is_watching:
-            return self._probe.unsupported.get('loader workers', 'it is not watched')
+            why = self._probe.unsupported.get('loader workers')
+            return why or phrase('it is not watched')
         lengths = [
             getattr(self._loop, f'max_{name}', None) for name in ('iters', 'epochs')
         ]
         if not all(isinstance(length, int) for length in lengths):
-            return f'{type(self._loop).__name__} does not say how long it trains'
+            return phrase(
+                '{loop} does not say how long it trains', loop=type(self._loop).__name__
+            )
         if self._is_last_epoch:
-            return 'the only epoch is the last one'
+            return phrase('the only epoch is the last one')
         return self._switch.find_obstacle()
 
     @property
@@ -159,10 +164,11 @@ class Tuner:
     def _is_last_epoch(self) -> bool:
         return self._is_by_epoch and self._recording.epoch >= self._loop.max_epochs
 
-    def _say(self, clause: str) -> None:
-        self._runner.logger.info(f'GPUEfficiencyHook: tune: {clause}.')
+    def _say(self, clause: Text) -> None:
+        said = phrase('GPUEfficiencyHook: tune: {clause}.', clause=clause)
+        self._runner.logger.info(say(said))
 
-    def _end(self, clause: str | None = None) -> None:
+    def _end(self, clause: Text | None = None) -> None:
         """Tune no more; training goes on with what it has."""
         self._is_over = True
         self._pending = None
@@ -201,7 +207,9 @@ class Tuner:
         if self._is_over or not adviser.is_free or is_busy:
             return
         if done - self._since > MOST_WATCHED and self._open is None:
-            self._end(f'nothing more to change after iteration {done}')
+            self._end(
+                phrase('nothing more to change after iteration {done}', done=done)
+            )
         elif done >= self._ask_at:
             self._ask(adviser, done)
 
@@ -274,8 +282,13 @@ class Tuner:
         elif obstacle is None and self._is_by_epoch and not self._is_last_epoch:
             self._pending = record
         else:
-            what = phrase_settings(record.old, record.new)
-            self._end(f'{what} would be next and is not done: {obstacle or within}')
+            self._end(
+                phrase(
+                    '{what} would be next and is not done: {obstacle}',
+                    what=phrase_settings(record.old, record.new),
+                    obstacle=obstacle or within,
+                )
+            )
 
     def _can_change(self, record: TunedRecord) -> bool:
         """True if this rank can switch where it is now."""
@@ -297,7 +310,7 @@ class Tuner:
             self._due_at = ranks.read_decision()
         if self._due_at == NEVER:
             self._offered = self._due_at = None
-            self._end('a rank cannot make the change, so none does')
+            self._end(phrase('a rank cannot make the change, so none does'))
         elif self._due_at is not None and done < self._due_at:
             # an interval ends there, on every rank
             self._shorten(min(self._length, self._due_at - done))
@@ -390,9 +403,14 @@ class Tuner:
             self._end()
 
     def _refuse(self, record: TunedRecord, error: Exception) -> None:
-        what = phrase_settings(record.old, record.new)
-        text = ' '.join(str(error).split())
-        self._end(f'{what} was not possible ({type(error).__name__}: {text})')
+        self._end(
+            phrase(
+                '{what} was not possible ({kind}: {reason})',
+                what=phrase_settings(record.old, record.new),
+                kind=type(error).__name__,
+                reason=' '.join(str(error).split()),
+            )
+        )
 
     def _note_failure(self, error: Exception) -> None:
         """New workers could not be started after all: the old setting goes on."""
@@ -400,7 +418,11 @@ class Tuner:
         if last is not None:
             back = structs.replace(last, action='roll_back', reason='failed')
             self._note(structs.replace(back, old=last.new, new=last.old))
-        self._end(f'no other workers could be started ({type(error).__name__})')
+        self._end(
+            phrase(
+                'no other workers could be started ({kind})', kind=type(error).__name__
+            )
+        )
 
     def begin_epoch(self) -> None:
         """An epoch is about to begin, and its iterator to be made."""

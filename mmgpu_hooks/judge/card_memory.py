@@ -15,7 +15,7 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.columns import Column, known
 from mmgpu_hooks.judge.memory import find_growth_of
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema.figures import format_bytes, format_count
+from mmgpu_hooks.schema.text import Text, phrase
 
 _GIB = 2**30
 _GREW = 1.02
@@ -71,45 +71,83 @@ class CardFigures(NamedTuple):
         return is_full or ratio >= thresholds.BURST_RATIO
 
     @property
-    def sentence(self) -> str:
+    def sentence(self) -> Text:
         """``nvidia-smi shows 15.8 GiB = 9.1 in use at the peak + ...``."""
-        parts = [f'{_phrase(self.peak_bytes)} in use at the peak']
+        parts = [phrase('{peak_gib:.1f} in use at the peak', **self._in_gib('peak'))]
         if self.kept_bytes is not None:
-            parts.append(f'{_phrase(self.kept_bytes)} that the allocator keeps')
-        shown = 'The allocator holds'
+            parts.append(
+                phrase(
+                    '{kept_gib:.1f} that the allocator keeps', **self._in_gib('kept')
+                )
+            )
         if self.beside_bytes is not None:
             parts.append(
-                f'{_phrase(self.beside_bytes)} CUDA context and other programs'
+                phrase(
+                    '{beside_gib:.1f} CUDA context and other programs',
+                    **self._in_gib('beside'),
+                )
             )
-            shown = 'nvidia-smi shows'
-        of = f' of {format_bytes(self.total_bytes)}' if self.total_bytes else ''
-        whole = f'{shown} {_phrase(self.used_bytes)} GiB{of} = {" + ".join(parts)}'
-        return f'{whole}; {self._phrase_growth()}.'
+        facts = {
+            **self._in_gib('used'),
+            'total_bytes': self.total_bytes,
+            'parts_gib': tuple(parts),
+            'growth': self._phrase_growth(),
+        }
+        if self.beside_bytes is None:
+            if self.total_bytes:
+                return phrase(
+                    'The allocator holds {used_gib:.1f} GiB of {total_bytes} = '
+                    '{parts_gib:+}; {growth}.',
+                    **facts,
+                )
+            return phrase(
+                'The allocator holds {used_gib:.1f} GiB = {parts_gib:+}; {growth}.',
+                **facts,
+            )
+        if self.total_bytes:
+            return phrase(
+                'nvidia-smi shows {used_gib:.1f} GiB of {total_bytes} = '
+                '{parts_gib:+}; {growth}.',
+                **facts,
+            )
+        return phrase(
+            'nvidia-smi shows {used_gib:.1f} GiB = {parts_gib:+}; {growth}.', **facts
+        )
 
-    def _phrase_growth(self) -> str:
+    def _in_gib(self, name: str) -> dict[str, float]:
+        """A part by the name of its fact."""
+        return {f'{name}_gib': getattr(self, f'{name}_bytes') / _GIB}
+
+    def _phrase_growth(self) -> Text:
         if self.is_leak:
-            return 'live tensors grow with every iteration: a leak (MG404)'
+            return phrase('live tensors grow with every iteration: a leak (MG404)')
         growth = self.growth
         if growth is None:
-            return 'its peak has not grown since the first tenth of the run'
-        at = f'it grew by iteration {growth.iteration:,}'
+            return phrase('its peak has not grown since the first tenth of the run')
         if growth.is_largest_batch is None:
-            return f'{at}; the size of batches is unknown'
+            return phrase(
+                'it grew by iteration {iteration:,}; the size of batches is unknown',
+                growth,
+            )
         if not growth.is_largest_batch:
-            return f'{at}, whose batches were no larger than others before'
+            return phrase(
+                'it grew by iteration {iteration:,}, whose batches were no larger than '
+                'others before',
+                growth,
+            )
         sizes = []
         if growth.height is not None and growth.width is not None:
-            sizes.append(f'{growth.height} x {growth.width}')
+            sizes.append(phrase('{height} x {width}', growth))
         elif growth.pixels is not None:
-            sizes.append(f'{format_count(growth.pixels)} pixels')
+            sizes.append(phrase('{pixels:count} pixels', growth))
         if growth.boxes is not None:
-            sizes.append(f'{growth.boxes} boxes')
-        said = f'whose largest batch was the largest so far ({", ".join(sizes)})'
-        return f'{at}, {said}: no leak'
-
-
-def _phrase(size: float) -> str:
-    return f'{size / _GIB:.1f}'
+            sizes.append(phrase('{boxes} boxes', growth))
+        return phrase(
+            'it grew by iteration {iteration:,}, whose largest batch was the largest '
+            'so far ({sizes:,}): no leak',
+            growth,
+            sizes=tuple(sizes),
+        )
 
 
 def find_card_figures(run: Run) -> CardFigures | None:

@@ -9,15 +9,17 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mmgpu_hooks.schema.text import Text, worded
+
 
 @dataclass(frozen=True)
 class Cause:
     """One cause, as the docstring of its function gives it."""
 
     name: str
-    title: str
+    title: Text
     page: str
-    do: tuple[str, ...]
+    do: tuple[Text, ...]
 
 
 CAUSES: dict[str, Cause] = {}
@@ -27,8 +29,8 @@ CAUSES: dict[str, Cause] = {}
 def _cause(page: Callable[[], None]) -> None:
     text, _, listed = (inspect.getdoc(page) or '').partition('\n\n- ')
     title, _, body = text.partition('.\n\n')
-    do = tuple(' '.join(item.split()) for item in listed.split('\n- '))
-    CAUSES[page.__name__] = Cause(page.__name__, title, body, do)
+    do = tuple(worded(' '.join(item.split())) for item in listed.split('\n- '))
+    CAUSES[page.__name__] = Cause(page.__name__, worded(title), body, do)
 
 
 @_cause

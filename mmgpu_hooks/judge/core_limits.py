@@ -5,62 +5,87 @@ from __future__ import annotations
 import math
 
 from mmgpu_hooks.schema.recorded import HostLimits
+from mmgpu_hooks.schema.text import Text, phrase
+
+_NOTHING = Text('')
 
 
-def describe_quota(host: HostLimits) -> str:
+def describe_quota(host: HostLimits) -> Text:
     """Name the quota and the flag that sets it; empty without a quota.
 
     ``set by docker run --cpus=2``
     """
     cores = host.cgroup_cpu_cores
     if cores is None:
-        return ''
-    pct = f'{100 * cores:.0f}%'
-    words = {
-        'kubernetes': f"set by the pod's resources.limits.cpu: {_phrase(cores)}",
-        'docker': f'set by docker run --cpus={cores:g}',
-        'podman': f'set by podman run --cpus={cores:g}',
-        'slurm': f'set by the SLURM job (--cpus-per-task={math.ceil(cores)})',
-        'systemd': f'set by systemd, CPUQuota={pct}',
-    }
-    unknown = (
-        f'set by docker run --cpus={cores:g}, resources.limits.cpu of a pod, or '
-        f'CPUQuota={pct} of systemd'
+        return _NOTHING
+    pct = 100 * cores
+    if host.manager == 'kubernetes':
+        return phrase(
+            "set by the pod's resources.limits.cpu: {limit}",
+            limit=_write_millicores(cores),
+        )
+    if host.manager == 'docker':
+        return phrase('set by docker run --cpus={quota:g}', quota=cores)
+    if host.manager == 'podman':
+        return phrase('set by podman run --cpus={quota:g}', quota=cores)
+    if host.manager == 'slurm':
+        return phrase(
+            'set by the SLURM job (--cpus-per-task={whole_cpus:d})',
+            whole_cpus=math.ceil(cores),
+        )
+    if host.manager == 'systemd':
+        return phrase('set by systemd, CPUQuota={quota_pct:.0f}%', quota_pct=pct)
+    return phrase(
+        'set by docker run --cpus={quota:g}, resources.limits.cpu of a pod, or '
+        'CPUQuota={quota_pct:.0f}% of systemd',
+        quota=cores,
+        quota_pct=pct,
     )
-    return words.get(host.manager or '', unknown)
 
 
-def _phrase(cores: float) -> str:
+def _write_millicores(cores: float) -> str:
     """As Kubernetes writes it: ``2``, or ``1500m``."""
     return f'{cores:g}' if cores == int(cores) else f'{1000 * cores:.0f}m'
 
 
-def describe_mask(host: HostLimits) -> str:
+def describe_mask(host: HostLimits) -> Text:
     """Name the mask of CPUs and the flag that sets it; empty where it has all."""
     own, all_cpus = host.unbound_cpus or host.affinity_cpus, host.logical_cpus
     if own is None or (all_cpus is not None and own >= all_cpus):
-        return ''
+        return _NOTHING
+    if host.manager == 'kubernetes':
+        # the static CPU manager of a node gives whole cores to such a pod
+        return phrase("set by the pod's resources.limits.cpu: {limit}", limit=str(own))
+    if host.manager == 'slurm':
+        return phrase(
+            'set by the SLURM job (--cpus-per-task={whole_cpus:d})', whole_cpus=own
+        )
     # in the same container, taskset leaves no other trace
     words = {
-        # the static CPU manager of a node gives whole cores to such a pod
-        'kubernetes': f"set by the pod's resources.limits.cpu: {own}",
-        'docker': 'set by docker run --cpuset-cpus, or taskset',
-        'podman': 'set by podman run --cpuset-cpus, or taskset',
-        'slurm': f'set by the SLURM job (--cpus-per-task={own})',
-        'systemd': 'set by systemd, AllowedCPUs= or CPUAffinity=, or taskset',
+        'docker': phrase('set by docker run --cpuset-cpus, or taskset'),
+        'podman': phrase('set by podman run --cpuset-cpus, or taskset'),
+        'systemd': phrase('set by systemd, AllowedCPUs= or CPUAffinity=, or taskset'),
     }
-    unknown = 'set by taskset, docker run --cpuset-cpus, or the job'
+    unknown = phrase('set by taskset, docker run --cpuset-cpus, or the job')
     return words.get(host.manager or '', unknown)
 
 
-def describe_core_limit(host: HostLimits) -> str:
+def describe_core_limit(host: HostLimits) -> Text:
     """Sentence on the limit below the host's CPUs; empty where there is none."""
     quota, mask = describe_quota(host), describe_mask(host)
     own = host.unbound_cpus or host.affinity_cpus
     cores = host.cgroup_cpu_cores
     if quota and cores is not None and (not mask or cores <= (own or math.inf)):
-        return f'The quota of {cores:g} CPUs is {quota}.'
+        return phrase(
+            'The quota of {quota:g} CPUs is {set_by}.', quota=cores, set_by=quota
+        )
+    if mask and host.logical_cpus:
+        return phrase(
+            'The {own_cpus:d} of {logical_cpus:d} CPUs are {set_by}.',
+            own_cpus=own,
+            logical_cpus=host.logical_cpus,
+            set_by=mask,
+        )
     if mask:
-        of = f' of {host.logical_cpus}' if host.logical_cpus else ''
-        return f'The {own}{of} CPUs are {mask}.'
-    return ''
+        return phrase('The {own_cpus:d} CPUs are {set_by}.', own_cpus=own, set_by=mask)
+    return _NOTHING

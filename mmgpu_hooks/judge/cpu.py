@@ -21,6 +21,7 @@ from mmgpu_hooks.judge.columns import (
     total,
 )
 from mmgpu_hooks.schema.recorded import RunRecord, SaveRecord, ValidationRecord
+from mmgpu_hooks.schema.text import Text, phrase
 
 START_CPU_SHARE = 0.65
 """Share of the time in which workers are started, and those before are ended:
@@ -31,7 +32,9 @@ CALM_ITERATIONS = 20
 swings by more than what saves and validations leave of an error."""
 
 _NAN = float('nan')
-_UNKNOWN = 'CPU of the training process, or of its saves and validations, not recorded'
+_UNKNOWN = phrase(
+    'CPU of the training process, or of its saves and validations, not recorded'
+)
 
 
 def are_workers_many(workers: int, cores: float) -> bool:
@@ -175,7 +178,7 @@ class ExternalCores(NamedTuple):
     """Cores that programs other than the training used, of a host."""
 
     cores: float | None
-    why_unknown: str | None = None
+    why_unknown: Text | None = None
     """Sentence that says what is missing for them on a host with several ranks."""
 
 
@@ -197,9 +200,11 @@ def find_external_cores(
     same = [other for other in others if is_named and other.run.hostname == host]
     ranks = [rank, *same]
     if len(ranks) != expected:
-        why = (
-            'what other programs used needs the evidence of all '
-            f'{expected} ranks on the host, and {len(ranks)} can be read together'
+        why = phrase(
+            'what other programs used needs the evidence of all {expected_ranks} on '
+            'the host, and {readable_ranks:d} can be read together',
+            expected_ranks=expected,
+            readable_ranks=len(ranks),
         )
         return ExternalCores(None, why)
     spans = [_IntervalTimes.of(rank) for rank in ranks]
@@ -211,14 +216,16 @@ def find_external_cores(
         middles_s = (span.begins_s + span.ends_s) / 2
         shared = rank.steady.where((middles_s >= begin_s) & (middles_s <= end_s))
         if not len(shared):
-            why = 'the ranks on the host were not measured at the same time'
+            why = phrase('the ranks on the host were not measured at the same time')
             return ExternalCores(None, why)
         busy_pct = average(shared.column('system_cpu_pct'), shared.column('duration_s'))
         if busy_pct is not None:
             busy.append(busy_pct / 100 * (rank.run.host.logical_cpus or _NAN))
         used += _used_cores(rank, shared)
     if not busy or np.isnan(used):
-        why = 'the CPU of a rank, of its workers or of the host was not recorded'
+        why = phrase(
+            'the CPU of a rank, of its workers or of the host was not recorded'
+        )
         return ExternalCores(None, why)
     return ExternalCores(_known(float(np.mean(busy)) - used))
 

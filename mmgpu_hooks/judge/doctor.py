@@ -29,8 +29,9 @@ from mmgpu_hooks.schema.checkup import (
     LostHook,
     Machine,
 )
-from mmgpu_hooks.schema.figures import format_bytes, format_numbers, plural
+from mmgpu_hooks.schema.figures import format_bytes, format_numbers
 from mmgpu_hooks.schema.recorded import HostLimits
+from mmgpu_hooks.schema.text import Text, listed, phrase, quoted
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     'mmengine': ('mmengine', 'mmengine-lite', 'onedl-mmengine'),
@@ -41,9 +42,9 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 first, those of the maintained fork (``onedl-``) last."""
 
 RESUME_VARIABLE = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
-_SILENT = 'it does not answer'
-_NOT_SAID = 'this platform does not say'
-_OF_MOUNT = 'check the mount: mount | grep nfs; dmesg | tail'
+_SILENT = phrase('it does not answer')
+_NOT_SAID = phrase('this platform does not say')
+_OF_MOUNT = phrase('check the mount: mount | grep nfs; dmesg | tail')
 _MOST_LETTERS = 60
 """Of the value of an environment variable that is repeated."""
 _MOST_NAMES = 2
@@ -79,43 +80,55 @@ def count_problems(rows: Iterable[Checked]) -> int:
 def _judge_cores(machine: Machine) -> Checked:
     host, usable = machine.host, machine.host.usable_cores
     if usable is None:
-        return Checked('cores', 'unknown', _NOT_SAID)
-    text = f'{usable:g} usable of {host.logical_cpus or "an unknown number"}'
+        return Checked(phrase('cores'), 'unknown', _NOT_SAID)
+    text = phrase('{usable:g} usable of an unknown number', usable=usable)
+    if host.logical_cpus:
+        text = phrase('{usable:g} usable of {logical_cpus:d}', host, usable=usable)
     binders = _name_binders(host, usable)
-    text += f': {binders}' if binders else ''
+    if binders:
+        text = phrase('{text}: {binders}', text=text, binders=binders)
     narrow = find_narrow_start(host)
     if narrow is not None:
-        text += f'; {narrow.fact}'
-        return Checked('cores', 'problem', text, f'{narrow.command} ...')
+        text = phrase('{text}; {fact}', text=text, fact=narrow.fact)
+        return Checked(phrase('cores'), 'problem', text, f'{narrow.command} ...')
     binding = machine.binding
     bound_by = ', '.join(binding.variables)
     before, after = binding.before_cpus, binding.after_cpus
     if host.unbound_cpus is not None:  # the shell's own process is bound already
-        bound_by = host.bound_by or 'an OpenMP library'
+        bound_by = host.bound_by or phrase('an OpenMP library')
         before, after = host.unbound_cpus, host.affinity_cpus
     if before is not None and after is not None and after < before:
-        text += (
-            f'; {bound_by} binds the training to {after} of {before} CPUs once it '
-            'imports torch, and its workers with it'
+        text = phrase(
+            '{text}; {bound_by} binds the training to {after} of {before} CPUs once it '
+            'imports torch, and its workers with it',
+            text=text,
+            bound_by=bound_by,
+            after=after,
+            before=before,
         )
-        return Checked('cores', 'problem', text, 'export OMP_PROC_BIND=false')
+        return Checked(phrase('cores'), 'problem', text, 'export OMP_PROC_BIND=false')
     if binding.reason is not None:
-        return Checked('cores', 'unknown', f'{text}; {bound_by}: {binding.reason}')
-    return Checked('cores', 'ok', text)
+        text = phrase(
+            '{text}; {bound_by}: {reason}', binding, text=text, bound_by=bound_by
+        )
+        return Checked(phrase('cores'), 'unknown', text)
+    return Checked(phrase('cores'), 'ok', text)
 
 
-def _name_binders(host: HostLimits, usable: float) -> str:
+def _name_binders(host: HostLimits, usable: float) -> Text:
     """The limits that leave no more than the usable cores, where those are not all."""
     if host.logical_cpus is not None and usable >= host.logical_cpus:
-        return ''
+        return Text('')
     affinity = host.unbound_cpus or host.affinity_cpus
     if host.slurm_cpus == usable:
-        return f'SLURM gave {host.slurm_cpus}'
+        return phrase('SLURM gave {slurm_cpus!s}', slurm_cpus=host.slurm_cpus)
     if host.cgroup_cpu_cores == usable:
-        return f'CPU quota of the control group, {describe_quota(host)}'
+        return phrase(
+            'CPU quota of the control group, {set_by}', set_by=describe_quota(host)
+        )
     if affinity == usable:
-        return f'affinity mask, {describe_mask(host)}'
-    return ''
+        return phrase('affinity mask, {set_by}', set_by=describe_mask(host))
+    return Text('')
 
 
 def _judge_threads(machine: Machine) -> Checked:
@@ -125,20 +138,23 @@ def _judge_threads(machine: Machine) -> Checked:
     if value is None:
         seen = machine.host.affinity_cpus or machine.host.logical_cpus
         if usable is not None and seen is not None and seen > math.ceil(usable):
-            text = f'OMP_NUM_THREADS is not set: torch counts {seen} CPUs, quota or not'
-            return Checked('threads', 'notice', text, cure)
-        text = 'OMP_NUM_THREADS is not set: one a core, in workers one (torch)'
-        return Checked('threads', 'ok', text)
+            text = phrase(
+                'OMP_NUM_THREADS is not set: torch counts {seen} CPUs, quota or not',
+                seen=seen,
+            )
+            return Checked(phrase('threads'), 'notice', text, cure)
+        text = phrase('OMP_NUM_THREADS is not set: one a core, in workers one (torch)')
+        return Checked(phrase('threads'), 'ok', text)
     first = value.partition(',')[0].strip()
     threads = int(first) if re.fullmatch(r'\+?\d{1,9}', first, re.ASCII) else 0
-    text = f'OMP_NUM_THREADS={_cut(value)}'
+    text = quoted(f'OMP_NUM_THREADS={_cut(value)}')
     if not threads:
-        text += ' is no number of threads, and is not heeded'
-        return Checked('threads', 'notice', text, cure)
+        text = phrase('{text} is no number of threads, and is not heeded', text=text)
+        return Checked(phrase('threads'), 'notice', text, cure)
     if usable is not None and threads > math.ceil(usable):
-        text += f', on {usable:g} usable cores'
-        return Checked('threads', 'notice', text, cure)
-    return Checked('threads', 'ok', text)
+        text = phrase('{text}, on {usable:g} usable cores', text=text, usable=usable)
+        return Checked(phrase('threads'), 'notice', text, cure)
+    return Checked(phrase('threads'), 'ok', text)
 
 
 def _cut(value: str) -> str:
@@ -149,97 +165,161 @@ def _judge_memory(machine: Machine) -> Checked:
     host, group_free = machine.host, machine.group_free_bytes
     total, limit = host.ram_total_bytes, host.cgroup_memory_bytes
     if total is None:
-        return Checked('memory', 'unknown', _NOT_SAID)
-    text = format_bytes(total)
+        return Checked(phrase('memory'), 'unknown', _NOT_SAID)
+    text = quoted(format_bytes(total))
     if host.ram_available_bytes is not None:
-        text += f', {format_bytes(host.ram_available_bytes)} of them free'
-    if limit is not None and limit < total:
-        left = ''
-        if group_free is not None:
-            left = f', {format_bytes(group_free)} of them free'
-        text = (
-            f'{format_bytes(limit)}, limit of the control group (a container, a job)'
-            f'{left}; the host has {text}'
+        text = phrase(
+            '{text}, {ram_available_bytes} of them free',
+            text=text,
+            ram_available_bytes=host.ram_available_bytes,
         )
-    return Checked('memory', 'ok', text)
+    if limit is not None and limit < total:
+        facts = {'limit_bytes': limit, 'text': text}
+        text = phrase(
+            '{limit_bytes}, limit of the control group (a container, a job); the host '
+            'has {text}',
+            **facts,
+        )
+        if group_free is not None:
+            text = phrase(
+                '{limit_bytes}, limit of the control group (a container, a job), '
+                '{free_bytes} of them free; the host has {text}',
+                free_bytes=group_free,
+                **facts,
+            )
+    return Checked(phrase('memory'), 'ok', text)
 
 
 def _judge_shm(machine: Machine) -> Checked:
     total, free = machine.host.shm_total_bytes, machine.host.shm_free_bytes
     if total is None or free is None:
-        return Checked('/dev/shm', 'unknown', 'there is none that can be read')
+        return Checked('/dev/shm', 'unknown', phrase('there is none that can be read'))
     plan = machine.config.loader if machine.config else None
-    text, cure = format_bytes(total), 'docker run --shm-size=8g (or --ipc=host)'
+    text, cure = quoted(format_bytes(total)), 'docker run --shm-size=8g (or --ipc=host)'
     ahead = count_ahead(plan.num_workers, plan.prefetch_factor) if plan else 0
     batch = plan.batch_bytes if plan else None
     if is_shm_small(total, free, 0):
-        text += f', {format_bytes(free)} of them free: others have filled it'
+        text = phrase(
+            '{text}, {free_bytes} of them free: others have filled it',
+            text=text,
+            free_bytes=free,
+        )
         return Checked('/dev/shm', 'problem', text, 'ls -lS /dev/shm')
     if plan is not None and ahead and batch:
-        most = '' if plan.is_measured else 'up to '
-        need = (
-            f'{plural(plan.num_workers, "worker")}: {ahead} batches of {most}'
-            f'{format_bytes(batch)} in flight a rank'
+        facts = {'workers': plan.num_workers, 'ahead': ahead, 'batch_bytes': batch}
+        need = phrase(
+            '{workers}: {ahead} batches of up to {batch_bytes} in flight a rank',
+            **facts,
         )
+        if plan.is_measured:
+            need = phrase(
+                '{workers}: {ahead} batches of {batch_bytes} in flight a rank', **facts
+            )
         if is_shm_small(total, free, ahead * batch):
-            return Checked('/dev/shm', 'problem', f'{text}: too small for {need}', cure)
-        return Checked('/dev/shm', 'ok', f'{text}: enough for {need}')
+            return Checked(
+                '/dev/shm',
+                'problem',
+                phrase('{text}: too small for {need}', text=text, need=need),
+                cure,
+            )
+        return Checked(
+            '/dev/shm', 'ok', phrase('{text}: enough for {need}', text=text, need=need)
+        )
     if plan is not None and not ahead:
-        return Checked('/dev/shm', 'ok', f'{text}; no worker needs it')
+        return Checked(
+            '/dev/shm', 'ok', phrase('{text}; no worker needs it', text=text)
+        )
     if total <= thresholds.CONTAINER_SHM_BYTES:
-        text += ", a container's default: too small for most loaders with workers"
+        text = phrase(
+            "{text}, a container's default: too small for most loaders with workers",
+            text=text,
+        )
         return Checked('/dev/shm', 'problem', text, cure)
     if plan is not None:
-        text += '; what a batch takes is unknown: no run has measured it'
+        text = phrase(
+            '{text}; what a batch takes is unknown: no run has measured it', text=text
+        )
     elif format_bytes(free) != format_bytes(total):
-        text += f', {format_bytes(free)} of them free'
+        text = phrase('{text}, {free_bytes} of them free', text=text, free_bytes=free)
     return Checked('/dev/shm', 'ok', text)
 
 
 def _judge_open_files(machine: Machine) -> Checked:
     soft, hard = machine.open_files.soft, machine.open_files.hard
     if soft is None:
-        return Checked('open files', 'ok', 'no limit')
+        return Checked(phrase('open files'), 'ok', phrase('no limit'))
     config = machine.config
     raised = max(soft, config.open_files if config else MMENGINE_OPEN_FILES)
     limit = raised if hard is None else min(raised, hard)
-    text = f'{soft:,}'
+    text = quoted(f'{soft:,}')
     if limit > soft:
-        text += f' (MMEngine raises it to {limit:,})'
-    text += ', no hard limit' if hard is None else f', hard limit {hard:,}'
+        text = phrase(
+            '{text} (MMEngine raises it to {limit:,})', text=text, limit=limit
+        )
+    if hard is None:
+        text = phrase('{text}, no hard limit', text=text)
+    else:
+        text = phrase('{text}, hard limit {hard:,}', text=text, hard=hard)
     wanted = thresholds.WANTED_OPEN_FILES
     wanted = wanted if hard is None else min(wanted, hard)
-    cure = f'ulimit -n {wanted}' if wanted > limit else "raise it in the job's limits"
+    cure = (
+        f'ulimit -n {wanted}'
+        if wanted > limit
+        else phrase("raise it in the job's limits")
+    )
     plan = config.loader if config else None
     ahead = count_ahead(plan.num_workers, plan.prefetch_factor) if plan else 0
     if plan is None or not ahead:
-        return Checked('open files', 'ok', text)
+        return Checked(phrase('open files'), 'ok', text)
     # each image is at least one tensor, and each tensor in flight an open file
-    tensors, least = plan.batch_tensors or plan.batch_size or 0, ''
+    tensors = plan.batch_tensors or plan.batch_size or 0
+    facts = {'workers': plan.num_workers, 'tensors': ahead * tensors}
+    need = phrase('{workers}: {tensors:,} tensors in flight', **facts)
     if plan.batch_tensors is None:
-        least = 'at least '
-    need = (
-        f'{plural(plan.num_workers, "worker")}: {least}{ahead * tensors:,} tensors in '
-        'flight'
-    )
+        need = phrase('{workers}: at least {tensors:,} tensors in flight', **facts)
     if tensors and are_files_few(ahead * tensors, limit):
-        return Checked('open files', 'problem', f'{text}: too few for {need}', cure)
+        return Checked(
+            phrase('open files'),
+            'problem',
+            phrase('{text}: too few for {need}', text=text, need=need),
+            cure,
+        )
     if plan.batch_tensors is None:
-        return Checked('open files', 'ok', f'{text}; {need}')
-    return Checked('open files', 'ok', f'{text}: enough for {need}')
+        return Checked(
+            phrase('open files'), 'ok', phrase('{text}; {need}', text=text, need=need)
+        )
+    return Checked(
+        phrase('open files'),
+        'ok',
+        phrase('{text}: enough for {need}', text=text, need=need),
+    )
 
 
 def _judge_work_dir(folder: Folder | None) -> Checked:
     if folder is None:
-        return Checked('work_dir', 'unknown', 'not examined')
-    text = f'{folder.path} on {_phrase_file_system(folder)}'
+        return Checked('work_dir', 'unknown', phrase('not examined'))
+    text = phrase(
+        '{path} on {system}', path=folder.path, system=_phrase_file_system(folder)
+    )
     if not folder.is_answering:
-        return Checked('work_dir', 'problem', f'{text}: {_SILENT}', _OF_MOUNT)
+        return Checked(
+            'work_dir',
+            'problem',
+            phrase('{text}: {silent}', text=text, silent=_SILENT),
+            _OF_MOUNT,
+        )
     if folder.free_bytes is not None:
-        text += f', {format_bytes(folder.free_bytes)} free'
+        text = phrase(
+            '{text}, {free_bytes} free', text=text, free_bytes=folder.free_bytes
+        )
     if not folder.is_writable:
-        cure = 'name another one: --work-dir DIR'
-        return Checked('work_dir', 'problem', f'{text}: cannot be written to', cure)
+        cure = phrase('name another one: --work-dir DIR')
+        return Checked(
+            'work_dir',
+            'problem',
+            phrase('{text}: cannot be written to', text=text),
+            cure,
+        )
     return Checked('work_dir', 'ok', text)
 
 
@@ -249,47 +329,61 @@ def _judge_annotations(machine: Machine) -> Iterator[Checked]:
     if not use.is_there:
         return
     if use.reason is not None:
-        text = f'{use.reason}: annotations are parsed at each start'
-        cure = f'chmod 700 {shlex.quote(use.path or "")}, or export MMGPU_CACHE=DIR'
+        text = phrase('{reason}: annotations are parsed at each start', use)
+        cure = phrase(
+            'chmod 700 {folder}, or export MMGPU_CACHE=DIR',
+            folder=shlex.quote(use.path or ''),
+        )
         yield Checked('annotations', 'notice', text, cure)
         return
-    text = (
-        f'{plural(use.files, "parsed data set")} in {use.path}, '
-        f'{format_bytes(use.bytes)}; deleting it is always safe'
+    text = phrase(
+        '{data_sets} in {path}, {bytes}; deleting it is always safe',
+        use,
+        data_sets=use.files,
     )
     yield Checked('annotations', 'ok', text)
 
 
-def _phrase_file_system(folder: Folder) -> str:
+def _phrase_file_system(folder: Folder) -> Text:
     if folder.kind is None:
-        return 'an unknown file system'
-    return f'{folder.kind} (network)' if folder.is_network else folder.kind
+        return phrase('an unknown file system')
+    if folder.is_network:
+        return phrase('{kind} (network)', folder)
+    return quoted(folder.kind)
 
 
 def _judge_cards(machine: Machine) -> Iterator[Checked]:
     cards = machine.cards
     if not cards.cards:
-        yield Checked('GPU', 'unknown', f'none found: {cards.reason}')
+        yield Checked(
+            'GPU', 'unknown', phrase('none found: {reason}', reason=cards.reason)
+        )
         return
     known = [card for card in cards.cards if card.reason is None]
     kinds: dict[str, list[HostCard]] = {}
     for card in known:
         size = format_bytes(card.memory_total_bytes)
         kinds.setdefault(f'{card.name or "unknown"}, {size}', []).append(card)
-    texts = [f'{len(same)} x {kind}' for kind, same in kinds.items()]
+    texts: list[str] = [f'{len(same)} x {kind}' for kind, same in kinds.items()]
     lost = [
-        f'GPU {card.index} cannot be read: {card.reason}'
+        phrase(
+            'GPU {index} cannot be read: {reason}', index=card.index, reason=card.reason
+        )
         for card in cards.cards
         if card.reason is not None
     ]
-    text = '; '.join([*texts, *lost])
+    text = phrase('{cards:;}', cards=(*texts, *lost))
     if cards.visible is not None:
-        text += f'; CUDA_VISIBLE_DEVICES={_cut(cards.visible) or "(empty)"}'
+        text = phrase(
+            '{text}; CUDA_VISIBLE_DEVICES={visible}',
+            text=text,
+            visible=_cut(cards.visible) or phrase('(empty)'),
+        )
     if lost:
         cure = 'nvidia-smi; dmesg | grep Xid'
         yield Checked('GPU', 'problem', text, cure)
     elif cards.visible_count == 0:
-        text += ' hides all of them'
+        text = phrase('{text} hides all of them', text=text)
         yield Checked('GPU', 'problem', text, 'unset CUDA_VISIBLE_DEVICES')
     else:
         yield Checked('GPU', 'ok', text)
@@ -307,34 +401,67 @@ def _judge_place(cards: Sequence[HostCard], own: Sequence[int] | None) -> list[C
     texts, far = [], False
     for (node, near), some in places.items():
         names = format_numbers(tuple(card.index for card in some))
-        where = f' on NUMA node {node}' if node is not None else ''
-        beside = f'{plural(len(near), "CPU")} beside it'
+        facts = {'gpus': names, 'near_cpus': len(near)}
+        beside = phrase('GPU {gpus!s}, {near_cpus} beside it', **facts)
+        if node is not None:
+            beside = phrase(
+                'GPU {gpus!s} on NUMA node {node}, {near_cpus} beside it',
+                node=node,
+                **facts,
+            )
         if own is not None:
             count = len(set(own).intersection(near))
-            beside = f'{count or "none"} of our {plural(len(own), "CPU")} beside it'
             far |= not count
-        texts.append(f'GPU {names}{where}, {beside}')
-    text = '; '.join(texts)
+            facts = {
+                'gpus': names,
+                'count': count or phrase('none'),
+                'own_cpus': len(own),
+            }
+            beside = phrase(
+                'GPU {gpus!s}, {count} of our {own_cpus} beside it', **facts
+            )
+            if node is not None:
+                beside = phrase(
+                    'GPU {gpus!s} on NUMA node {node}, {count} of our {own_cpus} '
+                    'beside it',
+                    node=node,
+                    **facts,
+                )
+        texts.append(beside)
+    text = phrase('{places:;}', places=tuple(texts))
     if far:
-        cure = 'sbatch --gres-flags=enforce-binding, or numactl --cpunodebind=N'
-        return [Checked('GPU place', 'notice', text, cure)]
-    return [Checked('GPU place', 'ok', text)]
+        cure = phrase('sbatch --gres-flags=enforce-binding, or numactl --cpunodebind=N')
+        return [Checked(phrase('GPU place'), 'notice', text, cure)]
+    return [Checked(phrase('GPU place'), 'ok', text)]
 
 
 def _judge_driver(machine: Machine) -> list[Checked]:
     cards, wanted = machine.cards, machine.installed.torch_cuda
     if not cards.cards:
         return []
-    text = cards.driver_version or 'of unknown version'
+    text = phrase('of unknown version')
+    if cards.driver_version:
+        text = quoted(cards.driver_version)
     if cards.driver_cuda is None:
-        return [Checked('driver', 'ok', text)]
-    text += f', runs CUDA up to {cards.driver_cuda}'
+        return [Checked(phrase('driver'), 'ok', text)]
+    text = phrase(
+        '{text}, runs CUDA up to {driver_cuda}',
+        text=text,
+        driver_cuda=cards.driver_cuda,
+    )
     # within a major version an older driver runs a newer minor one
     if wanted is not None and _major(wanted) > _major(cards.driver_cuda):
-        text += f': too old for torch, which was built for CUDA {wanted}'
-        cure = f'a newer driver, or torch for CUDA {cards.driver_cuda}'
-        return [Checked('driver', 'problem', text, cure)]
-    return [Checked('driver', 'ok', text)]
+        text = phrase(
+            '{text}: too old for torch, which was built for CUDA {wanted}',
+            text=text,
+            wanted=wanted,
+        )
+        cure = phrase(
+            'a newer driver, or torch for CUDA {driver_cuda}',
+            driver_cuda=cards.driver_cuda,
+        )
+        return [Checked(phrase('driver'), 'problem', text, cure)]
+    return [Checked(phrase('driver'), 'ok', text)]
 
 
 def _major(version: str) -> int:
@@ -344,17 +471,24 @@ def _major(version: str) -> int:
 
 def _judge_torch(machine: Machine) -> Checked:
     installed = machine.installed
-    text = f'Python {installed.python}'
+    text = quoted(f'Python {installed.python}')
     if installed.torch is None:
-        text += '; torch is not installed: nothing can be trained with this Python'
+        text = phrase(
+            '{text}; torch is not installed: nothing can be trained with this Python',
+            text=text,
+        )
         return Checked('torch', 'unknown', text)
-    built = f'CUDA {installed.torch_cuda}' if installed.torch_cuda else 'no CUDA'
+    built = (
+        f'CUDA {installed.torch_cuda}' if installed.torch_cuda else phrase('no CUDA')
+    )
     if installed.torch_rocm:
         built = f'ROCm {installed.torch_rocm}'
-    text += f', torch {installed.torch} ({built})'
+    text = phrase(
+        '{text}, torch {torch} ({built})', text=text, torch=installed.torch, built=built
+    )
     if installed.torch_cuda is None and machine.cards.cards:
-        text += ': it cannot use the GPU'
-        cure = 'install torch for CUDA: https://pytorch.org/get-started/locally'
+        text = phrase('{text}: it cannot use the GPU', text=text)
+        cure = phrase('install torch for CUDA: https://pytorch.org/get-started/locally')
         return Checked('torch', 'problem', text, cure)
     return Checked('torch', 'ok', text)
 
@@ -365,11 +499,13 @@ def _judge_openmmlab(machine: Machine) -> Iterator[Checked]:
     found = [name for name in found if name in installed.distributions]
     versions = ', '.join(f'{name} {installed.distributions[name]}' for name in found)
     if not found:
-        text = 'neither MMEngine nor MMDetection is installed'
+        text = phrase('neither MMEngine nor MMDetection is installed')
         yield Checked('OpenMMLab', 'unknown', text)
         return
     is_fork = any(name.startswith('onedl-') for name in found)
-    text = f'{versions} ({"the maintained fork" if is_fork else "upstream"})'
+    text = phrase('{versions} (upstream)', versions=versions)
+    if is_fork:
+        text = phrase('{versions} (the maintained fork)', versions=versions)
     twice = [
         [name for name in names if name in installed.distributions]
         for names in FAMILIES.values()
@@ -377,7 +513,11 @@ def _judge_openmmlab(machine: Machine) -> Iterator[Checked]:
     twice = [names for names in twice if len(names) > 1]
     if twice:
         names = [name for some in twice for name in some]
-        text = f'{versions}: {" and ".join(names)} install the same files'
+        text = phrase(
+            '{versions}: {names:&} install the same files',
+            versions=versions,
+            names=tuple(names),
+        )
         kept = [some[-1] if is_fork else some[0] for some in twice]
         cure = f'pip uninstall -y {" ".join(names)}; pip install {" ".join(kept)}'
         yield Checked('OpenMMLab', 'problem', text, cure)
@@ -387,7 +527,7 @@ def _judge_openmmlab(machine: Machine) -> Iterator[Checked]:
     yield from _judge_resume(machine)
 
 
-def _judge_bounds(installed: Installed, text: str) -> Iterator[Checked]:
+def _judge_bounds(installed: Installed, text: Text) -> Iterator[Checked]:
     """Versions that MMDetection refuses when it is imported."""
     refused: list[tuple[Bounds, str]] = []
     for bounds in installed.bounds:
@@ -399,7 +539,12 @@ def _judge_bounds(installed: Installed, text: str) -> Iterator[Checked]:
         yield Checked('OpenMMLab', 'ok', text)
         return
     said = ', '.join(
-        f'{bounds.package} from {bounds.least} to below {bounds.below}'
+        phrase(
+            '{package} from {least} to below {below}',
+            package=bounds.package,
+            least=bounds.least,
+            below=bounds.below,
+        )
         for bounds, _ in refused
     )
     # with the fork's MMCV, MMDetection is to be the fork's too
@@ -411,7 +556,12 @@ def _judge_bounds(installed: Installed, text: str) -> Iterator[Checked]:
     cure = f'pip install {cure}'
     if others:
         cure = f'pip uninstall -y {" ".join(others)}; {cure}'
-    yield Checked('OpenMMLab', 'problem', f'{text}: mmdet takes {said}', cure)
+    yield Checked(
+        'OpenMMLab',
+        'problem',
+        phrase('{text}: mmdet takes {said}', text=text, said=said),
+        cure,
+    )
 
 
 def is_within(version: str, bounds: Bounds) -> bool:
@@ -428,7 +578,7 @@ def is_within(version: str, bounds: Bounds) -> bool:
 def _judge_setuptools(installed: Installed) -> list[Checked]:
     if not installed.lacks_pkg_resources:
         return []
-    text = (
+    text = phrase(
         'pkg_resources is missing, which MMEngine imports for a base such as '
         'mmdet::...; newer setuptools do not have it'
     )
@@ -438,17 +588,22 @@ def _judge_setuptools(installed: Installed) -> list[Checked]:
 def _judge_resume(machine: Machine) -> list[Checked]:
     if not machine.installed.loads_weights_only:
         return []
-    text = f'torch {machine.installed.torch} refuses what MMEngine has in a checkpoint'
+    text = phrase(
+        'torch {torch} refuses what MMEngine has in a checkpoint',
+        torch=machine.installed.torch,
+    )
     if machine.is_resume_allowed:
-        text = f'possible: {RESUME_VARIABLE} is set'
-        return [Checked('resume', 'ok', text)]
-    text += ': --resume fails'
-    return [Checked('resume', 'problem', text, f'export {RESUME_VARIABLE}=1')]
+        text = phrase(
+            'possible: {resume_variable} is set', resume_variable=RESUME_VARIABLE
+        )
+        return [Checked(phrase('resume'), 'ok', text)]
+    text = phrase('{text}: --resume fails', text=text)
+    return [Checked(phrase('resume'), 'problem', text, f'export {RESUME_VARIABLE}=1')]
 
 
 def _judge_config(config: ConfigCheck, host: HostLimits) -> list[Checked]:
     if config.reason is not None:
-        return [Checked('config', 'unknown', config.reason)]
+        return [Checked(phrase('config'), 'unknown', quoted(config.reason))]
     return [
         _judge_loader(config.loader, host),
         _judge_data(config),
@@ -459,83 +614,120 @@ def _judge_config(config: ConfigCheck, host: HostLimits) -> list[Checked]:
 
 def _judge_loader(plan: LoaderPlan | None, host: HostLimits) -> Checked:
     if plan is None:
-        return Checked('loader', 'unknown', 'the config has no train_dataloader')
-    images = plural(plan.batch_size, 'image') if plan.batch_size else 'unknown size'
+        return Checked(
+            phrase('loader'), 'unknown', phrase('the config has no train_dataloader')
+        )
+    images = phrase('unknown size')
+    if plan.batch_size:
+        images = phrase('{images}', images=plan.batch_size)
     if not plan.num_workers:
-        text = f'no worker: the training process loads every batch (of {images})'
-        return Checked('loader', 'ok', text)
-    text = (
-        f'{plural(plan.num_workers, "worker")}, {plan.prefetch_factor} batches of '
-        f'{images} ahead each'
+        text = phrase(
+            'no worker: the training process loads every batch (of {images})',
+            images=images,
+        )
+        return Checked(phrase('loader'), 'ok', text)
+    text = phrase(
+        '{workers}, {prefetch_factor} batches of {images} ahead each',
+        workers=plan.num_workers,
+        prefetch_factor=plan.prefetch_factor,
+        images=images,
     )
     cores = host.usable_cores
     if cores is not None and are_workers_many(plan.num_workers, cores):
-        text += f'; more than {cores:g} usable cores, right where they wait for files'
-        return Checked('loader', 'notice', text)
-    return Checked('loader', 'ok', text)
+        text = phrase(
+            '{text}; more than {cores:g} usable cores, right where they wait for files',
+            text=text,
+            cores=cores,
+        )
+        return Checked(phrase('loader'), 'notice', text)
+    return Checked(phrase('loader'), 'ok', text)
 
 
 def _judge_data(config: ConfigCheck) -> Checked:
     missing = [folder.path for folder in config.data if not folder.is_there]
     silent = [folder for folder in config.data if not folder.is_answering]
-    by_place: dict[str, list[str]] = {}
+    by_place: dict[Text, list[str]] = {}
     for folder in config.data:
         if folder.is_there and folder.is_answering:
             by_place.setdefault(_phrase_file_system(folder), []).append(folder.path)
-    parts = [f'{_phrase_names(paths)} on {place}' for place, paths in by_place.items()]
+    parts = [
+        phrase('{paths} on {place}', paths=_phrase_names(paths), place=place)
+        for place, paths in by_place.items()
+    ]
     if config.remote_data:
-        parts.append(f'{_phrase_names(config.remote_data)} read by another backend')
+        paths = _phrase_names(config.remote_data)
+        parts.append(phrase('{paths} read by another backend', paths=paths))
     if silent:
-        places = dict.fromkeys(map(_phrase_file_system, silent))
-        names = _phrase_names([folder.path for folder in silent])
-        parts.append(f'{names} on {" and ".join(places)}: {_SILENT}')
-        return Checked('data', 'problem', '; '.join(parts), _OF_MOUNT)
+        parts.append(
+            phrase(
+                '{paths} on {places:&}: {silent}',
+                paths=_phrase_names([folder.path for folder in silent]),
+                places=tuple(dict.fromkeys(map(_phrase_file_system, silent))),
+                silent=_SILENT,
+            )
+        )
+        return Checked(phrase('data'), 'problem', _phrase_parts(parts), _OF_MOUNT)
     if missing:
-        parts.append(f'{_phrase_names(missing)} not found')
-        cure = 'link the data there, or set data_root'
-        return Checked('data', 'problem', '; '.join(parts), cure)
+        parts.append(phrase('{paths} not found', paths=_phrase_names(missing)))
+        cure = phrase('link the data there, or set data_root')
+        return Checked(phrase('data'), 'problem', _phrase_parts(parts), cure)
     if not parts:
-        text = 'the config names no file or folder of data'
-        return Checked('data', 'unknown', text)
-    return Checked('data', 'ok', '; '.join(parts))
+        text = phrase('the config names no file or folder of data')
+        return Checked(phrase('data'), 'unknown', text)
+    return Checked(phrase('data'), 'ok', _phrase_parts(parts))
 
 
-def _phrase_names(names: Sequence[str]) -> str:
+def _phrase_parts(parts: Sequence[Text]) -> Text:
+    return phrase('{places:;}', places=tuple(parts))
+
+
+def _phrase_names(names: Sequence[str]) -> Text:
     more = len(names) - _MOST_NAMES
-    listed = ', '.join(names[:_MOST_NAMES])
-    return f'{listed} and {more} more' if more > 0 else listed
+    shown = listed(names[:_MOST_NAMES])
+    return (
+        phrase('{names} and {more} more', names=shown, more=more) if more > 0 else shown
+    )
 
 
 def _judge_hook(config: ConfigCheck) -> Checked:
     path = shlex.quote(config.path)
     if not config.hooks:
-        text = 'GPUEfficiencyHook is not in the config, and need not be'
-        cure = f'mmgpu run tools/train.py {path} (or mmgpu enable {path})'
-        return Checked('hook', 'ok', text, cure)
-    text = f'in the config: {", ".join(config.hooks)}'
+        text = phrase('GPUEfficiencyHook is not in the config, and need not be')
+        cure = phrase(
+            'mmgpu run tools/train.py {config} (or mmgpu enable {config})', config=path
+        )
+        return Checked(phrase('hook'), 'ok', text, cure)
+    text = phrase('in the config: {hooks}', hooks=tuple(config.hooks))
     if config.unregistered is not None:
-        text += '; MMEngine does not know that name'
-        cure = f"type='mmgpu_hooks.GPUEfficiencyHook' in {config.unregistered}"
-        return Checked('hook', 'problem', text, cure)
-    return Checked('hook', 'ok', text)
+        text = phrase('{text}; MMEngine does not know that name', text=text)
+        cure = phrase(
+            "type='mmgpu_hooks.GPUEfficiencyHook' in {unregistered}",
+            unregistered=config.unregistered,
+        )
+        return Checked(phrase('hook'), 'problem', text, cure)
+    return Checked(phrase('hook'), 'ok', text)
 
 
 def _judge_lost(config: ConfigCheck) -> list[Checked]:
     if config.lost_reason is not None:
-        return [Checked('base hooks', 'unknown', config.lost_reason)]
+        return [Checked(phrase('base hooks'), 'unknown', quoted(config.lost_reason))]
     if not config.lost:
-        return [Checked('base hooks', 'ok', 'none is lost')]
+        return [Checked(phrase('base hooks'), 'ok', phrase('none is lost'))]
     names: dict[LostHook, list[str]] = {}
     for lost in config.lost:
         # those that one list dropped share a line
         names.setdefault(replace(lost, name=''), []).append(lost.name)
     return [
         Checked(
-            'base hooks',
+            phrase('base hooks'),
             # authors of a base may have meant it so
             'problem' if lost.is_own else 'notice',
-            f'custom_hooks of {lost.config} drops {" and ".join(dropped)} of '
-            f'{lost.base}',
+            phrase(
+                'custom_hooks of {config} drops {dropped:&} of {base}',
+                config=lost.config,
+                dropped=tuple(dropped),
+                base=lost.base,
+            ),
             lost.cure,
         )
         for lost, dropped in names.items()

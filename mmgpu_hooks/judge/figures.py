@@ -33,6 +33,7 @@ from mmgpu_hooks.judge.columns import (
 from mmgpu_hooks.judge.cpu import CpuEvidence, find_cpu
 from mmgpu_hooks.judge.recorded import RecordedRun
 from mmgpu_hooks.schema.recorded import PARTS
+from mmgpu_hooks.schema.text import phrase
 
 MIN_CALM = 3
 """Intervals without a validation or a save, from which means are over them alone."""
@@ -250,7 +251,7 @@ class RunFigures:
     def why_no_gpu_util(self) -> str:
         """The reason of the whole card, else of its utilisation alone."""
         reasons = (self.unknown.get(source) for source in ('GPU', 'GPU util_pct'))
-        return next(filter(None, reasons), 'no sample was taken')
+        return next(filter(None, reasons), phrase('no sample was taken'))
 
     def run_share(self, seconds: float) -> float:
         """``seconds`` as a share of the whole run."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from mmgpu_hooks.schema.judged import FlightRecord, Proof, Why
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _OF_RANKS = (
     'rank_waits',
@@ -34,34 +35,52 @@ def add_flight_record(why: Why, record: FlightRecord) -> Why:
     culprits = record.behind or tuple(record.others)
     is_first = why.rank is None and len(culprits) == 1
     if is_first:
-        said = f" Rank {culprits[0]} is behind, by NCCL's flight recorder."
-        why = replace(why, rank=culprits[0], sentence=why.sentence + said)
+        behind = phrase(
+            "Rank {rank} is behind, by NCCL's flight recorder.", rank=culprits[0]
+        )
+        said = sentences(why.sentence, behind)
+        why = replace(why, rank=culprits[0], sentence=said)
     return replace(
         why, proof=(*proof, *why.proof) if is_first else (*why.proof, *proof)
     )
 
 
-def describe(record: FlightRecord) -> list[str]:
+def describe(record: FlightRecord) -> list[Text]:
     """Say which ranks are not in a collective, and where the others are."""
-    where = f'{record.name} {record.number} of {record.group}'
+    where = phrase('{name} {number} of {group}', record)
     said = []
     if record.behind:
-        waiting = 'the others wait in it'
-        said.append(f'{_name(record.behind)} never began {where}, {waiting}')
+        said.append(
+            phrase(
+                '{who} never began {where}, the others wait in it',
+                who=_name(record.behind),
+                where=where,
+            )
+        )
     for name in sorted(set(record.others.values())):
-        ranks = _name(rank for rank, its in record.others.items() if its == name)
+        who = _name(rank for rank, its in record.others.items() if its == name)
         if name == record.name:
-            said.append(f'{ranks} began {where} with other sizes')
+            said.append(
+                phrase('{who} began {where} with other sizes', who=who, where=where)
+            )
         else:
-            said.append(f'{ranks} began {name} where others began {where}')
+            said.append(
+                phrase(
+                    '{who} began {name} where others began {where}',
+                    who=who,
+                    name=name,
+                    where=where,
+                )
+            )
     if record.without_dump:
-        said.append(f'{_name(record.without_dump)} left no dump')
+        said.append(phrase('{who} left no dump', who=_name(record.without_dump)))
     if record.calls:
-        said.append(f'the others began it at {record.calls[0]}')
+        said.append(phrase('the others began it at {call}', call=record.calls[0]))
     return said
 
 
-def _name(ranks: Iterable[int]) -> str:
-    numbers = sorted(ranks)
-    word = 'rank' if len(numbers) == 1 else 'ranks'
-    return f'{word} {", ".join(map(str, numbers))}'
+def _name(ranks: Iterable[int]) -> Text:
+    numbers = tuple(sorted(ranks))
+    if len(numbers) == 1:
+        return phrase('rank {rank}', rank=numbers[0])
+    return phrase('ranks {listed:,}', listed=numbers)

@@ -17,8 +17,8 @@ from mmgpu_hooks.judge.columns import Column
 from mmgpu_hooks.judge.memory import are_workers_kept, count_left
 from mmgpu_hooks.judge.recorded import RecordedRun
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.recorded import MemoryRecord
+from mmgpu_hooks.schema.text import Text, listed, phrase
 
 SAFE_MEMORY_SHARE = 0.95
 """Share of the memory up to which a number of workers holds."""
@@ -38,13 +38,16 @@ _DROP = 0.2
 """A fall by such a share is the end of an epoch's workers."""
 
 
+_NOTHING = Text('')
+
+
 class Holder(NamedTuple):
     """Somebody who holds memory."""
 
-    name: str
+    name: Text
     """As the sentence has it, such as ``8 workers``."""
     bytes: int
-    note: str = ''
+    note: Text = _NOTHING
     """More about it, such as ``5.1 each``."""
 
 
@@ -68,36 +71,65 @@ class MemoryShares:
     holding: Holding | None
     """``None`` where no other number of workers would have helped, or none was
     needed."""
-    growth: str
+    growth: Text
     """What grows so that no number of workers helps; empty otherwise."""
 
     @property
-    def sentence(self) -> str:
-        """``of 62 GiB: 8 workers 41 (5.1 each), training process 9; ...``."""
-        record, unit = self.record, _choose_unit(self.record.total_bytes)
-        bound = ' of its control group' if record.bound == 'group' else ''
-        parts = [
-            f'{holder.name} {unit.phrase(holder.bytes)}'
-            + (f' ({holder.note})' if holder.note else '')
-            for holder in self.holders
-        ]
-        said = f'of {unit.phrase(record.total_bytes)} {unit.name}{bound}: '
-        said += ', '.join(parts)
-        if not record.is_pss:
-            said += ' (pages that processes share count in each)'
+    def shares(self) -> Text:
+        """``62 GiB: 8 workers 41 (5.1 each), training process 9; ...``."""
+        holders = self._list_holders()
         if self.holding is not None:
-            said += f'; {self.outlook}'
-        elif self.growth:
-            said += f'; no number of workers would have held: {self.growth}'
-        return said
+            return phrase('{holders}; {outlook}', holders=holders, outlook=self.outlook)
+        if self.growth:
+            return phrase(
+                '{holders}; no number of workers would have held: {growth}',
+                holders=holders,
+                growth=self.growth,
+            )
+        return holders
 
     @property
-    def outlook(self) -> str:
+    def sentence(self) -> Text:
+        """``of 62 GiB: 8 workers 41 (5.1 each), training process 9; ...``."""
+        return phrase('of {shares}', shares=self.shares)
+
+    def _list_holders(self) -> Text:
+        record, unit = self.record, _choose_unit(self.record.total_bytes)
+        whole = unit.phrase_with_name(record.total_bytes)
+        if record.bound == 'group':
+            whole = phrase('{whole} of its control group', whole=whole)
+        holders = tuple(
+            phrase(
+                '{name} {size} ({note})',
+                name=holder.name,
+                size=unit.phrase(holder.bytes),
+                note=holder.note,
+            )
+            if holder.note
+            else phrase(
+                '{name} {size}', name=holder.name, size=unit.phrase(holder.bytes)
+            )
+            for holder in self.holders
+        )
+        if record.is_pss:
+            return phrase('{whole}: {holders}', whole=whole, holders=holders)
+        return phrase(
+            '{whole}: {holders} (pages that processes share count in each)',
+            whole=whole,
+            holders=holders,
+        )
+
+    @property
+    def outlook(self) -> Text:
         """``with 4 workers it would have held``; empty where nothing is known."""
         if self.holding is None:
-            return ''
-        ends = ' and persistent_workers=False' * self.holding.ends_workers
-        return f'with {plural(self.holding.workers, "worker")}{ends} it would have held'
+            return _NOTHING
+        if self.holding.ends_workers:
+            return phrase(
+                'with {workers} and persistent_workers=False it would have held',
+                self.holding,
+            )
+        return phrase('with {workers} it would have held', self.holding)
 
 
 class _Unit(NamedTuple):
@@ -105,8 +137,13 @@ class _Unit(NamedTuple):
     bytes: int
 
     def phrase(self, size: float) -> str:
+        """A size in this unit, which is named elsewhere."""
         scaled = size / self.bytes
         return f'{scaled:.0f}' if scaled >= 9.95 or not scaled else f'{scaled:.1f}'
+
+    def phrase_with_name(self, size: float) -> str:
+        """``62 GiB``."""
+        return f'{self.phrase(size)} {self.name}'
 
 
 def _choose_unit(whole: float) -> _Unit:
@@ -118,7 +155,7 @@ def was_low(run: Run) -> bool:
     return any(record.is_low for record in run.evidence.memory)
 
 
-def describe_memory(run: Run) -> str | None:
+def describe_memory(run: Run) -> Text | None:
     """The sentence on who holds memory; ``None`` where it was never read."""
     shares = find_shares(run)
     return None if shares is None else shares.sentence
@@ -142,9 +179,9 @@ def find_shares(run: Run) -> MemoryShares | None:
     known = sum(holder.bytes for holder in holders)
     others = max(worst.used_bytes - known, 0)
     unread = max(run.meta.host.ranks - len(ranks), 0)
-    name = 'other programs'
+    name = phrase('other programs')
     if unread:
-        name += f' and {plural(unread, "rank")} of this training'
+        name = phrase('other programs and {ranks} of this training', ranks=unread)
     shown = [*holders, Holder(name, others)]
     least = _SHOWN_SHARE * worst.total_bytes
     outlook = _find_outlook(run, worst, ranks) if worst.is_low else _Outlook()
@@ -156,22 +193,24 @@ def find_shares(run: Run) -> MemoryShares | None:
     )
 
 
-def describe_start_memory(ranks: Sequence[MemoryRecord]) -> str:
+def describe_start_memory(ranks: Sequence[MemoryRecord]) -> Text:
     """The sentence on who held memory before the train loops of ranks began."""
     first, unit = ranks[0], _choose_unit(ranks[0].total_bytes)
     held = sum(rank.process_bytes or 0 for rank in ranks)
-    each = f'{unit.phrase(held / len(ranks))} each, ' if len(ranks) > 1 else ''
-    note = f'{each}building data set and model'
+    note, name = phrase('building data set and model'), phrase('training process')
+    if len(ranks) > 1:
+        each = unit.phrase(held / len(ranks))
+        note = phrase('{each} each, building data set and model', each=each)
+        name = phrase('{processes:d} training processes', processes=len(ranks))
     shm = first.shm_bytes or 0
-    name = f'{len(ranks)} training processes' if each else 'training process'
     holders = [
         Holder(name, held, note),
-        Holder('/dev/shm', shm),
-        Holder('other programs', max(first.used_bytes - held - shm, 0)),
+        Holder(Text('/dev/shm'), shm),
+        Holder(phrase('other programs'), max(first.used_bytes - held - shm, 0)),
     ]
     least = _SHOWN_SHARE * first.total_bytes
     shown = tuple(holder for holder in holders if holder.bytes >= least)
-    return MemoryShares(first, shown, None, '').sentence
+    return MemoryShares(first, shown, None, _NOTHING).sentence
 
 
 def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
@@ -206,19 +245,23 @@ def _list_holders(
     unit = _choose_unit(worst.total_bytes)
     workers = sum(rank.workers for rank in ranks)
     if workers:
-        size, notes = sum(rank.worker_bytes or 0 for rank in ranks), list[str]()
+        size, notes = sum(rank.worker_bytes or 0 for rank in ranks), list[Text]()
         if workers > 1:
-            notes.append(f'{unit.phrase(size / workers)} each')
+            notes.append(phrase('{each} each', each=unit.phrase(size / workers)))
         grows = _find_worker_growth(run)
         if grows is not None:
             rate = 60 * grows.bytes_per_s / max(worst.workers, 1)
-            notes.append(f'growing {_phrase_rate(rate)}')
-        yield Holder(plural(workers, 'worker'), size, ', '.join(notes))
+            notes.append(_phrase_rate(rate))
+        yield Holder(phrase('{workers}', workers=workers), size, listed(notes))
     validating = sum(rank.validation_workers for rank in ranks)
     if validating:
         size = sum(rank.validation_worker_bytes or 0 for rank in ranks)
-        each = f'{unit.phrase(size / validating)} each' if validating > 1 else ''
-        yield Holder(plural(validating, 'validation worker'), size, each)
+        if validating > 1:
+            name = phrase('{validating} validation workers', validating=validating)
+            each = phrase('{each} each', each=unit.phrase(size / validating))
+            yield Holder(name, size, each)
+        else:
+            yield Holder(phrase('1 validation worker'), size)
     yield from _list_process_holders(run, worst, ranks)
 
 
@@ -230,29 +273,36 @@ def _list_process_holders(
     results = sum(rank.result_bytes or 0 for rank in ranks)
     processes = sum(rank.process_bytes or 0 for rank in ranks)
     results = min(results, processes)
-    name, notes = 'training process', list[str]()
+    name, notes = phrase('training process'), list[Text]()
     if len(ranks) > 1:
-        name = f'{len(ranks)} training processes'
-        notes.append(f'{unit.phrase(processes / len(ranks))} each')
+        name = phrase('{processes:d} training processes', processes=len(ranks))
+        notes.append(phrase('{each} each', each=unit.phrase(processes / len(ranks))))
     parsed = run.meta.dataset_bytes or 0
     if parsed >= _SHOWN_SHARE * worst.total_bytes:
-        each = ', parsed by each rank' if len(ranks) > 1 else ''
-        notes.append(f'{unit.phrase(parsed)} of it the data set{each}')
+        size = unit.phrase(parsed)
+        if len(ranks) > 1:
+            notes.append(
+                phrase('{size} of it the data set, parsed by each rank', size=size)
+            )
+        else:
+            notes.append(phrase('{size} of it the data set', size=size))
     grows = _find_process_growth(run)
     if grows is not None:
-        notes.append(f'growing {_phrase_rate(60 * grows.bytes_per_s)}')
-    yield Holder(name, processes - results, ', '.join(notes))
+        notes.append(_phrase_rate(60 * grows.bytes_per_s))
+    yield Holder(name, processes - results, listed(notes))
     if worst.shm_bytes:
-        yield Holder('/dev/shm', worst.shm_bytes)
+        yield Holder(Text('/dev/shm'), worst.shm_bytes)
     if results:
         named = next((rank.result_name for rank in ranks if rank.result_name), None)
         metric = (named or 'metrics').partition('.')[0]
-        yield Holder(f'results of {metric}', results)
+        yield Holder(phrase('results of {metric}', metric=metric), results)
 
 
-def _phrase_rate(bytes_per_minute: float) -> str:
+def _phrase_rate(bytes_per_minute: float) -> Text:
     unit = _Unit('GiB', _GIB) if bytes_per_minute >= _GIB else _Unit('MiB', _MIB)
-    return f'{unit.phrase(bytes_per_minute)} {unit.name} a minute'
+    return phrase(
+        'growing {size} a minute', size=unit.phrase_with_name(bytes_per_minute)
+    )
 
 
 class _Growth(NamedTuple):
@@ -318,7 +368,7 @@ class _Outlook(NamedTuple):
     """What would have helped."""
 
     holding: Holding | None = None
-    growth: str = ''
+    growth: Text = _NOTHING
 
 
 class _WorkerCost(NamedTuple):
@@ -347,7 +397,7 @@ def _find_outlook(
         steady += process.bytes_per_s * left_s.training * len(ranks)
     budget = SAFE_MEMORY_SHARE * worst.total_bytes - steady
     if process is not None and budget < 0:
-        return _Outlook(growth='the training process grows')
+        return _Outlook(growth=phrase('the training process grows'))
     if not worst.workers or not held:
         return _Outlook()
     cost, kept = _find_worker_cost(run, ranks), are_workers_kept(run)
@@ -362,7 +412,9 @@ def _find_outlook(
         # without workers samples leave the same in the training process
         if fits >= (1 if leak else 0):
             return _Outlook(Holding(min(int(fits), worst.workers), ends_workers))
-    return _Outlook(growth='the workers grow' if cost.bytes_per_s else '')
+    if cost.bytes_per_s:
+        return _Outlook(growth=phrase('the workers grow'))
+    return _Outlook()
 
 
 def _find_worker_cost(run: Run, ranks: Sequence[MemoryRecord]) -> _WorkerCost:

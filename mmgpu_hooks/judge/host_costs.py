@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from mmgpu_hooks.judge.columns import largest
 from mmgpu_hooks.judge.recorded import RecordedRun
-from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.recorded import AveragedModel, HistoryCost
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import HostPart, Profile
 
 GROUP_S = 0.15e-3
@@ -38,8 +38,8 @@ class HostCost:
 
     name: str
     """Of the optimisation, as ``optimize`` takes it."""
-    found: str
-    """What was counted: a clause."""
+    found: Text
+    """What was counted: a sentence without its full stop."""
     saved_s: float
     """Host CPU of the training thread that it spares in an iteration; where that was
     not measured, the most that it may be."""
@@ -100,9 +100,10 @@ def _weigh_groups(
     if counted is None or (counted.groups or 0) <= (counted.settings or 0):
         return None
     alike = (counted.groups or 0) - (counted.settings or 0)
-    found = (
-        f'{counted.optimizer} steps through {counted.groups} parameter groups that '
-        f'have {plural(counted.settings or 0, "setting")}'
+    found = phrase(
+        '{optimizer} steps through {groups} parameter groups that have {settings}',
+        counted,
+        settings=counted.settings or 0,
     )
     step = parts.get('optimizer step')
     if step is None:
@@ -138,7 +139,7 @@ def _weigh_averages(
     averages = [] if counted is None else list(counted.averages)
     if not averages:
         return None
-    found = ' and '.join(map(_phrase_average, averages))
+    found = phrase('{averages:&}', averages=tuple(map(_phrase_average, averages)))
     part = parts.get('average')
     if part is not None:
         if part.optimized_s is None:
@@ -152,10 +153,15 @@ def _weigh_averages(
     return HostCost('ema', found, most_s) if most_s else None
 
 
-def _phrase_average(average: AveragedModel) -> str:
+def _phrase_average(average: AveragedModel) -> Text:
     often = average.interval or 1
-    every = '' if often == 1 else f' every {often} iterations'
-    return f'{average.kind} averages {average.tensors} tensors one by one{every}'
+    if often == 1:
+        return phrase('{kind} averages {tensors} one by one', average)
+    return phrase(
+        '{kind} averages {tensors} one by one every {iterations}',
+        average,
+        iterations=often,
+    )
 
 
 def _weigh_small_tensors(
@@ -164,10 +170,11 @@ def _weigh_small_tensors(
     small = largest(recorded.column('small_tensors'))
     if not small or not recorded.meta.loader.num_workers:
         return None
-    size = format_bytes(largest(recorded.column('small_tensor_bytes')))
-    found = (
-        f'workers send {small} tensors of a batch that have {size} together as a file '
-        'each'
+    found = phrase(
+        'Workers send {tensors} of a batch that have {size_bytes} together as a file '
+        'each',
+        tensors=small,
+        size_bytes=largest(recorded.column('small_tensor_bytes')),
     )
     received, sent = parts.get('batch received'), parts.get('batch sent')
     # else a thread of its own takes the batches
@@ -195,9 +202,10 @@ def _weigh_histories(recorded: RecordedRun) -> HostCost | None:
     histories = find_histories(recorded)
     if histories is None:
         return None
-    found = (
-        f'{histories.scalars} histories of scalars have {histories.values:,} values, '
-        'and each is copied for every value that is added'
+    found = phrase(
+        '{scalars:d} histories of scalars have {values:,} values, and each is copied '
+        'for every value that is added',
+        histories,
     )
     left_s = ADDED_VALUE_S * histories.scalars
     saved_s = max(histories.copy_s - left_s, 0.0)

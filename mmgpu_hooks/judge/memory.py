@@ -15,6 +15,7 @@ from mmgpu_hooks.model.stats import (
 )
 from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.judged import Estimate
+from mmgpu_hooks.schema.text import Text, phrase
 
 SAFE_CARD_SHARE = 0.9
 """Part of the room that is ever planned for: the rest goes to fragments of the
@@ -81,14 +82,16 @@ class HostRoom(NamedTuple):
     """Memory of the host that is free, and what bounds it."""
 
     free_bytes: int
-    bound: str
+    bound: Text
 
 
 def find_host_room(run: Run) -> HostRoom | None:
     """Memory that was free last: in the control group, or on the host."""
     read = {
-        'on the host': known(run.column('host.ram_available_bytes')),
-        'below the limit of its control group': known(run.column('group_free_bytes')),
+        phrase('on the host'): known(run.column('host.ram_available_bytes')),
+        phrase('below the limit of its control group'): known(
+            run.column('group_free_bytes')
+        ),
     }
     rooms = (HostRoom(int(free[-1]), at) for at, free in read.items() if len(free))
     return min(rooms, default=None)

@@ -20,9 +20,9 @@ import numpy as np
 from mmgpu_hooks.judge.columns import Column, Intervals, count_all, filled, total
 from mmgpu_hooks.judge.figures import summarize_gpu
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema.figures import format_seconds, plural
 from mmgpu_hooks.schema.recorded import RunRecord
 from mmgpu_hooks.schema.run import RankRow, RanksSummary, read_other_ranks
+from mmgpu_hooks.schema.text import Text, phrase, quoted
 
 MIN_INTERVALS = 3
 """Fewer do not show how much a rank varies by itself."""
@@ -45,19 +45,19 @@ class _OwnPart(NamedTuple):
 
     field: str
     """Name of its field in a row."""
-    does: str
+    does: Text
     """Verb for a rank that is in it."""
 
 
 _OWN_PARTS = {
-    'data_wait': _OwnPart('data_wait_s', 'waits for data'),
-    'startup': _OwnPart('startup_s', 'starts workers'),
-    'hooks': _OwnPart('hooks_s', 'is in hooks'),
-    'checkpoint_save': _OwnPart('save_s', 'saves checkpoints'),
+    'data_wait': _OwnPart('data_wait_s', phrase('waits for data')),
+    'startup': _OwnPart('startup_s', phrase('starts workers')),
+    'hooks': _OwnPart('hooks_s', phrase('is in hooks')),
+    'checkpoint_save': _OwnPart('save_s', phrase('saves checkpoints')),
 }
 
 
-_APART = (
+_APART = phrase(
     'The ranks train apart: the model is not wrapped for data-parallel training, so no '
     'gradients are exchanged and no rank waits for another. Start the training with '
     '"--launcher pytorch".'
@@ -80,32 +80,56 @@ def compare_ranks(
     world = first.meta.world_size
     if world <= 1:
         return None
-    said, ranks = [*notes], {first.meta.rank: first}
+    said: list[str] = [*notes]
+    ranks = {first.meta.rank: first}
     for other in others:
         difference = _difference(first.meta, other.meta)
         if difference is None and other.meta.rank in ranks:
-            difference = f'rank {other.meta.rank} is there already'
+            difference = phrase('rank {rank} is there already', other.meta)
         if difference is None:
             ranks[other.meta.rank] = other
         else:
-            said.append(f'{other.path} is of another run ({difference}).')
-    missing = ', '.join(str(n) for n in range(world) if n not in ranks)
+            said.append(
+                phrase(
+                    '{path} is of another run ({difference}).',
+                    path=str(other.path),
+                    difference=difference,
+                )
+            )
+    missing = tuple(str(number) for number in range(world) if number not in ranks)
     if missing:
-        found = f'{len(ranks)} of {world} ranks left evidence here'
-        said.append(f'{found}; missing: {missing}.')
+        said.append(
+            phrase(
+                '{found:d} of {ranks} left evidence here; missing: {missing}.',
+                found=len(ranks),
+                ranks=world,
+                missing=missing,
+            )
+        )
     known = {number: rank for number, rank in sorted(ranks.items()) if rank.intervals}
-    said += [f'Rank {n} recorded no interval.' for n in sorted({*ranks} - {*known})]
+    said += [
+        phrase('Rank {rank} recorded no interval.', rank=number)
+        for number in sorted({*ranks} - {*known})
+    ]
     # ranks in step record the same intervals, but for those of one that ended early
     lasts = [rank.intervals[-1].iteration for rank in known.values()] or [0]
     if min(lasts) < max(lasts):
-        said.append(f'Ranks are compared up to iteration {min(lasts)} of {max(lasts)}.')
+        said.append(
+            phrase(
+                'Ranks are compared up to iteration {iteration} of {last}.',
+                iteration=min(lasts),
+                last=max(lasts),
+            )
+        )
     count = min((len(rank.steady) for rank in known.values()), default=0)
     shared = {
         number: rank.steady.take(range(count))
         for number, rank in known.items()
         if count
     }
-    summary = _compare(shared, RanksSummary(world, '', notes=tuple(said)))
+    summary = _compare(
+        shared, RanksSummary(world, Text(''), notes=tuple(map(quoted, said)))
+    )
     if first.meta.is_model_wrapped is not False:
         return summary
     # nobody waits for anybody, and an early end says nothing
@@ -167,12 +191,18 @@ def choose_judged(ranks: RanksSummary | None, runs: Sequence[Run]) -> JudgedRank
     first = runs[0]
     if ranks is None or not ranks.rows:
         return JudgedRank(first, ranks)
-    judged, why = ranks.slowest, 'holds the others up'
+    judged = ranks.slowest
+    note = phrase(
+        'Rank {slowest} of {world_size} holds the others up and is judged.', ranks
+    )
     if judged is None:
         judged = max(ranks.rows, key=lambda row: row.data_wait_s).rank
-        why = 'waits most for data'
+        note = phrase(
+            'Rank {rank} of {world_size} waits most for data and is judged.',
+            ranks,
+            rank=judged,
+        )
     joined = join_ranks(ranks, runs)
-    note = f'Rank {judged} of {ranks.world_size} {why} and is judged.'
     chosen = with_saves_of(
         next(run for run in joined if run.meta.rank == judged), first
     )
@@ -210,14 +240,18 @@ def with_saves_of(judged: Run, first: Run) -> Run:
     return Run(evidence, judged.other_ranks, figures=figures)
 
 
-def _difference(run: RunRecord, other: RunRecord) -> str | None:
+def _difference(run: RunRecord, other: RunRecord) -> Text | None:
     """Why two records are not of the same run; ``None`` when they are."""
     for name in ('world_size', 'start_iteration', 'max_iters'):
         mine, its = getattr(run, name), getattr(other, name)
         if mine != its:
-            return f'{name} {its} instead of {mine}'
+            return phrase(
+                '{name} {its} instead of {mine}', name=name, its=its, mine=mine
+            )
     apart_s = abs(other.started_unix_s - run.started_unix_s)
-    return f'it started {apart_s:.0f} s apart' if apart_s > START_TOLERANCE_S else None
+    if apart_s > START_TOLERANCE_S:
+        return phrase('it started {apart_s:.0f} s apart', apart_s=apart_s)
+    return None
 
 
 def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSummary:
@@ -228,16 +262,20 @@ def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSum
     iterations = count_all(first.column('iterations'))
     summary = replace(summary, rows=tuple(rows), iterations=iterations)
     if len(rows) < 2:
-        why = (
-            f'The slowest rank is unknown: only {len(rows)} of {summary.world_size} '
-            'ranks had recorded intervals when this was read.'
+        why = phrase(
+            'The slowest rank is unknown: only {known:d} of {ranks} had recorded '
+            'intervals when this was read.',
+            known=len(rows),
+            ranks=summary.world_size,
         )
         return replace(summary, why=why)
     if len(first) < MIN_INTERVALS:
-        why = (
-            f'The slowest rank is unknown: {plural(len(rows), "rank")} with '
-            f'{plural(len(first), "interval")} in common after the warm-up, '
-            f'needed {MIN_INTERVALS} of at least 2 ranks.'
+        why = phrase(
+            'The slowest rank is unknown: {ranks} with {intervals} in common after the '
+            'warm-up, needed {needed_intervals:d} of at least 2 ranks.',
+            ranks=len(rows),
+            intervals=len(first),
+            needed_intervals=MIN_INTERVALS,
         )
         return replace(summary, why=why)
     slowest = max(rows, key=lambda row: row.own_s)
@@ -253,29 +291,39 @@ def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSum
         total(intervals.column('duration_s')) / iterations
         for intervals in shared.values()
     ]
-    of, low, high = f'mean of {iterations} iterations', min(wholes), max(wholes)
+    low, high = min(wholes), max(wholes)
     if high - low > IN_STEP_SHARE * high:
-        why = (
+        why = phrase(
             'The slowest rank is unknown: the ranks do not wait for each other: '
-            f'{format_seconds(low)} to {format_seconds(high)} pass per iteration '
-            f'({of}).'
+            '{low_s} to {high_s} pass per iteration (mean of {iterations}).',
+            low_s=low,
+            high_s=high,
+            iterations=iterations,
         )
     elif lost_s <= noise_s:
-        why = (
+        why = phrase(
             'No rank holds the others up outside the step: the one that does most '
-            f'there (rank {slowest.rank}) is {format_seconds(lost_s)} per iteration '
-            'above the median of the others, within the noise of '
-            f'{format_seconds(noise_s)} ({of}). A slower card would not show here.'
+            'there (rank {rank}) is {lead_s} per iteration above the median of the '
+            'others, within the noise of {noise_s} (mean of {iterations}). A slower '
+            'card would not show here.',
+            rank=slowest.rank,
+            lead_s=lost_s,
+            noise_s=noise_s,
+            iterations=iterations,
         )
     else:
         name = max(_OWN_PARTS, key=lambda own: leads_s[_OWN_PARTS[own].field])
         part = _OWN_PARTS[name]
-        why = (
-            f'Rank {slowest.rank} is the slowest and costs every rank '
-            f'{format_seconds(lost_s)} per iteration: it {part.does} '
-            f'{format_seconds(getattr(slowest, part.field))}, '
-            f'{format_seconds(leads_s[part.field])} more than the median of the other '
-            f'ranks ({of}).'
+        why = phrase(
+            'Rank {rank} is the slowest and costs every rank {lost_s} per iteration: '
+            'it {does} {part_s}, {lead_s} more than the median of the other ranks '
+            '(mean of {iterations}).',
+            rank=slowest.rank,
+            lost_s=lost_s,
+            does=part.does,
+            part_s=getattr(slowest, part.field),
+            lead_s=leads_s[part.field],
+            iterations=iterations,
         )
         summary = replace(summary, slowest=slowest.rank, part=name, lost_s=lost_s)
     return replace(summary, why=why)

@@ -29,6 +29,9 @@ from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema.errors import NoPredictionError
 from mmgpu_hooks.schema.judged import SaveJudgement
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence
+from mmgpu_hooks.schema.text import Text, phrase
+
+_NOTHING = Text('')
 
 
 class TransformCost(NamedTuple):
@@ -44,7 +47,7 @@ class _FittedWorkload(NamedTuple):
     """The workload of a run."""
 
     workload: Workload | None
-    why_unknown: str = ''
+    why_unknown: Text = _NOTHING
     """Sentence that says why there is none."""
 
 
@@ -120,7 +123,7 @@ class Run(RecordedRun):
                 return _FittedWorkload(self._given_workload)
             return _FittedWorkload(fit_workload(self, self.figures))
         except NoPredictionError as error:
-            return _FittedWorkload(None, str(error))
+            return _FittedWorkload(None, error.said)
 
     @cached_property
     def workload(self) -> Workload | None:
@@ -128,7 +131,7 @@ class Run(RecordedRun):
         return self._fitted.workload
 
     @property
-    def why_no_workload(self) -> str:
+    def why_no_workload(self) -> Text:
         """A sentence; empty when there is one."""
         return self._fitted.why_unknown
 
@@ -316,12 +319,14 @@ class Run(RecordedRun):
         return confined if confined and own and confined < own else None
 
     @property
-    def unbinding(self) -> str | None:
+    def unbinding(self) -> Text | None:
         """Sentence on how to unbind the process; ``None`` where that is unknown."""
         host = self.meta.host
         if host.unbound_cpus is None or host.bound_by is None:
             return None
-        return f'Unset {host.bound_by} where the training is started.'
+        return phrase(
+            'Unset {bound_by} where the training is started.', bound_by=host.bound_by
+        )
 
     @property
     def cpu_floor_s(self) -> float | None:

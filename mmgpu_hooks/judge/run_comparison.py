@@ -19,6 +19,7 @@ from mmgpu_hooks.schema.judged import (
     SettingTexts,
 )
 from mmgpu_hooks.schema.recorded import PARTS, RunRecord
+from mmgpu_hooks.schema.text import phrase
 
 ITER, RATE = 'iter_s', 'images_per_s'
 FIGURES = (ITER, RATE, *(f'{part}_s' for part in PARTS))
@@ -57,36 +58,54 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
         All figures that can be had, with obstacles where speeds must not be compared.
     """
     obstacles = [
-        f'The {unequal.name} is not the same: {unequal.before} in the first run, '
-        f'{unequal.after} in the second.'
+        phrase(
+            'The {name} is not the same: {before} in the first run, {after} in the '
+            'second.',
+            name=unequal.name,
+            before=str(unequal.before),
+            after=str(unequal.after),
+        )
         for unequal in find_unequal(
-            before, after, {'batch size': 'meta.loader.batch_size', **NATURE}
+            before, after, {phrase('batch size'): 'meta.loader.batch_size', **NATURE}
         )
     ]
     notes = [*before.notes, *after.notes]
     old_means = summarize_figures(before.steady)
     new_means = summarize_figures(after.steady)
-    for name, run, means in (
-        ('first', before, old_means),
-        ('second', after, new_means),
+    for which, run, means in (
+        (phrase('first'), before, old_means),
+        (phrase('second'), after, new_means),
     ):
         iteration, count = means[ITER], len(run.steady)
         if iteration is None or iteration.value <= 0.0:
             more = max(stats.LEAST_VALUES - count, 1) * run.meta.interval_iterations
             obstacles.append(
-                f'The {name} run is too short (intervals after the warm-up: {count}); '
-                f'train at least {more} more iterations.'
+                phrase(
+                    'The {which} run is too short (intervals after the warm-up: '
+                    '{steady_intervals:d}); train at least {missing_iterations:d} more '
+                    'iterations.',
+                    which=which,
+                    steady_intervals=count,
+                    missing_iterations=more,
+                )
             )
-        if (of := run.meta.world_size) > 1:
+        if run.meta.world_size > 1:
             notes.append(
-                f'Of the {name} run, rank {run.meta.rank} of {of} is compared.'
+                phrase(
+                    'Of the {which} run, rank {rank} of {world_size} is compared.',
+                    run.meta,
+                    which=which,
+                )
             )
     old, new = before.figures.external_cpu_cores, after.figures.external_cpu_cores
     if old is not None and new is not None and abs(old - new) >= _NOTABLE_CORES:
-        used = (
-            f'Others used {old:.1f} cores in the first run and {new:.1f} in the second'
+        others = phrase(
+            'Others used {before_cores:.1f} cores in the first run and '
+            '{after_cores:.1f} in the second: part of the difference may be theirs.',
+            before_cores=old,
+            after_cores=new,
         )
-        notes.insert(0, f'{used}: part of the difference may be theirs.')
+        notes.insert(0, others)
     figures = {
         name: _compare_figure(name, old_means[name], new_means[name])
         for name in FIGURES

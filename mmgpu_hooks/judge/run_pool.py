@@ -21,21 +21,22 @@ from mmgpu_hooks.model.batches import (
 from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema.errors import NoPredictionError
 from mmgpu_hooks.schema.memory import MeasuredPeak
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 
-NATURE = {
-    'number of ranks': 'meta.world_size',
-    'device': 'meta.device',
-    'GPU': 'meta.gpu.name',
-    'number of CPUs of the host': 'meta.host.logical_cpus',
-    'number of parameters of the model': 'meta.parameters',
+NATURE: dict[str, str] = {
+    phrase('number of ranks'): 'meta.world_size',
+    phrase('device'): 'meta.device',
+    phrase('GPU'): 'meta.gpu.name',
+    phrase('number of CPUs of the host'): 'meta.host.logical_cpus',
+    phrase('number of parameters of the model'): 'meta.parameters',
 }
 """Facts that make a training another one, by how a sentence calls them."""
 
-_CONDITIONS = {
-    'number of usable cores': 'meta.host.cores_had',
-    'optimizer wrapper': 'meta.optim_wrapper',
-    'number of steps whose gradients are added up': 'meta.accumulative_counts',
-    'number of images in the data set': 'meta.loader.dataset_length',
+_CONDITIONS: dict[str, str] = {
+    phrase('number of usable cores'): 'meta.host.cores_had',
+    phrase('optimizer wrapper'): 'meta.optim_wrapper',
+    phrase('number of steps whose gradients are added up'): 'meta.accumulative_counts',
+    phrase('number of images in the data set'): 'meta.loader.dataset_length',
 }
 """Facts that costs depend on, too."""
 
@@ -55,7 +56,7 @@ class RunPool:
     memory: CardMemory
     fitted: Mapping[str, int | None] = field(default_factory=dict)
     """Evidence and batch size of each, the newest first."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = ()
     """Sentences on the runs that were left out."""
 
 
@@ -69,11 +70,12 @@ def pool_runs(runs: Sequence[Run]) -> RunPool:
     newest = next((run for run in runs if run.workload), runs[0])
     if newest.workload is None:
         return RunPool(newest, None, CardMemory(None, newest.why_no_workload))
-    fitted, notes = [newest], list[str]()
+    fitted, notes = [newest], list[Text]()
     for run in runs:
         why = _why_left_out(newest, run)
         if why is not None:
-            notes.append(f'{run.path} is left out. {why}')
+            left_out = phrase('{path} is left out.', path=str(run.path))
+            notes.append(sentences(left_out, why))
         elif run is not newest:
             fitted.append(run)
     memory, workload = _fit_memory(fitted), newest.workload
@@ -85,27 +87,34 @@ def pool_runs(runs: Sequence[Run]) -> RunPool:
         try:
             workload = replace(workload, step_line=fit_step_line(points))
         except NoPredictionError as error:
-            notes.append(f'{error} The newest run is judged by itself.')
+            alone = phrase('The newest run is judged by itself.')
+            notes.append(sentences(error.said, alone))
             fitted = fitted[:1]
     sizes = {run.path: run.meta.loader.batch_size for run in fitted}
     return RunPool(newest, workload, memory, sizes, tuple(notes))
 
 
-def _why_left_out(newest: Run, run: Run) -> str | None:
+def _why_left_out(newest: Run, run: Run) -> Text | None:
     """Why two runs do not train the same on the same host: a sentence, or ``None``.
 
     They may differ in the settings of the train loader, batch size included.
     """
     for unequal in find_unequal(newest, run, {**NATURE, **_CONDITIONS}):
-        return (
-            f'The {unequal.name} is {unequal.after} there, and {unequal.before} in '
-            f'{newest.path}.'
+        return phrase(
+            'The {name} is {after} there, and {before} in {path}.',
+            name=unequal.name,
+            after=str(unequal.after),
+            before=str(unequal.before),
+            path=str(newest.path),
         )
     here, there = _measure_image(newest), _measure_image(run)
     if here and there and max(here, there) > _LARGER * min(here, there):
-        return (
-            f'Its images have another size: {there / 2**20:.2f} MiB each, and '
-            f'{here / 2**20:.2f} MiB in {newest.path}.'
+        return phrase(
+            'Its images have another size: {there_mib:.2f} MiB each, and '
+            '{here_mib:.2f} MiB in {path}.',
+            there_mib=there / 2**20,
+            here_mib=here / 2**20,
+            path=str(newest.path),
         )
     return run.why_no_workload or None
 
@@ -146,9 +155,12 @@ def _fit_memory(runs: Sequence[Run]) -> CardMemory:
         if batch_size and peak_bytes:
             points.append(MeasuredPeak(batch_size, peak_bytes))
     if not points:
-        why = 'The memory of the card is unknown: its peak was not recorded, as in a '
-        return CardMemory(None, f'{why}training on the CPU.')
+        why = phrase(
+            'The memory of the card is unknown: its peak was not recorded, as in a '
+            'training on the CPU.'
+        )
+        return CardMemory(None, why)
     try:
         return CardMemory(fit_batch_memory(points))
     except NoPredictionError as error:
-        return CardMemory(None, str(error))
+        return CardMemory(None, error.said)

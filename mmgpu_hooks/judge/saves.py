@@ -16,10 +16,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from mmgpu_hooks.judge import thresholds
-from mmgpu_hooks.schema.figures import format_bytes, format_seconds
 from mmgpu_hooks.schema.judged import SaveJudgement
 from mmgpu_hooks.schema.recorded import HostLimits, LoaderSettings, SaveRecord
 from mmgpu_hooks.schema.recorded import SaveAftermathRecord as Aftermath
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 KEPT_REFERENCES = 32
 """Newest saves that one is measured by: enough for a median, and cheap for a run of
@@ -68,32 +68,40 @@ class _ThreadTimes(NamedTuple):
 class DelayCause(NamedTuple):
     """A cause of the delay of a save, in words."""
 
-    why: str
+    why: Text
     """Clause after "it took longer"."""
-    cure: str
+    cure: Text
 
 
 DELAY_CAUSES = {
     'workers': DelayCause(
-        'because loader workers had the cores',
-        'Use fewer workers, or GPUEfficiencyHook(worker_nice=10), which lets the '
-        'saving thread go first.',
+        phrase('because loader workers had the cores'),
+        phrase(
+            'Use fewer workers, or GPUEfficiencyHook(worker_nice=10), which lets the '
+            'saving thread go first.'
+        ),
     ),
     'other_load': DelayCause(
-        'because other programs had the cores',
-        'Run the other programs elsewhere or at another time; no setting of the loader '
-        'helps.',
+        phrase('because other programs had the cores'),
+        phrase(
+            'Run the other programs elsewhere or at another time; no setting of the '
+            'loader helps.'
+        ),
     ),
     'storage': DelayCause(
-        'blocked in the write to storage',
-        'The storage is slow, not the loader: save to a faster or a local disk, less '
-        'often, or without the optimizer (save_optimizer=False) where none is resumed '
-        'from.',
+        phrase('blocked in the write to storage'),
+        phrase(
+            'The storage is slow, not the loader: save to a faster or a local disk, '
+            'less often, or without the optimizer (save_optimizer=False) where none is '
+            'resumed from.'
+        ),
     ),
     'memory': DelayCause(
-        'because memory was short',
-        'A save holds its file in memory, and more: free some (fewer workers, a '
-        'smaller batch), or save without the optimizer.',
+        phrase('because memory was short'),
+        phrase(
+            'A save holds its file in memory, and more: free some (fewer workers, a '
+            'smaller batch), or save without the optimizer.'
+        ),
     ),
 }
 
@@ -150,23 +158,31 @@ def judge_save(
         host: Limits of the host.
         loader: Live settings of the loader.
     """
-    size = f' ({format_bytes(save.bytes)})' if save.bytes else ''
-    sentence = (
-        f'Saving {save.name or "a checkpoint"}{size} at iteration {save.iteration} '
-        f'took {format_seconds(save.wall_s)}; '
-    )
+    what: str = save.name or phrase('a checkpoint')
+    if save.bytes:
+        what = phrase('{name} ({size_bytes})', name=what, size_bytes=save.bytes)
     times = _read_times(save)
     if times is None:
-        why = 'cannot tell what held it: the kernel shows no schedstat of its thread.'
+        said = phrase(
+            'Saving {what} at iteration {iteration} took {wall_s}; cannot tell what '
+            'held it: the kernel shows no schedstat of its thread.',
+            save,
+            what=what,
+        )
         if save.error is not None:
-            why = f'it failed with {save.error}, so it is not judged.'
+            said = phrase(
+                'Saving {what} at iteration {iteration} took {wall_s}; it failed with '
+                '{error}, so it is not judged.',
+                save,
+                what=what,
+            )
         return SaveJudgement(
             is_slow=False,
             cause=None,
             uncontended_s=None,
             gross_delay_s=None,
             net_delay_s=None,
-            sentence=sentence + why,
+            sentence=said,
         )
     usual = _usual_length(save, times, earlier)
     usual_s = usual.wall_s
@@ -175,7 +191,14 @@ def judge_save(
     held_s = _divide_delay(save, times, gross_s, host)
     cause = _find_cause(held_s, min(gross_s, times.run_delay_s), usual_s)
     is_slow = bool(cause) or is_delay(gross_s, usual_s, thresholds.ODD_SAVE)
-    sentence += f'{format_seconds(usual_s)} uncontended ({usual.basis}).'
+    sentence = phrase(
+        'Saving {what} at iteration {iteration} took {wall_s}; {usual_s} uncontended '
+        '({basis}).',
+        save,
+        what=what,
+        usual_s=usual_s,
+        basis=usual.basis,
+    )
     judged = SaveJudgement(
         is_slow=is_slow,
         cause=cause,
@@ -187,8 +210,8 @@ def judge_save(
     )
     if not is_slow:
         return judged
-    said = _phrase_delay(judged, gross_s, save, host)
-    return replace(judged, sentence=sentence + said)
+    delay = _phrase_delay(judged, gross_s, save, host)
+    return replace(judged, sentence=sentences(sentence, delay))
 
 
 def _read_times(save: SaveRecord) -> _ThreadTimes | None:
@@ -203,24 +226,26 @@ def _read_times(save: SaveRecord) -> _ThreadTimes | None:
 
 def _phrase_delay(
     judged: SaveJudgement, gross_s: float, save: SaveRecord, host: HostLimits
-) -> str:
+) -> Text:
     """Say what held a slow save, what that cost, and what helps."""
     held_s = judged.held_s
     said = [
-        f'{format_seconds(held_s[name])} {DELAY_CAUSES[name].why}'
-        f'{_figures(name, save, host)}'
+        _phrase_cause(name, held_s[name], save, host)
         for name in sorted(
             held_s, key=lambda name: (name != judged.cause, -held_s[name])
         )
         if name == judged.cause or held_s[name] >= NAMED_SHARE * gross_s
     ]
     if judged.cause is None:
-        said.append('it is unknown, as no cause is proven for enough')
-    cure = '' if judged.cause is None else f' {DELAY_CAUSES[judged.cause].cure}'
-    return (
-        f' What held it: {"; ".join(said)}. Training stood still '
-        f'{format_seconds(gross_s)} longer (gross); less what workers won back '
-        f'(net): {format_seconds(judged.net_delay_s)}.{cure}'
+        said.append(phrase('it is unknown, as no cause is proven for enough'))
+    return sentences(
+        phrase(
+            'What held it: {causes:;}. Training stood still {gross_delay_s} longer '
+            '(gross); less what workers won back (net): {net_delay_s}.',
+            judged,
+            causes=tuple(said),
+        ),
+        None if judged.cause is None else DELAY_CAUSES[judged.cause].cure,
     )
 
 
@@ -272,7 +297,7 @@ class _UsualLength(NamedTuple):
     """Length of a save without its waits."""
 
     wall_s: float
-    basis: str
+    basis: Text
     """Where the figure comes from."""
 
 
@@ -293,12 +318,14 @@ def _usual_length(
         if 1 / LIKE_SIZE <= scale <= LIKE_SIZE:
             alike.append(other.wall_s * scale)
     if len(alike) >= LEAST_REFERENCES:
-        basis = f'median of {len(alike)} uncontended saves of this run like it'
+        basis = phrase(
+            'median of {alike} uncontended saves of this run like it', alike=len(alike)
+        )
         return _UsualLength(min(statistics.median(alike), save.wall_s), basis)
     excess_s = max(times.blocked_s - USUAL_BLOCKING * times.cpu_s, 0.0)
     left_s = save.wall_s - times.run_delay_s - excess_s
     wall_s = min(max(left_s, 0.0), save.wall_s)
-    return _UsualLength(wall_s, 'its parts that did not wait')
+    return _UsualLength(wall_s, phrase('its parts that did not wait'))
 
 
 def _divide_delay(
@@ -387,16 +414,40 @@ def is_delay(delay_s: float, usual_s: float, least: thresholds.DelayThreshold) -
     return delay_s >= max(least.least_s, least.ratio * usual_s)
 
 
-def _figures(cause: str, save: SaveRecord, host: HostLimits) -> str:
-    """Figures that prove a cause, in brackets."""
-    write, cores = save.phases.get('write'), f'{host.usable_cores or 0:g} usable cores'
+def _phrase_cause(
+    cause: str, held_s: float, save: SaveRecord, host: HostLimits
+) -> Text:
+    """How long a cause held a save, with the figures that prove it in brackets."""
+    cores = host.usable_cores or 0
     if cause == 'workers':
-        busy = f'{save.workers_busy or 0:.1f} of {save.workers or 0} busy'
-        return f' ({busy} on {cores})'
+        return phrase(
+            '{held_s} because loader workers had the cores ({busy:.1f} of {workers:d} '
+            'busy on {cores:g} usable cores)',
+            held_s=held_s,
+            busy=save.workers_busy or 0.0,
+            workers=save.workers or 0,
+            cores=cores,
+        )
     if cause == 'other_load':
-        return f' ({format_seconds(_others_here_s(save, host))} of CPU on {cores})'
+        return phrase(
+            '{held_s} because other programs had the cores ({others_s} of CPU on '
+            '{cores:g} usable cores)',
+            held_s=held_s,
+            others_s=_others_here_s(save, host),
+            cores=cores,
+        )
     if cause == 'memory':
-        return f' ({save.major_faults or 0} page faults from storage)'
+        return phrase(
+            '{held_s} because memory was short ({page_faults} page faults from '
+            'storage)',
+            held_s=held_s,
+            page_faults=save.major_faults or 0,
+        )
+    write = save.phases.get('write')
     if save.bytes and write is not None and write.wall_s > 0:
-        return f' ({save.bytes / 1e6 / write.wall_s:.0f} MB/s)'
-    return ''
+        return phrase(
+            '{held_s} blocked in the write to storage ({rate:.0f} MB/s)',
+            held_s=held_s,
+            rate=save.bytes / 1e6 / write.wall_s,
+        )
+    return phrase('{held_s} blocked in the write to storage', held_s=held_s)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.recorded import HostLimits
+from mmgpu_hooks.schema.text import Text, phrase
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,23 @@ class NarrowStart:
         return f'srun{alone} --cpus-per-task={self.given_cpus} --cpu-bind=cores'
 
     @property
-    def fact(self) -> str:
+    def fact(self) -> Text:
         """What was found, as a clause."""
-        bound = plural(self.bound_cpus, 'CPU')
-        given = f'the {self.given_cpus} that SLURM gave it'
-        return f'srun bound this task to {bound} of {given}'
+        return phrase(
+            'srun bound this task to {bound_cpus} of the {given_cpus:d} that SLURM '
+            'gave it',
+            self,
+        )
 
     @property
-    def cure(self) -> str:
-        """What to type, as a clause; a batch script itself is never narrowed."""
-        other = ', or without srun in the batch script' if self.tasks == 1 else ''
-        return f'start it with "{self.command} ..."{other}'
+    def cure(self) -> Text:
+        """What to type; a batch script itself is never narrowed."""
+        if self.tasks == 1:
+            return phrase(
+                'Start it with "{command} ...", or without srun in the batch script.',
+                command=self.command,
+            )
+        return phrase('Start it with "{command} ...".', command=self.command)
 
 
 def find_narrow_start(host: HostLimits) -> NarrowStart | None:

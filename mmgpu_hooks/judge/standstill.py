@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.hanging_frames import HangingFrame, find_hanging_frame
-from mmgpu_hooks.schema.figures import format_seconds, plural
 from mmgpu_hooks.schema.judged import HostNow, Proof, Why
 from mmgpu_hooks.schema.recorded import (
     START_PART,
@@ -18,6 +17,7 @@ from mmgpu_hooks.schema.recorded import (
     StuckRecord,
 )
 from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.text import Text, phrase, sentences, worded
 
 _NETWORK = re.compile(r'nfs|fuse|ceph|lustre|cifs|smb|9p|gpfs|beegfs|afs', re.I)
 _OPENING = 'open', 'openat', 'read', 'pread64', 'readv'
@@ -29,38 +29,33 @@ _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
 _MOST_CALLS = 4
 _SLOW_TIMES, _SLOW_S = 3.0, 1.0
 """A sample is slow as others of its batch up to so many times what they took."""
-_MUTE = "C code that holds Python's lock, so that no thread can run"
+_MUTE = phrase("C code that holds Python's lock, so that no thread can run")
 _STATES = {
-    'R': 'runs',
-    'S': 'is asleep',
-    'D': 'is in an uninterruptible sleep',
-    'T': 'was stopped (SIGSTOP)',
-    't': 'was stopped by a debugger',
-    'Z': 'is dead',
+    'R': phrase('runs'),
+    'S': phrase('is asleep'),
+    'D': phrase('is in an uninterruptible sleep'),
+    'T': phrase('was stopped (SIGSTOP)'),
+    't': phrase('was stopped by a debugger'),
+    'Z': phrase('is dead'),
 }
 _DOING = {
-    'data_wait': 'waiting for data',
-    'step': 'in the step',
-    'checkpoint_save': 'in a checkpoint save',
-    'startup': 'starting',
-    'teardown': 'ending workers',
-    'resume': 'skipping batches that were trained on',
-    START_PART: 'before training began',
+    'data_wait': phrase('waiting for data'),
+    'step': phrase('in the step'),
+    'checkpoint_save': phrase('in a checkpoint save'),
+    'startup': phrase('starting'),
+    'teardown': phrase('ending workers'),
+    'resume': phrase('skipping batches that were trained on'),
+    START_PART: phrase('before training began'),
 }
 _VALIDATING = {
-    'data_wait': 'waiting for data in validation',
-    'forward': 'in the forward pass of validation',
-    'process': "in the evaluator's process in validation",
-    'metric': 'in compute_metrics in validation',
-    'gather': 'gathering results of validation',
-    'rank_wait': 'waiting for other ranks in validation',
-    'save': 'saving the best after validation',
-    'rest': 'in validation',
-}
-_OF_METRIC = {
-    'process': 'in process of {metric} in validation',
-    'metric': 'in compute_metrics of {metric} in validation',
-    'gather': 'gathering results of {metric} in validation',
+    'data_wait': phrase('waiting for data in validation'),
+    'forward': phrase('in the forward pass of validation'),
+    'process': phrase("in the evaluator's process in validation"),
+    'metric': phrase('in compute_metrics in validation'),
+    'gather': phrase('gathering results of validation'),
+    'rank_wait': phrase('waiting for other ranks in validation'),
+    'save': phrase('saving the best after validation'),
+    'rest': phrase('in validation'),
 }
 
 
@@ -159,12 +154,15 @@ def find_first_gone(ranks: Sequence[Rank]) -> Rank | None:
     return gone[0] if gone else None
 
 
-def describe_gone(ranks: Sequence[Rank]) -> list[str]:
+def describe_gone(ranks: Sequence[Rank]) -> list[Text]:
     """A sentence for each process that ended without a word."""
     return [
-        f'process {rank.evidence.run.pid}'
-        + ('' if rank.number is None else f' of rank {rank.number}')
-        + ' is gone and left no end record'
+        phrase('process {pid} is gone and left no end record', rank.evidence.run)
+        if rank.number is None
+        else phrase(
+            'process {pid} of rank {rank} is gone and left no end record',
+            rank.evidence.run,
+        )
         for rank in ranks
         if rank.is_gone
     ]
@@ -185,7 +183,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     own = [pair for pair in found if not _waits_for_ranks(*pair)]
     rank, stuck = (own or found)[0]
     gone, first_gone = describe_gone(ranks), find_first_gone(ranks)
-    proof = describe_stuck(stuck)
+    proof: list[str] = describe_stuck(stuck)
     named = name_cause(rank, stuck)
     cause, certainty = named.name, named.certainty
     if first_gone in [waiting for waiting, _ in found]:
@@ -196,7 +194,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     waited_for = rank.number if own else None
     # where all are gone, somebody ended those that waited
     if not own and gone and (first_gone or len(gone) < len(ranks)):
-        cause, proof = 'rank_lost', gone
+        cause, proof = 'rank_lost', [*gone]
         certainty = 'sure' if len(gone) < len(ranks) else 'likely'
         rank, met = first_gone or rank, None
         waited_for = first_gone.number if first_gone is not None else None
@@ -206,24 +204,17 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     elif _is_work_on_one_rank(stuck, cause) and len(found) > 1:
         cause, certainty = 'work_on_one_rank', 'likely'
     proof += [
-        f'rank {other.number} {_phrase_place(its)}'
-        for other, its in found
-        if other is not rank
+        _phrase_place(other.number, its) for other, its in found if other is not rank
     ]
     if any(_is_nccl(other) and _waits_for_ranks(other, its) for other, its in found):
         proof.append(_IN_OR_BEFORE)
-    sentence = _phrase_standstill(stuck, cause)
-    if met is not None:
-        sentence += f' {met.sentence}'
-    elif len(found) > 1 and waited_for is not None:
-        sentence += f' The other ranks wait for rank {waited_for}.'
-    if cause != 'unknown':
-        sentence += f' {CAUSES[cause].title}.'
     return Why(
         'running' if any(rank.host.is_alive for rank in ranks) else 'ended',
         cause,
         certainty,
-        sentence,
+        sentences(
+            *_list_sentences(stuck, met, waited_for if len(found) > 1 else None, cause)
+        ),
         tuple(Proof('watchdog', None, text) for text in proof),
         _list_cures(stuck, cause),
         rank=waited_for,
@@ -231,21 +222,55 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     )
 
 
-def _phrase_standstill(stuck: StuckRecord, cause: str) -> str:
-    waited = f' for {stuck.waited_s:.0f} s and more' if stuck.waited_s else ''
-    at = f' (iteration {stuck.iteration + 1})' * (stuck.part != START_PART)
-    how = 'Slow, not stuck' if cause == 'slow_loader' else 'Stuck'
-    return f'{how}{waited}, {phrase_part(stuck)}{at}.'
+def _list_sentences(
+    stuck: StuckRecord, met: _Meeting | None, waited_for: int | None, cause: str
+) -> list[Text]:
+    """What a run stands in, why its ranks do not meet, and what that is called.
+
+    Args:
+        stuck: The standstill that is judged.
+        met: Why ranks that wait for one another do not meet.
+        waited_for: The rank that others wait for.
+        cause: A key of `CAUSES`.
+    """
+    said = [_phrase_standstill(stuck, cause)]
+    if met is not None:
+        said.append(met.sentence)
+    elif waited_for is not None:
+        said.append(phrase('The other ranks wait for rank {rank}.', rank=waited_for))
+    if cause != 'unknown':
+        said.append(phrase('{title}.', CAUSES[cause]))
+    return said
 
 
-def _list_cures(stuck: StuckRecord, cause: str) -> tuple[str, ...]:
+def _phrase_standstill(stuck: StuckRecord, cause: str) -> Text:
+    doing = phrase_part(stuck)
+    if stuck.part != START_PART:
+        doing = phrase(
+            '{doing} (iteration {iteration})',
+            doing=doing,
+            iteration=stuck.iteration + 1,
+        )
+    facts = {'doing': doing, 'waited_s': stuck.waited_s}
+    if cause == 'slow_loader':
+        if not stuck.waited_s:
+            return phrase('Slow, not stuck, {doing}.', doing=doing)
+        return phrase(
+            'Slow, not stuck for {waited_s:.0f} s and more, {doing}.', **facts
+        )
+    if not stuck.waited_s:
+        return phrase('Stuck, {doing}.', doing=doing)
+    return phrase('Stuck for {waited_s:.0f} s and more, {doing}.', **facts)
+
+
+def _list_cures(stuck: StuckRecord, cause: str) -> tuple[Text, ...]:
     """What helps, that of the innermost calls first."""
     row = find_row(stuck)
     is_of_row = row is not None and row.cause == cause
-    return (*([row.do] if row and is_of_row else []), *CAUSES[cause].do)
+    return (*([worded(row.do)] if row and is_of_row else []), *CAUSES[cause].do)
 
 
-_IN_OR_BEFORE = (
+_IN_OR_BEFORE = phrase(
     'with NCCL a rank stands in the next wait for its GPU, and no longer in the '
     'collective: it is in that collective or before it'
 )
@@ -267,9 +292,9 @@ class _Meeting(NamedTuple):
 
     cause: str
     certainty: str
-    sentence: str
+    sentence: Text
     rank: int | None = None
-    proof: Sequence[str] = ()
+    proof: Sequence[Text] = ()
 
 
 _Found = Sequence[tuple[Rank, StuckRecord]]
@@ -283,11 +308,12 @@ def _name_starter(own: _Found) -> _Meeting | None:
 
 
 def _late(ranks: Iterable[Rank]) -> _Meeting:
-    numbers = [rank.evidence.run.rank for rank in ranks]
-    who = f'{"Rank" if len(numbers) == 1 else "Ranks"} {", ".join(map(str, numbers))}'
-    said = f'{who} {"has" if len(numbers) == 1 else "have"} not begun to train.'
-    number = numbers[0] if len(numbers) == 1 else None
-    return _Meeting('rank_never_came', 'likely', said, number)
+    late = tuple(rank.evidence.run.rank for rank in ranks)
+    if len(late) == 1:
+        said = phrase('Rank {late} has not begun to train.', late=late[0])
+        return _Meeting('rank_never_came', 'likely', said, late[0])
+    said = phrase('Ranks {late:,} have not begun to train.', late=late)
+    return _Meeting('rank_never_came', 'likely', said)
 
 
 def _name_meeting(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
@@ -307,11 +333,18 @@ def _find_missing(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
     here = {rank.evidence.run.rank for rank in ranks}
     missing = [number for number in range(run.world_size) if number not in here]
     if missing and run.host.ranks_on_host == run.world_size:
-        numbers = ', '.join(map(str, missing))
-        said = f'{"Rank" if len(missing) == 1 else "Ranks"} {numbers} left no evidence'
-        proof = [f'{said}: {plural(len(here), "rank")} of {run.world_size} came']
+        said = phrase('Rank {rank} left no evidence', rank=missing[0])
+        if len(missing) > 1:
+            said = phrase(
+                'Ranks {missing} left no evidence',
+                missing=tuple(str(number) for number in missing),
+            )
+        came = phrase(
+            '{said}: {ranks} of {world_size} came', run, said=said, ranks=len(here)
+        )
         number = missing[0] if len(missing) == 1 else None
-        return _Meeting('rank_never_came', 'likely', f'{said}.', number, proof)
+        whole = phrase('{said}.', said=said)
+        return _Meeting('rank_never_came', 'likely', whole, number, [came])
     waiting = {rank.evidence.run.rank for rank, _ in found}
     late = [
         rank
@@ -322,17 +355,17 @@ def _find_missing(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
         return _late(late)
     if not missing and len(found) < len(ranks):
         return None
-    said = 'No iteration of the ranks together has ended.'
+    said = phrase('No iteration of the ranks together has ended.')
     return _Meeting('rank_never_came', 'likely', said)
 
 
 class Uneven(NamedTuple):
     """Ranks that train another number of batches."""
 
-    sentence: str
+    sentence: Text
     rank: int | None
     """The one that trains fewest; ``None`` where several do."""
-    proof: Sequence[str]
+    proof: Sequence[Text]
 
 
 def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:
@@ -360,31 +393,49 @@ def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:
     rank = short[0]
     proof = describe_batches(known)
     number = rank.number if len(short) == 1 else None
-    who = f'Rank {rank.number}' if number is not None else f'{len(short)} ranks'
     if rank.is_completed:
-        return Uneven(f'{who} came to the end of training, others not.', number, proof)
+        said = phrase(
+            'Rank {rank} came to the end of training, others not.', rank=number
+        )
+        if number is None:
+            said = phrase(
+                '{ranks} came to the end of training, others not.', ranks=len(short)
+            )
+        return Uneven(said, number, proof)
     stuck = rank.stuck
     if stuck is None or stuck.batches_taken is None or stuck.batches_taken < fewest:
         return None
     if stuck.part in ('step', 'data_wait'):
         return None
-    its = 'its' if number is not None else 'their'
-    said = f'{who} ended {its} epoch after {_count_batches(fewest)}'
-    return Uneven(f'{said}, others wait in batch {fewest + 1}.', number, proof)
+    said = phrase(
+        'Rank {rank} ended its epoch after {batches}, others wait in batch {batch}.',
+        rank=number,
+        batches=fewest,
+        batch=fewest + 1,
+    )
+    if number is None:
+        said = phrase(
+            '{ranks} ended their epoch after {batches}, others wait in batch {batch}.',
+            ranks=len(short),
+            batches=fewest,
+            batch=fewest + 1,
+        )
+    return Uneven(said, number, proof)
 
 
-def _count_batches(count: int) -> str:
-    return '1 batch' if count == 1 else f'{count} batches'
-
-
-def describe_batches(batches: Mapping[int, int]) -> list[str]:
+def describe_batches(batches: Mapping[int, int]) -> list[Text]:
     """Batches of an epoch by rank, ranks that have as many together."""
     groups: dict[int, list[int]] = {}
     for number, count in sorted(batches.items()):
         groups.setdefault(count, []).append(number)
     return [
-        f'{"rank" if len(group) == 1 else "ranks"} {", ".join(map(str, group))}: '
-        f'{_count_batches(count)} an epoch'
+        phrase('rank {rank}: {batches} an epoch', rank=group[0], batches=count)
+        if len(group) == 1
+        else phrase(
+            'ranks {numbers:,}: {batches} an epoch',
+            numbers=tuple(map(str, group)),
+            batches=count,
+        )
         for count, group in groups.items()
     ]
 
@@ -412,29 +463,39 @@ def is_late_by_others(words: Sequence[EvidenceLine | None]) -> bool:
     return has_spoken or len(standing) == len(words)
 
 
-def _phrase_place(stuck: StuckRecord) -> str:
+def _phrase_place(number: int | None, stuck: StuckRecord) -> Text:
     if stuck.part == START_PART:
-        return 'stands before its first iteration'
-    return f'is {phrase_part(stuck)} at iteration {stuck.iteration + 1}'
+        return phrase('rank {rank} stands before its first iteration', rank=number)
+    return phrase(
+        'rank {rank} is {doing} at iteration {iteration}',
+        rank=number,
+        doing=phrase_part(stuck),
+        iteration=stuck.iteration + 1,
+    )
 
 
-def phrase_part(stuck: StuckRecord) -> str:
+def phrase_part(stuck: StuckRecord) -> Text:
     """Words for the part of training that it was in."""
     if stuck.validation_part is not None:
         return phrase_validation_part(stuck.validation_part, stuck.metric)
-    return _DOING.get(stuck.part, f'in {stuck.part}')
+    return _DOING.get(stuck.part) or phrase('in {part}', part=stuck.part)
 
 
-def phrase_validation_part(part: str, metric: str | None) -> str:
+def phrase_validation_part(part: str, metric: str | None) -> Text:
     """Words for what a validation was doing.
 
     Args:
         part: As in ``parts_s`` of a validation.
         metric: That it was of, where there is one.
     """
-    if metric is not None and part in _OF_METRIC:
-        return _OF_METRIC[part].format(metric=metric)
-    return _VALIDATING.get(part, 'in validation')
+    if metric is not None:
+        if part == 'process':
+            return phrase('in process of {metric} in validation', metric=metric)
+        if part == 'metric':
+            return phrase('in compute_metrics of {metric} in validation', metric=metric)
+        if part == 'gather':
+            return phrase('gathering results of {metric} in validation', metric=metric)
+    return _VALIDATING.get(part, _VALIDATING['rest'])
 
 
 def waits_for_data(stuck: StuckRecord) -> bool:
@@ -474,16 +535,27 @@ class SlowBatch(NamedTuple):
     """What those before it took, on average."""
 
     @property
-    def sentence(self) -> str:
+    def sentence(self) -> Text:
         """``slow, not stuck: sample 3 of 16 is being loaded, ...``."""
-        before = (
-            '1 before took' if self.number == 2 else f'{self.number - 1} before took'
-        )
-        each = format_seconds(self.each_s) + ' each' * (self.number > 2)
-        whole = format_seconds(self.each_s * self.samples)
-        return (
-            f'slow, not stuck: sample {self.number} of {self.samples} is being loaded, '
-            f'the {before} {each}; at this rate the batch takes {whole}'
+        facts = {
+            'number': self.number,
+            'batch_samples': self.samples,
+            'each_s': self.each_s,
+            'batch_s': self.each_s * self.samples,
+        }
+        if self.number == 2:
+            return phrase(
+                'slow, not stuck: sample {number} of {batch_samples:d} is being '
+                'loaded, the 1 before took {each_s}; at this rate the batch takes '
+                '{batch_s}',
+                **facts,
+            )
+        return phrase(
+            'slow, not stuck: sample {number} of {batch_samples:d} is being loaded, '
+            'the {before} before took {each_s} each; at this rate the batch takes '
+            '{batch_s}',
+            before=self.number - 1,
+            **facts,
         )
 
 
@@ -567,32 +639,57 @@ def is_lost(stuck: StuckRecord) -> bool:
 
 def describe_stuck(stuck: StuckRecord) -> list[str]:
     """Sentences and calls that were seen of it, for the log and `mmgpu why`."""
-    found = []
+    found: list[str] = []
     if stuck.worker is not None:
-        state = _STATES.get(stuck.state or '', f'is in state {stuck.state}')
+        state = _STATES.get(stuck.state or '') or phrase('is in state {state}', stuck)
         found.append(
-            f'Worker {stuck.worker} (pid {stuck.pid}) owes the next batch; it {state}'
+            phrase(
+                'Worker {worker} (pid {pid}) owes the next batch; it {state}',
+                worker=stuck.worker,
+                pid=stuck.pid,
+                state=state,
+            )
         )
     slow = find_slow_batch(stuck)
     if slow is not None:
         found.append(slow.sentence)
     if stuck.sample is not None:
-        image = f', {stuck.image}' if stuck.image else ''
-        since = '' if stuck.sample_s is None else f' for {stuck.sample_s:.0f} s'
-        found.append(f'loading sample {stuck.sample}{since}{image}')
+        since = stuck.sample_s
+        facts = {'sample': stuck.sample, 'waited_s': since, 'image': stuck.image}
+        if since is not None and stuck.image:
+            loading = phrase(
+                'loading sample {sample} for {waited_s:.0f} s, {image}', **facts
+            )
+        elif since is not None:
+            loading = phrase(
+                'loading sample {sample} for {waited_s:.0f} s',
+                sample=stuck.sample,
+                waited_s=since,
+            )
+        elif stuck.image:
+            loading = phrase('loading sample {sample}, {image}', stuck)
+        else:
+            loading = phrase('loading sample {sample}', stuck)
+        found.append(loading)
     elif is_lost(stuck):
         found.append(
-            'it waits for work: the batch was lost on its way, as when /dev/shm is '
-            'full or files cannot be opened; the console says which (--log)'
+            phrase(
+                'it waits for work: the batch was lost on its way, as when /dev/shm is '
+                'full or files cannot be opened; the console says which (--log)'
+            )
         )
     elif stuck.worker is not None:
-        found.append('its sample is unknown: the worker was out of reach')
+        found.append(phrase('its sample is unknown: the worker was out of reach'))
     if stuck.call is not None:
-        where = f' on {stuck.path} ({stuck.mount})' if stuck.path else ''
-        found.append(f'it waits in {stuck.call}(){where}')
+        waits = phrase('it waits in {call}()', stuck)
+        if stuck.path:
+            waits = phrase('it waits in {call}() on {path} ({mount})', stuck)
+        found.append(waits)
     if stuck.alike > 1:
-        found.append(f'{stuck.alike} workers stand at the same line')
+        found.append(
+            phrase('{alike} workers stand at the same line', alike=stuck.alike)
+        )
     row = find_row(stuck)
     if row is not None:
-        found.append(row.reason)
+        found.append(worded(row.reason))
     return found + list(stuck.stack[:_MOST_CALLS])

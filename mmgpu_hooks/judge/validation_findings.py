@@ -9,7 +9,6 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.schedule import Schedule
 from mmgpu_hooks.judge.validation import count_validations
 from mmgpu_hooks.judge.validation_parts import ValidationCosts, find_costs
-from mmgpu_hooks.schema.figures import format_sum
 from mmgpu_hooks.schema.values import FAST_METRIC
 
 _HOUR_S = 3600.0
@@ -64,16 +63,6 @@ def find_whole(run: Run) -> WholeValidation | None:
     # saving the best is a save to the time ledger
     share = run.figures.run_share(costs.wall_s)
     return WholeValidation(costs, count_validations(run), min(share, 1.0))
-
-
-def phrase_whole(seconds: float) -> str:
-    """``2.2 h of a whole run``; of a short one in minutes or seconds.
-
-    Args:
-        seconds: Of a whole run.
-    """
-    hours = seconds / _HOUR_S
-    return f'{hours:.1f} h' if hours >= 1 else format_sum(seconds)
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from mmgpu_hooks.judge.recorded import RecordedRun
 from mmgpu_hooks.judge.standstill import phrase_validation_part
-from mmgpu_hooks.schema.figures import format_sum
 from mmgpu_hooks.schema.recorded import (
     VALIDATION_PARTS,
     ValidationProgressRecord,
     ValidationRecord,
 )
 from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.text import Text, phrase
 
 _MOST_S = 366 * 86400.0
 """Longest validation: none that takes longer was ever measured."""
@@ -93,16 +93,23 @@ def find_unfinished(evidence: RunEvidence) -> ValidationProgressRecord | None:
     return last
 
 
-def phrase_unfinished(record: ValidationProgressRecord) -> str:
+def phrase_unfinished(record: ValidationProgressRecord) -> Text:
     """Where a validation stood, as a clause.
 
     ``validation after iteration 7330: in compute_metrics of CocoMetric in validation
     for 24 s (352 s in all; batch 5000 of 5000)``
     """
-    of = '' if record.batches_in_all is None else f' of {record.batches_in_all}'
     where = phrase_validation_part(record.part, record.metric)
-    return (
-        f'validation after iteration {record.iteration}: {where} for '
-        f'{format_sum(record.call_s)} and more ({format_sum(record.elapsed_s)} in all; '
-        f'batch {record.batches}{of})'
+    if record.batches_in_all is None:
+        return phrase(
+            'validation after iteration {iteration}: {where} for {call_s:sum} and more '
+            '({elapsed_s:sum} in all; batch {batches:d})',
+            record,
+            where=where,
+        )
+    return phrase(
+        'validation after iteration {iteration}: {where} for {call_s:sum} and more '
+        '({elapsed_s:sum} in all; batch {batches:d} of {batches_in_all})',
+        record,
+        where=where,
     )

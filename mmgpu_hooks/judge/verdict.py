@@ -11,8 +11,8 @@ from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import DELAY_CAUSES
 from mmgpu_hooks.judge.verdict_names import VERDICTS
-from mmgpu_hooks.schema.figures import format_seconds, format_sum
 from mmgpu_hooks.schema.judged import Diagnosis, EvidenceCounts, Finding, Verdict
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _DATA = 'MG101'
 _CAUSES = ('MG111', 'MG113', 'MG117', 'MG115', 'MG102', 'MG103')
@@ -42,12 +42,15 @@ def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
     """The problem with the largest share of the time wins."""
     figures, share = run.figures, run.figures.data_wait_share
     if share is None or not figures.is_enough:
-        why = (
-            f'steady iterations recorded {figures.steady_iterations}, needed '
-            f'{thresholds.MIN_ITERATIONS}; train at least {count_missing(run)} more.'
+        why = phrase(
+            'Steady iterations recorded {steady_iterations:d}, needed '
+            '{needed_iterations:d}; train at least {missing_iterations:d} more.',
+            steady_iterations=figures.steady_iterations,
+            needed_iterations=thresholds.MIN_ITERATIONS,
+            missing_iterations=count_missing(run),
         )
         name = 'not_enough_evidence'
-        return Verdict(name, f'{VERDICTS[name]}: {why}', 'low')
+        return Verdict(name, _phrase_verdict(name, why), 'low')
     problems = {
         code: finding
         for code, finding in findings.items()
@@ -65,21 +68,25 @@ def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
         rivals = {_DATA: share}
     if not rivals:
         name = 'compute_bound'
-        why = (
-            'data is at hand when it is needed '
-            f'({100 * share:.0f} % of an iteration is waiting), '
-            'so the step sets the speed.'
+        why = phrase(
+            'Data is at hand when it is needed ({data_wait_share} of an iteration is '
+            'waiting), so the step sets the speed.',
+            data_wait_share=share,
         )
     else:
         largest = findings[max(rivals, key=rivals.__getitem__)]
         name, why = RULES[largest.code].verdict or '', largest.detail
         if largest.code == _DATA:
             wait = _explain_wait(run, problems)
-            name, why = wait.verdict, f'{why} {wait.why}'
+            name, why = wait.verdict, sentences(why, wait.why)
         elif name == 'save_bound':
-            why += _save_cause(run)
-    sentence = f'{VERDICTS[name]}: {why}'
+            why = sentences(why, _save_cause(run))
+    sentence = _phrase_verdict(name, why)
     return Verdict(name, sentence, judge_confidence(run), run.headspace_pct)
+
+
+def _phrase_verdict(name: str, why: Text) -> Text:
+    return phrase('{title}: {why}', title=VERDICTS[name], why=why)
 
 
 def count_missing(run: Run) -> int:
@@ -107,7 +114,7 @@ class _Wait(NamedTuple):
     """The verdict on a data-bound run."""
 
     verdict: str
-    why: str
+    why: Text
     """Why it waits, as a sentence."""
 
 
@@ -119,24 +126,34 @@ def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> _Wait:
     if cause and (cause != 'MG103' or workers):
         return _Wait(RULES[cause].verdict or '', problems[cause].detail)
     if run.wait_cause == 'stalls':
-        usual = format_seconds(run.figures.data_wait_p95_s)
-        why = f'Stalls are rare: usually 95 % of the waits are below {usual}.'
+        why = phrase(
+            'Stalls are rare: usually 95 % of the waits are below {data_wait_p95_s}.',
+            run.figures,
+        )
     elif run.wait_cause == 'fetching':
-        why = 'Most of it is the training thread fetching ready batches.'
+        why = phrase('Most of it is the training thread fetching ready batches.')
     elif workers is None:  # it is unknown what would help
-        why = 'The settings of the loader are unknown.'
+        why = phrase('The settings of the loader are unknown.')
     elif workers == 0:
-        why = 'The training process loads every batch itself (num_workers=0).'
+        why = phrase('The training process loads every batch itself (num_workers=0).')
         return _Wait('data_bound_workers', why)
     else:
-        known = 'an unknown number of' if cores is None else f'{cores:g}'
-        why = f'It has num_workers={workers} on {known} usable cores.'
+        why = phrase(
+            'It has num_workers={workers:d} on {cores:g} usable cores.',
+            workers=workers,
+            cores=cores,
+        )
+        if cores is None:
+            why = phrase(
+                'It has num_workers={workers:d} on an unknown number of usable cores.',
+                workers=workers,
+            )
         if cores is None or workers < max(int(cores), 1):
             return _Wait('data_bound_workers', why)
     return _Wait('data_bound', why)
 
 
-def _save_cause(run: Run) -> str:
+def _save_cause(run: Run) -> Text | None:
     """Sentence on what is proven to hold the saves up, alone or added up."""
     held_s = Counter[str]()
     for save in run.judged_saves:
@@ -146,5 +163,9 @@ def _save_cause(run: Run) -> str:
     for cause, seconds in held_s.most_common(1):
         least_s = thresholds.SLOW_SAVE.ratio * usual_s
         if seconds >= least_s or run.saves_held_by(cause):
-            return f' {format_sum(seconds)} of it {DELAY_CAUSES[cause].why} (gross).'
-    return ''
+            return phrase(
+                '{held_s:sum} of it {why} (gross).',
+                held_s=seconds,
+                why=DELAY_CAUSES[cause].why,
+            )
+    return None

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-VERDICTS: dict[str, str] = {
-    'not_enough_evidence': 'Not enough evidence',
-    'data_bound': 'Data-bound',
-    'data_bound_workers': 'Data-bound, too few workers',
-    'data_bound_cpu': 'Data-bound, the CPU is the wall',
-    'data_bound_storage': 'Data-bound, loading is blocked',
-    'affinity_collapsed': 'Data-bound, confined to a few CPUs',
-    'thread_thrash': "Data-bound, the workers' threads take each other's cores",
-    'memory_bound': 'Memory runs out',
-    'quota_throttled': 'Held back by the CPU quota',
-    'cpu_oversubscribed': 'CPU oversubscribed',
-    'startup_bound': 'Bound by starts of the loader',
-    'validation_bound': 'Bound by validation',
-    'save_bound': 'Bound by checkpoint saves',
-    'hook_bound': 'Bound by hooks',
-    'compute_bound': 'Compute-bound',
+from mmgpu_hooks.schema.text import Text, phrase
+
+VERDICTS: dict[str, Text] = {
+    'not_enough_evidence': phrase('Not enough evidence'),
+    'data_bound': phrase('Data-bound'),
+    'data_bound_workers': phrase('Data-bound, too few workers'),
+    'data_bound_cpu': phrase('Data-bound, the CPU is the wall'),
+    'data_bound_storage': phrase('Data-bound, loading is blocked'),
+    'affinity_collapsed': phrase('Data-bound, confined to a few CPUs'),
+    'thread_thrash': phrase("Data-bound, the workers' threads take each other's cores"),
+    'memory_bound': phrase('Memory runs out'),
+    'quota_throttled': phrase('Held back by the CPU quota'),
+    'cpu_oversubscribed': phrase('CPU oversubscribed'),
+    'startup_bound': phrase('Bound by starts of the loader'),
+    'validation_bound': phrase('Bound by validation'),
+    'save_bound': phrase('Bound by checkpoint saves'),
+    'hook_bound': phrase('Bound by hooks'),
+    'compute_bound': phrase('Compute-bound'),
 }
 """Every verdict there is, and how it is called in text."""

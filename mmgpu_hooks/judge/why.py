@@ -24,9 +24,9 @@ from mmgpu_hooks.judge.standstill import (
 )
 from mmgpu_hooks.judge.why_memory import add_holders
 from mmgpu_hooks.judge.why_validation import add_validation
-from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.judged import Proof, Why
 from mmgpu_hooks.schema.recorded import EndRecord
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _SCARCE = 0.03
 """Share of memory below which the kernel is about to kill."""
@@ -178,7 +178,9 @@ def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
     if first is None:
         why = _complete(why)
         if why.certainty != 'sure' and why.cause in _UNCLEAR:
-            more = 'With GPUEfficiencyHook on, the next run shows memory per worker.'
+            more = phrase(
+                'With GPUEfficiencyHook on, the next run shows memory per worker.'
+            )
             why = replace(why, do=(*why.do, more))
         return why
     why = _weigh_ranks(why, event, ranks)
@@ -202,7 +204,7 @@ def _weigh_ranks(why: Why, event: Event, ranks: Sequence[Rank]) -> Why:
             why = _weigh_kill(said, 'rank', gone, event.text)
         why = replace(why, rank=gone.number)
     elif not is_told and len(several := describe_gone(ranks)) > 1:
-        text = f'{", ".join(several)}; which ended first is unknown'
+        text = phrase('{several}; which ended first is unknown', several=tuple(several))
         why = replace(why, rank=None, proof=(*why.proof, Proof('host', None, text)))
     return why
 
@@ -222,7 +224,7 @@ def _judge_peers(
         'ended',
         cause.name,
         'sure',
-        f'{cause.title}. {uneven.sentence}',
+        sentences(phrase('{title}.', cause), uneven.sentence),
         (*proof, replace(line, text=line.text[:200])),
         cause.do,
         uneven.rank,
@@ -234,9 +236,14 @@ def _name_parameters(why: Why, ended: Sequence[tuple[Rank, EndRecord]]) -> Why:
     proof = list(why.proof)
     for rank, end in ended:
         if end.without_gradient:
-            names = ', '.join(end.without_gradient)
-            on = '' if rank.number is None else f' on rank {rank.number}'
-            proof.insert(0, Proof('evidence', None, f'no gradient{on}: {names}'))
+            said = phrase('no gradient: {without_gradient}', end)
+            if rank.number is not None:
+                said = phrase(
+                    'no gradient on rank {rank}: {without_gradient}',
+                    end,
+                    rank=rank.number,
+                )
+            proof.insert(0, Proof('evidence', None, said))
             why = replace(why, rank=rank.number)
     return replace(why, proof=tuple(proof))
 
@@ -258,23 +265,28 @@ def judge_attempt(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
     if why.cause is not None or any(read.log.progress for read in logs):
         return why
     if not names:
-        said = "It left no evidence, and MMEngine's log is empty or cannot be read"
-        said = f'{said}: it ended before its first iteration, or is still starting.'
-        do = 'Look whether it is still running, or add the console: --log FILE.'
+        said = phrase(
+            "It left no evidence, and MMEngine's log is empty or cannot be read: it "
+            'ended before its first iteration, or is still starting.'
+        )
+        do = phrase('Look whether it is still running, or add the console: --log FILE.')
         return Why('unknown', 'unknown', 'unknown', said, do=(do,))
-    read = ' and '.join(
-        ('what the console showed' if name == 'console' else "MMEngine's log")
+    read = tuple(
+        phrase('what the console showed')
+        if name == 'console'
+        else phrase("MMEngine's log")
         for name in names
     )
-    said = (
-        f'It left no evidence, and {read} shows no exception and no iteration: it '
-        'ended before the first one, or is still starting.'
+    said = phrase(
+        'It left no evidence, and {read:&} shows no exception and no iteration: it '
+        'ended before the first one, or is still starting.',
+        read=read,
     )
-    do = 'Look whether it is still running.'
+    do = phrase('Look whether it is still running.')
     if 'console' not in names:
-        do = (
-            "MMEngine's log never has a traceback: add what the console showed, "
-            '--log FILE.'
+        do = phrase(
+            "MMEngine's log never has a traceback: add what the console showed, --log "
+            'FILE.'
         )
     return Why('unknown', 'unknown', 'unknown', said, do=(do,))
 
@@ -304,19 +316,20 @@ def _judge_completed(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
     lost = _find_lost_card(ranks, by_kernel=False)
     spoiled += [('gpu_lost', Proof('evidence', None, text)) for text in lost]
     for cause, proof in spoiled:
-        said = f'It came to its end, but: {CAUSES[cause].title}.'
+        said = phrase('It came to its end, but: {title}.', title=CAUSES[cause].title)
         return Why('completed', cause, 'sure', said, (proof,), CAUSES[cause].do)
     for read in logs:
         event = _lead(read.log.events(), has_records=True)
         # launchers and other ranks end untidily, and training lost nothing by it
         if event is not None and event.sign.order <= Order.RAISED:
             why = _complete(_name(_Lead(read, event), 'completed', False))
-            said = (
-                f'Training came to its end; what came after it did not: {why.sentence}'
+            said = phrase(
+                'Training came to its end; what came after it did not: {sentence}',
+                sentence=why.sentence,
             )
             return replace(why, sentence=said)
-    speed = 'mmgpu recommend says what it spent its time on.'
-    return Why('completed', None, 'sure', 'It ended as planned.', do=(speed,))
+    speed = phrase('mmgpu recommend says what it spent its time on.')
+    return Why('completed', None, 'sure', phrase('It ended as planned.'), do=(speed,))
 
 
 def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
@@ -481,12 +494,14 @@ def _name(lead: _Lead, state: str, is_waited_for: bool) -> Why:
         Proof(source, alike.line or None, alike.text[:200]) for alike in (event, *same)
     ]
     if event.frame:
-        proof.insert(1, Proof(source, None, f'raised at {event.frame}'))
+        proof.insert(
+            1, Proof(source, None, phrase('raised at {frame}', frame=event.frame))
+        )
     return Why(
         state,
         cause,
         'unknown' if cause == 'unknown' else certainty,
-        f'{CAUSES[cause].title}.',
+        phrase('{title}.', CAUSES[cause]),
         tuple(dict.fromkeys(proof))[:_MOST_PROOF],
         rank=_find_failed(event, log),
     )
@@ -507,28 +522,47 @@ def _judge_silence(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
     if not ranks:
         log = logs[0].log if logs else ConsoleLog()
         if log.done:
-            proof = Proof(logs[0].source, log.done, 'training is complete')
-            return Why('completed', None, 'sure', 'Nothing ended badly.', (proof,))
-        read, last = plural(log.lines, 'line'), log.last_progress
+            done = phrase('training is complete')
+            proof = Proof(logs[0].source, log.done, done)
+            return Why(
+                'completed', None, 'sure', phrase('Nothing ended badly.'), (proof,)
+            )
+        read, last = phrase('{lines}', log), log.last_progress
         if log.unread_bytes:
-            unread = format_bytes(log.unread_bytes)
-            read = f'what follows the first {unread}, which were not read,'
-        where = f'; the last iteration stands in line {last}' * bool(last)
-        said = f'Nothing in {read} says that it ended badly{where}.'
+            read = phrase(
+                'what follows the first {unread_bytes}, which were not read,', log
+            )
+        said = phrase('Nothing in {read} says that it ended badly.', read=read)
+        if last:
+            said = phrase(
+                'Nothing in {read} says that it ended badly; the last iteration stands '
+                'in line {line}.',
+                read=read,
+                line=last,
+            )
         if not log.is_text:
-            said = 'It could not be read: expected a text in UTF-8, UTF-16 or UTF-32.'
-        do = ("MMEngine's log has no traceback; the console has: --log FILE reads it.",)
-        return Why('unknown', None, 'unknown', said, do=do)
+            said = phrase(
+                'It could not be read: expected a text in UTF-8, UTF-16 or UTF-32.'
+            )
+        do = phrase(
+            "MMEngine's log has no traceback; the console has: --log FILE reads it."
+        )
+        return Why('unknown', None, 'unknown', said, do=(do,))
     rank = ranks[0]
     is_alive, end = rank.host.is_alive, rank.evidence.end
     if end is not None:
         text = end.traceback[-1] if end.traceback else end.error or ''
-        why = Why('running' if is_alive else 'ended', 'unknown', 'unknown', '')
+        state = 'running' if is_alive else 'ended'
+        why = Why(state, 'unknown', 'unknown', Text(''))
         return _complete(_with(why, 'unknown', text), end.sample)
     if is_alive:
-        return Why('running', None, 'sure', 'It is running; no line says otherwise.')
+        return Why(
+            'running', None, 'sure', phrase('It is running; no line says otherwise.')
+        )
     if is_alive is None:
-        unknown = 'It has no end record: it still trains elsewhere, or was killed.'
+        unknown = phrase(
+            'It has no end record: it still trains elsewhere, or was killed.'
+        )
         return _complete(Why('unknown', 'unknown', 'unknown', unknown))
     return _judge_gone(ranks)
 
@@ -537,15 +571,20 @@ def _judge_gone(ranks: Sequence[Rank]) -> Why:
     """The processes of a run are gone, and nothing but that says why."""
     first, gone = find_first_gone(ranks), describe_gone(ranks)
     proof = tuple(Proof('host', None, text) for text in gone[:_MOST_PROOF])
-    why = Why('ended', 'unknown', 'unknown', '', proof)
+    why = Why('ended', 'unknown', 'unknown', Text(''), proof)
     why = _complete(_weigh_kill(why, 'process', first or ranks[0], ''))
     if len(gone) < 2:
         return why
-    said = 'Which of them ended first is unknown: the console says it, --log FILE.'
+    said = phrase(
+        'Which of them ended first is unknown: the console says it, --log FILE.'
+    )
     if first is not None:
-        said = f"Rank {first.number} ended first: its evidence ends before the others'."
+        said = phrase(
+            "Rank {number} ended first: its evidence ends before the others'.",
+            number=first.number,
+        )
         why = replace(why, rank=first.number)
-    return replace(why, sentence=f'{why.sentence} {said}')
+    return replace(why, sentence=sentences(why.sentence, said))
 
 
 def _weigh(why: Why, event: Event, rank: Rank) -> Why:
@@ -554,15 +593,17 @@ def _weigh(why: Why, event: Event, rank: Rank) -> Why:
         return _weigh_kill(why, event.sign.victim, rank, event.text)
     end, images = rank.evidence.end, rank.evidence.run.loader.batch_size
     if why.cause == 'oom_gpu' and end is not None and images is not None:
-        size = f'with {images} images in a batch'
-        return _with(why, why.certainty, f'after {end.iterations} iterations, {size}')
+        text = phrase(
+            'after {iterations}, with {images} in a batch', end, images=images
+        )
+        return _with(why, why.certainty, text)
     return why
 
 
 def _with(why: Why, certainty: str, text: str, cause: str | None = None) -> Why:
     cause = cause or why.cause or 'unknown'
     proof = (*why.proof, Proof('evidence', None, text))
-    title = f'{CAUSES[cause].title}.'
+    title = phrase('{title}.', CAUSES[cause])
     return replace(why, cause=cause, certainty=certainty, sentence=title, proof=proof)
 
 
@@ -593,13 +634,19 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
     is_counted = victim != 'terminated' or kills != before
     if is_counted and kills is not None and before is not None and kills >= before:
         if kills == before:
-            text = 'the kernel counts no process that it killed for memory'
+            text = phrase('the kernel counts no process that it killed for memory')
             return _with(why, 'likely', text, other)
-        text = f'the kernel killed {kills - before} of its processes for memory'
+        text = phrase(
+            'the kernel killed {kills} of its processes for memory',
+            kills=kills - before,
+        )
         return _with(why, 'sure', text, 'oom_cgroup' if is_limited else 'oom_host')
     if last is not None and last.is_low:
-        left = format_bytes(max(last.total_bytes - last.used_bytes, 0))
-        text = f'{left} of {format_bytes(last.total_bytes)} of memory were left at last'
+        text = phrase(
+            '{free_bytes} of {total_bytes} of memory were left at last',
+            last,
+            free_bytes=max(last.total_bytes - last.used_bytes, 0),
+        )
         cause = 'oom_cgroup' if last.bound == 'group' else 'oom_host'
         return _with(why, 'likely', text, cause)
     # of the last interval: once a process was killed its memory is free again
@@ -609,7 +656,11 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
     total = limits.ram_total_bytes
     if free is None or not total:
         return why
-    text = f'{format_bytes(free)} of {format_bytes(total)} of memory were left at last'
+    text = phrase(
+        '{free_bytes} of {total_bytes} of memory were left at last',
+        free_bytes=free,
+        total_bytes=total,
+    )
     if free < total * _SCARCE:
         return _with(why, 'likely', text, 'oom_host')
     if free > total * _AMPLE and not is_limited:

@@ -17,13 +17,14 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.judged import Proof, Why
 from mmgpu_hooks.schema.recorded import MemoryRecord
 from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.text import Text, phrase
 
 _OF_MEMORY = 'oom_host', 'oom_cgroup', 'shm_full'
 _MAY_BE_MEMORY = 'unknown', 'worker_killed', 'rank_lost', 'interrupted'
 """Causes that low memory may stand behind."""
-_PROFILE = (
-    'What grows shows with memray run --follow-fork tools/train.py CONFIG (pip install '
-    'memray).'
+_PROFILE = phrase(
+    'What grows shows with memray run --follow-fork tools/train.py CONFIG (pip '
+    'install memray).'
 )
 
 
@@ -51,11 +52,16 @@ def add_holders(why: Why, ranks: Sequence[RunEvidence]) -> Why:
     return replace(why, proof=proof, do=(*_advise(shares), *why.do))
 
 
-def _advise(shares: MemoryShares) -> list[str]:
+def _advise(shares: MemoryShares) -> list[Text]:
     if shares.holding is not None:
-        ends = ', persistent_workers=False' * shares.holding.ends_workers
-        settings = f'num_workers={shares.holding.workers}{ends}'
-        return [f'Train with {settings}: it would have held. mmgpu recommend sets it.']
+        settings = [f'num_workers={shares.holding.workers}']
+        settings += ['persistent_workers=False'] * shares.holding.ends_workers
+        return [
+            phrase(
+                'Train with {settings:,}: it would have held. mmgpu recommend sets it.',
+                settings=tuple(settings),
+            )
+        ]
     return [_PROFILE] if shares.growth else []
 
 
@@ -75,7 +81,7 @@ def add_start(why: Why, ranks: Sequence[Sequence[MemoryRecord]]) -> Why:
         return why
     if why.cause in (None, 'unknown'):
         cause = 'oom_cgroup' if last.bound == 'group' else 'oom_host'
-        title, do = f'{CAUSES[cause].title}.', CAUSES[cause].do
+        title, do = phrase('{title}.', CAUSES[cause]), CAUSES[cause].do
         why = replace(why, cause=cause, certainty='likely', sentence=title, do=do)
     text = describe_start_memory(worst)
     return replace(why, proof=(*why.proof, Proof('evidence', None, text)))

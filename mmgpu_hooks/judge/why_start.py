@@ -5,25 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mmgpu_hooks.schema.figures import format_bytes, format_sum
 from mmgpu_hooks.schema.judged import Proof, Why
 from mmgpu_hooks.schema.recorded import START_PARTS, StartPartRecord
 from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 
-def describe_part(record: StartPartRecord) -> str:
+def describe_part(record: StartPartRecord) -> Text:
     """What a start began to do.
 
     For example: ``CocoDataset began to load data/train.json, 448 MiB, 2.1 s after the
     hook was built (training data)``.
     """
-    size = '' if record.file_bytes is None else f', {format_bytes(record.file_bytes)}'
-    who = record.data_set or 'the Runner'
-    what = 'its samples' if record.file is None else record.file
-    part = START_PARTS.get(record.part, record.part)
-    return (
-        f'{who} began to load {what}{size}, {format_sum(record.elapsed_s)} after the '
-        f'hook was built ({part})'
+    read: str = record.file or phrase('its samples')
+    if record.file_bytes is not None:
+        read = phrase('{file}, {file_bytes}', record, file=read)
+    return phrase(
+        '{data_set} began to load {read}, {elapsed_s:sum} after the hook was built '
+        '({part})',
+        record,
+        data_set=record.data_set or phrase('the Runner'),
+        read=read,
+        part=START_PARTS.get(record.part, record.part),
     )
 
 
@@ -40,7 +43,8 @@ def add_start_parts(why: Why, ranks: Sequence[RunEvidence]) -> Why:
     judged = [rank for rank in known if rank.run.rank == why.rank]
     found = (judged or known)[0]
     text = describe_part(found.start_parts[-1])
-    of_rank = f' (rank {found.run.rank})' if found.run.world_size > 1 else ''
-    sentence = f'{why.sentence} What began last{of_rank}: {text}.'
+    last = phrase('What began last: {text}.', text=text)
+    if found.run.world_size > 1:
+        last = phrase('What began last (rank {rank}): {text}.', found.run, text=text)
     proof = (*why.proof, Proof('evidence', None, text))
-    return replace(why, sentence=sentence, proof=proof)
+    return replace(why, sentence=sentences(why.sentence, last), proof=proof)

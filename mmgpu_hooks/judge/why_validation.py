@@ -8,6 +8,7 @@ from dataclasses import replace
 from mmgpu_hooks.judge.validation_parts import find_unfinished, phrase_unfinished
 from mmgpu_hooks.schema.judged import Proof, Why
 from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.text import phrase
 
 
 def add_validation(why: Why, ranks: Sequence[RunEvidence]) -> Why:
@@ -23,6 +24,8 @@ def add_validation(why: Why, ranks: Sequence[RunEvidence]) -> Why:
     for rank in ranks:
         record = find_unfinished(rank)
         if record is not None:
-            of = '' if rank.run.world_size == 1 else f'rank {rank.run.rank}: '
-            proof.append(Proof('evidence', None, of + phrase_unfinished(record)))
+            stood = phrase_unfinished(record)
+            if rank.run.world_size > 1:
+                stood = phrase('rank {rank}: {stood}', rank.run, stood=stood)
+            proof.append(Proof('evidence', None, stood))
     return replace(why, proof=tuple(proof))

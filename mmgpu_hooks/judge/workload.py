@@ -31,6 +31,7 @@ from mmgpu_hooks.model.workload import (
 )
 from mmgpu_hooks.schema.errors import NoPredictionError
 from mmgpu_hooks.schema.recorded import RunRecord
+from mmgpu_hooks.schema.text import Text, phrase
 
 _MOST_CORES = 65536
 """Most cores of one host; no more were built."""
@@ -61,27 +62,39 @@ class _Bounded(NamedTuple):
 
 
 _NEEDED = {
-    'num_workers of the loader': _Bounded('meta.loader.num_workers', MOST_WORKERS),
-    'number of usable cores': _Bounded('meta.host.usable_cores', _MOST_CORES),
-    'wait for data per iteration': _Bounded(
+    phrase('num_workers of the loader'): _Bounded(
+        'meta.loader.num_workers', MOST_WORKERS
+    ),
+    phrase('number of usable cores'): _Bounded('meta.host.usable_cores', _MOST_CORES),
+    phrase('wait for data per iteration'): _Bounded(
         'figures.per_iteration.data_wait_s', _LONGEST_S
     ),
-    'time of a step': _Bounded('figures.per_iteration.step_s', _LONGEST_S),
-    'time in hooks per iteration': _Bounded(
+    phrase('time of a step'): _Bounded('figures.per_iteration.step_s', _LONGEST_S),
+    phrase('time in hooks per iteration'): _Bounded(
         'figures.per_iteration.hooks_s', _LONGEST_S
     ),
-    'CPU of the training process': _Bounded('figures.main_cpu_s', _LONGEST_S),
+    phrase('CPU of the training process'): _Bounded('figures.main_cpu_s', _LONGEST_S),
 }
 """Without them there is no workload."""
 
 _USED = {
-    'prefetch_factor': _Bounded('meta.loader.prefetch_factor', MOST_PREFETCH),
-    'number of CPUs': _Bounded('meta.host.logical_cpus', _MOST_CORES),
-    'CPU of the workers per batch': _Bounded('figures.worker_cpu_s', _LONGEST_S),
-    'wait for cores per batch': _Bounded('figures.worker_run_delay_s', _LONGEST_S),
-    'time of a worker per batch': _Bounded('figures.loader.occupancy_s', _LONGEST_S),
-    'spread of that time': _Bounded('figures.loader.occupancy_std_s', _LONGEST_S),
-    'CPU of a worker per batch': _Bounded('figures.loader.batch_cpu_s', _LONGEST_S),
+    phrase('prefetch_factor'): _Bounded('meta.loader.prefetch_factor', MOST_PREFETCH),
+    phrase('number of CPUs'): _Bounded('meta.host.logical_cpus', _MOST_CORES),
+    phrase('CPU of the workers per batch'): _Bounded(
+        'figures.worker_cpu_s', _LONGEST_S
+    ),
+    phrase('wait for cores per batch'): _Bounded(
+        'figures.worker_run_delay_s', _LONGEST_S
+    ),
+    phrase('time of a worker per batch'): _Bounded(
+        'figures.loader.occupancy_s', _LONGEST_S
+    ),
+    phrase('spread of that time'): _Bounded(
+        'figures.loader.occupancy_std_s', _LONGEST_S
+    ),
+    phrase('CPU of a worker per batch'): _Bounded(
+        'figures.loader.batch_cpu_s', _LONGEST_S
+    ),
 }
 
 
@@ -135,7 +148,7 @@ class _Part:
     recorded: RecordedRun
     figures: RunFigures
     """Figures of that part alone."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = ()
     """Sentences to say about it."""
 
     @property
@@ -164,7 +177,10 @@ class _Part:
         )
         if not needed.iter_s or not needed.usable_cores:
             raise NoPredictionError(
-                'Iterations took no time, or there is no core; was the evidence edited?'
+                phrase(
+                    'Iterations took no time, or there is no core; was the evidence '
+                    'edited?'
+                )
             )
         return needed
 
@@ -185,9 +201,10 @@ def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
         return _Part(recorded, figures)
     part = recorded.since(len(recorded.every) - len(latest) + cut)
     first = int(part.column('iteration')[0])
-    why = (
+    why = phrase(
         'The pipeline or the step changed during the run: only what was measured from '
-        f'iteration {first} on is used.'
+        'iteration {iteration} on is used.',
+        iteration=first,
     )
     return _Part(part, summarize_run(part), (why,))
 
@@ -200,21 +217,34 @@ def _find_cut(values: Column) -> int:
     return 0 if change is None else int(known[change])
 
 
-def _find_missing(part: _Part) -> str | None:
+def _find_missing(part: _Part) -> Text | None:
     """Sentence on what is missing for a workload; ``None`` where nothing is."""
     if part.figures.steady_iterations < thresholds.MIN_ITERATIONS:
-        return (
-            f'Not enough evidence: {part.figures.steady_iterations} steady iterations, '
-            f'{thresholds.MIN_ITERATIONS} needed.'
+        return phrase(
+            'Not enough evidence: {steady_iterations:d} steady iterations, '
+            '{needed_iterations:d} needed.',
+            steady_iterations=part.figures.steady_iterations,
+            needed_iterations=thresholds.MIN_ITERATIONS,
         )
     for name, bounded in {**_NEEDED, **_USED}.items():
         value = read_field(part, bounded.field)
         if value is None and name in _NEEDED:
             source = 'CPU' if 'CPU' in name else 'loader workers'
-            reason = part.figures.unknown.get(source, 'it was not recorded').rstrip('.')
-            return f'The {name} is unknown: {reason}.'
+            reason = part.figures.unknown.get(source)
+            if reason is None:
+                return phrase(
+                    'The {figure} is unknown: it was not recorded.', figure=name
+                )
+            facts = {'figure': name, 'reason': reason}
+            if reason.endswith('.'):
+                return phrase('The {figure} is unknown: {reason}', **facts)
+            return phrase('The {figure} is unknown: {reason}.', **facts)
         if value is not None and not 0.0 <= value <= bounded.most:
-            return f'The {name} is absurd: {value:g}; was the evidence edited?'
+            return phrase(
+                'The {figure} is absurd: {found:g}; was the evidence edited?',
+                figure=name,
+                found=value,
+            )
     return None
 
 
@@ -225,7 +255,9 @@ def _make_workload(part: _Part) -> Workload:
     loading, is_known = loaded.cost, loaded.is_measured
     cpu = _batch_cpu_cost(part, loading) if loading else None
     if loading is None or cpu is None:
-        raise NoPredictionError('The time or the CPU of loading a batch is unknown.')
+        raise NoPredictionError(
+            phrase('The time or the CPU of loading a batch is unknown.')
+        )
     step_cpu_s, usable = needed.main_cpu_s, needed.usable_cores
     burnt_s = cpu.mean_s + step_cpu_s
     too_much = _find_too_much(part, burnt_s)
@@ -237,14 +269,21 @@ def _make_workload(part: _Part) -> Workload:
         had = max(part.recorded.cores_had, had)
     if had < usable and record.host.unbound_cpus is not None:
         notes.append(
-            f'The run was bound to {record.host.affinity_cpus} of '
-            f'{record.host.unbound_cpus} CPUs (MG113); the predictions are for the '
-            f'{usable:g} usable cores that it has without that.'
+            phrase(
+                'The run was bound to {affinity_cpus:d} of {unbound_cpus} (MG113); the '
+                'predictions are for the {usable_cores:g} usable cores that it has '
+                'without that.',
+                affinity_cpus=record.host.affinity_cpus,
+                unbound_cpus=record.host.unbound_cpus,
+                usable_cores=usable,
+            )
         )
     if not is_known:
         notes.append(
-            "The workers' time per batch was not measured inside them, and they were "
-            'not always busy: it is only bounded.'
+            phrase(
+                "The workers' time per batch was not measured inside them, and they "
+                'were not always busy: it is only bounded.'
+            )
         )
     transfer = _transfer(part, loading, cpu)
     # with workers it is in the CPU already; what is between two batches is not measured
@@ -279,7 +318,7 @@ def _make_workload(part: _Part) -> Workload:
     )
 
 
-def _find_too_much(part: _Part, burnt_s: float) -> str | None:
+def _find_too_much(part: _Part, burnt_s: float) -> Text | None:
     """Say why a rank cannot have used so much CPU, or not at the side of its like.
 
     Args:
@@ -292,13 +331,21 @@ def _find_too_much(part: _Part, burnt_s: float) -> str | None:
     if used <= 1.15 * usable:
         return None
     if used <= 1.15 * usable * ranks:
-        return (
-            f'This rank used {used:.1f} cores, more than its part of the host '
-            f'({usable:g}, one of {ranks} ranks): others left theirs idle, and '
-            'predictions take ranks to be alike.'
+        return phrase(
+            'This rank used {used_cores:.1f} cores, more than its part of the host '
+            '({usable_cores:g}, one of {ranks}): others left theirs idle, and '
+            'predictions take ranks to be alike.',
+            used_cores=used,
+            usable_cores=usable,
+            ranks=ranks,
         )
-    burnt = f'{burnt_s:.4f} s of CPU per iteration, in {iter_s:.4f} s'
-    return f'The figures contradict each other: {burnt} on {usable:g} usable cores.'
+    return phrase(
+        'The figures contradict each other: {burnt_s:.4f} s of CPU per iteration, in '
+        '{iter_s:.4f} s on {usable_cores:g} usable cores.',
+        burnt_s=burnt_s,
+        iter_s=iter_s,
+        usable_cores=usable,
+    )
 
 
 def _transfer(part: _Part, loading: Cost, cpu: Cost) -> Transfer:

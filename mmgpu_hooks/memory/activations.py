@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mmgpu_hooks.memory.config_model import CannotRunError, ConfigModel, phrase
+from mmgpu_hooks.memory.config_model import CannotRunError, ConfigModel, shorten_error
 from mmgpu_hooks.schema.memory import ActivationPoint, ImageSize
 
 _PROBE_HEIGHTS = (256, 384, 512)
@@ -99,7 +99,7 @@ def probe_model(
             failure = failure or error
     assert failure is not None
     raise CannotRunError(
-        f'the model does not run on the CPU ({phrase(failure)})'
+        f'the model does not run on the CPU ({shorten_error(failure)})'
     ) from failure
 
 

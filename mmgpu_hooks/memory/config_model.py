@@ -14,6 +14,7 @@ from typing import Any
 from mmgpu_hooks.config.loading import expect_file, silence
 from mmgpu_hooks.memory.padded_size import each_transform, type_name
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.text import phrase
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class ConfigModel:
                 samples.append(sample)
         except Exception as error:
             raise CannotRunError(
-                f'its annotations cannot be made up ({phrase(error)})'
+                f'its annotations cannot be made up ({shorten_error(error)})'
             ) from error
         return {name: [sample[name] for sample in samples] for name in samples[0]}
 
@@ -97,15 +98,26 @@ def read_config_model(path: Path) -> ConfigModel:
             from mmengine.config import Config
         except ImportError as error:
             raise UserError(
-                f'expected MMEngine, with which the config is loaded, found none '
-                f'({error}); install what the training needs.'
+                phrase(
+                    'expected MMEngine, with which the config is loaded, found none '
+                    '({error}); install what the training needs.',
+                    error=error,
+                )
             ) from error
         try:
             config = Config.fromfile(os.path.abspath(path))
         except (Exception, SystemExit) as error:
-            raise UserError(f'{path} cannot be loaded: {phrase(error)}.') from error
+            raise UserError(
+                phrase(
+                    '{path} cannot be loaded: {error}.',
+                    path=path,
+                    error=shorten_error(error),
+                )
+            ) from error
     if not config.get('model'):
-        raise UserError(f'expected a config with a model, found none in {path}.')
+        raise UserError(
+            phrase('expected a config with a model, found none in {path}.', path=path)
+        )
     prepared = copy.deepcopy(config.model)
     # as MMEngine's Runner does where a config has it apart from the model
     preprocessor = copy.deepcopy(config.get('data_preprocessor'))
@@ -119,7 +131,11 @@ def read_config_model(path: Path) -> ConfigModel:
             model = MODELS.build(prepared)
         except Exception as error:
             raise UserError(
-                f'the model of {path} cannot be built: {phrase(error)}.'
+                phrase(
+                    'the model of {path} cannot be built: {error}.',
+                    path=path,
+                    error=shorten_error(error),
+                )
             ) from error
         # any code of a model; what its weights are does not matter
         with contextlib.suppress(Exception):
@@ -151,7 +167,7 @@ def _leave_out(part: Any) -> None:
             _leave_out(inner)
 
 
-def phrase(error: BaseException) -> str:
+def shorten_error(error: BaseException) -> str:
     """An error as a part of a sentence."""
     text = textwrap.shorten(str(error), 200, placeholder=' ...')
     return f'{type(error).__name__}: {text}' if text else type(error).__name__

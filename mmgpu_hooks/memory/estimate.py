@@ -20,7 +20,6 @@ from mmgpu_hooks.memory.config_model import (
 from mmgpu_hooks.memory.padded_size import PaddedSize, locate_padded_size, type_name
 from mmgpu_hooks.model.bounds import MOST_BATCH
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.figures import format_bytes
 from mmgpu_hooks.schema.memory import (
     ActivationFit,
     ActivationPoint,
@@ -31,6 +30,7 @@ from mmgpu_hooks.schema.memory import (
     PeakFactors,
     StaticBytes,
 )
+from mmgpu_hooks.schema.text import phrase
 
 PEAK_FACTORS = {
     False: PeakFactors(least=1.01, most=1.5),
@@ -80,16 +80,22 @@ def estimate_memory(
         probe = probe_model(built, mixed, padded.size)
         fit, gradients = fit_activations(probe.points), probe.gradients
     except CannotRunError as error:
-        notes.append(f'Activations are unknown: {error}.')
+        notes.append(phrase('Activations are unknown: {error}.', error=error))
     tries_algorithms = bool((loaded.get('env_cfg') or {}).get('cudnn_benchmark'))
     if tries_algorithms:
         notes.append(
-            'The config sets cudnn_benchmark=True: cuDNN then takes workspaces of up '
-            'to gigabytes to try its algorithms, and nothing is known of them here.'
+            phrase(
+                'The config sets cudnn_benchmark=True: cuDNN then takes workspaces of '
+                'up to gigabytes to try its algorithms, and nothing is known of them '
+                'here.'
+            )
         )
     if padded.size is None:
         notes.append(
-            f'Totals are unknown: {padded.source}; name one with --image-size.'
+            phrase(
+                'Totals are unknown: {source}; name one with --image-size.',
+                source=padded.source,
+            )
         )
     own = (loaded.get('train_dataloader') or {}).get('batch_size') or 1
     return MemoryEstimate(
@@ -155,14 +161,20 @@ def _correct(
     static = estimate.static.total_bytes
     activations = _activations(estimate.fit, estimate.image_size, measured.batch_size)
     if static is None or not activations:
-        raise UserError('expected an estimate that --run can correct; it is unknown.')
+        raise UserError(
+            phrase('expected an estimate that --run can correct; it is unknown.')
+        )
     # gradients are dropped after a step, so they are gone while activations are most
     resident = static - estimate.static.gradient_bytes
     growth = (peak_bytes - resident) / activations
     if growth <= 0:
         raise UserError(
-            f'the peak of --run ({format_bytes(peak_bytes)}) is below what the model '
-            f'and its optimizer take ({format_bytes(static)}); it trained another.'
+            phrase(
+                'the peak of --run ({peak_bytes}) is below what the model and its '
+                'optimizer take ({static_bytes}); it trained another.',
+                peak_bytes=peak_bytes,
+                static_bytes=static,
+            )
         )
     return _SafeEstimate(
         factor=peak_bytes / (static + activations),
@@ -214,7 +226,12 @@ def count_static(
     ]
     averaged_copies = sum(type_name(hook).endswith('EMAHook') for hook in hooks if hook)
     if state is None:
-        notes.append(f'The state of the optimizer ({label}) is not known beforehand.')
+        notes.append(
+            phrase(
+                'The state of the optimizer ({label}) is not known beforehand.',
+                label=label,
+            )
+        )
     return StaticBytes(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         parameter_bytes=parameters,

@@ -19,6 +19,9 @@ from mmgpu_hooks.model.stats import FloatArray
 from mmgpu_hooks.model.workload import BatchLine, Cost
 from mmgpu_hooks.schema.errors import NoPredictionError
 from mmgpu_hooks.schema.memory import MeasuredPeak
+from mmgpu_hooks.schema.text import Text, phrase
+
+_NOTHING = Text('')
 
 USUAL_ERROR = 0.02
 """Standard error of a step, and of a peak, over itself from one training to the
@@ -50,8 +53,10 @@ def fit_step_line(points: Sequence[StepPoint]) -> BatchLine:
     sizes = tuple(sorted({point.batch_size for point in points}))
     if len(sizes) < 2:
         raise NoPredictionError(
-            'The step against batch size needs runs with at least two batch sizes: '
-            'train a second run with another one.'
+            phrase(
+                'The step against batch size needs runs with at least two batch sizes: '
+                'train a second run with another one.'
+            )
         )
     steps_s = [point.step.mean_s for point in points]
     errors_s = [
@@ -63,10 +68,15 @@ def fit_step_line(points: Sequence[StepPoint]) -> BatchLine:
     if image_s < -2.0 * error_s:
         first, *_, last = sorted(points, key=lambda point: point.batch_size)
         raise NoPredictionError(
-            'The step does not grow with the batch size: '
-            f'{first.step.mean_s:.4f} s with {first.batch_size}, '
-            f'{last.step.mean_s:.4f} s with {last.batch_size}; the runs '
-            'did not train the same, or others took their time.'
+            phrase(
+                'The step does not grow with the batch size: {first_s:.4f} s with '
+                '{first_size}, {last_s:.4f} s with {last_size}; the runs did not train '
+                'the same, or others took their time.',
+                first_s=first.step.mean_s,
+                first_size=first.batch_size,
+                last_s=last.step.mean_s,
+                last_size=last.batch_size,
+            )
         )
     if image_s <= 0.0:
         weights = np.array(errors_s) ** -2
@@ -151,8 +161,10 @@ def fit_batch_memory(points: Sequence[MeasuredPeak]) -> MemoryFit:
     peaks = np.array([point.peak_bytes for point in points], float)
     if len(set(sizes)) < 2:
         raise NoPredictionError(
-            'Memory against batch size needs peaks of at least two batch sizes: train '
-            'a second run with another batch size.'
+            phrase(
+                'Memory against batch size needs peaks of at least two batch sizes: '
+                'train a second run with another batch size.'
+            )
         )
     errors = USUAL_ERROR * peaks
     line = _fit_line(sizes, peaks.tolist(), errors.tolist())
@@ -162,10 +174,15 @@ def fit_batch_memory(points: Sequence[MeasuredPeak]) -> MemoryFit:
     if line.slope <= math.sqrt(scatter) * line.slope_error:
         least, most = min(points), max(points)
         raise NoPredictionError(
-            'Memory does not grow with the batch size: '
-            f'{least.peak_bytes / 2**20:.0f} MiB with {least.batch_size}, '
-            f'{most.peak_bytes / 2**20:.0f} MiB with {most.batch_size}. That is noise '
-            'or another limit; measure batch sizes further apart.'
+            phrase(
+                'Memory does not grow with the batch size: {least_mib:.0f} MiB with '
+                '{least_size}, {most_mib:.0f} MiB with {most_size}. That is noise or '
+                'another limit; measure batch sizes further apart.',
+                least_mib=least.peak_bytes / 2**20,
+                least_size=least.batch_size,
+                most_mib=most.peak_bytes / 2**20,
+                most_size=most.batch_size,
+            )
         )
     return MemoryFit(
         fixed_bytes=line.constant,
@@ -180,7 +197,7 @@ class CardMemory(NamedTuple):
     """Memory of the card against batch size."""
 
     fit: MemoryFit | None
-    why_unknown: str = ''
+    why_unknown: Text = _NOTHING
     """Sentence that says why there is no fit."""
 
 

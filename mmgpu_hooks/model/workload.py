@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from mmgpu_hooks.schema.errors import NoPredictionError
+from mmgpu_hooks.schema.text import Text, phrase
 
 DEFAULT_PREFETCH = 2
 """PyTorch's own ``prefetch_factor``."""
@@ -193,7 +194,7 @@ class Workload:
     """Seconds that workers added to the measured step by taking cores from it."""
     is_step_power_known: bool = True
     """True if workers were seen to delay the step, where it has several threads."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = ()
     """Sentences about what was left out or assumed, for the user."""
 
     @property
@@ -300,8 +301,11 @@ def at_batch_size(workload: Workload, batch_size: int | None) -> Workload:
     new_s = line.constant_s + line.image_s * batch_size if line else 0.0
     if not old or line is None or old_s <= 0.0 or new_s <= 0.0:
         raise NoPredictionError(
-            f'What a step takes with a batch size of {batch_size} is unknown: runs '
-            'with several batch sizes that go together are needed.'
+            phrase(
+                'What a step takes with a batch size of {batch_size} is unknown: runs '
+                'with several batch sizes that go together are needed.',
+                batch_size=batch_size,
+            )
         )
     size, slower = batch_size / old, new_s / old_s
     measured = workload.measured_batch_size or old

@@ -40,7 +40,8 @@ from mmgpu_hooks.measure.dataset_start import (
 from mmgpu_hooks.measure.installed import read_versions
 from mmgpu_hooks.measure.mounts import read_mount
 from mmgpu_hooks.optimize.refusal import RefusalError
-from mmgpu_hooks.schema.figures import format_bytes
+from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.show.words import say
 from mmgpu_hooks.version import __version__
 
 _KNOWN_INITS = (
@@ -123,11 +124,13 @@ class AnnotationCache:
             text = str(reason)
         except Exception as error:  # noqa: BLE001, training must not see it
             text = f'{type(error).__name__}: {error}'
-        where = f' of {found.file}' if found.file else ''
-        self._logger.info(
-            f'GPUEfficiencyHook: annotations{where} ({found.kind}) are parsed and not '
-            f'kept: {text}.'
+        said = phrase(
+            'GPUEfficiencyHook: annotations of {data_set} are parsed and not kept: '
+            '{reason}.',
+            data_set=f'{found.file} ({found.kind})' if found.file else found.kind,
+            reason=text,
         )
+        self._logger.info(say(said))
         return None
 
     def _plan(self, dataset: Any) -> _Plan:
@@ -194,11 +197,13 @@ class AnnotationCache:
         if entry is None:
             return  # another rank writes it
         if is_new:
-            self._logger.info(
-                f'GPUEfficiencyHook: {format_bytes(entry.data.nbytes)} of parsed '
-                f'annotations of {found.file} ({found.kind}) are kept for the next '
-                'start.'
+            said = phrase(
+                'GPUEfficiencyHook: {parsed_bytes} of parsed annotations of {file} '
+                '({kind}) are kept for the next start.',
+                found,
+                parsed_bytes=entry.data.nbytes,
             )
+            self._logger.info(say(said))
         is_same = np.array_equal(entry.data, dataset.data_bytes) and np.array_equal(
             entry.addresses, dataset.data_address
         )

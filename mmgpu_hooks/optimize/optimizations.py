@@ -11,6 +11,8 @@ from mmgpu_hooks.measure.dataset_start import DatasetWatch
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.schema.figures import format_change
 from mmgpu_hooks.schema.recorded import SparedTime
+from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.show.words import say
 
 _CLASSES = {
     'param_groups': 'MergedGroups',
@@ -130,7 +132,15 @@ class Optimizations:
             self._say(name, f'on: {self._on[name].changed}.')
 
     def _say(self, name: str, sentence: str) -> None:
-        self._logger.info(f'GPUEfficiencyHook: optimize={name} is {sentence}')
+        self._logger.info(
+            say(
+                phrase(
+                    'GPUEfficiencyHook: optimize={name} is {sentence}',
+                    name=name,
+                    sentence=sentence,
+                )
+            )
+        )
 
     def _refuse(self, name: str, reason: str) -> None:
         self.refused[name] = reason
@@ -143,8 +153,14 @@ class Optimizations:
         is_known = isinstance(error, RefusalError)
         reason = text if is_known else f'{type(error).__name__}: {text}'
         self._logger.warning(
-            f'GPUEfficiencyHook: optimize={name} is taken back ({reason}); training '
-            'goes on without it.'
+            say(
+                phrase(
+                    'GPUEfficiencyHook: optimize={name} is taken back ({reason}); '
+                    'training goes on without it.',
+                    name=name,
+                    reason=reason,
+                )
+            )
         )
         if active is not None:
             self._close(name, active)
@@ -154,18 +170,28 @@ class Optimizations:
             active.close()
         except Exception as error:  # noqa: BLE001, training must not see it
             self._logger.warning(
-                f'GPUEfficiencyHook: optimize={name} could not be taken back whole '
-                f'({type(error).__name__}: {error}).'
+                say(
+                    phrase(
+                        'GPUEfficiencyHook: optimize={name} could not be taken back '
+                        'whole ({kind}: {error}).',
+                        name=name,
+                        kind=type(error).__name__,
+                        error=error,
+                    )
+                )
             )
 
     def report(self) -> None:
         """Say in the log what each gave: training is over."""
         for name, found in self.spared.items():
-            change = format_change(found.plain_s, found.ours_s)
-            self._logger.info(
-                f'GPUEfficiencyHook: optimize={name} gave {change} of CPU of the '
-                f'training thread for each call (median of {found.calls} of both ways).'
+            said = phrase(
+                'GPUEfficiencyHook: optimize={name} gave {change} of CPU of the '
+                'training thread for each call (median of {calls} of both ways).',
+                found,
+                name=name,
+                change=format_change(found.plain_s, found.ours_s),
             )
+            self._logger.info(say(said))
 
     def close(self) -> None:
         """Take all back; a second call does nothing."""

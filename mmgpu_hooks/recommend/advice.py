@@ -14,26 +14,24 @@ from mmgpu_hooks.judge.thresholds import (
     VALIDATION_PART_NOTICE,
     VERDICT_SHARE,
 )
-from mmgpu_hooks.judge.validation_findings import (
-    SET_FAST_METRIC,
-    find_whole,
-    phrase_whole,
-)
+from mmgpu_hooks.judge.validation_findings import SET_FAST_METRIC, find_whole
 from mmgpu_hooks.recommend.settings import SETTINGS
-from mmgpu_hooks.schema.figures import format_pct, format_seconds, plural
 from mmgpu_hooks.schema.judged import Finding
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _LARGER = 1.5
 """Times the pixels trained at, from which smaller files are worth their making."""
 
 _CHEAPER = {
-    'LoadAnnotations': 'poly2mask=False, which keeps masks as polygons',
-    'Mosaic': 'CachedMosaic, which keeps images in memory and loads no others',
-    'MixUp': 'CachedMixUp, which keeps images in memory and loads no other',
-    'CopyPaste': 'a smaller max_num_pasted',
-    'Resize': 'images stored at the size they are trained at',
-    'RandomResize': 'images stored at the largest size they are trained at',
-    'RandomChoiceResize': 'images stored at the largest size they are trained at',
+    'LoadAnnotations': phrase('poly2mask=False, which keeps masks as polygons'),
+    'Mosaic': phrase('CachedMosaic, which keeps images in memory and loads no others'),
+    'MixUp': phrase('CachedMixUp, which keeps images in memory and loads no other'),
+    'CopyPaste': phrase('a smaller max_num_pasted'),
+    'Resize': phrase('images stored at the size they are trained at'),
+    'RandomResize': phrase('images stored at the largest size they are trained at'),
+    'RandomChoiceResize': phrase(
+        'images stored at the largest size they are trained at'
+    ),
 }
 """Cheaper ways by class name; another augmentation changes what is trained."""
 
@@ -44,7 +42,7 @@ _LOSSES_PCT = 30
 """Share of the busy time in losses, from which that is what AMP does not shorten."""
 
 
-def advise(run: Run) -> Iterator[str]:
+def advise(run: Run) -> Iterator[Text]:
     """Sentences, the most telling first.
 
     Args:
@@ -62,24 +60,29 @@ def _is_telling(finding: Finding) -> bool:
     return (finding.share or 0.0) >= VERDICT_SHARE
 
 
-def _cite(finding: Finding) -> str:
-    return f'{finding.detail.rstrip(".")} ({finding.code}).'
+def _cite(finding: Finding) -> Text:
+    return phrase('{code}: {detail}', finding)
 
 
-def _advise_iterations(run: Run) -> Iterator[str]:
+def _advise_iterations(run: Run) -> Iterator[Text]:
     """What would make iterations shorter."""
     record, threads, step_pct = run.meta, run.threads, _find_step_pct(run)
     yield from _advise_metric(run)
     if run.unbinding is not None:
-        yield (
-            f'Undo the binding first (MG113): the predictions are for '
-            f'{record.host.usable_cores:g} usable cores. {run.unbinding}'
+        yield sentences(
+            phrase(
+                'Undo the binding first (MG113): the predictions are for '
+                '{usable_cores:g} usable cores.',
+                record.host,
+            ),
+            run.unbinding,
         )
     if threads is not None and threads.is_thrash and (threads.opencv or 0) < 2:
-        yield (
-            f'The {threads.threads} threads of a worker are not those of OpenCV '
-            '(MG115): OMP_NUM_THREADS=1, and MKL_NUM_THREADS=1, in the environment of '
-            'the training leave each worker one.'
+        yield phrase(
+            'The {threads} of a worker are not those of OpenCV (MG115): '
+            'OMP_NUM_THREADS=1, and MKL_NUM_THREADS=1, in the environment of the '
+            'training leave each worker one.',
+            threads,
         )
     if run.is_starved:
         yield from _advise_loading(run)
@@ -95,68 +98,86 @@ def _advise_iterations(run: Run) -> Iterator[str]:
     yield from _advise_cudnn(run, step_pct)
 
 
-def _advise_other_bits(run: Run) -> Iterator[str]:
+_COMPILE = phrase(
+    "compile=True (the model's operators become few, after minutes of compiling, again "
+    'for each new size of batch)'
+)
+_FUSED = phrase('fused=True in optim_wrapper.optimizer (one kernel steps many tensors)')
+
+
+def _advise_other_bits(run: Run) -> Iterator[Text]:
     """What the field answers first to a host-bound step, and what that changes."""
-    counted = run.meta.overhead
-    ways = {
-        'fused=True in optim_wrapper.optimizer (one kernel steps many tensors)': (
-            counted is None or counted.is_fused
-        ),
-        "compile=True (the model's operators become few, after minutes of compiling, "
-        'again for each new size of batch)': counted is None or counted.is_compiled,
-    }
-    left = [way for way, is_on in ways.items() if not is_on]
-    if left:
-        yield (
-            f'Also against a step that waits for the host: {" and ".join(left)}. Other '
-            'than optimize they round in another way, so the weights differ.'
+    counted, ways = run.meta.overhead, list[Text]()
+    if counted is not None and not counted.is_fused:
+        ways.append(_FUSED)
+    if counted is not None and not counted.is_compiled:
+        ways.append(_COMPILE)
+    if ways:
+        yield phrase(
+            'Also against a step that waits for the host: {ways:&}. Other than '
+            'optimize they round in another way, so the weights differ.',
+            ways=tuple(ways),
         )
 
 
-def _advise_amp(run: Run, step_pct: float) -> Iterator[str]:
+def _advise_amp(run: Run, step_pct: float) -> Iterator[Text]:
     """Mixed precision, and why it brings little where that shows."""
     record, why = run.meta, _find_why_amp_brings_little(run)
     if record.optim_wrapper == _AMP and why is not None:
-        yield f'AMP is on and brings little: {why}.'
+        yield phrase('AMP is on and brings little: {why}.', why=why)
     if record.optim_wrapper in (None, _AMP):
         return
     if why is None and record.overhead is not None and record.overhead.uses_tf32:
-        why = 'convolutions compute in TF32 already'
-    expect = '' if why is None else f' Expect little of it here: {why}.'
-    yield (
-        f'The step takes {step_pct:.0f} % of an iteration, in full precision '
-        f"({record.optim_wrapper}): optim_wrapper.type='{_AMP}' is often faster "
-        f'and takes less memory; check the accuracy.{expect}'
+        why = phrase('convolutions compute in TF32 already')
+    expect = why and phrase('Expect little of it here: {why}.', why=why)
+    yield sentences(
+        phrase(
+            'The step takes {step_pct} of an iteration, in full precision '
+            "({optim_wrapper}): optim_wrapper.type='{amp}' is often faster and takes "
+            'less memory; check the accuracy.',
+            step_pct=step_pct,
+            optim_wrapper=record.optim_wrapper,
+            amp=_AMP,
+        ),
+        expect,
     )
 
 
-def _find_why_amp_brings_little(run: Run) -> str | None:
+def _find_why_amp_brings_little(run: Run) -> Text | None:
     """A clause; ``None`` where nothing says so."""
     profile, gpu = find_profile_of(run), run.figures.gpu
     if profile is not None and profile.bound == 'launches':
-        idle_pct = 100 * (profile.uncovered_s or 0.0) / profile.plain_step_s
-        return f'the card waits for the host for {idle_pct:.0f} % of a step'
+        return phrase(
+            'the card waits for the host for {idle_pct} of a step',
+            idle_pct=100 * (profile.uncovered_s or 0.0) / profile.plain_step_s,
+        )
     losses_pct = None if profile is None else profile.losses_pct
     if losses_pct is not None and losses_pct >= _LOSSES_PCT:
-        share = f'{losses_pct:.0f} % of the busy time'
-        return f'{share} is in the losses, which stay in float32'
+        return phrase(
+            '{losses_pct} of the busy time is in the losses, which stay in float32',
+            losses_pct=losses_pct,
+        )
     util_pct = None if gpu is None else gpu.util_pct
     if profile is None and util_pct is not None and util_pct < GPU_UTIL_LOW_PCT:
-        return f'the GPU is busy for {util_pct:.0f} % of the time alone'
+        return phrase(
+            'the GPU is busy for {util_pct} of the time alone', util_pct=util_pct
+        )
     return None
 
 
-def _advise_metric(run: Run) -> Iterator[str]:
+def _advise_metric(run: Run) -> Iterator[Text]:
     """The fast metric, where CocoMetric's own is worth a word (MG501)."""
     whole = find_whole(run)
     if whole is None or whole.fast_metric_s is None:
         return
     if whole.run_share('metric') >= VALIDATION_PART_NOTICE:
-        saved = phrase_whole(whole.fast_metric_s * whole.count)
-        yield (
-            f'CocoMetric takes {format_pct(100 * whole.costs.share("metric"))} of a '
-            f'validation (MG501): FastCocoMetric would save {saved} of a whole run. '
-            f'pip install ultrafast-pycocotools, then {SET_FAST_METRIC}.'
+        yield phrase(
+            'CocoMetric takes {metric_pct:exact} of a validation (MG501): '
+            'FastCocoMetric would save {saved_s:long} of a whole run. pip install '
+            'ultrafast-pycocotools, then {command}.',
+            metric_pct=100 * whole.costs.share('metric'),
+            saved_s=whole.fast_metric_s * whole.count,
+            command=SET_FAST_METRIC,
         )
 
 
@@ -169,37 +190,44 @@ def _find_step_pct(run: Run) -> float | None:
     return None if is_waiting else 100 * parts.step_s / parts.total_s
 
 
-def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[str]:
+def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[Text]:
     """``cudnn_benchmark``, where the sizes of batches are known."""
     figures = run.figures
     is_on, sizes = run.meta.cudnn_benchmark, find_batch_sizes(run)
     if is_on is None or sizes is None:
         return
     if not is_on and sizes.is_fixed and step_pct is not None:
-        yield (
-            f'The step takes {step_pct:.0f} % of an iteration, and all batches of '
-            f'{figures.iterations} iterations have '
-            f'{plural(sizes.count, "padded size")}: '
-            'env_cfg.cudnn_benchmark=True lets cuDNN time its algorithms once for each '
-            'and keep the fastest; they may take more memory.'
+        yield phrase(
+            'The step takes {step_pct} of an iteration, and all batches of '
+            '{iterations} have {padded_sizes}: env_cfg.cudnn_benchmark=True lets cuDNN '
+            'time its algorithms once for each and keep the fastest; they may take '
+            'more memory.',
+            step_pct=step_pct,
+            iterations=figures.iterations,
+            padded_sizes=sizes.count,
         )
-    if is_on and sizes.is_varying:
-        found = (
-            f'at least {sizes.count:,} padded sizes in {figures.iterations} iterations'
+    if is_on and sizes.is_varying and sizes.is_all:
+        yield phrase(
+            'cudnn_benchmark is on, and batches have {padded_sizes} in {iterations}, '
+            '{late_sizes:d} of them new in the second half: cuDNN times its algorithms '
+            'again for each, and what the largest workspace took stays reserved. '
+            'env_cfg.cudnn_benchmark=False does without.',
+            padded_sizes=sizes.count,
+            iterations=figures.iterations,
+            late_sizes=sizes.late,
         )
-        if sizes.is_all:
-            found = (
-                f'{sizes.count} padded sizes in {figures.iterations} iterations, '
-                f'{sizes.late} of them new in the second half'
-            )
-        yield (
-            f'cudnn_benchmark is on, and batches have {found}: cuDNN times its '
-            'algorithms again for each, and what the largest workspace took stays '
-            'reserved. env_cfg.cudnn_benchmark=False does without.'
+    elif is_on and sizes.is_varying:
+        yield phrase(
+            'cudnn_benchmark is on, and batches have at least {padded_sizes:,} padded '
+            'sizes in {iterations}: cuDNN times its algorithms again for each, and '
+            'what the largest workspace took stays reserved. '
+            'env_cfg.cudnn_benchmark=False does without.',
+            padded_sizes=sizes.count,
+            iterations=figures.iterations,
         )
 
 
-def _advise_loading(run: Run) -> Iterator[str]:
+def _advise_loading(run: Run) -> Iterator[Text]:
     """Advice that makes a batch cheaper: the costliest transform, waiting less."""
     loader = run.figures.loader
     if loader is not None and run.transforms:
@@ -209,34 +237,53 @@ def _advise_loading(run: Run) -> Iterator[str]:
         cheaper = _CHEAPER.get(costliest.name)
         if costliest.name == 'LoadImageFromFile':
             cheaper = _name_cheaper_decoding(run)
-        hint = f'; cheaper: {cheaper}' if cheaper else ''
-        yield (
-            f'{costliest.name} takes {100 * share:.0f} % of the pipeline '
-            f'({loader.timed_samples} samples timed){hint}.'
-        )
+        facts = {
+            'transform': costliest.name,
+            'pipeline_share': share,
+            'samples': loader.timed_samples,
+        }
+        if cheaper:
+            yield phrase(
+                '{transform} takes {pipeline_share} of the pipeline ({samples} timed); '
+                'cheaper: {cheaper}.',
+                cheaper=cheaper,
+                **facts,
+            )
+        else:
+            yield phrase(
+                '{transform} takes {pipeline_share} of the pipeline ({samples} timed).',
+                **facts,
+            )
     if run.waiting_share and run.workload is not None:
-        loading = format_seconds(run.workload.batch_time.mean_s)
-        yield (
-            f'{100 * run.waiting_share:.0f} % of the {loading} that a batch '
-            'takes to load is waiting: a copy of the data on a local disk, fewer and '
-            'larger files (LMDB) or a cache in memory would shorten it.'
+        yield phrase(
+            '{waiting_share} of the {loading_s} that a batch takes to load is waiting: '
+            'a copy of the data on a local disk, fewer and larger files (LMDB) or a '
+            'cache in memory would shorten it.',
+            waiting_share=run.waiting_share,
+            loading_s=run.workload.batch_time.mean_s,
         )
 
 
-def _name_cheaper_decoding(run: Run) -> str:
+def _name_cheaper_decoding(run: Run) -> Text | None:
     """Smaller files first, where they would be smaller; then OpenCV for Pillow.
 
     TurboJPEG is never advised: MMCV raises unless ``mmcv.use_backend`` ran in every
     process, ignores a photo's orientation, and gains little over OpenCV.
     """
-    ratio, ways = run.figures.stored_pixel_ratio, []
+    ratio, smaller = run.figures.stored_pixel_ratio, None
     if ratio is None:
-        ways.append(
+        smaller = phrase(
             'images stored at the size they are trained at, where they are larger'
         )
     elif ratio >= _LARGER:
-        times = f'{ratio:.1f} times the pixels that are trained at'
-        ways.append(f'images stored smaller (they have {times})')
-    if run.meta.loader.image_decoder == 'pillow':
-        ways.append("imdecode_backend='cv2', which decodes JPEGs faster than Pillow")
-    return '; then '.join(ways)
+        smaller = phrase(
+            'images stored smaller (they have {ratio:.1f} times the pixels that are '
+            'trained at)',
+            ratio=ratio,
+        )
+    if run.meta.loader.image_decoder != 'pillow':
+        return smaller
+    decoder = phrase("imdecode_backend='cv2', which decodes JPEGs faster than Pillow")
+    if smaller is None:
+        return decoder
+    return phrase('{first}; then {second}', first=smaller, second=decoder)

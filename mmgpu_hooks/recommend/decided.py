@@ -8,12 +8,12 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import judge_confidence
 from mmgpu_hooks.recommend.job import Decision
-from mmgpu_hooks.schema.figures import format_seconds, plural
 from mmgpu_hooks.schema.judged import Change
+from mmgpu_hooks.schema.text import Text, phrase
 
-AT_HAND = 'In steady iterations data is at hand when it is needed.'
-STALLS = 'The waits are not those of a loader that cannot keep up.'
-_UNSURE = 'What is predicted to help is not sure enough to be written.'
+AT_HAND = phrase('In steady iterations data is at hand when it is needed.')
+STALLS = phrase('The waits are not those of a loader that cannot keep up.')
+_UNSURE = phrase('What is predicted to help is not sure enough to be written.')
 
 
 def list_changes(decision: Decision) -> Iterator[Change]:
@@ -42,7 +42,7 @@ def limit_confidence(run: Run, is_sure: bool) -> str:
     return 'medium' if confidence == 'high' and not is_sure else confidence
 
 
-def phrase_doubt(decision: Decision) -> str | None:
+def phrase_doubt(decision: Decision) -> Text | None:
     """What is predicted to be faster and is not written, as a sentence.
 
     ``num_workers 2 -> 5 would save 9 % of the time (...): too unsure to be written.``
@@ -61,20 +61,28 @@ def phrase_doubt(decision: Decision) -> str | None:
             continue
         old, new = decision.old, rejected.choice
         # what is left to the default follows from the others
-        changed = [
+        changed = tuple(
             f'{key} {old[key]} -> {value}'
             for key, value in new.items()
             if old[key] != value and value is not None
-        ]
-        said = f'{", ".join(changed)} would save {rejected.gain.phrase}'
-        if rejected.alone != rejected.gain:
-            beside = rejected.alone.phrase
-            said = f'{said}, {beside} without the other programs on this host'
-        return f'{said}: too unsure to be written.'
+        )
+        if rejected.alone == rejected.gain:
+            return phrase(
+                '{changes} would save {gain}: too unsure to be written.',
+                changes=changed,
+                gain=rejected.gain.phrase,
+            )
+        return phrase(
+            '{changes} would save {gain}, {alone} without the other programs on this '
+            'host: too unsure to be written.',
+            changes=changed,
+            gain=rejected.gain.phrase,
+            alone=rejected.alone.phrase,
+        )
     return None
 
 
-def why_nothing(decision: Decision) -> str:
+def why_nothing(decision: Decision) -> Text:
     """Why no setting is changed, as a sentence."""
     run = decision.job.run
     if phrase_doubt(decision) is not None:
@@ -82,9 +90,14 @@ def why_nothing(decision: Decision) -> str:
     if not run.is_data_bound:
         return AT_HAND
     if run.is_cpu_the_wall:
-        floor = format_seconds(run.cpu_floor_s)
-        return f'The CPU is the wall: no setting is faster than {floor} per iteration.'
-    cap = decision.job.cap(decision.old)
-    much = f'{100 * thresholds.WORTHWHILE_GAIN:.0f} % faster'
-    most = f'at most {plural(cap.workers, "worker")}: {cap.reason}'
-    return f'No other safe setting is predicted to be {much} ({most}).'
+        return phrase(
+            'The CPU is the wall: no setting is faster than {cpu_floor_s} per '
+            'iteration.',
+            cpu_floor_s=run.cpu_floor_s,
+        )
+    return phrase(
+        'No other safe setting is predicted to be {least_share} faster (at most '
+        '{workers}: {reason}).',
+        decision.job.cap(decision.old),
+        least_share=thresholds.WORTHWHILE_GAIN,
+    )

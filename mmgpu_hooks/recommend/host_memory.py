@@ -7,12 +7,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mmgpu_hooks.judge.holders import find_shares, find_slurm_memory
+from mmgpu_hooks.judge.holders import (
+    MemoryShares,
+    find_shares,
+    find_slurm_memory,
+)
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.job import TRAIN
 from mmgpu_hooks.recommend.settings import BY_NAME
-from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.judged import Change, Recommendation
+from mmgpu_hooks.schema.text import Text, phrase
 
 _WORKERS_KEY = BY_NAME['num_workers'].key()
 _PREFETCH_KEY = BY_NAME['prefetch_factor'].key()
@@ -30,11 +34,11 @@ def limit_to_memory(found: Recommendation, run: Run) -> Recommendation:
         run: The run it was made of.
     """
     shares, loader = find_shares(run), run.meta.loader
-    told: tuple[str, ...] = ()
+    told: tuple[Text, ...] = ()
     # of a run that is long enough the verdict says it
     is_short = not run.figures.is_enough
     if shares is not None and shares.record.is_low and is_short:
-        told = (f'Memory was nearly full: {shares.sentence}.',)
+        told = (_phrase_full(shares),)
     found = replace(found, advice=(*told, *_advise_slurm(run), *found.advice))
     if shares is None or shares.holding is None or not loader.num_workers:
         return found
@@ -50,7 +54,7 @@ def limit_to_memory(found: Recommendation, run: Run) -> Recommendation:
         needed[_PERSISTENT_KEY] = (loader.persistent_workers, False)
     if not needed:
         return found
-    reason = f'memory was nearly full: {shares.sentence}'
+    reason = _phrase_full(shares)
     kept = [change for change in found.changes if change.key not in needed]
     added = [
         Change(key, old, new, reason, 'medium', _RULES)
@@ -60,6 +64,10 @@ def limit_to_memory(found: Recommendation, run: Run) -> Recommendation:
     # a gain was predicted of all of them together, with another number of workers
     changes = (*added, *map(_without_gain, kept))
     return replace(found, changes=changes, reason=None)
+
+
+def _phrase_full(shares: MemoryShares) -> Text:
+    return phrase('Memory was nearly full: of {shares}.', shares)
 
 
 def _without_gain(change: Change) -> Change:
@@ -74,15 +82,23 @@ def _without_gain(change: Change) -> Change:
     )
 
 
-def _advise_slurm(run: Run) -> Iterator[str]:
+def _advise_slurm(run: Run) -> Iterator[Text]:
     """Memory to ask SLURM for."""
     size = find_slurm_memory(run)
     if size is None:
         return
     had = run.meta.host.slurm_memory_bytes
-    now = f'; it had {format_bytes(had)}' if had else ''
-    seen = plural(len(run.validations), 'validation')
-    yield (
-        f"In SLURM's words: --mem={size}G for each node, the most that the training "
-        f'held ({seen} included) and a fifth{now}.'
+    facts = {'memory_gib': size, 'validations': len(run.validations)}
+    if had:
+        yield phrase(
+            "In SLURM's words: --mem={memory_gib}G for each node, the most that the "
+            'training held ({validations} included) and a fifth; it had {had_bytes}.',
+            had_bytes=had,
+            **facts,
+        )
+        return
+    yield phrase(
+        "In SLURM's words: --mem={memory_gib}G for each node, the most that the "
+        'training held ({validations} included) and a fifth.',
+        **facts,
     )

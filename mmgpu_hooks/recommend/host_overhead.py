@@ -24,6 +24,7 @@ from mmgpu_hooks.schema.judged import (
     HostSaving,
     Recommendation,
 )
+from mmgpu_hooks.schema.text import phrase, sentences
 
 _IN_DEFAULT_HOOKS = 'default_hooks.'
 _TRANSFERRED = 0.1
@@ -75,7 +76,7 @@ def change_optimize(overhead: HostOverhead, run: Run) -> Change | None:
     """The change of the config; ``None`` where the hook stands in no dict of it."""
     if overhead.key is None:
         return None
-    found = '; '.join(saving.found for saving in overhead.savings)
+    found = sentences(*(phrase('{found}.', saving) for saving in overhead.savings))
     return Change(
         key=overhead.key,
         old=','.join(run.meta.optimized) or None,

@@ -20,6 +20,7 @@ from mmgpu_hooks.model.prospect import Prospect
 from mmgpu_hooks.model.workload import DEFAULT_PREFETCH, Workload
 from mmgpu_hooks.recommend.limits import Limits, LiveLoader, WorkerCap
 from mmgpu_hooks.schema.judged import SaveCure
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.values import Values
 
 TRAIN, VALIDATION = 'train_dataloader', 'val_dataloader'
@@ -32,6 +33,8 @@ Choice = Mapping[str, Any]
 """A value of every setting, by name; ``None`` is left to the default. Never changed in
 place."""
 
+_NOTHING = Text('')
+
 
 class Setting:
     """One setting: a key of a config, its values, and what they make of a training.
@@ -42,7 +45,7 @@ class Setting:
 
     name: ClassVar[str]
     """Option of commands, column of tables, key of a :data:`Choice`."""
-    noun: ClassVar[str]
+    noun: ClassVar[Text]
     """What it is, for ``--help``."""
     values: ClassVar[Values]
     """Its type and range in a config."""
@@ -115,7 +118,7 @@ class Setting:
         """
         return then
 
-    def why_unknown(self, job: Job, new: Any) -> str | None:
+    def why_unknown(self, job: Job, new: Any) -> Text | None:
         """Why a value's effect is unknown, as a sentence; ``None`` if it is known."""
         return None
 
@@ -135,15 +138,15 @@ class Setting:
         """True if the host needs the change, whatever it gains."""
         return False
 
-    def why(self, decision: Decision) -> str:
-        """The reason of a change, as a clause."""
+    def why(self, decision: Decision) -> Text:
+        """The reason of a change, as a sentence."""
         raise NotImplementedError
 
     def is_asked(self, job: Job) -> bool:
         """True if the user asked for it: then it is said why it stays, too."""
         return False
 
-    def why_not(self, decision: Decision) -> str:
+    def why_not(self, decision: Decision) -> Text:
         """The reason of no change, as a sentence, where the user asked for one."""
         raise NotImplementedError
 
@@ -164,7 +167,7 @@ class Setting:
         """Its change where too little is known to predict anything."""
         return None
 
-    def advise(self, run: Run) -> str | None:
+    def advise(self, run: Run) -> Text | None:
         """What it may give that nobody measured: said, never applied."""
         return None
 
@@ -175,7 +178,7 @@ class Unpredicted:
 
     new: Any
     gain: Gain
-    reason: str
+    reason: Text
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,7 @@ class LoneChange:
     """What it makes of the saves."""
     new: Any = None
     """``None`` where it is said and not applied."""
-    reason: str = ''
+    reason: Text = _NOTHING
 
 
 @dataclass(frozen=True)
@@ -206,11 +209,14 @@ class Gain:
         return self.share >= max(thresholds.WORTHWHILE_GAIN, self.noise)
 
     @property
-    def phrase(self) -> str:
+    def phrase(self) -> Text:
         """``9 % of the time (4 to 14 %, 9 times in 10)``."""
-        low_pct, high_pct = 100 * self.low, 100 * self.high
-        interval = f'{low_pct:.0f} to {high_pct:.0f} %, 9 times in 10'
-        return f'{100 * self.share:.0f} % of the time ({interval})'
+        return phrase(
+            '{share} of the time ({low_pct:.0f} to {high_pct}, 9 times in 10)',
+            share=self.share,
+            low_pct=100 * self.low,
+            high_pct=100 * self.high,
+        )
 
 
 @dataclass(frozen=True)

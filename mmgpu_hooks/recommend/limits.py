@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.bounds import MOST_WORKERS
 from mmgpu_hooks.model.prediction import LoaderSetting
 from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
+from mmgpu_hooks.schema.text import Text, phrase
 
 SAFE_HOST_SHARE = 0.5
 """Share of a host's memory, shared memory or file limit that workers may take: the
@@ -32,7 +33,7 @@ class WorkerCap(NamedTuple):
 
     workers: int
     """Never more than these."""
-    reason: str
+    reason: Text
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,12 @@ class Limits:
         for need in _list_needs(self.run, prefetch_factor, larger):
             left = max(need.size - taken.get(need.name, 0.0), 0.0)
             most = int(SAFE_HOST_SHARE * left / need.each)
-            caps.append(WorkerCap(most, need.reason.format(left, need.each)))
+            caps.append(WorkerCap(most, need.phrase(left)))
         shares = find_shares(self.run)
         if shares is not None and shares.holding is not None:
             holding = shares.holding.workers
-            caps.append(WorkerCap(holding, f'memory {shares.outlook}'))
+            reason = phrase('memory {outlook}', shares)
+            caps.append(WorkerCap(holding, reason))
         return min(caps, key=lambda cap: cap.workers)
 
 
@@ -78,12 +80,27 @@ def _cap_by_cores(run: Run) -> WorkerCap:
     allowed, waiting = run.meta.host.usable_cores, run.waiting_share
     assert allowed is not None  # the caller has seen to it
     crowd = run.external_share_cores
-    taken = f', {crowd:.1f} of them used by others' if crowd >= 0.05 else ''
-    if waiting > 0.0:
-        taken += f', which a worker needs {100 * (1 - waiting):.0f} % of its time'
+    facts = {'cores': allowed, 'others': crowd, 'needed_share': 1 - waiting}
+    if crowd >= 0.05 and waiting > 0.0:
+        reason = phrase(
+            '{cores:g} usable cores, {others:.1f} of them used by others, which a '
+            'worker needs {needed_share} of its time',
+            **facts,
+        )
+    elif crowd >= 0.05:
+        reason = phrase(
+            '{cores:g} usable cores, {others:.1f} of them used by others', **facts
+        )
+    elif waiting > 0.0:
+        reason = phrase(
+            '{cores:g} usable cores, which a worker needs {needed_share} of its time',
+            **facts,
+        )
+    else:
+        reason = phrase('{cores:g} usable cores', cores=allowed)
     # one worker beside the training process is slower at worst, never unsafe
     carried = max(math.floor(allowed / max(1 - waiting, 1 / MOST_WORKERS)), 1)
-    return WorkerCap(carried, f'{allowed:g} usable cores{taken}')
+    return WorkerCap(carried, reason)
 
 
 class _Need(NamedTuple):
@@ -94,8 +111,8 @@ class _Need(NamedTuple):
     """Amount that this rank has, in any unit."""
     each: float
     """Amount that each worker takes, in the same unit."""
-    reason: str
-    """Says both: a format with two places."""
+    phrase: Callable[[float], Text]
+    """Says both, given the amount that is left."""
 
 
 def _list_needs(run: Run, prefetch: int, larger: float = 1.0) -> Iterator[_Need]:
@@ -105,20 +122,58 @@ def _list_needs(run: Run, prefetch: int, larger: float = 1.0) -> Iterator[_Need]
     sizes = [size / ranks / _GIB for size in known if size is not None]
     pss = run.figures.loader.pss_bytes if run.figures.loader else None
     # a forked worker starts as large as the training process, at worst
-    each, how = float(run.figures.process_rss_bytes or 0), 'at most'
+    each = float(run.figures.process_rss_bytes or 0)
+    is_measured = bool(pss and run.meta.loader.num_workers)
     if pss and run.meta.loader.num_workers:
-        each, how = pss / run.meta.loader.num_workers, 'measured'
+        each = pss / run.meta.loader.num_workers
     if sizes and each:
-        text = f'{{:.1f}} GiB of memory for this rank, {how} {{:.1f}} GiB each'
-        yield _Need('memory', min(sizes), each / _GIB, text)
+        each_gib = each / _GIB
+        yield _Need(
+            'memory',
+            min(sizes),
+            each_gib,
+            lambda left: (
+                phrase(
+                    '{left_gib:.1f} GiB of memory for this rank, measured '
+                    '{each_gib:.1f} GiB each',
+                    left_gib=left,
+                    each_gib=each_gib,
+                )
+                if is_measured
+                else phrase(
+                    '{left_gib:.1f} GiB of memory for this rank, at most '
+                    '{each_gib:.1f} GiB each',
+                    left_gib=left,
+                    each_gib=each_gib,
+                )
+            ),
+        )
     if host.shm_free_bytes is not None and run.figures.batch_bytes:
-        text = '{:.0f} MiB of /dev/shm for this rank, {:.0f} MiB per worker'
         free, ahead = (
             host.shm_free_bytes / ranks,
             prefetch * run.figures.batch_bytes * larger,
         )
-        yield _Need('shm', free / _MIB, ahead / _MIB, text)
+        yield _Need(
+            'shm',
+            free / _MIB,
+            ahead / _MIB,
+            lambda left: phrase(
+                '{left_mib:.0f} MiB of /dev/shm for this rank, {each_mib:.0f} MiB per '
+                'worker',
+                left_mib=left,
+                each_mib=ahead / _MIB,
+            ),
+        )
     if host.open_files_soft is not None and run.figures.batch_tensors:
-        text = '{:.0f} open files, one per tensor in flight ({:.0f} per worker)'
         each_opens = prefetch * run.figures.batch_tensors * larger
-        yield _Need('files', host.open_files_soft, each_opens, text)
+        yield _Need(
+            'files',
+            host.open_files_soft,
+            each_opens,
+            lambda left: phrase(
+                '{left:.0f} open files, one per tensor in flight ({each:.0f} per '
+                'worker)',
+                left=left,
+                each=each_opens,
+            ),
+        )

@@ -14,6 +14,7 @@ from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import MendedStart
+from mmgpu_hooks.schema.text import phrase
 
 
 def with_cores(run: Run, cores: float) -> Run:
@@ -50,14 +51,23 @@ def expect_cores(run: Run, cores: float) -> None:
     least, logical = host.usable_cores, host.logical_cpus
     if least is not None and cores < least:
         raise UserError(
-            f'--cores: expected at least the {least:g} usable cores that the run had, '
-            f'found {cores:g}; what fewer would give, this run does not show.'
+            phrase(
+                '--cores: expected at least the {least:g} usable cores that the run '
+                'had, found {cores:g}; what fewer would give, this run does not show.',
+                least=least,
+                cores=cores,
+            )
         )
     if logical is not None and cores * host.ranks > logical:
         ranks = f' for {host.ranks} ranks' if host.ranks > 1 else ''
         raise UserError(
-            f'--cores: expected at most the {logical} CPUs of the host{ranks}, found '
-            f'{cores:g} for each rank.'
+            phrase(
+                '--cores: expected at most the {logical} CPUs of the host{ranks!s}, '
+                'found {cores:g} for each rank.',
+                logical=logical,
+                ranks=ranks,
+                cores=cores,
+            )
         )
 
 

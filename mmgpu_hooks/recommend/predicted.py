@@ -12,6 +12,7 @@ from mmgpu_hooks.model.prediction import COVERAGE
 from mmgpu_hooks.recommend.job import Choice, Job
 from mmgpu_hooks.schema.errors import NoPredictionError
 from mmgpu_hooks.schema.judged import Prediction
+from mmgpu_hooks.schema.text import Text
 
 Asked = Mapping[str, Sequence[Any]]
 """Values that were asked for, by the name of the setting."""
@@ -21,7 +22,7 @@ class Predicted(NamedTuple):
     """What is predicted of the values that were asked for."""
 
     predictions: list[Prediction]
-    reasons: list[str]
+    reasons: list[Text]
     """Why others are not predicted, a sentence each."""
 
 
@@ -33,7 +34,7 @@ def predict_asked(job: Job, asked: Asked) -> Predicted:
         asked: Settings without a value keep the run's, or what follows from others.
     """
     values = {name: dict.fromkeys(some) for name, some in asked.items() if some}
-    found, reasons, seen = list[Prediction](), dict[str, None](), list[Choice]()
+    found, reasons, seen = list[Prediction](), dict[Text, None](), list[Choice]()
     for combination in product(*values.values()):
         try:
             choice = _complete(job, dict(zip(values, combination)))
@@ -41,7 +42,7 @@ def predict_asked(job: Job, asked: Asked) -> Predicted:
                 seen.append(choice)
                 found.append(_predict_choice(job, choice, values))
         except NoPredictionError as error:
-            reasons[str(error)] = None
+            reasons[error.said] = None
     return Predicted(found, [*reasons])
 
 

@@ -25,8 +25,8 @@ from mmgpu_hooks.recommend.job import Job
 from mmgpu_hooks.recommend.search import decide
 from mmgpu_hooks.recommend.settings import BY_NAME, SETTINGS
 from mmgpu_hooks.recommend.validation import advise_validation
-from mmgpu_hooks.schema.figures import format_seconds
 from mmgpu_hooks.schema.judged import Change, Recommendation
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 
 def recommend_settings(run: Run, memory: CardMemory | None = None) -> Recommendation:
@@ -44,12 +44,12 @@ def recommend_settings(run: Run, memory: CardMemory | None = None) -> Recommenda
         The changes, or the reason why there is none.
     """
     advice = tuple(advise(run))
-    said: tuple[str, ...] = ()
+    said: tuple[Text, ...] = ()
     train = None
     if run.workload is None or run.is_stalled:
         changes, reason = list(_list_unpredicted(run)), _why_unpredicted(run)
         if memory is not None:
-            said = (f'The batch size stays as it is. {reason}',)
+            said = (sentences(phrase('The batch size stays as it is.'), reason),)
     else:
         job = Job.of(run, run.workload, SETTINGS, memory=memory)
         decision = decide(job)
@@ -74,9 +74,6 @@ def recommend_settings(run: Run, memory: CardMemory | None = None) -> Recommenda
     )
 
 
-_WHY_TUNED = (
-    'found while training: an iteration took {before} before it and {after} with it'
-)
 _TUNED = (
     'opencv_num_threads',
     'num_workers',
@@ -110,11 +107,12 @@ def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:
 def _describe_tuned(run: Run, name: str) -> Change:
     """A setting that the run ended with."""
     judged = [record for record in run.evidence.tuned if record.action == 'keep']
-    reason, is_gain = 'found while training', False
+    reason, is_gain = phrase('Found while training.'), False
     if judged:
-        before, after = judged[-1].iter_s, judged[-1].measured_iter_s
-        reason = _WHY_TUNED.format(
-            before=format_seconds(before), after=format_seconds(after)
+        reason = phrase(
+            'Found while training: an iteration took {iter_s} before it and '
+            '{measured_iter_s} with it.',
+            judged[-1],
         )
         is_gain = judged[-1].reason == 'gain'
     return Change(
@@ -145,9 +143,15 @@ def _list_unpredicted(run: Run) -> Iterator[Change]:
             )
 
 
-def _why_unpredicted(run: Run) -> str:
+def _why_unpredicted(run: Run) -> Text:
     if not run.figures.is_enough:
-        return f'{run.why_no_workload} Train at least {count_missing(run)} more.'
+        return sentences(
+            run.why_no_workload,
+            phrase(
+                'Train at least {missing_iterations:d} more.',
+                missing_iterations=count_missing(run),
+            ),
+        )
     if run.is_stalled:
         return STALLS
     if not run.is_data_bound and run.figures.data_wait_share is not None:

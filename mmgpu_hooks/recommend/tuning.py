@@ -17,6 +17,7 @@ from mmgpu_hooks.recommend.job import Choice, Gain, Job
 from mmgpu_hooks.recommend.search import decide, predict_gain
 from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.schema.recorded import TunedRecord, TunedSettings
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
 
 TUNED = tuple(
@@ -63,7 +64,7 @@ def answer_question(run: Run, question: TuneQuestion) -> TuneAnswer:
     if last is not None and last.action == 'change' and last.reason == 'predicted':
         return _answer_verdict(run, last)
     if not question.can_change:
-        return TuneAnswer(why='nothing is left to be judged')
+        return TuneAnswer(why=phrase('nothing is left to be judged'))
     return _answer_proposal(run, question)
 
 
@@ -71,7 +72,7 @@ def _answer_verdict(run: Run, last: TunedRecord) -> TuneAnswer:
     """Judge the last change, where it is not too early."""
     verdict = judge_change(run.evidence)
     if verdict is None:
-        return TuneAnswer(why='too few iterations since the change')
+        return TuneAnswer(why=phrase('too few iterations since the change'))
     gain = verdict.gain
     record = TunedRecord(
         iteration=0,
@@ -93,11 +94,13 @@ def _answer_proposal(run: Run, question: TuneQuestion) -> TuneAnswer:
     """Propose a change, where one is sure enough and worth it."""
     if len(run.latest) < LEAST_INTERVALS:
         # the first one holds lazy initialisation, or the start of workers
-        return TuneAnswer(why='too few intervals yet')
+        return TuneAnswer(why=phrase('too few intervals yet'))
     if run.workload is None or run.is_stalled:
-        return TuneAnswer(why=run.why_no_workload or 'the waits are rare stalls')
+        return TuneAnswer(
+            why=run.why_no_workload or phrase('the waits are rare stalls')
+        )
     wanted = _find_wanted(run, question)
-    if isinstance(wanted, str):
+    if isinstance(wanted, Text):
         return TuneAnswer(why=wanted)
     old = _read_now(run)
     new = _as_settings(run, wanted.choice, old)
@@ -116,7 +119,7 @@ def _answer_proposal(run: Run, question: TuneQuestion) -> TuneAnswer:
     return TuneAnswer(proposed=record, cost_s=wanted.cost_s)
 
 
-def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | str:
+def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | Text:
     """The change that is worth it, or why there is none."""
     assert run.workload is not None
     job = Job.of(run, run.workload, TUNED)
@@ -124,18 +127,18 @@ def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | str:
     if choice['persistent_workers'] and not question.may_persist:
         choice = {**choice, 'persistent_workers': job.old['persistent_workers']}
     if choice == job.old:
-        return 'no other setting is surely faster'
+        return phrase('no other setting is surely faster')
     is_more = choice['num_workers'] > job.old['num_workers']
     if is_more and (doubt := _find_growth_doubt(run)):
         return doubt
     gain = predict_gain(job, job.old, choice)
     if gain.low < LEAST_GAIN:
-        return 'no gain is sure enough yet'
+        return phrase('no gain is sure enough yet')
     workload = run.workload
     start_s = workload.worker_start_s * bool(choice['num_workers'])
     cost_s = start_s + workload.batch_time.mean_s + SPARE_S
     if gain.low * (run.figures.iter_s or 0.0) * question.iterations_left < cost_s:
-        return 'what is left is too short to pay for a change'
+        return phrase('what is left is too short to pay for a change')
     return _Wanted(choice, gain, job, cost_s)
 
 
@@ -155,14 +158,14 @@ def _with_spare(job: Job, choice: Choice) -> Choice:
     return choice if is_slower else then
 
 
-def _find_growth_doubt(run: Run) -> str | None:
+def _find_growth_doubt(run: Run) -> Text | None:
     """Why there may be no more workers; ``None`` where there may."""
     share = run.figures.data_wait_share or 0.0
     if share < thresholds.DATA_WAIT_NOTICE:
-        return 'training does not wait for its loader'
+        return phrase('training does not wait for its loader')
     is_low = any(record.is_low for record in run.evidence.memory)
     if is_low or find_worker_growth(run) is not None:
-        return 'memory is short, or grows'
+        return phrase('memory is short, or grows')
     return None
 
 

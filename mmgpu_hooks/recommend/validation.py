@@ -18,8 +18,8 @@ from mmgpu_hooks.recommend.job import VALIDATION, Job, read_loader
 from mmgpu_hooks.recommend.limits import LiveLoader
 from mmgpu_hooks.recommend.search import decide
 from mmgpu_hooks.recommend.settings import SETTINGS
-from mmgpu_hooks.schema.figures import format_sum, plural
 from mmgpu_hooks.schema.judged import Change, Recommendation, ValidationOutlook
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 VALIDATION_KEY = f'{VALIDATION}.'
 """What keys of validation's loader begin with."""
@@ -45,8 +45,8 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
         return Recommendation()
     count, validation = len(run.validations), find_loops(run)
     if validation is None:
-        ran = ValidationOutlook(f'{plural(count, "validation")} ran.', count)
-        return stay(ran, 'Its loop does not show its iterations.')
+        ran = ValidationOutlook(phrase('{validations} ran.', validations=count), count)
+        return stay(ran, phrase('Its loop does not show its iterations.'))
     now = _describe_now(validation)
     is_unclear = validation.is_stalled or not validation.figures.is_enough
     if validation.workload is None or is_unclear:
@@ -64,10 +64,19 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
         return stay(now, phrase_doubt(decision) or why_nothing(decision))
     share = run.figures.run_share(gain.share * loop_s * count)
     if share < thresholds.VALIDATION_WORTH:
-        why = f'Other settings are predicted to save {100 * share:.1f} % of the run, '
-        return stay(now, f'{why}which is too little.')
-    said = f'{now.sentence} The changes of val_dataloader are predicted to save '
-    said += f'{gain.phrase} in the loop, {100 * share:.1f} % of the run.'
+        why = phrase(
+            'Other settings are predicted to save {run_share:.1%} of the run, which is '
+            'too little.',
+            run_share=share,
+        )
+        return stay(now, why)
+    said = phrase(
+        'The changes of val_dataloader are predicted to save {gain} in the loop, '
+        '{run_share:.1%} of the run.',
+        gain=gain.phrase,
+        run_share=share,
+    )
+    said = sentences(now.sentence, said)
     outlook = replace(
         now, sentence=said, gain_s=gain.share * loop_s, run_gain_pct=100 * share
     )
@@ -83,9 +92,14 @@ def _describe_now(validation: ValidationLoops) -> ValidationOutlook:
     waits_s = figures.ledger_s['data_wait'] + figures.ledger_s['startup']
     whole_s = sum(record.wall_s for record in validation.records) / alike
     return ValidationOutlook(
-        f'{plural(count, "validation")} took {format_sum(whole_s)} each, '
-        f'{format_sum(loop_s)} of it in the loop and {format_sum(waits_s / alike)} of '
-        'that waiting for data.',
+        phrase(
+            '{validations} took {whole_s:sum} each, {loop_s:sum} of it in the loop and '
+            '{wait_s:sum} of that waiting for data.',
+            validations=count,
+            whole_s=whole_s,
+            loop_s=loop_s,
+            wait_s=waits_s / alike,
+        ),
         count,
         loop_s,
     )
@@ -103,20 +117,21 @@ def _without_gain(change: Change) -> Change:
     )
 
 
-def stay(now: ValidationOutlook, why: str) -> Recommendation:
+def stay(now: ValidationOutlook, why: Text) -> Recommendation:
     """Validation's loader as it is.
 
     Args:
         now: What is known of it.
         why: Why it stays, as a sentence.
     """
-    said = f'{now.sentence} val_dataloader stays as it is. {why}'
+    stays = phrase('val_dataloader stays as it is.')
+    said = sentences(now.sentence, stays, why)
     outlook = ValidationOutlook(said, now.validations, now.loop_s)
     return Recommendation(validation=outlook)
 
 
 def leave_out(
-    recommendation: Recommendation, keys: tuple[str, ...], why: str
+    recommendation: Recommendation, keys: tuple[str, ...], why: Text
 ) -> Recommendation:
     """The recommendation without some changes.
 

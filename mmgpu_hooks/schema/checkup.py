@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Optional, Tuple
 
 from mmgpu_hooks.schema.recorded import HostLimits
+from mmgpu_hooks.schema.text import Text
 
 MMENGINE_OPEN_FILES = 4096
 """Soft limit on open files to which MMEngine's Runner raises a lower one, where the
@@ -215,6 +216,6 @@ class Checked:
     name: str
     level: str
     """``problem``, ``notice``, ``ok`` or ``unknown``."""
-    text: str
+    text: Text
     cure: Optional[str] = None
     """The command to type, or line to write; ``None`` where nothing is to be done."""

@@ -25,6 +25,20 @@ def format_sum(seconds: float | None) -> str:
     return f'{seconds:.1f} s'
 
 
+def format_hours(hours: float) -> str:
+    """``9.1 h``, ``12 min`` or ``40 s``."""
+    if hours >= 1:
+        return f'{hours:.1f} h'
+    seconds = 3600 * hours
+    return f'{seconds / 60:.0f} min' if seconds >= 90 else f'{seconds:.0f} s'
+
+
+def format_long(seconds: float) -> str:
+    """As :func:`format_sum`, but in hours from one on: sums over a whole training."""
+    hours = seconds / 3600
+    return f'{hours:.1f} h' if hours >= 1 else format_sum(seconds)
+
+
 def format_bytes(size: float | None) -> str:
     """``52 KiB``, ``812 MiB``, ``3.1 GiB`` or ``unknown``."""
     if size is None:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, Optional, Tuple
 
 from mmgpu_hooks.schema.recorded import VerdictRecord
+from mmgpu_hooks.schema.text import Text
 
 SAVE_CAUSES = ('workers', 'other_load', 'storage', 'memory')
 """What can hold a checkpoint save: this run's loader workers or other programs on the
@@ -31,7 +32,7 @@ class SaveJudgement:
     net_delay_s: Optional[float]
     """What the job lost: the gross delay, less what the loader's workers won back by
     what they made meanwhile; ``None`` while the iterations after it are unknown."""
-    sentence: str
+    sentence: Text
     """All of it in a paragraph, with the numbers and what to do."""
     held_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds of the gross delay by proven cause; what is missing has none."""
@@ -43,10 +44,10 @@ class Finding:
 
     code: str
     """Stable rule code, such as ``MG101``."""
-    title: str
+    title: Text
     severity: str
     """``problem``, ``notice``, ``ok`` or ``unknown`` (an input was missing)."""
-    detail: str
+    detail: Text
     """One sentence with figures, units and sample counts."""
     share: Optional[float] = None
     """Share of training time at stake, 0 to 1."""
@@ -58,11 +59,24 @@ class Verdict:
 
     name: str
     """A member of :data:`mmgpu_hooks.judge.verdict_names.VERDICTS`."""
-    sentence: str
+    sentence: Text
+    """Its title, a colon and why; :attr:`title` and :attr:`why` have them apart."""
     confidence: str
     """``high``, ``medium`` or ``low``."""
     headspace_pct: Optional[float] = None
     """At most this much faster if data cost no time; ``None`` when unknown."""
+
+    @property
+    def title(self) -> Text:
+        """What the verdict is called."""
+        title: Text = self.sentence.facts['title']
+        return title
+
+    @property
+    def why(self) -> Text:
+        """The reason, with its figures: sentences."""
+        why: Text = self.sentence.facts['why']
+        return why
 
 
 @dataclass(frozen=True)
@@ -74,7 +88,8 @@ class Change:
     old: Any
     new: Any
     """``None`` is what PyTorch takes for a setting that only workers have."""
-    reason: str
+    reason: Text
+    """A sentence."""
     confidence: str
     rules: Tuple[str, ...] = ()
     predicted_iter_s: Optional[float] = None
@@ -92,7 +107,7 @@ class SaveCure:
 
     name: str
     """``polite_workers``."""
-    sentence: str
+    sentence: Text
     save_s: Optional[float]
     """Predicted length of a save, mean of those it helps."""
     saves: int
@@ -130,7 +145,7 @@ class Diagnosis:
 class ValidationOutlook:
     """What a run's validations show of their own loader."""
 
-    sentence: str
+    sentence: Text
     """How long they take, and what is changed or why nothing is."""
     validations: int
     """Recorded."""
@@ -153,8 +168,8 @@ class HostSaving:
 
     name: str
     """As ``optimize`` takes it."""
-    found: str
-    """What was counted: a clause."""
+    found: Text
+    """What was counted: a sentence without its full stop."""
     host_s: Optional[float] = None
     """Host CPU of it in an iteration, measured."""
     optimized_host_s: Optional[float] = None
@@ -187,7 +202,7 @@ class HostOverhead:
     key: Optional[str] = None
     """Dotted key of the config that switches them on; ``None`` where the hook does not
     stand in ``default_hooks``."""
-    switch_on: Optional[str] = None
+    switch_on: Optional[Text] = None
     """The line that switches them on; ``None`` before the config is known."""
     measure: Optional[str] = None
     """The command that measures it; likewise."""
@@ -198,13 +213,13 @@ class Recommendation:
     """What to change, or why nothing."""
 
     changes: Tuple[Change, ...] = ()
-    reason: Optional[str] = None
+    reason: Optional[Text] = None
     """Why there is no change; ``None`` when there is one."""
     save_cures: Tuple[SaveCure, ...] = ()
     """What would make saves cost less; the changes hold those that are applied."""
-    advice: Tuple[str, ...] = ()
+    advice: Tuple[Text, ...] = ()
     """Sentences about what else would help, with the evidence; never applied."""
-    batch_size: Tuple[str, ...] = ()
+    batch_size: Tuple[Text, ...] = ()
     """What was decided of the batch size: sentences. Empty unless a change of it was
     allowed."""
     validation: Optional[ValidationOutlook] = None
@@ -280,7 +295,7 @@ class MendedStart:
     """Usable cores of a rank then."""
     changes: Tuple[Change, ...] = ()
     """Settings for that start; no file has them."""
-    no_change_reason: Optional[str] = None
+    no_change_reason: Optional[Text] = None
     """Why there is no change; ``None`` when there is one."""
     predicted_iter_s: Optional[float] = None
     """Iteration on that start, with the changes; ``None`` is no claim."""
@@ -310,7 +325,7 @@ class RunAdvice:
     """What is in the config, where one was written."""
     config: Optional[str] = None
     """The config that was written, absolute; ``None`` when none was."""
-    reason: Optional[str] = None
+    reason: Optional[Text] = None
     """Why none was written although something is to change, or why there is no answer;
     else ``None``."""
     left_out: Tuple[str, ...] = ()
@@ -380,9 +395,9 @@ class RunComparison:
     settings: Mapping[str, SettingTexts]
     """Settings, limits and versions that differ, by dotted name such as
     ``loader.num_workers``."""
-    obstacles: Tuple[str, ...]
+    obstacles: Tuple[Text, ...]
     """Why the speeds cannot be compared: sentences. Empty when they can."""
-    notes: Tuple[str, ...]
+    notes: Tuple[Text, ...]
 
 
 @dataclass(frozen=True)
@@ -408,7 +423,7 @@ class Verification:
     """Cores of the host that others used meanwhile; ``None`` is unknown."""
     predicted_gain: Optional[float] = None
     """What was predicted of the gain; ``None`` without a prediction."""
-    notes: Tuple[str, ...] = ()
+    notes: Tuple[Text, ...] = ()
     before: Mapping[str, Any] = field(default_factory=dict)
     """Settings by dotted key."""
     after: Mapping[str, Any] = field(default_factory=dict)
@@ -504,9 +519,9 @@ class Why:
     """A name of ``mmgpu explain``; ``None`` where nothing ended badly."""
     certainty: str
     """``sure``, ``likely`` or ``unknown``."""
-    sentence: str
+    sentence: Text
     proof: Tuple[Proof, ...] = ()
-    do: Tuple[str, ...] = ()
+    do: Tuple[Text, ...] = ()
     rank: Optional[int] = None
     """Whose line it is, where the log says so."""
     sample: Optional[str] = None
@@ -515,7 +530,7 @@ class Why:
     """Folder of the run that is judged; ``None`` where a log alone is."""
     started: Optional[str] = None
     """When that run began, by its host's clock."""
-    notes: Tuple[str, ...] = ()
+    notes: Tuple[Text, ...] = ()
     """Sentences on other runs of the folder, and on what was left out."""
 
 

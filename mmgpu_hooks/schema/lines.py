@@ -13,6 +13,7 @@ import msgspec
 from mmgpu_hooks.schema.recorded import EvidenceLine
 from mmgpu_hooks.schema.regular import NotRegularError, open_regular
 from mmgpu_hooks.schema.run_folder import EvidenceError
+from mmgpu_hooks.schema.text import phrase
 
 KINDS: dict[str, type[EvidenceLine]] = {
     str(kind.__struct_config__.tag): kind for kind in EvidenceLine.__subclasses__()
@@ -125,13 +126,21 @@ def read_lines(path: Path) -> Iterator[NumberedLine]:
                 yield NumberedLine(number, data)
     except NotRegularError as error:
         raise EvidenceError(
-            f'{path}: expected a regular file, found {error.strerror}; move it out of '
-            'the folder of the run.'
+            phrase(
+                '{path}: expected a regular file, found {strerror}; move it out of the '
+                'folder of the run.',
+                path=path,
+                strerror=error.strerror,
+            )
         ) from None
     except OSError as error:
         raise EvidenceError(
-            f'{path}: expected a readable file, found {error.strerror}; check the path '
-            'and its permissions.'
+            phrase(
+                '{path}: expected a readable file, found {strerror}; check the path '
+                'and its permissions.',
+                path=path,
+                strerror=error.strerror,
+            )
         ) from error
 
 

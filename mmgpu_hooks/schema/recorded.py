@@ -22,6 +22,8 @@ from typing import Annotated, Literal, Optional, Tuple, Union
 
 import msgspec
 
+from mmgpu_hooks.schema.text import phrase
+
 SCHEMA_VERSION = 1
 """Version of the evidence file; a reader refuses only newer ones."""
 
@@ -311,23 +313,23 @@ class RunRecord(
 
 
 START_PARTS = {
-    'before_hook': 'before the hook',
-    'imports': 'imports',
-    'config': 'config',
-    'model': 'model',
-    'runner': 'Runner',
-    'train_data': 'training data',
-    'optimizer': 'optimizer',
-    'validation_data': 'validation data',
-    'weights': 'first weights',
-    'load': 'checkpoint',
-    'compile': 'compile',
-    'hooks': 'hooks',
-    'workers': 'workers',
-    'resume': 'resume',
-    'first_batch': 'first batch',
-    'first_step': 'first step',
-    'other': 'other',
+    'before_hook': phrase('before the hook'),
+    'imports': phrase('imports'),
+    'config': phrase('config'),
+    'model': phrase('model'),
+    'runner': phrase('Runner'),
+    'train_data': phrase('training data'),
+    'optimizer': phrase('optimizer'),
+    'validation_data': phrase('validation data'),
+    'weights': phrase('first weights'),
+    'load': phrase('checkpoint'),
+    'compile': phrase('compile'),
+    'hooks': phrase('hooks'),
+    'workers': phrase('workers'),
+    'resume': phrase('resume'),
+    'first_batch': phrase('first batch'),
+    'first_step': phrase('first step'),
+    'other': phrase('other'),
 }
 """Parts of a start, as they come, with their names for users: every second of a start
 is in exactly one of them."""
@@ -499,10 +501,19 @@ PARTS = (
 )
 """Of the time ledger: every second of training is in exactly one of them."""
 
-PART_NAMES = {part: part.replace('_', ' ') for part in PARTS} | {
-    'checkpoint_save': 'saves',
-    'startup': 'start-up',
+PART_NAMES = {
+    'data_wait': phrase('data wait'),
+    'step': phrase('step'),
+    'hooks': phrase('hooks'),
+    'checkpoint_save': phrase('saves'),
+    'validation': phrase('validation'),
+    'startup': phrase('start-up'),
+    'resume': phrase('resume'),
+    'teardown': phrase('teardown'),
+    'loop': phrase('loop'),
+    'other': phrase('other'),
 }
+"""What the parts are called."""
 
 UNATTRIBUTED = '(unattributed)'
 """Stands for a hook's name where a Runner calls its hooks in a way of its own."""
@@ -732,11 +743,15 @@ ranks, ``save`` saving the best, and ``rest`` hooks and the loop. On a card the 
 pass is asynchronous: what the host waits for it behind ``val_step`` is in ``process``.
 """
 
-VALIDATION_PART_NAMES = {part: part for part in VALIDATION_PARTS} | {
-    'data_wait': 'data wait',
-    'gather': 'gathering results',
-    'rank_wait': 'waiting for ranks',
-    'save': 'saving the best',
+VALIDATION_PART_NAMES = {
+    'data_wait': phrase('data wait'),
+    'forward': phrase('forward'),
+    'process': phrase('process'),
+    'metric': phrase('metric'),
+    'gather': phrase('gathering results'),
+    'rank_wait': phrase('waiting for ranks'),
+    'save': phrase('saving the best'),
+    'rest': phrase('rest'),
 }
 
 

@@ -19,6 +19,7 @@ from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.lines import LineError, decode_line, decode_schema, read_lines
 from mmgpu_hooks.schema.regular import read_end
 from mmgpu_hooks.schema.run_folder import EvidenceError
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import Profile
 
 
@@ -48,7 +49,7 @@ class RunEvidence:
     """Parts of a start that may last, as they began; of a run that left no more."""
     start: Optional[recorded.StartRecord] = None
     """``None`` of a run that did not end its first iteration, and of older evidence."""
-    notes: Tuple[str, ...] = ()
+    notes: Tuple[Text, ...] = ()
     """Sentences about what was odd in the file, for the user."""
     profile: Optional[Profile] = None
     """What ``mmgpu profile`` left in the work_dir of the run: maybe of another
@@ -89,7 +90,7 @@ class RanksSummary:
     """The ranks of one run side by side."""
 
     world_size: int
-    why: str
+    why: Text
     """Which rank is slowest and why, or why that cannot be said: a sentence."""
     rows: Tuple[RankRow, ...] = ()
     """By rank."""
@@ -104,7 +105,7 @@ class RanksSummary:
     others'."""
     noise_s: Optional[float] = None
     """What a difference must exceed to be one."""
-    notes: Tuple[str, ...] = ()
+    notes: Tuple[Text, ...] = ()
     """Files left out, ranks missing, files cut short."""
 
 
@@ -174,21 +175,26 @@ class _Records(NamedTuple):
 
     records: dict[Any, list[Any]]
     """By kind."""
-    notes: list[str]
+    notes: list[Text]
     """On lines that were left out."""
 
 
 def _read_records(path: Path) -> _Records:
     found: dict[Any, list[Any]] = defaultdict(list)
-    starts, bad, notes = list[str](), list[str](), list[str]()
+    starts, bad, notes = list[str](), list[str](), list[Text]()
     for number, line in read_lines(path):
         if line.isspace():
             continue
         schema, known = decode_schema(line), recorded.SCHEMA_VERSION
         if schema is not None and schema > known:
             raise EvidenceError(
-                f'{path}: expected evidence of schema {known} or older, found schema '
-                f'{schema}; install a newer mmgpu_hooks to read it.'
+                phrase(
+                    '{path}: expected evidence of schema {known} or older, found '
+                    'schema {schema}; install a newer mmgpu_hooks to read it.',
+                    path=path,
+                    known=known,
+                    schema=schema,
+                )
             )
         try:
             record = decode_line(line)
@@ -197,8 +203,11 @@ def _read_records(path: Path) -> _Records:
                 bad.append(f'line {number}: {error}')
             else:
                 notes.append(
-                    f'{path.name}: 1 torn last line skipped (the run was killed while '
-                    'it was written); everything before it is used.'
+                    phrase(
+                        '{file}: 1 torn last line skipped (the run was killed while it '
+                        'was written); everything before it is used.',
+                        file=path.name,
+                    )
                 )
             continue
         found[type(record)].append(record)
@@ -206,10 +215,20 @@ def _read_records(path: Path) -> _Records:
             starts.append(str(number))
     _check_one_run(path, starts, bad)
     if bad:
-        notes.append(
-            f'{path.name}: {plural(len(bad), "unreadable line")} skipped, first '
-            f'{bad[0]}; the rest is used.'
+        skipped = phrase(
+            '{file}: 1 unreadable line skipped, first {first}; the rest is used.',
+            file=path.name,
+            first=bad[0],
         )
+        if len(bad) > 1:
+            skipped = phrase(
+                '{file}: {bad} unreadable lines skipped, first {first}; the rest is '
+                'used.',
+                file=path.name,
+                bad=len(bad),
+                first=bad[0],
+            )
+        notes.append(skipped)
     return _Records(found, notes)
 
 
@@ -217,14 +236,22 @@ def _check_one_run(path: Path, starts: list[str], bad: list[str]) -> None:
     if not starts:
         seen = plural(len(bad), 'unreadable line') if bad else 'none'
         raise EvidenceError(
-            f'{path}: expected a run record of GPUEfficiencyHook, found {seen}; '
-            'the file is damaged or not ours, so train again with the hook.'
+            phrase(
+                '{path}: expected a run record of GPUEfficiencyHook, found {seen}; the '
+                'file is damaged or not ours, so train again with the hook.',
+                path=path,
+                seen=seen,
+            )
         )
     if len(starts) > 1:
         raise EvidenceError(
-            f'{path}: expected the records of one run, found {len(starts)} runs '
-            f'(they begin on lines {", ".join(starts)}); split the file there, one run '
-            'each.'
+            phrase(
+                '{path}: expected the records of one run, found {starts_count!s} runs '
+                '(they begin on lines {starts}); split the file there, one run each.',
+                path=path,
+                starts_count=len(starts),
+                starts=tuple(starts),
+            )
         )
 
 
@@ -232,7 +259,7 @@ class OtherRanks(NamedTuple):
     """Evidence of the other ranks of a run."""
 
     ranks: List[RunEvidence]
-    notes: List[str]
+    notes: List[Text]
     """A sentence for each file that could not be read."""
 
 
@@ -243,5 +270,5 @@ def read_other_ranks(paths: Sequence[Path]) -> OtherRanks:
         try:
             ranks.append(read_evidence(path))
         except EvidenceError as error:
-            notes.append(f'Left out: {error}')
+            notes.append(phrase('Left out: {error}', error=error.said))
     return OtherRanks(ranks, notes)

@@ -17,6 +17,7 @@ from mmgpu_hooks.schema.recorded import (
 )
 from mmgpu_hooks.schema.regular import open_descriptor
 from mmgpu_hooks.schema.run_folder import EvidenceError
+from mmgpu_hooks.schema.text import phrase
 
 _HEAD_BYTES = 2**13
 _TAILS_BYTES = (2**16, 2**19, 2**22)
@@ -59,7 +60,11 @@ def read_run_ends(path: str) -> RunEnds:
         descriptor = open_descriptor(path)
     except OSError as error:
         raise EvidenceError(
-            f'{path}: expected evidence that can be read, found "{error.strerror}".'
+            phrase(
+                '{path}: expected evidence that can be read, found "{strerror}".',
+                path=path,
+                strerror=error.strerror,
+            )
         ) from error
     try:
         status = os.fstat(descriptor)
@@ -78,7 +83,11 @@ def read_run_ends(path: str) -> RunEnds:
         end = _find_last(tail[-_TAILS_BYTES[0] :], EndRecord)
     except OSError as error:
         raise EvidenceError(
-            f'{path}: expected evidence that can be read, found "{error.strerror}".'
+            phrase(
+                '{path}: expected evidence that can be read, found "{strerror}".',
+                path=path,
+                strerror=error.strerror,
+            )
         ) from error
     finally:
         os.close(descriptor)
@@ -96,13 +105,21 @@ def _read_first(path: str, descriptor: int, whole: bytes) -> RunRecord:
         record = None
     if not isinstance(record, RunRecord):
         raise EvidenceError(
-            f'{path}: expected a run record of GPUEfficiencyHook in its first line, '
-            'found none; the file is damaged or not ours.'
+            phrase(
+                '{path}: expected a run record of GPUEfficiencyHook in its first line, '
+                'found none; the file is damaged or not ours.',
+                path=path,
+            )
         )
     if record.schema > SCHEMA_VERSION:
         raise EvidenceError(
-            f'{path}: expected evidence of schema {SCHEMA_VERSION} or older, found '
-            f'schema {record.schema}; install a newer mmgpu_hooks to read it.'
+            phrase(
+                '{path}: expected evidence of schema {schema_version} or older, found '
+                'schema {schema}; install a newer mmgpu_hooks to read it.',
+                path=path,
+                schema_version=SCHEMA_VERSION,
+                schema=record.schema,
+            )
         )
     return record
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.regular import read_end
+from mmgpu_hooks.schema.text import phrase
 
 EVIDENCE_NAME = 'gpu_efficiency.jsonl'
 OTHER_RANKS = 'gpu_efficiency_rank*.jsonl'
@@ -119,9 +120,13 @@ def read_run_folder(path: Path) -> RunFiles:
     if path.is_file():
         if path.suffix == '.py':
             raise EvidenceError(
-                f'{path}: expected the work_dir of a training, found a Python file; '
-                'name the folder that the training wrote to (MMDetection: work_dirs/'
-                f'{path.stem}).'
+                phrase(
+                    '{path}: expected the work_dir of a training, found a Python file; '
+                    'name the folder that the training wrote to (MMDetection: '
+                    'work_dirs/{stem}).',
+                    path=path,
+                    stem=path.stem,
+                )
             )
         return RunFiles(path.parent, path, _config_copy(path.parent))
     try:
@@ -129,20 +134,33 @@ def read_run_folder(path: Path) -> RunFiles:
     except (FileNotFoundError, NotADirectoryError):
         found = 'neither a folder nor a file' if path.exists() else 'nothing there'
         raise EvidenceError(
-            f'{path}: expected the work_dir of a training, found {found}; check the '
-            'path (MMDetection writes to work_dirs/<config name>).'
+            phrase(
+                '{path}: expected the work_dir of a training, found {found}; check the '
+                'path (MMDetection writes to work_dirs/<config name>).',
+                path=path,
+                found=found,
+            )
         ) from None
     except OSError as error:
         raise EvidenceError(
-            f'{path}: expected a folder that can be read, found "{error.strerror}" '
-            f'at {error.filename}; check its permissions.'
+            phrase(
+                '{path}: expected a folder that can be read, found "{strerror}" at '
+                '{filename}; check its permissions.',
+                path=path,
+                strerror=error.strerror,
+                filename=error.filename,
+            )
         ) from error
     if not runs:
         found = 'none' if any(path.iterdir()) else 'an empty folder'
         raise EvidenceError(
-            f'{path}: expected {EVIDENCE_NAME} in some <timestamp>/vis_data, found '
-            f'{found}; train with mmgpu run, or give the folder '
-            'that holds a run.'
+            phrase(
+                '{path}: expected {evidence_name} in some <timestamp>/vis_data, found '
+                '{found}; train with mmgpu run, or give the folder that holds a run.',
+                path=path,
+                evidence_name=EVIDENCE_NAME,
+                found=found,
+            )
         )
     *older, newest = runs
     evidence, is_ours = newest / EVIDENCE_NAME, (newest / EVIDENCE_NAME).is_file()

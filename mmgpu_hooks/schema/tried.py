@@ -8,9 +8,9 @@ from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
 import msgspec
 
-from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.recorded import SaveRecord, StepOverhead
+from mmgpu_hooks.schema.text import Text, listed, phrase
 
 
 class SweepRecipe(NamedTuple):
@@ -64,10 +64,10 @@ class SweepSetting:
         return {**known, **self.others}
 
     @property
-    def name(self) -> str:
+    def name(self) -> Text:
         """``4 workers, batch 3, prefetch 2, AMP on``."""
-        words = plural(self.num_workers, 'worker')
-        return ', '.join(filter(None, (words, self.group)))
+        words = phrase('{workers}', workers=self.num_workers)
+        return listed(filter(None, (words, self.group)))
 
     @property
     def recipe(self) -> SweepRecipe:
@@ -75,24 +75,24 @@ class SweepSetting:
         return SweepRecipe(self.batch_size, self.gpus)
 
     @property
-    def group(self) -> str:
+    def group(self) -> Text:
         """Everything but the workers: ``batch 3, prefetch 2, AMP on``."""
-        switch = {True: 'on', False: 'off'}
-        words = {
-            'batch {}': self.batch_size,
-            'prefetch {}': self.prefetch_factor,
-            'pin_memory {}': switch.get(self.pin_memory),  # type: ignore[arg-type]
-            'AMP {}': switch.get(self.amp),  # type: ignore[arg-type]
-        }
-        parts = [
-            text.format(value) for text, value in words.items() if value is not None
-        ]
-        for name, value in self.others.items():
-            words_of = ('off', 'on')[value] if isinstance(value, bool) else value
-            parts.append(f'{name} {words_of}')
+        parts = []
+        if self.batch_size is not None:
+            parts.append(phrase('batch {batch_size}', self))
+        if self.prefetch_factor is not None:
+            parts.append(phrase('prefetch {prefetch_factor}', self))
+        switched = {'pin_memory': self.pin_memory, 'AMP': self.amp, **self.others}
+        for name, value in switched.items():
+            if value is True:
+                parts.append(phrase('{setting} on', setting=name))
+            elif value is False:
+                parts.append(phrase('{setting} off', setting=name))
+            elif value is not None:
+                parts.append(phrase('{setting} {value}', setting=name, value=value))
         if self.gpus:
-            parts.append(plural(self.gpus, 'GPU'))
-        return ', '.join(parts)
+            parts.append(phrase('{gpus}', gpus=self.gpus))
+        return listed(parts)
 
 
 _NAMED = ('num_workers', 'batch_size', 'prefetch_factor', 'pin_memory')
@@ -152,7 +152,7 @@ class SweepRow:
     """Share of the samples at 0 %."""
     gpu_samples: int = 0
     """Of the utilisation, warm-up left out."""
-    gpu_unknown: Optional[str] = None
+    gpu_unknown: Optional[Text] = None
     """Why the utilisation is unknown."""
     gpu_timeline: Tuple[GpuSpan, ...] = ()
     """Of the whole trial, warm-up included."""
@@ -169,7 +169,7 @@ class SweepRow:
     """The median of them."""
     save_run_delay_s: Optional[float] = None
     """What a save waited for a core, median."""
-    save_unknown: Optional[str] = None
+    save_unknown: Optional[Text] = None
     """Why no save was measured."""
     cpu_cores: Optional[float] = None
     """In use by the training process and its workers, mean."""
@@ -177,7 +177,7 @@ class SweepRow:
     """In use by others meanwhile."""
     most_workers: Optional[int] = None
     """The most that this host carries with this setting; ``None`` is unknown."""
-    most_workers_reason: Optional[str] = None
+    most_workers_reason: Optional[Text] = None
     folder: str = ''
     """With its log and its evidence."""
 
@@ -292,13 +292,13 @@ class SaveBenchRow:
     is_harmful: Optional[bool] = None
     """True if saves take longer by enough to matter, and beyond noise; ``None`` for the
     reference, and when that is unknown."""
-    remark: Optional[str] = None
+    remark: Optional[Text] = None
     """Why that is unknown, or other words that belong to the row."""
 
     @property
-    def name(self) -> str:
+    def name(self) -> Text:
         """``1 worker`` or ``8 workers``."""
-        return plural(self.num_workers, 'worker')
+        return phrase('{workers}', workers=self.num_workers)
 
 
 @dataclass(frozen=True)

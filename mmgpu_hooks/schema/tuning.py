@@ -10,6 +10,7 @@ from typing import Optional
 import msgspec
 
 from mmgpu_hooks.schema.recorded import TunedRecord
+from mmgpu_hooks.schema.text import Text
 
 
 class TuneQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +34,7 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What the last change gave; likewise."""
     cost_s: float = 0.0
     """What a change is expected to cost."""
-    why: str = ''
+    why: Text = Text('')
     """Why nothing is to be done yet, as a clause; empty where something is."""
 
 

@@ -21,9 +21,10 @@ import numpy as np
 from mmgpu_hooks.judge.columns import filled
 from mmgpu_hooks.judge.memory import count_left, find_host_growth
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema.figures import format_bytes, format_seconds
 from mmgpu_hooks.schema.judged import Prediction
 from mmgpu_hooks.schema.recorded import PART_NAMES, PARTS
+from mmgpu_hooks.schema.text import Text, phrase
+from mmgpu_hooks.show.words import say
 
 
 class Color(NamedTuple):
@@ -92,7 +93,7 @@ _CUT = 4.0
 class Chart:
     """A picture of a page."""
 
-    description: str
+    description: Text
     """For a reader who cannot see it."""
     paint: Callable[[Any], None]
     """Draws it on a figure of matplotlib."""
@@ -119,7 +120,7 @@ def chart_ledger(run: Run) -> Chart | None:
         figure.set_size_inches(WIDTH, _BAR + _EDGE)
         axes, end = figure.subplots(), 0.0
         for role, length in ledger_s.items():
-            name, style = PART_NAMES[role], {'color': LIGHT[role], 'lw': 0.8}
+            name, style = say(PART_NAMES[role]), {'color': LIGHT[role], 'lw': 0.8}
             axes.barh(0, length, 0.68, end, label=name, edgecolor=_PAPER, **style)
             # a name is written where its part is long enough
             if length > whole_s * 0.016 * len(name):
@@ -132,19 +133,22 @@ def chart_ledger(run: Run) -> Chart | None:
         marks = {'handlelength': 0.8, 'handleheight': 0.8, 'handletextpad': 0.4}
         axes.legend(ncols=8, columnspacing=1.2, **place, **marks)
 
-    return Chart(f'Parts of {format_seconds(whole_s)}.', paint) if ledger_s else None
+    if not ledger_s:
+        return None
+    return Chart(phrase('Parts of {whole_s}.', whole_s=whole_s), paint)
 
 
-def _open_panels(figure: Any, titles: Sequence[str], x_title: str) -> list[Any]:
+def _open_panels(figure: Any, titles: Sequence[Text], x_title: Text) -> list[Any]:
     """Axes below each other, over a common one."""
     figure.set_size_inches(WIDTH, len(titles) * _PANEL + _EDGE)
     panels = figure.subplots(len(titles), sharex=True, squeeze=False)[:, 0]
     for axes, title in zip(panels, titles):
-        axes.set_title(title, loc='left', fontsize=_TINY, fontweight='bold', pad=9)
+        title_of = {'fontsize': _TINY, 'fontweight': 'bold', 'pad': 9}
+        axes.set_title(say(title), loc='left', **title_of)
         axes.locator_params(axis='y', nbins=4)
         axes.grid(axis='y', color=_RULE, lw=0.7)
         axes.tick_params(axis='y', length=0)
-    panels[-1].set_xlabel(x_title, loc='right', fontsize=_TINY, color=_FAINT)
+    panels[-1].set_xlabel(say(x_title), loc='right', fontsize=_TINY, color=_FAINT)
     return list(panels)
 
 
@@ -162,30 +166,37 @@ def chart_growth(run: Run) -> Chart | None:
     ahead = min(growth.full_in, left if left is not None else growth.full_in)
     each, ranks = growth.bytes_each, run.meta.host.ranks
     forecast = [held[-1], held[-1] + each * ahead / ranks]
-    said = f'full at iteration {growth.full_in + int(x[-1])}'
+    full = growth.full_in + int(x[-1])
+    said = phrase('full at iteration {iteration}', iteration=full)
 
     def paint(figure: Any) -> None:
-        title = 'Training process and workers, GiB'
-        (axes,) = _open_panels(figure, [title], 'iterations')
-        color = LIGHT['validation']
-        axes.plot(x, gib * held, color=color, ds='steps-pre', label='as read')
+        title = phrase('Training process and workers, GiB')
+        (axes,) = _open_panels(figure, [title], phrase('iterations'))
+        read_as = {'color': LIGHT['validation'], 'label': say(phrase('as read'))}
+        axes.plot(x, gib * held, ds='steps-pre', **read_as)
         ends, values = [x[-1], x[-1] + ahead], gib * np.array(forecast)
-        axes.plot(ends, values, color=LIGHT['problem'], ls='--', label=said)
+        axes.plot(ends, values, color=LIGHT['problem'], ls='--', label=say(said))
         most = gib * (held[-1] + room.free_bytes / ranks)
-        axes.axhline(most, color=_INK, ls='--', label='what there is')
+        label = say(phrase('what there is'))
+        axes.axhline(most, color=_INK, ls='--', label=label)
         axes.set_ylim(0)
         place = {'loc': 'lower right', 'bbox_to_anchor': (1.0, 0.98)}
         axes.legend(ncols=4, handlelength=1.4, borderaxespad=0.1, **place)
 
     return Chart(
-        f'Memory grows by {format_bytes(1000 * each)} per 1000 iterations, {said}; '
-        f'{format_bytes(room.free_bytes)} are free {room.bound}.',
+        phrase(
+            'Memory grows by {rise_bytes} per 1000 iterations, {full}; {free_bytes} '
+            'are free {bound}.',
+            room,
+            rise_bytes=1000 * each,
+            full=said,
+        ),
         paint,
     )
 
 
 def chart_forecast(
-    points: Sequence[Prediction], marks: Mapping[int, str], measured_s: float | None
+    points: Sequence[Prediction], marks: Mapping[int, Text], measured_s: float | None
 ) -> Chart | None:
     """Predicted iterations against workers with their 90 % band; ``None`` for one.
 
@@ -202,30 +213,45 @@ def chart_forecast(
     line = [scale.factor * point.iter_time_s for point in points]
     high = [scale.factor * point.iter_time_high_s for point in points]
     best = next((n for n, mark in marks.items() if mark == 'new'), None)
-    title = f'An iteration against workers, {scale.unit}'
-    if best is not None:
-        then = format_seconds(points[places[best]].iter_time_s)
-        title = f'{title}: {then} predicted with {best}'
-        if measured_s is not None:
-            title += f', {format_seconds(measured_s)} measured now'
+    title = phrase('An iteration against workers, {unit}', scale)
+    if best is not None and measured_s is not None:
+        title = phrase(
+            'An iteration against workers, {unit}: {then_s} predicted with '
+            '{new_workers:d}, {measured_s} measured now',
+            scale,
+            then_s=points[places[best]].iter_time_s,
+            new_workers=best,
+            measured_s=measured_s,
+        )
+    elif best is not None:
+        title = phrase(
+            'An iteration against workers, {unit}: {then_s} predicted with '
+            '{new_workers:d}',
+            scale,
+            then_s=points[places[best]].iter_time_s,
+            new_workers=best,
+        )
 
     def paint(figure: Any) -> None:
-        (axes,) = _open_panels(figure, [title], 'loader workers, evenly spaced')
+        x_title = phrase('loader workers, evenly spaced')
+        (axes,) = _open_panels(figure, [title], x_title)
         figure.set_size_inches(WIDTH, 2.6)
         x, color = list(places.values()), LIGHT['step']
-        axes.fill_between(x, low, high, color=color, alpha=0.25, lw=0, label=_BAND)
-        axes.plot(x, line, color=color, marker='o', ms=4, label='predicted')
+        band = {'color': color, 'alpha': 0.25, 'lw': 0, 'label': say(_BAND)}
+        axes.fill_between(x, low, high, **band)
+        predicted = say(phrase('predicted'))
+        axes.plot(x, line, color=color, marker='o', ms=4, label=predicted)
         for workers, mark in marks.items():
             at, is_now = places[workers], mark == 'now'
             role = 'problem' if is_now else 'accent'
             value_s = points[at].iter_time_s
             if is_now and measured_s is not None:
                 value_s = measured_s
-            name = 'this run, measured' if is_now else 'recommended'
+            name = phrase('this run, measured') if is_now else phrase('recommended')
             style = {'color': LIGHT[role], 'mfc': 'none', 'mew': 1.8}
             marker = 'D' if is_now else 'o'
             height = scale.factor * value_s
-            axes.plot(at, height, marker, ms=11, ls='', label=name, **style)
+            axes.plot(at, height, marker, ms=11, ls='', label=say(name), **style)
         axes.set_xticks(x, list(map(str, places)))
         axes.set_ylim(0)
         axes.margins(x=0.03)
@@ -235,7 +261,7 @@ def chart_forecast(
     return Chart(title, paint)
 
 
-_BAND = '9 times in 10 within'
+_BAND = phrase('9 times in 10 within')
 
 
 class Scale(NamedTuple):
@@ -257,7 +283,7 @@ def scale_seconds(largest_s: float) -> Scale:
 class _TrackSource(NamedTuple):
     """The figure that a track shows."""
 
-    title: str
+    title: Text
     role: str
     """Role of its colour."""
     field: str
@@ -265,11 +291,11 @@ class _TrackSource(NamedTuple):
 
 
 _TRACKS = (
-    _TrackSource('Data wait', 'data_wait', 'data_wait.total_s'),
-    _TrackSource('Step', 'step', 'step.total_s'),
-    _TrackSource('GPU utilisation', 'gpu', 'gpu.util_pct'),
-    _TrackSource('Memory of the GPU, peak', 'startup', 'gpu_mem_peak_bytes'),
-    _TrackSource('Memory of the process', 'validation', 'process_rss_bytes'),
+    _TrackSource(phrase('Data wait'), 'data_wait', 'data_wait.total_s'),
+    _TrackSource(phrase('Step'), 'step', 'step.total_s'),
+    _TrackSource(phrase('GPU utilisation'), 'gpu', 'gpu.util_pct'),
+    _TrackSource(phrase('Memory of the GPU, peak'), 'startup', 'gpu_mem_peak_bytes'),
+    _TrackSource(phrase('Memory of the process'), 'validation', 'process_rss_bytes'),
 )
 
 
@@ -279,13 +305,26 @@ class _TimeUnit(NamedTuple):
     least_s: float
     """Length of a training from which it is taken."""
     seconds: float
-    name: str
+    title: Text
+    """Of the axis."""
 
 
 _TIME_UNITS = (
-    _TimeUnit(3 * 3600.0, 3600.0, 'hours'),
-    _TimeUnit(180.0, 60.0, 'minutes'),
-    _TimeUnit(0.0, 1.0, 'seconds'),
+    _TimeUnit(
+        3 * 3600.0,
+        3600.0,
+        phrase('hours since training began    ▼ save  ◆ validation  │ epoch'),
+    ),
+    _TimeUnit(
+        180.0,
+        60.0,
+        phrase('minutes since training began    ▼ save  ◆ validation  │ epoch'),
+    ),
+    _TimeUnit(
+        0.0,
+        1.0,
+        phrase('seconds since training began    ▼ save  ◆ validation  │ epoch'),
+    ),
 )
 _MARKS = {'checkpoint_save': '▼', 'validation': '◆'}
 
@@ -294,7 +333,7 @@ _MARKS = {'checkpoint_save': '▼', 'validation': '◆'}
 class _Track:
     """A figure over time, of merged intervals."""
 
-    title: str
+    title: Text
     color: str
     mean: Sequence[float]
     least: Sequence[float]
@@ -328,11 +367,10 @@ def chart_timeline(run: Run) -> Chart | None:
     edges_s = np.array([begin_s, *(ends_s[group[-1]] for group in groups)])
     unit = next(unit for unit in _TIME_UNITS if edges_s[-1] >= unit.least_s)
     x = edges_s / unit.seconds
-    x_title = f'{unit.name} since training began    ▼ save  ◆ validation  │ epoch'
     titles = [track.title for track in tracks]
 
     def paint(figure: Any) -> None:
-        panels = _open_panels(figure, titles, x_title)
+        panels = _open_panels(figure, titles, unit.title)
         for axes, track in zip(panels, tracks):
             band = {'step': 'pre', 'color': track.color, 'alpha': 0.2, 'lw': 0}
             axes.fill_between(x, track.least, track.most, **band)
@@ -347,7 +385,7 @@ def chart_timeline(run: Run) -> Chart | None:
             place = {'transform': first.get_xaxis_transform(), 'ha': 'center'}
             first.text(at, 1, _MARKS[kind], color=LIGHT[kind], fontsize=7, **place)
 
-    return Chart(f'Over time: {"; ".join(titles)}.', paint)
+    return Chart(phrase('Over time: {titles:;}.', titles=tuple(titles)), paint)
 
 
 def _merge(run: Run, figure: _TrackSource, groups: Sequence[Any]) -> _Track | None:
@@ -359,16 +397,25 @@ def _merge(run: Run, figure: _TrackSource, groups: Sequence[Any]) -> _Track | No
     known = values[~np.isnan(values)]
     if not len(known):
         return None
-    most, cut = float(known.max()), ''
+    most = float(known.max())
     top, scale = 1.05 * most, Scale(2.0**-30, 'GiB')
+    title = phrase('{figure}, GiB', figure=figure.title)
     if is_sum:
         usual = _CUT * float(np.percentile(known, 99))
-        if 0 < usual < most:
-            top, cut = usual, f' (cut off: highest {format_seconds(most)})'
-        seconds = scale_seconds(min(top, most))
-        scale = Scale(seconds.factor, f'{seconds.unit} per iteration')
+        is_cut = 0 < usual < most
+        top = usual if is_cut else top
+        scale = scale_seconds(min(top, most))
+        facts = {'figure': figure.title, 'unit': scale.unit}
+        title = phrase('{figure}, {unit} per iteration', **facts)
+        if is_cut:
+            title = phrase(
+                '{figure}, {unit} per iteration (cut off: highest {most_s})',
+                most_s=most,
+                **facts,
+            )
     elif figure.field.endswith('_pct'):
         top, scale = 100.0, Scale(1.0, '%')
+        title = phrase('{figure}, %', figure=figure.title)
     parts = [scale.factor * values[group] for group in groups]
     # the first point begins the first step
     parts = [parts[0], *parts]
@@ -376,7 +423,7 @@ def _merge(run: Run, figure: _TrackSource, groups: Sequence[Any]) -> _Track | No
         # of intervals in which it is unknown
         warnings.simplefilter('ignore')
         return _Track(
-            title=f'{figure.title}, {scale.unit}{cut}',
+            title=title,
             color=LIGHT[figure.role],
             mean=[float(np.nanmean(part)) for part in parts],
             least=[float(np.nanmin(part)) for part in parts],
@@ -425,7 +472,7 @@ def draw(chart: Chart, prefix: str) -> str:
     source = _PROLOGUE.sub('', buffer.getvalue())
     source = re.sub('#[0-9a-f]{6}', _color, source)
     source = _IDS.sub(rf'\g<1>{prefix}-', source)
-    words = escape(chart.description)
+    words = escape(say(chart.description))
     return source.replace('<svg ', f'<svg role="img" aria-label="{words}" ', 1)
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from mmgpu_hooks.judge.run_comparison import ITER, RATE
 from mmgpu_hooks.schema.figures import format_seconds, format_signed
 from mmgpu_hooks.schema.judged import (
     FASTER,
     NO_DIFFERENCE,
+    SLOWER,
     Estimate,
     FigureComparison,
     RunComparison,
 )
 from mmgpu_hooks.schema.recorded import PART_NAMES
+from mmgpu_hooks.schema.text import Text, phrase, quoted, sentences
 from mmgpu_hooks.show.document import (
     Fact,
     Section,
@@ -23,50 +27,65 @@ from mmgpu_hooks.show.document import (
 )
 
 _NAMES = {
-    'iter_s': 'iteration',
+    'iter_s': phrase('iteration'),
     **{f'{part}_s': name for part, name in PART_NAMES.items()},
 }
 _LEAST_SHARE = 0.0005
 """Share of an iteration: a part below it in both runs is not worth a line."""
 
 
+class _Figures(NamedTuple):
+    """The figures of a comparison by what they are."""
+
+    iteration: FigureComparison
+    rate: FigureComparison
+    parts: Sequence[FigureComparison]
+    """Of an iteration, in the order of the time ledger."""
+
+    @classmethod
+    def of(cls, comparison: RunComparison) -> _Figures:
+        """Sort the figures out by their names."""
+        named = {figure.name: figure for figure in comparison.figures}
+        return cls(named.pop(ITER), named.pop(RATE), tuple(named.values()))
+
+
 def _show_mean(mean: Estimate | None) -> str:
     return format_seconds(None if mean is None else mean.value)
 
 
-def _show_interval(difference: Estimate) -> str:
-    return f'{format_signed(difference.low)} to {format_signed(difference.high)}'
+def _show_interval(difference: Estimate) -> Text:
+    return phrase('{low:signed} to {high:signed}', difference)
 
 
-_FIGURES: Sequence[TableColumn] = (
-    TableColumn('mean per iteration', 'name', _NAMES.__getitem__),
-    TableColumn('first', '', lambda figure: _show_mean(figure.before)),
-    TableColumn('second', '', lambda figure: _show_mean(figure.after)),
-    TableColumn('change', 'difference.value', format_signed),
-    TableColumn('95 % interval', 'difference', _show_interval),
+_COLUMNS: Sequence[TableColumn] = (
+    TableColumn(phrase('mean per iteration'), 'name', _NAMES.__getitem__),
+    TableColumn(phrase('first'), '', lambda figure: _show_mean(figure.before)),
+    TableColumn(phrase('second'), '', lambda figure: _show_mean(figure.after)),
+    TableColumn(phrase('change'), 'difference.value', format_signed),
+    TableColumn(phrase('95 % interval'), 'difference', _show_interval),
 )
 
 
 def describe_compare(comparison: RunComparison) -> list[Section]:
     """Sections that say which run is slower, part by part, and what else differs."""
-    iteration, _, *parts = comparison.figures
-    least_s = _LEAST_SHARE * _largest(iteration)
-    notable = [part for part in parts if _largest(part) > least_s]
+    figures = _Figures.of(comparison)
+    least_s = _LEAST_SHARE * _largest(figures.iteration)
+    notable = [part for part in figures.parts if _largest(part) > least_s]
     facts = [
-        Fact(name, f'{texts.before or "unknown"} -> {texts.after or "unknown"}')
+        Fact(quoted(name), phrase('{before} -> {after}', texts))
         for name, texts in comparison.settings.items()
     ]
-    table = tabulate([iteration, *notable], _FIGURES, texts=1)
+    table = tabulate([figures.iteration, *notable], _COLUMNS, texts=1)
     return [
         *compose(_sentences(comparison), table),
-        *([Section('Not the same', facts=facts)] if facts else []),
-        *listing('Notes', comparison.notes),
+        *([Section(phrase('Not the same'), facts=facts)] if facts else []),
+        *listing(phrase('Notes'), comparison.notes),
     ]
 
 
 def describe_whole_training(
     comparison: RunComparison, before: float, after: float
-) -> str:
+) -> Text:
     """The speeds of two whole trainings, in a sentence that fits the comparison.
 
     How many times as fast the second one was is said only where its iterations differ
@@ -77,47 +96,84 @@ def describe_whole_training(
         before: Images per second of the first, over everything from start to end.
         after: Of the second.
     """
-    rates = (
-        'Whole training, with start-up, saves and validation: '
-        f'{before:.2f} -> {after:.2f} images/s'
+    facts = {'before_rate': before, 'after_rate': after}
+    if (comparison.verdict == FASTER) == (after > before) and comparison.verdict in (
+        FASTER,
+        SLOWER,
+    ):
+        return phrase(
+            'Whole training, with start-up, saves and validation: {before_rate:.2f} -> '
+            '{after_rate:.2f} images/s, {times:.2f} times as fast.',
+            times=after / before,
+            **facts,
+        )
+    rates = phrase(
+        'Whole training, with start-up, saves and validation: {before_rate:.2f} -> '
+        '{after_rate:.2f} images/s.',
+        **facts,
     )
-    if comparison.verdict is None:
-        return f'{rates}. Its iterations cannot be compared.'
-    if comparison.verdict == NO_DIFFERENCE:
-        return f'{rates}. Its iterations do not differ beyond noise.'
-    if (comparison.verdict == FASTER) == (after > before):
-        return f'{rates}, {after / before:.2f} times as fast.'
-    return f'{rates}. Its iterations are {comparison.verdict}; the rest outweighs that.'
+    why = {
+        None: phrase('Its iterations cannot be compared.'),
+        NO_DIFFERENCE: phrase('Its iterations do not differ beyond noise.'),
+        FASTER: phrase('Its iterations are faster; the rest outweighs that.'),
+        SLOWER: phrase('Its iterations are slower; the rest outweighs that.'),
+    }
+    return sentences(rates, why[comparison.verdict])
 
 
 def _largest(figure: FigureComparison) -> float:
     return max(side.value if side else 0.0 for side in (figure.before, figure.after))
 
 
-def _sentences(comparison: RunComparison) -> Iterator[str]:
-    iteration, rate, *parts = comparison.figures
-    before, change = iteration.before, iteration.difference
+def _sentences(comparison: RunComparison) -> Iterator[Text]:
+    figures = _Figures.of(comparison)
+    before, change = figures.iteration.before, figures.iteration.difference
     if comparison.verdict is None or before is None or change is None:
-        yield 'The speeds cannot be compared.'
+        yield phrase('The speeds cannot be compared.')
         yield from comparison.obstacles
         return
-    words = f'The second run is {comparison.verdict}'
-    if comparison.verdict == NO_DIFFERENCE:
-        words = 'No difference beyond noise'
     value, low, high = (
         100 * seconds / before.value
         for seconds in (change.value, change.low, change.high)
     )
-    yield f'{words}: {value:+.1f} % ({low:+.1f} to {high:+.1f} %) per iteration.'
+    change_pct = phrase(
+        '{change_pct:+.1f} % ({low_pct:+.1f} to {high_pct:+.1f} %)',
+        change_pct=value,
+        low_pct=low,
+        high_pct=high,
+    )
+    if comparison.verdict == NO_DIFFERENCE:
+        yield phrase(
+            'No difference beyond noise: {change} per iteration.', change=change_pct
+        )
+    elif comparison.verdict == FASTER:
+        yield phrase(
+            'The second run is faster: {change} per iteration.', change=change_pct
+        )
+    else:
+        yield phrase(
+            'The second run is slower: {change} per iteration.', change=change_pct
+        )
+    rate = figures.rate
     if rate.before and rate.after:
-        rates = f'{rate.before.value:.2f} -> {rate.after.value:.2f} images/s'
-        yield f'{rates} while iterating.'
+        yield phrase(
+            '{before_rate:.2f} -> {after_rate:.2f} images/s while iterating.',
+            before_rate=rate.before.value,
+            after_rate=rate.after.value,
+        )
     # the parts whose change is beyond noise, the largest first
     known = [
-        (abs(change.value), f'{_NAMES[part.name]} {format_signed(change.value)}')
-        for part in parts
+        (
+            abs(change.value),
+            phrase(
+                '{part} {change_s:signed}',
+                part=_NAMES[part.name],
+                change_s=change.value,
+            ),
+        )
+        for part in figures.parts
         if (change := part.difference) and (change.low > 0 or change.high < 0)
     ]
     if known:
-        changes = ', '.join(text for _, text in sorted(known, reverse=True))
-        yield f'Per iteration: {changes}.'
+        changes = tuple(text for _, text in sorted(known, reverse=True))
+        yield phrase('Per iteration: {changes}.', changes=changes)

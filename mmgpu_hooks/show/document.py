@@ -14,14 +14,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from mmgpu_hooks.schema.text import Text, facts_of, phrase, quoted
+from mmgpu_hooks.show.words import say
+
 if TYPE_CHECKING:
     from mmgpu_hooks.show.charts import Chart
+
+
+BLANK = Text('')
 
 
 class Fact(NamedTuple):
     """A label and what stands behind it."""
 
-    label: str
+    label: Text
     value: object
     """``None`` leaves the fact out."""
 
@@ -29,7 +35,7 @@ class Fact(NamedTuple):
 class KeyFigure(NamedTuple):
     """A figure in large print."""
 
-    name: str
+    name: Text
     value: str
     """With its unit."""
     basis: str
@@ -46,9 +52,9 @@ _WORDS = ('', 'limited by', '9 times in 10', 'verdict', 'do')
 class Table:
     """Rows of cells below a heading."""
 
-    head: Sequence[str]
+    head: Sequence[Text]
     rows: Sequence[Sequence[object]]
-    caption: str = ''
+    caption: Text = BLANK
     texts: int = 1
     """Columns from the left that hold words; the others hold figures."""
     strong: Sequence[int] = ()
@@ -77,7 +83,7 @@ class Item:
 class Section:
     """A part of an answer. Whatever is empty is left out."""
 
-    title: str = ''
+    title: Text = BLANK
     name: str = ''
     """On a page: its anchor, the same for each of several runs."""
     sentences: Sequence[str] = ()
@@ -92,14 +98,30 @@ class Section:
     """Lines that are never wrapped: a diff, commands."""
 
 
-def listing(title: str, sentences: Iterable[str], name: str = '') -> list[Section]:
+def align(lines: Mapping[Text, str | None], width: int = 10) -> str:
+    """Lines with their labels, of those that have something to say.
+
+    Args:
+        lines: By label.
+        width: Columns of the labels; a Chinese character takes two.
+    """
+    # late: JSON needs none of it
+    from rich.cells import cell_len
+
+    rows = [(say(label), say(words)) for label, words in lines.items() if words]
+    return '\n'.join(
+        f'{label}{" " * (width - cell_len(label))}{words}' for label, words in rows
+    )
+
+
+def listing(title: Text, sentences: Iterable[str], name: str = '') -> list[Section]:
     """A titled list of sentences; nothing where nothing is said."""
     items = tuple(map(Item, sentences))
     return [Section(title, name, items=items)] if items else []
 
 
 def compose(
-    sentences: Iterable[str],
+    sentences: Iterable[Text],
     table: Table,
     basis: Sequence[str] = (),
     notes: Iterable[str] = (),
@@ -110,13 +132,13 @@ def compose(
     if table.rows:
         sections.append(Section(table=table))
         sections += [Section(sentences=basis)] if basis else []
-    return [*sections, *listing('Notes', notes)]
+    return [*sections, *listing(phrase('Notes'), notes)]
 
 
 class TableColumn(NamedTuple):
     """A figure of each record of a list, and how it is shown."""
 
-    label: str
+    label: Text
     path: str
     """Dotted, from the record on; empty for the record itself."""
     write: Callable[[Any], str]
@@ -140,10 +162,10 @@ def tabulate_setting(name: str, path: str) -> TableColumn:
     def write(values: Mapping[str, Any]) -> str:
         value = values.get(name)
         if isinstance(value, bool):
-            return 'on' if value else 'off'
+            return phrase('on') if value else phrase('off')
         return '-' if value is None else str(value)
 
-    return TableColumn(name.replace('_', '\n', 1), path, write)
+    return TableColumn(quoted(name.replace('_', '\n', 1)), path, write)
 
 
 def list_facts(record: Any, columns: Sequence[TableColumn]) -> list[Fact]:
@@ -155,7 +177,7 @@ def list_facts(record: Any, columns: Sequence[TableColumn]) -> list[Fact]:
 def tabulate(
     records: Iterable[Any],
     columns: Sequence[TableColumn],
-    caption: str = '',
+    caption: Text = BLANK,
     texts: int = 0,
     strong: Sequence[int] = (),
 ) -> Table:
@@ -172,15 +194,36 @@ def tabulate(
 def to_json(**body: Any) -> str:
     """An answer as one JSON object: records become objects, unknown is ``null``.
 
-    ``version`` is raised when a key changes its meaning or goes away.
+    An object with sentences that were made of facts has these as ``facts``, by the key
+    of the sentence. ``version`` is raised when a key changes its meaning or goes away.
     """
-    return json.dumps({'version': 1, **body}, indent=2, default=_plain)
+    return json.dumps({'version': 1, **with_facts(body)}, indent=2, default=_plain)
+
+
+def with_facts(body: Mapping[str, Any]) -> dict[str, Any]:
+    """An object of JSON with the facts of its sentences.
+
+    Args:
+        body: What it holds by key; sentences stand in it, or in lists in it.
+    """
+    facts = {key: found for key, value in body.items() if (found := _list_facts(value))}
+    return {**body, 'facts': facts} if facts else {**body}
+
+
+def _list_facts(value: Any) -> Any:
+    """The facts of a sentence; of a list of some, those of each."""
+    if isinstance(value, (list, tuple)):
+        if not any(isinstance(said, Text) and said.facts for said in value):
+            return None
+        return [facts_of(said) if isinstance(said, str) else None for said in value]
+    return facts_of(value) if isinstance(value, Text) else None
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
-        return msgspec.structs.asdict(value)
+        return with_facts(msgspec.structs.asdict(value))
     if is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
+        held = {field.name: getattr(value, field.name) for field in fields(value)}
+        return with_facts(held)
     # numpy's figures
     return value.item()

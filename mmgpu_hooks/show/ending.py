@@ -6,29 +6,23 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from mmgpu_hooks.schema.judged import JobLimit, TrainingEnd
+from mmgpu_hooks.schema.text import Text, phrase, quoted
 
 _WEEK_DAYS = 6
 
 
-def format_hours(hours: float) -> str:
-    """``9.1 h``, ``12 min`` or ``40 s``."""
-    if hours >= 1:
-        return f'{hours:.1f} h'
-    seconds = 3600 * hours
-    return f'{seconds / 60:.0f} min' if seconds >= 90 else f'{seconds:.0f} s'
-
-
-def format_moment(moment: datetime, now: datetime) -> str:
+def format_moment(moment: datetime, now: datetime) -> Text:
     """``14:20``, ``tomorrow 14:20``, ``Mon 14:20`` or ``3 Dec 14:20``."""
-    days = (moment.date() - now.date()).days
-    day = f'{moment:%d %b}'.lstrip('0')
-    if 1 < days <= _WEEK_DAYS:
-        day = f'{moment:%a}'
-    day = {0: '', 1: 'tomorrow'}.get(days, day)
-    return f'{day} {moment:%H:%M}'.strip()
+    days, time = (moment.date() - now.date()).days, f'{moment:%H:%M}'
+    if days == 0:
+        return quoted(time)
+    if days == 1:
+        return phrase('tomorrow {time}', time=time)
+    day = f'{moment:%a}' if 1 < days <= _WEEK_DAYS else f'{moment:%d %b}'.lstrip('0')
+    return quoted(f'{day} {time}')
 
 
-def phrase_ending(ending: TrainingEnd, now: datetime) -> str:
+def phrase_ending(ending: TrainingEnd, now: datetime) -> Text:
     """``ends tomorrow 14:20 (13:40 to 15:10): training 9.1 h, validation 3.0 h (metric
     2.2 h), saves 12 min``.
 
@@ -44,25 +38,30 @@ def phrase_ending(ending: TrainingEnd, now: datetime) -> str:
     # the day is said once
     begins = format_moment(low, end if low.date() == end.date() else now)
     until = format_moment(high, low if high.date() == low.date() else now)
-    parts = ', '.join(_list_parts(ending))
-    return f'ends {format_moment(end, now)} ({begins} to {until}): {parts}'
+    return phrase(
+        'ends {end} ({low} to {high}): {parts}',
+        end=format_moment(end, now),
+        low=begins,
+        high=until,
+        parts=tuple(_list_parts(ending)),
+    )
 
 
-def _list_parts(ending: TrainingEnd) -> Iterator[str]:
-    yield f'training {format_hours(ending.training_hours)}'
-    validation, metric = ending.validation_hours, ending.metric_hours
-    if validation is None:
-        yield 'validation not known yet'
-    elif validation:
-        of = f' (metric {format_hours(metric)})' if metric else ''
-        yield f'validation {format_hours(validation)}{of}'
+def _list_parts(ending: TrainingEnd) -> Iterator[Text]:
+    yield phrase('training {training_hours}', ending)
+    if ending.validation_hours is None:
+        yield phrase('validation not known yet')
+    elif ending.validation_hours and ending.metric_hours:
+        yield phrase('validation {validation_hours} (metric {metric_hours})', ending)
+    elif ending.validation_hours:
+        yield phrase('validation {validation_hours}', ending)
     if ending.save_hours is None:
-        yield 'saves not known yet'
+        yield phrase('saves not known yet')
     elif ending.save_hours:
-        yield f'saves {format_hours(ending.save_hours)}'
+        yield phrase('saves {save_hours}', ending)
 
 
-def phrase_limit(limit: JobLimit, end: datetime, now: datetime) -> str:
+def phrase_limit(limit: JobLimit, end: datetime, now: datetime) -> Text:
     """``SLURM ends this job at 08:00: 3 of 12 epochs will be missing; epoch 9 is the
     last that is saved``.
 
@@ -71,13 +70,20 @@ def phrase_limit(limit: JobLimit, end: datetime, now: datetime) -> str:
         end: When it ends the job.
         now: By the clock of the host.
     """
-    unit, whole = limit.unit, f'{limit.whole:,} {limit.unit}s'
     moment = format_moment(end, now)
-    at = moment if ' ' in moment else f'at {moment}'
-    saved = 'nothing more will be saved'
-    if limit.last_saved is not None:
-        saved = f'{unit} {limit.last_saved:,} is the last that is saved'
-    return (
-        f'SLURM ends this job {at}: {limit.missing:,} of '
-        f'{whole} will be missing; {saved}'
+    if ' ' not in moment:
+        moment = phrase('at {time}', time=moment)
+    if limit.unit == 'epoch':
+        missing = phrase('{missing:,} of {whole:,} epochs will be missing', limit)
+        saved = phrase('epoch {last_saved:,} is the last that is saved', limit)
+    else:
+        missing = phrase('{missing:,} of {whole:,} iterations will be missing', limit)
+        saved = phrase('iteration {last_saved:,} is the last that is saved', limit)
+    if limit.last_saved is None:
+        saved = phrase('nothing more will be saved')
+    return phrase(
+        'SLURM ends this job {moment}: {missing}; {saved}',
+        moment=moment,
+        missing=missing,
+        saved=saved,
     )

@@ -10,12 +10,10 @@ from mmgpu_hooks.schema.figures import (
     format_pct,
     format_seconds,
     format_signed,
-    format_sum,
-    plural,
 )
 from mmgpu_hooks.schema.judged import Estimate, MetricCheck, Verification
+from mmgpu_hooks.schema.text import Text, listed, phrase, quoted, sentences
 from mmgpu_hooks.schema.tried import (
-    SIDES,
     Profile,
     SaveBench,
     SaveBenchRow,
@@ -23,6 +21,7 @@ from mmgpu_hooks.schema.tried import (
     SweepRow,
 )
 from mmgpu_hooks.show.document import (
+    BLANK,
     Fact,
     Section,
     Table,
@@ -33,6 +32,7 @@ from mmgpu_hooks.show.document import (
     tabulate_setting,
 )
 from mmgpu_hooks.show.text import short_path
+from mmgpu_hooks.show.words import phrase_status
 
 _OTHERS_CORES = 0.25
 """Cores that other programs used, from which a note says so."""
@@ -43,16 +43,18 @@ def _show_half_width(iter_s: Estimate) -> str:
     return f'{100 * iter_s.half_width / iter_s.value:.1f}'
 
 
-_SWEEP_COLUMNS: Sequence[TableColumn] = (
-    TableColumn('workers', 'setting.num_workers', str),
-    TableColumn('batch', 'setting.batch_size', str),
-    TableColumn('iteration', 'iter_s.value', format_seconds),
-    TableColumn('+-\n%', 'iter_s', _show_half_width),
-    TableColumn('data\nwait', 'data_wait_s', format_seconds),
-    TableColumn('images\n/s', 'images_per_s', '{:.1f}'.format),
-    TableColumn('GPU\n%', 'gpu_util_pct', '{:.0f}'.format),
-    TableColumn('memory', 'memory_peak_bytes', format_bytes),
-    TableColumn('CPU\ncores', 'cpu_cores', '{:.1f}'.format),
+_SWEEP_SETTINGS: Sequence[TableColumn] = (
+    TableColumn(phrase('workers'), 'setting.num_workers', str),
+    TableColumn(phrase('batch'), 'setting.batch_size', str),
+)
+_SWEEP_FIGURES: Sequence[TableColumn] = (
+    TableColumn(phrase('iteration'), 'iter_s.value', format_seconds),
+    TableColumn(phrase('+-\n%'), 'iter_s', _show_half_width),
+    TableColumn(phrase('data\nwait'), 'data_wait_s', format_seconds),
+    TableColumn(phrase('images\n/s'), 'images_per_s', '{:.1f}'.format),
+    TableColumn(phrase('GPU\n%'), 'gpu_util_pct', '{:.0f}'.format),
+    TableColumn(phrase('memory'), 'memory_peak_bytes', format_bytes),
+    TableColumn(phrase('CPU\ncores'), 'cpu_cores', '{:.1f}'.format),
 )
 
 
@@ -60,21 +62,26 @@ def describe_sweep(sweep: Sweep) -> list[Section]:
     """The fastest setting, then a line a trial; the best stand out."""
     rows = sweep.rows
 
-    def judge(row: SweepRow) -> str:
+    def judge(row: SweepRow) -> Text:
         """The best, or why a trial cannot be it."""
         if row.is_measured and row.exceeds_host:
-            return 'beyond the host'
-        if row.status != 'completed' or not row.is_measured:
-            return 'too short' if row.status == 'completed' else _status(row)
-        return 'best' * (row.setting in sweep.best)
+            return phrase('beyond the host')
+        if row.status != 'completed':
+            return phrase_status(row.status)
+        if not row.is_measured:
+            return phrase('too short')
+        return phrase('best') if row.setting in sweep.best else BLANK
 
     best = [n for n, row in enumerate(rows) if row.setting in sweep.best]
-    workers, batch, *figures = _SWEEP_COLUMNS
     varied = [tabulate_setting(name, 'setting.values') for name in _list_varied(rows)]
-    columns = [workers, batch, *varied, *figures, TableColumn('', '', judge)]
+    verdict = TableColumn(BLANK, '', judge)
+    columns = [*_SWEEP_SETTINGS, *varied, *_SWEEP_FIGURES, verdict]
     table = tabulate(rows, columns, strong=best)
-    took, count = format_seconds(sweep.seconds), plural(len(rows), 'trial')
-    basis = f'{count} in random order, {took}. +-: 95 % interval of the mean.'
+    basis = phrase(
+        '{trials} in random order, {whole_s}. +-: 95 % interval of the mean.',
+        trials=len(rows),
+        whole_s=sweep.seconds,
+    )
     return compose(_sweep_sentences(sweep), table, [basis], _sweep_notes(sweep))
 
 
@@ -88,64 +95,105 @@ def _list_varied(rows: Sequence[SweepRow]) -> list[str]:
     ]
 
 
-def _status(row: SweepRow | SaveBenchRow) -> str:
-    return row.status.replace('_', ' ')
+def _phrase_failure(name: str, row: SweepRow | SaveBenchRow) -> Text:
+    return phrase(
+        '{name}: {status} ({error}).',
+        row,
+        name=name,
+        status=phrase_status(row.status),
+    )
 
 
-def _sweep_sentences(sweep: Sweep) -> Iterator[str]:
+def _phrase_stop(done: int, asked: int) -> Text:
+    return phrase(
+        'Stopped when {done} of {settings} were trained.', done=done, settings=asked
+    )
+
+
+def _sweep_sentences(sweep: Sweep) -> Iterator[Text]:
     """The answer, then what belongs to it."""
     if sweep.is_interrupted:
-        yield f'Stopped when {len(sweep.rows)} of {sweep.asked} settings were trained.'
+        yield _phrase_stop(len(sweep.rows), sweep.asked)
     elif not sweep.best:
-        yield 'No setting can be recommended: none that this host carries was measured.'
+        yield phrase(
+            'No setting can be recommended: none that this host carries was measured.'
+        )
     rows = {row.setting: row for row in sweep.rows}
-    for word, setting in zip(('Fastest that this host carries', 'Next'), sweep.best):
-        row = rows[setting]
-        assert row.iter_s is not None  # only measured ones are best
-        value, half = map(format_seconds, (row.iter_s.value, row.iter_s.half_width))
-        speed = f'{row.images_per_s:.1f} images/s, ' if row.images_per_s else ''
-        yield f'{word}: {setting.name}: {speed}{value} +- {half} per iteration.'
+    for number, setting in enumerate(sweep.best[:2]):
+        speed = _phrase_speed(rows[setting])
+        if number:
+            yield phrase('Next: {setting}: {speed}.', setting=setting.name, speed=speed)
+            continue
+        yield phrase(
+            'Fastest that this host carries: {setting}: {speed}.',
+            setting=setting.name,
+            speed=speed,
+        )
     if sweep.best and (rivals := sweep.find_rivals(rows[sweep.best[0]])):
-        names = ', '.join(rival.setting.name for rival in rivals)
-        unsure = f'Not sure: its interval overlaps that of {names}'
-        yield f'{unsure}; measure for longer with --seconds.'
+        yield phrase(
+            'Not sure: its interval overlaps that of {rivals}; measure for longer with '
+            '--seconds.',
+            rivals=tuple(rival.setting.name for rival in rivals),
+        )
     if len(sweep.best) > 1:
-        recipe = 'The batch size belongs to the recipe (learning rate, schedule)'
-        yield f'{recipe}: choose it first, then its fastest setting.'
+        yield phrase(
+            'The batch size belongs to the recipe (learning rate, schedule): choose it '
+            'first, then its fastest setting.'
+        )
 
 
-def _sweep_notes(sweep: Sweep) -> Iterator[str]:
+def _phrase_speed(row: SweepRow) -> Text:
+    """``6.1 images/s, 0.412 s +- 3.1 ms per iteration``."""
+    iter_s = row.iter_s
+    assert iter_s is not None  # only measured ones are best
+    facts = {'iter_s': iter_s.value, 'half_width_s': iter_s.half_width}
+    if not row.images_per_s:
+        return phrase('{iter_s} +- {half_width_s} per iteration', **facts)
+    return phrase(
+        '{images_per_s:.1f} images/s, {iter_s} +- {half_width_s} per iteration',
+        images_per_s=row.images_per_s,
+        **facts,
+    )
+
+
+def _sweep_notes(sweep: Sweep) -> Iterator[Text]:
     rows = sweep.rows
     for row in rows:
         if row.error is not None:
-            yield f'{row.setting.name}: {_status(row)} ({row.error}).'
+            yield _phrase_failure(row.setting.name, row)
     # what others used differs from trial to trial: one reason is enough
     beyond = {
         row.most_workers: row.most_workers_reason for row in rows if row.exceeds_host
     }
     for most, reason in beyond.items():
-        count = plural(most or 0, 'worker')
-        yield f'More than {count} are more than this host carries: {reason}.'
+        yield phrase(
+            'More than {workers} are more than this host carries: {reason}.',
+            workers=most or 0,
+            reason=reason,
+        )
     yield from _others_cores([row.external_cpu_cores for row in rows])
-    yield from sweep.notes
+    yield from map(quoted, sweep.notes)
 
 
-def _others_cores(used: Sequence[float | None]) -> Iterator[str]:
+def _others_cores(used: Sequence[float | None]) -> Iterator[Text]:
     most = max((cores for cores in used if cores is not None), default=0.0)
     if most >= _OTHERS_CORES:
-        beside = f'Other programs used up to {most:.1f} cores of the host meanwhile'
-        yield f'{beside}; repeat it with --fresh when the host is calm.'
+        yield phrase(
+            'Other programs used up to {others_cores:.1f} cores of the host meanwhile; '
+            'repeat it with --fresh when the host is calm.',
+            others_cores=most,
+        )
 
 
 _SAVE_COLUMNS: Sequence[TableColumn] = (
-    TableColumn('workers', 'num_workers', str),
-    TableColumn('saves', 'saves', lambda saves: str(len(saves))),
-    TableColumn('save', 'save_s', format_seconds),
-    TableColumn('on a\ncore', 'cpu_s', format_seconds),
-    TableColumn('waits\nfor one', 'run_delay_s', format_seconds),
-    TableColumn('blocked', 'blocked_s', format_seconds),
-    TableColumn('gross', 'gross_s', format_signed),
-    TableColumn('net', 'net_s', format_signed),
+    TableColumn(phrase('workers'), 'num_workers', str),
+    TableColumn(phrase('saves'), 'saves', lambda saves: str(len(saves))),
+    TableColumn(phrase('save'), 'save_s', format_seconds),
+    TableColumn(phrase('on a\ncore'), 'cpu_s', format_seconds),
+    TableColumn(phrase('waits\nfor one'), 'run_delay_s', format_seconds),
+    TableColumn(phrase('blocked'), 'blocked_s', format_seconds),
+    TableColumn(phrase('gross'), 'gross_s', format_signed),
+    TableColumn(phrase('net'), 'net_s', format_signed),
 )
 
 
@@ -153,50 +201,68 @@ def describe_save_bench(bench: SaveBench) -> list[Section]:
     """From which number of workers on saves are harmed, then a line a setting."""
     rows = bench.rows
 
-    def judge(row: SaveBenchRow) -> str:
+    def judge(row: SaveBenchRow) -> Text:
         if row.num_workers == bench.reference:
-            return 'reference'
+            return phrase('reference')
         if row.is_harmful is not None:
-            return 'harmful' if row.is_harmful else 'harmless'
-        return 'cannot tell' if row.saves else _status(row)
+            return phrase('harmful') if row.is_harmful else phrase('harmless')
+        return phrase('cannot tell') if row.saves else phrase_status(row.status)
 
     harmful = [n for n, row in enumerate(rows) if row.is_harmful]
-    table = tabulate(rows, [*_SAVE_COLUMNS, TableColumn('', '', judge)], strong=harmful)
-    took, count = format_seconds(bench.seconds), plural(len(rows), 'training')
-    basis = 'Medians. Gross: longer than the reference; net: what the job lost of it. '
-    basis += f'{count} in random order, {took}.'
+    table = tabulate(
+        rows, [*_SAVE_COLUMNS, TableColumn(BLANK, '', judge)], strong=harmful
+    )
+    basis = phrase(
+        'Medians. Gross: longer than the reference; net: what the job lost of it. '
+        '{trainings} in random order, {whole_s}.',
+        trainings=len(rows),
+        whole_s=bench.seconds,
+    )
     return compose(_save_sentences(bench), table, [basis], _save_notes(bench))
 
 
-def _save_sentences(bench: SaveBench) -> Iterator[str]:
+def _save_sentences(bench: SaveBench) -> Iterator[Text]:
     """The answer, then what belongs to it."""
     if bench.is_interrupted:
-        yield f'Stopped when {len(bench.rows)} of {bench.asked} settings were trained.'
+        yield _phrase_stop(len(bench.rows), bench.asked)
     found = {row.num_workers: row for row in bench.rows}
     reference = found.get(-1 if bench.reference is None else bench.reference)
     if reference is None or all(row.is_harmful is None for row in bench.rows):
-        yield 'Cannot tell which number of workers is harmful: too few saves.'
+        yield phrase('Cannot tell which number of workers is harmful: too few saves.')
         return
-    usual = f'{format_seconds(reference.save_s)} beside {reference.name}'
+    usual = {'usual_s': reference.save_s, 'reference': reference.name}
     if bench.harmful_workers is None:
-        yield f'No number of workers is known to be harmful: saves took {usual}.'
+        yield phrase(
+            'No number of workers is known to be harmful: saves took {usual_s} beside '
+            '{reference}.',
+            **usual,
+        )
         return
     row = found[bench.harmful_workers]
-    took = format_seconds(row.save_s)
-    why = f', {DELAY_CAUSES[row.cause].why}' if row.cause else ''
-    yield f'From {row.name} on, saves are harmed: {took}, not {usual}.'
-    gross, net = map(format_seconds, (row.gross_s, row.net_s))
-    lost = f'{gross} longer for each (gross), and the job lost {net} (net)'
-    yield f'Training stood still {lost}.'
-    yield f'{row.slow} of {len(row.saves)} were slow{why}.'
+    yield phrase(
+        'From {name} on, saves are harmed: {save_s}, not {usual_s} beside {reference}.',
+        row,
+        **usual,
+    )
+    yield phrase(
+        'Training stood still {gross_s} longer for each (gross), and the job lost '
+        '{net_s} (net).',
+        row,
+    )
+    slow = {'slow': row.slow, 'all': len(row.saves)}
+    if row.cause:
+        why = DELAY_CAUSES[row.cause].why
+        yield phrase('{slow} of {all} were slow, {why}.', why=why, **slow)
+    else:
+        yield phrase('{slow} of {all} were slow.', **slow)
 
 
-def _save_notes(bench: SaveBench) -> Iterator[str]:
+def _save_notes(bench: SaveBench) -> Iterator[Text]:
     for row in bench.rows:
         if row.error is not None:
-            yield f'{row.name}: {_status(row)} ({row.error}).'
+            yield _phrase_failure(row.name, row)
         elif row.remark is not None:
-            yield f'{row.name}: {row.remark}.'
+            yield phrase('{name}: {remark}.', row)
     yield from _others_cores([row.other_cores for row in bench.rows])
 
 
@@ -206,26 +272,33 @@ _LONGEST_VALUE, _LONGEST_KEY = 18, 34
 _OF_LOADER = 'train_dataloader.'
 
 
-def describe_metric_check(path: str, check: MetricCheck) -> str:
+def describe_metric_check(path: str, check: MetricCheck) -> Text:
     """What a comparison of the COCO metrics showed, as a sentence.
 
     Args:
         path: Of the results.
         check: The comparison.
     """
-    of = f'{path} ({plural(check.images, "image")}, {plural(check.rows, "result")})'
+    of = phrase('{path} ({images}, {results})', check, path=path, results=check.rows)
     if check.plain_reason is not None:
-        return (
-            f'{of}: FastCocoMetric evaluates as CocoMetric does: {check.plain_reason}.'
+        return phrase(
+            '{of}: FastCocoMetric evaluates as CocoMetric does: {plain_reason}.',
+            check,
+            of=of,
         )
-    took = f'{format_sum(check.fast_cpu_s)} of CPU for {format_sum(check.plain_cpu_s)}'
     if check.differing:
-        names = ', '.join(check.differing)
-        return (
-            f'{of}: FastCocoMetric differs from CocoMetric in {names}; keep '
-            'CocoMetric, and report it.'
+        return phrase(
+            '{of}: FastCocoMetric differs from CocoMetric in {differing}; keep '
+            'CocoMetric, and report it.',
+            check,
+            of=of,
         )
-    return f'{of}: FastCocoMetric gives every array of CocoMetric, {took}.'
+    return phrase(
+        '{of}: FastCocoMetric gives every array of CocoMetric, {fast_cpu_s:sum} of CPU '
+        'for {plain_cpu_s:sum}.',
+        check,
+        of=of,
+    )
 
 
 def describe_verify(measured: Verification) -> list[Section]:
@@ -242,26 +315,33 @@ def describe_verify(measured: Verification) -> list[Section]:
         for key in keys[:_MOST_SETTINGS]
     ]
     means = map(format_seconds, (measured.before_s, measured.after_s))
-    rows.append(('iteration, mean', *means))
+    rows.append((phrase('iteration, mean'), *means))
     rates = (measured.before_images_per_s, measured.after_images_per_s)
     if any(rates):
-        rows.append(('images/s', *('-' if r is None else f'{r:.1f}' for r in rates)))
+        rows.append(
+            (phrase('images/s'), *('-' if r is None else f'{r:.1f}' for r in rates))
+        )
     starts = (measured.before_start_s, measured.after_start_s)
     added = (
-        'unknown' if start_s is None else format_signed(start_s) for start_s in starts
+        phrase('unknown') if start_s is None else format_signed(start_s)
+        for start_s in starts
     )
-    rows.append(('an epoch start adds', *added))
-    basis = f'{measured.gain.count} pairs of blocks in turns, {measured.iterations} '
-    basis += f'measured iterations of each, {format_seconds(measured.seconds)} in all; '
-    basis += f'{measured.ending}.'
-    table = Table(['', *SIDES], rows)
+    rows.append((phrase('an epoch start adds'), *added))
+    basis = phrase(
+        '{pairs} pairs of blocks in turns, {iterations:d} measured iterations of each, '
+        '{whole_s} in all; {ending}.',
+        measured,
+        pairs=measured.gain.count,
+        whole_s=measured.seconds,
+    )
+    first, second = phrase('first'), phrase('second')
+    table = Table([BLANK, first, second], rows)
     sections = compose(_verify_sentences(measured), table, [basis])
     before, after = measured.before_config, measured.after_config
     if before != after:
-        first, second = SIDES
         named = [Fact(first, short_path(before)), Fact(second, short_path(after))]
         sections.insert(2, Section(facts=named))
-    return [*sections, *listing('Notes', _verify_notes(measured))]
+    return [*sections, *listing(phrase('Notes'), _verify_notes(measured))]
 
 
 def _cut(text: str, most: int) -> str:
@@ -273,34 +353,60 @@ def _cut_left(text: str, most: int) -> str:
     return text if len(text) <= most else f'...{text[3 - most :]}'
 
 
-def _verify_sentences(measured: Verification) -> Iterator[str]:
+def _verify_sentences(measured: Verification) -> Iterator[Text]:
     """Sentences on what was measured and predicted; the gain over whole epochs, too,
     where those were measured."""
     predicted, gain = measured.predicted_gain, measured.gain
-    of_which = 'config'
-    if measured.before_config == measured.after_config:
-        of_which = 'setting'
-    words = 'no difference beyond noise'
-    if gain.low > 0 or gain.high < 0:
-        words = f'the second {of_which} is {"faster" if gain.low > 0 else "slower"}'
+    is_setting = measured.before_config == measured.after_config
     rates = (measured.before_images_per_s, measured.after_images_per_s)
-    unit = 'iterations/s' if None in rates else 'images/s'
-    yield f'Measured: {_phrase_change(gain)} {unit}; {words}.'
+    change = _phrase_change(gain)
+    speed = phrase('{change} images/s', change=change)
+    if None in rates:
+        speed = phrase('{change} iterations/s', change=change)
+    if gain.low > 0:
+        if is_setting:
+            yield phrase(
+                'Measured: {speed}; the second setting is faster.', speed=speed
+            )
+        else:
+            yield phrase('Measured: {speed}; the second config is faster.', speed=speed)
+    elif gain.high < 0:
+        if is_setting:
+            yield phrase(
+                'Measured: {speed}; the second setting is slower.', speed=speed
+            )
+        else:
+            yield phrase('Measured: {speed}; the second config is slower.', speed=speed)
+    else:
+        yield phrase('Measured: {speed}; no difference beyond noise.', speed=speed)
     if predicted is not None:
-        words = 'inside' if gain.low <= predicted <= gain.high else 'outside'
-        yield f'Predicted: {100 * predicted:+.1f} %, {words} the measured interval.'
+        if gain.low <= predicted <= gain.high:
+            yield phrase(
+                'Predicted: {gain:+.1%}, inside the measured interval.', gain=predicted
+            )
+        else:
+            yield phrase(
+                'Predicted: {gain:+.1%}, outside the measured interval.', gain=predicted
+            )
     if measured.iteration_change is not None:
-        yield f'Time per iteration: {_phrase_change(measured.iteration_change)}.'
+        yield phrase(
+            'Time per iteration: {change}.',
+            change=_phrase_change(measured.iteration_change),
+        )
     yield from _phrase_epochs(measured)
 
 
-def _phrase_change(change: Estimate) -> str:
+def _phrase_change(change: Estimate) -> Text:
     """``+20.0 % (+16.4 to +23.9 %)``."""
-    interval = f'({100 * change.low:+.1f} to {100 * change.high:+.1f} %)'
-    return f'{100 * change.value:+.1f} % {interval}'
+    return phrase(
+        '{change:+.1%} ({low_pct:+.1f} to {high:+.1%})',
+        change=change.value,
+        low_pct=100 * change.low,
+        high=change.high,
+    )
 
 
-def _phrase_epochs(measured: Verification) -> Iterator[str]:
+def _phrase_epochs(measured: Verification) -> Iterator[Text]:
     """The gain over whole epochs, where their starts were measured."""
     before_s, after_s = measured.before_start_s, measured.after_start_s
     before = measured.batches_per_epoch
@@ -309,31 +415,56 @@ def _phrase_epochs(measured: Verification) -> Iterator[str]:
         return
     starts = 1 + before_s / before / measured.before_s
     starts /= 1 + after_s / after / measured.after_s
-    whole_pct = 100 * ((1 + measured.gain.value) * starts - 1)
-    count = f'{before}' if before == after else f'{before} and {after}'
-    yield f'Over epochs of {count} iterations, with starts: {whole_pct:+.1f} %.'
+    gain = (1 + measured.gain.value) * starts - 1
+    if before == after:
+        yield phrase(
+            'Over epochs of {iterations}, with starts: {gain:+.1%}.',
+            iterations=before,
+            gain=gain,
+        )
+        return
+    yield phrase(
+        'Over epochs of {before} and {after} iterations, with starts: {gain:+.1%}.',
+        before=before,
+        after=after,
+        gain=gain,
+    )
 
 
-def _verify_notes(measured: Verification) -> Iterator[str]:
+def _verify_notes(measured: Verification) -> Iterator[Text]:
     keys = {**measured.before, **measured.after}
     if work := measured.other_work:
-        parts = ' and '.join(filter(None, (', '.join(work[:-1]), work[-1])))
-        yield (
-            f'Not the same work: {parts} differ{"s" * (len(work) == 1)}. Images per '
-            'second are compared all the same; the faster one need not train better.'
+        *others, last = work
+        if others:
+            differ = phrase(
+                'Not the same work: {others} and {last} differ.',
+                others=tuple(others),
+                last=last,
+            )
+        else:
+            differ = phrase('Not the same work: {last} differs.', last=last)
+        yield sentences(
+            differ,
+            phrase(
+                'Images per second are compared all the same; the faster one need not '
+                'train better.'
+            ),
         )
     if not keys:
-        yield 'Nothing differs between both: what was measured is noise.'
+        yield phrase('Nothing differs between both: what was measured is noise.')
     if len(keys) > _MOST_SETTINGS:
-        more = f'{len(keys) - _MOST_SETTINGS} more settings differ'
-        yield f'{more}; --format json lists them all.'
+        yield phrase(
+            '{more} more settings differ; --format json lists them all.',
+            more=len(keys) - _MOST_SETTINGS,
+        )
     if measured.untrained:
-        only = ', '.join(measured.untrained[:3])
-        left = len(measured.untrained) - 3
-        only += f' and {left} more' if left > 0 else ''
-        yield (
-            f'These differ, too, and nothing of them is measured, as such a training '
-            f'neither validates nor saves nor resumes: {only}.'
+        named = listed(measured.untrained[:3])
+        if (left := len(measured.untrained) - 3) > 0:
+            named = phrase('{keys} and {more} more', keys=named, more=left)
+        yield phrase(
+            'These differ, too, and nothing of them is measured, as such a training '
+            'neither validates nor saves nor resumes: {keys}.',
+            keys=named,
         )
     yield from _others_cores([measured.external_cpu_cores])
     yield from measured.notes
@@ -341,12 +472,18 @@ def _verify_notes(measured: Verification) -> Iterator[str]:
 
 _BOUNDS = {
     'launches': (
-        'Launch-bound: the card waits for the host, which launches kernels one by one.',
-        'Larger batches, or compile=True in the config, give it more work per launch.',
+        phrase(
+            'Launch-bound: the card waits for the host, which launches kernels one by '
+            'one.'
+        ),
+        phrase(
+            'Larger batches, or compile=True in the config, give it more work per '
+            'launch.'
+        ),
     ),
     'kernels': (
-        'Kernel-bound: the card computes most of the time.',
-        'Cheaper arithmetic shortens such a step: AMP, TF32, smaller images.',
+        phrase('Kernel-bound: the card computes most of the time.'),
+        phrase('Cheaper arithmetic shortens such a step: AMP, TF32, smaller images.'),
     ),
 }
 _CLOSES_WITHIN_PCT = 5.0
@@ -367,55 +504,82 @@ def describe_profile(profile: Profile) -> list[Section]:
 
     tables = [
         Table(
-            [head, 'time', 'of the step'],
+            [head, phrase('time'), phrase('of the step')],
             [
                 (
-                    name or '(the model itself)',
+                    name or phrase('(the model itself)'),
                     format_seconds(seconds),
                     format_pct(100 * seconds / profile.step_s),
                 )
                 for name, seconds in spent.items()
             ],
         )
-        for head, spent in (('part', profile.parts), ('module', profile.modules))
+        for head, spent in (
+            (phrase('part'), profile.parts),
+            (phrase('module'), profile.modules),
+        )
     ]
     title, more = _BOUNDS.get(profile.bound or '') or (
-        f'Launch-bound or kernel-bound: unknown, as {profile.bound_reason}.',
-        'Idle is where no operator of torch ran: Python and other libraries.',
+        phrase('Launch-bound or kernel-bound: unknown, as {bound_reason}.', profile),
+        phrase('Idle is where no operator of torch ran: Python and other libraries.'),
     )
-    took = (
-        f'A step took {format_seconds(profile.step_s)}, mean of {profile.iterations} '
-        f'under the profiler, and {format_seconds(profile.plain_step_s)} without it'
+    took = phrase(
+        'A step took {step_s}, mean of {iterations:d} under the profiler, and '
+        '{plain_step_s} without it.',
+        profile,
     )
     if profile.kernels:
         busy_s = whole_s - profile.parts['idle']
-        each = format_seconds(busy_s / profile.kernels)
-        took += f'; it has {profile.kernels:.0f} kernels of {each} on average'
+        took = phrase(
+            'A step took {step_s}, mean of {iterations:d} under the profiler, and '
+            '{plain_step_s} without it; it has {kernels:.0f} kernels of {kernel_s} on '
+            'average.',
+            profile,
+            kernel_s=busy_s / profile.kernels,
+        )
     notes, gap_pct = [_say_amp(profile)], 100 * abs(whole_s / profile.step_s - 1)
     if gap_pct > _CLOSES_WITHIN_PCT:
-        notes.append(f'The parts are {format_pct(gap_pct)} off the step by the clock.')
-    trace = f'{short_path(profile.folder)}/trace.json.gz (open it in ui.perfetto.dev)'
-    flags = ', '.join(f'{name} {value}' for name, value in profile.flags.items())
-    fills, uncovered_s = profile.fills, profile.uncovered_s
-    if uncovered_s is not None:
-        share = format_pct(100 * uncovered_s / profile.plain_step_s)
-        took += f'. No kernel ran for {format_seconds(uncovered_s)} of it ({share})'
-    if fills is not None:
         notes.append(
-            f'It fills {fills:.0f} new tensors in a step for determinism (MG607).'
+            phrase(
+                'The parts are {gap_pct:exact} off the step by the clock.',
+                gap_pct=gap_pct,
+            )
         )
-    notes += [f'optimize={name}: {why}.' for name, why in profile.refused.items()]
+    trace = phrase(
+        '{path}/trace.json.gz (open it in ui.perfetto.dev)',
+        path=short_path(profile.folder),
+    )
+    flags = listed(f'{name} {value}' for name, value in profile.flags.items())
+    uncovered = None
+    if profile.uncovered_s is not None:
+        uncovered = phrase(
+            'No kernel ran for {uncovered_s} of it ({uncovered_pct:exact}).',
+            profile,
+            uncovered_pct=100 * profile.uncovered_s / profile.plain_step_s,
+        )
+    took = sentences(took, uncovered)
+    if profile.fills is not None:
+        notes.append(
+            phrase(
+                'It fills {fills:.0f} new tensors in a step for determinism (MG607).',
+                profile,
+            )
+        )
+    notes += [
+        phrase('optimize={name}: {reason}.', name=name, reason=why)
+        for name, why in profile.refused.items()
+    ]
     facts = [
-        Fact('device', profile.device),
-        Fact('torch', flags),
-        Fact('trace', trace),
+        Fact(phrase('device'), profile.device),
+        Fact(phrase('torch'), flags),
+        Fact(phrase('trace'), trace),
     ]
     return [
-        Section(title, sentences=[more, f'{took}.']),
+        Section(title, sentences=[more, took]),
         *(Section(table=table) for table in tables),
         *_describe_host_parts(profile),
         Section(facts=facts),
-        *listing('Notes', notes),
+        *listing(phrase('Notes'), notes),
     ]
 
 
@@ -432,8 +596,11 @@ def _describe_host_parts(profile: Profile) -> list[Section]:
         )
         for name, part in parts.items()
     ]
-    caption = 'CPU of the training thread in an iteration (batch sent: of a worker)'
-    return [Section(table=Table(['on the host', 'plain', 'optimize'], rows, caption))]
+    caption = phrase(
+        'CPU of the training thread in an iteration (batch sent: of a worker)'
+    )
+    head = [phrase('on the host'), phrase('plain'), quoted('optimize')]
+    return [Section(table=Table(head, rows, caption))]
 
 
 def _computes_in_tf32(profile: Profile) -> bool:
@@ -441,27 +608,38 @@ def _computes_in_tf32(profile: Profile) -> bool:
     return is_ampere and bool(profile.flags.get('cudnn_allow_tf32'))
 
 
-def _say_amp(profile: Profile) -> str:
+def _say_amp(profile: Profile) -> Text:
     """Says if AMP is on, and why it brings little where that shows."""
-    said, share = f'AMP is {f"on ({profile.amp})" if profile.amp else "off"}', ''
-    products_pct, why = profile.products_pct, ''
+    products_pct, why, share = profile.products_pct, None, None
     if products_pct is not None:
-        share = ' Convolutions and matrix products take '
-        share += f'{format_pct(products_pct)} of the busy time.'
+        share = phrase(
+            'Convolutions and matrix products take {products_pct:exact} of the busy '
+            'time.',
+            profile,
+        )
     if profile.capability is not None:
         if tuple(profile.capability) < _TENSOR_CORES:
-            why = 'this card has no tensor cores'
+            why = phrase('this card has no tensor cores')
         elif profile.bound == 'launches':
-            why = 'the card waits for launches, of which AMP adds some'
+            why = phrase('the card waits for launches, of which AMP adds some')
         elif (profile.losses_pct or 0.0) >= _MANY_LOSSES_PCT:
-            why = (
-                f'{format_pct(profile.losses_pct or 0.0)} of the busy time is in the '
-                'losses, which stay in float32'
+            why = phrase(
+                '{losses_pct:exact} of the busy time is in the losses, which stay in '
+                'float32',
+                profile,
             )
         elif products_pct is not None and products_pct < _FEW_PRODUCTS_PCT:
-            why = 'little of the busy time is in what it shortens'
+            why = phrase('little of the busy time is in what it shortens')
         elif not profile.amp and _computes_in_tf32(profile):
-            why = 'convolutions compute in TF32 already'
-    if why:
-        said += f', and {"brings" if profile.amp else "would bring"} little: {why}'
-    return f'{said}.{share}'
+            why = phrase('convolutions compute in TF32 already')
+    if profile.amp and why:
+        said = phrase(
+            'AMP is on ({amp}), and brings little: {why}.', amp=profile.amp, why=why
+        )
+    elif profile.amp:
+        said = phrase('AMP is on ({amp}).', amp=profile.amp)
+    elif why:
+        said = phrase('AMP is off, and would bring little: {why}.', why=why)
+    else:
+        said = phrase('AMP is off.')
+    return sentences(said, share)

@@ -9,14 +9,13 @@ from typing import Any
 from mmgpu_hooks.judge.forecast import Forecast, MemoryForecast
 from mmgpu_hooks.schema.figures import (
     format_bytes,
-    format_count,
-    format_pct,
     format_seconds,
-    plural,
 )
 from mmgpu_hooks.schema.judged import Prediction
 from mmgpu_hooks.schema.memory import CardFit, MemoryEstimate
+from mmgpu_hooks.schema.text import Text, listed, phrase, quoted
 from mmgpu_hooks.show.document import (
+    BLANK,
     Fact,
     Section,
     Table,
@@ -27,11 +26,30 @@ from mmgpu_hooks.show.document import (
     to_json,
 )
 
+_LIMIT_NAMES: dict[str, Text] = {
+    'step': phrase('step'),
+    'workers': phrase('workers'),
+    'cores': phrase('cores'),
+}
+_MEMORY_PARTS: dict[str, Text] = {
+    'parameter_bytes': phrase('parameter bytes'),
+    'gradient_bytes': phrase('gradient bytes'),
+    'buffer_bytes': phrase('buffer bytes'),
+    'ema_bytes': phrase('ema bytes'),
+    'optimizer_state_bytes': phrase('optimizer state bytes'),
+}
+"""By the field of a model's memory."""
+
+
+def phrase_limit(limit: str) -> Text:
+    """What keeps an iteration from being faster, in words."""
+    return _LIMIT_NAMES.get(limit) or quoted(limit)
+
 
 def tabulate_predictions(
     predictions: Sequence[Prediction],
     own_batch: int | None,
-    marks: Mapping[int, str],
+    marks: Mapping[int, Text],
     own: Mapping[str, Any] | None = None,
 ) -> Table:
     """A row a setting; batch sizes where they are not all the run's own.
@@ -45,70 +63,69 @@ def tabulate_predictions(
     own, asked = own or {}, predictions[0].settings if predictions else {}
     others = [name for name in asked if name not in ('num_workers', 'batch_size')]
 
-    def mark(prediction: Prediction) -> str:
+    def mark(prediction: Prediction) -> Text:
         values = prediction.settings
         is_own = prediction.batch_size == own_batch and all(
             values[name] == own.get(name) for name in others
         )
-        return marks.get(prediction.num_workers, '') if is_own else ''
+        return marks.get(prediction.num_workers, BLANK) if is_own else BLANK
 
-    def interval(prediction: Prediction) -> str:
-        low, high = prediction.iter_time_low_s, prediction.iter_time_high_s
-        return f'{format_seconds(low)} to {format_seconds(high)}'
+    def interval(prediction: Prediction) -> Text:
+        return phrase('{iter_time_low_s} to {iter_time_high_s}', prediction)
 
-    columns: Sequence[TableColumn] = (
-        TableColumn('workers', 'num_workers', str),
-        TableColumn('', '', mark),
-        TableColumn('batch', 'batch_size', str),
-        TableColumn('iteration', 'iter_time_s', format_seconds),
-        TableColumn('9 in 10 within', '', interval),
-        TableColumn('data wait', 'data_wait_s', format_seconds),
-        TableColumn('images/s', 'images_per_s', '{:.1f}'.format),
-        TableColumn('limited by', 'limit', str),
-    )
+    columns = [
+        TableColumn(phrase('workers'), 'num_workers', str),
+        TableColumn(BLANK, '', mark),
+        TableColumn(phrase('batch'), 'batch_size', str),
+        *(tabulate_setting(name, 'settings') for name in others),
+        TableColumn(phrase('iteration'), 'iter_time_s', format_seconds),
+        TableColumn(phrase('9 in 10 within'), '', interval),
+    ]
     if others:
         # the whole training shows what no iteration does
-        shown = [tabulate_setting(name, 'settings') for name in others]
-        training = TableColumn('training', 'training_s', format_seconds)
-        workers, mark_column, batch, iteration, within = columns[:5]
-        limit = TableColumn('limited\nby', 'limit', str)
-        columns = [
-            workers,
-            mark_column,
-            batch,
-            *shown,
-            iteration,
-            within,
-            training,
-            limit,
+        columns += [
+            TableColumn(phrase('training'), 'training_s', format_seconds),
+            TableColumn(phrase('limited\nby'), 'limit', phrase_limit),
+        ]
+    else:
+        columns += [
+            TableColumn(phrase('data wait'), 'data_wait_s', format_seconds),
+            TableColumn(phrase('images/s'), 'images_per_s', '{:.1f}'.format),
+            TableColumn(phrase('limited by'), 'limit', phrase_limit),
         ]
     if all(prediction.batch_size == own_batch for prediction in predictions):
         columns = [column for column in columns if column.label != 'batch']
-    return tabulate(predictions, columns, 'Predicted with other settings')
+    return tabulate(predictions, columns, phrase('Predicted with other settings'))
 
 
 def describe_forecast(forecast: Forecast) -> list[Section]:
     """Sections of a forecast: what was measured, then one line a setting."""
     workload = forecast.workload
-    marks = {workload.num_workers: '*'}
+    marks = {workload.num_workers: quoted('*')}
     table = tabulate_predictions(
         forecast.predictions, workload.batch_size, marks, forecast.own
     )
-    mean = format_seconds(workload.iter_time.mean_s)
     fitted = forecast.fitted_runs or {}
-    runs = [f'{path} (batch {size})' for path, size in fitted.items()]
-    measured = f'{mean} per iteration, mean of {workload.iterations} (*)'
+    runs = listed(
+        phrase('{path} (batch {batch_size})', path=str(path), batch_size=size)
+        for path, size in fitted.items()
+    )
+    measured = phrase(
+        '{mean_s} per iteration, mean of {iterations:d} (*)',
+        workload,
+        mean_s=workload.iter_time.mean_s,
+    )
     facts = [
-        Fact('evidence', forecast.run),
-        Fact('fitted', ', '.join(runs) or None),
-        Fact('measured', measured),
+        Fact(phrase('evidence'), forecast.run),
+        Fact(phrase('fitted'), runs or None),
+        Fact(phrase('measured'), measured),
     ]
     memory = list(_describe_memory(forecast.memory))
     return [
         Section(facts=facts),
         Section(table=table),
         *([Section(facts=memory)] if memory else []),
-        *listing('Notes', (*workload.notes, *forecast.notes)),
+        *listing(phrase('Notes'), (*workload.notes, *forecast.notes)),
     ]
 
 
@@ -131,59 +148,79 @@ def _describe_memory(memory: MemoryForecast | None) -> Iterator[Fact]:
     """Memory against batch size, the peaks that were asked for, the card."""
     if memory is None:
         return
-    fixed, image = format_bytes(memory.fixed_bytes), format_bytes(memory.image_bytes)
-    yield Fact('memory', f'{fixed} and {image} per image')
+    sizes = phrase('{fixed_bytes} and {image_bytes} per image', memory)
+    yield Fact(phrase('memory'), sizes)
     for asked in memory.peaks:
-        peak = format_bytes(asked.peak_bytes)
-        low, high = format_bytes(asked.low_bytes), format_bytes(asked.high_bytes)
-        text = f'peak {peak} ({low} to {high}, 9 times in 10)'
-        yield Fact(f'batch {asked.batch_size}', text)
+        peak = phrase(
+            'peak {peak_bytes} ({low_bytes} to {high_bytes}, 9 times in 10)', asked
+        )
+        yield Fact(phrase('batch {batch_size}', asked), peak)
     if memory.card_bytes is not None:
-        oom, fits = memory.oom_batch_size, memory.safe_batch_size
-        full = f', out of memory is expected from {oom} on' if oom is not None else ''
-        size = format_bytes(memory.card_bytes)
-        yield Fact('GPU', f'{size}; a batch of {fits} fits safely{full}')
+        fits = phrase('{card_bytes}; a batch of {safe_batch_size} fits safely', memory)
+        if memory.oom_batch_size is not None:
+            fits = phrase(
+                '{card_bytes}; a batch of {safe_batch_size} fits safely, out of memory '
+                'is expected from {oom_batch_size} on',
+                memory,
+            )
+        yield Fact(phrase('GPU'), fits)
 
 
 def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
     """The parts of a training's memory, and the totals by batch size."""
     static, size, image = estimate.static, estimate.image_size, None
     if size is not None:
-        shown = f'{size.height}x{size.width}'
-        image = f'{shown} ({estimate.image_size_source})'
+        image = phrase(
+            '{size} ({source})',
+            size=f'{size.height}x{size.width}',
+            source=estimate.image_size_source,
+        )
     parts = {
         name: value for name, value in vars(static).items() if name.endswith('_bytes')
     }
-    parameters = format_count(static.parameters)
+    model = phrase(
+        '{model}, {parameters:count} parameters',
+        model=estimate.model,
+        parameters=static.parameters,
+    )
     facts = [
-        Fact('model', f'{estimate.model}, {parameters} parameters'),
-        Fact('optimizer', static.optimizer),
+        Fact(phrase('model'), model),
+        Fact(phrase('optimizer'), static.optimizer),
         *(
-            Fact(name.replace('_', ' '), format_bytes(part))
+            Fact(_MEMORY_PARTS[name], format_bytes(part))
             for name, part in parts.items()
         ),
-        Fact('image', image),
+        Fact(phrase('image'), image),
     ]
     if estimate.fit is not None:
-        runs = plural(len(estimate.fit.points), 'run')
-        runs += ' in mixed precision' * estimate.mixed_precision
-        within = format_pct(estimate.fit.residual_pct)
-        fitted = f'fitted to {runs} on the CPU, within {within}'
-        facts.append(Fact('activations', fitted))
+        fitted = phrase(
+            'fitted to {runs} on the CPU, within {residual_pct:exact}',
+            estimate.fit,
+            runs=len(estimate.fit.points),
+        )
+        if estimate.mixed_precision:
+            fitted = phrase(
+                'fitted to {runs} in mixed precision on the CPU, within '
+                '{residual_pct:exact}',
+                estimate.fit,
+                runs=len(estimate.fit.points),
+            )
+        facts.append(Fact(phrase('activations'), fitted))
     totals = [
         (batch, format_bytes(size), format_bytes(estimate.total_bytes(batch)))
         for batch, size in estimate.activation_bytes.items()
     ]
-    factors = estimate.peak_factors
-    beside = (
+    beside = phrase(
         'On top of these totals a training needs the CUDA context (300 to 600 MiB), '
         "cuDNN's workspaces, tensors that live briefly, and room for fragments: "
-        f'published peaks of the allocator were {factors.least:g} to '
-        f'{factors.most:g} times such a total.'
+        'published peaks of the allocator were {least:g} to {most:g} times such a '
+        'total.',
+        estimate.peak_factors,
     )
+    head = [phrase('batch'), phrase('activations'), phrase('total')]
     return [
         Section(facts=facts),
-        Section(table=Table(['batch', 'activations', 'total'], totals, texts=0)),
+        Section(table=Table(head, totals, texts=0)),
         Section(facts=_describe_card(estimate.card)),
         Section(sentences=(*estimate.notes, beside)),
     ]
@@ -193,14 +230,16 @@ def _describe_card(card: CardFit | None) -> list[Fact]:
     """Batch sizes that fit by the estimate, and that are safe."""
     if card is None:
         return []
-    text = 'unknown, see below'
+    text = phrase('unknown, see below')
     if card.batch_size is not None:
-        text = (
-            f'batch {card.batch_size or "none"} by the estimate; '
-            f'{card.safe_batch_size or "none"} to be safe, with a peak of '
-            f'{card.factor:.3g} times the estimate'
+        text = phrase(
+            'batch {batch_size} by the estimate; {safe_batch_size} to be safe, with a '
+            'peak of {factor:.3g} times the estimate',
+            batch_size=card.batch_size or phrase('none'),
+            safe_batch_size=card.safe_batch_size or phrase('none'),
+            factor=card.factor,
         )
-    return [Fact(f'{format_bytes(card.card_bytes)} card', text)]
+    return [Fact(phrase('{card_bytes} card', card), text)]
 
 
 def render_estimate_json(estimate: MemoryEstimate) -> str:

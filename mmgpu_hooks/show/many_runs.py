@@ -9,15 +9,16 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from mmgpu_hooks.judge.verdict_names import VERDICTS
-from mmgpu_hooks.schema.figures import format_pct, plural
+from mmgpu_hooks.schema.figures import format_pct
 from mmgpu_hooks.schema.many_runs import ManyRuns, RunRow, RunTotals
 from mmgpu_hooks.schema.recorded import PARTS, RecommendedChange
+from mmgpu_hooks.schema.text import Text, listed, phrase, quoted
 from mmgpu_hooks.show.document import Section, Table, compose
 from mmgpu_hooks.show.text import visible
 
 _MOST_CHANGES = 2
 """Changes that are named in a row of text."""
-_UNKNOWN = '-'
+_UNKNOWN = Text('-')
 _PIECE = 500
 """Rows that are made text of at a time."""
 
@@ -33,23 +34,40 @@ def describe_runs(answer: ManyRuns, shown: Sequence[RunRow]) -> list[Section]:
     return compose([title_runs(answer.totals)], table, (), _list_notes(answer, shown))
 
 
-def title_runs(totals: RunTotals) -> str:
+def title_runs(totals: RunTotals) -> Text:
     """``214 runs, 3,120 GPU hours, 611 of them lost (20 %)``."""
-    title = plural(totals.runs, 'run')
-    spent, lost, unit = totals.gpu_hours, totals.saved_gpu_hours, 'GPU hours'
+    spent, lost = totals.gpu_hours, totals.saved_gpu_hours
     if not spent:
-        spent, lost, unit = totals.training_hours, totals.saved_hours, 'hours'
+        spent, lost = totals.training_hours, totals.saved_hours
     if not spent:
-        return title
-    share = format_pct(100 * max(lost, 0.0) / spent)
-    return f'{title}, {_round(spent)} {unit}, {_round(lost)} of them lost ({share})'
+        return phrase('{runs}', totals)
+    facts = {
+        'runs': totals.runs,
+        'spent': _round(spent),
+        'lost': _round(lost),
+        'lost_pct': 100 * max(lost, 0.0) / spent,
+    }
+    if totals.gpu_hours:
+        return phrase(
+            '{runs}, {spent} GPU hours, {lost} of them lost ({lost_pct:exact})', **facts
+        )
+    return phrase(
+        '{runs}, {spent} hours, {lost} of them lost ({lost_pct:exact})', **facts
+    )
 
 
 def tabulate_runs(totals: RunTotals, rows: Sequence[RunRow]) -> Table:
     """A row a run; hours are GPU hours where any run had a GPU."""
     is_gpu = totals.gpu_hours > 0
-    head = ['run', 'owner', 'GPU h' if is_gpu else 'hours', 'wait', 'lost h']
-    head += ['verdict', 'do']
+    head = [
+        phrase('run'),
+        phrase('owner'),
+        phrase('GPU h') if is_gpu else phrase('hours'),
+        phrase('wait'),
+        phrase('lost h'),
+        phrase('verdict'),
+        phrase('do'),
+    ]
     cells = [
         (
             row.run,
@@ -62,7 +80,7 @@ def tabulate_runs(totals: RunTotals, rows: Sequence[RunRow]) -> Table:
         )
         for row in rows
     ]
-    said = 'lost h: hours that the changes would have saved, predicted'
+    said = phrase('lost h: hours that the changes would have saved, predicted')
     return Table(head, cells, said, texts=2)
 
 
@@ -80,51 +98,60 @@ def _share(share_pct: float | None) -> str:
     return _UNKNOWN if share_pct is None else format_pct(share_pct)
 
 
-def name_verdict(verdict: str | None) -> str:
+def name_verdict(verdict: str | None) -> Text:
     """How a verdict is called; one of a newer version has its name alone."""
-    return _UNKNOWN if verdict is None else VERDICTS.get(verdict, verdict)
+    if verdict is None:
+        return _UNKNOWN
+    return VERDICTS.get(verdict) or quoted(verdict)
 
 
-def phrase_changes(changes: Sequence[RecommendedChange]) -> str:
+def phrase_changes(changes: Sequence[RecommendedChange]) -> Text:
     """``num_workers 0 -> 8``; of many, the first ones."""
-    words = [
+    words: list[str] = [
         f'{change.key.rpartition(".")[2]} {change.old} -> {change.new}'
         for change in changes[:_MOST_CHANGES]
     ]
     more = len(changes) - len(words)
-    return ', '.join([*words, *([f'{more} more'] if more else [])]) or _UNKNOWN
+    if more:
+        words.append(phrase('{more} more', more=more))
+    return listed(words) or _UNKNOWN
 
 
-def list_notes(answer: ManyRuns) -> Iterator[str]:
+def list_notes(answer: ManyRuns) -> Iterator[Text]:
     """What is missing of the answer, and why: sentences."""
     if answer.totals.runs < answer.found:
-        yield f'The filters leave out {answer.found - answer.totals.runs} more.'
+        left_out = answer.found - answer.totals.runs
+        yield phrase('The filters leave out {left_out} more.', left_out=left_out)
     unjudged = [row for row in answer.rows if row.verdict is None]
     without = [row for row in unjudged if row.reason is None]
     failed = [row for row in unjudged if row.reason is not None]
     if without:
-        yield (
-            f'{plural(len(without), "run")} without a verdict in the evidence: --judge '
-            'judges them.'
+        yield phrase(
+            '{runs} without a verdict in the evidence: --judge judges them.',
+            runs=len(without),
         )
     if failed:
-        yield (
-            f'{plural(len(failed), "run")} could not be judged, such as {failed[0].run}'
-            f': {failed[0].reason}'
+        yield phrase(
+            '{runs} could not be judged, such as {run}: {reason}',
+            failed[0],
+            runs=len(failed),
         )
     if answer.unreadable:
-        yield (
-            f'{plural(answer.unreadable, "place")} could not be read, such as '
-            f'{answer.first_unreadable}.'
+        yield phrase(
+            '{unreadable_places} could not be read, such as {first_unreadable}.',
+            answer,
+            unreadable_places=answer.unreadable,
         )
 
 
-def _list_notes(answer: ManyRuns, shown: Sequence[RunRow]) -> Iterator[str]:
+def _list_notes(answer: ManyRuns, shown: Sequence[RunRow]) -> Iterator[Text]:
     more = len(answer.rows) - len(shown)
     if more:
-        yield (
-            f'{plural(more, "row")} more: --top {len(answer.rows)} prints all, '
-            '--page FILE and --format csv have all.'
+        yield phrase(
+            '{left_rows} more: --top {rows:d} prints all, --page FILE and --format csv '
+            'have all.',
+            left_rows=more,
+            rows=len(answer.rows),
         )
     yield from list_notes(answer)
 

@@ -21,6 +21,7 @@ from mmgpu_hooks.show.run_sections import describe_page
 from mmgpu_hooks.show.runs_page import describe_runs_page
 from mmgpu_hooks.show.sweep_page import describe_sweep_page
 from mmgpu_hooks.show.text import bind_units, visible
+from mmgpu_hooks.show.words import say
 from mmgpu_hooks.version import __version__
 
 _MARK = b'name="generator" content="mmgpu_hooks '
@@ -59,7 +60,7 @@ def _render(described: Sequence[Section], label: str, kind: str) -> str:
         """Text without control characters, not broken before a unit."""
         if hasattr(value, '__html__'):
             return value
-        return bind_units(visible(value), '\u00a0')
+        return bind_units(visible(say(value)), '\u00a0')
 
     environment = Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=shown

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from msgspec import structs
@@ -13,10 +13,25 @@ from mmgpu_hooks.recommend.hours import FAST_METRIC_KEY
 from mmgpu_hooks.recommend.pairs import pair_settings
 from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.recommend.validation import VALIDATION_KEY
-from mmgpu_hooks.schema.figures import format_seconds, plural
-from mmgpu_hooks.schema.judged import Change, HostOverhead, HostSaving, SavedHours
-from mmgpu_hooks.show.document import Fact, Section, Table, to_json
-from mmgpu_hooks.show.ending import format_hours, phrase_ending, phrase_limit
+from mmgpu_hooks.schema.figures import format_seconds
+from mmgpu_hooks.schema.judged import (
+    Change,
+    HostOverhead,
+    HostSaving,
+    SavedHours,
+    Verdict,
+)
+from mmgpu_hooks.schema.text import Text, listed, phrase, quoted, sentences
+from mmgpu_hooks.show.document import (
+    BLANK,
+    Fact,
+    Section,
+    Table,
+    align,
+    to_json,
+    with_facts,
+)
+from mmgpu_hooks.show.ending import phrase_ending, phrase_limit
 from mmgpu_hooks.show.terminal import render
 from mmgpu_hooks.show.text import shell_path
 
@@ -49,7 +64,7 @@ def render_json(answer: Answer) -> str:
         changes=found.changes,
         no_change_reason=found.reason,
         checkpoint_saves=[
-            {**structs.asdict(save), **asdict(judgement)}
+            with_facts({**structs.asdict(save), **asdict(judgement)})
             for save, judgement in zip(run.save_records, answer.diagnosis.saves)
         ],
         save_cures=found.save_cures,
@@ -75,19 +90,23 @@ def describe_answer(answer: Answer) -> list[Section]:
     more see :func:`mmgpu_hooks.show.run_sections.describe_details`.
     """
     found, notes = answer.recommendation, answer.notes
-    counts = {'findings': len(answer.diagnosis.findings), 'advice': len(found.advice)}
-    counts['notes'] = len(notes)
-    more = ', '.join(f'{name}: {count}' for name, count in counts.items() if count)
+    findings, advice = len(answer.diagnosis.findings), len(found.advice)
+    counts = (
+        (findings, phrase('findings: {count}', count=findings)),
+        (advice, phrase('advice: {count}', count=advice)),
+        (len(notes), phrase('notes: {count}', count=len(notes))),
+    )
+    more = listed(counted for count, counted in counts if count)
     ranks = answer.ranks
-    slow = ranks.why if ranks is not None and ranks.slowest is not None else ''
-    settings = '' if found.changes else describe_settings(answer.summary)
+    slow = ranks.why if ranks is not None and ranks.slowest is not None else BLANK
+    settings = BLANK if found.changes else describe_settings(answer.summary)
     verdict = describe_verdict(answer)
     # its detail is under --details alone
     memory = [f.detail for f in answer.diagnosis.findings if f.code == 'MG410']
     said = *verdict.sentences, slow, settings, *memory
     verdict = replace(verdict, sentences=list(filter(None, said)))
-    facts = [Fact('Note    ', note) for note in notes[:3]]
-    facts += [Fact('Also    ', advice) for advice in found.advice[:1]]
+    facts = [Fact(phrase('Note    '), note) for note in notes[:3]]
+    facts += [Fact(phrase('Also    '), said) for said in found.advice[:1]]
     changes = [
         describe_changes(answer),
         *describe_mended(answer),
@@ -109,13 +128,20 @@ def describe_answer(answer: Answer) -> list[Section]:
 def describe_verdict(answer: Answer) -> Section:
     """The verdict, how sure it is, and why."""
     verdict = answer.diagnosis.verdict
-    name, _, why = verdict.sentence.partition(': ')
-    title = f'{name} ({verdict.confidence} confidence)'
-    return Section(title, 'verdict', [sentence_of(why)] if why else [])
+    return Section(title_verdict(verdict), 'verdict', [verdict.why])
+
+
+def title_verdict(verdict: Verdict) -> Text:
+    """``Data-bound (high confidence)``."""
+    if verdict.confidence == 'high':
+        return phrase('{title} (high confidence)', verdict)
+    if verdict.confidence == 'medium':
+        return phrase('{title} (medium confidence)', verdict)
+    return phrase('{title} (low confidence)', verdict)
 
 
 def describe_changes(
-    answer: Answer, title: str = '', *, every: bool = False
+    answer: Answer, title: Text = BLANK, *, every: bool = False
 ) -> Section:
     """Both settings side by side, what the change gives, the diff.
 
@@ -127,28 +153,28 @@ def describe_changes(
     found = answer.recommendation
     changes = found.changes
     if not changes:
-        said = [f'Nothing to change. {found.reason or ""}'.rstrip(), *found.batch_size]
+        nothing = sentences(phrase('Nothing to change.'), found.reason)
+        said = [nothing, *found.batch_size]
         return Section(title, 'changes', said)
-    rows = [
+    rows: list[tuple[str, str, str, str]] = [
         (_name(change), _value_of(change.old), _value_of(change.new), '')
         for change in changes
     ]
     rows += _gains(answer, answer.summary)
-    table = Table(['', 'now', 'recommended', '9 times in 10'], rows, 'Both settings')
-    why = found.batch_size or [sentence_of(changes[0].reason)]
+    head = [BLANK, phrase('now'), phrase('recommended'), phrase('9 times in 10')]
+    table = Table(head, rows, phrase('Both settings'))
+    why = found.batch_size or [changes[0].reason]
     facts = [
-        Fact('' if number else 'Why', sentence) for number, sentence in enumerate(why)
+        Fact(BLANK if number else phrase('Why'), sentence)
+        for number, sentence in enumerate(why)
     ]
     if every:
         # changes that follow from one another have one reason
-        reasons: dict[str, list[str]] = {}
+        reasons: dict[Text, list[Text]] = {}
         for change in changes:
             reasons.setdefault(change.reason, []).append(_name(change))
-        facts = [Fact('Why', sentence) for sentence in found.batch_size]
-        facts += [
-            Fact(', '.join(names), sentence_of(reason))
-            for reason, names in reasons.items()
-        ]
+        facts = [Fact(phrase('Why'), sentence) for sentence in found.batch_size]
+        facts += [Fact(listed(names), reason) for reason, names in reasons.items()]
     code = [line for line in answer.diff.splitlines() if line[:1] in '+-@']
     return Section(title, 'changes', facts=facts, table=table, code='\n'.join(code))
 
@@ -159,19 +185,28 @@ def describe_mended(answer: Answer) -> list[Section]:
     if found is None:
         return []
     changed = [
-        f'{_name(change)} {_value_of(change.old)} -> {_value_of(change.new)}'
+        phrase(
+            '{name} {old} -> {new}',
+            name=_name(change),
+            old=_value_of(change.old),
+            new=_value_of(change.new),
+        )
         for change in found.changes
     ]
-    then = format_seconds(found.predicted_iter_s)
+    iteration = phrase(
+        '{then_s} (predicted), now {now_s}',
+        then_s=found.predicted_iter_s,
+        now_s=run.figures.iter_s,
+    )
     folder = shell_path(run.meta.work_dir) or 'RUN_FOLDER'
     lines = {
-        'Start': f'{found.command} ...',
-        'Settings': ', '.join(changed) or 'as they are',
-        'Iteration': f'{then} (predicted), now {format_seconds(run.figures.iter_s)}',
-        'Write': f'mmgpu recommend {folder} --cores {found.cores:g}',
+        phrase('Start'): f'{found.command} ...',
+        phrase('Settings'): listed(changed) or phrase('as they are'),
+        phrase('Iteration'): iteration,
+        phrase('Write'): f'mmgpu recommend {folder} --cores {found.cores:g}',
     }
-    title = f'With a mended start: {found.cores:g} usable cores (MG117)'
-    return [Section(title, 'mended-start', code=_align(lines))]
+    title = phrase('With a mended start: {cores:g} usable cores (MG117)', found)
+    return [Section(title, 'mended-start', code=align(lines))]
 
 
 def describe_host_overhead(answer: Answer, *, every: bool = False) -> list[Section]:
@@ -184,11 +219,12 @@ def describe_host_overhead(answer: Answer, *, every: bool = False) -> list[Secti
     found = answer.recommendation.host_overhead
     if found is None:
         return []
-    rows = []
+    rows = list[tuple[str, ...]]()
     for saving in found.savings:
-        host, left = format_seconds(saving.host_s), saving.optimized_host_s
+        host: str = format_seconds(saving.host_s)
+        left = saving.optimized_host_s
         if saving.most_saved_s is not None:
-            host = f'up to {format_seconds(saving.most_saved_s)}'
+            host = phrase('up to {most_saved_s}', saving)
         rows.append(
             (
                 saving.name,
@@ -199,21 +235,33 @@ def describe_host_overhead(answer: Answer, *, every: bool = False) -> list[Secti
         )
     measured = [saving for saving in found.savings if saving.most_saved_s is None]
     if len(measured) > 1:
-        name = 'all of these' if len(measured) == len(rows) else 'those measured'
+        name = phrase('those measured')
+        if len(measured) == len(rows):
+            name = phrase('all of these')
         rows.append((name, '', '', *_phrase_iteration(found)))
-    head = ['optimize', 'host CPU', 'then', 'iteration', '9 times in 10']
+    head = [
+        quoted('optimize'),
+        phrase('host CPU'),
+        phrase('then'),
+        phrase('iteration'),
+        phrase('9 times in 10'),
+    ]
     facts = [
-        Fact(saving.name, sentence_of(saving.found))
+        Fact(quoted(saving.name), phrase('{found}.', saving))
         for saving in found.savings
         if every
     ]
+    lines = {
+        phrase('Switch on'): found.switch_on,
+        phrase('Measure'): found.measure,
+    }
     return [
         Section(
-            'Host overhead that optimize takes off, all bits the same',
+            phrase('Host overhead that optimize takes off, all bits the same'),
             'host-overhead',
             facts=facts,
             table=Table(head, rows),
-            code=_align({'Switch on': found.switch_on, 'Measure': found.measure}),
+            code=align(lines),
         )
     ]
 
@@ -224,44 +272,57 @@ def _phrase_iteration(found: HostSaving | HostOverhead) -> tuple[str, str]:
     low, high = found.predicted_gain_low_pct, found.predicted_gain_high_pct
     if gain is None or low is None or high is None:
         return '', ''
-    then = format_seconds(found.predicted_iter_s)
-    return then, f'{gain:.1f} % less ({low:.1f} to {high:.1f} %)'
+    less = phrase(
+        '{gain_pct:.1f} % less ({low_pct:.1f} to {high_pct:.1f} %)',
+        gain_pct=gain,
+        low_pct=low,
+        high_pct=high,
+    )
+    return format_seconds(found.predicted_iter_s), less
 
 
 def describe_hours(answer: Answer) -> list[Section]:
     """When a run ends that goes on, and the hours that changes take off."""
-    facts = [Fact('End     ', _phrase_end(answer))]
+    facts = [Fact(phrase('End     '), _phrase_end(answer))]
     for saved in answer.saved_hours:
         if max(saved.whole, saved.rest or 0.0) >= _LEAST_HOURS:
-            facts.append(Fact('Hours   ', _phrase_saved(saved)))
+            facts.append(Fact(phrase('Hours   '), _phrase_saved(saved)))
     said = [fact for fact in facts if fact.value is not None]
     return [Section(facts=said)] if said else []
 
 
-def _phrase_saved(saved: SavedHours) -> str:
+def _phrase_saved(saved: SavedHours) -> Text:
     """``num_workers, persistent_workers: 3.1 h off a whole run, 2.4 h off what is
     left``."""
-    names = ', '.join(map(_name_key, saved.keys))
+    names = listed(map(_name_key, saved.keys))
     if saved.keys == (FAST_METRIC_KEY,):
-        names = 'FastCocoMetric (MG501)'
-    said = f'{names}: {format_hours(saved.whole)} off a whole run'
+        names = quoted('FastCocoMetric (MG501)')
     if saved.rest is None:
-        return said
-    return f'{said}, {format_hours(saved.rest)} off what is left'
+        return phrase('{names}: {whole:hours} off a whole run', saved, names=names)
+    return phrase(
+        '{names}: {whole:hours} off a whole run, {rest:hours} off what is left',
+        saved,
+        names=names,
+    )
 
 
-def _phrase_end(answer: Answer) -> str | None:
+def _phrase_end(answer: Answer) -> Text | None:
     """When it ends, where it has just written; else what was left."""
     ending = answer.ending
     if ending is None:
         return None
     now, end = answer.last_sign, answer.job_end
     if now is not None:
-        said = [phrase_ending(ending, now)]
-        said += [phrase_limit(end.limit, end.moment, now)] if end else []
-        return '. '.join(said)
-    low, high = map(format_hours, (ending.hours_left_low, ending.hours_left_high))
-    return f'{format_hours(ending.hours_left)} were left ({low} to {high})'
+        ends = phrase_ending(ending, now)
+        if end is None:
+            return ends
+        limit = phrase_limit(end.limit, end.moment, now)
+        return phrase('{ends}. {limit}', ends=ends, limit=limit)
+    return phrase(
+        '{hours_left:hours} were left ({hours_left_low:hours} to '
+        '{hours_left_high:hours})',
+        ending,
+    )
 
 
 def describe_next_job(answer: Answer) -> list[Section]:
@@ -270,37 +331,47 @@ def describe_next_job(answer: Answer) -> list[Section]:
     if found is None:
         return []
     cpus, now_s = found.cpus_per_task, answer.summary.figures.iter_s
-    given: str | None = None
-    if found.asked_cpus is not None:
-        given = f'asked for {found.asked_cpus}'
-    if found.used_cores is not None:
-        used = f'used {found.used_cores:.1f} on average'
-        given = f'{given}, {used}' if given else used
-    then = format_seconds(found.predicted_iter_s)
+    given: Text | None = None
+    if found.asked_cpus is not None and found.used_cores is not None:
+        given = phrase(
+            'asked for {asked_cpus:d}, used {used_cores:.1f} on average', found
+        )
+    elif found.asked_cpus is not None:
+        given = phrase('asked for {asked_cpus:d}', found)
+    elif found.used_cores is not None:
+        given = phrase('used {used_cores:.1f} on average', found)
+    iteration = phrase(
+        '{then_s} with num_workers={num_workers:d} (predicted), now {now_s}',
+        found,
+        then_s=found.predicted_iter_s,
+        now_s=now_s,
+    )
+    train = f'CPUS_PER_TASK={cpus} tools/slurm_train.sh ...'
     lines = {
-        'Ask for': f'#SBATCH --cpus-per-task={cpus}',
-        'Or': f'CPUS_PER_TASK={cpus} tools/slurm_train.sh ..., mim train ... -c {cpus}',
-        'Iteration': f'{then} with num_workers={found.num_workers} (predicted), now '
-        f'{format_seconds(now_s)}',
-        'This job': given,
+        phrase('Ask for'): f'#SBATCH --cpus-per-task={cpus}',
+        phrase('Or'): f'{train}, mim train ... -c {cpus}',
+        phrase('Iteration'): iteration,
+        phrase('This job'): given,
     }
-    title = f'The next job: {plural(cpus, "CPU")} for each task'
-    return [Section(title, 'next-job', code=_align(lines))]
+    title = phrase('The next job: {cpus} for each task', cpus=cpus)
+    return [Section(title, 'next-job', code=align(lines))]
 
 
-def _name(change: Change) -> str:
+def _name(change: Change) -> Text:
     return _name_key(change.key)
 
 
-def _name_key(key: str) -> str:
+def _name_key(key: str) -> Text:
     """Last part of a setting's key, marked where it is of validation's loader."""
     short = key.rpartition('.')[2]
-    return f'val {short}' if key.startswith(VALIDATION_KEY) else short
+    if key.startswith(VALIDATION_KEY):
+        return phrase('val {setting}', setting=short)
+    return quoted(short)
 
 
-def _value_of(value: object) -> str:
+def _value_of(value: object) -> Text:
     """Value of a setting, in words."""
-    return 'not set' if value is None else str(value)
+    return phrase('not set') if value is None else quoted(str(value))
 
 
 def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
@@ -316,23 +387,34 @@ def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
     if change is not None:
         if change.predicted_iter_s:
             then = format_seconds(change.predicted_iter_s)
-            yield 'iteration', format_seconds(run.figures.iter_s), then, ''
+            now = format_seconds(run.figures.iter_s)
+            yield phrase('iteration'), now, then, ''
         gain, now, then = change.predicted_gain_pct, '', ''
         assert gain is not None  # as it was chosen by
         low, high = change.predicted_gain_low_pct, change.predicted_gain_high_pct
         if run.status == 'completed':
             now = format_seconds(run.figures.duration_s)
             then = format_seconds(run.figures.duration_s * (1 - gain / 100))
-        name = 'training (train loader)' if gain_s else 'whole training'
-        less = f'{gain:.1f} % less ({low:.1f} to {high:.1f} %)'
+        name = phrase('training (train loader)') if gain_s else phrase('whole training')
+        less = phrase(
+            '{gain_pct:.1f} % less ({low_pct:.1f} to {high_pct:.1f} %)',
+            gain_pct=gain,
+            low_pct=low,
+            high_pct=high,
+        )
         if gain < 0.0 and low is not None and high is not None:
-            less = f'{-gain:.1f} % more ({-high:.1f} to {-low:.1f} %)'
+            less = phrase(
+                '{loss_pct:.1f} % more ({low_pct:.1f} to {high_pct:.1f} %)',
+                loss_pct=-gain,
+                low_pct=-high,
+                high_pct=-low,
+            )
         yield name, now, then, less
     if validation and validation.loop_s and gain_s and run_gain_pct is not None:
-        less = f'{run_gain_pct:.1f} % of the run less'
+        less = phrase('{run_gain_pct:.1f} % of the run less', run_gain_pct=run_gain_pct)
         now = format_seconds(validation.loop_s)
         then = format_seconds(validation.loop_s - gain_s)
-        yield 'a validation', now, then, less
+        yield phrase('a validation'), now, then, less
 
 
 def _train_command(answer: Answer) -> str | None:
@@ -340,7 +422,7 @@ def _train_command(answer: Answer) -> str | None:
     return output and f'python tools/train.py {output}'
 
 
-def list_commands(answer: Answer, *, details: bool = False, more: str = '') -> str:
+def list_commands(answer: Answer, *, details: bool = False, more: Text = BLANK) -> str:
     """Lines that say where the config was written, and what to type next.
 
     Args:
@@ -352,38 +434,33 @@ def list_commands(answer: Answer, *, details: bool = False, more: str = '') -> s
     # it trains, and neither validates nor saves
     if answer.output and pair_settings(answer.summary, answer.recommendation):
         folder = shell_path(answer.summary.meta.work_dir)
-    kept = f'{answer.backup} (what was there)' if answer.backup else None
+    kept = phrase('{backup} (what was there)', answer) if answer.backup else None
     lines = {
-        'Written': answer.output,
-        'Kept': kept,
-        'Or once': answer.cfg_options if details else None,
-        'Train': _train_command(answer) if details else None,
-        'Measure': f'mmgpu verify {folder}' if folder else None,
-        'More': f'--details ({more})' if more else None,
+        phrase('Written'): answer.output,
+        phrase('Kept'): kept,
+        phrase('Or once'): answer.cfg_options if details else None,
+        phrase('Train'): _train_command(answer) if details else None,
+        phrase('Measure'): f'mmgpu verify {folder}' if folder else None,
+        phrase('More'): phrase('--details ({more})', more=more) if more else None,
     }
-    return _align(lines)
+    return align(lines)
 
 
-def _align(lines: Mapping[str, str | None]) -> str:
-    """Lines with their labels, of those that have something to say."""
-    return '\n'.join(f'{label:<10}{text}' for label, text in lines.items() if text)
-
-
-def describe_settings(run: Run) -> str:
+def describe_settings(run: Run) -> Text:
     """Settings of the train loader: ``batch_size=4, num_workers=2, ...``."""
     loader = run.meta.loader
     if loader.num_workers is None:
-        why = run.figures.unknown.get('loader inside', 'they were not recorded')
-        return f'Settings unknown: {why}.'
+        why = run.figures.unknown.get('loader inside')
+        if why is None:
+            return phrase('Settings unknown: they were not recorded.')
+        return phrase('Settings unknown: {reason}.', reason=why)
     values = {
         setting.name: setting.read(run)
         for setting in SETTINGS
         # what only workers have rests without them
         if setting.is_of_loader and (loader.num_workers or setting.resting is ...)
     }
-    return f'{", ".join(f"{name}={value}" for name, value in values.items())}.'
-
-
-def sentence_of(reason: str) -> str:
-    """A clause as a sentence."""
-    return f'{reason[:1].upper()}{reason[1:]}{"" if reason.endswith(".") else "."}'
+    return phrase(
+        '{settings}.',
+        settings=tuple(f'{name}={value}' for name, value in values.items()),
+    )

@@ -8,26 +8,27 @@ from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any, NamedTuple
 
-from mmgpu_hooks.schema.figures import format_pct, plural
 from mmgpu_hooks.schema.many_runs import ManyRuns, RunRow, find_start_day
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.charts import LIGHT, WIDTH, Chart
 from mmgpu_hooks.show.document import KeyFigure, Section, listing
 from mmgpu_hooks.show.many_runs import list_notes, tabulate_runs, title_runs
+from mmgpu_hooks.show.words import say
 
 
 class _Family(NamedTuple):
     """Verdicts that share a colour."""
 
-    label: str
+    label: Text
     role: str
     """Role of its colour."""
     verdicts: tuple[str, ...]
 
 
 _FAMILIES = (
-    _Family('compute-bound', 'step', ('compute_bound',)),
+    _Family(phrase('compute-bound'), 'step', ('compute_bound',)),
     _Family(
-        'data-bound',
+        phrase('data-bound'),
         'data_wait',
         (
             'data_bound',
@@ -38,21 +39,24 @@ _FAMILIES = (
             'thread_thrash',
         ),
     ),
-    _Family('CPU', 'notice', ('quota_throttled', 'cpu_oversubscribed')),
-    _Family('memory', 'problem', ('memory_bound',)),
-    _Family('saves', 'checkpoint_save', ('save_bound',)),
-    _Family('validation', 'validation', ('validation_bound',)),
-    _Family('hooks', 'hooks', ('hook_bound',)),
-    _Family('starts', 'startup', ('startup_bound',)),
+    _Family(phrase('CPU'), 'notice', ('quota_throttled', 'cpu_oversubscribed')),
+    _Family(phrase('memory'), 'problem', ('memory_bound',)),
+    _Family(phrase('saves'), 'checkpoint_save', ('save_bound',)),
+    _Family(phrase('validation'), 'validation', ('validation_bound',)),
+    _Family(phrase('hooks'), 'hooks', ('hook_bound',)),
+    _Family(phrase('starts'), 'startup', ('startup_bound',)),
 )
-_REST = _Family('not judged', 'other', ())
+_REST = _Family(phrase('not judged'), 'other', ())
 _BY_VERDICT = {name: family for family in _FAMILIES for name in family.verdicts}
 
 
 class _Period(NamedTuple):
     """A length of the bars."""
 
-    name: str
+    phrase_count: Callable[[int], Text]
+    """So many of them, in words."""
+    title: Text
+    gpu_title: Text
     most_days: float
     """Longest span of time that is shown in such bars."""
     begin: Callable[[date], date]
@@ -60,9 +64,27 @@ class _Period(NamedTuple):
 
 
 _PERIODS = (
-    _Period('day', 45, lambda day: day),
-    _Period('week', 400, lambda day: day - timedelta(days=day.weekday())),
-    _Period('month', float('inf'), lambda day: day.replace(day=1)),
+    _Period(
+        lambda count: phrase('{days}', days=count),
+        phrase('hours a day'),
+        phrase('GPU hours a day'),
+        45,
+        lambda day: day,
+    ),
+    _Period(
+        lambda count: phrase('{weeks}', weeks=count),
+        phrase('hours a week'),
+        phrase('GPU hours a week'),
+        400,
+        lambda day: day - timedelta(days=day.weekday()),
+    ),
+    _Period(
+        lambda count: phrase('{months}', months=count),
+        phrase('hours a month'),
+        phrase('GPU hours a month'),
+        float('inf'),
+        lambda day: day.replace(day=1),
+    ),
 )
 
 
@@ -72,29 +94,37 @@ def describe_runs_page(answer: ManyRuns) -> list[Section]:
     verdict = Section(title_runs(totals), 'verdict', figures=list(_figures(answer)))
     table = replace(tabulate_runs(totals, answer.rows), is_sortable=True)
     chart = chart_verdicts(answer.rows, is_gpu=totals.gpu_hours > 0)
-    said = 'By the start of each run, in hours of training.'
+    said = phrase('By the start of each run, in hours of training.')
     if totals.gpu_hours:
-        said = 'By the start of each run, in GPU hours.'
+        said = phrase('By the start of each run, in GPU hours.')
     if chart is None:
-        said = 'Unknown: no run has hours and a start.'
+        said = phrase('Unknown: no run has hours and a start.')
+    sort = phrase('A click on a heading sorts the rows.')
     return [
         verdict,
-        Section('Hours by verdict over time', 'over-time', [said], chart=chart),
-        Section('Runs', 'runs', ['A click on a heading sorts the rows.'], table=table),
-        *listing('Notes', list_notes(answer), 'notes'),
+        Section(phrase('Hours by verdict over time'), 'over-time', [said], chart=chart),
+        Section(phrase('Runs'), 'runs', [sort], table=table),
+        *listing(phrase('Notes'), list_notes(answer), 'notes'),
     ]
 
 
 def _figures(answer: ManyRuns) -> Iterator[KeyFigure]:
     totals = answer.totals
-    yield KeyFigure('Runs', f'{totals.runs:,}', f'{totals.judged:,} with a verdict')
-    spent, lost, unit = totals.gpu_hours, totals.saved_gpu_hours, 'GPU hours'
+    judged = phrase('{judged:,} with a verdict', totals)
+    yield KeyFigure(phrase('Runs'), f'{totals.runs:,}', judged)
+    spent, lost = totals.gpu_hours, totals.saved_gpu_hours
     if not spent:
-        spent, lost, unit = totals.training_hours, totals.saved_hours, 'hours'
-    if spent:
-        share = format_pct(100 * max(lost, 0.0) / spent)
-        yield KeyFigure('Spent', f'{spent:,.0f} {unit}', 'of the runs where known')
-        yield KeyFigure('Lost', f'{lost:,.0f} {unit}', f'{share}, predicted')
+        spent, lost = totals.training_hours, totals.saved_hours
+    if not spent:
+        return
+    spent_h = phrase('{spent:,.0f} hours', spent=spent)
+    lost_h = phrase('{lost:,.0f} hours', lost=lost)
+    if totals.gpu_hours:
+        spent_h = phrase('{spent:,.0f} GPU hours', spent=spent)
+        lost_h = phrase('{lost:,.0f} GPU hours', lost=lost)
+    share = phrase('{lost_pct:exact}, predicted', lost_pct=100 * max(lost, 0.0) / spent)
+    yield KeyFigure(phrase('Spent'), spent_h, phrase('of the runs where known'))
+    yield KeyFigure(phrase('Lost'), lost_h, share)
 
 
 def chart_verdicts(rows: Sequence[RunRow], *, is_gpu: bool) -> Chart | None:
@@ -120,12 +150,12 @@ def chart_verdicts(rows: Sequence[RunRow], *, is_gpu: bool) -> Chart | None:
     for day, hours, verdict in known:
         hours_by[_BY_VERDICT.get(verdict or '', _REST)][period.begin(day)] += hours
     begins = _list_begins(min(days), max(days), period)
-    unit = 'GPU hours' if is_gpu else 'hours'
+    title = period.gpu_title if is_gpu else period.title
 
     def paint(figure: Any) -> None:
         figure.set_size_inches(WIDTH, 2.8)
         axes = figure.subplots()
-        axes.set_title(f'{unit} a {period.name}', loc='left', fontsize=9.5, pad=9)
+        axes.set_title(say(title), loc='left', fontsize=9.5, pad=9)
         axes.grid(axis='y', color=LIGHT['rule'], lw=0.7)
         axes.set_axisbelow(True)
         axes.tick_params(axis='y', length=0)
@@ -136,13 +166,21 @@ def chart_verdicts(rows: Sequence[RunRow], *, is_gpu: bool) -> Chart | None:
         place = {'loc': 'lower left', 'bbox_to_anchor': (0, 1.1), 'borderaxespad': 0.2}
         axes.legend(ncols=5, handlelength=0.8, handleheight=0.8, **place)
 
-    sums = (
-        f'{family.label} {sum(hours_by[family].values()):,.0f}'
+    sums = tuple(
+        phrase(
+            '{family} {hours:,.0f}',
+            family=family.label,
+            hours=sum(hours_by[family].values()),
+        )
         for family in (*_FAMILIES, _REST)
         if family in hours_by
     )
-    count = plural(len(begins), period.name)
-    return Chart(f'{unit} by verdict over {count}: {", ".join(sums)}.', paint)
+    facts = {'time': period.phrase_count(len(begins)), 'sums': sums}
+    if is_gpu:
+        return Chart(
+            phrase('GPU hours by verdict over {time}: {sums}.', **facts), paint
+        )
+    return Chart(phrase('hours by verdict over {time}: {sums}.', **facts), paint)
 
 
 def _list_begins(first: date, last: date, period: _Period) -> list[date]:
@@ -161,7 +199,7 @@ def _stack(
         if family not in hours_by:
             continue
         heights = [hours_by[family].get(begin, 0.0) for begin in begins]
-        style = {'color': LIGHT[family.role], 'label': family.label}
+        style = {'color': LIGHT[family.role], 'label': say(family.label)}
         edge = {'edgecolor': LIGHT['paper'], 'lw': 0.6}
         axes.bar(range(len(begins)), heights, 0.86, bottom, **style, **edge)
         bottom = [low + height for low, height in zip(bottom, heights)]

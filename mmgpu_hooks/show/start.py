@@ -12,41 +12,51 @@ from mmgpu_hooks.schema.figures import (
     format_sum,
 )
 from mmgpu_hooks.schema.recorded import START_PARTS, DatasetStart, StartRecord
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.document import Section, Table, TableColumn, tabulate
 
 _NAMED = 4
 """Parts in a row of the summary."""
 
+
+def _phrase_use(is_validation: bool) -> Text:
+    return phrase('validation') if is_validation else phrase('training')
+
+
 _DATA_SETS: Sequence[TableColumn] = (
-    TableColumn('data set', 'kind', str),
-    TableColumn('of', 'is_validation', lambda own: 'validation' if own else 'training'),
-    TableColumn('annotations', 'file', str),
-    TableColumn('size', 'file_bytes', format_bytes),
-    TableColumn('in all', 'wall_s', format_seconds),
-    TableColumn('reading', 'read_s', format_seconds),
-    TableColumn('CPU of it', 'read_cpu_s', format_seconds),
-    TableColumn('filtering', 'filter_s', format_seconds),
-    TableColumn('serialising', 'serialise_s', format_seconds),
-    TableColumn('files', 'files', str),
-    TableColumn('samples', 'samples', str),
-    TableColumn('in memory', 'bytes', format_bytes),
+    TableColumn(phrase('data set'), 'kind', str),
+    TableColumn(phrase('of'), 'is_validation', _phrase_use),
+    TableColumn(phrase('annotations'), 'file', str),
+    TableColumn(phrase('size'), 'file_bytes', format_bytes),
+    TableColumn(phrase('in all'), 'wall_s', format_seconds),
+    TableColumn(phrase('reading'), 'read_s', format_seconds),
+    TableColumn(phrase('CPU of it'), 'read_cpu_s', format_seconds),
+    TableColumn(phrase('filtering'), 'filter_s', format_seconds),
+    TableColumn(phrase('serialising'), 'serialise_s', format_seconds),
+    TableColumn(phrase('files'), 'files', str),
+    TableColumn(phrase('samples'), 'samples', str),
+    TableColumn(phrase('in memory'), 'bytes', format_bytes),
 )
 
 
-def describe_data_set(start: DatasetStart) -> str:
+def describe_data_set(start: DatasetStart) -> Text:
     """What one data set took, for the log."""
-    samples = '' if start.samples is None else f', {start.samples} samples'
-    how = 'mapped what is kept of' if start.is_cached else 'loaded'
+    took: Text = phrase('{wall_s:sum}', start)
+    if start.samples is not None:
+        took = phrase('{wall_s:sum}, {samples}', start)
     named = start.file or start.kind
-    return f'{how} {named} in {format_sum(start.wall_s)}{samples}.'
+    if start.is_cached:
+        return phrase('mapped what is kept of {file} in {took}.', file=named, took=took)
+    return phrase('loaded {file} in {took}.', file=named, took=took)
 
 
-def describe_start(record: StartRecord) -> str:
+def describe_start(record: StartRecord) -> Text:
     """What a start was spent on, for the log."""
-    return f'the start took {format_sum(record.wall_s)}: {phrase_parts(record)}.'
+    parts = list_parts(record)
+    return phrase('the start took {wall_s:sum}: {parts}.', record, parts=parts)
 
 
-def phrase_parts(record: StartRecord, most: int | None = None) -> str:
+def list_parts(record: StartRecord, most: int | None = None) -> tuple[Text, ...]:
     """The parts of a start, the largest first.
 
     Args:
@@ -54,20 +64,22 @@ def phrase_parts(record: StartRecord, most: int | None = None) -> str:
         most: How many are named; ``None`` is all.
     """
     largest = sorted(record.parts_s.items(), key=lambda part: -part[1])[:most]
-    parts = (
-        f'{START_PARTS.get(name, name)} {format_sum(part_s)}'
+    return tuple(
+        phrase('{part} {part_s:sum}', part=START_PARTS.get(name, name), part_s=part_s)
         for name, part_s in largest
     )
-    return ', '.join(parts)
 
 
-def phrase_start(run: Run) -> str:
+def phrase_start(run: Run) -> Text:
     """A row of the summary; empty where the start is not worth one."""
     record = run.evidence.start
     if record is None or not run.is_start_long:
-        return ''
-    parts = phrase_parts(record, _NAMED)
-    return f'{format_sum(record.wall_s)} to the first iteration: {parts}'
+        return Text('')
+    return phrase(
+        '{wall_s:sum} to the first iteration: {parts}',
+        record,
+        parts=list_parts(record, _NAMED),
+    )
 
 
 def list_start(run: Run) -> Iterator[Section]:
@@ -83,15 +95,18 @@ def list_start(run: Run) -> Iterator[Section]:
         ]
         for name, part_s in record.parts_s.items()
     ]
-    whole = (
-        f'{format_sum(record.wall_s)} from the start of the process to the end of the '
-        'first iteration'
+    whole = phrase(
+        '{wall_s:sum} from the start of the process to the end of the first iteration.',
+        record,
     )
-    cpu = record.cpu_s
-    if cpu is not None:
-        whole += f', with {format_sum(cpu)} of CPU'
-    parts = Table(['part', 'time', 'share'], rows)
-    yield Section('The start', 'start', [f'{whole}.'], table=parts)
+    if record.cpu_s is not None:
+        whole = phrase(
+            '{wall_s:sum} from the start of the process to the end of the first '
+            'iteration, with {cpu_s:sum} of CPU.',
+            record,
+        )
+    parts = Table([phrase('part'), phrase('time'), phrase('share')], rows)
+    yield Section(phrase('The start'), 'start', [whole], table=parts)
     if record.data_sets:
         table = tabulate(record.data_sets, _DATA_SETS, texts=3)
-        yield Section('Data sets at the start', 'start-data', table=table)
+        yield Section(phrase('Data sets at the start'), 'start-data', table=table)

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import locale
 import os
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from unicodedata import east_asian_width
 
 from mmgpu_hooks.config.switches import render_options
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.slurm import find_narrow_start
 from mmgpu_hooks.judge.validation_parts import find_costs
-from mmgpu_hooks.schema.figures import (
-    format_bytes,
-    format_change,
-    format_pct,
-    format_seconds,
-    plural,
-)
+from mmgpu_hooks.schema.figures import format_change
 from mmgpu_hooks.schema.judged import Diagnosis, Recommendation, RunAdvice
 from mmgpu_hooks.schema.recorded import PART_NAMES
 from mmgpu_hooks.schema.run import RanksSummary
+from mmgpu_hooks.schema.text import Text, listed, phrase
+from mmgpu_hooks.show.recommendation import title_verdict
 from mmgpu_hooks.show.start import phrase_start
 from mmgpu_hooks.show.text import BOUND, bind_units, shell_path, visible
 from mmgpu_hooks.show.tuning import list_tuned
 from mmgpu_hooks.show.validation import summarize_validations
+from mmgpu_hooks.show.words import is_english, phrase_status, say
 
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
@@ -58,30 +57,28 @@ def render_training_summary(
         arguments: Of ``mmgpu run``; ``None`` where it did not start the training.
     """
     verdict = diagnosis.verdict
-    name, _, why = verdict.sentence.partition(': ')
-    rank = '' if judged in (None, run.meta.rank) else f'Rank {judged}: '
+    title = title_verdict(verdict)
+    if judged not in (None, run.meta.rank):
+        title = phrase('Rank {rank}: {verdict}', rank=judged, verdict=title)
     rows = {
-        'verdict': f'{rank}{name} ({verdict.confidence} confidence)',
-        'why': why,
-        'iteration': ', '.join(_iteration(run)),
-        'loader': ', '.join(_loader(run)),
-        'machine': ', '.join(_machine(run)),
-        'GPU': ', '.join(_gpu(run)),
-        'memory': _shorten(_memory(diagnosis)),
-        'start': phrase_start(run),
-        'rest': ', '.join(_outside(run)),
-        'validation': _shorten(_validations(run)),
+        'verdict': say(title),
+        'why': say(verdict.why),
+        'iteration': _join(_iteration(run)),
+        'loader': _join(_loader(run)),
+        'machine': _join(_machine(run)),
+        'GPU': _join(_gpu(run)),
+        'memory': _shorten(say(_memory(diagnosis))),
+        'start': say(phrase_start(run)),
+        'rest': _join(_outside(run)),
+        'validation': _shorten(say(_validations(run))),
         'optimized': ', '.join(_optimized(run)),
-        'tuned': '; '.join(list_tuned(run.evidence)),
-        'ranks': _shorten(ranks.why if ranks and ranks.world_size > 1 else ''),
+        'tuned': '; '.join(map(say, list_tuned(run.evidence))),
+        'ranks': _shorten(say(ranks.why) if ranks and ranks.world_size > 1 else ''),
     }
     end, recorded = run.evidence.end, run.figures.iterations
     done = recorded if end is None else max(end.iterations, recorded)
-    # where the disk was full, say
-    part = f', {recorded} of them recorded' if recorded < done else ''
-    head = f'GPUEfficiencyHook: {run.status} after {plural(done, "iteration")}, '
     last = list(_next(run, advice, program, arguments))
-    begin = f'{head}{format_seconds(run.figures.duration_s)}{part}'
+    begin = say(_phrase_end(run, done))
     for spared in ('', *_SPARED):
         rows.pop(spared, None)
         lines = [line for label, text in rows.items() for line in _wrap(label, text)]
@@ -103,6 +100,28 @@ def _fit_logs(text: str) -> str:
     return text
 
 
+def _phrase_end(run: Run, done: int) -> Text:
+    """How training ended, after how many iterations and how long."""
+    recorded = run.figures.iterations
+    facts = {
+        'status': phrase_status(run.status),
+        'iterations': done,
+        'duration_s': run.figures.duration_s,
+    }
+    head = phrase(
+        'GPUEfficiencyHook: {status} after {iterations}, {duration_s}', **facts
+    )
+    if recorded < done:
+        # where the disk was full, say
+        head = phrase(
+            'GPUEfficiencyHook: {status} after {iterations}, {duration_s}, {recorded} '
+            'of them recorded',
+            recorded=recorded,
+            **facts,
+        )
+    return head
+
+
 def _next(
     run: Run,
     advice: RunAdvice | None,
@@ -110,7 +129,7 @@ def _next(
     arguments: Mapping[str, Any] | None,
 ) -> Iterator[str]:
     """The command that goes on from here, as long as it is, and what it gives."""
-    label, indent = f'  {"next":<11}', ' ' * _LABEL
+    label, indent = _label(phrase('next')), ' ' * _LABEL
     if advice is not None and (advice.config or advice.worker_nice):
         if advice.worker_nice is not None:
             arguments = {**(arguments or {}), 'worker_nice': advice.worker_nice}
@@ -121,23 +140,23 @@ def _next(
         folder = shell_path(run.meta.work_dir) or '<work_dir>'
         yield f'{label}mmgpu {"recommend" if has_ended else "why"} {folder}'
     for sentence in () if advice is None else _describe_advice(advice):
-        line = ' '.join(sentence.split())
+        line = ' '.join(say(sentence).split())
         yield indent + textwrap.shorten(line, _WIDTH - _LABEL, placeholder=' ...')
 
 
-def _describe_advice(advice: RunAdvice) -> Iterator[str]:
+def _describe_advice(advice: RunAdvice) -> Iterator[Text]:
     """Lines on what the command gives, and on what is not in its config."""
     gain = _phrase_gain(advice.recommendation)
     if advice.config and gain:
-        yield f'predicted: {gain}'
+        yield phrase('predicted: {gain}', gain=gain)
     if advice.left_out:
-        yield f'left out: {", ".join(advice.left_out)}'
+        yield phrase('left out: {left_out}', advice)
     if advice.reason is not None:
-        yield f'no recommended config: {advice.reason}'
+        yield phrase('no recommended config: {reason}', advice)
     elif not advice.config and advice.worker_nice:
-        yield 'niced workers give way to the thread that saves'
+        yield phrase('niced workers give way to the thread that saves')
     elif not advice.config:
-        yield 'it says why nothing is to change'
+        yield phrase('it says why nothing is to change')
 
 
 def _train_command(
@@ -166,11 +185,13 @@ def _train_command(
     # several ranks need a launcher, which is not in it
     if script and config and is_given and run.meta.world_size == 1:
         return f'{starter} {script} {shell_path(config)}'
-    below = f' with {starter}' if arguments else ''
-    return f'train {shell_path(config) or "it again"}{below}'
+    facts = {'config': shell_path(config) or phrase('it again'), 'starter': starter}
+    if arguments:
+        return say(phrase('train {config} with {starter}', **facts))
+    return say(phrase('train {config}', config=facts['config']))
 
 
-def _phrase_gain(found: Recommendation) -> str:
+def _phrase_gain(found: Recommendation) -> Text | None:
     """All changes of the train loader together; else those of validation's."""
     for change in found.changes:
         gain = change.predicted_gain_pct
@@ -178,12 +199,26 @@ def _phrase_gain(found: Recommendation) -> str:
         if gain is None or low is None or high is None:
             continue
         if gain < 0.0:
-            return f'{-gain:.0f} % more time ({-high:.0f} to {-low:.0f} %)'
-        return f'{gain:.0f} % less time ({low:.0f} to {high:.0f} %)'
+            return phrase(
+                '{loss_pct} more time ({low_pct:.0f} to {high_pct})',
+                loss_pct=-gain,
+                low_pct=-high,
+                high_pct=-low,
+            )
+        return phrase(
+            '{gain_pct} less time ({low_pct:.0f} to {high_pct})',
+            gain_pct=gain,
+            low_pct=low,
+            high_pct=high,
+        )
     validation = found.validation
     if validation is None or validation.run_gain_pct is None:
-        return ''
-    return f'{validation.run_gain_pct:.1f} % less time, in validation'
+        return None
+    return phrase('{run_gain_pct:.1f} % less time, in validation', validation)
+
+
+def _join(parts: Iterator[Text]) -> str:
+    return say(listed(parts))
 
 
 def _shorten(text: str) -> str:
@@ -191,79 +226,135 @@ def _shorten(text: str) -> str:
     return textwrap.shorten(text, 2 * (_WIDTH - _LABEL), placeholder=' ...')
 
 
-def _wrap(label: str, text: str) -> list[str]:
-    label = f'  {"" if label == "why" else label}'.ljust(_LABEL)
-    text, indent = bind_units(text), ' ' * _LABEL
-    return textwrap.wrap(text, _WIDTH, initial_indent=label, subsequent_indent=indent)
+def _label(label: Text) -> str:
+    """The label of a row, as wide as all of them by the cells of a terminal."""
+    said = say(label)
+    wide = sum(east_asian_width(letter) in 'WF' for letter in said)
+    return f'  {said}{" " * (_LABEL - 2 - len(said) - wide)}'
 
 
-def _iteration(run: Run) -> Iterator[str]:
+def _wrap(name: str, text: str) -> list[str]:
+    label, indent = _label(_LABELS[name]), ' ' * _LABEL
+    if is_english():
+        return textwrap.wrap(
+            bind_units(text), _WIDTH, initial_indent=label, subsequent_indent=indent
+        )
+    # late: most summaries are in English; rich knows how wide a character is
+    from rich.console import Console
+    from rich.text import Text as RichText
+
+    console = Console(width=_WIDTH - _LABEL, file=io.StringIO())
+    lines = RichText(bind_units(text)).wrap(console, _WIDTH - _LABEL)
+    labels = [label, *[indent] * len(lines)]
+    return [f'{label}{line.plain.rstrip()}' for label, line in zip(labels, lines)]
+
+
+_LABELS: dict[str, Text] = {
+    'verdict': phrase('verdict'),
+    'why': Text(''),
+    'iteration': phrase('iteration'),
+    'loader': phrase('loader'),
+    'machine': phrase('machine'),
+    'GPU': phrase('GPU'),
+    'memory': phrase('memory'),
+    'start': phrase('start'),
+    'rest': phrase('rest'),
+    'validation': phrase('validation'),
+    'optimized': phrase('optimized'),
+    'tuned': phrase('tuned'),
+    'ranks': phrase('ranks'),
+}
+"""By the name of a row."""
+
+
+def _iteration(run: Run) -> Iterator[Text]:
     figures, parts = run.figures, run.figures.per_iteration
     if parts is None or not parts.total_s:
-        yield 'unknown: no steady iteration was measured'
+        yield phrase('unknown: no steady iteration was measured')
         return
-    yield format_seconds(parts.total_s)
+    yield phrase('{iter_s}', figures)
     for part in ('data_wait', 'step', 'hooks'):
         share = getattr(parts, f'{part}_s') / parts.total_s
-        yield f'{PART_NAMES[part]} {100 * share:.0f} %'
+        yield phrase('{part} {share}', part=PART_NAMES[part], share=share)
     if figures.images_per_s is not None:
-        yield f'{figures.images_per_s:.1f} images/s'
+        yield phrase('{images_per_s:.1f} images/s', figures)
 
 
-def _loader(run: Run) -> Iterator[str]:
+def _loader(run: Run) -> Iterator[Text]:
     workers, loader = run.meta.loader.num_workers, run.figures.loader
-    yield f'num_workers={"unknown" if workers is None else workers}'
+    yield phrase('num_workers={num_workers:d}', num_workers=workers)
     if loader is None or loader.occupancy_s is None:
         return
-    yield f'{format_seconds(loader.occupancy_s)} per batch'
+    yield phrase('{occupancy_s} per batch', loader)
     if run.transforms:
         costliest = run.transforms[0]
         whole_s = sum(cost.image_s for cost in run.transforms)
         share = costliest.image_s / whole_s
-        yield f'{100 * share:.0f} % of it {costliest.name}'
+        yield phrase('{share} of it {transform}', share=share, transform=costliest.name)
 
 
-def _machine(run: Run) -> Iterator[str]:
+def _machine(run: Run) -> Iterator[Text]:
     figures = run.figures
     host = run.meta.host
     process = host.affinity_cpus
     before = host.unbound_cpus or host.wider_thread_cpus
     if process and before and process < before:
-        yield f'bound to {process} of {before} cores (mmgpu explain MG113)'
+        yield phrase(
+            'bound to {own_cores:d} of {unbound_cores} (mmgpu explain MG113)',
+            own_cores=process,
+            unbound_cores=before,
+        )
     narrow = find_narrow_start(host)
     if narrow is not None:
-        cores = f'{narrow.bound_cpus} of {narrow.given_cpus} cores'
-        yield f'bound by srun to {cores} (mmgpu explain MG117)'
+        yield phrase(
+            'bound by srun to {bound_cpus:d} of {given_cpus:d} cores (mmgpu explain '
+            'MG117)',
+            narrow,
+        )
     used = run.used_cores
     if used is not None:
-        cores = 'unknown' if host.usable_cores is None else f'{host.usable_cores:g}'
-        yield f'{used:.1f} of {cores} cores busy'
+        yield phrase(
+            '{used:.1f} of {usable_cores:g} cores busy',
+            used=used,
+            usable_cores=host.usable_cores,
+        )
     if figures.external_cpu_cores is not None:
-        yield f'other programs {figures.external_cpu_cores:.1f}'
-    if figures.process_rss_bytes is not None:
-        of = f' of {format_bytes(host.ram_total_bytes)}' if host.ram_total_bytes else ''
-        yield f'memory {format_bytes(figures.process_rss_bytes)}{of}'
+        yield phrase('other programs {external_cpu_cores:.1f}', figures)
+    if figures.process_rss_bytes is not None and host.ram_total_bytes:
+        yield phrase('memory {process_rss_bytes} of {ram_total_bytes}', figures, host)
+    elif figures.process_rss_bytes is not None:
+        yield phrase('memory {process_rss_bytes}', figures)
 
 
-def _gpu(run: Run) -> Iterator[str]:
+def _gpu(run: Run) -> Iterator[Text]:
     figures = run.figures
     gpu = figures.gpu
     if gpu is not None and gpu.util_pct is not None:
-        zero = '' if gpu.zero_pct is None else f' (0 % for {gpu.zero_pct:.0f} %)'
-        last = figures.gpu_last_iteration
-        until = '' if last is None else f' until iteration {last}'
-        yield f'utilisation {gpu.util_pct:.0f} %{zero}{until}'
+        utilisation = phrase('utilisation {util_pct}', gpu)
+        if gpu.zero_pct is not None:
+            utilisation = phrase('utilisation {util_pct} (0 % for {zero_pct})', gpu)
+        if figures.gpu_last_iteration is not None:
+            utilisation = phrase(
+                '{utilisation} until iteration {gpu_last_iteration}',
+                figures,
+                utilisation=utilisation,
+            )
+        yield utilisation
     elif run.meta.device == 'cpu':
-        yield 'not used'
+        yield phrase('not used')
         return
     else:
-        yield f'utilisation unknown: {figures.why_no_gpu_util}'
+        yield phrase('utilisation unknown: {why_no_gpu_util}', figures)
     if figures.gpu_idle_pct is not None:
-        yield f'idle {figures.gpu_idle_pct:.0f} %'
+        yield phrase('idle {gpu_idle_pct}', figures)
     if figures.gpu_mem_peak_bytes is not None:
         total = run.meta.gpu.memory_total_bytes if run.meta.gpu else None
-        of = f' of {format_bytes(total)}' if total else ''
-        yield f'peak {format_bytes(figures.gpu_mem_peak_bytes)}{of}'
+        if total:
+            yield phrase(
+                'peak {gpu_mem_peak_bytes} of {total_bytes}', figures, total_bytes=total
+            )
+        else:
+            yield phrase('peak {gpu_mem_peak_bytes}', figures)
 
 
 def _optimized(run: Run) -> Iterator[str]:
@@ -275,24 +366,24 @@ def _optimized(run: Run) -> Iterator[str]:
         yield f'{name} {change}'.rstrip()
 
 
-def _memory(diagnosis: Diagnosis) -> str:
+def _memory(diagnosis: Diagnosis) -> Text:
     """What takes more than there may be of it, the worst."""
     for finding in diagnosis.findings:
         is_found = finding.severity in ('problem', 'notice')
         if finding.code.startswith('MG4') and is_found:
-            return f'{finding.code}: {finding.detail}'
-    return ''
+            return phrase('{code}: {detail}', finding)
+    return Text('')
 
 
-def _validations(run: Run) -> str:
+def _validations(run: Run) -> Text:
     """Parts of the validations, where those are a part of the run that is named."""
     costs = find_costs(run)
     if costs is None or 100 * run.figures.part_share('validation') < _WORTH_PCT:
-        return ''
+        return Text('')
     return summarize_validations(costs)
 
 
-def _outside(run: Run) -> Iterator[str]:
+def _outside(run: Run) -> Iterator[Text]:
     """Parts of the time ledger that are in no iteration."""
     figures = run.figures
     for part, seconds in figures.ledger_s.items():
@@ -300,5 +391,12 @@ def _outside(run: Run) -> Iterator[str]:
         is_save = part == 'checkpoint_save' and figures.saves
         is_inside = part in ('data_wait', 'step', 'hooks')
         if not is_inside and (share >= _WORTH_PCT or is_save):
-            name = plural(figures.saves, 'save') if is_save else PART_NAMES[part]
-            yield f'{name} {format_seconds(seconds)} ({format_pct(share)})'
+            name = PART_NAMES[part]
+            if is_save:
+                name = phrase('{saves}', figures)
+            yield phrase(
+                '{part} {spent_s} ({run_pct:exact})',
+                part=name,
+                spent_s=seconds,
+                run_pct=share,
+            )

@@ -10,9 +10,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mmgpu_hooks.schema.figures import format_bytes, format_seconds, plural
+from mmgpu_hooks.schema.figures import format_bytes
+from mmgpu_hooks.schema.judged import Estimate
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import MemoryLine, Sweep, SweepRow
 from mmgpu_hooks.show.charts import LIGHT, WIDTH, Chart, Scale, scale_seconds
+from mmgpu_hooks.show.words import say
 
 
 class _LineStyle(NamedTuple):
@@ -37,32 +40,45 @@ _TINY = 8.5
 _LEGEND_WIDTH = 32
 """Characters of a line in a legend."""
 _MOST_TIMELINES = 24
-_BEST = 'best of its batch size'
+_BEST = phrase('best of its batch size')
 _LONGEST_AXIS = 2.5
 """Times the largest mean: intervals beyond are cut off, and the page says so."""
 
 
-def _titled(axes: Any, title: str) -> None:
-    axes.set_title(title, loc='left', fontsize=9.5, fontweight='bold', pad=9)
+def _titled(axes: Any, title: Text) -> None:
+    axes.set_title(say(title), loc='left', fontsize=9.5, fontweight='bold', pad=9)
     axes.grid(axis='y', color=LIGHT['rule'], lw=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(axis='y', length=0)
 
 
-def _label_x(axes: Any, words: str) -> None:
-    axes.set_xlabel(words, loc='right', fontsize=_TINY, color=LIGHT['faint'])
+def _label_x(axes: Any, words: Text) -> None:
+    axes.set_xlabel(say(words), loc='right', fontsize=_TINY, color=LIGHT['faint'])
 
 
-def title_memory(line: MemoryLine) -> str:
+def title_memory(line: MemoryLine) -> Text:
     """``Batch 8 takes 1.5 times what batch 1 takes, not 8 times: ...``."""
     first, last = line.points[0], line.points[-1]
     times = last.batch_size / first.batch_size
     grown = last.total_bytes / first.total_bytes
-    title = f'Batch {last.batch_size} takes {max(grown, 0.1):.1f} times what batch '
-    title += f'{first.batch_size} takes, not {times:.3g} times'
+    facts = {
+        'last': last.batch_size,
+        'grown': max(grown, 0.1),
+        'first': first.batch_size,
+        'times': times,
+    }
     if line.fixed_bytes > 0:
-        title += f': {format_bytes(line.fixed_bytes)} are taken before the first image'
-    return title
+        return phrase(
+            'Batch {last} takes {grown:.1f} times what batch {first} takes, not '
+            '{times:.3g} times: {fixed_bytes} are taken before the first image',
+            line,
+            **facts,
+        )
+    return phrase(
+        'Batch {last} takes {grown:.1f} times what batch {first} takes, not '
+        '{times:.3g} times',
+        **facts,
+    )
 
 
 def _scale_memory(line: MemoryLine) -> Scale:
@@ -75,7 +91,7 @@ class _MemoryPart(NamedTuple):
 
     role: str
     """Role of its colour."""
-    label: str
+    label: Text
     sizes: Sequence[float]
     """Sizes of each batch size, in the unit of the axis."""
 
@@ -83,27 +99,29 @@ class _MemoryPart(NamedTuple):
 def _memory_parts(line: MemoryLine) -> list[_MemoryPart]:
     """The parts of the memory, from below."""
     factor = _scale_memory(line).factor
-    rest = 'activations and temporaries'
+    rest = phrase('activations and temporaries')
     if line.source == 'host':
-        rest = 'activations, Python, libraries and data'
+        rest = phrase('activations, Python, libraries and data')
     parts: list[_MemoryPart] = []
 
-    def add(role: str, label: str, sizes: Sequence[float]) -> None:
+    def add(role: str, label: Text, sizes: Sequence[float]) -> None:
         if any(sizes):
             parts.append(_MemoryPart(role, label, [factor * size for size in sizes]))
 
     models = [point.model_bytes for point in line.points]
     known = [model for model in models if model is not None]
     if len(known) == len(models):
-        add('step', 'parameters', [model.parameters for model in known])
-        add('validation', 'gradients', [model.gradients for model in known])
-        add('hooks', 'optimizer state', [model.optimizer_state for model in known])
+        add('step', phrase('parameters'), [model.parameters for model in known])
+        add('validation', phrase('gradients'), [model.gradients for model in known])
+        states = [model.optimizer_state for model in known]
+        add('hooks', phrase('optimizer state'), states)
         others = [p.total_bytes - m.total for p, m in zip(line.points, known)]
         add('data_wait', rest, [max(size, 0) for size in others])
     else:
-        add('data_wait', 'all together', [point.total_bytes for point in line.points])
+        totals = [point.total_bytes for point in line.points]
+        add('data_wait', phrase('all together'), totals)
     kept = [max((p.reserved_bytes or 0) - p.total_bytes, 0) for p in line.points]
-    add('other', 'kept by the allocator beyond its peak', kept)
+    add('other', phrase('kept by the allocator beyond its peak'), kept)
     return parts
 
 
@@ -118,9 +136,10 @@ def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
     scale = _scale_memory(line)
     xs = [point.batch_size for point in line.points]
     most = max([*xs, *failed])
-    image = format_bytes(line.image_bytes)
-    fitted = f'fitted: {format_bytes(line.fixed_bytes)} + {image} an image, within '
-    fitted += f'{line.residual_pct:.1f} %'
+    fitted = phrase(
+        'fitted: {fixed_bytes} + {image_bytes} an image, within {residual_pct:.1f} %',
+        line,
+    )
 
     def paint(figure: Any) -> None:
         figure.set_size_inches(WIDTH, 3.6)
@@ -130,20 +149,19 @@ def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
         width = min(max(0.6 * near, 0.014 * most), 0.08 * most)
         for part in parts:
             style = {'color': LIGHT[part.role], 'edgecolor': LIGHT['paper'], 'lw': 0.6}
-            axes.bar(xs, part.sizes, width, bottom, label=part.label, **style)
+            axes.bar(xs, part.sizes, width, bottom, label=say(part.label), **style)
             bottom = [low + size for low, size in zip(bottom, part.sizes)]
         top = max(bottom)
         ends = [0, 1.05 * most]
         heights = [
             scale.factor * (line.fixed_bytes + line.image_bytes * x) for x in ends
         ]
-        axes.plot(ends, heights, color=LIGHT['ink'], label=fitted)
+        axes.plot(ends, heights, color=LIGHT['ink'], label=say(fitted))
         first = line.points[0]
         each = scale.factor * first.total_bytes / first.batch_size
-        label = f'if it were proportional to batch {first.batch_size}'
-        axes.plot(
-            ends, [each * x for x in ends], color=LIGHT['faint'], ls=':', label=label
-        )
+        label = say(phrase('if it were proportional to batch {batch_size}', first))
+        heights = [each * x for x in ends]
+        axes.plot(ends, heights, color=LIGHT['faint'], ls=':', label=label)
         if line.fixed_bytes > 0:
             axes.plot(0, heights[0], 'o', color=LIGHT['ink'], clip_on=False, ms=6)
         for point, height in zip(line.points, bottom):
@@ -153,27 +171,38 @@ def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
         for batch in failed:
             place = {'ha': 'center', 'va': 'top', 'fontsize': _TINY}
             color = LIGHT['problem']
-            axes.text(batch, 1.2 * top, 'out of\nmemory', color=color, **place)
+            full = say(phrase('out of\nmemory'))
+            axes.text(batch, 1.2 * top, full, color=color, **place)
         axes.set(xlim=(0, 1.08 * most), ylim=(0, 1.25 * top))
         axes.set_ylabel(scale.unit, color=LIGHT['faint'])
         axes.set_xticks(sorted({0, *xs, *failed}))
-        _label_x(axes, 'batch size, images')
+        _label_x(axes, phrase('batch size, images'))
         place = {'loc': 'upper left', 'bbox_to_anchor': (0, -0.13), 'ncols': 2}
         axes.legend(handlelength=1.6, borderaxespad=0.0, **place)
 
     return Chart(title, paint)
 
 
-def title_timeline(row: SweepRow, *, is_best: bool) -> str:
-    """``2 workers, batch 8: 43 %, 31 % of the time at 0 %``."""
-    mark = '★ ' if is_best else ''
-    name = f'{mark}{row.setting.name}'
+class _TimelineTitle(NamedTuple):
+    """Two lines above a timeline."""
+
+    setting: Text
+    figures: Text
+
+
+def title_timeline(row: SweepRow, *, is_best: bool) -> _TimelineTitle:
+    """``2 workers, batch 8`` and ``43 %, 31 % of time at 0 (n=12)``."""
+    name = row.setting.name
+    if is_best:
+        name = phrase('★ {setting}', setting=name)
     if row.gpu_util_pct is None:
-        return f'{name}\ntoo short for a figure'
-    idle = ''
-    if row.gpu_zero_pct is not None:
-        idle = f', {row.gpu_zero_pct:.0f} % of time at 0'
-    return f'{name}\n{row.gpu_util_pct:.0f} %{idle} (n={row.gpu_samples})'
+        return _TimelineTitle(name, phrase('too short for a figure'))
+    if row.gpu_zero_pct is None:
+        return _TimelineTitle(name, phrase('{gpu_util_pct} (n={gpu_samples:d})', row))
+    figures = phrase(
+        '{gpu_util_pct}, {gpu_zero_pct} of time at 0 (n={gpu_samples:d})', row
+    )
+    return _TimelineTitle(name, figures)
 
 
 def chart_timelines(sweep: Sweep) -> Chart | None:
@@ -187,10 +216,8 @@ def chart_timelines(sweep: Sweep) -> Chart | None:
         return None
     columns = max(min(len({row.setting.num_workers for row in rows}), 4), 2)
     lines = -(-len(rows) // columns)
-    description = '; '.join(
-        title_timeline(row, is_best=row.setting in sweep.best).replace('\n', ': ')
-        for row in rows
-    )
+    titles = (title_timeline(row, is_best=row.setting in sweep.best) for row in rows)
+    described = tuple(phrase('{setting}: {figures}', title) for title in titles)
     end_s = max(row.gpu_timeline[-1].end_s for row in rows)
 
     def paint(figure: Any) -> None:
@@ -206,11 +233,12 @@ def chart_timelines(sweep: Sweep) -> Chart | None:
         for n in range(columns):
             shown = [axes for axes in grid[:, n] if axes.get_visible()]
             shown[-1].tick_params(labelbottom=True)
-        _label_x(grid[-1, 0], 'seconds since training began')
+        _label_x(grid[-1, 0], phrase('seconds since training began'))
         handles, labels = grid[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc='outside lower right', ncols=3)
 
-    return Chart(f'GPU utilisation over time: {description}.', paint)
+    description = phrase('GPU utilisation over time: {trials:;}.', trials=described)
+    return Chart(description, paint)
 
 
 def _paint_timeline(axes: Any, row: SweepRow, *, is_best: bool) -> None:
@@ -218,59 +246,84 @@ def _paint_timeline(axes: Any, row: SweepRow, *, is_best: bool) -> None:
     color = LIGHT['accent'] if is_best else LIGHT['ink']
     title = title_timeline(row, is_best=is_best)
     style = {'loc': 'left', 'fontsize': _TINY, 'fontweight': 'bold', 'color': color}
-    axes.set_title(title, pad=5, **style)
+    axes.set_title('\n'.join(map(say, title)), pad=5, **style)
     axes.grid(axis='y', color=LIGHT['rule'], lw=0.7)
     axes.tick_params(axis='y', length=0)
     warm = [span for span in spans if span.is_warm_up]
     if warm:
         # not in the panel's figures
-        axes.axvspan(0, warm[-1].end_s, color=LIGHT['rule'], lw=0, label='warm-up')
+        label = say(phrase('warm-up'))
+        axes.axvspan(0, warm[-1].end_s, color=LIGHT['rule'], lw=0, label=label)
     edges = [spans[0].begin_s, *(span.end_s for span in spans)]
     heights = [span.util_pct for span in spans]
     style = {'color': LIGHT['gpu'], 'alpha': 0.75, 'lw': 0}
-    axes.stairs(heights, edges, fill=True, label='utilisation', **style)
+    label = say(phrase('utilisation'))
+    axes.stairs(heights, edges, fill=True, label=label, **style)
     zeros = [float('nan') if s.zero_pct is None else s.zero_pct for s in spans]
     style = {'color': LIGHT['problem'], 'lw': 1.4, 'baseline': None}
-    axes.stairs(zeros, edges, label='share of the interval at 0 %', **style)
+    label = say(phrase('share of the interval at 0 %'))
+    axes.stairs(zeros, edges, label=label, **style)
 
 
 def group_rows(
     rows: Sequence[SweepRow], is_shown: Callable[[SweepRow], bool]
-) -> dict[str, list[SweepRow]]:
+) -> dict[Text, list[SweepRow]]:
     """Rows that differ in their workers alone, by what they have in common."""
-    groups: dict[str, list[SweepRow]] = defaultdict(list)
+    groups: dict[Text, list[SweepRow]] = defaultdict(list)
+    own = phrase("the config's own settings")
     for row in rows:
         if is_shown(row):
             # no workers stand in every line of other numbers of batches ahead
-            groups[row.setting.group or "the config's own settings"].append(row)
+            groups[row.setting.group or own].append(row)
     return groups
 
 
-def _wrap(group: str) -> str:
+def _wrap(group: Text) -> str:
     """A name of several lines, so that a legend leaves room for the chart."""
-    return '\n'.join(textwrap.wrap(group, _LEGEND_WIDTH))
+    return '\n'.join(textwrap.wrap(say(group), _LEGEND_WIDTH))
 
 
-def _ordinals(groups: Mapping[str, Sequence[SweepRow]]) -> dict[int, int]:
+def _ordinals(groups: Mapping[Text, Sequence[SweepRow]]) -> dict[int, int]:
     """The place of each number of workers: evenly spaced, so that 0, 1, 2 are legible
     beside 32."""
     numbers = {row.setting.num_workers for rows in groups.values() for row in rows}
     return {workers: place for place, workers in enumerate(sorted(numbers))}
 
 
-def title_speed(sweep: Sweep) -> str:
+def title_speed(sweep: Sweep) -> Text:
     """``Fastest: 2 workers, batch 8, with 6.1 images/s``."""
     rows = {row.setting: row for row in sweep.rows}
     if not sweep.best:
-        return 'No setting can be recommended'
+        return phrase('No setting can be recommended')
     best = rows[sweep.best[0]]
-    speed = format_seconds(best.iter_s.value if best.iter_s else None)
+    iter_s = best.iter_s.value if best.iter_s else None
+    speed = phrase('{iter_s}', iter_s=iter_s)
     if best.images_per_s is not None:
-        speed = f'{best.images_per_s:.1f} images/s'
-    sure = ''
+        speed = phrase('{images_per_s:.1f} images/s', best)
+    facts = {'setting': best.setting.name, 'speed': speed}
     if sweep.find_rivals(best):
-        sure = ' (not sure: intervals overlap)'
-    return f'Fastest: {best.setting.name}, with {speed}{sure}'
+        return phrase(
+            'Fastest: {setting}, with {speed} (not sure: intervals overlap)', **facts
+        )
+    return phrase('Fastest: {setting}, with {speed}', **facts)
+
+
+def _phrase_intervals(estimates: Sequence[Estimate]) -> Text:
+    """What the lines and intervals of a chart of speed are taken over."""
+    counts = [estimate.count for estimate in estimates]
+    least, most = min(counts), max(counts)
+    basis = phrase(
+        'mean and 95 % interval of {least} to {most_intervals}',
+        least=least,
+        most_intervals=most,
+    )
+    if least == most:
+        basis = phrase('mean and 95 % interval of {intervals}', intervals=least)
+    longest = max(estimate.high for estimate in estimates)
+    longest /= max(estimate.value for estimate in estimates)
+    if longest > _LONGEST_AXIS:
+        basis = phrase('{basis}; the longest are cut off by the axis', basis=basis)
+    return basis
 
 
 def chart_speed(sweep: Sweep) -> Chart | None:
@@ -278,31 +331,27 @@ def chart_speed(sweep: Sweep) -> Chart | None:
     groups = group_rows(sweep.rows, lambda row: row.is_measured)
     if not groups:
         return None
-    places, title = _ordinals(groups), title_speed(sweep)
+    places, whole_title = _ordinals(groups), title_speed(sweep)
     estimates = [r.iter_s for rows in groups.values() for r in rows if r.iter_s]
     scale = scale_seconds(max(estimate.high for estimate in estimates))
-    counts = [estimate.count for estimate in estimates]
-    least, most = min(counts), max(counts)
-    basis = f'mean and 95 % interval of {least} to {most} intervals'
-    if least == most:
-        basis = f'mean and 95 % interval of {plural(least, "interval")}'
+    basis = _phrase_intervals(estimates)
     shown_rows = [row for rows in groups.values() for row in rows]
     has_images = all(row.images_per_s for row in shown_rows)
-    longest = max(estimate.high for estimate in estimates)
-    longest /= max(estimate.value for estimate in estimates)
-    if longest > _LONGEST_AXIS:
-        basis += '; the longest are cut off by the axis'
 
     def paint(figure: Any) -> None:
         figure.set_size_inches(WIDTH, 3.5)
         panels = figure.subplots(1, 1 + has_images, squeeze=False)[0]
-        names = ['Images/s'] if has_images else []
-        names.append(f'An iteration, {scale.unit}')
-        for axes, name in zip(panels, names):
-            _titled(axes, name)
+        titles = [phrase('Images/s')] if has_images else []
+        titles.append(phrase('An iteration, {unit}', scale))
+        for axes, title in zip(panels, titles):
+            is_iteration = axes is panels[-1]
+            _titled(axes, title)
             styles = zip(groups.items(), _LINES * len(groups))
             for number, ((group, rows), style) in enumerate(styles):
-                spans = [_speed_span(row, scale.factor, name) for row in rows]
+                spans = [
+                    _speed_span(row, scale.factor, is_iteration=is_iteration)
+                    for row in rows
+                ]
                 # beside each other, so that no interval hides another one
                 aside = 0.05 * (number - (len(groups) - 1) / 2)
                 x = [places[row.setting.num_workers] + aside for row in rows]
@@ -315,21 +364,27 @@ def chart_speed(sweep: Sweep) -> Chart | None:
                 if rings:
                     _mark_best(axes, rings)
             axes.set_xticks(list(places.values()), list(map(str, places)))
-            spans = [_speed_span(row, scale.factor, name) for row in shown_rows]
+            spans = [
+                _speed_span(row, scale.factor, is_iteration=is_iteration)
+                for row in shown_rows
+            ]
             # an interval of few values may be many times as long as the axis
             _, top = axes.get_ylim()
             top = min(top, _LONGEST_AXIS * max(span.value for span in spans))
             axes.set_ylim(0, top)
             axes.margins(x=0.08)
-            _label_x(axes, 'loader workers')
-        figure.suptitle(title, x=0.01, ha='left', fontsize=9.5, fontweight='bold')
+            _label_x(axes, phrase('loader workers'))
+        figure.suptitle(
+            say(whole_title), x=0.01, ha='left', fontsize=9.5, fontweight='bold'
+        )
         handles, labels = panels[0].get_legend_handles_labels()
-        title_of = {'title': basis, 'title_fontsize': _TINY, 'alignment': 'left'}
+        title_of = {'title': say(basis), 'title_fontsize': _TINY, 'alignment': 'left'}
         place = {'loc': 'outside lower left', 'ncols': 4, **title_of}
         legend = figure.legend(handles, labels, **place)
         legend.get_title().set_color(LIGHT['faint'])
 
-    return Chart(f'{title}; {basis}.', paint)
+    description = phrase('{title}; {basis}.', title=whole_title, basis=basis)
+    return Chart(description, paint)
 
 
 class _Span(NamedTuple):
@@ -340,11 +395,11 @@ class _Span(NamedTuple):
     high: float
 
 
-def _speed_span(row: SweepRow, factor: float, name: str) -> _Span:
+def _speed_span(row: SweepRow, factor: float, *, is_iteration: bool) -> _Span:
     assert row.iter_s is not None  # only measured rows are shown
     value, low, high = row.iter_s.value, max(row.iter_s.low, 0.0), row.iter_s.high
     speed = row.images_per_s
-    if speed is None or name.startswith('An iteration'):
+    if speed is None or is_iteration:
         return _Span(factor * value, factor * low, factor * high)
     # an interval from 0 s has no end in images/s; the upper half stands for it
     fastest = speed * value / low if low > 0.5 * value else 2 * speed
@@ -371,22 +426,22 @@ def _paint_line(
 def _mark_best(axes: Any, points: Sequence[tuple[float, float]]) -> None:
     ring = {'mfc': 'none', 'mec': LIGHT['accent'], 'mew': 1.8}
     x, y = zip(*points)
-    known = axes.get_legend_handles_labels()[1]
-    label = {} if _BEST in known else {'label': _BEST}
+    known, best = axes.get_legend_handles_labels()[1], say(_BEST)
+    label = {} if best in known else {'label': best}
     axes.plot(x, y, 'o', ms=13, ls='', **label, **ring)
 
 
 class _SaveGrowth(NamedTuple):
     """Saves beside the fewest and the most workers of a group."""
 
-    group: str
+    group: Text
     fewest: SweepRow
     most: SweepRow
     ratio: float
     """Length of a save beside the most workers over that beside the fewest."""
 
 
-def title_saves(groups: Mapping[str, Sequence[SweepRow]]) -> str:
+def title_saves(groups: Mapping[Text, Sequence[SweepRow]]) -> Text:
     """``A save takes 0.31 s beside 2 workers, 0.12 s beside 0 (batch 8)``."""
     found = []
     for group, rows in groups.items():
@@ -396,12 +451,20 @@ def title_saves(groups: Mapping[str, Sequence[SweepRow]]) -> str:
             found.append(_SaveGrowth(group, fewest, most, ratio))
     largest = max(found, key=lambda growth: growth.ratio)
     fewest, most = largest.fewest, largest.most
-    title = f'A save takes {format_seconds(most.save_s)} beside '
-    title += plural(most.setting.num_workers, 'worker')
-    if fewest is not most:
-        title += f', {format_seconds(fewest.save_s)} beside '
-        title += f'{fewest.setting.num_workers}'
-    return f'{title} ({largest.group})'
+    facts = {
+        'save_s': most.save_s,
+        'workers': most.setting.num_workers,
+        'group': largest.group,
+    }
+    if fewest is most:
+        return phrase('A save takes {save_s} beside {workers} ({group})', **facts)
+    return phrase(
+        'A save takes {save_s} beside {workers}, {fewest_save_s} beside '
+        '{fewest_workers:d} ({group})',
+        fewest_save_s=fewest.save_s,
+        fewest_workers=fewest.setting.num_workers,
+        **facts,
+    )
 
 
 def chart_saves(sweep: Sweep) -> Chart | None:
@@ -415,8 +478,10 @@ def chart_saves(sweep: Sweep) -> Chart | None:
     ]
     counts = {len(row.saves_s) for rows in groups.values() for row in rows}
     scale = scale_seconds(max(saves_s))
-    each = ' or '.join(map(str, sorted(counts)))
-    basis = f'dots: each of {each} saves beside the running workers; line: median'
+    basis = phrase(
+        'dots: each of {counts:/} saves beside the running workers; line: median',
+        counts=tuple(map(str, sorted(counts))),
+    )
 
     def paint(figure: Any) -> None:
         figure.set_size_inches(WIDTH, 3.1)
@@ -435,12 +500,13 @@ def chart_saves(sweep: Sweep) -> Chart | None:
                 axes.plot([at] * len(dots), dots, '.', color=color, ms=4)
         axes.set_xticks(list(places.values()), list(map(str, places)))
         axes.set_ylim(0)
-        axes.set_ylabel(f'a save, {scale.unit}', color=LIGHT['faint'])
+        axes.set_ylabel(say(phrase('a save, {unit}', scale)), color=LIGHT['faint'])
         axes.margins(x=0.06)
-        _label_x(axes, 'loader workers')
+        _label_x(axes, phrase('loader workers'))
         place = {'loc': 'upper left', 'bbox_to_anchor': (0, -0.16), 'ncols': 4}
-        title_of = {'title': basis, 'title_fontsize': _TINY, 'alignment': 'left'}
+        style = {'title_fontsize': _TINY, 'alignment': 'left'}
+        title_of = {'title': say(basis), **style}
         legend = axes.legend(borderaxespad=0.0, **place, **title_of)
         legend.get_title().set_color(LIGHT['faint'])
 
-    return Chart(f'{title}; {basis}.', paint)
+    return Chart(phrase('{title}; {basis}.', title=title, basis=basis), paint)

@@ -6,8 +6,10 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.document import SIGNS, Item, Section, Table
 from mmgpu_hooks.show.text import BOUND, bind_units, visible
+from mmgpu_hooks.show.words import say
 
 if TYPE_CHECKING:
     # late: JSON needs none of it
@@ -97,16 +99,20 @@ def _lay_out(section: Section) -> Iterator[RenderableType]:
 def _text(text: object, style: str = '', *, no_wrap: bool = False) -> Text:
     from rich.text import Text
 
-    shown = visible(text) if no_wrap else bind_units(visible(text))
+    words = visible(say(text))
+    shown = words if no_wrap else bind_units(words)
     # a path without a space is folded, never cut
     return Text(shown, style=style, no_wrap=no_wrap, overflow='fold')
 
 
 def _item(item: Item) -> tuple[Text, Text]:
-    title = f'{item.title}: ' if item.title else ''
-    basis = f' ({item.basis})' if item.basis else ''
+    said = item.text
+    if item.title:
+        said = phrase('{title}: {text}', title=item.title, text=item.text)
+    if item.basis:
+        said = phrase('{text} ({basis})', text=said, basis=item.basis)
     sign = _text(SIGNS.get(item.level, '-'), _STYLES.get(item.level, ''))
-    return sign, _text(f'{title}{item.text}{basis}')
+    return sign, _text(said)
 
 
 def _pairs(rows: Sequence[tuple[Text, Text]]) -> RenderableType:

@@ -4,96 +4,172 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmgpu_hooks.schema.figures import format_seconds
 from mmgpu_hooks.schema.recorded import TunedRecord, TunedSettings
 from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.text import Text, listed, phrase, quoted
 
-_CHANGED = {
-    'predicted': '{what} from iteration {iteration} on: an iteration takes {before} '
-    'and is predicted to take {predicted} ({gain})',
-    'found_before': '{what}, which the run that is resumed had found',
-}
-_JUDGED = {
-    'gain': '{what} is kept: an iteration took {before} and takes {after} ({gain})',
-    'unclear': '{what} is kept: no difference can be told ({before} and {after} an '
-    'iteration)',
-    'other_load': '{what} is kept, unjudged: other programs used other cores of the '
-    'host before',
-}
-_TAKEN_BACK = {
-    'failed': '{what}, as before: the new workers could not be started',
-    'loss': '{what}, as before: an iteration took {before} and {after} since ({gain})',
-    'unclear': '{what}, as before: no gain can be told ({before} and {after} an '
-    'iteration)',
-}
-_WORDS = {'change': _CHANGED, 'keep': _JUDGED, 'roll_back': _TAKEN_BACK}
 _SHORT = {
-    'gain': 'kept',
-    'loss': 'taken back',
-    'unclear': 'no difference told',
-    'other_load': 'unjudged, other programs came or went',
-    'failed': 'could not be started',
+    'gain': phrase('kept'),
+    'loss': phrase('taken back'),
+    'unclear': phrase('no difference told'),
+    'other_load': phrase('unjudged, other programs came or went'),
+    'failed': phrase('could not be started'),
 }
 
 
-def phrase_tuned(record: TunedRecord) -> str:
+def phrase_tuned(record: TunedRecord) -> Text:
     """One change, or what it gave, as a clause for the log."""
-    text = _WORDS[record.action][record.reason]
-    return text.format(
-        what=phrase_settings(record.old, record.new),
-        iteration=record.iteration,
-        before=format_seconds(record.iter_s),
-        predicted=format_seconds(record.predicted_iter_s),
-        after=format_seconds(record.measured_iter_s),
+    what = phrase_settings(record.old, record.new)
+    if record.action == 'change':
+        return _phrase_change(record, what)
+    if record.action == 'keep':
+        return _phrase_kept(record, what)
+    return _phrase_taken_back(record, what)
+
+
+def _phrase_change(record: TunedRecord, what: Text) -> Text:
+    if record.reason == 'found_before':
+        return phrase('{what}, which the run that is resumed had found', what=what)
+    return phrase(
+        '{what} from iteration {iteration} on: an iteration takes {iter_s} and is '
+        'predicted to take {predicted_iter_s} ({gain})',
+        record,
+        what=what,
         gain=_phrase_gain(record),
     )
 
 
-def phrase_settings(old: TunedSettings, new: TunedSettings) -> str:
+def _phrase_kept(record: TunedRecord, what: Text) -> Text:
+    if record.reason == 'gain':
+        return phrase(
+            '{what} is kept: an iteration took {iter_s} and takes {measured_iter_s} '
+            '({gain})',
+            record,
+            what=what,
+            gain=_phrase_gain(record),
+        )
+    if record.reason == 'other_load':
+        return phrase(
+            '{what} is kept, unjudged: other programs used other cores of the host '
+            'before',
+            what=what,
+        )
+    return phrase(
+        '{what} is kept: no difference can be told ({iter_s} and {measured_iter_s} an '
+        'iteration)',
+        record,
+        what=what,
+    )
+
+
+def _phrase_taken_back(record: TunedRecord, what: Text) -> Text:
+    if record.reason == 'failed':
+        return phrase(
+            '{what}, as before: the new workers could not be started', what=what
+        )
+    if record.reason == 'loss':
+        return phrase(
+            '{what}, as before: an iteration took {iter_s} and {measured_iter_s} since '
+            '({gain})',
+            record,
+            what=what,
+            gain=_phrase_gain(record),
+        )
+    return phrase(
+        '{what}, as before: no gain can be told ({iter_s} and {measured_iter_s} an '
+        'iteration)',
+        record,
+        what=what,
+    )
+
+
+def phrase_settings(old: TunedSettings, new: TunedSettings) -> Text:
     """The settings that differ, or how many workers there are where none does."""
     changed = [
-        f'{name} {_spell(getattr(old, name))} -> {_spell(getattr(new, name))}'
+        phrase(
+            '{name} {old} -> {new}',
+            name=name,
+            old=_spell(getattr(old, name)),
+            new=_spell(getattr(new, name)),
+        )
         for name in TunedSettings.__struct_fields__
         if getattr(old, name) != getattr(new, name)
     ]
-    return ', '.join(changed) or f'num_workers={new.num_workers}'
+    return listed(changed) if changed else quoted(f'num_workers={new.num_workers}')
 
 
-def _spell(value: object) -> str:
-    return 'default' if value is None else str(value)
+def _spell(value: object) -> Text:
+    return phrase('default') if value is None else quoted(str(value))
 
 
-def _phrase_gain(record: TunedRecord) -> str:
+def _phrase_gain(record: TunedRecord) -> Text:
     """``63 % less time, 41 to 80 %``; of a loss how much more."""
-    share = record.gain_pct
-    if share is None:
-        return 'unknown'
-    low, high = record.gain_low_pct, record.gain_high_pct
-    text = f'{abs(share):.0f} % {"more" if share < 0.0 else "less"} time'
-    if low is None or high is None:
-        return text
-    ends = (low, high) if share >= 0.0 else (-high, -low)
-    return '{}, {:.0f} to {:.0f} %'.format(text, *ends)
+    gain_pct = record.gain_pct
+    low_pct, high_pct = record.gain_low_pct, record.gain_high_pct
+    if gain_pct is None:
+        return phrase('unknown')
+    if low_pct is None or high_pct is None:
+        if gain_pct < 0.0:
+            return phrase('{loss_pct} more time', loss_pct=-gain_pct)
+        return phrase('{gain_pct} less time', record)
+    if gain_pct < 0.0:
+        return phrase(
+            '{loss_pct} more time, {low_pct:.0f} to {high_pct}',
+            loss_pct=-gain_pct,
+            low_pct=-high_pct,
+            high_pct=-low_pct,
+        )
+    return phrase(
+        '{gain_pct} less time, {low_pct:.0f} to {high_pct}',
+        gain_pct=gain_pct,
+        low_pct=low_pct,
+        high_pct=high_pct,
+    )
 
 
-def list_tuned(evidence: RunEvidence) -> Iterator[str]:
+def list_tuned(evidence: RunEvidence) -> Iterator[Text]:
     """Each change with what was predicted and measured of it, for the summary."""
     tuned = evidence.tuned
     for record, after in zip(tuned, [*tuned[1:], None]):
         if record.action != 'change':
             continue
-        what = phrase_settings(record.old, record.new)
-        where = '' if record.is_within else 'between epochs, '
-        text = f'{what} {where}at iteration {record.iteration}'
-        if record.switch_s is not None:
-            text += f' in {format_seconds(record.switch_s)}'
-        if record.gain_pct is not None:
-            text += f': predicted {record.gain_pct:.0f} % less time'
+        change, results = _phrase_place(record), list[Text]()
         if after is not None and after.action != 'change':
-            measured = after.gain_pct
-            if measured is not None:
-                text += f', measured {measured:.0f} %'
-            kept = 'taken back' if after.action == 'roll_back' else 'kept'
-            said = _SHORT[after.reason]
-            text += f', {kept}' if said == kept else f', {kept} ({said})'
-        yield text
+            results = list(_list_results(after))
+        if record.gain_pct is not None:
+            predicted = phrase('predicted {gain_pct} less time', record)
+            yield phrase(
+                '{change}: {results:,}', change=change, results=(predicted, *results)
+            )
+        else:
+            yield listed([change, *results])
+
+
+def _phrase_place(record: TunedRecord) -> Text:
+    """A change, where in training it was made, and how long that took."""
+    what = phrase_settings(record.old, record.new)
+    if record.is_within and record.switch_s is None:
+        return phrase('{what} at iteration {iteration}', record, what=what)
+    if record.is_within:
+        return phrase(
+            '{what} at iteration {iteration} in {switch_s}', record, what=what
+        )
+    if record.switch_s is None:
+        return phrase(
+            '{what} between epochs, at iteration {iteration}', record, what=what
+        )
+    return phrase(
+        '{what} between epochs, at iteration {iteration} in {switch_s}',
+        record,
+        what=what,
+    )
+
+
+def _list_results(after: TunedRecord) -> Iterator[Text]:
+    """What was measured of a change, and whether it stays."""
+    if after.gain_pct is not None:
+        yield phrase('measured {gain_pct}', after)
+    kept, why = phrase('kept'), _SHORT[after.reason]
+    if after.action == 'roll_back':
+        kept = phrase('taken back')
+    yield kept if why == kept else phrase('{kept} ({why})', kept=kept, why=why)

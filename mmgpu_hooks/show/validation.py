@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from mmgpu_hooks.judge.validation_parts import ValidationCosts, sum_costs
-from mmgpu_hooks.schema.figures import format_pct, format_sum, plural
+from mmgpu_hooks.schema.figures import format_pct, format_sum
 from mmgpu_hooks.schema.recorded import VALIDATION_PART_NAMES, ValidationRecord
-from mmgpu_hooks.show.document import Section, Table
+from mmgpu_hooks.schema.text import Text, phrase
+from mmgpu_hooks.show.document import BLANK, Section, Table
 
 _WORTH = 0.01
 """Share of a validation below which a part is not named."""
 
+_VALIDATION = phrase('validation')
 
-def phrase_validation(record: ValidationRecord, loop: str = 'validation') -> str | None:
+
+def phrase_validation(
+    record: ValidationRecord, loop: Text = _VALIDATION
+) -> Text | None:
     """``validation took 40.8 s: data wait 30.6 s, forward 10.0 s, process 0.120 s``.
 
     Args:
@@ -26,39 +31,73 @@ def phrase_validation(record: ValidationRecord, loop: str = 'validation') -> str
     costs = sum_costs([record])
     if costs is None:
         return None
-    parts = ', '.join(list_parts(costs, format_sum))
-    return f'{loop} took {format_sum(record.wall_s)}: {parts}'
+    return phrase(
+        '{loop} took {wall_s:sum}: {parts}',
+        record,
+        loop=loop,
+        parts=tuple(list_parts(costs)),
+    )
 
 
-def summarize_validations(costs: ValidationCosts) -> str:
+def summarize_validations(costs: ValidationCosts) -> Text:
     """``2 took 40.8 s each: data wait 75 %, forward 24 %, metric 1.0 %``."""
-    each = format_sum(costs.wall_s / costs.count)
-    took = f'1 took {each}' if costs.count == 1 else f'{costs.count} took {each} each'
-    shares = list_parts(costs, lambda seconds: format_pct(100 * seconds / costs.wall_s))
-    return f'{took}: {", ".join(shares)}'
+    each_s, shares = costs.wall_s / costs.count, tuple(list_shares(costs))
+    if costs.count == 1:
+        return phrase('1 took {each_s:sum}: {shares}', each_s=each_s, shares=shares)
+    return phrase(
+        '{validations:d} took {each_s:sum} each: {shares}',
+        validations=costs.count,
+        each_s=each_s,
+        shares=shares,
+    )
 
 
-def list_parts(costs: ValidationCosts, phrase: Callable[[float], str]) -> Iterator[str]:
-    """Parts that are worth a word, the longest first, each with its figure.
-
-    Args:
-        costs: Of one validation, or of several.
-        phrase: Words for seconds of all of them.
-    """
-    by_length = sorted(costs.parts_s.items(), key=lambda part: -part[1])
-    for part, seconds in by_length:
-        if seconds < _WORTH * costs.wall_s:
-            continue
-        text = f'{VALIDATION_PART_NAMES[part]} {phrase(seconds)}'
-        metrics = {'metric': costs.metrics_s, 'process': costs.process_s}.get(part, {})
-        named = ', '.join(_list_worth(metrics, costs.wall_s))
-        yield f'{text} ({named})' if named else text
+def list_parts(costs: ValidationCosts) -> Iterator[Text]:
+    """Parts that are worth a word, the longest first, each with its seconds."""
+    for part, spent_s in _list_worth(costs.parts_s, costs.wall_s):
+        yield _add_metrics(
+            costs,
+            part,
+            phrase(
+                '{part} {spent_s:sum}',
+                part=VALIDATION_PART_NAMES[part],
+                spent_s=spent_s,
+            ),
+        )
 
 
-def _list_worth(metrics_s: Mapping[str, float], wall_s: float) -> Iterator[str]:
-    for name, seconds in metrics_s.items():
+def list_shares(costs: ValidationCosts) -> Iterator[Text]:
+    """Parts that are worth a word, the longest first, each with its share."""
+    for part, spent_s in _list_worth(costs.parts_s, costs.wall_s):
+        yield _add_metrics(
+            costs,
+            part,
+            phrase(
+                '{part} {spent_pct:exact}',
+                part=VALIDATION_PART_NAMES[part],
+                spent_pct=100 * spent_s / costs.wall_s,
+            ),
+        )
+
+
+def _add_metrics(costs: ValidationCosts, part: str, said: Text) -> Text:
+    """Name the metrics that a part was spent on."""
+    metrics_s = _find_metrics(costs, part)
+    named = tuple(name for name, _ in _list_worth(metrics_s, costs.wall_s))
+    return phrase('{part} ({metrics})', part=said, metrics=named) if named else said
+
+
+def _find_metrics(costs: ValidationCosts, part: str) -> Mapping[str, float]:
+    """Seconds of a part by metric."""
+    return {'metric': costs.metrics_s, 'process': costs.process_s}.get(part, {})
+
+
+def _list_worth(
+    spent_s: Mapping[str, float], wall_s: float
+) -> Iterator[tuple[str, float]]:
+    for name, seconds in sorted(spent_s.items(), key=lambda spent: -spent[1]):
         if seconds >= _WORTH * wall_s:
-            yield name
+            yield name, seconds
 
 
 def describe_validations(costs: ValidationCosts | None) -> list[Section]:
@@ -67,14 +106,15 @@ def describe_validations(costs: ValidationCosts | None) -> list[Section]:
         return []
     count, rows = costs.count, list[tuple[str, ...]]()
     for part, seconds in sorted(costs.parts_s.items(), key=lambda part: -part[1]):
-        metrics = {'metric': costs.metrics_s, 'process': costs.process_s}.get(part, {})
         named = ', '.join(
-            f'{name} {format_sum(spent_s / count)}' for name, spent_s in metrics.items()
+            f'{name} {format_sum(spent_s / count)}'
+            for name, spent_s in _find_metrics(costs, part).items()
         )
         share = format_pct(100 * seconds / costs.wall_s)
         each = format_sum(seconds / count)
         rows.append((VALIDATION_PART_NAMES[part], each, share, named))
     each = format_sum(costs.wall_s / count)
-    rows.append(('all', each, format_pct(100.0), ''))
-    table = Table(['part', 'each', 'share', ''], rows, plural(count, 'validation'))
-    return [Section('Validation', 'validation', table=table)]
+    rows.append((phrase('all'), each, format_pct(100.0), ''))
+    head = [phrase('part'), phrase('each'), phrase('share'), BLANK]
+    table = Table(head, rows, phrase('{validations}', validations=count))
+    return [Section(phrase('Validation'), 'validation', table=table)]

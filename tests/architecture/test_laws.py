@@ -204,6 +204,22 @@ def nesting(node: ast.AST) -> int:
     return inner + isinstance(node, NESTING)
 
 
+def _count_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function; a sentence with its facts counts as one."""
+    said = [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == 'phrase'
+    ]
+    return len(
+        {*range(function.lineno, function.end_lineno or 0)}.difference(
+            *(range(call.lineno + 1, (call.end_lineno or 0) + 1) for call in said)
+        )
+    )
+
+
 def test_functions_are_short_and_flat():
     functions = {
         f'{name}: {node.name}': node
@@ -212,9 +228,7 @@ def test_functions_are_short_and_flat():
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     }
     long = {
-        where
-        for where, node in functions.items()
-        if (node.end_lineno or 0) - node.lineno >= MOST_LINES
+        where for where, node in functions.items() if _count_lines(node) >= MOST_LINES
     }
     assert long <= STILL_LONGER
     # the function itself is no block

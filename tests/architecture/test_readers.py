@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import string
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,11 @@ def list_fields() -> Iterator[tuple[str, str]]:
             yield from ((kind.__name__, field) for field in fields)
 
 
+def makes_text(function: ast.expr) -> bool:
+    """True if it makes a text of a template, its first argument."""
+    return getattr(function, 'id', '') == 'phrase'
+
+
 def find_reads() -> set[str]:
     """Names of all attributes that are read, and of columns in quotes."""
     reads: set[str] = set()
@@ -73,6 +79,10 @@ def find_reads() -> set[str]:
                 reads.add(node.attr)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 reads.update(node.value.split('.'))
+            elif isinstance(node, ast.Call) and makes_text(node.func):
+                # figures are taken from a record by their names in the template
+                parsed = string.Formatter().parse(ast.literal_eval(node.args[0]))
+                reads.update(name for _, name, _, _ in parsed if name)
     return reads
 
 

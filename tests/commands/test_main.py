@@ -16,7 +16,7 @@ import pytest
 
 from mmgpu_hooks.commands import explain
 from mmgpu_hooks.commands.main import COMMANDS, GROUPS, main
-from mmgpu_hooks.commands.output import say_left, show_progress
+from mmgpu_hooks.commands.output import phrase_left, show_progress
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.verdict_names import VERDICTS
 
@@ -211,6 +211,6 @@ def test_a_bar_says_what_is_left(left_s, words, monkeypatch):
     monkeypatch.setattr(sys, '__stderr__', stream)
     with show_progress() as on_progress:
         on_progress('2 of 9: 2 workers', 0.25, left_s)
-    assert say_left(left_s) == words
+    assert phrase_left(left_s) == words
     assert '2 of 9: 2 workers' in stream.getvalue()
     assert words in stream.getvalue()

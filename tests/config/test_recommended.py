@@ -12,6 +12,7 @@ import pytest
 from mmgpu_hooks.config.recommended import write_beside_run
 from mmgpu_hooks.schema.judged import Change, Recommendation
 from mmgpu_hooks.schema.run_folder import RunFiles
+from mmgpu_hooks.schema.text import quoted
 
 Config = pytest.importorskip('mmengine.config').Config
 
@@ -27,7 +28,7 @@ PURE = (
 )
 FOUND = Recommendation(
     tuple(
-        Change(f'train_dataloader.{key}', old, new, 'planted', 'high')
+        Change(f'train_dataloader.{key}', old, new, quoted('planted'), 'high')
         for key, old, new in (
             ('num_workers', 0, 4),
             ('persistent_workers', False, True),
@@ -193,7 +194,7 @@ def test_it_needs_no_older_run(tmp_path, text, is_child):
     first, _ = make_run(tmp_path / 'older', config)
     older = write_beside_run(FOUND, str(config), first).outcome.target
     second, _ = make_run(tmp_path / 'newer', older)
-    change = Change('train_dataloader.num_workers', 4, 6, 'planted', 'high')
+    change = Change('train_dataloader.num_workers', 4, 6, quoted('planted'), 'high')
     outcome = write_beside_run(Recommendation((change,)), str(older), second).outcome
     assert outcome.target == second.run_folder / 'mine_recommended.py'
     shutil.rmtree(tmp_path / 'older')

@@ -7,9 +7,10 @@ from typing import Any
 
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.schema.recorded import TunedRecord, TunedSettings
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
 
-NOTHING = TuneAnswer(why='no other setting is surely faster')
+NOTHING = TuneAnswer(why=phrase('no other setting is surely faster'))
 
 
 def settings(workers: int, **more: Any) -> TunedSettings:

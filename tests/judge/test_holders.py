@@ -17,6 +17,7 @@ from mmgpu_hooks.recommend.host_memory import limit_to_memory
 from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.schema.judged import HostNow, Why
 from mmgpu_hooks.schema.recorded import MemoryRecord, ValidationRecord
+from mmgpu_hooks.schema.text import quoted
 
 GONE = HostNow(is_alive=False)
 MIB = 2**20
@@ -232,10 +233,10 @@ def test_a_kill_names_who_held_memory(memory, cause, has_sentence):
 def test_a_start_that_was_killed_says_that_each_rank_held_a_data_set():
     record = make_memory(phase='start', workers=0, worker_bytes=None)
     ranks = [[replace(record, process_bytes=20 * GIB)] for _ in range(2)]
-    why = add_start(Why('unknown', 'unknown', 'unknown', 'It ended.'), ranks)
+    why = add_start(Why('unknown', 'unknown', 'unknown', quoted('It ended.')), ranks)
     assert (why.cause, why.certainty) == ('oom_host', 'likely')
     said = why.proof[-1].text
     assert '2 training processes 40 (20 each, building data set and model)' in said
     enough = [[replace(record, is_low=False, used_bytes=GIB)]]
-    unknown = Why('unknown', 'unknown', 'unknown', 'It ended.')
+    unknown = Why('unknown', 'unknown', 'unknown', quoted('It ended.'))
     assert add_start(unknown, enough) == unknown

@@ -136,7 +136,7 @@ def test_what_is_found(case):
 
 def test_the_cure_is_advice_and_stands_first_where_it_is_much():
     run = make_run_of(make_start(COCO))
-    assert next(advise(run)) == f'{PARSED[:-1]} (MG702).'
+    assert next(advise(run)) == f'MG702: {PARSED}'
     little = make_run_of(make_start(replace(COCO, wall_s=130.0)), step=50_000.0)
     assert [said for said in advise(little) if 'MG702' in said]
 

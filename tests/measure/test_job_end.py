@@ -21,6 +21,8 @@ SOON, IN_A_YEAR = int(time.time()) + 3600, int(time.time()) + 365 * 86_400
         ('', None),
         ('2026-11-23T20:33:08', None),
     ],
+    # each process that collects tests has a second of its own
+    ids=['soon', 'in a year', 'NONE', 'N/A', 'empty', 'a date'],
 )
 def test_only_a_time_that_is_near_is_an_end(text, end_s):
     assert parse_end_unix_s(text) == end_s

@@ -17,6 +17,7 @@ from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.hours import forecast_end, list_saved_hours
 from mmgpu_hooks.schema.judged import Change, Recommendation, ValidationOutlook
 from mmgpu_hooks.schema.recorded import TrainingPlan, ValInterval
+from mmgpu_hooks.schema.text import Text
 from mmgpu_hooks.show.recommendation import describe_hours, render_json
 from mmgpu_hooks.show.terminal import render
 
@@ -25,7 +26,7 @@ ITER_S, VALIDATION_S = 30.0, 600.0
 
 
 def change(key: str, gain_pct: float | None = None) -> Change:
-    return Change(key, 2, 4, 'it is faster', 'high', predicted_gain_pct=gain_pct)
+    return Change(key, 2, 4, Text('It is faster.'), 'high', predicted_gain_pct=gain_pct)
 
 
 FOUND = Recommendation(
@@ -34,7 +35,7 @@ FOUND = Recommendation(
         change('train_dataloader.persistent_workers', 20.0),
         change('val_dataloader.num_workers'),
     ),
-    validation=ValidationOutlook('', 1, 500.0, 60.0, 5.0),
+    validation=ValidationOutlook(Text(''), 1, 500.0, 60.0, 5.0),
 )
 
 

@@ -26,6 +26,7 @@ from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.recommend.settings.persistent_workers import count_starts
 from mmgpu_hooks.schema.judged import Change, Recommendation
 from mmgpu_hooks.schema.recorded import HostLimits, LoaderSettings
+from mmgpu_hooks.schema.text import quoted
 
 THREADS_KEY = BY_NAME['opencv_num_threads'].key()
 
@@ -314,7 +315,14 @@ def of_loader(**changes: object) -> Recommendation:
     """What is said of the train loader, whatever the run."""
     return Recommendation(
         tuple(
-            Change(f'{TRAIN}.{name}', 1, new, 'it helps', 'high', predicted_iter_s=0.2)
+            Change(
+                f'{TRAIN}.{name}',
+                1,
+                new,
+                quoted('it helps'),
+                'high',
+                predicted_iter_s=0.2,
+            )
             for name, new in changes.items()
         )
     )
@@ -348,7 +356,7 @@ def test_what_ran_is_trained_again_with_the_changes(settings, changes, after):
 
 
 def test_nothing_recommended_of_the_train_loader_is_nothing_to_train():
-    other = Change('val_dataloader.num_workers', 2, 4, 'it helps', 'high')
+    other = Change('val_dataloader.num_workers', 2, 4, quoted('it helps'), 'high')
     for changes in ((), (other,)):
         assert pair_settings(Run(make_evidence()), Recommendation(changes)) is None
 
@@ -358,10 +366,10 @@ def test_the_predicted_gain_is_in_images_per_second():
     assert run.figures.iter_s == pytest.approx(0.3)
     assert sum_predicted_gain(run, of_loader(num_workers=3)) == pytest.approx(0.5)
     key = f'{TRAIN}.' + 'batch_size'
-    twice = Change(key, 4, 8, 'it fits', 'high', predicted_iter_s=0.4)
+    twice = Change(key, 4, 8, quoted('it fits'), 'high', predicted_iter_s=0.4)
     assert sum_predicted_gain(run, Recommendation((twice,))) == pytest.approx(0.5)
     key = f'{TRAIN}.' + 'pin_memory'
-    silent = Recommendation((Change(key, False, True, 'x', 'low'),))
+    silent = Recommendation((Change(key, False, True, quoted('x'), 'low'),))
     assert sum_predicted_gain(run, silent) is None
 
 

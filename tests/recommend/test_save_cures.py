@@ -13,8 +13,9 @@ from mmgpu_hooks.recommend.recommendation import with_save_cures
 from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.judged import Change, Recommendation, SaveCure
 from mmgpu_hooks.schema.recorded import SaveRecord
+from mmgpu_hooks.schema.text import quoted
 
-NOTHING = Recommendation(reason='In steady iterations data is at hand.')
+NOTHING = Recommendation(reason=quoted('In steady iterations data is at hand.'))
 CONTENDED = make_contended_ones(4)
 NICED = ('default_hooks.gpu_efficiency.worker_nice', None, 10)
 
@@ -66,7 +67,7 @@ def test_small_delays_count_when_they_add_up(count, changes):
 
 
 def test_niced_workers_must_gain_beyond_fewer_ones():
-    fewer = Change('train_dataloader.num_workers', 8, 1, 'why not', 'high')
+    fewer = Change('train_dataloader.num_workers', 8, 1, quoted('why not'), 'high')
     summary = run_of(CONTENDED)
     settings = Recommendation((fewer,))
     assert changes_of(summary, settings) == [('train_dataloader.num_workers', 8, 1)]

@@ -7,6 +7,7 @@ from fakes.replaced import replace
 from fakes.runs import GIB, make_evidence, make_host_window, make_interval, make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.judged import Prediction
+from mmgpu_hooks.schema.text import quoted
 from mmgpu_hooks.show.charts import (
     Chart,
     chart_forecast,
@@ -19,7 +20,7 @@ from mmgpu_hooks.show.charts import (
 def test_on_a_page_a_chart_has_its_own_ids_and_the_colours_of_the_page():
     chart = chart_timeline(Run(make_evidence()))
     assert chart is not None
-    source = draw(Chart('"<b>', chart.paint), 'c1')
+    source = draw(Chart(quoted('"<b>'), chart.paint), 'c1')
     root = ET.fromstring(source)
     assert not [element for element in root.iter() if element.tag.endswith('script')]
     assert root.attrib['role'] == 'img'
@@ -70,7 +71,7 @@ def test_predicted_iterations_have_a_band_and_both_settings_are_marked():
         Prediction(workers, 2, 4, s, 0.9 * s, 1.1 * s, 0.0, 4 / s, 'step')
         for workers, s in ((0, 0.8), (1, 0.5), (2, 0.25))
     ]
-    chart = chart_forecast(points, {0: 'now', 2: 'new'}, 0.79)
+    chart = chart_forecast(points, {0: quoted('now'), 2: quoted('new')}, 0.79)
     assert chart is not None
     said = (
         'An iteration against workers, ms: 0.250 s predicted with 2, 0.790 s measured'
@@ -80,4 +81,4 @@ def test_predicted_iterations_have_a_band_and_both_settings_are_marked():
     for words in ('9 times in 10 within', 'this run, measured', 'recommended'):
         assert words in source
     assert 'var(--accent)' in source
-    assert chart_forecast(points[:1], {0: 'now'}, 0.79) is None
+    assert chart_forecast(points[:1], {0: quoted('now')}, 0.79) is None

@@ -18,6 +18,7 @@ from mmgpu_hooks.schema.judged import (
     Recommendation,
     Verdict,
 )
+from mmgpu_hooks.schema.text import phrase, quoted
 from mmgpu_hooks.show import page as page_module
 from mmgpu_hooks.show.page import is_page, render_page
 
@@ -138,13 +139,18 @@ def evil_page(text: str) -> Page:
     by_hook_s = {text: next(iter(summary.figures.by_hook_s.values()))}
     summary = summary.replaced(figures=replace(summary.figures, by_hook_s=by_hook_s))
     summary.__dict__['transforms'] = [TransformCost(text, 1.0)]
-    verdict = Verdict('data_bound', text, text)
-    diagnosis = Diagnosis(verdict, (Finding(text, text, text, text, 0.5),))
+    said = phrase('{title}: {why}', title=quoted(text), why=quoted(text))
+    verdict = Verdict('data_bound', said, text)
+    diagnosis = Diagnosis(
+        verdict, (Finding(text, quoted(text), text, quoted(text), 0.5),)
+    )
     answer = replace(
         make_reported(make_full_ranks()),
         run_path=text,
         diagnosis=diagnosis,
-        recommendation=Recommendation((Change(text, text, text, text, text, (text,)),)),
+        recommendation=Recommendation(
+            (Change(text, text, text, quoted(text), text, (text,)),)
+        ),
         summary=summary,
         notes=(text,),
     )

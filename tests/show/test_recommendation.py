@@ -13,11 +13,11 @@ from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.recommendation import with_save_cures
 from mmgpu_hooks.schema.judged import Change, Recommendation
+from mmgpu_hooks.schema.text import quoted
 from mmgpu_hooks.show.page import render_page
 from mmgpu_hooks.show.recommendation import (
     describe_answer,
     render_json,
-    sentence_of,
 )
 from mmgpu_hooks.show.run_sections import describe_details
 from mmgpu_hooks.show.terminal import render
@@ -27,7 +27,7 @@ HOG = {'workers': 0, 'workers_cpu_s': 0.0, 'other_cpu_s': 8.0}
 
 def answer(*saves) -> Answer:
     run = Run(with_saves(make_evidence(), saves))
-    found = with_save_cures(Recommendation(reason='Nothing.'), run)
+    found = with_save_cures(Recommendation(reason=quoted('Nothing.')), run)
     return Answer('run.jsonl', diagnose_run(run), found, run)
 
 
@@ -55,8 +55,9 @@ def test_the_answer_is_short_and_the_details_are_not():
     for said in ('Rank 1 is the slowest', 'A note.', 'whole training'):
         assert (short.count(said), long.count(said)) == (1, 1)
     # which rank is judged comes before the reason; a loss is no gain
-    worse = 'train_dataloader.num_workers', 6, 2, '', 'low', (), 0.05, -1.1, -14.7, 12.5
-    found = replace(full.recommendation, changes=(Change(*worse),))
+    key, why = 'train_dataloader.num_workers', quoted('')
+    worse = Change(key, 6, 2, why, 'low', (), 0.05, -1.1, -14.7, 12.5)
+    found = replace(full.recommendation, changes=(worse,))
     words = render_text(replace(full, recommendation=found, diff='+x\n' * 12))
     assert 'A note.' in words and 'Why' not in words
     assert '1.1 % more (-12.5 to 14.7 %)' in words
@@ -65,12 +66,14 @@ def test_the_answer_is_short_and_the_details_are_not():
 def test_details_have_the_reason_of_every_change():
     full = make_full_run()
     first = full.recommendation.changes[0]
-    second = Change('train_dataloader.pin_memory', False, True, 'copies wait', 'high')
+    second = Change(
+        'train_dataloader.pin_memory', False, True, quoted('Copies wait.'), 'high'
+    )
     third = replace(second, key='train_dataloader.persistent_workers')
     found = replace(full.recommendation, changes=(first, second, third))
     full = replace(full, recommendation=found)
     words = words_of(render_text(full, details=True))
-    assert words_of(sentence_of(first.reason)) in words
+    assert words_of(first.reason) in words
     # what has the same reason has it once
     assert 'pin_memory, persistent_workers Copies wait.' in words
     assert words.count('Copies wait.') == 1

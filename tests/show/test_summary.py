@@ -25,6 +25,7 @@ from mmgpu_hooks.schema.judged import (
     ValidationOutlook,
 )
 from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.text import quoted
 from mmgpu_hooks.show.summary import render_training_summary
 
 HOOKS = {'LoggerHook': 0.12, 'EMAHook': 0.06, 'RuntimeInfoHook': 0.004}
@@ -153,8 +154,8 @@ def advise(
     *gains: float, validation: float | None = None, config: str | None = WRITTEN
 ) -> RunAdvice:
     """A config that was written, with the gains that are predicted."""
-    change = Change('num_workers', 0, 4, '', 'high', (), None, *gains)
-    outlook = None if validation is None else ValidationOutlook('', 1, 2.0, 1.0)
+    change = Change('num_workers', 0, 4, quoted(''), 'high', (), None, *gains)
+    outlook = None if validation is None else ValidationOutlook(quoted(''), 1, 2.0, 1.0)
     if outlook is not None:
         outlook = replace(outlook, run_gain_pct=validation)
     return RunAdvice(Recommendation((change,), validation=outlook), config)
@@ -196,7 +197,7 @@ NEXT: dict[str, tuple[Any, ...]] = {
         [ASK, 'it says why nothing is to change'],
     ),
     'not written': (
-        RunAdvice(reason='No space left\n on device ' + 90 * 'x'),
+        RunAdvice(reason=quoted('No space left\n on device ' + 90 * 'x')),
         {},
         SCRIPT,
         None,

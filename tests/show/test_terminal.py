@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from mmgpu_hooks.schema.text import quoted
 from mmgpu_hooks.show.document import Fact, Item, Section, Table
 from mmgpu_hooks.show.terminal import render
 from mmgpu_hooks.show.text import guarded_output
@@ -16,9 +17,16 @@ OWNED = '\x1b]0;OWNED\x07\u202e[bold]'
 @pytest.mark.parametrize('width', [40, 80, 200])
 def test_lines_keep_to_the_width_and_nothing_is_cut(width):
     sections = [
-        Section(PATH, sentences=['word ' * 40], facts=[Fact('evidence', PATH)]),
         Section(
-            table=Table(['name', 'size', ''], [('a', '1 s', 'word ' * 9)]),
+            quoted(PATH),
+            sentences=['word ' * 40],
+            facts=[Fact(quoted('evidence'), PATH)],
+        ),
+        Section(
+            table=Table(
+                [quoted('name'), quoted('size'), quoted('')],
+                [('a', '1 s', 'word ' * 9)],
+            ),
             items=[Item(PATH)],
         ),
     ]
@@ -37,10 +45,10 @@ def test_code_is_never_wrapped():
 @pytest.mark.parametrize('color', [False, True])
 def test_no_part_commands_the_terminal(color):
     everything = Section(
-        OWNED,
+        quoted(OWNED),
         sentences=[OWNED],
-        facts=[Fact(OWNED, OWNED)],
-        table=Table([OWNED], [(OWNED,)]),
+        facts=[Fact(quoted(OWNED), OWNED)],
+        table=Table([quoted(OWNED)], [(OWNED,)]),
         items=[Item(OWNED, OWNED, OWNED, 'problem')],
         code=OWNED,
     )

@@ -7,8 +7,8 @@ from mmgpu_hooks.judge.core_limits import describe_core_limit, describe_quota
 from mmgpu_hooks.judge.cpu import are_workers_many
 from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule, weigh
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema.figures import format_seconds, format_sum, plural
 from mmgpu_hooks.schema.judged import Finding
+from mmgpu_hooks.schema.text import phrase, sentences
 
 
 @rule('MG102', 'The CPU is the wall', 'data_bound_cpu')
@@ -27,11 +27,18 @@ def judge_cpu_wall(run: Run) -> Finding | None:
     if not run.is_cpu_the_wall:
         return None
     return problem(
-        f'A batch costs {format_seconds(workload.batch_cpu.mean_s)} of CPU to load and '
-        f'{format_seconds(workload.step_cpu_s)} to train on, and '
-        f'{run.free_cores:.1f} cores are free for it: no setting is faster than '
-        f'{format_seconds(run.cpu_floor_s)} per iteration.'
-        f'{_phrase_limit(run)}',
+        sentences(
+            phrase(
+                'A batch costs {loading_cpu_s} of CPU to load and {step_cpu_s} to '
+                'train on, and {free_cores:.1f} cores are free for it: no setting is '
+                'faster than {cpu_floor_s} per iteration.',
+                loading_cpu_s=workload.batch_cpu.mean_s,
+                step_cpu_s=workload.step_cpu_s,
+                free_cores=run.free_cores,
+                cpu_floor_s=run.cpu_floor_s,
+            ),
+            describe_core_limit(run.meta.host),
+        ),
         share,
     )
 
@@ -48,19 +55,21 @@ def judge_too_many_workers(run: Run) -> Finding | None:
     workers = run.meta.loader.num_workers
     cores = run.meta.host.usable_cores
     if workers is None or cores is None:
-        return cannot_tell('the number of workers, or of usable cores, is unknown')
+        return cannot_tell(
+            phrase('the number of workers, or of usable cores, is unknown')
+        )
     if not are_workers_many(workers, cores) or run.waiting_share:
         return None
     return notice(
-        f'num_workers={workers} on {cores:g} usable cores of this rank.'
-        f'{_phrase_limit(run)}'
+        sentences(
+            phrase(
+                'num_workers={workers:d} on {cores:g} usable cores of this rank.',
+                workers=workers,
+                cores=cores,
+            ),
+            describe_core_limit(run.meta.host),
+        )
     )
-
-
-def _phrase_limit(run: Run) -> str:
-    """A sentence on what left these cores, after a space; empty if all are usable."""
-    said = describe_core_limit(run.meta.host)
-    return f' {said}' if said else ''
 
 
 @rule('MG106', 'Workers wait for a core')
@@ -75,12 +84,18 @@ def judge_run_delay(run: Run) -> Finding | None:
     if not run.meta.loader.num_workers or not figures.is_enough:
         return None
     if cpu_s is None or delay_s is None:
-        return cannot_tell("the workers' scheduler statistics could not be read")
+        return cannot_tell(
+            phrase("the workers' scheduler statistics could not be read")
+        )
     if delay_s <= 0 or delay_s < thresholds.RUN_DELAY_PROBLEM * (cpu_s + delay_s):
         return None
     return notice(
-        f'Workers spent {format_seconds(delay_s)} per batch waiting for a core, beside '
-        f'{format_seconds(cpu_s)} on one.'
+        phrase(
+            'Workers spent {delay_s} per batch waiting for a core, beside {cpu_s} on '
+            'one.',
+            delay_s=delay_s,
+            cpu_s=cpu_s,
+        )
     )
 
 
@@ -100,7 +115,13 @@ def judge_external_load(run: Run) -> Finding | None:
     external, logical = figures.external_cpu_cores, run.meta.host.logical_cpus
     if external is None or not run.is_busy_host:
         return None
-    return notice(f'Others used {external:.1f} of {logical} CPUs meanwhile.')
+    return notice(
+        phrase(
+            'Others used {external_cores:.1f} of {logical_cpus} meanwhile.',
+            external_cores=external,
+            logical_cpus=logical,
+        )
+    )
 
 
 @rule('MG110', 'The training thread waits for a core', 'cpu_oversubscribed')
@@ -114,11 +135,15 @@ def judge_main_delay(run: Run) -> Finding | None:
     if not iter_s or not figures.is_enough:
         return None
     if figures.main_run_delay_s is None:
-        return cannot_tell("the training thread's wait for cores was not recorded")
+        return cannot_tell(
+            phrase("the training thread's wait for cores was not recorded")
+        )
     share = figures.main_run_delay_s / iter_s
-    detail = (
-        f'The training thread waited {format_seconds(figures.main_run_delay_s)} per '
-        f'iteration for a core ({100 * share:.0f} % of {format_seconds(iter_s)}).'
+    detail = phrase(
+        'The training thread waited {main_run_delay_s} per iteration for a core '
+        '({delay_share} of {iter_s}).',
+        figures,
+        delay_share=share,
     )
     return problem(detail, share) if share >= thresholds.MAIN_DELAY_PROBLEM else None
 
@@ -136,10 +161,13 @@ def judge_affinity(run: Run) -> Finding | None:
     workers = run.meta.loader.num_workers or 0
     if confined is None:
         return None
-    detail = (
-        f'The most confined of {workers} workers may run on {plural(confined, "CPU")}, '
-        f'the training process on {host.affinity_cpus}. OMP_PROC_BIND=false in the '
-        'environment keeps an OpenMP library from binding them.'
+    detail = phrase(
+        'The most confined of {workers} may run on {confined_cpus}, the training '
+        'process on {affinity_cpus:d}. OMP_PROC_BIND=false in the environment keeps '
+        'an OpenMP library from binding them.',
+        workers=workers,
+        confined_cpus=confined,
+        affinity_cpus=host.affinity_cpus,
     )
     # each on a core of its own is as good as all on all
     return weigh(detail, run.bound_share if confined < workers else None)
@@ -156,14 +184,20 @@ def judge_quota(run: Run) -> Finding | None:
     pct, quota = run.figures.throttled_pct, run.meta.host.cgroup_cpu_cores
     if pct is None or pct < thresholds.THROTTLED_NOTICE_PCT:
         return None
-    of_quota = f' of {quota:g} CPUs' if quota else ''
-    set_by = f'; it is {describe_quota(run.meta.host)}' if quota else ''
-    return problem(
-        f'The quota{of_quota} held tasks back for '
-        f'{format_sum(run.figures.throttled_s)} '
-        f'({pct:.0f} % of the time, summed over CPUs){set_by}.',
-        min(pct / 100.0, 1.0),
+    detail = phrase(
+        'The quota held tasks back for {throttled_s:sum} ({throttled_pct} of the time, '
+        'summed over CPUs).',
+        run.figures,
     )
+    if quota:
+        detail = phrase(
+            'The quota of {quota:g} CPUs held tasks back for {throttled_s:sum} '
+            '({throttled_pct} of the time, summed over CPUs); it is {set_by}.',
+            run.figures,
+            quota=quota,
+            set_by=describe_quota(run.meta.host),
+        )
+    return problem(detail, min(pct / 100.0, 1.0))
 
 
 @rule('MG113', 'The training process is bound to a few CPUs', 'affinity_collapsed')
@@ -190,21 +224,46 @@ def judge_binding(run: Run) -> Finding | None:
     own, before = host.affinity_cpus, host.unbound_cpus
     if own is None:
         return None
-    too = f', and its {plural(workers, "worker")} with it' if workers else ''
     if run.unbinding is None:
         wider = before or host.wider_thread_cpus
         if wider is None:
             return None
-        return notice(
-            f'The main thread may run on {plural(own, "CPU")}{too}; another thread of '
-            f'the process on {wider}. Who bound it, and whether before the start, is '
-            'unknown.'
+        detail = phrase(
+            'The main thread may run on {own_cpus}; another thread of the process on '
+            '{wider}. Who bound it, and whether before the start, is unknown.',
+            own_cpus=own,
+            wider=wider,
         )
+        if workers:
+            detail = phrase(
+                'The main thread may run on {own_cpus}, and its {workers} with it; '
+                'another thread of the process on {wider}. Who bound it, and whether '
+                'before the start, is unknown.',
+                own_cpus=own,
+                workers=workers,
+                wider=wider,
+            )
+        return notice(detail)
     assert before is not None
-    detail = (
-        f'{host.bound_by} bound it to {own} of {before} CPUs ({before - own} lost)'
-        f'{too}. {run.unbinding}'
+    lost = before - own
+    bound = phrase(
+        '{bound_by} bound it to {own_cpus:d} of {unbound_cpus} ({lost_cpus:d} lost).',
+        bound_by=host.bound_by,
+        own_cpus=own,
+        unbound_cpus=before,
+        lost_cpus=lost,
     )
+    if workers:
+        bound = phrase(
+            '{bound_by} bound it to {own_cpus:d} of {unbound_cpus} ({lost_cpus:d} '
+            'lost), and its {workers} with it.',
+            bound_by=host.bound_by,
+            own_cpus=own,
+            unbound_cpus=before,
+            lost_cpus=lost,
+            workers=workers,
+        )
+    detail = sentences(bound, run.unbinding)
     return weigh(detail, run.bound_share if 0 < own <= workers else None)
 
 
@@ -222,16 +281,23 @@ def judge_threads(run: Run) -> Finding | None:
     if found is None or not found.is_crowd:
         return None
     if found.share is None:
-        return cannot_tell('what the workers use to send batches was not measured')
+        return cannot_tell(
+            phrase('what the workers use to send batches was not measured')
+        )
     if not found.is_thrash:
         return None
-    allowed = f'; OpenCV uses {found.opencv} in each' if found.opencv else ''
-    detail = (
-        f'{found.workers} workers run up to {found.threads} threads each on '
-        f'{found.cores:g} cores{allowed}: {100 * found.share:.0f} % of their CPU is '
-        f"not their main threads', which waited {format_seconds(found.delay_s)} per "
-        'batch for a core.'
+    detail = phrase(
+        '{workers} run up to {threads} each on {cores:g} cores: {share} of their CPU '
+        "is not their main threads', which waited {delay_s} per batch for a core.",
+        found,
     )
+    if found.opencv:
+        detail = phrase(
+            '{workers} run up to {threads} each on {cores:g} cores; OpenCV uses '
+            "{opencv} in each: {share} of their CPU is not their main threads', which "
+            'waited {delay_s} per batch for a core.',
+            found,
+        )
     is_much = found.share >= thresholds.THREADS_PROBLEM
     return weigh(detail, run.bound_share if is_much else None)
 
@@ -266,7 +332,14 @@ def judge_idle_cores(run: Run) -> Finding | None:
     if figures.external_cpu_cores is None:
         return cannot_tell(figures.why_no_external) if figures.why_no_external else None
     return notice(
-        f'Workers run one thread each ({found.workers} in all) and use {busy:.1f} of '
-        f'{found.cores:g} cores, {idle:.1f} are idle, and the loop waits for '
-        f'{100 * share:.0f} % of its time.'
+        phrase(
+            'Workers run one thread each ({workers:d} in all) and use {busy:.1f} of '
+            '{cores:g} cores, {idle:.1f} are idle, and the loop waits for '
+            '{data_wait_share} of its time.',
+            workers=found.workers,
+            busy=busy,
+            cores=found.cores,
+            idle=idle,
+            data_wait_share=share,
+        )
     )

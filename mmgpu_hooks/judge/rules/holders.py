@@ -6,6 +6,7 @@ from mmgpu_hooks.judge.holders import find_shares
 from mmgpu_hooks.judge.rules.rule import notice, problem, rule
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.judged import Finding
+from mmgpu_hooks.schema.text import phrase
 
 _FATAL = 1.0
 """Loss of a run that ends before its time, as a share of it."""
@@ -29,5 +30,5 @@ def judge_holders(run: Run) -> Finding | None:
     shares = find_shares(run)
     if shares is None or not shares.record.is_low:
         return None
-    detail = f'{shares.sentence[:1].upper()}{shares.sentence[1:]}.'
+    detail = phrase('Of {shares}.', shares)
     return notice(detail) if run.status == 'completed' else problem(detail, _FATAL)

@@ -6,8 +6,8 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.host_costs import find_profile_of
 from mmgpu_hooks.judge.rules.rule import fine, notice, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema.figures import format_pct, format_seconds, plural
 from mmgpu_hooks.schema.judged import Finding
+from mmgpu_hooks.schema.text import phrase
 
 
 def _judge(run: Run, name: str) -> Finding | None:
@@ -15,18 +15,26 @@ def _judge(run: Run, name: str) -> Finding | None:
     cost, iter_s = run.host_costs.get(name), run.figures.iter_s
     if cost is None or not iter_s or not run.is_worth_sparing(cost):
         return None
-    found = f'{cost.found[:1].upper()}{cost.found[1:]}'
-    saved, share = format_seconds(cost.saved_s), cost.saved_s / iter_s
-    of = f'{format_pct(100 * share)} of {format_seconds(iter_s)}'
+    share = cost.saved_s / iter_s
     if not cost.is_measured:
         return notice(
-            f'{found}: up to {saved} of host CPU an iteration ({of}). `mmgpu profile` '
-            f'measures it; optimize={name} takes it off, all bits the same.'
+            phrase(
+                '{found}: up to {saved_s} of host CPU an iteration ({saved_pct:exact} '
+                'of {iter_s}). `mmgpu profile` measures it; optimize={name} takes it '
+                'off, all bits the same.',
+                cost,
+                saved_pct=100 * share,
+                iter_s=iter_s,
+            )
         )
-    now = format_seconds(cost.now_s)
     return notice(
-        f'{found}: {now} of host CPU an iteration, of which optimize={name} takes off '
-        f'{saved} ({of}), all bits the same.',
+        phrase(
+            '{found}: {now_s} of host CPU an iteration, of which optimize={name} takes '
+            'off {saved_s} ({saved_pct:exact} of {iter_s}), all bits the same.',
+            cost,
+            saved_pct=100 * share,
+            iter_s=iter_s,
+        ),
         share,
     )
 
@@ -85,19 +93,24 @@ def judge_clipping(run: Run) -> Finding | None:
     counted, iter_s = run.meta.overhead, run.figures.iter_s
     if counted is None or counted.clipped_tensors is None or not iter_s:
         return None
-    tensors = plural(counted.clipped_tensors, 'tensor')
     profile = find_profile_of(run)
     part = None if profile is None else profile.host_parts.get('clipping')
     if part is None:
         return fine(
-            f'clip_grad goes through the gradients of {tensors} in each step; `mmgpu '
-            'profile` measures it.'
+            phrase(
+                'clip_grad goes through the gradients of {clipped_tensors} in each '
+                'step; `mmgpu profile` measures it.',
+                counted,
+            )
         )
     share = part.plain_s / iter_s
-    detail = (
-        f'clip_grad goes through the gradients of {tensors} in each step: '
-        f'{format_seconds(part.plain_s)} of host CPU ({format_pct(100 * share)} of an '
-        'iteration). Nothing takes that off and leaves all bits the same.'
+    detail = phrase(
+        'clip_grad goes through the gradients of {clipped_tensors} in each step: '
+        '{host_s} of host CPU ({host_pct:exact} of an iteration). Nothing takes that '
+        'off and leaves all bits the same.',
+        counted,
+        host_s=part.plain_s,
+        host_pct=100 * share,
     )
     is_notable = share >= thresholds.HOST_COST_WORTH
     return notice(detail, share) if is_notable else fine(detail)
@@ -114,8 +127,11 @@ def judge_read_scalars(run: Run) -> Finding | None:
     if not counts or not counts[0]:
         return None
     return fine(
-        f'{plural(counts[0], "scalar")} of each iteration are read from the card, and '
-        'the host waits for the step there; the time is in the step.'
+        phrase(
+            '{scalars} of each iteration are read from the card, and the host waits '
+            'for the step there; the time is in the step.',
+            scalars=counts[0],
+        )
     )
 
 
@@ -134,8 +150,19 @@ def judge_fills(run: Run) -> Finding | None:
         return None
     profile = find_profile_of(run)
     fills = None if profile is None else profile.fills
-    much = '' if fills is None else f': {fills:.0f} fills in a step'
+    if fills is None:
+        return notice(
+            phrase(
+                'deterministic=True has PyTorch fill each new tensor. '
+                'torch.utils.deterministic.fill_uninitialized_memory=False leaves that '
+                'out.'
+            )
+        )
     return notice(
-        f'deterministic=True has PyTorch fill each new tensor{much}. '
-        'torch.utils.deterministic.fill_uninitialized_memory=False leaves that out.'
+        phrase(
+            'deterministic=True has PyTorch fill each new tensor: {fills:.0f} fills in '
+            'a step. torch.utils.deterministic.fill_uninitialized_memory=False leaves '
+            'that out.',
+            fills=fills,
+        )
     )

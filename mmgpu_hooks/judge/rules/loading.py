@@ -5,8 +5,8 @@ from __future__ import annotations
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema.figures import format_seconds, format_sum, plural
 from mmgpu_hooks.schema.judged import Finding
+from mmgpu_hooks.schema.text import phrase
 
 
 @rule('MG101', 'Waiting for data', 'data_bound')
@@ -19,13 +19,14 @@ def judge_data_wait(run: Run) -> Finding | None:
     """
     figures, parts = run.figures, run.figures.per_iteration
     if parts is None:
-        return cannot_tell('no iteration was measured')
+        return cannot_tell(phrase('no iteration was measured'))
     share = parts.data_wait_share
-    detail = (
-        f'{100 * share:.0f} % of an iteration is spent waiting for data '
-        f'({format_seconds(parts.data_wait_s)} of '
-        f'{format_seconds(parts.total_s)}, mean of '
-        f'{figures.steady_iterations} iterations).'
+    detail = phrase(
+        '{data_wait_share} of an iteration is spent waiting for data ({data_wait_s} of '
+        '{iter_s}, mean of {steady_iterations}).',
+        parts,
+        iter_s=parts.total_s,
+        steady_iterations=figures.steady_iterations,
     )
     if share >= thresholds.DATA_WAIT_PROBLEM:
         waits_s = parts.data_wait_s * figures.iterations
@@ -49,13 +50,19 @@ def judge_blocked_loading(run: Run) -> Finding | None:
     if workload is None:
         return cannot_tell(run.why_no_workload)
     if share is None:
-        return cannot_tell('the time to load a batch was only bounded, not measured')
+        return cannot_tell(
+            phrase('the time to load a batch was only bounded, not measured')
+        )
     if not run.waiting_share:
         return None
     return problem(
-        f'Of {format_seconds(workload.batch_time.mean_s)} to load a batch only '
-        f'{format_seconds(workload.batch_cpu.mean_s)} is CPU; {100 * share:.0f} % is '
-        'waiting for storage or locks.',
+        phrase(
+            'Of {loading_s} to load a batch only {cpu_s} is CPU; {blocked_share} is '
+            'waiting for storage or locks.',
+            loading_s=workload.batch_time.mean_s,
+            cpu_s=workload.batch_cpu.mean_s,
+            blocked_share=share,
+        ),
         bound_share,
     )
 
@@ -77,7 +84,12 @@ def judge_starts(run: Run) -> Finding | None:
     if not is_again or share < thresholds.STARTUP_PROBLEM:
         return None
     return problem(
-        f'{format_sum(figures.startup_s)} ({100 * share:.0f} % of the run) went into '
-        f'{plural(figures.epoch_starts, "start")} of the loader, beyond a normal wait.',
+        phrase(
+            '{startup_s:sum} ({run_share} of the run) went into {epoch_starts} of the '
+            'loader, beyond a normal wait.',
+            startup_s=figures.startup_s,
+            run_share=share,
+            epoch_starts=figures.epoch_starts,
+        ),
         share,
     )

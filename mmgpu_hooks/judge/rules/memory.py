@@ -17,8 +17,8 @@ from mmgpu_hooks.judge.memory import (
 from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule, weigh
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.stats import count_missing_readings
-from mmgpu_hooks.schema.figures import format_bytes, plural
 from mmgpu_hooks.schema.judged import Estimate, Finding
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _FATAL = 1.0
 """Loss of a run that ends before its time, as a share of it."""
@@ -41,23 +41,47 @@ def judge_host_growth(run: Run) -> Finding | None:
     growth = find_host_growth(run)
     if growth is None:
         return _judge_short_growth(run)
-    who = {'The training process grows': growth.process, 'Workers grow': growth.workers}
-    detail = ' '.join(
-        _phrase_growth(name, growth) for name, growth in who.items() if growth
-    )
+    process = workers = None
+    if growth.process:
+        process = phrase(
+            'The training process grows by {rise_bytes} per 1000 iterations '
+            '({low_bytes} to {high_bytes}, {readings}).',
+            **_list_growth(growth.process),
+        )
+    if growth.workers:
+        workers = phrase(
+            'Workers grow by {rise_bytes} per 1000 iterations ({low_bytes} to '
+            '{high_bytes}, {readings}).',
+            **_list_growth(growth.workers),
+        )
+    grows = sentences(process, workers)
     room, count, ranks = growth.room, growth.full_in, run.meta.host.ranks
     if room is None or count is None:
-        return notice(f'{detail} How much is free is unknown.')
-    batches, until = run.meta.loader.batches_per_epoch, 'the epoch'
-    ends = batches
-    if growth.is_lasting:
-        ends, until = count_left(run), 'training'
-    detail = f'{format_bytes(room.free_bytes)} are free {room.bound}. {detail}'
+        return notice(sentences(grows, phrase('How much is free is unknown.')))
+    batches = run.meta.loader.batches_per_epoch
+    ends = count_left(run) if growth.is_lasting else batches
+    free = sentences(
+        phrase(
+            '{free_bytes} are free {bound}.',
+            free_bytes=room.free_bytes,
+            bound=room.bound,
+        ),
+        grows,
+    )
     if ends is not None and count >= ends:
-        is_much = ends >= thresholds.WORTH_GROWTH * count
-        return notice(f'Not full before {until} ends: {detail}') if is_much else None
-    all_ranks = f' if all {ranks} ranks grow so' if ranks > 1 else ''
-    full = f'Full in {count} iterations{_phrase_epoch(run, count)}{all_ranks}: {detail}'
+        if ends < thresholds.WORTH_GROWTH * count:
+            return None
+        if growth.is_lasting:
+            return notice(phrase('Not full before training ends: {grows}', grows=free))
+        return notice(phrase('Not full before the epoch ends: {grows}', grows=free))
+    full = phrase('Full in {when}: {grows}', when=_phrase_count(run, count), grows=free)
+    if ranks > 1:
+        full = phrase(
+            'Full in {when} if all {ranks} grow so: {grows}',
+            when=_phrase_count(run, count),
+            ranks=ranks,
+            grows=free,
+        )
     # it may stop growing once every sample was seen, and in time
     done = run.intervals[-1].iteration - run.meta.start_iteration
     may_stop = batches is not None and done < 2 * batches and count > batches - done
@@ -74,25 +98,36 @@ def _judge_short_growth(run: Run) -> Finding | None:
     if rise < max(thresholds.RISE_BYTES, thresholds.RISE_SHARE * sizes[0]):
         return None
     return cannot_tell(
-        f'the training process took {format_bytes(rise)} more since it began; whether '
-        f'that goes on shows after {missing} more readings, one each interval and one '
-        'a second at most'
+        phrase(
+            'the training process took {rise_bytes} more since it began; whether that '
+            'goes on shows after {missing} more readings, one each interval and one a '
+            'second at most',
+            rise_bytes=rise,
+            missing=missing,
+        )
     )
 
 
-def _phrase_growth(who: str, each: Estimate) -> str:
-    return (
-        f'{who} by {format_bytes(each.value)} per 1000 iterations '
-        f'({format_bytes(max(each.low, 0))} to {format_bytes(each.high)}, '
-        f'{each.count} readings).'
-    )
+def _list_growth(each: Estimate) -> dict[str, float]:
+    """Facts of a growth per 1000 iterations."""
+    return {
+        'rise_bytes': each.value,
+        'low_bytes': max(each.low, 0),
+        'high_bytes': each.high,
+        'readings': each.count,
+    }
 
 
-def _phrase_epoch(run: Run, count: int) -> str:
+def _phrase_count(run: Run, count: int) -> Text:
+    """``420 iterations (epoch 3)``."""
     batches = run.meta.loader.batches_per_epoch
     if not batches or run.meta.loop == 'iter':
-        return ''
-    return f' (epoch {(run.intervals[-1].iteration + count) // batches + 1})'
+        return phrase('{iterations}', iterations=count)
+    return phrase(
+        '{iterations} (epoch {epoch})',
+        iterations=count,
+        epoch=(run.intervals[-1].iteration + count) // batches + 1,
+    )
 
 
 @rule('MG402', 'Every worker copies the dataset', 'memory_bound')
@@ -110,17 +145,30 @@ def judge_copies(run: Run) -> Finding | None:
         return None
     copies = loader.num_workers * run.meta.host.ranks
     whole = copies * loader.object_bytes
-    detail = (
-        f'{loader.object_name} holds {loader.object_count} Python objects, in all '
-        f'about {format_bytes(loader.object_bytes)}; {copies} workers on this host '
-        f'copy them as they read, up to {format_bytes(whole)}'
-    )
+    facts = {'workers': copies, 'whole_bytes': whole}
     sizes = run.meta.host.ram_available_bytes, run.meta.host.cgroup_memory_bytes
     free = min(filter(None, sizes), default=whole)
     if whole > free and run.status != 'completed':
-        began = f'of {format_bytes(free)} that there were when it began'
-        return problem(f'{detail}, {began}.', _FATAL)
-    return notice(f'{detail}.') if whole >= thresholds.COPIES_NOTICE_BYTES else None
+        detail = phrase(
+            '{object_name} holds {object_count:d} Python objects, in all about '
+            '{object_bytes}; {workers} on this host copy them as they read, up to '
+            '{whole_bytes}, of {free_bytes} that there were when it began.',
+            loader,
+            free_bytes=free,
+            **facts,
+        )
+        return problem(detail, _FATAL)
+    if whole < thresholds.COPIES_NOTICE_BYTES:
+        return None
+    return notice(
+        phrase(
+            '{object_name} holds {object_count:d} Python objects, in all about '
+            '{object_bytes}; {workers} on this host copy them as they read, up to '
+            '{whole_bytes}.',
+            loader,
+            **facts,
+        )
+    )
 
 
 @rule('MG403', '/dev/shm is small')
@@ -142,9 +190,16 @@ def judge_shared_memory(run: Run) -> Finding | None:
         return None
     fits = int(thresholds.FULL_SHARE * total / batch / host.ranks)
     return notice(
-        f'At least {format_bytes(least)} of {format_bytes(total)} were free in '
-        f'/dev/shm; a batch takes {format_bytes(batch)}, {ahead} are in flight on each '
-        f'rank, and {fits} fit.'
+        phrase(
+            'At least {free_bytes} of {total_bytes} were free in /dev/shm; a batch '
+            'takes {batch_bytes}, {ahead} are in flight on each rank, and {fitting} '
+            'fit.',
+            free_bytes=least,
+            total_bytes=total,
+            batch_bytes=batch,
+            ahead=ahead,
+            fitting=fits,
+        )
     )
 
 
@@ -161,16 +216,22 @@ def judge_card_growth(run: Run) -> Finding | None:
     )
     if growth is None:
         return None
-    detail = _phrase_growth('Live tensors grow', growth)
+    grows = phrase(
+        'Live tensors grow by {rise_bytes} per 1000 iterations ({low_bytes} to '
+        '{high_bytes}, {readings}).',
+        **_list_growth(growth),
+    )
     card, left = find_card_room(run), count_left(run)
     peak = run.figures.gpu_mem_peak_bytes
     if card is None or peak is None:
-        return notice(detail)
+        return notice(grows)
     count = int(1000 * max(card.room_bytes - peak, 0) / growth.value)
     is_soon = left is not None and count < left
-    soon = ', before training ends' * is_soon
-    full = f'The card is full in {count} iterations{_phrase_epoch(run, count)}{soon}.'
-    return weigh(f'{full} {detail}', _FATAL if is_soon else None)
+    when = _phrase_count(run, count)
+    full = phrase('The card is full in {when}.', when=when)
+    if is_soon:
+        full = phrase('The card is full in {when}, before training ends.', when=when)
+    return weigh(sentences(full, grows), _FATAL if is_soon else None)
 
 
 @rule('MG405', "The card's memory is in fragments")
@@ -193,8 +254,13 @@ def judge_fragments(run: Run) -> Finding | None:
     if not retries and not (is_full and is_split):
         return None
     return notice(
-        f'{format_bytes(inactive)} of {format_bytes(reserved)} reserved are in split '
-        f'blocks that nothing uses; {plural(retries, "allocation")} had to be retried.'
+        phrase(
+            '{inactive_bytes} of {reserved_bytes} reserved are in split blocks that '
+            'nothing uses; {retried_allocations} had to be retried.',
+            inactive_bytes=inactive,
+            reserved_bytes=reserved,
+            retried_allocations=retries,
+        )
     )
 
 
@@ -215,21 +281,43 @@ def judge_burst(run: Run) -> Finding | None:
     if peak < thresholds.FULL_SHARE * card.room_bytes:
         return None
     row = peaks.where(peaks.column('gpu_mem_peak_bytes') == peak).take([0])
-    what = [
-        f'{name} {held} (usually {usual_held:.0f})'
-        for name, field in (('pixels', 'largest_batch_pixels'), ('boxes', 'most_boxes'))
-        if (usual_held := median(peaks.column(field)))
-        and (held := largest(row.column(field)) or 0) > usual_held
-    ]
+    what = []
+    for field in ('largest_batch_pixels', 'most_boxes'):
+        usual_held, held = median(peaks.column(field)), largest(row.column(field)) or 0
+        if not usual_held or held <= usual_held:
+            continue
+        sizes = {'held': held, 'usual': usual_held}
+        if field == 'most_boxes':
+            what.append(phrase('boxes {held} (usually {usual:.0f})', **sizes))
+        else:
+            what.append(phrase('pixels {held} (usually {usual:.0f})', **sizes))
     if not what:  # a first iteration, or a library's workspace
         return None
     batches = run.meta.loader.batches_per_epoch
     share = 100 * run.figures.iterations / batches if batches else 100
-    more = f'; {share:.0f} % of an epoch was seen, a larger one may come'
+    facts = {
+        'peak_bytes': peak,
+        'iteration': largest(row.column('iteration')),
+        'usual_bytes': usual,
+        'room_bytes': card.room_bytes,
+        'what': tuple(what),
+    }
+    if share >= 100:
+        return notice(
+            phrase(
+                '{peak_bytes} at iteration {iteration}, usually {usual_bytes}, of '
+                '{room_bytes} there is room for: {what}.',
+                **facts,
+            )
+        )
     return notice(
-        f'{format_bytes(peak)} at iteration {largest(row.column("iteration"))}, '
-        f'usually {format_bytes(usual)}, of {format_bytes(card.room_bytes)} there is '
-        f'room for: {", ".join(what)}{more * (share < 100)}.'
+        phrase(
+            '{peak_bytes} at iteration {iteration}, usually {usual_bytes}, of '
+            '{room_bytes} there is room for: {what}; {epoch_pct} of an epoch was seen, '
+            'a larger one may come.',
+            epoch_pct=share,
+            **facts,
+        )
     )
 
 
@@ -247,13 +335,22 @@ def judge_results(run: Run) -> Finding | None:
     if most is None or (most.result_bytes or 0) < thresholds.COPIES_NOTICE_BYTES:
         return None
     ranks = run.meta.world_size
-    collects = f' on this rank; rank 0 collects those of all {ranks}' * (ranks > 1)
-    room = find_host_room(run)
-    free = f'; {format_bytes(room.free_bytes)} were free {room.bound}' if room else ''
-    return notice(
-        f'{most.result_name} came to {format_bytes(most.result_bytes)} in a validation '
-        f'of {most.iterations} batches{collects}{free}.'
+    kept_size = phrase(
+        '{result_name} came to {result_bytes} in a validation of {batches}.',
+        most,
+        batches=most.iterations,
     )
+    if ranks > 1:
+        kept_size = phrase(
+            '{result_name} came to {result_bytes} in a validation of {batches} on this '
+            'rank; rank 0 collects those of all {ranks:d}.',
+            most,
+            batches=most.iterations,
+            ranks=ranks,
+        )
+    room = find_host_room(run)
+    free = room and phrase('{free_bytes} were free {bound}.', room)
+    return notice(sentences(kept_size, free))
 
 
 @rule('MG408', 'Open files come near the limit')
@@ -269,10 +366,23 @@ def judge_open_files(run: Run) -> Finding | None:
     most, limit = largest(run.column('open_files')), run.meta.host.open_files_soft
     if not most or not limit or not are_files_few(most, limit):
         return None
-    tensors = run.figures.batch_tensors or 'an unknown number of'
+    tensors, ahead = run.figures.batch_tensors, _count_ahead(run)
+    facts = {'open': most, 'limit': limit, 'ahead': ahead}
+    if not tensors:
+        return notice(
+            phrase(
+                '{open} of {limit} files were open; a batch has an unknown number of '
+                'tensors, {ahead} batches are in flight.',
+                **facts,
+            )
+        )
     return notice(
-        f'{most} of {limit} files were open; a batch has {tensors} tensors, '
-        f'{_count_ahead(run)} batches are in flight.'
+        phrase(
+            '{open} of {limit} files were open; a batch has {tensors} tensors, {ahead} '
+            'batches are in flight.',
+            tensors=tensors,
+            **facts,
+        )
     )
 
 

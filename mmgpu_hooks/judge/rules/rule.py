@@ -8,6 +8,7 @@ from typing import Callable, Optional
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.judged import Finding
+from mmgpu_hooks.schema.text import Text, phrase, quoted, worded
 
 Judge = Callable[[Run], Optional[Finding]]
 
@@ -17,7 +18,7 @@ class Rule:
     """One judgement: its docstring is the page of ``mmgpu explain CODE``."""
 
     code: str
-    title: str
+    title: Text
     verdict: str | None
     """Verdict on a run whose largest problem it is; ``None`` if it never is that."""
     judge: Judge
@@ -41,37 +42,45 @@ def rule(code: str, title: str, verdict: str | None = None) -> Callable[[Judge],
     """Register a judgement under a stable code."""
 
     def register(judge: Judge) -> Judge:
-        REGISTERED[code] = Rule(code, title, verdict, judge)
+        REGISTERED[code] = Rule(code, worded(title), verdict, judge)
         return judge
 
     return register
 
 
-def _make_finding(severity: str, detail: str, share: float | None = None) -> Finding:
+def _make_finding(severity: str, detail: Text, share: float | None = None) -> Finding:
     # its rule gives it a code and a title
-    return Finding(code='', title='', severity=severity, detail=detail, share=share)
+    return Finding('', Text(''), severity, detail, share)
 
 
-def problem(detail: str, share: float) -> Finding:
+def problem(detail: Text, share: float) -> Finding:
     """A finding that costs ``share`` of the time."""
     return _make_finding('problem', detail, share)
 
 
-def notice(detail: str, share: float | None = None) -> Finding:
+def notice(detail: Text, share: float | None = None) -> Finding:
     """A finding worth knowing."""
     return _make_finding('notice', detail, share)
 
 
-def weigh(detail: str, share: float | None) -> Finding:
+def weigh(detail: Text, share: float | None) -> Finding:
     """A problem that costs ``share`` of the time; a notice where that is ``None``."""
     return notice(detail) if share is None else problem(detail, share)
 
 
-def fine(detail: str) -> Finding:
+def fine(detail: Text) -> Finding:
     """A finding that all is well."""
     return _make_finding('ok', detail)
 
 
 def cannot_tell(missing: str) -> Finding:
-    """The rule lacks an input; unknown is neither good nor bad."""
-    return _make_finding('unknown', f'Cannot tell: {missing.rstrip(".")}.')
+    """A finding that an input is missing, which is neither good nor bad.
+
+    Args:
+        missing: What is missing, with a full stop or without.
+    """
+    said = quoted(missing)
+    detail = phrase('Cannot tell: {missing}.', missing=said)
+    if said.endswith('.'):
+        detail = phrase('Cannot tell: {missing}', missing=said)
+    return _make_finding('unknown', detail)

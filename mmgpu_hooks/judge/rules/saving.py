@@ -7,8 +7,8 @@ from mmgpu_hooks.judge.memory import count_left
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import DELAY_CAUSES
-from mmgpu_hooks.schema.figures import format_bytes, format_seconds, format_sum, plural
 from mmgpu_hooks.schema.judged import Finding, SaveJudgement
+from mmgpu_hooks.schema.text import phrase
 
 _MOST_VALUES = 1_000_000
 """Most values of a scalar that MMEngine keeps."""
@@ -26,15 +26,29 @@ def judge_save_time(run: Run) -> Finding | None:
     if not saves or seconds <= 0:
         return None
     share, ranks = figures.part_share('checkpoint_save'), run.meta.world_size
-    each = f', {format_seconds(seconds / saves)} each' if saves > 1 else ''
-    detail = (
-        f'{plural(saves, "save")} took {format_sum(seconds)}{each} '
-        f'({100 * share:.1f} % of the run)'
+    took = phrase(
+        '{saves} took {whole_s:sum} ({run_share:.1%} of the run)',
+        saves=saves,
+        whole_s=seconds,
+        run_share=share,
     )
+    if saves > 1:
+        took = phrase(
+            '{saves} took {whole_s:sum}, {each_s} each ({run_share:.1%} of the run)',
+            saves=saves,
+            whole_s=seconds,
+            each_s=seconds / saves,
+            run_share=share,
+        )
+    detail = phrase('{took}.', took=took)
     if ranks > 1:
-        detail += f', and {format_sum(ranks * seconds)} of the time of {ranks} ranks'
-    is_much = share >= thresholds.SAVE_PROBLEM
-    return problem(f'{detail}.', share) if is_much else fine(f'{detail}.')
+        detail = phrase(
+            '{took}, and {ranks_s:sum} of the time of {ranks}.',
+            took=took,
+            ranks_s=ranks * seconds,
+            ranks=ranks,
+        )
+    return problem(detail, share) if share >= thresholds.SAVE_PROBLEM else fine(detail)
 
 
 @rule('MG304', 'Workers hold up saves', 'save_bound')
@@ -114,14 +128,27 @@ def judge_histories(run: Run) -> Finding | None:
     )
     if end_held < least:
         return None
-    later = (
-        f'; {format_bytes(end_held)} of {format_bytes(end_whole)} when training ends, '
-        f'{each:.0f} bytes more per iteration'
-    )
+    facts = {'iteration': last.iteration, 'held_bytes': held, 'whole_bytes': whole}
+    if more <= 0:
+        return notice(
+            phrase(
+                'The checkpoint at iteration {iteration} holds {held_bytes} of '
+                'histories in {whole_bytes}. A hook that sets their max_length keeps '
+                'them short.',
+                **facts,
+            )
+        )
     return notice(
-        f'The checkpoint at iteration {last.iteration} holds {format_bytes(held)} of '
-        f'histories in {format_bytes(whole)}{later * (more > 0)}. A hook that sets '
-        'their max_length keeps them short.'
+        phrase(
+            'The checkpoint at iteration {iteration} holds {held_bytes} of histories '
+            'in {whole_bytes}; {end_held_bytes} of {end_whole_bytes} when training '
+            'ends, {each_bytes:.0f} bytes more per iteration. A hook that sets their '
+            'max_length keeps them short.',
+            end_held_bytes=end_held,
+            end_whole_bytes=end_whole,
+            each_bytes=each,
+            **facts,
+        )
     )
 
 
@@ -140,8 +167,14 @@ def judge_unknown_saves(run: Run) -> Finding | None:
     if not unknown:
         return None
     worst = max(unknown, key=_delay_s)
-    of = f'{len(unknown)} of {len(run.judged_saves)} saves'
-    return cannot_tell(f'{of}; {worst.sentence}')
+    return cannot_tell(
+        phrase(
+            '{unknown} of {saves}; {worst}',
+            unknown=len(unknown),
+            saves=len(run.judged_saves),
+            worst=worst.sentence,
+        )
+    )
 
 
 def _delay_s(save: SaveJudgement) -> float:
@@ -158,14 +191,35 @@ def _judge_cause(run: Run, cause: str) -> Finding | None:
     gross_s = sum(map(_delay_s, slow))
     nets = [save.net_delay_s for save in slow if save.net_delay_s is not None]
     share = run.figures.run_share(sum(nets)) if nets else None
-    known = f', known of {len(nets)}' * (len(nets) < len(slow))
-    lost = f'{sum(nets):.1f} s (net{known})' if nets else 'an unknown time (net)'
     worst = max(slow, key=_delay_s)
-    detail = (
-        f'{len(slow)} of {len(run.judged_saves)} saves took {gross_s:.1f} s longer in '
-        f'all {DELAY_CAUSES[cause].why} (gross); the job lost {lost}. The worst: '
-        f'{worst.sentence}'
-    )
+    facts = {
+        'slow': len(slow),
+        'saves': len(run.judged_saves),
+        'gross_s': gross_s,
+        'why': DELAY_CAUSES[cause].why,
+        'worst': worst.sentence,
+    }
+    if not nets:
+        detail = phrase(
+            '{slow} of {saves} took {gross_s:.1f} s longer in all {why} (gross); the '
+            'job lost an unknown time (net). The worst: {worst}',
+            **facts,
+        )
+    elif len(nets) < len(slow):
+        detail = phrase(
+            '{slow} of {saves} took {gross_s:.1f} s longer in all {why} (gross); the '
+            'job lost {net_s:.1f} s (net, known of {known}). The worst: {worst}',
+            net_s=sum(nets),
+            known=len(nets),
+            **facts,
+        )
+    else:
+        detail = phrase(
+            '{slow} of {saves} took {gross_s:.1f} s longer in all {why} (gross); the '
+            'job lost {net_s:.1f} s (net). The worst: {worst}',
+            net_s=sum(nets),
+            **facts,
+        )
     if share is not None and share >= thresholds.SAVE_PROBLEM:
         return problem(detail, share)
     return notice(detail, share)

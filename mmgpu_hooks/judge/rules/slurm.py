@@ -5,8 +5,8 @@ from __future__ import annotations
 from mmgpu_hooks.judge.rules.rule import rule, weigh
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.slurm import find_narrow_start
-from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.judged import Finding
+from mmgpu_hooks.schema.text import phrase, sentences
 
 
 @rule('MG117', 'srun leaves CPUs of the job unused', 'affinity_collapsed')
@@ -31,8 +31,18 @@ def judge_narrow_start(run: Run) -> Finding | None:
     if found is None:
         return None
     workers = run.meta.loader.num_workers or 0
-    too = f', and its {plural(workers, "worker")} with it' if workers else ''
+    narrow = phrase(
+        'srun bound this task to {bound_cpus} of the {given_cpus:d} that SLURM gave '
+        'it.',
+        found,
+    )
+    if workers:
+        narrow = phrase(
+            'srun bound this task to {bound_cpus} of the {given_cpus:d} that SLURM '
+            'gave it, and its {workers} with it.',
+            found,
+            workers=workers,
+        )
     is_shared = found.bound_cpus <= max(workers, 1)
-    cure = f'{found.cure[:1].upper()}{found.cure[1:]}'
     share = run.bound_share if is_shared else None
-    return weigh(f'{found.fact}{too}. {cure}.', share)
+    return weigh(sentences(narrow, found.cure), share)

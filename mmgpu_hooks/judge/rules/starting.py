@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.rules.rule import REGISTERED, notice, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema.figures import format_bytes, format_pct, format_sum, plural
 from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.recorded import DatasetStart
+from mmgpu_hooks.schema.text import phrase
 
 
 @rule('MG701', 'Resuming loads what it skips')
@@ -26,12 +26,14 @@ def judge_resume(run: Run) -> Finding | None:
     is_little = share < thresholds.START_SHARE or seconds < thresholds.START_LEAST_S
     if is_little or 'resume' in run.meta.optimized:
         return None
-    return notice(
-        f'Resuming loaded {run.meta.start_iteration} batches only to skip them, in '
-        f'{format_sum(seconds)} ({format_pct(100 * share)} of the run); '
-        "optimize='resume' skips them without loading.",
-        share,
+    detail = phrase(
+        'Resuming loaded {start_batches} only to skip them, in {spent_s:sum} '
+        "({run_pct:exact} of the run); optimize='resume' skips them without loading.",
+        start_batches=run.meta.start_iteration,
+        spent_s=seconds,
+        run_pct=100 * share,
     )
+    return notice(detail, share)
 
 
 @rule('MG702', 'Annotations are parsed at each start')
@@ -47,14 +49,25 @@ def judge_parsing(run: Run) -> Finding | None:
     if not _is_worth(run, seconds):
         return None
     longest = max(parsed, key=lambda start: start.wall_s)
-    ranks = run.meta.world_size
-    on = f' on each of {ranks} ranks' if ranks > 1 else ''
-    return notice(
-        f'Parsing annotations took {format_sum(seconds)}{on} '
-        f'({_name(longest)}: {format_sum(longest.wall_s)}), as it will at each start; '
-        "optimize='annotations' maps what was parsed once.",
-        run.figures.run_share(seconds),
+    facts = {
+        'parsing_s': seconds,
+        'data_set': _name(longest),
+        'longest_s': longest.wall_s,
+    }
+    detail = phrase(
+        'Parsing annotations took {parsing_s:sum} ({data_set}: {longest_s:sum}), as it '
+        "will at each start; optimize='annotations' maps what was parsed once.",
+        **facts,
     )
+    if run.meta.world_size > 1:
+        detail = phrase(
+            'Parsing annotations took {parsing_s:sum} on each of {world_ranks} '
+            '({data_set}: {longest_s:sum}), as it will at each start; '
+            "optimize='annotations' maps what was parsed once.",
+            world_ranks=run.meta.world_size,
+            **facts,
+        )
+    return notice(detail, run.figures.run_share(seconds))
 
 
 @rule('MG703', 'A file for each image is read at the start')
@@ -69,13 +82,15 @@ def judge_many_files(run: Run) -> Finding | None:
     seconds = sum(start.read_s for start in many)
     if not many or not _is_worth(run, seconds):
         return None
-    files = sum(start.files for start in many)
-    return notice(
-        f'{plural(files, "annotation file")} were read one by one in '
-        f'{format_sum(seconds)} ({_name(many[0])}); one file for all is read at once, '
-        "and optimize='annotations' keeps what was parsed.",
-        run.figures.run_share(seconds),
+    detail = phrase(
+        '{annotations:d} annotation files were read one by one in {read_s:sum} '
+        '({data_set}); one file for all is read at once, and '
+        "optimize='annotations' keeps what was parsed.",
+        annotations=sum(start.files for start in many),
+        read_s=seconds,
+        data_set=_name(many[0]),
     )
+    return notice(detail, run.figures.run_share(seconds))
 
 
 @rule('MG704', 'Annotations lie on slow storage')
@@ -91,12 +106,17 @@ def judge_slow_mount(run: Run) -> Finding | None:
     if not is_blocked or not _is_worth(run, blocked_s):
         return None
     slowest = max(parsed, key=lambda start: start.read_s - start.read_cpu_s)
-    on = '' if slowest.mount is None else f' on {slowest.mount}'
-    return notice(
-        f'Reading {_name(slowest)}{on} waited {format_sum(blocked_s)} of '
-        f'{format_sum(whole_s)} for storage; a copy on a local disk is read faster.',
-        run.figures.run_share(blocked_s),
+    read = _name(slowest)
+    if slowest.mount is not None:
+        read = phrase('{data_set} on {mount}', slowest, data_set=read)
+    detail = phrase(
+        'Reading {read} waited {blocked_s:sum} of {read_s:sum} for storage; a copy on '
+        'a local disk is read faster.',
+        read=read,
+        blocked_s=blocked_s,
+        read_s=whole_s,
     )
+    return notice(detail, run.figures.run_share(blocked_s))
 
 
 @rule('MG705', 'The checkpoint loads slowly')
@@ -111,14 +131,16 @@ def judge_loading(run: Run) -> Finding | None:
     seconds = 0.0 if start is None else start.parts_s.get('load', 0.0)
     if start is None or not _is_worth(run, seconds):
         return None
-    named = start.checkpoint or 'the checkpoint'
-    size = start.checkpoint_bytes
-    of = '' if size is None else f', {format_bytes(size)}'
-    return notice(
-        f'Loading {named}{of}, took {format_sum(seconds)}; a copy on a local disk, or '
-        'one without the state of the optimizer, loads faster.',
-        run.figures.run_share(seconds),
+    loaded: str = start.checkpoint or phrase('the checkpoint')
+    if start.checkpoint_bytes is not None:
+        loaded = phrase('{checkpoint} ({checkpoint_bytes})', start, checkpoint=loaded)
+    detail = phrase(
+        'Loading {checkpoint} took {load_s:sum}; a copy on a local disk, or one '
+        'without the state of the optimizer, loads faster.',
+        checkpoint=loaded,
+        load_s=seconds,
     )
+    return notice(detail, run.figures.run_share(seconds))
 
 
 @rule('MG706', 'The optimizer logs a line for each parameter')
@@ -133,12 +155,13 @@ def judge_parameter_lines(run: Run) -> Finding | None:
     seconds = 0.0 if start is None else start.parts_s.get('optimizer', 0.0)
     if start is None or not start.parameter_lines or not _is_worth(run, seconds):
         return None
-    return notice(
-        f'Building the optimizer took {format_sum(seconds)}, with '
-        f'{plural(start.parameter_lines, "line")} of paramwise_options in the log; '
-        "log_level='WARNING' leaves them out.",
-        run.figures.run_share(seconds),
+    detail = phrase(
+        'Building the optimizer took {optimizer_s:sum}, with {parameter_lines} of '
+        "paramwise_options in the log; log_level='WARNING' leaves them out.",
+        start,
+        optimizer_s=seconds,
     )
+    return notice(detail, run.figures.run_share(seconds))
 
 
 def list_start_findings(run: Run) -> list[Finding]:

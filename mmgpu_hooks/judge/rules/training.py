@@ -5,8 +5,8 @@ from __future__ import annotations
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema.figures import format_sum
 from mmgpu_hooks.schema.judged import Finding
+from mmgpu_hooks.schema.text import phrase
 
 
 @rule('MG202', 'The GPU swings')
@@ -22,20 +22,35 @@ def judge_gpu(run: Run) -> Finding | None:
         return None
     gpu = figures.gpu
     if gpu is None or gpu.util_pct is None:
-        return cannot_tell(f'GPU utilisation is unknown: {figures.why_no_gpu_util}')
+        return cannot_tell(
+            phrase(
+                'GPU utilisation is unknown: {reason}', reason=figures.why_no_gpu_util
+            )
+        )
     idle_pct = figures.gpu_idle_pct
     if gpu.util_pct == 0.0 and idle_pct is not None and idle_pct < 50.0:
         return cannot_tell(
-            f'NVML says 0 % in all {gpu.samples} samples, but CUDA events saw steps on '
-            f'the GPU for {100 - idle_pct:.0f} % of the time'
+            phrase(
+                'NVML says 0 % in all {samples}, but CUDA events saw steps on the GPU '
+                'for {busy_pct} of the time',
+                samples=gpu.samples,
+                busy_pct=100 - idle_pct,
+            )
         )
     # each sample has both
     zero_pct, last = gpu.zero_pct or 0.0, figures.gpu_last_iteration
-    until = '' if last is None else f' until iteration {last}'
-    detail = (
-        f'GPU utilisation{until} {gpu.util_pct:.0f} %, at 0 % for '
-        f'{zero_pct:.0f} % of the time ({gpu.samples} samples).'
+    facts = {'util_pct': gpu.util_pct, 'zero_pct': zero_pct, 'samples': gpu.samples}
+    detail = phrase(
+        'GPU utilisation {util_pct}, at 0 % for {zero_pct} of the time ({samples}).',
+        **facts,
     )
+    if last is not None:
+        detail = phrase(
+            'GPU utilisation until iteration {last_iteration} {util_pct}, at 0 % for '
+            '{zero_pct} of the time ({samples}).',
+            last_iteration=last,
+            **facts,
+        )
     is_low = gpu.util_pct < thresholds.GPU_UTIL_LOW_PCT
     swings = zero_pct >= thresholds.GPU_ZERO_NOTICE_PCT
     return notice(detail) if is_low or swings else fine(detail)
@@ -59,11 +74,24 @@ def judge_standstills(run: Run) -> Finding | None:
     lost_s = sum(stuck.waited_s for stuck in ended)
     worst = max(noticed, key=lambda stuck: stuck.waited_s, default=ended[0])
     cause = name_cause(Rank(run.evidence), worst).name
-    sample = '' if worst.sample is None else f', at sample {worst.sample}'
-    named = '' if cause == 'unknown' else f' ({cause})'
+    where = phrase_part(worst)
+    if worst.sample is not None:
+        where = phrase('{where}, at sample {sample}', where=where, sample=worst.sample)
+    if cause == 'unknown':
+        return notice(
+            phrase(
+                'Training stood still for {lost_s:sum}, {where}.',
+                lost_s=lost_s,
+                where=where,
+            )
+        )
     return notice(
-        f'Training stood still for {format_sum(lost_s)}, {phrase_part(worst)}'
-        f'{sample}{named}.'
+        phrase(
+            'Training stood still for {lost_s:sum}, {where} ({cause}).',
+            lost_s=lost_s,
+            where=where,
+            cause=cause,
+        )
     )
 
 
@@ -88,7 +116,7 @@ def judge_shards(run: Run) -> Finding | None:
     # late: few runs have such ranks
     from mmgpu_hooks.judge.standstill import describe_batches
 
-    return notice(f'{"; ".join(describe_batches(known))}.')
+    return notice(phrase('{shards:;}.', shards=tuple(describe_batches(known))))
 
 
 @rule('MG302', 'Validation takes its share', 'validation_bound')
@@ -102,7 +130,11 @@ def judge_validation(run: Run) -> Finding | None:
     if share < thresholds.VALIDATION_NOTICE:
         return None
     seconds = run.figures.ledger_s['validation']
-    detail = f'Validation took {format_sum(seconds)} ({100 * share:.0f} % of the run).'
+    detail = phrase(
+        'Validation took {whole_s:sum} ({run_share} of the run).',
+        whole_s=seconds,
+        run_share=share,
+    )
     is_problem = share >= thresholds.VALIDATION_PROBLEM
     return problem(detail, share) if is_problem else notice(detail, share)
 
@@ -119,5 +151,10 @@ def judge_hooks(run: Run) -> Finding | None:
         return None
     seconds = run.figures.ledger_s['hooks']
     return problem(
-        f'Hooks took {format_sum(seconds)} ({100 * share:.0f} % of the run).', share
+        phrase(
+            'Hooks took {whole_s:sum} ({run_share} of the run).',
+            whole_s=seconds,
+            run_share=share,
+        ),
+        share,
     )

@@ -10,10 +10,9 @@ from mmgpu_hooks.judge.validation_findings import (
     WholeValidation,
     find_rarer,
     find_whole,
-    phrase_whole,
 )
-from mmgpu_hooks.schema.figures import format_pct, format_sum, plural
 from mmgpu_hooks.schema.judged import Finding
+from mmgpu_hooks.schema.text import Text, phrase, quoted, sentences
 
 
 def _find(run: Run, part: str) -> WholeValidation | None:
@@ -23,15 +22,17 @@ def _find(run: Run, part: str) -> WholeValidation | None:
     return whole if is_worth else None
 
 
-def _phrase(whole: WholeValidation, part: str) -> str:
+def _phrase(whole: WholeValidation, part: str) -> Text:
     """``211.4 s of the 352.1 s of a validation (60 %, 5.9 h of a whole run)``."""
     costs = whole.costs
     spent_s = costs.parts_s[part]
-    hours = phrase_whole(3600 * whole.whole_hours(spent_s))
-    return (
-        f'{format_sum(spent_s / costs.count)} of the '
-        f'{format_sum(costs.wall_s / costs.count)} of a validation '
-        f'({format_pct(100 * costs.share(part))}, {hours} of a whole run)'
+    return phrase(
+        '{spent_s:sum} of the {validation_s:sum} of a validation ({part_pct:exact}, '
+        '{run_s:long} of a whole run)',
+        spent_s=spent_s / costs.count,
+        validation_s=costs.wall_s / costs.count,
+        part_pct=100 * costs.share(part),
+        run_s=3600 * whole.whole_hours(spent_s),
     )
 
 
@@ -48,15 +49,19 @@ def judge_metric(run: Run) -> Finding | None:
     whole = _find(run, 'metric')
     if whole is None:
         return None
-    named = ', '.join(whole.costs.metrics_s) or 'the metric'
-    cure, saved_s = '', whole.fast_metric_s
-    if saved_s:
-        saved = phrase_whole(saved_s * whole.count)
-        cure = f' FastCocoMetric would save {saved} of it: {SET_FAST_METRIC}.'
-    return notice(
-        f'compute_metrics of {named} took {_phrase(whole, "metric")}.{cure}',
-        whole.run_share('metric'),
+    took = phrase(
+        'compute_metrics of {metric} took {spent}.',
+        metric=tuple(whole.costs.metrics_s) or phrase('the metric'),
+        spent=_phrase(whole, 'metric'),
     )
+    cure, saved_s = None, whole.fast_metric_s
+    if saved_s:
+        cure = phrase(
+            'FastCocoMetric would save {saved_s:long} of it: {command}.',
+            saved_s=saved_s * whole.count,
+            command=quoted(SET_FAST_METRIC),
+        )
+    return notice(sentences(took, cure), whole.run_share('metric'))
 
 
 @rule('MG502', 'The evaluator works on each batch for long')
@@ -72,16 +77,16 @@ def judge_process(run: Run) -> Finding | None:
     whole = _find(run, 'process')
     if whole is None:
         return None
-    named = ', '.join(whole.costs.process_s) or 'the evaluator'
-    each_s = whole.costs.parts_s['process'] / max(whole.costs.batches, 1)
-    waits = ''
-    if run.meta.device != 'cpu':
-        waits = ' The wait for the forward pass on the card is in it.'
-    return notice(
-        f'process of {named} took {_phrase(whole, "process")}, {format_sum(each_s)} a '
-        f'batch.{waits}',
-        whole.run_share('process'),
+    took = phrase(
+        'process of {metric} took {spent}, {each_s:sum} a batch.',
+        metric=tuple(whole.costs.process_s) or phrase('the evaluator'),
+        spent=_phrase(whole, 'process'),
+        each_s=whole.costs.parts_s['process'] / max(whole.costs.batches, 1),
     )
+    waits = None
+    if run.meta.device != 'cpu':
+        waits = phrase('The wait for the forward pass on the card is in it.')
+    return notice(sentences(took, waits), whole.run_share('process'))
 
 
 @rule('MG503', 'Validation waits for its loader')
@@ -95,12 +100,15 @@ def judge_loader(run: Run) -> Finding | None:
     whole = _find(run, 'data_wait')
     if whole is None:
         return None
-    workers = run.validations[-1].loader.num_workers
-    has = '' if workers is None else f' (num_workers={workers})'
-    return notice(
-        f'Waiting for val_dataloader{has} took {_phrase(whole, "data_wait")}.',
-        whole.run_share('data_wait'),
-    )
+    workers, spent = run.validations[-1].loader.num_workers, _phrase(whole, 'data_wait')
+    took = phrase('Waiting for val_dataloader took {spent}.', spent=spent)
+    if workers is not None:
+        took = phrase(
+            'Waiting for val_dataloader (num_workers={workers:d}) took {spent}.',
+            workers=workers,
+            spent=spent,
+        )
+    return notice(took, whole.run_share('data_wait'))
 
 
 @rule('MG504', "The model's forward pass is what validation does")
@@ -117,11 +125,15 @@ def judge_forward(run: Run) -> Finding | None:
         return None
     each_s = whole.costs.parts_s['forward'] / max(whole.costs.batches, 1)
     size = run.validations[-1].loader.batch_size
-    of = '' if size is None else f' of {plural(size, "image")}'
-    return notice(
-        f'val_step took {_phrase(whole, "forward")}, {format_sum(each_s)} a batch{of}.',
-        whole.run_share('forward'),
-    )
+    facts = {'spent': _phrase(whole, 'forward'), 'each_s': each_s}
+    took = phrase('val_step took {spent}, {each_s:sum} a batch.', **facts)
+    if size is not None:
+        took = phrase(
+            'val_step took {spent}, {each_s:sum} a batch of {images}.',
+            images=size,
+            **facts,
+        )
+    return notice(took, whole.run_share('forward'))
 
 
 @rule('MG505', 'Validations are close together')
@@ -139,11 +151,22 @@ def judge_interval(run: Run) -> Finding | None:
     found = find_rarer(run, whole)
     if found is None:
         return None
-    every = found.unit if found.interval == 1 else f'{found.interval} {found.unit}s'
-    each = format_sum(whole.costs.wall_s / whole.costs.count)
+    if found.unit == 'epoch':
+        every = phrase('epoch')
+        if found.interval > 1:
+            every = phrase('{epochs}', epochs=found.interval)
+    else:
+        every = phrase('iteration')
+        if found.interval > 1:
+            every = phrase('{iterations}', iterations=found.interval)
     return notice(
-        f'A validation of {each} follows each {every}, {format_sum(found.training_s)} '
-        f'of training. train_cfg.val_interval={found.rarer} would save '
-        f'{phrase_whole(found.saved_s)} of a whole run.',
+        phrase(
+            'A validation of {each_s:sum} follows each {every}, {training_s:sum} of '
+            'training. train_cfg.val_interval={rarer} would save {saved_s:long} of a '
+            'whole run.',
+            found,
+            each_s=whole.costs.wall_s / whole.costs.count,
+            every=every,
+        ),
         whole.share,
     )

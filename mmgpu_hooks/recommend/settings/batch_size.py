@@ -16,6 +16,7 @@ from mmgpu_hooks.model.prospect import Prospect
 from mmgpu_hooks.model.workload import at_batch_size
 from mmgpu_hooks.recommend.job import Choice, Decision, Job, Setting
 from mmgpu_hooks.schema.errors import NoPredictionError
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 KNEE_SHARE = 0.03
@@ -25,6 +26,7 @@ the learning rate."""
 FARTHEST = 2
 """Times the largest batch size that was measured: beyond, a line is a guess."""
 
+_GIB = 2**30
 _USUAL = {size for power in range(16) for size in (2**power, 3 * 2**power // 2)}
 
 
@@ -32,14 +34,14 @@ class _BatchLimit(NamedTuple):
     """The largest batch size that may be recommended, and what says so."""
 
     most: int
-    reason: str
+    reason: Text
 
 
 class BatchSize(Setting):
     """The smallest that is nearly as fast as the fastest that fits safely."""
 
     name = 'batch_size'
-    noun = 'Images per batch'
+    noun = phrase('Images per batch')
     values = Whole(1, is_optional=True)
     most = MOST_BATCH
     # rates are compared, of which each is the inverse of a score
@@ -99,39 +101,49 @@ class BatchSize(Setting):
         """True with ``--allow-batch-size``."""
         return job.memory is not None
 
-    def why(self, decision: Decision) -> str:
+    def why(self, decision: Decision) -> Text:
         """Both rates, and the memory."""
         job, old, new = decision.job, decision.old[self.name], decision.new[self.name]
         assert job.memory is not None and job.memory.fit is not None
         peak = predict_peak(job.memory.fit, new)
-        return (
-            f'{new / job.at(decision.new).iter_s:.1f} images/s are predicted with '
-            f'{new} images per batch, {old / job.base.iter_s:.1f} now with {old}; '
-            f'memory is predicted to peak at {_gib(peak.peak_bytes)} GiB '
-            f'({_gib(peak.low_bytes)} to {_gib(peak.high_bytes)} GiB, 9 times in 10).'
+        return phrase(
+            '{then_images_per_s:.1f} images/s are predicted with {new} images per '
+            'batch, {now_images_per_s:.1f} now with {old}; memory is predicted to peak '
+            'at {peak_gib:.1f} GiB ({low_gib:.1f} to {high_gib:.1f} GiB, 9 times in '
+            '10).',
+            then_images_per_s=new / job.at(decision.new).iter_s,
+            new=new,
+            now_images_per_s=old / job.base.iter_s,
+            old=old,
+            peak_gib=peak.peak_bytes / _GIB,
+            low_gib=peak.low_bytes / _GIB,
+            high_gib=peak.high_bytes / _GIB,
         )
 
-    def why_not(self, decision: Decision) -> str:
+    def why_not(self, decision: Decision) -> Text:
         """Which limit, doubt or lack of evidence keeps it."""
         job, old = decision.job, decision.old[self.name]
         try:
             limit = _find_limit(job)
         except NoPredictionError as error:
-            return f'The batch size stays as it is. {error}'
+            stays = phrase('The batch size stays as it is.')
+            return sentences(stays, error.said)
         rejected = decision.rejected.get(self.name)
         if rejected is None:
-            return (
-                f'The batch size stays at {old}: none that fits ({limit.reason}) is '
-                f'predicted to be more than {100 * KNEE_SHARE:.0f} % faster.'
+            return phrase(
+                'The batch size stays at {old}: none that fits ({limit}) is predicted '
+                'to be more than {least_share} faster.',
+                old=old,
+                limit=limit.reason,
+                least_share=KNEE_SHARE,
             )
-        return (
-            f'The batch size stays at {old}: {rejected.choice[self.name]} would save '
-            f'{rejected.gain.phrase}: too little, or too unsure, for another recipe.'
+        return phrase(
+            'The batch size stays at {old}: {rejected} would save {gain}: too little, '
+            'or too unsure, for another recipe.',
+            old=old,
+            rejected=rejected.choice[self.name],
+            gain=rejected.gain.phrase,
         )
-
-
-def _gib(size: int) -> str:
-    return f'{size / 2**30:.1f}'
 
 
 def _find_limit(job: Job) -> _BatchLimit:
@@ -142,25 +154,29 @@ def _find_limit(job: Job) -> _BatchLimit:
     """
     run, memory = job.run, job.memory
     if memory is None or memory.fit is None:
-        raise NoPredictionError(memory.why_unknown if memory else '')
+        raise NoPredictionError(memory.why_unknown if memory else Text(''))
     if job.base.workload.batch_size is None:
-        raise NoPredictionError('That of the run was not recorded.')
+        raise NoPredictionError(phrase('That of the run was not recorded.'))
     if job.base.workload.step_line is None:
-        few = 'Not enough evidence of the step against batch size'
-        raise NoPredictionError(f'{few}: train a second run with another batch size.')
+        raise NoPredictionError(
+            phrase(
+                'Not enough evidence of the step against batch size: train a second '
+                'run with another batch size.'
+            )
+        )
     card = find_card_room(run)
     if card is None:
-        raise NoPredictionError('How much memory the card has is unknown.')
+        raise NoPredictionError(phrase('How much memory the card has is unknown.'))
     safe = find_largest_batch(memory.fit, card.safe_bytes)
-    gib, measured = card.safe_bytes / 2**30, max(memory.fit.batch_sizes)
-    limits = [
-        _BatchLimit(safe, f'{gib:.1f} GiB of the card are safe to plan for'),
-        _BatchLimit(
-            FARTHEST * measured, f'{measured} is the largest that was measured'
-        ),
-    ]
+    measured = max(memory.fit.batch_sizes)
+    room = phrase(
+        '{safe_gib:.1f} GiB of the card are safe to plan for',
+        safe_gib=card.safe_bytes / _GIB,
+    )
+    farthest = phrase('{measured} is the largest that was measured', measured=measured)
+    limits = [_BatchLimit(safe, room), _BatchLimit(FARTHEST * measured, farthest)]
     if run.meta.loader.dataset_length:
         images = run.meta.loader.dataset_length // max(run.meta.world_size, 1)
-        reason = 'an epoch has no more images for this rank'
+        reason = phrase('an epoch has no more images for this rank')
         limits.append(_BatchLimit(images, reason))
     return min(limits, key=lambda limit: limit.most)

@@ -12,14 +12,13 @@ from mmgpu_hooks.model.bounds import MOST_WORKERS
 from mmgpu_hooks.model.prospect import Prospect
 from mmgpu_hooks.recommend.job import (
     SAME_SPEED,
-    TRAIN,
     VALIDATION,
     Choice,
     Decision,
     Job,
     Setting,
 )
-from mmgpu_hooks.schema.figures import format_seconds, plural
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 OWN_CORE_GAIN = 0.1
@@ -29,21 +28,12 @@ one is what simulations know least about."""
 EACH_UP_TO = 12
 """Every number of workers up to here is tried; beyond, in steps of a quarter."""
 
-_WHY = {
-    TRAIN: 'an iteration takes {now} with {old}, of which the step needs {step}; it is '
-    'predicted to take {then} with {new} (the host carries at most {most}: {limit})',
-    VALIDATION: 'an iteration of validation takes {now} with {old}, of which the step '
-    'needs {step}; it is predicted to take {then} with {new} (the host carries at most '
-    '{most}: {limit})',
-}
-"""By loader."""
-
 
 class NumWorkers(Setting):
     """As few workers as are nearly as fast as any number that the host carries."""
 
     name = 'num_workers'
-    noun = 'Numbers of loader workers'
+    noun = phrase('Numbers of loader workers')
     values = Whole(0)
     most = MOST_WORKERS
     is_bounded = True
@@ -93,7 +83,7 @@ class NumWorkers(Setting):
             return False
         return job.at(after).total_s <= job.at(before).total_s * (1 + SAME_SPEED)
 
-    def why(self, decision: Decision) -> str:
+    def why(self, decision: Decision) -> Text:
         """The figures of both numbers of workers, and the limit of the host."""
         job, run = decision.job, decision.job.run
         old, new = decision.old[self.name], decision.new[self.name]
@@ -101,26 +91,46 @@ class NumWorkers(Setting):
         now_s = run.figures.iter_s
         if then.workload.measured_batch_size is not None:
             now_s = job.at({**decision.new, self.name: old}).iter_s
-        reason = _WHY[job.loader].format(
-            now=format_seconds(now_s),
-            old=plural(old, 'worker'),
-            step=format_seconds(then.workload.ready_s),
-            then=format_seconds(then.iter_s),
-            new=plural(new, 'worker'),
-            most=cap.workers,
-            limit=cap.reason,
+        facts = {
+            'now_s': now_s,
+            'old_workers': old,
+            'step_s': then.workload.ready_s,
+            'then_s': then.iter_s,
+            'new_workers': new,
+            'most': cap.workers,
+            'limit': cap.reason,
+        }
+        reason = phrase(
+            'An iteration takes {now_s} with {old_workers}, of which the step needs '
+            '{step_s}; it is predicted to take {then_s} with {new_workers} (the host '
+            'carries at most {most}: {limit}).',
+            **facts,
         )
+        if job.loader == VALIDATION:
+            reason = phrase(
+                'An iteration of validation takes {now_s} with {old_workers}, of which '
+                'the step needs {step_s}; it is predicted to take {then_s} with '
+                '{new_workers} (the host carries at most {most}: {limit}).',
+                **facts,
+            )
         if self._is_crowd(decision):
-            return (
-                f'{reason}; {old} workers share {job.cores} usable cores and waited '
-                f'{format_seconds(run.figures.worker_run_delay_s)} per batch for one'
+            crowd = phrase(
+                '{workers} share {cores:d} usable cores and waited '
+                '{worker_run_delay_s} per batch for one.',
+                run.figures,
+                workers=old,
+                cores=job.cores,
             )
+            return sentences(reason, crowd)
         if new > job.cores:
-            return (
-                f'{reason}; they wait for {100 * run.waiting_share:.0f} % of a batch, '
-                f'so they may outnumber the {job.cores} usable cores: PyTorch will '
-                'warn about this many workers, which is expected here'
+            outnumber = phrase(
+                'They wait for {waiting_share} of a batch, so they may outnumber the '
+                '{cores:d} usable cores: PyTorch will warn about this many workers, '
+                'which is expected here.',
+                waiting_share=run.waiting_share,
+                cores=job.cores,
             )
+            return sentences(reason, outnumber)
         return reason
 
     def cite(self, decision: Decision) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from mmgpu_hooks.model.workload import (
     with_one_thread,
 )
 from mmgpu_hooks.recommend.job import Choice, Decision, Job, Setting
-from mmgpu_hooks.schema.figures import format_seconds
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.values import Whole
 
 ONE_THREAD = 0
@@ -26,7 +26,7 @@ class OpencvNumThreads(Setting):
     """One thread a worker, where several were measured to take each other's cores."""
 
     name = 'opencv_num_threads'
-    noun = 'Threads of OpenCV in each worker, 0 being one'
+    noun = phrase('Threads of OpenCV in each worker, 0 being one')
     place = 'env_cfg.mp_cfg'
     values = Whole(0)
     most = 1024
@@ -58,29 +58,33 @@ class OpencvNumThreads(Setting):
         workload = with_one_thread(then.workload, saved - slip * THREADS_ERROR)
         return replace(then, workload=workload)
 
-    def why_unknown(self, job: Job, new: int | None) -> str | None:
+    def why_unknown(self, job: Job, new: int | None) -> Text | None:
         """Only one thread in the place of several that thrash was measured."""
         if new == job.old[self.name]:
             return None
         if _find_thrash(job.run) is None:
-            return (
+            return phrase(
                 "No threads of OpenCV were found to take each other's cores in this "
                 'run: what another number of them makes of a batch is unknown.'
             )
         if new not in (0, 1):
-            return 'Of threads of OpenCV only what one each makes of a batch is known.'
+            return phrase(
+                'Of threads of OpenCV only what one each makes of a batch is known.'
+            )
         return None
 
-    def why(self, decision: Decision) -> str:
+    def why(self, decision: Decision) -> Text:
         """What the threads wait for, and the iteration without them."""
         job, run = decision.job, decision.job.run
         found, then = run.threads, job.at(decision.new)
         assert found is not None  # or it would not change
-        return (
-            f'{found.workers} workers run up to {found.threads} threads each on '
-            f'{found.cores:g} cores and wait {format_seconds(found.delay_s)} per batch '
-            f'for one; an iteration now takes {format_seconds(run.figures.iter_s)} and '
-            f'is predicted to take {format_seconds(then.iter_s)}'
+        return phrase(
+            '{workers} run up to {threads} each on {cores:g} cores and wait {delay_s} '
+            'per batch for one; an iteration now takes {now_s} and is predicted to '
+            'take {then_s}.',
+            found,
+            now_s=run.figures.iter_s,
+            then_s=then.iter_s,
         )
 
 

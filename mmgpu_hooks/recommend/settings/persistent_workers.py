@@ -17,7 +17,7 @@ from mmgpu_hooks.recommend.job import (
     Setting,
     Unpredicted,
 )
-from mmgpu_hooks.schema.figures import format_sum, plural
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.values import Flag
 
 
@@ -25,7 +25,7 @@ class PersistentWorkers(Setting):
     """Not searched: it follows from the workers and what their starts cost."""
 
     name = 'persistent_workers'
-    noun = 'Workers that live through all epochs'
+    noun = phrase('Workers that live through all epochs')
     values = Flag(is_optional=True)
     resting = False
     rules = ('MG104',)
@@ -63,13 +63,16 @@ class PersistentWorkers(Setting):
         gain = Gain(share, share - reach, share + reach)
         return Unpredicted(True, gain, _why_keep(run))
 
-    def why(self, decision: Decision) -> str:
+    def why(self, decision: Decision) -> Text:
         """What starts cost, or would."""
         run = decision.job.run
         if not decision.new[self.name]:
-            return 'there are no workers to keep'
+            return phrase('There are no workers to keep.')
         if not decision.old['num_workers']:
-            return f'new workers would otherwise be started {count_starts(run)} times'
+            return phrase(
+                'New workers would otherwise be started {starts:d} times.',
+                starts=count_starts(run),
+            )
         return _why_keep(run)
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
@@ -100,7 +103,7 @@ def starts_cost(run: Run) -> bool:
     return find_worker_growth(run) is None
 
 
-def _why_keep(run: Run) -> str:
-    took = format_sum(run.figures.startup_s)
-    starts = plural(run.figures.epoch_starts, 'start')
-    return f'starting workers took {took} in {starts}'
+def _why_keep(run: Run) -> Text:
+    return phrase(
+        'Starting workers took {startup_s:sum} in {epoch_starts}.', run.figures
+    )

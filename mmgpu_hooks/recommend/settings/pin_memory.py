@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.job import Job, Setting
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.values import Flag
 
 
@@ -11,30 +12,30 @@ class PinMemory(Setting):
     """Not searched: no run records what a copy to the GPU takes."""
 
     name = 'pin_memory'
-    noun = 'Page-locked batches'
+    noun = phrase('Page-locked batches')
     values = Flag(is_optional=True)
 
     def read(self, run: Run) -> bool | None:
         """As the loader had it."""
         return run.meta.loader.pin_memory
 
-    def why_unknown(self, job: Job, new: bool | None) -> str | None:
+    def why_unknown(self, job: Job, new: bool | None) -> Text | None:
         """The copy's time is in no evidence; trials of a sweep show the difference."""
         # nothing is copied where no GPU trains
         is_alike = bool(new) == bool(job.old[self.name])
         if is_alike or job.run.meta.device != 'cuda':
             return None
-        return (
+        return phrase(
             'What pin_memory makes of a copy to the GPU was not measured in this run: '
             'mmgpu sweep --pin-memory off on measures it.'
         )
 
-    def advise(self, run: Run) -> str | None:
+    def advise(self, run: Run) -> Text | None:
         """What it may give on a GPU whose loop waits for data."""
         is_waiting = run.meta.device == 'cuda' and run.is_data_bound
         if not is_waiting or run.meta.loader.pin_memory:
             return None
-        return (
+        return phrase(
             'pin_memory=True of the loader makes copies to the GPU faster, with '
             'model.data_preprocessor.non_blocking=True; what it would save was not '
             'measured.'

@@ -9,6 +9,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.prospect import Prospect
 from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.recommend.job import Choice, Decision, Job, Setting
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.values import Whole
 
 DEPTHS = (2, 4, 8)
@@ -18,7 +19,7 @@ class PrefetchFactor(Setting):
     """More batches ahead, where they carry the loop over slow ones."""
 
     name = 'prefetch_factor'
-    noun = 'Batches ahead of each worker'
+    noun = phrase('Batches ahead of each worker')
     values = Whole(1, is_optional=True)
     most = 64
     resting = None
@@ -61,11 +62,13 @@ class PrefetchFactor(Setting):
         depth = new or DEFAULT_PREFETCH
         return replace(then, loader=replace(then.loader, prefetch_factor=depth))
 
-    def why(self, decision: Decision) -> str:
+    def why(self, decision: Decision) -> Text:
         """Late batches, or no workers."""
         if not decision.new['num_workers']:
-            return 'there are no workers to make batches ahead'
-        return 'batches vary; more of them made ahead carry the loop over slow ones'
+            return phrase('There are no workers to make batches ahead.')
+        return phrase(
+            'Batches vary; more of them made ahead carry the loop over slow ones.'
+        )
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
         """None where there are no workers."""

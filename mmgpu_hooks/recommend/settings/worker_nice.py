@@ -8,8 +8,8 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.prospect import Prospect
 from mmgpu_hooks.recommend.job import Choice, Job, LoneChange, Setting
-from mmgpu_hooks.schema.figures import format_seconds, format_sum
 from mmgpu_hooks.schema.judged import SaveCure
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import NICENESS
 
 NICE = 10
@@ -20,7 +20,7 @@ class WorkerNice(Setting):
     """Judged alone: no loader is faster by it, only the saves."""
 
     name = 'worker_nice'
-    noun = 'Niceness of the workers'
+    noun = phrase('Niceness of the workers')
     # where mmgpu enable puts the hook
     place = 'default_hooks.gpu_efficiency'
     values = NICENESS
@@ -48,14 +48,16 @@ class WorkerNice(Setting):
         plan = replace(then.plan, saves_s=then.plan.saves_s * (1.0 - spared))
         return replace(then, plan=plan)
 
-    def why_unknown(self, job: Job, new: int | None) -> str | None:
+    def why_unknown(self, job: Job, new: int | None) -> Text | None:
         """Another niceness than none and 10 was not measured."""
         old = job.old[self.name] or 0
         if (new or 0) == old or (not old and (new or 0) >= NICE):
             return None
         if old:
-            return 'What saves would take beside less niced workers is unknown.'
-        return f'What a niceness below {NICE} makes of the saves is unknown.'
+            return phrase('What saves would take beside less niced workers is unknown.')
+        return phrase(
+            'What a niceness below {nice} makes of the saves is unknown.', nice=NICE
+        )
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
         """Applied where the job gains enough, and no core is left free."""
@@ -67,8 +69,8 @@ class WorkerNice(Setting):
             return LoneChange(cure)
         if not _is_full(run, at['num_workers']):
             return LoneChange(cure)
-        why = 'loader workers had the cores while checkpoints were saved'
-        return LoneChange(cure, NICE, f'{why}; {cure.sentence}')
+        why = phrase('Loader workers had the cores while checkpoints were saved.')
+        return LoneChange(cure, NICE, sentences(why, cure.sentence))
 
 
 def _is_full(run: Run, num_workers: int) -> bool:
@@ -104,10 +106,17 @@ def _cure_by_nice(run: Run) -> SaveCure | None:
     then_s = now_s - gross_s / count
     return SaveCure(
         'polite_workers',
-        f'niced workers, GPUEfficiencyHook(worker_nice={NICE}): {count} saves '
-        f'are predicted to take {format_seconds(then_s)} each, now '
-        f'{format_seconds(now_s)}; {format_sum(gross_s)} less in all (gross), '
-        f'{format_sum(net_s)} of it won by the job (net)',
+        phrase(
+            'Niced workers, GPUEfficiencyHook(worker_nice={nice}): {saves} are '
+            'predicted to take {then_s} each, now {now_s}; {gross_s:sum} less in all '
+            '(gross), {net_s:sum} of it won by the job (net).',
+            nice=NICE,
+            saves=count,
+            then_s=then_s,
+            now_s=now_s,
+            gross_s=gross_s,
+            net_s=net_s,
+        ),
         save_s=then_s,
         saves=count,
         run_gross_s=gross_s,

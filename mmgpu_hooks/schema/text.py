@@ -1,0 +1,357 @@
+"""Sentences as a template and facts: worded in English here, in any language by
+:mod:`mmgpu_hooks.show.words`.
+
+A template is an English sentence with named fields. The unit of a fact is the end of
+its name (``iter_s``, ``free_bytes``, ``wait_share``, ``throttled_pct``), or a noun that
+is counted (``steady_iterations``); a format after a colon says otherwise.
+"""
+
+from __future__ import annotations
+
+import gettext
+import string
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Callable, NamedTuple, Optional, Tuple
+
+from mmgpu_hooks.schema.figures import (
+    format_bytes,
+    format_count,
+    format_hours,
+    format_long,
+    format_numbers,
+    format_pct,
+    format_seconds,
+    format_signed,
+    format_sum,
+)
+
+_FORMATTER = string.Formatter()
+_NO_FACTS: Mapping[str, Any] = {}
+_LISTED = '{listed}'
+"""Template of names in a row: nothing in it is a sentence."""
+_PARTS = 'parts'
+"""The only fact of a text that is several sentences in a row: it has no template."""
+
+
+class Noun(NamedTuple):
+    """What is counted; both with the number as ``{n}``."""
+
+    single: str
+    several: str
+
+
+NOUNS: dict[str, Noun] = {
+    'allocations': Noun('{n} allocation', '{n} allocations'),
+    'batches': Noun('{n} batch', '{n} batches'),
+    'blocks': Noun('{n} block', '{n} blocks'),
+    'cards': Noun('{n} card', '{n} cards'),
+    'cores': Noun('{n} core', '{n} cores'),
+    'cpus': Noun('{n} CPU', '{n} CPUs'),
+    'days': Noun('{n} day', '{n} days'),
+    'epochs': Noun('{n} epoch', '{n} epochs'),
+    'evaluations': Noun('{n} evaluation', '{n} evaluations'),
+    'files': Noun('{n} file', '{n} files'),
+    'gpus': Noun('{n} GPU', '{n} GPUs'),
+    'images': Noun('{n} image', '{n} images'),
+    'intervals': Noun('{n} interval', '{n} intervals'),
+    'iterations': Noun('{n} iteration', '{n} iterations'),
+    'lines': Noun('{n} line', '{n} lines'),
+    'months': Noun('{n} month', '{n} months'),
+    'nodes': Noun('{n} node', '{n} nodes'),
+    'pairs': Noun('{n} pair', '{n} pairs'),
+    'places': Noun('{n} place', '{n} places'),
+    'processes': Noun('{n} process', '{n} processes'),
+    'ranks': Noun('{n} rank', '{n} ranks'),
+    'readings': Noun('{n} reading', '{n} readings'),
+    'results': Noun('{n} result', '{n} results'),
+    'rows': Noun('{n} row', '{n} rows'),
+    'runs': Noun('{n} run', '{n} runs'),
+    'samples': Noun('{n} sample', '{n} samples'),
+    'saves': Noun('{n} save', '{n} saves'),
+    'scalars': Noun('{n} scalar', '{n} scalars'),
+    'settings': Noun('{n} setting', '{n} settings'),
+    'sizes': Noun('{n} padded size', '{n} padded sizes'),
+    'starts': Noun('{n} start', '{n} starts'),
+    'tasks': Noun('{n} task', '{n} tasks'),
+    'tensors': Noun('{n} tensor', '{n} tensors'),
+    'things': Noun('{n} thing', '{n} things'),
+    'threads': Noun('{n} thread', '{n} threads'),
+    'times': Noun('{n} time', '{n} times'),
+    'trainings': Noun('{n} training', '{n} trainings'),
+    'trials': Noun('{n} trial', '{n} trials'),
+    'validations': Noun('{n} validation', '{n} validations'),
+    'weeks': Noun('{n} week', '{n} weeks'),
+    'workers': Noun('{n} worker', '{n} workers'),
+}
+"""By the end of a fact's name. A format for numbers (``{workers:d}``) leaves the noun
+out."""
+
+_UNITS: dict[str, Callable[[Any], str]] = {
+    's': format_seconds,
+    'sum': format_sum,
+    'long': format_long,
+    'hours': format_hours,
+    'signed': format_signed,
+    'bytes': format_bytes,
+    'share': lambda share: f'{100 * share:.0f} %',
+    'pct': lambda pct: f'{pct:.0f} %',
+    'exact': format_pct,
+    'count': format_count,
+    'numbers': format_numbers,
+}
+"""By the end of a fact's name, or the format after a colon: ``sum`` is a sum of seconds
+over a run, ``long`` over a whole training, ``exact`` per cent as exact as a small share
+needs, ``count`` what may come in millions, ``numbers`` a list as the kernel writes
+CPUs."""
+
+_SEPARATORS = {';': '; ', ',': ', ', '+': ' + ', '&': ' and ', '/': ' or '}
+"""Of a list of facts, by the format after a colon."""
+
+UNKNOWN = 'unknown'
+
+
+class Text(str):
+    """A sentence that keeps the template and the facts it was made of.
+
+    As a string it is the sentence in English, so that logs, evidence and JSON need
+    nothing else. :meth:`Wording.say` words it anew. A plain string is a text without
+    facts that is shown as it is: a name, a path, words of another program.
+    """
+
+    __slots__ = ('facts', 'template')
+    template: str
+    facts: Mapping[str, Any]
+
+    def __new__(
+        cls, english: str, template: str = '', facts: Mapping[str, Any] = _NO_FACTS
+    ) -> Text:
+        """A text that was worded already.
+
+        Args:
+            english: The sentence.
+            template: In English, with the names of facts; empty for what is quoted,
+                which no language translates.
+            facts: By name; without any the template is no format.
+        """
+        made = super().__new__(cls, english)
+        made.template = template
+        made.facts = facts
+        return made
+
+
+def phrase(template: str, /, *sources: object, **facts: Any) -> Text:
+    """Make a text of a template and what fills it.
+
+    Args:
+        template: One literal, which catalogs of languages are made of.
+        sources: Records with the figures that are named in the template and not given
+            as ``facts``.
+        facts: Figures, names and other texts, by name.
+
+    Examples:
+        >>> phrase('{share} of {iter_s} with {workers}', share=0.5, iter_s=2, workers=1)
+        '50 % of 2.000 s with 1 worker'
+    """
+    if sources:
+        for _, name, _ in _parse(template):
+            if name and name not in facts:
+                owner = next(source for source in sources if hasattr(source, name))
+                facts[name] = getattr(owner, name)
+    return Text(ENGLISH.fill(template, facts), template, facts)
+
+
+def sentences(*parts: Optional[str]) -> Text:
+    """Whole sentences in a row, those left out that are empty or ``None``."""
+    said = tuple(part for part in parts if part)
+    if len(said) == 1:
+        return quoted(said[0])
+    return Text(' '.join(said), '', {_PARTS: said})
+
+
+def listed(values: Iterable[str]) -> Text:
+    """Names or texts with commas between them."""
+    facts = {'listed': tuple(values)}
+    return Text(ENGLISH.fill(_LISTED, facts), _LISTED, facts)
+
+
+def quoted(words: str) -> Text:
+    """A text of somebody else's words, shown as they are."""
+    return words if isinstance(words, Text) else Text(words)
+
+
+def worded(words: str) -> Text:
+    """A text of ours without facts that is no literal where it becomes one.
+
+    A paragraph of a docstring, a help message, an argument of a decorator: catalogs
+    are made of them where they stand.
+    """
+    return words if isinstance(words, Text) else Text(words, words)
+
+
+def encode_text(value: object) -> object:
+    """A text as plain records, for msgspec's ``enc_hook``.
+
+    Raises:
+        NotImplementedError: Of any other type, as msgspec asks for.
+    """
+    if isinstance(value, Text):
+        if not value.template and not value.facts:
+            return str(value)
+        return {'template': value.template, 'facts': dict(value.facts)}
+    raise NotImplementedError(type(value).__name__)
+
+
+def decode_text(expected: type, value: Any) -> Any:
+    """What :func:`encode_text` made, as a text again: msgspec's ``dec_hook``.
+
+    Raises:
+        NotImplementedError: Of any other type, as msgspec asks for.
+    """
+    if expected is Text:
+        return _revive(value) if isinstance(value, dict) else quoted(str(value))
+    raise NotImplementedError(expected.__name__)
+
+
+def _revive(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_revive, value))
+    if not isinstance(value, dict) or value.keys() != {'template', 'facts'}:
+        return value
+    facts = {name: _revive(fact) for name, fact in value['facts'].items()}
+    if not value['template'] and _PARTS in facts:
+        return sentences(*facts[_PARTS])
+    return Text(ENGLISH.fill(value['template'], facts), value['template'], facts)
+
+
+def facts_of(said: str) -> dict[str, Any]:
+    """The facts of a text, for JSON: by name, with those of texts in it nested.
+
+    Sentences in a row have one group of facts, in which the first of a name counts.
+    """
+    if not isinstance(said, Text):
+        return {}
+    if not said.template and _PARTS in said.facts:
+        together: dict[str, Any] = {}
+        for part in reversed(said.facts[_PARTS]):
+            together.update(facts_of(part))
+        return together
+    return {name: _plain(value) for name, value in said.facts.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Text):
+        return facts_of(value) or str(value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(entry) for entry in value]
+    # a path, a date: as it is shown
+    is_plain = value is None or isinstance(value, (bool, int, float, str))
+    return value if is_plain else str(value)
+
+
+@cache
+def _parse(template: str) -> Tuple[Tuple[str, Optional[str], str], ...]:
+    """Literal text, the name of the field after it, and its format.
+
+    A conversion (``!s``, ``!r``) stands for a format.
+    """
+    return tuple(
+        (literal, name, f'!{how}' if how else spec or '')
+        for literal, name, spec, how in _FORMATTER.parse(template)
+    )
+
+
+class Wording:
+    """Makes sentences of texts, in one language."""
+
+    def __init__(
+        self,
+        catalog: Optional[gettext.NullTranslations] = None,
+        marks: Tuple[str, str] = ('', ''),
+    ) -> None:
+        """A language.
+
+        Args:
+            catalog: Its sentences by those in English; English by default.
+            marks: What is put before and after each sentence that is looked up.
+        """
+        self._catalog = catalog or gettext.NullTranslations()
+        self._before, self._after = marks
+
+    def say(self, said: object) -> str:
+        """A text in this language; anything else as it is."""
+        if not isinstance(said, Text):
+            return str(said)
+        if not said.template and _PARTS in said.facts:
+            space = self._catalog.pgettext('between sentences', ' ')
+            return space.join(map(self.say, said.facts[_PARTS]))
+        if not said.template:
+            return str(said)
+        if said.template == _LISTED:
+            return self._list(said.facts['listed'], '')
+        return self._mark(self.fill(self._catalog.gettext(said.template), said.facts))
+
+    def fill(self, template: str, facts: Mapping[str, Any]) -> str:
+        """A template, already of this language, with its facts.
+
+        Raises:
+            KeyError: If a fact that is named in it is missing.
+        """
+        if not facts:
+            return template
+        pieces = []
+        for literal, name, spec in _parse(template):
+            pieces.append(literal)
+            if name is not None:
+                pieces.append(self._figure(facts[name], name, spec))
+        return ''.join(pieces)
+
+    def count(self, number: float, noun: str) -> str:
+        """``1 worker``, ``8 workers``.
+
+        Args:
+            number: How many; a fraction is cut as by ``g``.
+            noun: A name of :data:`NOUNS`.
+        """
+        single, several = NOUNS[noun]
+        # 1.5 is in the plural, as 2 is
+        whole = number if isinstance(number, int) else 1 if number == 1 else 2
+        counted = self._catalog.ngettext(single, several, whole)
+        shown = f'{number:g}' if isinstance(number, float) else str(number)
+        return self._mark(counted.replace('{n}', shown))
+
+    def _figure(self, value: Any, name: str, spec: str) -> str:
+        if isinstance(value, Text):
+            return self.say(value)
+        if spec == '!r':
+            return repr(value)
+        if spec == '!s':
+            return str(value)
+        if value is None:
+            return self._mark(self._catalog.gettext(UNKNOWN))
+        if isinstance(value, str):
+            return value
+        if spec == 'numbers':
+            return format_numbers(value)
+        if isinstance(value, (list, tuple)):
+            return self._list(value, spec)
+        unit = spec or name.rpartition('_')[2]
+        if unit in NOUNS:
+            return self.count(value, unit)
+        if unit in _UNITS:
+            return _UNITS[unit](value)
+        if spec.endswith('%'):
+            # per cent of a share, with a space before the sign
+            return f'{100 * value:{spec[:-1]}f} %'
+        return f'{value:{spec}}'
+
+    def _list(self, values: Iterable[Any], spec: str) -> str:
+        separator = self._catalog.gettext(_SEPARATORS.get(spec, ', '))
+        return separator.join(self._figure(value, '', '') for value in values)
+
+    def _mark(self, worded: str) -> str:
+        return f'{self._before}{worded}{self._after}' if worded else worded
+
+
+ENGLISH = Wording()
+"""Words of templates as they are."""

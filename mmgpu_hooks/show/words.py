@@ -1,0 +1,142 @@
+"""The language that texts are shown in: the user's, where a catalog has the sentence.
+
+``MMGPU_LANG`` names it; commands also heed ``LANG`` and its like. What a training
+writes into its log heeds ``MMGPU_LANG`` alone: the language of a server must not change
+its logs. Catalogs are those of the standard library's gettext, in ``locale/``.
+"""
+
+from __future__ import annotations
+
+import gettext
+import locale
+import os
+import sys
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from mmgpu_hooks.schema.text import ENGLISH, Text, Wording, phrase, quoted
+
+DOMAIN = 'mmgpu_hooks'
+PSEUDO = 'pseudo'
+"""A language for tests: each sentence that a catalog could translate in brackets."""
+MARKS = '\u27e6', '\u27e7'
+"""The brackets of :data:`PSEUDO`."""
+
+_SHORT = {'zh': 'zh_CN'}
+"""Catalogs by the short name that ``MMGPU_LANG`` may have for them."""
+_LOCALES = 'LANGUAGE', 'LC_ALL', 'LC_MESSAGES', 'LANG'
+"""Variables that name the user's languages, the first that is set before the others."""
+
+
+def list_languages(
+    environ: Mapping[str, str], *, heeds_locale: bool = True
+) -> list[str]:
+    """Languages that are asked for, the best first; none where English is.
+
+    Args:
+        environ: Environment variables.
+        heeds_locale: False where ``MMGPU_LANG`` alone counts.
+
+    Examples:
+        >>> list_languages({'MMGPU_LANG': 'zh', 'LANG': 'de_DE.UTF-8'})
+        ['zh_CN']
+        >>> list_languages({'LANG': 'zh_TW.UTF-8'})
+        ['zh_TW']
+    """
+    asked = environ.get('MMGPU_LANG', '')
+    if not asked and heeds_locale:
+        asked = next((environ[name] for name in _LOCALES if environ.get(name)), '')
+    names = [name.partition('.')[0].partition('@')[0] for name in asked.split(':')]
+    if 'MMGPU_LANG' in environ:
+        names = [_SHORT.get(name, name) for name in names]
+    return [name for name in names if name and name not in ('C', 'POSIX')]
+
+
+def find_folder() -> Path:
+    """The folder of the catalogs."""
+    return Path(str(files('mmgpu_hooks'))) / 'locale'
+
+
+def make_wording(languages: list[str]) -> Wording:
+    """The wording of the first of some languages that has a catalog.
+
+    Args:
+        languages: As :func:`list_languages` returns them.
+
+    Returns:
+        That of English where none has one.
+    """
+    if not languages:
+        return ENGLISH
+    if languages[0] == PSEUDO:
+        return Wording(marks=MARKS)
+    catalog = gettext.translation(
+        DOMAIN, str(find_folder()), languages=languages, fallback=True
+    )
+    is_found = isinstance(catalog, gettext.GNUTranslations)
+    return Wording(catalog) if is_found else ENGLISH
+
+
+_wording: Wording | None = None
+"""Set once a process: a process speaks to one user."""
+
+
+def speak(environ: Mapping[str, str] | None = None) -> None:
+    """Choose the language of this process by its locale, click's own words included.
+
+    Without it ``MMGPU_LANG`` alone counts, as in a training.
+
+    Args:
+        environ: Environment variables; those of the process by default.
+    """
+    global _wording
+    languages = list_languages(os.environ if environ is None else environ)
+    _wording = make_wording(languages)
+    if _wording is not ENGLISH and languages[0] != PSEUDO:
+        # click asks gettext when it writes a word
+        os.environ['LANGUAGE'] = ':'.join(languages)
+        gettext.bindtextdomain(DOMAIN, str(find_folder()))
+        gettext.textdomain(DOMAIN)
+
+
+def current() -> Wording:
+    """The wording of this process.
+
+    Until a command calls :func:`speak` it is that of a training: English where the
+    console, or a log file, has no room for other letters.
+    """
+    global _wording
+    if _wording is None:
+        _wording = make_wording(list_languages(os.environ, heeds_locale=False))
+        console = getattr(sys.stdout, 'encoding', None) or 'ascii'
+        encodings = (console, locale.getpreferredencoding(False))
+        if not all(encoding.lower().startswith('utf') for encoding in encodings):
+            _wording = ENGLISH
+    return _wording
+
+
+def is_english() -> bool:
+    """True if this process speaks English."""
+    return current() is ENGLISH
+
+
+def say(said: object) -> str:
+    """A text in the language of this process; anything else as it is."""
+    return current().say(said)
+
+
+_STATUS_NAMES: dict[str, Text] = {
+    'completed': phrase('completed'),
+    'interrupted': phrase('interrupted'),
+    'failed': phrase('failed'),
+    'killed': phrase('killed'),
+    'not_started': phrase('not started'),
+    'out_of_memory': phrase('out of memory'),
+    'timed_out': phrase('timed out'),
+}
+
+
+def phrase_status(status: str) -> Text:
+    """How a training, or a trial, ended."""
+    return _STATUS_NAMES.get(status) or quoted(status.replace('_', ' '))

@@ -1,0 +1,136 @@
+"""Catalogs of languages: ``make messages`` extracts, updates, checks and compiles them.
+
+The template of all catalogs is made of the sources by Babel, and of what is no literal
+where it is shown: docstrings of rules and causes, help of commands. Babel is needed
+here alone; compiled catalogs are in the repository.
+"""
+
+from __future__ import annotations
+
+import inspect
+import string
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from babel.messages import Catalog
+from babel.messages.extract import extract_from_dir
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po, write_po
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from mmgpu_hooks.commands.main import COMMANDS, mmgpu  # noqa: E402
+from mmgpu_hooks.judge.causes import CAUSES  # noqa: E402
+from mmgpu_hooks.judge.hanging_frames import HANGING_FRAMES  # noqa: E402
+from mmgpu_hooks.judge.rules import RULES  # noqa: E402
+
+PACKAGE = ROOT / 'mmgpu_hooks'
+LOCALE = PACKAGE / 'locale'
+TEMPLATE = LOCALE / 'mmgpu_hooks.pot'
+KEYWORDS = {'phrase': (1,), 'worded': (1,), 'Noun': (1, 2), 'rule': (2,)}
+"""Which arguments of which functions are sentences."""
+
+
+def extract() -> Catalog:
+    """All that can be translated."""
+    catalog = Catalog(project='mmgpu_hooks', charset='utf-8')
+    found = extract_from_dir(PACKAGE, [('**.py', 'python')], keywords=KEYWORDS)
+    for file, line, message, _, context in found:
+        catalog.add(message, locations=[(f'mmgpu_hooks/{file}', line)], context=context)
+    for words in list_written():
+        catalog.add(words)
+    # what stands between two sentences: nothing, in Chinese
+    catalog.add(' ', context='between sentences')
+    return catalog
+
+
+def list_written() -> Iterator[str]:
+    """Paragraphs of docstrings and of help, as they are looked up."""
+    for rule in RULES.values():
+        yield from _list_paragraphs(rule.explanation)
+    for cause in CAUSES.values():
+        yield cause.title
+        yield from _list_paragraphs(cause.page)
+        yield from cause.do
+    for frame in HANGING_FRAMES:
+        yield frame.reason
+        yield frame.do
+    with click.Context(mmgpu) as ctx:
+        for command in (mmgpu, *(mmgpu.get_command(ctx, name) for name in COMMANDS)):
+            assert command is not None
+            yield from _list_paragraphs(command.help or '')
+            codes = getattr(command.epilog, 'facts', {}).get('codes')
+            if codes:
+                yield codes
+            for param in command.params:
+                if isinstance(param, click.Option) and param.help:
+                    yield param.help
+
+
+def _list_paragraphs(words: str) -> Iterator[str]:
+    for paragraph in inspect.cleandoc(words).split('\n\n'):
+        if paragraph.startswith('\b\n'):
+            yield paragraph.removeprefix('\b\n')
+        elif paragraph:
+            yield ' '.join(paragraph.split())
+
+
+def find_faults(catalog: Catalog) -> Iterator[str]:
+    """Translations whose fields are not those of the template."""
+    for message in catalog:
+        singular = message.id if isinstance(message.id, str) else message.id[0]
+        said = (
+            message.string if isinstance(message.string, tuple) else (message.string,)
+        )
+        for words in said if singular else ():
+            if words and _list_fields(words) != _list_fields(singular):
+                yield f'{singular!r}: other fields in {words!r}'
+
+
+def _list_fields(template: str) -> set[str]:
+    try:
+        return {name for _, name, _, _ in string.Formatter().parse(template) if name}
+    except ValueError:
+        # braces of a config: it is no format
+        return set()
+
+
+def drop_empty_plurals(catalog: Catalog) -> None:
+    """Take out plurals without a translation.
+
+    Babel compiles the singular for them, so that a language with one form would say
+    "6 save".
+    """
+    for message in list(catalog):
+        is_plural = isinstance(message.id, tuple)
+        if is_plural and not all(message.string or ('',)):
+            catalog.delete(message.id, message.context)
+
+
+def main() -> int:
+    """Write the template, and every catalog with it."""
+    template = extract()
+    LOCALE.mkdir(exist_ok=True)
+    with TEMPLATE.open('wb') as stream:
+        write_po(stream, template, width=88, omit_header=False, no_location=True)
+    code = 0
+    for path in sorted(LOCALE.glob('*/LC_MESSAGES/mmgpu_hooks.po')):
+        with path.open('rb') as stream:
+            catalog = read_po(stream, locale=path.parents[1].name)
+        catalog.update(template, no_fuzzy_matching=True)
+        for fault in find_faults(catalog):
+            print(f'{path}: {fault}', file=sys.stderr)
+            code = 1
+        with path.open('wb') as stream:
+            write_po(stream, catalog, width=88, no_location=True)
+        drop_empty_plurals(catalog)
+        with path.with_suffix('.mo').open('wb') as stream:
+            write_mo(stream, catalog)
+    return code
+
+
+if __name__ == '__main__':
+    sys.exit(main())

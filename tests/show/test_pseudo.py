@@ -1,0 +1,154 @@
+"""The pseudo-language: what no catalog could translate stands outside of brackets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from fakes.overhead import make_host_bound, make_profile
+from fakes.replaced import replace
+from fakes.tuning import settings
+from fakes.validations import make_validation
+from golden.facts import CASES, SHARED_CONFIG, lay_out, list_cases
+from mmgpu_hooks.commands.main import COMMANDS, main
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.recommend.answer import Answer
+from mmgpu_hooks.recommend.host_overhead import with_host_overhead
+from mmgpu_hooks.recommend.hours import forecast_end, list_saved_hours
+from mmgpu_hooks.recommend.recommendation import recommend_settings
+from mmgpu_hooks.schema.recorded import TrainingPlan, TunedRecord, ValInterval
+from mmgpu_hooks.schema.text import Wording
+from mmgpu_hooks.show import words
+from mmgpu_hooks.show.run_sections import describe_details
+from mmgpu_hooks.show.terminal import render
+from mmgpu_hooks.show.words import MARKS
+
+_INNERMOST = re.compile(f'{MARKS[0]}[^{MARKS[0]}{MARKS[1]}]*{MARKS[1]}')
+_WORDS = re.compile(r"(?<![\w/.=-])[A-Za-z][a-z']+(?: [a-z']+)+(?![\w/=-]|\.\w)")
+
+QUOTED = re.compile(
+    # click's own words, in its own catalog
+    r'Usage:|Show this message and exit|Show the version and exit'
+    # commands as they are typed
+    r'|python tools|tools/train|mmgpu \w+'
+    # a reason in the evidence
+    r'|training runs on the'
+    # a comment of the config that is shown
+    r'|as it was'
+)
+
+
+def strip_marked(out: str) -> str:
+    """What is outside of all brackets."""
+    whole = ' '.join(out.split())
+    while (shorter := _INNERMOST.sub('|', whole)) != whole:
+        whole = shorter
+    return whole
+
+
+def find_escapes(out: str) -> Iterator[str]:
+    """Two English words in a row, and more, that no catalog could translate."""
+    for found in _WORDS.findall(strip_marked(out)):
+        if not QUOTED.search(found):
+            yield found
+
+
+@pytest.fixture
+def pseudo(monkeypatch):
+    """Commands speak the pseudo-language."""
+    monkeypatch.setenv('MMGPU_LANG', 'pseudo')
+
+
+def test_what_is_outside_is_found():
+    out = '⟦Of ⟦2 saves⟧ one\n  was slow⟧ and two words left'
+    assert strip_marked(out) == '| and two words left'
+    assert [*find_escapes(out)] == ['and two words left']
+    assert [*find_escapes('⟦a b c⟧ num_workers=2, /tmp/a b')] == []
+
+
+@pytest.mark.parametrize('command', [None, *COMMANDS])
+def test_help_is_in_brackets(pseudo, capsys, command):
+    assert main([*([command] if command else []), '--help']) == 0
+    assert [*find_escapes(capsys.readouterr().out)] == []
+
+
+@pytest.mark.parametrize('case', list_cases())
+def test_an_answer_is_in_brackets(pseudo, capsys, tmp_path, case):
+    lay_out(CASES / case, tmp_path)
+    runs: list[Path] = sorted(tmp_path.glob('run*'))
+    asked = ['recommend', '--dry-run', '--details', *map(str, runs)]
+    main([*asked, '--config', str(SHARED_CONFIG)])
+    answer = capsys.readouterr()
+    assert [*find_escapes(answer.out), *find_escapes(answer.err)] == []
+
+
+@pytest.mark.parametrize('code', ['', 'MG101', 'oom_host', 'compute_bound'])
+def test_a_page_of_explain_is_in_brackets(pseudo, capsys, code):
+    assert main(['explain', *([code] if code else [])]) == 0
+    assert [*find_escapes(capsys.readouterr().out)] == []
+
+
+@pytest.mark.parametrize('case', ['rtmdet_before', 'gpu_swings'])
+def test_the_page_is_in_brackets(pseudo, tmp_path, case):
+    lay_out(CASES / case, tmp_path)
+    page = tmp_path / 'page.html'
+    assert main(['report', str(tmp_path / 'run'), '--output', str(page)]) == 0
+    body = page.read_text().partition('<main')[2].partition('</main>')[0]
+    shown = re.sub('<style.*?</style>|<[^>]*>', ' ', body, flags=re.DOTALL)
+    assert [*find_escapes(shown)] == []
+
+
+def make_varied() -> Run:
+    """A host-bound run with validations, tuned while it trained, that goes on."""
+    spent = {'metric': 30.0, 'forward': 9.0}
+    validations = [
+        make_validation(
+            number, parts_s=spent, wall_s=39.0, metrics_s={'CocoMetric': 30.0}
+        )
+        for number in (0, 1)
+    ]
+    change = TunedRecord(
+        iteration=40,
+        action='change',
+        reason='predicted',
+        old=settings(1),
+        new=settings(2),
+        gain_pct=30.0,
+    )
+    after = replace(change, action='keep', reason='unclear', gain_pct=1.0)
+    evidence = make_host_bound(make_profile())
+    plan = TrainingPlan(val_intervals=(ValInterval(begin=0, interval=1),))
+    return Run(
+        replace(
+            evidence,
+            run=replace(evidence.run, plan=plan),
+            validations=tuple(validations),
+            tuned=(change, after),
+            end=None,
+        )
+    )
+
+
+def test_what_only_some_runs_have_is_in_brackets(monkeypatch):
+    monkeypatch.setattr(words, '_wording', Wording(marks=MARKS))
+    run = make_varied()
+    found = with_host_overhead(recommend_settings(run), run)
+    ending = forecast_end(run)
+    answer = Answer(
+        'run.jsonl',
+        diagnose_run(run),
+        found,
+        run,
+        ending=ending,
+        last_sign=datetime(2026, 11, 27, 22, 0),
+        saved_hours=list_saved_hours(run, found, ending),
+    )
+    out = ' '.join(render(describe_details(answer)).split())
+    assert [*find_escapes(out)] == []
+    for expected in ('host CPU', 'CocoMetric', 'no difference told', 'ends', 'Hours'):
+        assert expected in out
