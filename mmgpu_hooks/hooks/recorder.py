@@ -47,7 +47,6 @@ from mmgpu_hooks.measure.now import read_oom_kills, read_process_identity
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.slurm import parse_job_id
 from mmgpu_hooks.optimize.counts import count_overhead
-from mmgpu_hooks.schema.figures import format_sum
 from mmgpu_hooks.schema.recorded import (
     Ending,
     EndRecord,
@@ -62,7 +61,9 @@ from mmgpu_hooks.schema.recorded import (
     VerdictRecord,
 )
 from mmgpu_hooks.schema.run_folder import evidence_name, unused_path
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.writer import open_evidence
+from mmgpu_hooks.show.words import say
 from mmgpu_hooks.version import __version__
 
 DEFAULT_INTERVAL = 10
@@ -395,11 +396,14 @@ class Recorder:
             left = self._timer.waits.skipped = advance()
         finally:
             self._guard.run('ledger', self._ledger.pop, 'resume')
-        passed_s = format_sum(monotonic_s() - began_s)
-        self._runner.logger.info(
-            f'GPUEfficiencyHook: {count - left} of {count} batches were skipped in '
-            f'{passed_s}, without loading them.'
+        said = phrase(
+            'GPUEfficiencyHook: {skipped} of {batches} were skipped in {passed_s:sum}, '
+            'without loading them.',
+            skipped=count - left,
+            batches=count,
+            passed_s=monotonic_s() - began_s,
         )
+        self._runner.logger.info(say(said))
 
     def _begin_validation(self) -> None:
         iteration = self._recording.count_iterations()

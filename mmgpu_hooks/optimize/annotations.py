@@ -89,7 +89,9 @@ class AnnotationCache:
             raise RefusalError(f'{error}; annotations are parsed') from error
         self._path = self._folder.path
         watch.provide = self._provide
-        self.changed = f'parsed annotations are kept in {self._path} and mapped'
+        self.changed = phrase(
+            'parsed annotations are kept in {folder} and mapped', folder=self._path
+        )
 
     def close(self) -> None:
         """Keep no more; what is mapped stays so, and a second call does nothing."""

@@ -21,6 +21,7 @@ from torch.utils.data import dataloader as torch_loader
 
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.refusal import RefusalError
+from mmgpu_hooks.schema.text import phrase
 
 Book = Callable[[Callable[[], int]], None]
 """Calls what skips, which returns how many batches are still to be loaded."""
@@ -57,13 +58,15 @@ class SampledResume:
         self._failure: Exception | None = None
         self._book: Book | None = None
         self._patches = Patches()
-        seeds = 'workers get the iteration into their seeds'
+        seeds = phrase('workers get the iteration into their seeds')
         if not self._loader.num_workers:
-            seeds = 'the iteration goes into the seed of the training process'
-        self.changed = (
-            f'{self._count} batches that were trained on before are skipped by the '
-            'sampler and not loaded; the batches that follow are the same, their '
-            f'random augmentation is another one ({seeds})'
+            seeds = phrase('the iteration goes into the seed of the training process')
+        self.changed = phrase(
+            '{skipped_batches} that were trained on before are skipped by the sampler '
+            'and not loaded; the batches that follow are the same, their random '
+            'augmentation is another one ({seeds})',
+            skipped_batches=self._count,
+            seeds=seeds,
         )
 
     def begin_epoch(self, book: Book) -> None:

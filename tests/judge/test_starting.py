@@ -16,6 +16,7 @@ from mmgpu_hooks.schema.judged import Why
 from mmgpu_hooks.schema.lines import decode_line, encode_line
 from mmgpu_hooks.schema.recorded import DatasetStart, StartPartRecord, StartRecord
 from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.text import quoted
 from mmgpu_hooks.show.start import describe_start, list_start
 from mmgpu_hooks.show.summary import render_training_summary
 
@@ -105,7 +106,7 @@ CASES: dict[str, tuple[Run, dict[str, str]]] = {
             )
         ),
         {
-            'MG705': 'Loading w.pth, 800 MiB, took 30.0 s; a copy on a local disk, or '
+            'MG705': 'Loading w.pth (800 MiB) took 30.0 s; a copy on a local disk, or '
             'one without the state of the optimizer, loads faster.'
         },
     ),
@@ -207,7 +208,7 @@ def test_why_names_what_began_last():
             file_bytes=448 * MIB,
         ),
     ]
-    why = Why('unknown', 'unknown', 'unknown', 'It left no evidence.')
+    why = Why('unknown', 'unknown', 'unknown', quoted('It left no evidence.'))
     began = [begin_start(0), begin_start(1, *parts)]
     told = add_start_parts(why, [began[0], replace(began[1], run=make_run())])
     text = (
@@ -225,6 +226,7 @@ def test_why_names_what_began_last():
 def test_of_several_ranks_the_one_that_is_judged_is_named(judged):
     load = StartPartRecord(part='load', elapsed_s=1.0, file='w.pth')
     ranks = [begin_start(number, load) for number in range(2)]
-    why = Why('unknown', 'unknown', 'unknown', 'It left no evidence.', rank=judged)
+    left = quoted('It left no evidence.')
+    why = Why('unknown', 'unknown', 'unknown', left, rank=judged)
     told = add_start_parts(why, ranks)
     assert f'What began last (rank {judged or 0}): the Runner began' in told.sentence
