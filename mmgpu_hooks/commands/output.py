@@ -91,5 +91,5 @@ def phrase_left(left_s: float | None) -> Text:
         return phrase('{left:.0f} s left', left=max(left_s, 0.0))
     hours, minutes = divmod(round(left_s / 60), 60)
     if hours:
-        return phrase('{hours} h {minutes} min left', hours=hours, minutes=minutes)
+        return phrase('{hours:d} h {minutes} min left', hours=hours, minutes=minutes)
     return phrase('{minutes} min left', minutes=minutes)

@@ -337,9 +337,9 @@ def _judge_annotations(machine: Machine) -> Iterator[Checked]:
         yield Checked('annotations', 'notice', text, cure)
         return
     text = phrase(
-        '{data_sets} in {path}, {bytes}; deleting it is always safe',
+        '{parsed_sets} as parsed, {bytes} in {path}; deleting it is always safe',
         use,
-        data_sets=use.files,
+        parsed_sets=use.files,
     )
     yield Checked('annotations', 'ok', text)
 

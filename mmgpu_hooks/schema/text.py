@@ -70,6 +70,7 @@ NOUNS: dict[str, Noun] = {
     'samples': Noun('{n} sample', '{n} samples'),
     'saves': Noun('{n} save', '{n} saves'),
     'scalars': Noun('{n} scalar', '{n} scalars'),
+    'sets': Noun('{n} data set', '{n} data sets'),
     'settings': Noun('{n} setting', '{n} settings'),
     'sizes': Noun('{n} padded size', '{n} padded sizes'),
     'starts': Noun('{n} start', '{n} starts'),

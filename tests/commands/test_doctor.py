@@ -818,7 +818,7 @@ def test_the_folder_of_parsed_annotations_is_shown(check, tmp_path, monkeypatch)
     folder.mkdir(mode=0o700)
     (folder / f'{"0" * 64}.annotations').write_bytes(bytes(3 * 2**20))
     row = check()['annotations']
-    text = f'1 parsed data set in {folder}, 3 MiB; deleting it is always safe'
+    text = f'1 data set as parsed, 3 MiB in {folder}; deleting it is always safe'
     assert (row['level'], row['text']) == ('ok', text)
     folder.chmod(0o777)
     row = check()['annotations']

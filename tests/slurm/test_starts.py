@@ -88,7 +88,7 @@ def test_a_trial_measures_nowhere_but_on_all_its_cpus(name, monkeypatch):
         return
     with pytest.raises(UserError, match='1 CPU of the 2 that SLURM gave it') as error:
         narrow_start.refuse_narrow_start()
-    assert f'start it with "{ROWS[name]["command"]} ..."' in str(error.value)
+    assert f'Start it with "{ROWS[name]["command"]} ..."' in str(error.value)
 
 
 def start(cluster: Cluster, folder: Path, row: dict[str, Any], front: str) -> Any:
