@@ -26,6 +26,7 @@ from typing import NamedTuple
 from mmgpu_hooks.experiment.children import die_with_parent
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.recorded import VerdictRecord
+from mmgpu_hooks.schema.text import phrase
 
 OpenExecutor = Callable[[], AbstractContextManager[Executor]]
 
@@ -87,7 +88,10 @@ def judge_all(evidence: Sequence[str], open_executor: OpenExecutor) -> Iterator[
         suspects.extend(broken)
         fruitless = fruitless + 1 if len(waiting) == count else 0
     for path in waiting:
-        said = f'the processes that judge were killed {_MOST_ATTEMPTS} times.'
+        said = phrase(
+            'the processes that judge were killed {attempts} times.',
+            attempts=_MOST_ATTEMPTS,
+        )
         yield Judged(path, None, said)
     while suspects:
         count = len(suspects)

@@ -386,7 +386,9 @@ def _read_settings(
     try:
         override = override_settings(path, loaded, wanted)
     except RefusedError as refusal:
-        raise UserError(f'{path}: {refusal}') from refusal
+        raise UserError(
+            phrase('{path}: {refusal}', path=path, refusal=refusal.said)
+        ) from refusal
     trials.expect_training(path, override.config)
     difference = compare_configs(loaded, override.config)
     changed = phrase('{path} with {keys:&}', path=path, keys=tuple(wanted))

@@ -239,9 +239,15 @@ def _list_logs(console: _Console | None, own: Sequence[Path]) -> list[NamedLog]:
                 logs.append(NamedLog('log', _read_log(file, str(path))))
                 break
         except OSError as error:
-            warner('why')(f'left out {path}: {error.strerror or error}.')
+            warner('why')(
+                phrase(
+                    'left out {path}: {error}.',
+                    path=path,
+                    error=error.strerror or error,
+                )
+            )
         except UserError as error:
-            warner('why')(f'left out a log. {error}')
+            warner('why')(phrase('left out a log. {error}', error=error.said))
     return logs
 
 

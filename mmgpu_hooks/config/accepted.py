@@ -19,6 +19,7 @@ from mmgpu_hooks.config.loading import (
 )
 from mmgpu_hooks.config.registry import is_checked
 from mmgpu_hooks.config.settings import OF_LOADER, OF_MMENGINE, OF_WORKERS
+from mmgpu_hooks.schema.text import phrase
 
 _REFUSALS = (
     ValueError,
@@ -49,7 +50,7 @@ def find_refusal(
         if dotted.startswith('default_hooks.') and dotted.endswith('.priority'):
             error = _find_error_of_priority(value)
             if error is not None:
-                return _phrase(f'{dotted}={value!r}', 'MMEngine takes', error)
+                return _phrase(f'{dotted}={value!r}', 'MMEngine', error)
     for loader in LOADERS:
         changed = [
             f'{dotted}={value!r}'
@@ -62,12 +63,17 @@ def find_refusal(
             continue
         error = _find_error_of_loader(after, loader)
         if error is not None and error != _find_error_of_loader(before, loader):
-            return _phrase(', '.join(changed), "PyTorch's DataLoader takes", error)
+            return _phrase(', '.join(changed), "PyTorch's DataLoader", error)
     return None
 
 
 def _phrase(found: str, taker: str, error: str) -> str:
-    return f'expected settings that {taker}, found {found}; it says "{error}"'
+    return phrase(
+        'expected settings that {taker} takes, found {found}; it says "{error}"',
+        taker=taker,
+        found=found,
+        error=error,
+    )
 
 
 def _find_error_of_priority(value: SettingValue) -> str | None:

@@ -25,6 +25,7 @@ from mmgpu_hooks.config.syntax import (
     parse_entries,
     parse_string,
 )
+from mmgpu_hooks.schema.text import phrase
 
 
 class Replacement(NamedTuple):
@@ -112,8 +113,11 @@ def edit_settings(
             edit = _append_statement(module, form, path, value)
             if form == REBIND:
                 draft.notes.append(
-                    f'Other statements use {path[0]} too and are to see no change, so '
-                    'it gets a statement of its own at the end.'
+                    phrase(
+                        'Other statements use {name} too and are to see no change, so '
+                        'it gets a statement of its own at the end.',
+                        name=path[0],
+                    )
                 )
             # the others are added to that statement
             form = None
@@ -159,9 +163,11 @@ def _edit_variable(
     uses = [len(state.list_uses(name)) for state in (module.original, module)]
     if uses != [2, 2]:
         return None
-    note = (
-        f'{".".join(path)} is the variable {name}, which nothing else in the file '
-        'uses, so that was changed.'
+    note = phrase(
+        '{key} is the variable {name}, which nothing else in the file uses, so that '
+        'was changed.',
+        key='.'.join(path),
+        name=name,
     )
     for statement in module.body:
         if not isinstance(statement, ast.Assign) or not is_literal(statement.value):
@@ -178,7 +184,9 @@ def _edit_value(
     note = None
     if not is_literal(place.node):
         was = ' '.join(module.code(place.node).split())
-        note = f'{".".join(path)} was {was} and no longer follows it.'
+        note = phrase(
+            '{key} was {was} and no longer follows it.', key='.'.join(path), was=was
+        )
     return Edit(_replace(module, place.node, value), note)
 
 

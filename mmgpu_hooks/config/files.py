@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from mmgpu_hooks.config.loading import RefusedError
 from mmgpu_hooks.config.syntax import split_lines
+from mmgpu_hooks.schema.text import phrase
 
 _LIMIT_BYTES = 200_000
 """The longest config of MMDetection has 40 000 bytes; reading takes long beyond."""
@@ -35,16 +36,21 @@ def verify_source(path: Path) -> os.stat_result:
         status = path.stat()
     except (OSError, ValueError) as error:
         raise RefusedError(
-            f'expected a config file, found none ({render_error(error)}); '
-            'check the path'
+            phrase(
+                'expected a config file, found none ({error}); check the path',
+                error=render_error(error),
+            )
         ) from error
     found = None
     if not stat.S_ISREG(status.st_mode):
-        found = 'a directory, device or pipe; name a regular file'
+        found = phrase('a directory, device or pipe; name a regular file')
     elif path.suffix != '.py':
-        found = f'{path.suffix or "no suffix"!r}; change JSON and YAML by hand'
+        found = phrase(
+            '{suffix!r}; change JSON and YAML by hand',
+            suffix=path.suffix or phrase('no suffix'),
+        )
     elif status.st_size > _LIMIT_BYTES:
-        found = f'{status.st_size // 1000} KB; name the config, not data'
+        found = phrase('{kb} KB; name the config, not data', kb=status.st_size // 1000)
     if found is not None:
         raise _refuse_source(found)
     return status
@@ -72,9 +78,11 @@ def read_source(path: Path) -> SourceFile:
     status = verify_source(path)
     raw, found = path.read_bytes(), None
     if raw.startswith(codecs.BOM_UTF8):
-        found = 'a byte-order mark, which MMEngine does not read; save it without'
+        found = phrase(
+            'a byte-order mark, which MMEngine does not read; save it without'
+        )
     elif raw.decode(errors='ignore').encode() != raw:
-        found = 'other bytes; save it as UTF-8'
+        found = phrase('other bytes; save it as UTF-8')
     if found is not None:
         raise _refuse_source(found)
     return SourceFile(raw, status)
@@ -82,8 +90,11 @@ def read_source(path: Path) -> SourceFile:
 
 def _refuse_source(found: str) -> RefusedError:
     return RefusedError(
-        'expected a Python config (.py) in UTF-8 of at most '
-        f'{_LIMIT_BYTES // 1000} KB, found {found}'
+        phrase(
+            'expected a Python config (.py) in UTF-8 of at most {kb} KB, found {found}',
+            kb=_LIMIT_BYTES // 1000,
+            found=found,
+        )
     )
 
 
@@ -125,23 +136,30 @@ def locate_target(
     """
     if in_place and output is not None:
         raise RefusedError(
-            'expected either in_place or an output, found both; drop one'
+            phrase('expected either in_place or an output, found both; drop one')
         )
     if in_place or (output is None and _is_copy(source, suffix)):
         return source
     target = source.with_name(f'{source.stem}{suffix}.py')
     target = target if output is None else Path(output)
     if target.suffix != '.py':
-        raise RefusedError(f'expected an output that ends in .py, found {target}')
+        raise RefusedError(
+            phrase('expected an output that ends in .py, found {target}', target=target)
+        )
     if not target.parent.is_dir():
         raise RefusedError(
-            f'expected a folder at {target.parent}, found none; create it'
+            phrase(
+                'expected a folder at {parent}, found none; create it',
+                parent=target.parent,
+            )
         )
     verify_output(target)
     if target.exists() and os.path.samefile(source, target):
         raise RefusedError(
-            'expected an output beside the original, found the original '
-            'itself; ask for an in-place rewrite'
+            phrase(
+                'expected an output beside the original, found the original '
+                'itself; ask for an in-place rewrite'
+            )
         )
     return target
 
@@ -187,7 +205,9 @@ def write_config(
     """
     if path.read_bytes() != original.content:
         raise RefusedError(
-            'expected the config to stay as it was, it changed meanwhile; run again'
+            phrase(
+                'expected the config to stay as it was, it changed meanwhile; run again'
+            )
         )
     return replace_config(locate_real(path, target), content, original.status)
 

@@ -319,9 +319,10 @@ def check_edit(
     """
     missed = [key for key, value in settings.items() if not is_held(after, key, value)]
     if missed:
-        return (
-            f'expected the edit to set {missed[0]}, MMEngine loads another value; '
-            'something later in the file overrides it'
+        return phrase(
+            'expected the edit to set {key}, MMEngine loads another value; something '
+            'later in the file overrides it',
+            key=missed[0],
         )
     asked = [
         tuple(dotted.split('.')) for dotted in {**settings, **dict.fromkeys(others)}
@@ -335,11 +336,18 @@ def check_edit(
         if path not in fresh and not any(path[: len(key)] == key for key in asked)
     ]
     if changed:
-        return (
-            f'expected only {", ".join(sorted(settings))} to change, but '
-            f'{".".join(changed[0])} would change too'
-            + (f' (and {len(changed) - 1} more)' if len(changed) > 1 else '')
-            + '; change the settings by hand'
+        facts = {'keys': tuple(sorted(settings)), 'other': '.'.join(changed[0])}
+        if len(changed) > 1:
+            return phrase(
+                'expected only {keys} to change, but {other} would change too (and '
+                '{more} more); change the settings by hand',
+                more=len(changed) - 1,
+                **facts,
+            )
+        return phrase(
+            'expected only {keys} to change, but {other} would change too; change the '
+            'settings by hand',
+            **facts,
         )
     return None
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from mmgpu_hooks.config.loading import RefusedError
+from mmgpu_hooks.schema.text import phrase
 
 _PROC = Path('/proc')
 
@@ -46,12 +47,21 @@ def judge_holder(folder: Path, descriptor: int, waited_s: float) -> str:
     """
     holder = find_holder(descriptor)
     if holder is not None and holder.is_foreign:
-        return f'{holder.text} held its lock for {waited_s:g} s'
-    who = 'its process is unknown, maybe on another host'
+        return phrase(
+            '{holder} held its lock for {waited_s:g} s',
+            holder=holder.text,
+            waited_s=waited_s,
+        )
+    who = phrase('its process is unknown, maybe on another host')
     raise RefusedError(
-        f'expected the folder {folder} to be free, found another rewrite in it for '
-        f'{waited_s:g} s ({holder.text if holder else who}); end that (it may be '
-        'stopped), or run again'
+        phrase(
+            'expected the folder {folder} to be free, found another '
+            'rewrite in it for {waited_s:g} s ({who}); end that (it may '
+            'be stopped), or run again',
+            folder=folder,
+            waited_s=waited_s,
+            who=holder.text if holder else who,
+        )
     )
 
 
@@ -134,8 +144,10 @@ def _describe(pid: int) -> str:
         process = psutil.Process(pid)
         user, words = process.username(), process.cmdline() or [process.name()]
     except psutil.Error:
-        return f'process {pid}, of which this user sees no more,'
+        return phrase('process {pid}, of which this user sees no more,', pid=pid)
     command = ' '.join(' '.join(words).split())
     if len(command) > _MOST_LETTERS:
         command = f'{command[:_MOST_LETTERS]}...'
-    return f'process {pid} of user {user} ({command})'
+    return phrase(
+        'process {pid} of user {user} ({command})', pid=pid, user=user, command=command
+    )

@@ -30,6 +30,7 @@ from mmgpu_hooks.config.settings import (
     parse_settings,
     verify_changes,
 )
+from mmgpu_hooks.schema.text import phrase
 
 _ALIKE = 0.8
 """Similarity from which on an unknown key is taken for a misspelt one."""
@@ -77,12 +78,16 @@ def override_settings(
         after = read_config(path, changes=changes)
     except LoadError as error:
         raise RefusedError(
-            f'expected settings that MMEngine can merge, found {", ".join(changes)}; '
-            f'it says "{error}"'
+            phrase(
+                'expected settings that MMEngine can merge, found {changes}; '
+                'it says "{error}"',
+                changes=tuple(changes),
+                error=error,
+            )
         ) from error
     reason = find_refusal(before, after, entailed)
     if reason is not None:
-        raise RefusedError(f'{reason}; choose another value')
+        raise RefusedError(phrase('{reason}; choose another value', reason=reason))
     return Override(changes, after, tuple(unknown))
 
 
@@ -95,14 +100,20 @@ def _is_known(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
     path = tuple(dotted.split('.'))
     if not all(path):
         raise RefusedError(
-            f'expected a key such as optim_wrapper.optimizer.lr, found {dotted!r}'
+            phrase(
+                'expected a key such as optim_wrapper.optimizer.lr, found {dotted!r}',
+                dotted=dotted,
+            )
         )
     expect_plain(dotted, value)
     _expect_read(config, path[0])
     if isinstance(config.get(path), Container) and value is not None:
         raise RefusedError(
-            f'expected a single value in {dotted}, found a dict or list; set a key '
-            'in it, or compare two configs'
+            phrase(
+                'expected a single value in {dotted}, found a dict or list; '
+                'set a key in it, or compare two configs',
+                dotted=dotted,
+            )
         )
     for count in range(2, len(path) + 1):
         if path[:count] not in config:
@@ -126,8 +137,13 @@ def _expect_names(config: FlatConfig, path: KeyPath, known: int) -> None:
             continue
         said = 'a dict' if parent in config else 'none'
         raise RefusedError(
-            f'expected a list in {".".join(parent)} for {name!r}, found {said}; add it '
-            'in a second config, and compare both'
+            phrase(
+                'expected a list in {parent} for {name!r}, found {said}; add '
+                'it in a second config, and compare both',
+                parent='.'.join(parent),
+                name=name,
+                said=said,
+            )
         )
 
 
@@ -135,20 +151,34 @@ def _expect_read(config: FlatConfig, root: str) -> None:
     """Refuses a top-level name that nothing reads once the config is loaded."""
     if root == 'custom_imports':
         raise RefusedError(
-            'expected a setting of the training, found custom_imports, which MMEngine '
-            'has imported by then; compare two configs instead'
+            phrase(
+                'expected a setting of the training, found custom_imports, '
+                'which MMEngine has imported by then; compare two configs '
+                'instead'
+            )
         )
     if root in OF_RUNNER:
         return
     if (root,) in config:
         raise RefusedError(
-            f'expected a key that MMEngine reads, found {root}, a variable of the '
-            'config that is used up once it is loaded; set the keys that it fills, or '
-            'compare two configs'
+            phrase(
+                'expected a key that MMEngine reads, found {root}, a variable'
+                ' of the config that is used up once it is loaded; set the '
+                'keys that it fills, or compare two configs',
+                root=root,
+            )
         )
     near = difflib.get_close_matches(root, OF_RUNNER, 1)
-    hint = f'did you mean {near[0]}?' if near else f'it reads {", ".join(OF_RUNNER)}'
-    raise RefusedError(f'expected a key that MMEngine reads, found {root}; {hint}')
+    hint = phrase('it reads {names}', names=tuple(OF_RUNNER))
+    if near:
+        hint = phrase('did you mean {near}?', near=near[0])
+    raise RefusedError(
+        phrase(
+            'expected a key that MMEngine reads, found {root}; {hint}',
+            root=root,
+            hint=hint,
+        )
+    )
 
 
 def _expect_place(config: FlatConfig, parent: KeyPath, name: str) -> None:
@@ -156,17 +186,31 @@ def _expect_place(config: FlatConfig, parent: KeyPath, name: str) -> None:
     dotted, found = '.'.join(parent), config.get(parent)
     if parent in config and not isinstance(found, Container):
         raise RefusedError(
-            f'expected {dotted} to be a dict or list, found {found!r}; change it in '
-            'a second config'
+            phrase(
+                'expected {dotted} to be a dict or list, found {found!r}; '
+                'change it in a second config',
+                dotted=dotted,
+                found=found,
+            )
         )
     if isinstance(found, Container) and found.kind != 'dict':
         raise RefusedError(
-            f'expected an index below {found.size} in {dotted}, found {name!r}'
+            phrase(
+                'expected an index below {size} in {dotted}, found {name!r}',
+                size=found.size,
+                dotted=dotted,
+                name=name,
+            )
         )
     size = len(parent) + 1
     beside = {path[-1] for path in config if path[:-1] == parent and len(path) == size}
     near = difflib.get_close_matches(name, beside, 1, _ALIKE)
     if near:
         raise RefusedError(
-            f'expected a key of {dotted}, found {name}; did you mean {near[0]}?'
+            phrase(
+                'expected a key of {dotted}, found {name}; did you mean {near}?',
+                dotted=dotted,
+                name=name,
+                near=near[0],
+            )
         )

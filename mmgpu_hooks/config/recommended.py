@@ -112,7 +112,7 @@ def write_beside_run(
     target = files.run_folder / f'{stem}{SUFFIX}.py'
     reason: str | None = None
     if copy is None:
-        reason = "expected a copy of the config in the run's folder, found none"
+        reason = phrase("expected a copy of the config in the run's folder, found none")
         return Applied(RewriteOutcome('refused', target, reason=reason), found)
     try:
         for text, loaded in _list_texts(config, copy, target):
@@ -122,9 +122,13 @@ def write_beside_run(
                 return applied
         reason = applied.outcome.reason
     except LoadError as error:
-        reason = f"the run's copy of the config does not load ({error})"
+        reason = phrase(
+            "the run's copy of the config does not load ({error})", error=error
+        )
     except (RefusedError, OSError) as error:
-        reason = f"the run's copy of the config cannot be read ({error})"
+        reason = phrase(
+            "the run's copy of the config cannot be read ({error})", error=error
+        )
     return Applied(RewriteOutcome('refused', target, reason=reason), found)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from mmgpu_hooks.config.edits import HOOK_ROOTS
 from mmgpu_hooks.config.hook_arguments import ARGUMENTS, check_argument
 from mmgpu_hooks.recommend.settings import SETTINGS
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.values import Values, Whole
 
 LOADER_SETTINGS: Mapping[str, Values] = {
@@ -54,7 +55,12 @@ def describe_refusal(dotted: str, value: Any) -> str | None:
     else:
         values = OTHER_SETTINGS.get(dotted, LOADER_SETTINGS.get(name))
     if values is not None and not values.takes(value):
-        return f'expected {values.expected} for {dotted}, found {value!r}'
+        return phrase(
+            'expected {values} for {dotted}, found {value!r}',
+            values=values.expected,
+            dotted=dotted,
+            value=value,
+        )
     if values is None and root in HOOK_ROOTS:
         return _describe_argument(dotted, name, value)
     return None

@@ -57,6 +57,7 @@ from mmgpu_hooks.config.settings import (
     verify_changes,
 )
 from mmgpu_hooks.config.syntax import Module
+from mmgpu_hooks.schema.text import phrase
 
 SUFFIX: Final = '_recommended'
 """What the name of a rewritten copy ends in."""
@@ -224,12 +225,19 @@ def _or_refused(source: Path, work: Callable[[], RewriteOutcome]) -> RewriteOutc
             return work()
     except RefusedError as refusal:
         place = f'{source}:{refusal.line}' if refusal.line else f'{source}'
-        reason = f'{place}: {refusal}'
+        reason = phrase('{place}: {refusal}', place=place, refusal=refusal.said)
     except OSError as error:
         path = error.filename or source
-        reason = f'{source}: nothing was written, {path}: {render_error(error)}'
+        reason = phrase(
+            '{source}: nothing was written, {path}: {error}',
+            source=source,
+            path=path,
+            error=render_error(error),
+        )
     except RecursionError:
-        reason = f'{source}: expected a config, found nesting too deep to edit'
+        reason = phrase(
+            '{source}: expected a config, found nesting too deep to edit', source=source
+        )
     return RewriteOutcome('refused', source, reason=reason)
 
 
@@ -252,9 +260,11 @@ def _edit_and_write(
 
         outcome = _prove(source, target, edit, write)
     if outcome.status == 'rewritten' and unheld is not None:
-        note = (
-            f'{folder} could not be locked ({unheld}): of two rewrites of one file at '
-            'once, one may be lost.'
+        note = phrase(
+            '{folder} could not be locked ({unheld}): of two rewrites of one file at '
+            'once, one may be lost.',
+            folder=folder,
+            unheld=unheld,
         )
         outcome = replace(outcome, notes=(*outcome.notes, note))
     return outcome
@@ -362,10 +372,12 @@ class _Job:
                 after = self._edit(before, group)
         again = complete_settings(after, choose(after))
         if not all(is_held(after, key, value) for key, value in again.items()):
-            raise RefusedError('expected a second pass to change nothing, it does')
+            raise RefusedError(
+                phrase('expected a second pass to change nothing, it does')
+            )
         reason = find_refusal(before, after, self.changes)
         if reason is not None:
-            raise RefusedError(f'{reason}; choose another value')
+            raise RefusedError(phrase('{reason}; choose another value', reason=reason))
         self.cfg_options = render_cfg_options(self.changes)
         self.notes += describe_recipe(before, self.changes)
         self.notes += describe_metric(self.changes)
@@ -383,13 +395,19 @@ class _Job:
         expected = remove_from_config(before, places)
         text = self._find_disabled(before, expected, places)
         if text is None:
-            names = ' and '.join('.'.join(place) for place in places)
+            names = tuple('.'.join(place) for place in places)
             bases = list_bases(self.original)
-            where = f'a base ({bases})' if bases else 'a base'
+            where = phrase('a base')
+            if bases:
+                where = phrase('a base ({bases})', bases=bases)
             raise RefusedError(
-                f'expected {names} to stand in this file, found GPUEfficiencyHook in '
-                f'{where} or in a statement that other values depend on; take it out '
-                'there by hand'
+                phrase(
+                    'expected {names:&} to stand in this file, found '
+                    'GPUEfficiencyHook in {where} or in a statement that other '
+                    'values depend on; take it out there by hand',
+                    names=names,
+                    where=where,
+                )
             )
         self.text = text
         self.changes = {'.'.join(place): None for place in places}
@@ -447,13 +465,18 @@ class _Job:
             missing = getattr(error.__cause__, 'name', None) or ''
             if _root(missing) == 'mmengine':
                 raise RefusedError(
-                    'expected MMEngine, which proves a rewrite by loading it, found '
-                    'none here; install it (`pip install mmengine`), or run where the '
-                    'training runs'
+                    phrase(
+                        'expected MMEngine, which proves a rewrite by loading it, '
+                        'found none here; install it (`pip install mmengine`), or run'
+                        ' where the training runs'
+                    )
                 ) from error
             raise RefusedError(
-                f'expected a config that MMEngine loads, it does not ({error}); '
-                'mend it, or run where MMEngine and its bases are'
+                phrase(
+                    'expected a config that MMEngine loads, it does not '
+                    '({error}); mend it, or run where MMEngine and its bases are',
+                    error=error,
+                )
             ) from error
 
     def _group(self) -> list[dict[str, SettingValue]]:
@@ -501,12 +524,19 @@ class _Job:
         try:
             return read_config(self.target, {self.target: text.encode()})
         except LoadError as error:
-            hint = 'change the settings by hand'
+            hint = phrase('change the settings by hand')
             if not self.target.parent.samefile(self.source.parent):
-                hint = 'relative bases do not resolve there; write beside the original'
+                hint = phrase(
+                    'relative bases do not resolve there; write beside the original'
+                )
             raise _NotOnlyError(
-                f'expected the result to load from {self.target.parent}, it does not '
-                f'({error}); {hint}'
+                phrase(
+                    'expected the result to load from {parent}, it does not '
+                    '({error}); {hint}',
+                    parent=self.target.parent,
+                    error=error,
+                    hint=hint,
+                )
             ) from error
 
     def _allow_own_name(self, before: FlatConfig, after: FlatConfig) -> None:
@@ -524,10 +554,16 @@ class _Job:
                 continue
             if path != ('work_dir',):
                 raise RefusedError(
-                    'expected a config that means the same in a copy, found the name '
-                    f'of the file in {".".join(path)}; edit it in place'
+                    phrase(
+                        'expected a config that means the same in a copy, found the '
+                        'name of the file in {key}; edit it in place',
+                        key='.'.join(path),
+                    )
                 )
             after[path] = was
             self.notes.append(
-                f'work_dir has the name of the file: the copy trains in {value}.'
+                phrase(
+                    'work_dir has the name of the file: the copy trains in {folder}.',
+                    folder=value,
+                )
             )

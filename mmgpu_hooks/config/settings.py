@@ -27,7 +27,7 @@ from mmgpu_hooks.config.registry import (
     describe_refusal,
 )
 from mmgpu_hooks.config.syntax import Module, is_display, locate_setting, parse_entries
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.text import phrase, sentences
 from mmgpu_hooks.schema.values import FAST_METRIC
 
 HOOK_KEY = 'gpu_efficiency'
@@ -139,23 +139,36 @@ def parse_settings(settings: Mapping[str, SettingValue]) -> dict[str, SettingVal
         is_metric = dotted in [f'{name}.type' for name in EVALUATORS]
         if not is_metric and not _KEY.fullmatch(dotted):
             raise RefusedError(
-                'expected a setting such as train_dataloader.num_workers or '
-                f'default_hooks.{HOOK_KEY}.interval, found {dotted!r}; only settings '
-                f'of the dataloaders, our hook, {", ".join(OTHER_SETTINGS)} and '
-                'val_evaluator.type are rewritten'
+                phrase(
+                    'expected a setting such as train_dataloader.num_workers or '
+                    'default_hooks.{hook_key}.interval, found {dotted!r}; only '
+                    'settings of the dataloaders, our hook, {others} and '
+                    'val_evaluator.type are rewritten',
+                    hook_key=HOOK_KEY,
+                    dotted=dotted,
+                    others=tuple(OTHER_SETTINGS),
+                )
             )
         expect_plain(dotted, value)
         root, _, key = dotted.partition('.')
         is_type = root in HOOK_ROOTS and key.endswith('.type')
         if is_type and (key, value) != (f'{HOOK_KEY}.type', HOOK_TYPE):
             raise RefusedError(
-                f'expected an argument of our hook, found {dotted}, which makes '
-                'another hook of it; change it by hand'
+                phrase(
+                    'expected an argument of our hook, found {dotted}, which '
+                    'makes another hook of it; change it by hand',
+                    dotted=dotted,
+                )
             )
         if is_metric and value not in _METRIC_TYPES:
             raise RefusedError(
-                f'expected {FAST_METRIC} for {dotted}, or CocoMetric to take it back, '
-                f'found {value!r}; change it by hand'
+                phrase(
+                    'expected {fast_metric} for {dotted}, or CocoMetric to take '
+                    'it back, found {value!r}; change it by hand',
+                    fast_metric=FAST_METRIC,
+                    dotted=dotted,
+                    value=value,
+                )
             )
         if reason := describe_refusal(dotted, value):
             raise RefusedError(reason)
@@ -171,8 +184,12 @@ def expect_plain(dotted: str, value: object) -> None:
     plain = value is None or type(value) in (bool, int, float, str)
     if not plain or (isinstance(value, float) and not math.isfinite(value)):
         raise RefusedError(
-            f'expected a bool, number, string or None for {dotted}, found '
-            f'{value!r}; pass a plain value'
+            phrase(
+                'expected a bool, number, string or None for {dotted}, found '
+                '{value!r}; pass a plain value',
+                dotted=dotted,
+                value=value,
+            )
         )
 
 
@@ -204,11 +221,16 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, SettingValue]:
         key, equal, value = text.partition('=')
         if not equal:
             raise RefusedError(
-                f'expected KEY=VALUE, found {text!r}; write '
-                'train_dataloader.num_workers=8'
+                phrase(
+                    'expected KEY=VALUE, found {text!r}; write '
+                    'train_dataloader.num_workers=8',
+                    text=text,
+                )
             )
         if (key := key.strip()) in found:
-            raise RefusedError(f'expected {key} once, found it twice; drop one')
+            raise RefusedError(
+                phrase('expected {key} once, found it twice; drop one', key=key)
+            )
         found[key] = _parse_value(value.strip())
     return found
 
@@ -221,7 +243,9 @@ def _parse_value(text: str) -> SettingValue:
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         if text.endswith(')'):
             raise RefusedError(
-                f'expected a plain value, found {text}; change it by hand'
+                phrase(
+                    'expected a plain value, found {text}; change it by hand', text=text
+                )
             ) from None
         return text
     return value
@@ -257,8 +281,13 @@ def complete_settings(
             dotted = f'{loader}.{name}'
             if wanted.get(dotted):
                 raise RefusedError(
-                    f'expected num_workers above 0 with {dotted}, found '
-                    f'{workers or 0}; PyTorch refuses that, set {key} too'
+                    phrase(
+                        'expected num_workers above 0 with {dotted}, found {found}; '
+                        'PyTorch refuses that, set {key} too',
+                        dotted=dotted,
+                        found=workers or 0,
+                        key=key,
+                    )
                 )
             if key in wanted and dotted not in wanted and before.get((loader, name)):
                 complete[dotted] = resting
@@ -286,8 +315,12 @@ def _refuse_unbatched(
     beside = [name for name in _OF_BATCHES if read(name)]
     if beside and read('batch_size', 1) is None:
         raise RefusedError(
-            f'expected a whole number for {loader}.batch_size beside '
-            f'{" and ".join(beside)}, found None; PyTorch or MMEngine refuses that'
+            phrase(
+                'expected a whole number for {loader}.batch_size beside '
+                '{beside:&}, found None; PyTorch or MMEngine refuses that',
+                loader=loader,
+                beside=tuple(beside),
+            )
         )
 
 
@@ -317,8 +350,11 @@ def verify_changes(
             _verify_dict(config, path[0])
         if isinstance(config.get(path), Container):
             raise RefusedError(
-                f'expected a single value in {dotted}, found a dict or list; '
-                'change it by hand'
+                phrase(
+                    'expected a single value in {dotted}, found a dict or list; '
+                    'change it by hand',
+                    dotted=dotted,
+                )
             )
         if path not in config:
             _verify_known(config, path)
@@ -335,9 +371,16 @@ def _verify_known(held: Collection[KeyPath], path: KeyPath) -> None:
             return
     if path[-1] not in known:
         near = difflib.get_close_matches(path[-1], known, 1)
-        hint = f'did you mean {near[0]}?' if near else f'it has {", ".join(known)}'
+        hint = phrase('it has {names}', names=tuple(known))
+        if near:
+            hint = phrase('did you mean {near}?', near=near[0])
         raise RefusedError(
-            f'expected an argument of {owner}, found {".".join(path)}; {hint}'
+            phrase(
+                'expected an argument of {owner}, found {key}; {hint}',
+                owner=owner,
+                key='.'.join(path),
+                hint=hint,
+            )
         )
 
 
@@ -345,8 +388,12 @@ def _refuse_plain(config: FlatConfig, path: KeyPath, value: SettingValue) -> Non
     """Refuses a plain value for an object, but for another class of loader."""
     if (path[0], 'type') not in config:
         raise RefusedError(
-            f'expected a dict for {".".join(path)}, of which MMEngine builds it, found '
-            f'{value!r}; change it by hand'
+            phrase(
+                'expected a dict for {key}, of which MMEngine builds it, '
+                'found {value!r}; change it by hand',
+                key='.'.join(path),
+                value=value,
+            )
         )
 
 
@@ -354,12 +401,18 @@ def _verify_dict(config: FlatConfig, name: str) -> None:
     is_needed = name in (*LOADERS, *EVALUATORS)
     found = config.get((name,), None if is_needed else Container('dict', 0))
     if found != Container('dict', 0):
-        kind = f'a {found.kind}' if isinstance(found, Container) else repr(found)
+        kind = repr(found)
         if (name,) not in config:
-            kind = 'none in the config or its bases'
+            kind = phrase('none in the config or its bases')
+        elif isinstance(found, Container):
+            kind = phrase('a {kind}', found)
         raise RefusedError(
-            f'expected {name} to be a dict, found {kind}; name the config that is '
-            'trained, or change it by hand'
+            phrase(
+                'expected {name} to be a dict, found {kind}; name the config '
+                'that is trained, or change it by hand',
+                name=name,
+                kind=kind,
+            )
         )
 
 
@@ -373,8 +426,13 @@ def _verify_evaluator(
     kind = bare_name(config.get((name, 'type'), 'none'))
     if kind not in _METRICS:
         raise RefusedError(
-            f'expected CocoMetric in {name}.type, found {kind}; {FAST_METRIC} stands '
-            'for CocoMetric alone'
+            phrase(
+                'expected CocoMetric in {name}.type, found {kind}; '
+                '{fast_metric} stands for CocoMetric alone',
+                name=name,
+                kind=kind,
+                fast_metric=FAST_METRIC,
+            )
         )
 
 
@@ -391,14 +449,24 @@ def _refuse_list(
     ]
     if not indices:
         raise RefusedError(
-            f'expected CocoMetric in {name}, found a list of others; {FAST_METRIC} '
-            'stands for CocoMetric alone'
+            phrase(
+                'expected CocoMetric in {name}, found a list of others; '
+                '{fast_metric} stands for CocoMetric alone',
+                name=name,
+                fast_metric=FAST_METRIC,
+            )
         )
     line = None if module is None else _find_line(module, name, indices[0])
-    where = 'where it is written' if line is None else 'in this line'
+    where = phrase('where it is written') if line is None else phrase('in this line')
     raise RefusedError(
-        f'expected {name} to be a dict, found a list; {where}, make the type of its '
-        f'entry {indices[0]} {value!r} by hand',
+        phrase(
+            'expected {name} to be a dict, found a list; {where}, make '
+            'the type of its entry {entry} {value!r} by hand',
+            name=name,
+            where=where,
+            entry=indices[0],
+            value=value,
+        ),
         line,
     )
 
@@ -423,15 +491,18 @@ def _verify_hook(
     if path[:-1] == _PLACE and is_added and _PLACE not in config:
         return
     if not is_our_hook(config.get((*path[:-1], 'type'))):
-        places = ', '.join('.'.join(place) for place in find_hooks(config))
-        hint = (
-            f'it is at {places}'
-            if places
-            else 'give the argument to mmgpu run, or add the hook with mmgpu enable'
+        places = tuple('.'.join(place) for place in find_hooks(config))
+        hint = phrase(
+            'give the argument to mmgpu run, or add the hook with mmgpu enable'
         )
+        if places:
+            hint = phrase('it is at {places}', places=places)
         raise RefusedError(
-            f'expected GPUEfficiencyHook at {".".join(path[:-1])}, found another or '
-            f'none; {hint}'
+            phrase(
+                'expected GPUEfficiencyHook at {place}, found another or none; {hint}',
+                place='.'.join(path[:-1]),
+                hint=hint,
+            )
         )
 
 
@@ -476,15 +547,19 @@ def describe_recipe(
     rate = config.get(('optim_wrapper', 'optimizer', 'lr'))
     base = config.get(('auto_scale_lr', 'base_batch_size'))
     if config.get(('auto_scale_lr', 'enable')):
-        yield (
+        yield phrase(
             'auto_scale_lr is on: MMEngine multiplies the learning rate by batch size '
-            f'x ranks / {base}.'
+            'x ranks / {base}.',
+            base=base,
         )
     elif isinstance(rate, (int, float)):
-        yield (
-            f'The learning rate stays at {rate:g}. By the linear scaling rule it goes '
-            f'to {rate * times:g}, {times:g} times as high, and a longer warm-up may '
-            'be needed.'
+        yield phrase(
+            'The learning rate stays at {rate:g}. By the linear scaling rule it goes '
+            'to {scaled_rate:g}, {ratio:g} times as high, and a longer warm-up may be '
+            'needed.',
+            rate=rate,
+            scaled_rate=rate * times,
+            ratio=times,
         )
     yield from _describe_length(config, times)
 
@@ -494,24 +569,32 @@ def _describe_length(config: FlatConfig, times: float) -> Iterator[str]:
     iterations = config.get(('train_cfg', 'max_iters'))
     epochs = config.get(('train_cfg', 'max_epochs'))
     if isinstance(iterations, int):
-        yield (
-            f'train_cfg.max_iters stays at {iterations}: the training sees '
-            f'{times:.3g} times as many images. For as many as before it goes to '
-            f'{max(round(iterations / times), 1)}, and so do val_interval, milestones, '
-            'warm-up and all else that is counted in iterations.'
+        yield phrase(
+            'train_cfg.max_iters stays at {max_iters}: the training sees {ratio:.3g} '
+            'times as many images. For as many as before it goes to {scaled_iters}, '
+            'and so do val_interval, milestones, warm-up and all else that is counted '
+            'in iterations.',
+            max_iters=iterations,
+            ratio=times,
+            scaled_iters=max(round(iterations / times), 1),
         )
     elif isinstance(epochs, int):
-        said = (
-            f'train_cfg.max_epochs stays at {epochs}: the training sees as many '
-            f'images, in {1 / times:.3g} times as many iterations'
-        )
-        counted = list(_find_iteration_schedulers(config))
+        lasting = None
+        counted = tuple(_find_iteration_schedulers(config))
         if counted:
-            said += (
-                f'. What param_scheduler counts in iterations ({", ".join(counted)}) '
-                f'lasts {times:.3g} times as many epochs'
+            lasting = phrase(
+                'What param_scheduler counts in iterations ({schedulers}) lasts '
+                '{ratio:.3g} times as many epochs.',
+                schedulers=counted,
+                ratio=times,
             )
-        yield f'{said}.'
+        seen = phrase(
+            'train_cfg.max_epochs stays at {max_epochs:d}: the training sees as many '
+            'images, in {iterations_ratio:.3g} times as many iterations.',
+            max_epochs=epochs,
+            iterations_ratio=1 / times,
+        )
+        yield sentences(seen, lasting)
 
 
 def _find_iteration_schedulers(config: FlatConfig) -> Iterator[str]:
@@ -558,7 +641,11 @@ def enabling_settings(
     if _PLACE in before:
         found = before.get((*_PLACE, 'type'), before[_PLACE])
         raise RefusedError(
-            f'expected default_hooks.{HOOK_KEY} to be free, found {found!r} there; '
-            'rename or remove it'
+            phrase(
+                'expected default_hooks.{hook_key} to be free, found '
+                '{found!r} there; rename or remove it',
+                hook_key=HOOK_KEY,
+                found=found,
+            )
         )
     return {f'default_hooks.{HOOK_KEY}.type': HOOK_TYPE, **tuned}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Union
 
 from mmgpu_hooks.config.loading import KeyPath, RefusedError
+from mmgpu_hooks.schema.text import phrase
 
 Display = Union[ast.Call, ast.Dict]
 """A ``dict(...)`` call, ``x.update(...)`` or a ``{...}`` literal."""
@@ -41,7 +42,11 @@ class Module:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             said = getattr(error, 'msg', None) or ' '.join(str(error).split())
             raise RefusedError(
-                f'expected valid Python, found a syntax error ({said}); mend it first',
+                phrase(
+                    'expected valid Python, found a syntax error ({said}); mend '
+                    'it first',
+                    said=said,
+                ),
                 getattr(error, 'lineno', None),
             ) from error
         self.body = [statement for statement in body if not is_read_base(statement)]

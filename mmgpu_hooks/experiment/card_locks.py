@@ -101,8 +101,13 @@ def lock_cards(
                 opened.callback(os.close, alone)
                 continue
             warn(
-                f'expected other starts to end picking within {PICKING_S:g} s, found '
-                f'{_PICKING} {alone}; going on without it.'
+                phrase(
+                    'expected other starts to end picking within {picking_s:g} s, '
+                    'found {file} {alone}; going on without it.',
+                    picking_s=PICKING_S,
+                    file=_PICKING,
+                    alone=alone,
+                )
             )
         for number, card in enumerate(cards):
             if card.reason is None and len(picked) < count:
@@ -217,7 +222,7 @@ class _Folder:
                 if time.monotonic() >= end_s:
                     process = os.pread(descriptor, 20, 0).decode('ascii', 'replace')
                     known = process if process.isdigit() else 'unknown'
-                    return f'in use by process {known}'
+                    return phrase('in use by process {pid}', pid=known)
                 time.sleep(_POLL_S)
             except OSError as error:
                 return self._describe(name, error)
@@ -225,7 +230,11 @@ class _Folder:
                 return None
 
     def _describe(self, name: str, error: OSError) -> str:
-        return f'cannot be locked ({self.path / name}: {error.strerror})'
+        return phrase(
+            'cannot be locked ({path}: {error})',
+            path=self.path / name,
+            error=error.strerror,
+        )
 
 
 def _lock_card(

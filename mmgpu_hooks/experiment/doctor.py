@@ -316,13 +316,13 @@ def _examine_config(path: Path) -> tuple[ConfigCheck, Folder]:
     expect_file(path)
     named = str(path)
     if packages.find_package('mmengine') is None:
-        reason = 'MMEngine, which loads it, is not installed here'
+        reason = phrase('MMEngine, which loads it, is not installed here')
         return ConfigCheck(named, reason=reason), _examine_folders(['.'])[0]
     try:
         config = load_config(path)
     except LoadError as error:
         if 'pkg_resources' in str(error) and _lacks_pkg_resources():
-            reason = f'MMEngine cannot load it ({error})'
+            reason = phrase('MMEngine cannot load it ({error})', error=error)
             return ConfigCheck(named, reason=reason), _examine_folders(['.'])[0]
         raise UserError(
             phrase(

@@ -17,7 +17,7 @@ from mmgpu_hooks.experiment.store import KeptTrials, TrialStore
 from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S, Progress, RunningTrial
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.host import read_busy_s
-from mmgpu_hooks.schema.text import Text
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import Trial, TrialRole, TrialSpec
 
 _MUCH_LOAD = 0.25
@@ -305,7 +305,11 @@ class _Engine:
             share = whole.share
             left_s = left_s if whole.left_s is None else min(whole.left_s, left_s)
         if self._others_cores is not None and self._others_cores >= _MUCH_LOAD:
-            words += f'; other programs use {self._others_cores:.1f} cores'
+            words = phrase(
+                '{words}; other programs use {others_cores:.1f} cores',
+                words=words,
+                others_cores=self._others_cores,
+            )
         known_s = left_s if left_s < float('inf') else None
         self.on_progress(words, min(share, 1.0), known_s)
 

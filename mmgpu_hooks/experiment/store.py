@@ -18,12 +18,12 @@ from mmgpu_hooks.config.loading import FlatConfig
 from mmgpu_hooks.experiment.cards import read_cards
 from mmgpu_hooks.measure.host import read_host_limits
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.text import Text, phrase
+from mmgpu_hooks.schema.text import Text, decode_text, encode_text, phrase
 from mmgpu_hooks.schema.tried import Trial
 from mmgpu_hooks.version import __version__
 
 STORE_NAME = 'trials.json'
-_VERSION = 5
+_VERSION = 6
 """Raised when a key of it changes its meaning or goes away."""
 
 _PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet')
@@ -65,7 +65,7 @@ class TrialStore:
         """
         self._kept[trial.name] = trial
         body = {'identity': self._identity, 'trials': list(self._kept.values())}
-        write_atomic(self._path, msgspec.json.encode(body))
+        write_atomic(self._path, msgspec.json.encode(body, enc_hook=encode_text))
 
     def read(self, keep: Callable[[Sequence[Trial]], list[Trial]]) -> KeptTrials:
         """Read the trials that count.
@@ -75,7 +75,7 @@ class TrialStore:
         """
         try:
             body = msgspec.json.decode(self._path.read_bytes())
-            trials = msgspec.convert(body['trials'], list[Trial])
+            trials = msgspec.convert(body['trials'], list[Trial], dec_hook=decode_text)
             known = dict(body['identity'])
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return KeptTrials()

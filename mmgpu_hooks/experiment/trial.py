@@ -18,6 +18,7 @@ from mmgpu_hooks.config.switches import SWITCHES
 from mmgpu_hooks.experiment.children import end_child, signal_group
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
+from mmgpu_hooks.schema.text import Text, phrase, quoted
 from mmgpu_hooks.schema.tried import (
     Trial,
     TrialBlock,
@@ -190,16 +191,21 @@ def classify_exit(code: int, last_line: str) -> TrialEnd:
     """
     if code == -signal.SIGKILL:
         # ours come after the trial has been judged
-        killed = (
+        killed = phrase(
             'killed by SIGKILL, which is how the kernel ends a process when the '
             "host's memory runs out"
         )
         return TrialEnd('out_of_memory', killed)
     if code < 0:
         name = signal.strsignal(-code)
-        return TrialEnd('failed', f'ended by signal {-code} ({name})')
-    said = f': {last_line}' if last_line else ''
-    return TrialEnd('failed', shorten(f'ended with exit code {code}{said}'))
+        ended = phrase('ended by signal {number} ({name})', number=-code, name=name)
+        return TrialEnd('failed', ended)
+    ended = phrase('ended with exit code {code}', code=code)
+    if last_line:
+        ended = phrase(
+            '{ended}: {last_line}', ended=ended, last_line=shorten(last_line)
+        )
+    return TrialEnd('failed', ended)
 
 
 def shorten(line: str) -> str:
@@ -215,7 +221,7 @@ class Progress:
 
     folder: Path
     status: str = 'timed_out'
-    error: str | None = None
+    error: Text | None = None
     seconds: float = 0.0
     iterations: int = 0
     blocks: list[TrialBlock] = field(default_factory=list)
@@ -242,7 +248,8 @@ class Progress:
         """Take one event of :meth:`RunningTrial.read_events` in."""
         if isinstance(event, TrialEnd):
             self.is_over = True
-            self.status, self.error = event.status, event.error
+            self.status = event.status
+            self.error = None if event.error is None else quoted(event.error)
             self.save_error = event.save_error
             self.iterations = max(event.iterations, self.iterations)
             return
@@ -255,7 +262,11 @@ class Progress:
         """The record of the trial, but for its figures."""
         if self.status == 'timed_out':
             done = self.iterations
-            self.error = f'killed after {time_limit_s:g} s, {done} iterations done'
+            self.error = phrase(
+                'killed after {time_limit_s:g} s, {done} iterations done',
+                time_limit_s=time_limit_s,
+                done=done,
+            )
         return Trial(
             name=name,
             status=self.status,

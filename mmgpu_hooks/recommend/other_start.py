@@ -59,13 +59,13 @@ def expect_cores(run: Run, cores: float) -> None:
             )
         )
     if logical is not None and cores * host.ranks > logical:
-        ranks = f' for {host.ranks} ranks' if host.ranks > 1 else ''
+        most = phrase('the {logical_cpus} of the host', host)
+        if host.ranks > 1:
+            most = phrase('the {logical_cpus} of the host for {ranks}', host)
         raise UserError(
             phrase(
-                '--cores: expected at most the {logical} CPUs of the host{ranks!s}, '
-                'found {cores:g} for each rank.',
-                logical=logical,
-                ranks=ranks,
+                '--cores: expected at most {most}, found {cores:g} for each rank.',
+                most=most,
                 cores=cores,
             )
         )

@@ -425,7 +425,7 @@ class Trial:
     """Of what was trained; a plan has no two of the same name."""
     status: str
     """``completed``, ``failed``, ``timed_out`` or ``out_of_memory``."""
-    error: Optional[str] = None
+    error: Optional[Text] = None
     """The decisive line; ``None`` when it completed."""
     seconds: float = 0.0
     """Of the whole trial, imports and the building of the model included."""

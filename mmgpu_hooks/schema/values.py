@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from mmgpu_hooks.schema.text import phrase
+
 FAST_METRIC = 'mmgpu_hooks.FastCocoMetric'
 """MMDetection's CocoMetric on a fast backend, in a config that needs no import."""
 
@@ -35,7 +37,7 @@ class Whole:
     @property
     def expected(self) -> str:
         """``a whole number from 0 to 8``."""
-        return f'a whole number from {self.least} to {self.most}'
+        return phrase('a whole number from {least} to {most}', self)
 
     def takes(self, value: Any) -> bool:
         """True for such a number; ``True`` is an int in Python, but no number."""
@@ -54,7 +56,7 @@ class Flag:
     @property
     def expected(self) -> str:
         """``True or False``."""
-        return 'True or False'
+        return phrase('True or False')
 
     def takes(self, value: Any) -> bool:
         """True for a bool."""

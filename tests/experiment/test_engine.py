@@ -10,6 +10,7 @@ import pytest
 from mmgpu_hooks.experiment import engine
 from mmgpu_hooks.experiment.engine import Plan, Turn, estimate_left, run_plan
 from mmgpu_hooks.experiment.store import STORE_NAME, KeptTrials, open_store
+from mmgpu_hooks.schema.text import quoted
 from mmgpu_hooks.schema.tried import Trial, TrialSpec
 
 
@@ -147,7 +148,7 @@ def test_what_is_no_store_is_written_anew(tmp_path, text):
     for number in (1, 2):
         with open_store(tmp_path, {'config': 'abc'}) as store:
             store.append(Trial('1', 'completed', seconds=number))
-            store.append(Trial('3', 'failed', 'E: x'))
+            store.append(Trial('3', 'failed', quoted('E: x')))
     with open_store(tmp_path, {'config': 'abc'}) as store:
         kept = store.read(keep).trials
         assert [(trial.name, trial.seconds) for trial in kept] == [('1', 2.0)]

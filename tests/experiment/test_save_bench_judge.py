@@ -10,6 +10,7 @@ from fakes.save_bench import make_bench, make_row
 from fakes.saves import LOADER, make_aftermath, make_contended, make_save
 from mmgpu_hooks.experiment.save_bench_judge import summarize_saves
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema.text import quoted
 from mmgpu_hooks.schema.tried import Trial
 
 WIDE = (0.3, 0.4, 1.0, 1.0, 3.0, 4.0)
@@ -98,7 +99,7 @@ def test_the_first_save_is_left_out_and_the_rest_are_medians():
 
 
 def test_a_training_without_evidence_is_a_row_without_figures():
-    result = Trial('trial', 'failed', 'TypeError: no', 3.0, 0)
+    result = Trial('trial', 'failed', quoted('TypeError: no'), 3.0, 0)
     row = summarize_saves(8, 6, result, None)
     assert (row.save_s, row.saves, row.won_s) == (None, (), ())
     bench = make_bench(make_row(0, 0.4), row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -34,6 +35,7 @@ _WORDS = re.compile(r"(?<![\w/.=-])[A-Za-z][a-z']+(?: [a-z']+)+(?![\w/=-]|\.\w)"
 QUOTED = re.compile(
     # click's own words, in its own catalog
     r'Usage:|Show this message and exit|Show the version and exit'
+    r'|No such option|Did you mean|Invalid value for'
     # commands as they are typed
     r'|python tools|tools/train|mmgpu \w+'
     # a reason in the evidence
@@ -101,6 +103,43 @@ def test_the_page_is_in_brackets(pseudo, tmp_path, case):
     body = page.read_text().partition('<main')[2].partition('</main>')[0]
     shown = re.sub('<style.*?</style>|<[^>]*>', ' ', body, flags=re.DOTALL)
     assert [*find_escapes(shown)] == []
+
+
+@pytest.mark.parametrize(
+    'words',
+    [
+        ['why', 'RUN'],
+        ['predict', 'RUN', '--num-workers', '0', '2', '8'],
+        ['predict', 'RUN', '--batch-size', '4', '--dry-run'],
+        ['compare', 'RUN', 'RUN'],
+        ['compare', 'RUN', 'OTHER'],
+        ['runs', 'FOLDER'],
+        ['runs', 'FOLDER', '--judge'],
+        ['doctor'],
+        ['doctor', 'CONFIG'],
+        ['set', 'CONFIG', 'train_dataloader.num_workers=3', '--dry-run'],
+        ['set', 'CONFIG', 'train_dataloader.num_workers=-3', '--dry-run'],
+        ['set', 'CONFIG', 'train_dataloader.workers=3', '--dry-run'],
+        ['enable', 'CONFIG', '--dry-run'],
+        ['disable', 'CONFIG', '--dry-run'],
+        ['pick-gpu'],
+        ['recommend', 'FOLDER/nothing'],
+        ['predict', 'RUN', '--num-workers', 'many'],
+    ],
+    ids=' '.join,
+)
+def test_what_commands_answer_is_in_brackets(pseudo, capsys, tmp_path, words):
+    places = {'FOLDER': tmp_path, 'RUN': tmp_path / 'a' / 'run'}
+    places |= {'OTHER': tmp_path / 'b' / 'run', 'CONFIG': tmp_path / 'config.py'}
+    lay_out(CASES / 'rtmdet_before', tmp_path / 'a')
+    lay_out(CASES / 'rtmdet_after', tmp_path / 'b')
+    shutil.copy(SHARED_CONFIG, places['CONFIG'])
+    for name, place in places.items():
+        words = [word.replace(name, str(place)) for word in words]
+    main(words)
+    answer = capsys.readouterr()
+    assert answer.out or answer.err
+    assert [*find_escapes(answer.out), *find_escapes(answer.err)] == []
 
 
 def make_varied() -> Run:
