@@ -26,6 +26,7 @@ from mmgpu_hooks.commands.main import COMMANDS, mmgpu  # noqa: E402
 from mmgpu_hooks.judge.causes import CAUSES  # noqa: E402
 from mmgpu_hooks.judge.hanging_frames import HANGING_FRAMES  # noqa: E402
 from mmgpu_hooks.judge.rules import RULES  # noqa: E402
+from mmgpu_hooks.schema.text import SEPARATORS, SPACE, UNKNOWN  # noqa: E402
 
 PACKAGE = ROOT / 'mmgpu_hooks'
 LOCALE = PACKAGE / 'locale'
@@ -42,8 +43,10 @@ def extract() -> Catalog:
         catalog.add(message, locations=[(f'mmgpu_hooks/{file}', line)], context=context)
     for words in list_written():
         catalog.add(words)
-    # what stands between two sentences: nothing, in Chinese
-    catalog.add(' ', context='between sentences')
+    context, space = SPACE
+    catalog.add(space, context=context)
+    for words in (*SEPARATORS.values(), UNKNOWN):
+        catalog.add(words)
     return catalog
 
 

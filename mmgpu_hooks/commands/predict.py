@@ -16,7 +16,7 @@ from mmgpu_hooks.recommend.job import Job
 from mmgpu_hooks.recommend.predicted import predict_asked
 from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.text import phrase, sentences
 from mmgpu_hooks.show.forecasts import describe_forecast, render_forecast_json
 
 
@@ -50,7 +50,7 @@ def predict(run_folders: tuple[Path, ...], form: str, **given: Any) -> None:
     asked['num_workers'] = sorted({*asked['num_workers'], job.old['num_workers']})
     predictions, reasons = predict_asked(job, asked)
     if not predictions:
-        raise UserError(' '.join([*reasons, *read.notes]))
+        raise UserError(sentences(*reasons, *read.notes))
     notes = [*read.notes, *reasons]
     if most_asked > carried.workers:
         notes.append(

@@ -66,7 +66,7 @@ class LoadError(Exception):
 def expect_file(path: Path) -> None:
     """Raise a `UserError` where a config is no file."""
     if not path.is_file():
-        found = 'a folder' if path.is_dir() else 'nothing there'
+        found = phrase('a folder') if path.is_dir() else phrase('nothing there')
         raise UserError(
             phrase(
                 '{path}: expected a config file, found {found}.', path=path, found=found

@@ -14,6 +14,7 @@ import msgspec
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tried import Profile, Trial
+from mmgpu_hooks.show.words import phrase_status
 
 WARM_UP, PLAIN, OPTIMIZED = 'warm-up', 'plain', 'optimized'
 UNPROFILED = (
@@ -98,9 +99,9 @@ def read_profile(trial: Trial, iterations: int) -> Profile:
                 'expected a config that trains {asked_iterations}, found that it '
                 '{status} after {iterations!s}: {error}',
                 asked_iterations=count_iterations(iterations),
-                status=trial.status.replace('_', ' '),
+                status=phrase_status(trial.status),
                 iterations=trial.iterations,
-                error=trial.error or 'the training was over',
+                error=trial.error or phrase('the training was over'),
             )
         )
     return msgspec.json.decode(path.read_bytes(), type=Profile)

@@ -34,6 +34,8 @@ SETTLED_GAIN = 0.02
 SETTLED_SHARE = 0.1
 """or this share of the gain itself."""
 
+_SIDE_NAMES = {FIRST: phrase('first'), SECOND: phrase('second'), '': phrase('other')}
+
 _LEAST_WARM_UP = 10
 _BLOCK_S = 3.0
 _LEAST_MEASURED, _MOST_MEASURED = 8, 400
@@ -157,7 +159,7 @@ class VerifyPlan(Plan):
             if last.figures:
                 return phrase('the gain is known well enough')
             return phrase('a training was at its end')
-        side = last.role.side if last.role is not None else 'other'
+        side = _SIDE_NAMES[last.role.side if last.role is not None else '']
         raise UserError(
             phrase(
                 'expected two settings that train, found that the {side} one does not '

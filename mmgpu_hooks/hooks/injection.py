@@ -99,16 +99,14 @@ def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
     hook = GPUEfficiencyHook(**arguments)
     hook.added_by, hook.command_arguments = COMMAND, arguments
     runner.register_hook(hook)
-    with_arguments = f' with {given}' if given else ''
-    runner.logger.info(
-        say(
-            phrase(
-                'GPUEfficiencyHook: switched on by {command}{with_arguments}.',
-                command=COMMAND,
-                with_arguments=with_arguments,
-            )
+    said = phrase('GPUEfficiencyHook: switched on by {command}.', command=COMMAND)
+    if given:
+        said = phrase(
+            'GPUEfficiencyHook: switched on by {command} with {given}.',
+            command=COMMAND,
+            given=given,
         )
-    )
+    runner.logger.info(say(said))
     return hook
 
 

@@ -538,7 +538,7 @@ def _judge_bounds(installed: Installed, text: Text) -> Iterator[Checked]:
     if not refused:
         yield Checked('OpenMMLab', 'ok', text)
         return
-    said = ', '.join(
+    taken = tuple(
         phrase(
             '{package} from {least} to below {below}',
             package=bounds.package,
@@ -559,7 +559,7 @@ def _judge_bounds(installed: Installed, text: Text) -> Iterator[Checked]:
     yield Checked(
         'OpenMMLab',
         'problem',
-        phrase('{text}: mmdet takes {said}', text=text, said=said),
+        phrase('{text}: mmdet takes {taken}', text=text, taken=taken),
         cure,
     )
 

@@ -106,8 +106,12 @@ over a run, ``long`` over a whole training, ``exact`` per cent as exact as a sma
 needs, ``count`` what may come in millions, ``numbers`` a list as the kernel writes
 CPUs."""
 
-_SEPARATORS = {';': '; ', ',': ', ', '+': ' + ', '&': ' and ', '/': ' or '}
+SEPARATORS = {';': '; ', ',': ', ', '+': ' + ', '&': ' and ', '/': ' or '}
 """Of a list of facts, by the format after a colon."""
+
+SPACE = 'between sentences', '| |'
+"""Context and message of what stands between two sentences, between bars: a language
+without it translates them as ``||``, since an empty translation would be none."""
 
 UNKNOWN = 'unknown'
 
@@ -284,7 +288,7 @@ class Wording:
         if not isinstance(said, Text):
             return str(said)
         if not said.template and _PARTS in said.facts:
-            space = self._catalog.pgettext('between sentences', ' ')
+            space = self._catalog.pgettext(*SPACE).strip('|')
             return space.join(map(self.say, said.facts[_PARTS]))
         if not said.template:
             return str(said)
@@ -347,7 +351,7 @@ class Wording:
         return f'{value:{spec}}'
 
     def _list(self, values: Iterable[Any], spec: str) -> str:
-        separator = self._catalog.gettext(_SEPARATORS.get(spec, ', '))
+        separator = self._catalog.gettext(SEPARATORS.get(spec, ', '))
         return separator.join(self._figure(value, '', '') for value in values)
 
     def _mark(self, worded: str) -> str:

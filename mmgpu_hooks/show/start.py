@@ -25,7 +25,7 @@ def _phrase_use(is_validation: bool) -> Text:
 
 _DATA_SETS: Sequence[TableColumn] = (
     TableColumn(phrase('data set'), 'kind', str),
-    TableColumn(phrase('of'), 'is_validation', _phrase_use),
+    TableColumn(phrase('used for'), 'is_validation', _phrase_use),
     TableColumn(phrase('annotations'), 'file', str),
     TableColumn(phrase('size'), 'file_bytes', format_bytes),
     TableColumn(phrase('in all'), 'wall_s', format_seconds),

@@ -17,7 +17,7 @@ CHINESE = {
         '一次迭代有 {data_wait_share} 在等待 {workers}。'
     ),
     '{n} worker\0{n} workers': '{n} 个进程',
-    'between sentences\4 ': '',
+    'between sentences\4| |': '||',
     'stopped.': '已停止。',
     'the folder for output': '输出文件夹',
 }

@@ -378,8 +378,8 @@ def judge_open_files(run: Run) -> Finding | None:
         )
     return notice(
         phrase(
-            '{open} of {limit} files were open; a batch has {tensors} tensors, {ahead} '
-            'batches are in flight.',
+            '{open} of {limit} files were open; a batch has {tensors}, {ahead} batches '
+            'are in flight.',
             tensors=tensors,
             **facts,
         )
