@@ -152,7 +152,7 @@ def read_run_folder(path: Path) -> RunFiles:
             )
         ) from error
     if not runs:
-        found = 'none' if any(path.iterdir()) else 'an empty folder'
+        found = phrase('none') if any(path.iterdir()) else phrase('an empty folder')
         raise EvidenceError(
             phrase(
                 '{path}: expected {evidence_name} in some <timestamp>/vis_data, found '

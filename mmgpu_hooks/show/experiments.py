@@ -328,7 +328,7 @@ def describe_verify(measured: Verification) -> list[Section]:
     )
     rows.append((phrase('an epoch start adds'), *added))
     basis = phrase(
-        '{pairs} pairs of blocks in turns, {iterations:d} measured iterations of each, '
+        '{pairs} of blocks in turns, {iterations:d} measured iterations of each, '
         '{whole_s} in all; {ending}.',
         measured,
         pairs=measured.gain.count,
