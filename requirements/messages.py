@@ -33,6 +33,8 @@ LOCALE = PACKAGE / 'locale'
 TEMPLATE = LOCALE / 'mmgpu_hooks.pot'
 KEYWORDS = {'phrase': (1,), 'worded': (1,), 'Noun': (1, 2), 'rule': (2,)}
 """Which arguments of which functions are sentences."""
+CLICK = ('core', 'decorators', 'exceptions', 'formatting', 'parser', 'types')
+"""Modules of click whose own words commands show; it looks them up in our catalog."""
 
 
 def extract() -> Catalog:
@@ -43,6 +45,13 @@ def extract() -> Catalog:
         catalog.add(message, locations=[(f'mmgpu_hooks/{file}', line)], context=context)
     for words in list_written():
         catalog.add(words)
+    methods = [(f'{name}.py', 'python') for name in CLICK]
+    click_keywords = {'_': None, 'ngettext': (1, 2)}
+    folder = Path(inspect.getfile(click)).parent
+    for _, _, message, _, context in extract_from_dir(
+        folder, methods, keywords=click_keywords
+    ):
+        catalog.add(message, context=context)
     context, space = SPACE
     catalog.add(space, context=context)
     for words in (*SEPARATORS.values(), UNKNOWN):
@@ -82,15 +91,16 @@ def _list_paragraphs(words: str) -> Iterator[str]:
 
 
 def find_faults(catalog: Catalog) -> Iterator[str]:
-    """Translations whose fields are not those of the template."""
+    """Translations whose fields are those of no form of the template."""
     for message in catalog:
-        singular = message.id if isinstance(message.id, str) else message.id[0]
+        forms = message.id if isinstance(message.id, tuple) else (message.id,)
         said = (
             message.string if isinstance(message.string, tuple) else (message.string,)
         )
-        for words in said if singular else ():
-            if words and _list_fields(words) != _list_fields(singular):
-                yield f'{singular!r}: other fields in {words!r}'
+        allowed = [_list_fields(form) for form in forms]
+        for words in said if forms[0] else ():
+            if words and _list_fields(words) not in allowed:
+                yield f'{forms[0]!r}: other fields in {words!r}'
 
 
 def _list_fields(template: str) -> set[str]:

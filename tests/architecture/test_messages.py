@@ -16,8 +16,10 @@ pytest.importorskip('babel', reason='extracts messages: requirements/test.txt')
 
 from babel.messages import Catalog
 from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po
 
 ROOT = Path(__file__).resolve().parents[2]
+CHINESE = ROOT / 'mmgpu_hooks/locale/zh_CN/LC_MESSAGES/mmgpu_hooks.po'
 
 
 @pytest.fixture(scope='module')
@@ -82,3 +84,37 @@ def test_a_placeholder_stands_in_both_languages(messages, said, is_wrong):
     catalog = Catalog(locale='zh_CN')
     catalog.add('{iter_s} each', said)
     assert bool(list(messages.find_faults(catalog))) is is_wrong
+
+
+@pytest.fixture(scope='module')
+def chinese():
+    with CHINESE.open('rb') as stream:
+        return read_po(stream, locale='zh_CN')
+
+
+def test_the_template_in_the_repository_is_that_of_the_sources(messages, template):
+    with messages.TEMPLATE.open('rb') as stream:
+        kept = read_po(stream)
+    assert {message.id for message in kept} == {message.id for message in template}
+
+
+def test_every_message_has_its_chinese_sentence(template, chinese):
+    missing = []
+    for message in template:
+        found = chinese.get(message.id, message.context)
+        said = () if found is None else found.string
+        forms = said if isinstance(said, tuple) else (said,)
+        if message.id and not all(forms or ('',)):
+            missing.append(message.id)
+    assert missing == []
+
+
+def test_chinese_sentences_have_the_facts_of_the_english_ones(messages, chinese):
+    assert [*messages.find_faults(chinese)] == []
+
+
+def test_what_is_compiled_is_what_is_written(messages, chinese):
+    messages.drop_empty_plurals(chinese)
+    stream = io.BytesIO()
+    write_mo(stream, chinese)
+    assert stream.getvalue() == CHINESE.with_suffix('.mo').read_bytes()

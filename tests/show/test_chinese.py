@@ -1,0 +1,82 @@
+"""The Chinese catalog in use: no English sentence is left in what is shown."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from rich.cells import cell_len
+
+from golden.facts import CASES, SHARED_CONFIG, lay_out, list_cases
+from mmgpu_hooks.commands.main import COMMANDS, main
+
+_ENGLISH = re.compile(r"(?<![\w/.=<`'\"-])[A-Za-z][a-z']+(?: [a-z']+){2,}(?![\w/=-]|\.\w)")
+"""Three English words in a row."""
+
+QUOTED = re.compile(
+    # commands as they are typed
+    r'python tools|tools/train|mmgpu \w+|pip install'
+    # a reason in the evidence
+    r'|training runs on the'
+    # a comment of the config that is shown
+    r'|as it was'
+)
+
+
+def find_english(out: str) -> Iterator[str]:
+    """English sentences, but for what is quoted."""
+    for found in _ENGLISH.findall(' '.join(out.split())):
+        if not QUOTED.search(found):
+            yield found
+
+
+@pytest.fixture
+def chinese(monkeypatch):
+    """Commands speak Chinese, click's own words included."""
+    monkeypatch.setenv('MMGPU_LANG', 'zh')
+    # click asks gettext, which is told once a process
+    monkeypatch.delenv('LANGUAGE', raising=False)
+
+
+def test_what_is_english_is_found():
+    assert [*find_english('等待 and three more words')] == ['and three more words']
+    assert [*find_english('用 mmgpu run tools/train.py，batch size')] == []
+
+
+@pytest.mark.parametrize('command', [None, *COMMANDS])
+def test_help_is_in_chinese(chinese, capsys, command):
+    assert main([*([command] if command else []), '--help']) == 0
+    out = capsys.readouterr().out
+    assert '用法：' in out
+    assert [*find_english(out)] == []
+
+
+@pytest.mark.parametrize('case', list_cases())
+def test_an_answer_is_in_chinese_and_no_wider_than_a_terminal(
+    chinese, capsys, tmp_path, case
+):
+    lay_out(CASES / case, tmp_path)
+    runs = sorted(tmp_path.glob('run*'))
+    asked = ['recommend', '--dry-run', '--details', *map(str, runs)]
+    main([*asked, '--config', str(SHARED_CONFIG)])
+    answer = capsys.readouterr()
+    assert [*find_english(answer.out), *find_english(answer.err)] == []
+    wide = [line for line in answer.out.splitlines() if cell_len(line) > 80]
+    # a path, or a command, has no place to be broken at
+    assert [line for line in wide if str(tmp_path) not in line] == []
+
+
+def test_a_wrong_option_is_refused_in_chinese():
+    ended = subprocess.run(
+        [sys.executable, '-m', 'mmgpu_hooks', 'predict', '--nothing'],
+        env={'MMGPU_LANG': 'zh', 'PYTHONIOENCODING': 'utf-8'},
+        capture_output=True,
+        encoding='utf-8',
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "没有选项 '--nothing'。" in ended.stderr
+    assert [*find_english(ended.stderr)] == []
