@@ -38,6 +38,8 @@ class _Means(NamedTuple):
     median_share: float
     """Of the lines."""
     most_share: float
+    start_share: float
+    """What first lines of epochs have of ``data_time`` beyond the usual."""
 
 
 def judge_framework_log(
@@ -52,6 +54,7 @@ def judge_framework_log(
     means = _average(log.lines)
     loader = parse_loader(log.config or '')
     workers = loader.get('num_workers')
+    verdict = _judge(log, means, workers)
     notes = list(log.notes)
     if older_evidence is not None:
         notes.append(
@@ -65,7 +68,7 @@ def judge_framework_log(
     return FirstAnswer(
         log=log.path,
         source=log.writer,
-        verdict=_judge(log, means, workers),
+        verdict=verdict,
         evidence=EvidenceCounts(
             iterations=sum(_count_each(log.lines[1:], log.lines[0])),
             steady_iterations=means.iterations if means else 0,
@@ -80,7 +83,7 @@ def judge_framework_log(
         peak_memory_bytes=max(filter(None, memory), default=None),
         num_workers=workers,
         batch_size=loader.get('batch_size'),
-        advice=tuple(_advise(log, means, workers)),
+        advice=tuple(_advise(log, verdict)),
         switch_on=_SWITCH_ON,
         notes=tuple(notes),
     )
@@ -105,24 +108,45 @@ def _judge(log: FrameworkLog, means: _Means | None, workers: int | None) -> Verd
     why = phrase(
         'data_time is {data_share} of an iteration ({data_s} of {iter_s}, mean of '
         '{iterations} in {lines} of the log). At most so much is waiting for data: '
-        'saves, hooks and starts of workers are in it, too.',
+        'saves, hooks, starts of workers and, in iteration-based training, validations '
+        'are in it, too.',
         means,
     )
-    name = 'data_bound'
+    headspace_pct = 100 * means.data_share / (1 - means.data_share)
+    if means.median_share < thresholds.DATA_WAIT_PROBLEM:
+        return _judge_uneven(means, why, workers, headspace_pct)
     if workers == 0:
-        name = 'data_bound_workers'
         loads = phrase('The training process loads every batch itself (no workers).')
         why = sentences(why, loads)
-    elif workers is not None:
+        return _make_verdict('data_bound_workers', why, headspace_pct)
+    if workers is not None:
         why = sentences(why, phrase('The config has {workers}.', workers=workers))
-    if means.median_share <= means.data_share / 2:
-        uneven = phrase(
-            'It is uneven: half of the lines have at most {median_share}, one has '
-            '{most_share}. Starts of epochs, saves or rare stalls look so.',
+    return _make_verdict('data_bound', why, headspace_pct)
+
+
+def _judge_uneven(
+    means: _Means, why: Text, workers: int | None, headspace_pct: float
+) -> Verdict:
+    """The verdict where few lines have most of ``data_time``."""
+    uneven = phrase(
+        'Few lines have most of it: half of them have at most {median_share}, one has '
+        '{most_share}.',
+        means,
+    )
+    if means.start_share >= thresholds.STARTUP_PROBLEM and workers != 0:
+        starts = phrase(
+            'They are the first lines of epochs ({start_share} of the time): workers '
+            'start anew, and no batch is made yet. persistent_workers=True of the '
+            'train loader keeps them.',
             means,
         )
-        why = sentences(why, uneven)
-    return _make_verdict(name, why, 100 * means.data_share / (1 - means.data_share))
+        why = sentences(why, uneven, starts)
+        return _make_verdict('startup_bound', why, headspace_pct)
+    open_end = phrase(
+        'Saves, validations and rare stalls look so; the log does not say which.'
+    )
+    why = sentences(why, uneven, open_end)
+    return _make_verdict('not_enough_evidence', why, headspace_pct)
 
 
 def _make_verdict(name: str, why: Text, headspace_pct: float | None = None) -> Verdict:
@@ -133,23 +157,35 @@ def _make_verdict(name: str, why: Text, headspace_pct: float | None = None) -> V
 def _average(lines: Sequence[LoggedLine]) -> _Means | None:
     """Means without the first line, which has the warm-up; ``None`` of too little."""
     known = [line for line in lines if line.data_s is not None]
-    weighed = [*zip(known[1:], _count_each(known[1:], known[0]))] if known else []
-    iterations = sum(weight for _, weight in weighed)
+    weights = [*_count_each(known[1:], known[0])] if known else []
+    iterations = sum(weights)
     if iterations < thresholds.MIN_ITERATIONS:
         return None
-    shares = [(line.data_s or 0.0) / line.iter_s for line, _ in weighed]
-    iter_s = sum(line.iter_s * weight for line, weight in weighed) / iterations
-    data_s = sum((line.data_s or 0.0) * weight for line, weight in weighed) / iterations
+    waits = [line.data_s or 0.0 for line in known[1:]]
+    shares = [wait_s / line.iter_s for wait_s, line in zip(waits, known[1:])]
+    whole_s = sum(line.iter_s * weight for line, weight in zip(known[1:], weights))
+    data_s = sum(wait_s * weight for wait_s, weight in zip(waits, weights))
+    usual_s = median(waits)
+    start_s = sum(
+        max(wait_s - usual_s, 0.0) * weight
+        for before, line, wait_s, weight in zip(known, known[1:], waits, weights)
+        if _begins_epoch(line, before)
+    )
     return _Means(
         iterations=iterations,
-        lines=len(weighed),
-        iter_s=iter_s,
-        data_s=data_s,
+        lines=len(weights),
+        iter_s=whole_s / iterations,
+        data_s=data_s / iterations,
         # all of it would leave nothing to divide by
-        data_share=min(data_s / iter_s, 0.999),
+        data_share=min(data_s / whole_s, 0.999),
         median_share=median(shares),
         most_share=max(shares),
+        start_share=start_s / whole_s,
     )
+
+
+def _begins_epoch(line: LoggedLine, before: LoggedLine) -> bool:
+    return (line.epoch or 0) > (before.epoch or 0)
 
 
 def _count_each(lines: Sequence[LoggedLine], first: LoggedLine) -> Iterator[int]:
@@ -162,19 +198,16 @@ def _count_each(lines: Sequence[LoggedLine], first: LoggedLine) -> Iterator[int]
     for line in lines:
         count = line.iteration - before.iteration
         if count <= 0:
-            is_new_epoch = (line.epoch or 0) > (before.epoch or 0)
-            count = min(line.iteration, usual) if is_new_epoch else usual
+            count = line.iteration if _begins_epoch(line, before) else usual
         yield count
         before, usual = line, count
 
 
-def _advise(
-    log: FrameworkLog, means: _Means | None, workers: int | None
-) -> Iterator[Text]:
+def _advise(log: FrameworkLog, verdict: Verdict) -> Iterator[Text]:
     """What can be done by hand where the hook cannot be switched on."""
     if log.writer != MMCV:
         return
-    if means is not None and means.data_share >= thresholds.DATA_WAIT_PROBLEM:
+    if verdict.name.startswith('data_bound'):
         yield phrase(
             'Try more workers: --cfg-options data.workers_per_gpu=N, up to the usable '
             'cores of a rank ("mmgpu doctor" counts them), and compare data_time.'

@@ -101,9 +101,9 @@ def test_a_log_of_2_x_says_it_by_epochs_and_what_can_be_done(ask, tmp_path, old_
     answer = ask('recommend', tmp_path)
     assert (answer['source'], answer['verdict']['name']) == ('mmcv', 'data_bound')
     facts = answer['verdict']['facts']['sentence']['why']
-    # without the first 50 of two epochs of 125: 50 + 25, and 25 + 50 + 25
+    # two epochs of 125, without the first 50
     assert facts['data_share'] == pytest.approx(0.4)
-    assert facts['iterations'] == 175
+    assert facts['iterations'] == 200
     assert answer['first_answer']['num_workers'] == 2
     assert 'workers_per_gpu=N' in answer['advice'][0]
     assert 'is for MMEngine' in answer['advice'][1]
@@ -130,13 +130,39 @@ def test_little_data_time_is_compute_bound(ask, tmp_path, scalars):
     assert (verdict['name'], verdict['confidence']) == ('compute_bound', 'low')
 
 
-def test_waits_in_few_lines_are_told_from_steady_ones(ask, tmp_path, scalars):
+def test_waits_in_few_lines_are_no_verdict(ask, tmp_path, scalars):
     lines = [
         make_line(n, 3.0 if n == 4 else 0.3, 2.8 if n == 4 else 0.01) for n in range(9)
     ]
     write_lines(scalars, lines[1:])
-    sentence = ask('recommend', tmp_path)['verdict']['sentence']
-    assert 'It is uneven: half of the lines have at most 3 %, one has 93 %.' in sentence
+    verdict = ask('recommend', tmp_path)['verdict']
+    assert verdict['name'] == 'not_enough_evidence'
+    assert 'half of them have at most 3 %, one has 93 %.' in verdict['sentence']
+
+
+@pytest.mark.parametrize(
+    ('workers', 'name'), [(2, 'startup_bound'), (0, 'not_enough_evidence')]
+)
+def test_waits_where_epochs_begin_are_starts_of_workers(
+    ask, tmp_path, old_log, workers, name
+):
+    """Without workers none start, so it is something else."""
+    lines = [
+        make_old_line(epoch, 50 * n, wait=2.8 if n == 1 else 0.01)
+        for epoch in (1, 2, 3)
+        for n in range(1, 5)
+    ]
+    write_lines(old_log, [{**METADATA, 'config': CONFIG.format(workers)}, *lines])
+    answer = ask('recommend', tmp_path)
+    assert answer['verdict']['name'] == name
+    facts = answer['verdict']['facts']['sentence']['why']
+    # two of the three epochs: the first line has the warm-up
+    whole_s = 2 * 3.1 + 9 * 0.31
+    assert facts['data_share'] == pytest.approx((2 * 2.8 + 9 * 0.01) / whole_s)
+    if workers:
+        assert facts['start_share'] == pytest.approx(2 * 2.79 / whole_s)
+    # more workers are no cure
+    assert len(answer['advice']) == 1
 
 
 @pytest.mark.parametrize('kept', [1, 2])
