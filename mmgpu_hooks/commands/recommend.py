@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from mmgpu_hooks.commands import exit_codes, options, rewriting
+from mmgpu_hooks.commands.first_answer import read_first_answer
 from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.commands.read_runs import find_config, judge_runs
 from mmgpu_hooks.commands.switching_on import with_lines, with_optimize
@@ -19,6 +20,7 @@ from mmgpu_hooks.recommend.validation import VALIDATION_KEY, leave_out
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import RunFiles
 from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.show.framework_log import describe_first_answer, render_first_answer
 from mmgpu_hooks.show.recommendation import describe_answer, render_json
 from mmgpu_hooks.show.run_sections import describe_details
 from mmgpu_hooks.show.text import short_path
@@ -71,8 +73,16 @@ def recommend(
     RUN_FOLDER is the work_dir of a training; its newest run is read. Of several the
     newest is judged, and others with other batch sizes serve --allow-batch-size. The
     config with better dataloader settings is written beside the original, as
-    NAME_recommended.py.
+    NAME_recommended.py. Of a run without the hook, the log of MMEngine or MMDetection
+    2.x gives a first answer.
     """
+    # no setting is written, and none is judged, by a log alone
+    asked = (output, in_place, check, optimize, config, cores, allow_batch_size)
+    if not any(asked):
+        first = read_first_answer(run_folders)
+        if first is not None:
+            print_answer(first, form, describe_first_answer, render_first_answer)
+            return exit_codes.OK
     target = Options(output, in_place, dry_run or check)
     judged = judge_runs(run_folders, allow_batch_size=allow_batch_size, cores=cores)
     answer = with_lines(judged.answer, judged.files, config)

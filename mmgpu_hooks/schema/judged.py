@@ -559,3 +559,36 @@ class Prediction:
     asked for."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Values of all settings that were asked for, by name."""
+
+
+@dataclass(frozen=True)
+class FirstAnswer:
+    """What the log of a training without our hook shows of its speed."""
+
+    log: str
+    """Path of the file."""
+    source: str
+    """``mmengine`` or ``mmcv``: who wrote it."""
+    verdict: Verdict
+    """Of low confidence."""
+    evidence: EvidenceCounts
+    no_change_reason: Text
+    """Why no setting is recommended."""
+    lines: int
+    """Train lines, the first among them, which no mean has."""
+    iter_s: Optional[float] = None
+    """Mean ``time``; ``None`` where the log has too little."""
+    data_time_s: Optional[float] = None
+    """Mean ``data_time``: waiting for data, and hooks, saves and starts of workers."""
+    data_time_share: Optional[float] = None
+    """Of ``time``, 0 to 1."""
+    peak_memory_bytes: Optional[int] = None
+    """Most that torch's allocator held on a card; ``None`` where none is logged."""
+    num_workers: Optional[int] = None
+    """By the config that the run left; ``None`` where it does not say so."""
+    batch_size: Optional[int] = None
+    """Of one card, by the same."""
+    advice: Tuple[Text, ...] = ()
+    switch_on: str = ''
+    """The command that trains with the hook on."""
+    notes: Tuple[Text, ...] = ()

@@ -128,6 +128,7 @@ NO_REAL_CARD = (
     'CONTRIBUTING.md',
     'docs/en/batch-size.md',
     'docs/en/evidence-format.md',
+    'docs/en/faq.md',
     'docs/en/fast-metric.md',
     'docs/en/how-it-works.md',
     'docs/en/pick-a-gpu.md',

@@ -58,6 +58,7 @@ RECORDS = (
     'ConfigCheck',
     'LoaderPlan',
     'LostHook',
+    'FirstAnswer',
 )
 """Of which users read the fields, in JSON answers."""
 
