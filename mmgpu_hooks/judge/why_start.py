@@ -12,7 +12,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 
 def describe_part(record: StartPartRecord) -> Text:
-    """What a start began to do.
+    """Describe the part of a start that began.
 
     For example: ``CocoDataset began to load data/train.json, 448 MiB, 2.1 s after the
     hook was built (training data)``.
