@@ -23,7 +23,7 @@ class HangingFrame:
     cause: str
     """Name of the cause, a key of `CAUSES`."""
     reason: str
-    """Sentence that says what the call waits for."""
+    """Clause that says why the call never ends."""
     do: str
     """Sentence that says what helps."""
     example: str

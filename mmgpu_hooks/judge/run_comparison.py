@@ -122,7 +122,7 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
 
 
 def _judge_change(change: Estimate | None) -> str | None:
-    """The verdict on a change in seconds: its sign, where the whole interval has it."""
+    """Judge a change in seconds by its sign, where its whole interval has that sign."""
     if change is None:
         return None
     if change.low > 0:

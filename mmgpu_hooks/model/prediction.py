@@ -32,7 +32,7 @@ _FULL = 0.9
 
 @dataclass(frozen=True)
 class Rate:
-    """A steady iteration."""
+    """Predicted steady iteration: its length, wait for data and use of the cores."""
 
     iter_s: float
     wait_s: float

@@ -228,7 +228,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Job:
-    """A training as it was configured, and what predicts it."""
+    """A training to be tuned: its run, its settings and the predictions for them."""
 
     run: Run
     base: Prospect

@@ -46,7 +46,8 @@ class Finding:
     """Stable rule code, such as ``MG101``."""
     title: Text
     severity: str
-    """``problem``, ``notice``, ``ok`` or ``unknown`` (an input was missing)."""
+    """Severity: ``problem``, ``notice``, ``ok`` or ``unknown`` (an input was
+    missing)."""
     detail: Text
     """One sentence with figures, units and sample counts."""
     share: Optional[float] = None

@@ -64,7 +64,7 @@ class DurationStats(Recorded, frozen=True, kw_only=True):
 
 
 class LoaderSettings(Recorded, frozen=True, kw_only=True):
-    """The live attributes of a ``DataLoader``, not what some file says."""
+    """Live attributes of a ``DataLoader``, read from the object and no file."""
 
     num_workers: Optional[Count] = None
     persistent_workers: Optional[bool] = None
@@ -262,7 +262,7 @@ class RunRecord(
     config_path: Optional[str] = None
     """Config file that the user trains with, absolute."""
     loop: Optional[str] = None
-    """``epoch``, ``iter`` or the class name of a custom loop."""
+    """Kind of loop: ``epoch``, ``iter`` or the class name of a custom one."""
     max_epochs: Optional[Count] = None
     max_iters: Optional[Count] = None
     start_iteration: Count = 0
@@ -417,7 +417,7 @@ class HostWindow(Recorded, frozen=True, kw_only=True):
     """Time that CPU quotas of its control groups held their tasks back, added up over
     the CPUs: it can exceed the interval. ``None`` where there is none."""
     ram_available_bytes: Optional[Count] = None
-    """Free memory of the host at the end of the interval."""
+    """Available memory of the host at the end of the interval."""
     shm_free_bytes: Optional[Count] = None
     """Free bytes of ``/dev/shm`` at the end of the interval."""
 

@@ -228,7 +228,7 @@ def _is_evaluation(log: Path) -> bool:
 
 
 def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
-    """The other ranks' files beside rank 0's, by rank.
+    """Find the other ranks' files beside rank 0's, by rank.
 
     Args:
         evidence: Rank 0's; ``gpu_efficiency.2.jsonl``, of a second training with the
@@ -244,7 +244,7 @@ def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
 
 
 def find_peers(evidence: Path) -> tuple[Path, ...]:
-    """The files of the other ranks of a run, by rank.
+    """Find the files of the other ranks of a run, by rank.
 
     Args:
         evidence: Of any rank, or what it has of its start.

@@ -36,9 +36,7 @@ class PersistentWorkers(Setting):
         return bool(loader.persistent_workers) and bool(loader.num_workers)
 
     def settle(self, job: Job, at: Choice) -> bool:
-        """Return True if starts cost time, more than once, and the host carries
-        workers.
-        """
+        """Return True if starts cost time, repeatedly, and the host carries workers."""
         recorded, workers = job.run.meta.loader, at['num_workers']
         if not workers:
             return False
