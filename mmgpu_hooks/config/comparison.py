@@ -65,11 +65,11 @@ class ConfigDifference:
     other_work: tuple[str, ...]
     """Parts of the work that are not the same: ``model``, ``batch size``."""
     is_of_our_hook: bool
-    """True if GPUEfficiencyHook is in one alone, or has other arguments."""
+    """True if GPUEfficiencyHook is in one config alone, or has other arguments."""
 
 
 def compare_configs(before: FlatConfig, after: FlatConfig) -> ConfigDifference:
-    """Lists what differs, a list of another length and a dict for a value as one.
+    """Lists the differences of two configs, a list of another length as one.
 
     Variables of a config that MMEngine does not read are left out, and so are types
     that are merely spelled in another way (``Resize``, ``mmdet.Resize``).
@@ -114,7 +114,7 @@ def _list_whole(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
 
 
 def _is_spelling(path: KeyPath, old: object, new: object) -> bool:
-    """Returns True if both name the same class."""
+    """Returns True if both values name the same class."""
     if path[-1] != 'type' or old is _MISSING or new is _MISSING:
         return False
     return bare_name(old) == bare_name(new)

@@ -16,7 +16,7 @@ HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
 
 
 def is_our_hook(value: object) -> bool:
-    """Says whether a ``type`` names our hook, in whatever spelling."""
+    """Returns True if a ``type`` names our hook, in whatever spelling."""
     name = value if isinstance(value, str) else getattr(value, '__name__', '')
     return str(name).rpartition('.')[2] == HOOK_TYPE.rpartition('.')[2]
 

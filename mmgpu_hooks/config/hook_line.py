@@ -20,7 +20,8 @@ class HookLine:
     path: Path
     """Path of the config itself, or of a base."""
     line: int
-    """Line number of its ``type``, from 1 on: an argument may stand right behind it."""
+    """Line number of the hook's ``type``, from 1 on: an argument may stand right behind
+    it."""
 
 
 def find_hook_line(config: Path) -> HookLine | None:

@@ -295,7 +295,7 @@ def bare_name(kind: object) -> str:
 
 
 def is_held(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
-    """Says whether a loaded config has a setting already, type included."""
+    """Returns True if a loaded config has a setting already, type included."""
     path = tuple(dotted.split('.'))
     return path in config and is_same(config[path], value)
 

@@ -29,7 +29,7 @@ INJECTED = Path(__file__).resolve().parents[1] / 'injected'
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
-    """Says whether the user has switched everything of ours off."""
+    """Returns True if the user has switched everything of ours off."""
     return environ.get(DISABLE, '') not in ('', '0')
 
 

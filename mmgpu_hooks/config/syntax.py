@@ -93,7 +93,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def is_read_base(statement: ast.stmt) -> bool:
-    """Says whether it is ``with read_base():``."""
+    """Returns True for the statement ``with read_base():``."""
     return isinstance(statement, ast.With) and (
         ast.unparse(statement.items[0].context_expr) == 'read_base()'
     )
@@ -119,7 +119,7 @@ def parse_string(node: ast.AST | None) -> str | None:
 
 
 def is_literal(node: ast.expr) -> bool:
-    """Says whether it is a single value, written out."""
+    """Returns True for a single value, written out."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, SyntaxError, TypeError, RecursionError):
@@ -128,7 +128,7 @@ def is_literal(node: ast.expr) -> bool:
 
 
 def is_display(node: ast.AST | None) -> bool:
-    """Says whether it is ``dict(...)`` or ``{...}``."""
+    """Returns True for ``dict(...)`` or ``{...}``."""
     if isinstance(node, ast.Call):
         return parse_chain(node.func) == ('dict',)
     return isinstance(node, ast.Dict)
@@ -148,7 +148,7 @@ class Entry:
     """Index where the entry's own text, closing brackets included, stops."""
 
     comma: int | None = None
-    """Index of the comma behind it, ``None`` behind a last one that has none."""
+    """Index of the comma behind the entry, ``None`` behind a last one that has none."""
 
     gap: str = ''
     """Text between the entry (or its comma) and the next entry or the bracket."""
@@ -187,7 +187,7 @@ class SettingPlace:
     """Keys below ``node``; more than one where a dict is missing too."""
 
     statement: Any = None
-    """Statement that holds all of it."""
+    """Statement that holds the place."""
 
 
 _NOWHERE = SettingPlace('nowhere')

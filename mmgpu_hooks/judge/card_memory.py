@@ -37,10 +37,10 @@ class PeakGrowth(NamedTuple):
     pixels: int | None
     """Pixels of that interval's largest batch; ``None`` is unknown."""
     height: int | None
-    """Height of the images of its largest batch."""
+    """Height of the images in the interval's largest batch."""
     width: int | None
     boxes: int | None
-    """Boxes of its batch that had most."""
+    """Boxes of the batch that had most in the interval."""
 
 
 class CardFigures(NamedTuple):
@@ -220,7 +220,7 @@ class _BatchSize(NamedTuple):
 
     @classmethod
     def of(cls, sizes: Column, row: int) -> _BatchSize | None:
-        """Batch size of an interval's row; ``None`` where it is unknown."""
+        """Read the batch size of an interval's row; ``None`` where it is unknown."""
         if np.isnan(sizes[row]):
             return None
         before = known(sizes[:row]).max(initial=0.0)

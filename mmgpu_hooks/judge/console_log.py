@@ -47,14 +47,15 @@ quadratic."""
 _CUT = ' ... '
 
 _MOST_STRANGE = 0.2
-"""Share of letters that could not be decoded, or are zero, above which it is no text: a
-crash of the host may leave a block of zeros in a log that can be read."""
+"""Share of letters that could not be decoded, or are zero, above which a file is no
+text: a crash of the host may leave a block of zeros in a log that can be read."""
 
 _CONTEXT = 400
-"""Lines after a traceback's last frame within which it may end; ranks interleave."""
+"""Lines after a traceback's last frame within which its exception may stand; ranks
+interleave."""
 
 _NEAR = 5
-"""Lines within which one belongs to the next, though ranks interleave."""
+"""Most lines between two that belong together, though ranks interleave."""
 
 _ANSI = re.compile(
     r'\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])'
@@ -75,7 +76,7 @@ class Event(NamedTuple):
 
     sign: Sign
     line: int
-    """Line number in the file, from 1 on; 0 where it stands in none."""
+    """Line number in the file, from 1 on; 0 where the event stands in none."""
     text: str
     order: int
     """Number among all lines read, so that what came first is known."""

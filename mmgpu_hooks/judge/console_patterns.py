@@ -26,7 +26,7 @@ _ENDED_WITH = (
     '(?: with)?:?(?: an?)?(?: non-zero)?(?: exit)?'
     '(?: status| code|_status|_code| exitcode)[ :=]{1,12}'
 )
-"""Words before an exit code by which programs report that of one they started."""
+"""Words before an exit code in a report on a program that was started."""
 _EXIT_CODE = (
     r'(?:^\W{0,40}(?:[Ee]xit code|[Ee]xit status|Exit Code|Exit Status|exit_code'
     r'|exit_status)|[a-z]Error: ExitCode'
@@ -70,7 +70,7 @@ class Order(enum.IntEnum):
     PEER_GONE = 84
     CRASHED = 88
     WRAPPER = 90
-    """Message of a launcher that it ended badly, and no more."""
+    """Message of a launcher that a program ended badly, and no more."""
 
 
 class NoNeighbour(enum.Enum):
@@ -94,8 +94,8 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     needs: str = ''
     """Flag that frames of the traceback set, which the sign needs."""
     survives: int = SURVIVED
-    """Iterations after which training survived it; more where workers go on for a
-    while."""
+    """Iterations after which training survived the event; more where workers go on for
+    a while."""
 
 
 class Pattern(Sign, frozen=True, kw_only=True, eq=False):

@@ -152,8 +152,8 @@ _TRIGGER = any_word(
         'exception ignored in',
     }
 )
-"""Words of which every line has one that is not just progress, in lower case: no sign's
-pattern, traceback or exception does without one of them."""
+"""Words, in lower case, without which a line can only be progress: every sign's
+pattern, traceback and exception has one of them."""
 
 
 class Parts(NamedTuple):

@@ -48,7 +48,7 @@ class TrainingCpu(NamedTuple):
     main_s: float | None = None
     """CPU of the training process per iteration, s, the part in its waits left out."""
     main_delay_s: float | None = None
-    """Seconds that its main thread waited for cores, per iteration."""
+    """Seconds per iteration that the training process's main thread waited for cores."""
     process_cores: float | None = None
     external_cores: float | None = None
     """Cores of the host that other programs than this training used."""
@@ -85,7 +85,7 @@ class CpuUse:
     process_s: float = 0.0
     """CPU of the training process."""
     main_delay_s: float = 0.0
-    """Wait of its main thread for a core."""
+    """Wait of the training process's main thread for a core, s."""
     workers_s: float = 0.0
     """CPU of the train loader's workers, s."""
     host_s: float = 0.0
@@ -179,7 +179,7 @@ class ExternalCores(NamedTuple):
 
     cores: float | None
     why_unknown: Text | None = None
-    """Sentence that says what is missing for them on a host with several ranks."""
+    """Sentence that says what is missing for the cores on a host with several ranks."""
 
 
 def find_external_cores(

@@ -70,7 +70,7 @@ class _Rate(NamedTuple):
     slope_s: float
     """Seconds that each iteration adds to the one before."""
     error: float
-    """Relative standard error of the sum of those ahead."""
+    """Relative standard error of the sum of the iterations ahead."""
 
     def sum_s(self, iterations: float) -> float:
         """Sum up the seconds of the next so many iterations."""
@@ -242,7 +242,7 @@ class EndForecaster:
 
     @property
     def _metric_s(self) -> float | None:
-        """Estimate the seconds in its metrics; ``None`` where they are unknown."""
+        """Estimate the metrics of the next validation, s; ``None`` is unknown."""
         known = [record.parts_s for record in self._validations if record.parts_s]
         metrics_s = [parts_s.get('metric', 0.0) for parts_s in known]
         return statistics.fmean(metrics_s) if metrics_s else None

@@ -74,13 +74,14 @@ class LoaderFigures:
     timed_samples: int
     """Number of samples whose transforms were timed."""
     occupancy_s: float | None = None
-    """Mean batch time: seconds that a worker was busy with one batch; ``None`` from
-    outside."""
+    """Mean batch time: seconds that a worker was busy with one batch; ``None`` where
+    workers were not reached."""
     occupancy_std_s: float | None = None
     """Standard deviation of the batch time over all batches, not of the mean over
     intervals."""
     batch_cpu_s: float | None = None
-    """Mean CPU of a worker for one batch, s; ``None`` from outside."""
+    """Mean CPU of a worker for one batch, s; ``None`` where workers were not
+    reached."""
     fetch_cpu_s: float | None = None
     """Part of ``batch_cpu_s`` that is not spent on sending the batch."""
     affinity_cpus: int | None = None
@@ -172,7 +173,7 @@ class RunFigures:
     main_cpu_s: float | None = None
     """CPU of the training process per iteration, s, the part in its waits left out."""
     main_run_delay_s: float | None = None
-    """Wait of its main thread for a core, per iteration."""
+    """Wait of the training process's main thread for a core, per iteration, s."""
     process_cpu_cores: float | None = None
     """Cores that the training process used."""
     why_no_cpu: str | None = None

@@ -1,4 +1,4 @@
-"""Adds the findings of NCCL's flight recorder to why ranks wait for each other."""
+"""Adds to a diagnosis of waiting ranks what NCCL's flight recorder shows. Pure."""
 
 from __future__ import annotations
 

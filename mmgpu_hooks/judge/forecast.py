@@ -38,8 +38,8 @@ class MemoryForecast:
     peaks: tuple[SizedPeak, ...]
     """Predicted peaks of the batch sizes that were asked for."""
     card_bytes: int | None
-    """Memory of the card; ``None`` when it is unknown, as are ``safe_bytes`` and the
-    next then."""
+    """Memory of the card; ``None`` when it is unknown, as ``oom_batch_size`` and
+    ``safe_batch_size`` are then."""
     oom_batch_size: int | None
     """Smallest batch size expected to run out of memory; ``None`` also when none is."""
     safe_batch_size: int | None

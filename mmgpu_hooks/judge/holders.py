@@ -68,7 +68,7 @@ class MemoryShares:
     """Holders of the memory that is full first, with their shares."""
 
     record: MemoryRecord
-    """Memory record that the shares are of."""
+    """Memory record that ``holders`` was computed from."""
     holders: tuple[Holder, ...]
     """Holders, largest first, other programs last."""
     holding: Holding | None

@@ -18,7 +18,7 @@ class PlannedEvent(NamedTuple):
     """A validation or a save that is ahead."""
 
     iteration: int
-    """Iterations done when it happens, of the whole training."""
+    """Iterations of the whole training done when the event happens."""
     is_save: bool
 
 

@@ -501,7 +501,7 @@ def phrase_validation_part(part: str, metric: str | None) -> Text:
 
 
 def waits_for_data(stuck: StuckRecord) -> bool:
-    """Return True if it waited for a batch, of training or of validation."""
+    """Return True if the loop waited for a batch, of training or of validation."""
     is_wait = stuck.part in ('data_wait', 'resume')
     return is_wait or stuck.validation_part == 'data_wait'
 
@@ -534,7 +534,7 @@ class SlowBatch(NamedTuple):
     """Place of the sample that is being loaded, from 1."""
     samples: int
     each_s: float
-    """Mean seconds of the samples before it."""
+    """Mean seconds of the samples before the one that is being loaded."""
 
     @property
     def sentence(self) -> Text:

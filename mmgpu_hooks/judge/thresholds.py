@@ -42,7 +42,8 @@ START_NOTICE = 0.05
 """Share of the run from which the summary says what its start was spent on."""
 
 START_LONG_S = 120.0
-"""Seconds that are worth a word however long the run is: each new start has them."""
+"""Seconds of a start that are worth a word however long the run is: each new start has
+them."""
 
 START_LEAST_S = 10.0
 """Seconds of a start below which it is not worth a word: whoever starts a training
@@ -172,8 +173,8 @@ BUSY_WORKERS = 0.7
 """Cores that each worker keeps busy at least, where loading is what it does."""
 
 RISE_BYTES = 2**28
-"""More memory than at the start, from which a finding says that a short run does not
-show yet whether it grows: 256 MiB."""
+"""Growth over the memory at the start, from which a finding says that a short run does
+not show yet whether memory grows: 256 MiB."""
 
 RISE_SHARE = 0.1
 """Growth over the memory at the start, as a share of it, which a finding needs besides
@@ -191,4 +192,4 @@ WANTED_OPEN_FILES = 65_536
 administrators allow as a rule."""
 
 MANY_FILES = 1_000
-"""Files that a data set opens, from which one an image is what takes its time."""
+"""Annotation files of a data set, from which one an image is what takes its time."""

@@ -14,7 +14,7 @@ from mmgpu_hooks.schema.values import FAST_METRIC
 _HOUR_S = 3600.0
 
 COCO_METRIC = 'CocoMetric'
-"""Metric that has a fast one in its place."""
+"""Metric that FastCocoMetric can take the place of."""
 
 SET_FAST_METRIC = f'mmgpu set CONFIG val_evaluator.type={FAST_METRIC}'
 """Command that writes the fast metric into a config."""
@@ -70,7 +70,7 @@ class RarerValidation:
     unit: str
     """Unit of intervals: ``epoch`` or ``iteration``."""
     interval: int
-    """Validation interval as it is."""
+    """Validation interval of the run."""
     training_s: float
     """Seconds of training from one validation to the next."""
     rarer: int

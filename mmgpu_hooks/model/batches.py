@@ -130,7 +130,7 @@ class MemoryFit:
     fixed_bytes: float
     """Memory that any batch takes."""
     image_bytes: float
-    """Growth per image."""
+    """Growth of the peak per image."""
     relative_error: float
     """Relative standard error of a training's peak."""
     covariance: FloatArray

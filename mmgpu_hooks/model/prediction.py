@@ -326,7 +326,7 @@ def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
 
 
 def first_batch_s(workload: Workload) -> float:
-    """Compute the excess of an epoch's first wait over a usual one, in the run.
+    """Compute the excess of an epoch's first wait over a usual one in the run itself.
 
     Without the start of workers.
     """

@@ -39,7 +39,7 @@ class Loop:
     cores: float
     """Cores that the loop and its workers may use together."""
     host_cores: float
-    """Cores that they and other processes share."""
+    """Cores that the loop, its workers and other processes share."""
     other_tasks: float
     batch_cpu_s: Sequence[float]
     batch_wait_s: Sequence[float]
@@ -125,7 +125,7 @@ process."""
 
 
 def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
-    """Follow the loop from its start.
+    """Simulate the loop from its start.
 
     Args:
         loop: With at least one worker.
@@ -365,5 +365,5 @@ def make_loop(
 
 
 def settle(workers: int, prefetch: int, draws: int) -> int:
-    """Return the iterations until a loop is steady: it starts with batches at hand."""
+    """Return the iterations until a loop is steady: all workers start at once."""
     return min(3 * workers * prefetch, draws) + 16

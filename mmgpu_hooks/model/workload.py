@@ -129,7 +129,7 @@ class Workload:
     """
 
     num_workers: int
-    """Workers of the run; ``prefetch`` and the next two are of the run, too."""
+    """Workers of the run, whose values the next three settings have, too."""
     prefetch_factor: int
     persistent_workers: bool
     batch_size: int | None
@@ -138,16 +138,17 @@ class Workload:
     iter_time: Cost
     """Length of an iteration as it was measured, with its waits."""
     batch_time: Cost
-    """S: a worker's time from one batch to the next."""
+    """Time of a worker from one batch to the next, S in the bounds."""
     batch_cpu: Cost
-    """P: the CPU part of ``batch_time``."""
+    """CPU part of ``batch_time``, P in the bounds."""
     step: Cost
-    """G: the step and its hooks, once data is at hand."""
+    """Time of the step and its hooks, once data is at hand, G in the bounds."""
     step_cpu_s: float
-    """m: CPU of the training process per iteration, waits for data left out."""
+    """CPU of the training process per iteration, waits for data left out, m in the
+    bounds."""
     fetch_s: float
-    """f: what fetching a ready batch takes, CPU of either side: for each tensor the
-    training process asks the worker that made it."""
+    """CPU of fetching a ready batch, on both sides, f in the bounds: for each tensor
+    the training process asks the worker that made it."""
     fetch_busy_s: float
     """Extra seconds of fetching a ready batch when no core is free."""
     usable_cores: float

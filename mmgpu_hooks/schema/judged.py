@@ -300,7 +300,7 @@ class MendedStart:
     command: str
     """Command to write in the place of ``srun``."""
     cores: float
-    """Usable cores of a rank on that start."""
+    """Usable cores of a rank on the mended start."""
     changes: Tuple[Change, ...] = ()
     """Settings for that start; no file has them."""
     no_change_reason: Optional[Text] = None
@@ -546,7 +546,7 @@ class Why:
     run: Optional[str] = None
     """Folder of the run that is judged; ``None`` where there is only a log."""
     started: Optional[str] = None
-    """Start of that run, by its host's clock."""
+    """Start of the judged run, by its host's clock."""
     notes: Tuple[Text, ...] = ()
     """Sentences on other runs of the folder, and on what was left out."""
 

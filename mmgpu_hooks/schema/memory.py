@@ -15,7 +15,7 @@ class ImageSize(NamedTuple):
 
     @property
     def pixels(self) -> int:
-        """Height times width."""
+        """Number of pixels: height times width."""
         return self.height * self.width
 
 

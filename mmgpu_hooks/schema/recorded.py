@@ -541,7 +541,8 @@ class HistoryCost(Recorded, frozen=True, kw_only=True):
     values: Count
     """Values in the longest history."""
     scalars: Count
-    """Histories of at least half that length: these get a value in each iteration."""
+    """Number of histories at least half as long as the longest: these get a value in
+    each iteration."""
     copy_s: Number
     """Seconds to copy all of them once, as MMEngine does for each value that is
     added."""

@@ -19,7 +19,7 @@ PLAIN_NAME = 'scalars.json'
 _RANK = re.compile(r'_rank(\d+)(?=(?:\.\d+)?\.jsonl$)')
 _TIMESTAMP = re.compile(r'^\d{8}_\d{6}')
 _LOG = re.compile(r'^\d{8}_\d{6}(?:_.*rank0+)?\.log$')
-"""Names of MMEngine's own log files; of rank 0 where each rank has one."""
+"""Names of MMEngine's own log files; that of rank 0 where each rank has one."""
 _TRAINS, _EVALUATES = b'(train)', re.compile(rb'\b(?:Epoch|Iter)\((?:val|test)\)')
 _MOST_BYTES = 2**20
 """Bytes read of a log, from its end, to see what it is a log of."""
@@ -57,8 +57,8 @@ class RunFiles:
     """Paths of evidence of the folder's other runs, newest first; they may not
     exist."""
     newer_attempt: Attempt | None = None
-    """The newest attempt, where it is newer than this run: it has ended before its
-    first iteration, or is still starting."""
+    """Newest attempt, where it is newer than this run: it has ended before its first
+    iteration, or is still starting."""
 
     @property
     def run_folder(self) -> Path:
@@ -201,7 +201,7 @@ def find_attempt(path: Path) -> Attempt | None:
 
 
 def find_log(folder: Path) -> Path | None:
-    """MMEngine's log in the folder of a run; any other file is none, whatever its name.
+    """Find MMEngine's log in the folder of a run; any other file is none.
 
     It is named as the folder is. Where the folder was renamed, it is the newest log
     that MMEngine may have named so.

@@ -81,7 +81,7 @@ class PersistentWorkers(Setting):
 
 
 def count_starts(run: Run) -> int:
-    """Number of times that the loader starts over, as far as known.
+    """Count how often the loader starts over, as far as that is known.
 
     A loop that counts iterations says nothing of its epochs, so only what was seen
     counts.

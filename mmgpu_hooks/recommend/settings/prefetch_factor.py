@@ -41,7 +41,7 @@ class PrefetchFactor(Setting):
                 yield depth
 
     def settle(self, job: Job, at: Choice) -> int | None:
-        """Return ``None`` without workers, where PyTorch refuses one."""
+        """Return the depth; ``None`` without workers, where PyTorch refuses one."""
         return at[self.name] if at['num_workers'] else None
 
     def assume(self, job: Job, at: Choice) -> int | None:
