@@ -48,7 +48,7 @@ class TrainingCpu(NamedTuple):
     main_s: float | None = None
     """CPU of the training process per iteration, s, the part in its waits left out."""
     main_delay_s: float | None = None
-    """Seconds per iteration that the training process's main thread waited for cores."""
+    """Wait of the training process's main thread for cores, per iteration, s."""
     process_cores: float | None = None
     external_cores: float | None = None
     """Cores of the host that other programs than this training used."""

@@ -129,7 +129,7 @@ class Workload:
     """
 
     num_workers: int
-    """Workers of the run, whose values the next three settings have, too."""
+    """Number of workers of the run; the next three settings are the run's, too."""
     prefetch_factor: int
     persistent_workers: bool
     batch_size: int | None
@@ -152,7 +152,7 @@ class Workload:
     fetch_busy_s: float
     """Extra seconds of fetching a ready batch when no core is free."""
     usable_cores: float
-    """C: cores that this rank may use."""
+    """Cores that this rank may use, C in the bounds."""
     host_cores: float
     """Logical CPUs of the host."""
     other_tasks: float = 0.0

@@ -31,7 +31,7 @@ class Binding:
     before_cpus: Optional[int] = None
     after_cpus: Optional[int] = None
     reason: Optional[str] = None
-    """Reason why it is unknown whether threads are bound; ``None`` where it is known."""
+    """Reason why it is unknown whether threads are bound; ``None`` if it is known."""
 
 
 @dataclass(frozen=True)
