@@ -739,7 +739,7 @@ class SaveAftermathRecord(
     when another save, a validation, the end of an epoch or of the run came first; 0
     when one came at once, so that nothing was won back."""
     waits_s: Number
-    """Waits of these iterations for data, s."""
+    """Sum of the waits of these iterations for data, s."""
     usual_wait_s: Optional[Number] = None
     """Mean wait for data of the iterations before, outside such spans; ``None`` when
     those were fewer than the workers, whose batches come in bursts."""
