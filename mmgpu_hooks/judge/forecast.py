@@ -30,11 +30,14 @@ class SizedPeak:
 
 @dataclass(frozen=True)
 class MemoryForecast:
-    """Memory of the card against batch size; ``docs/en/batch-size.md`` has the keys."""
+    """Memory of the card against batch size: a line, and what it predicts."""
 
     fixed_bytes: int
+    """Memory that any batch takes."""
     image_bytes: int
+    """Growth of the peak per image."""
     relative_error: float
+    """Relative standard error of a peak."""
     peaks: tuple[SizedPeak, ...]
     """Predicted peaks of the batch sizes that were asked for."""
     card_bytes: int | None
@@ -43,6 +46,7 @@ class MemoryForecast:
     oom_batch_size: int | None
     """Smallest batch size expected to run out of memory; ``None`` also when none is."""
     safe_batch_size: int | None
+    """Largest batch size that fits safely."""
 
 
 def forecast_memory(

@@ -1,4 +1,9 @@
-"""Compares two runs: differences, and how sure they are. Pure."""
+"""Compares two runs: differences, and how sure they are. Pure.
+
+The intervals of a run are taken for an autoregressive series, since neighbours resemble
+each other. One estimate of its coefficient would make intervals of short runs too
+short, or endless, so they are averaged over all coefficients.
+"""
 
 from __future__ import annotations
 

@@ -45,6 +45,7 @@ class Finding:
     code: str
     """Stable rule code, such as ``MG101``."""
     title: Text
+    """Title of the rule, for users."""
     severity: str
     """Severity: ``problem``, ``notice``, ``ok`` or ``unknown`` (an input was
     missing)."""
@@ -88,13 +89,16 @@ class Change:
     key: str
     """Dotted config key, as in ``--cfg-options``."""
     old: Any
+    """Value that the run had."""
     new: Any
     """Recommended value; ``None`` is what PyTorch takes for a setting that only workers
     have."""
     reason: Text
     """Reason for the change, one sentence."""
     confidence: str
+    """Confidence: ``high``, ``medium`` or ``low``."""
     rules: Tuple[str, ...] = ()
+    """Codes of the rules that ask for the change."""
     predicted_iter_s: Optional[float] = None
     """Predicted iteration time with all changes made; ``None`` is no claim."""
     predicted_gain_pct: Optional[float] = None
@@ -399,6 +403,7 @@ class RunComparison:
     before: str
     """Evidence file of the first run."""
     after: str
+    """Evidence file of the second run."""
     verdict: Optional[str]
     """Verdict on an iteration of the second run: ``faster``, ``slower``, or
     ``no_difference`` beyond noise; ``None`` when the speeds cannot be compared."""
@@ -411,6 +416,7 @@ class RunComparison:
     obstacles: Tuple[Text, ...]
     """Reasons why the speeds cannot be compared, as sentences. Empty when they can."""
     notes: Tuple[Text, ...]
+    """Sentences for the reader."""
 
 
 @dataclass(frozen=True)
@@ -422,6 +428,7 @@ class Verification:
     before_s: float
     """Mean iteration with the first setting, s, first ones of epochs left out."""
     after_s: float
+    """Mean iteration with the second setting, s, first ones of epochs left out."""
     before_start_s: Optional[float] = None
     """Extra seconds of the first iteration of an epoch; ``None`` when none was seen."""
     after_start_s: Optional[float] = None
@@ -437,7 +444,8 @@ class Verification:
     """Predicted speed-up; ``None`` without a prediction."""
     notes: Tuple[Text, ...] = ()
     before: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the first side by dotted key."""
+    """Settings of the first side by dotted key; of two configs those that differ, where
+    a key that one lacks is missing, and lists, dicts and classes are texts."""
     after: Mapping[str, Any] = field(default_factory=dict)
     folder: str = ''
     """Folder with the logs of the trainings."""
@@ -537,8 +545,11 @@ class Why:
     certainty: str
     """Certainty: ``sure``, ``likely`` or ``unknown``."""
     sentence: Text
+    """Sentence that says what happened."""
     proof: Tuple[Proof, ...] = ()
+    """Lines that prove the cause."""
     do: Tuple[Text, ...] = ()
+    """Sentences on what helps."""
     rank: Optional[int] = None
     """Rank that wrote the decisive line, where the log says so."""
     sample: Optional[str] = None

@@ -136,7 +136,9 @@ class SweepRow:
 
     setting: SweepSetting
     status: str
-    """Status of the :class:`Trial`; ``loss_not_finite`` where the training diverged."""
+    """Status: ``completed``, ``failed``, ``timed_out``, ``out_of_memory``, or
+    ``loss_not_finite`` where the training diverged. Only one that completed can be
+    best."""
     error: Optional[str] = None
     """Decisive line of the error; ``None`` when the trial completed."""
     seconds: float = 0.0
@@ -272,7 +274,7 @@ class SaveBenchRow:
 
     num_workers: int
     status: str
-    """Status of the :class:`Trial`."""
+    """Status: ``completed``, ``failed``, ``timed_out`` or ``out_of_memory``."""
     error: Optional[str] = None
     """Decisive line of the error; ``None`` when the trial completed."""
     saves: Tuple[SaveRecord, ...] = ()
