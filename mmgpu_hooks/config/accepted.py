@@ -30,7 +30,7 @@ _REFUSALS = (
     OverflowError,
     OSError,
 )
-"""What constructors raise of a value."""
+"""Exceptions that constructors raise for a value."""
 
 
 def find_refusal(
@@ -91,7 +91,7 @@ def _find_error_of_priority(value: SettingValue) -> str | None:
 
 
 def _find_error_of_loader(config: FlatConfig, loader: str) -> str | None:
-    """What PyTorch says of a loader's settings, ``None`` if nothing."""
+    """Finds the error that PyTorch raises for a loader's settings, ``None`` if none."""
     try:
         import torch
         from torch.utils.data import DataLoader

@@ -1,4 +1,4 @@
-"""Says what differs between two loaded configs, as far as MMEngine reads it."""
+"""Compares two loaded configs, as far as MMEngine reads them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _WORK: dict[KeyPath, str] = {
     ('train_dataloader', 'batch_sampler'): 'sampler',
     ('train_dataloader', 'collate_fn'): 'pipeline',
 }
-"""Keys of the work that an iteration does, and how that part is called."""
+"""Names of the parts of an iteration's work, by the keys that decide on them."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +57,19 @@ class ConfigDifference:
 
     before: Mapping[str, SettingValue]
     after: Mapping[str, SettingValue]
-    """Containers and code are written as a string: ``[Resize, PackDetInputs]``."""
+    """Values of the second config; containers and code are written as a string:
+    ``[Resize, PackDetInputs]``."""
     untrained: tuple[str, ...]
-    """Keys beside those, of which a short training without validation and saves shows
+    """Keys besides those, of which a short training without validation and saves shows
     nothing."""
     other_work: tuple[str, ...]
     """Parts of the work that are not the same: ``model``, ``batch size``."""
     is_of_our_hook: bool
-    """True if GPUEfficiencyHook is in one alone, or has other arguments."""
+    """True if GPUEfficiencyHook is in one config alone, or has other arguments."""
 
 
 def compare_configs(before: FlatConfig, after: FlatConfig) -> ConfigDifference:
-    """Lists what differs, a list of another length and a dict for a value as one.
+    """Lists the differences of two configs, a list of another length as one.
 
     Variables of a config that MMEngine does not read are left out, and so are types
     that are merely spelled in another way (``Resize``, ``mmdet.Resize``).
@@ -95,12 +96,12 @@ def compare_configs(before: FlatConfig, after: FlatConfig) -> ConfigDifference:
 
 
 def _rank(path: KeyPath) -> tuple[bool, bool, int]:
-    """Settings of the loader first, the model last, and each after what holds it."""
+    """Ranks a path for sorting: the loader first, the model last."""
     return path[0] == 'model', path[0] != 'train_dataloader', len(path)
 
 
 def _list_whole(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
-    """Paths that differ, none of them below another."""
+    """Lists paths that differ, none of them below another."""
     found: list[KeyPath] = []
     for path in list_differences(before, after):
         if any(path[: len(outer)] == outer for outer in found):
@@ -113,14 +114,14 @@ def _list_whole(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
 
 
 def _is_spelling(path: KeyPath, old: object, new: object) -> bool:
-    """True if both name the same class."""
+    """Returns True if both values name the same class."""
     if path[-1] != 'type' or old is _MISSING or new is _MISSING:
         return False
     return bare_name(old) == bare_name(new)
 
 
 def _is_shown_by_items(path: KeyPath, before: FlatConfig, after: FlatConfig) -> bool:
-    """True if what differs is in the items, each of which is listed by itself."""
+    """Returns True if all differences are in items, which are listed themselves."""
     found = [config[path] for config in (before, after) if path in config]
     containers = [value for value in found if isinstance(value, Container)]
     if len(containers) < len(found):
@@ -143,7 +144,7 @@ def _is_left_out(before: FlatConfig, after: FlatConfig, path: KeyPath) -> bool:
 
 
 def _list_hooks(before: FlatConfig, after: FlatConfig, path: KeyPath) -> set[str]:
-    """Classes of the hooks that a differing path is about."""
+    """Lists classes of the hooks that a differing path is about."""
     old, new = (
         {
             _phrase_code(kind)
@@ -169,7 +170,7 @@ def _phrase_all(config: FlatConfig, paths: list[KeyPath]) -> dict[str, SettingVa
 
 
 def _phrase(config: FlatConfig, path: KeyPath) -> SettingValue:
-    """A value as it is written in an answer."""
+    """Formats a value as it is written in an answer."""
     value = config[path]
     if isinstance(value, Container):
         return _phrase_container(config, path, value)
@@ -191,7 +192,7 @@ def _phrase_container(config: FlatConfig, path: KeyPath, value: Container) -> st
 
 
 def _phrase_code(value: object) -> str:
-    """The dotted name of a class or function, or how anything else is written."""
+    """Formats a class or function by its dotted name, and anything else as it is."""
     name = getattr(value, '__qualname__', None)
     if isinstance(value, str):
         return value

@@ -33,11 +33,11 @@ class Replacement(NamedTuple):
 
     start: int
     stop: int
-    """Index behind its last letter."""
+    """Index after the last letter that is replaced."""
     code: str
 
     def apply(self, text: str) -> str:
-        """The text with the replacement."""
+        """Returns the text with the replacement."""
         return text[: self.start] + self.code + text[self.stop :]
 
 
@@ -46,7 +46,7 @@ INHERIT, UPDATE, REBIND = '{0} = dict({1})', '{0}.update({1})', '{0} = dict({0},
 else stands for the same dict does not see the last."""
 
 HOOK_ROOTS = ('default_hooks', 'custom_hooks')
-"""The names that hold hooks."""
+"""Names that hold hooks."""
 
 CONFIG_WIDTH = 79
 """Columns of a line in OpenMMLab's configs."""
@@ -76,7 +76,7 @@ class Edit:
     replacement: Replacement
     note: str | None = None
     variable: str | None = None
-    """The variable that is changed, as nothing else uses it."""
+    """Variable that is changed, as nothing else uses it."""
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Draft:
     text: str
     notes: list[str] = field(default_factory=list)
     variables: dict[str, SettingValue] = field(default_factory=dict)
-    """Those that were changed in place of a setting."""
+    """Variables that were changed in place of a setting."""
 
 
 def edit_settings(
@@ -324,7 +324,7 @@ def append(text: str, newline: str, statement: str) -> Replacement:
 
 
 def is_broken(gap: str) -> bool:
-    """True if it goes over more than one line."""
+    """Returns True if the display goes over more than one line."""
     return _BREAK.search(gap) is not None
 
 

@@ -1,6 +1,4 @@
-"""Files of a rewrite: the config is read, and the result written beside it or over it
-in one step, or not at all.
-"""
+"""Reads and writes configs: a result is written in one step or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +18,8 @@ from mmgpu_hooks.config.syntax import split_lines
 from mmgpu_hooks.schema.text import phrase
 
 _LIMIT_BYTES = 200_000
-"""The longest config of MMDetection has 40 000 bytes; reading takes long beyond."""
+"""Largest config that is read; MMDetection's longest has 40 000 bytes, and reading
+takes long beyond."""
 
 
 def verify_source(path: Path) -> os.stat_result:
@@ -61,16 +60,16 @@ class SourceFile(NamedTuple):
 
     content: bytes
     status: os.stat_result
-    """Of the file that a symbolic link points to."""
+    """Status of the file that a symbolic link points to."""
 
     @property
     def text(self) -> str:
-        """The content, which is UTF-8."""
+        """Text of the config, which is UTF-8."""
         return self.content.decode()
 
 
 def read_source(path: Path) -> SourceFile:
-    """Reads a Python config, whatever encoding it declares, as UTF-8 as MMEngine does.
+    """Reads a Python config as UTF-8, as MMEngine does, whatever encoding it declares.
 
     Raises:
         RefusedError: If it is no regular ``.py`` file, unreadable or not text.

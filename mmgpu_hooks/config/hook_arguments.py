@@ -1,4 +1,4 @@
-"""Name and arguments of ``GPUEfficiencyHook``: for the hook, and for who edits them.
+"""Name and arguments of ``GPUEfficiencyHook``, and the checks of their values.
 
 Without MMEngine, so that a config can be checked where the hook cannot be built.
 """
@@ -16,7 +16,7 @@ HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
 
 
 def is_our_hook(value: object) -> bool:
-    """Says whether a ``type`` names our hook, in whatever spelling."""
+    """Returns True if a ``type`` names our hook, in whatever spelling."""
     name = value if isinstance(value, str) else getattr(value, '__name__', '')
     return str(name).rpartition('.')[2] == HOOK_TYPE.rpartition('.')[2]
 
@@ -108,11 +108,12 @@ def _expected(what: str, found: Any) -> str:
 
 
 OPTIMIZATIONS = ('param_groups', 'ema', 'small_tensors', 'history')
-"""Names of those that leave training the same to the last bit, which ``all`` stands
-for, in the order in which they are switched on."""
+"""Names of the optimisations that ``all`` stands for, in the order in which they are
+switched on: they leave training the same to the last bit."""
 
 OTHER_OPTIMIZATIONS = ('annotations', 'resume')
-"""Names of the others: each draws other random numbers or writes to the disk."""
+"""Names of the other optimisations: each draws other random numbers or writes to the
+disk."""
 _SHAPE = "names with commas, a list of names or 'all'"
 
 _SECONDS = (int, float)
@@ -139,4 +140,4 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     'tune': _check_flag,
 }
 ARGUMENTS = tuple(_CHECKS)
-"""Names of all arguments."""
+"""Names of all arguments of the hook."""

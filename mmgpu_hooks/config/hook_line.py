@@ -15,12 +15,13 @@ from mmgpu_hooks.config.syntax import Module, is_display, parse_entries, parse_s
 
 @dataclass(frozen=True)
 class HookLine:
-    """Where a config spells our hook."""
+    """Place where a config spells our hook."""
 
     path: Path
-    """The config itself, or a base."""
+    """Path of the config itself, or of a base."""
     line: int
-    """Of its ``type``, from 1 on: an argument may stand right behind it."""
+    """Line number of the hook's ``type``, from 1 on: an argument may stand right behind
+    it."""
 
 
 def find_hook_line(config: Path) -> HookLine | None:
@@ -60,7 +61,7 @@ def _list_lines(module: Module) -> Iterator[int]:
 
 
 def _read_name(node: ast.AST) -> str:
-    """The class that a ``type`` names: in quotes, or by itself."""
+    """Reads the class that a ``type`` names: in quotes, or by itself."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):

@@ -1,4 +1,4 @@
-"""Results that a config's COCO metric kept as files of its last validation."""
+"""Finds results that a config's COCO metric kept as files of its last validation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _ARGUMENTS = 'type', 'ann_file', 'outfile_prefix'
 
 @dataclass(frozen=True)
 class KeptResults:
-    """Files that the last validation left, and what they were evaluated by."""
+    """Files that the last validation left, and the annotations it used."""
 
     annotations: Path
     """Ground truth, in COCO's format."""
     files: dict[str, Path]
-    """Results by kind: ``bbox`` or ``segm``."""
+    """Files with results by kind: ``bbox`` or ``segm``."""
 
 
 def find_kept_results(config: FlatConfig) -> KeptResults | None:
@@ -43,7 +43,7 @@ def find_kept_results(config: FlatConfig) -> KeptResults | None:
 
 
 def _list_kinds(config: FlatConfig) -> list[str]:
-    """Kinds that are evaluated: ``metric`` is a name or a list of names."""
+    """Lists the kinds that are evaluated: ``metric`` is a name or a list of names."""
     metric = ('val_evaluator', 'metric')
     values = [value for path, value in config.items() if path[:2] == metric]
     named = [value for value in values if value in _KINDS]

@@ -23,10 +23,10 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import Text, phrase
 
 KeyPath = tuple[str, ...]
-"""The keys that lead to a value, a top-level name first, list indices as digits."""
+"""Keys that lead to a value, a top-level name first, list indices as digits."""
 
 SettingValue = Union[bool, int, float, str, None]
-"""What a dataloader key may be set to."""
+"""Value that a dataloader key may be set to."""
 
 FlatConfig = dict[KeyPath, object]
 """Every value of a loaded config by its path, containers included."""
@@ -60,7 +60,7 @@ class RefusedError(UserError):
 
 
 class LoadError(Exception):
-    """MMEngine cannot load the file; the message is one line."""
+    """Error where MMEngine cannot load a file; the message is one line."""
 
 
 def expect_file(path: Path) -> None:
@@ -153,7 +153,7 @@ def parse_flat(config: Mapping[str, Any]) -> FlatConfig:
 
 
 def _find_names(path: KeyPath, value: object) -> list[str]:
-    """What our hook optimises, given as a list of names; empty for all else."""
+    """Finds our hook's optimisations, given as a list of names; empty for all else."""
     is_ours = path[:1] in (('default_hooks',), ('custom_hooks',)) and path[2:] == (
         'optimize',
     )
@@ -285,7 +285,7 @@ def read_drift(config: Path, copy: Path) -> Text | None:
 
 
 def bare_name(kind: object) -> str:
-    """The name of a class without its module, however a config spells it.
+    """Returns the name of a class without its module, however a config spells it.
 
     Args:
         kind: The class, or its name.
@@ -295,7 +295,7 @@ def bare_name(kind: object) -> str:
 
 
 def is_held(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
-    """Says whether a loaded config has a setting already, type included."""
+    """Returns True if a loaded config has a setting already, type included."""
     path = tuple(dotted.split('.'))
     return path in config and is_same(config[path], value)
 

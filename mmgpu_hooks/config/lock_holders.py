@@ -17,10 +17,10 @@ from mmgpu_hooks.schema.text import phrase
 _PROC = Path('/proc')
 
 _REWRITES = re.compile('python|pypy|mmgpu')
-"""In the name of a program that may rewrite configs with this package."""
+"""Names of programs that may rewrite configs with this package."""
 
 _MOST_LETTERS = 60
-"""Of a command line that is repeated."""
+"""Most letters of a command line that are repeated."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class LockHolder:
     """A process that holds the lock of a folder."""
 
     text: str
-    """Its number, user and command, as far as they are known."""
+    """Text with the process's number, user and command, as far as they are known."""
 
     is_foreign: bool
-    """True if it is certainly no rewrite of this user."""
+    """True if the process is certainly no rewrite of this user."""
 
 
 def judge_holder(folder: Path, descriptor: int, waited_s: float) -> str:
@@ -93,7 +93,7 @@ def find_holder(descriptor: int) -> LockHolder | None:
 
 
 def _list_own() -> Iterator[psutil.Process]:
-    """Processes of this user."""
+    """Lists the processes of this user."""
     for process in psutil.process_iter(['uids']):
         uids = process.info['uids']
         if uids is not None and uids.effective == os.geteuid():
@@ -101,7 +101,7 @@ def _list_own() -> Iterator[psutil.Process]:
 
 
 def _shares(pid: int, lock: re.Pattern[str]) -> bool:
-    """True if a process has the folder open by which the lock was taken.
+    """Returns True if a process has the folder open by which the lock was taken.
 
     The one that took it may have ended since, and left the folder to its children.
     """
@@ -132,7 +132,7 @@ def _may_rewrite(process: psutil.Process) -> bool:
 
 
 def _is_of_another(pid: int) -> bool:
-    """True if a process is another user's, one that is gone or hidden included."""
+    """Returns True if a process is another user's, or is gone or hidden."""
     try:
         return bool(psutil.Process(pid).uids().effective != os.geteuid())
     except psutil.Error:

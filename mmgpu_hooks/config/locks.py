@@ -1,4 +1,4 @@
-"""One rewrite of a folder's configs at a time: an advisory lock (``flock``).
+"""Lets one rewrite at a time into a folder of configs, by an advisory lock (``flock``).
 
 The lock is on the folder that holds the file to be written: ``os.replace`` gives that a
 new inode, so a lock on the file itself would guard the old one. The kernel frees it

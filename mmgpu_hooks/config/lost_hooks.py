@@ -30,7 +30,7 @@ _MOST_LETTERS = 60
 
 
 def find_lost_hooks(path: Path) -> tuple[LostHook, ...]:
-    """Compare the hooks of a config, and of its bases, with those of their own bases.
+    """Finds hooks of a config's bases that are in no list any more.
 
     A base that was installed with a package is taken as its authors meant it.
 
@@ -91,7 +91,7 @@ def _compare_with_bases(config: Path, opened: Sequence[Path]) -> list[LostHook]:
 
 
 def _keep_bases(module: Module) -> str | None:
-    """The text of a config without all but its bases; ``None`` where it has none."""
+    """Reduces the text of a config to its bases; ``None`` where it has none."""
     body = ast.parse(module.text).body
     kept: list[ast.stmt] = [
         statement
@@ -111,14 +111,14 @@ def _keep_bases(module: Module) -> str | None:
 
 
 def _list_types(config: Mapping[str, Any]) -> list[str]:
-    """Bare class names of the config's own list of hooks."""
+    """Lists the bare class names of the config's own list of hooks."""
     hooks = config.get(_KEY)
     listed = hooks if isinstance(hooks, (list, tuple)) else ()
     return [bare_name(hook.get('type')) for hook in listed if isinstance(hook, dict)]
 
 
 def _find_base(config: Path, name: str, opened: Sequence[Path]) -> Path:
-    """The first base, in the order of loading, whose text names the hook."""
+    """Finds the first base, in the order of loading, whose text names the hook."""
     after = [path for path in opened if path.suffix == '.py' and path.is_file()]
     own = [number for number, path in enumerate(after) if path.samefile(config)]
     for base in after[max(own[:1], default=0) :]:
@@ -131,13 +131,13 @@ def _find_base(config: Path, name: str, opened: Sequence[Path]) -> Path:
 
 
 def _name_config(path: Path) -> str:
-    """The path; of an installed package's config, what ``_base_`` would name it."""
+    """Names a config by its path, or as ``_base_`` names one of a package."""
     found = re.fullmatch(r'.*/(\w+)/\.mim/configs/(.+)', path.as_posix())
     return f'{found[1]}::{found[2]}' if found else str(path)
 
 
 def _phrase_cure(module: Module, inherited: Sequence[str], gone: Sequence[int]) -> str:
-    """The statement that keeps the base's hooks, as this config is spelled."""
+    """Phrases the statement that keeps the base's hooks, as this config is spelled."""
     source = _KEY if module.is_lazy else f'_base_.{_KEY}'
     if len(gone) == len(inherited):
         kept = f'*{source}'

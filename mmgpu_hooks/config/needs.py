@@ -12,7 +12,8 @@ from mmgpu_hooks.config.loading import KeyPath
 from mmgpu_hooks.schema.checkup import MMENGINE_OPEN_FILES
 
 _READ_IN_TRAINING = ('train_dataloader', 'val_dataloader', 'val_evaluator')
-"""Parts of a config whose data a training reads; that of the test only a test reads."""
+"""Parts of a config whose data a training reads; the test's are read by a test
+alone."""
 
 
 class DataPlace(NamedTuple):
@@ -20,11 +21,11 @@ class DataPlace(NamedTuple):
 
     path: str
     is_remote: bool
-    """True if another backend than the local disk reads it."""
+    """True if another backend than the local disk reads the path."""
 
 
 def locate_work_dir(config: Mapping[str, Any], path: Path) -> str:
-    """The folder that a training writes to, as MMDetection's ``tools/train.py`` has it.
+    """Returns the folder that a training writes to, as ``tools/train.py`` has it.
 
     Args:
         config: As loaded.
@@ -43,7 +44,7 @@ def locate_data(config: Mapping[str, Any]) -> list[DataPlace]:
 
 
 def _each_dict(value: Any) -> Iterator[Mapping[str, Any]]:
-    """The data sets of a loader, wrapped ones included; the metrics of an evaluator."""
+    """Yields data sets of a loader, wrapped ones too, or metrics of an evaluator."""
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from _each_dict(item)
@@ -67,7 +68,7 @@ def _list_paths(part: Mapping[str, Any]) -> Iterator[DataPlace]:
 
 
 def _is_local(part: Mapping[str, Any]) -> bool:
-    """False where a data set names a backend that reads no files of this host."""
+    """Returns False where a data set's backend reads no files of this host."""
     arguments = part.get('backend_args')
     backend = arguments.get('backend') if isinstance(arguments, Mapping) else None
     return backend in (None, 'local')
@@ -78,7 +79,7 @@ def _text(value: Any) -> str:
 
 
 def read_open_files_limit(config: Mapping[str, Any]) -> int:
-    """The soft limit on open files that MMEngine raises a lower one to."""
+    """Reads the soft limit on open files that MMEngine raises a lower one to."""
     environment = config.get('env_cfg')
     limit = environment.get('resource_limit') if isinstance(environment, dict) else None
     if isinstance(limit, int) and 0 < limit < 2**63:
@@ -87,7 +88,7 @@ def read_open_files_limit(config: Mapping[str, Any]) -> int:
 
 
 def find_unregistered(config: Mapping[str, Any], place: KeyPath) -> bool:
-    """True if our hook is named in a way that MMEngine does not find.
+    """Returns True if our hook is named in a way that MMEngine does not find.
 
     A name without its package is known only after the package was imported.
 

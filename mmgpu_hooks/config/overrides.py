@@ -41,10 +41,10 @@ class Override:
     """A config with settings changed in memory."""
 
     changes: Mapping[str, SettingValue]
-    """Settings by dotted key: those asked for and what they entail, without what holds
-    already."""
+    """Changed settings by dotted key: those asked for and what they entail, without
+    what holds already."""
     config: FlatConfig
-    """Both, merged by MMEngine."""
+    """Config with the changes, merged by MMEngine."""
     unknown: tuple[str, ...]
     """Keys that the config did not have and that may have no reader."""
 
@@ -92,7 +92,7 @@ def override_settings(
 
 
 def _is_known(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
-    """False for a key that the config does not have, but may have.
+    """Returns False for a key that the config does not have, but may have.
 
     Raises:
         RefusedError: If it cannot have it, or the key is a misspelt one.

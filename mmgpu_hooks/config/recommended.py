@@ -51,9 +51,9 @@ class Applied(NamedTuple):
 
     outcome: RewriteOutcome
     recommendation: Recommendation
-    """What of the recommendation is in it."""
+    """Part of the recommendation that is in the config."""
     notes: tuple[Text, ...] = ()
-    """What was left out, a sentence each."""
+    """Sentences on what was left out."""
 
 
 def apply_recommended(
@@ -135,7 +135,7 @@ def write_beside_run(
 def _list_texts(
     config: str | None, copy: Path, target: Path
 ) -> Iterator[tuple[str, FlatConfig]]:
-    """Texts of configs that train what the run trained, and as they are loaded.
+    """Lists texts of configs that train what the run trained, with what they load as.
 
     The shortest comes first.
 
@@ -153,7 +153,7 @@ def _list_texts(
 
 
 def _inherit(config: str, target: Path) -> tuple[str, FlatConfig] | None:
-    """A text that inherits a config, and as it is loaded; ``None`` without one."""
+    """Makes a text that inherits a config, and loads it; ``None`` where it cannot."""
     text = f'_base_ = {config!r}\n'
     try:
         if _lies_in_run_folder(Path(config)):
@@ -189,7 +189,7 @@ def _load(config: str | None) -> FlatConfig | None:
 def _start_anew(
     text: str, trained: FlatConfig, own: FlatConfig | None
 ) -> tuple[str, FlatConfig]:
-    """The copy of a run as a config for another training, and as it is loaded.
+    """Makes the copy of a run a config for another training, and loads it.
 
     It trains from the start, and not into the folder of the run: tools/train.py names
     one by the config where the config itself names none.
@@ -232,7 +232,7 @@ def _start_anew(
 
 
 def _find_first_weights(own: FlatConfig | None) -> str | None:
-    """The weights with which a training from the start begins, by its config."""
+    """Finds the weights with which a training from the start begins, by its config."""
     weights = own.get(('load_from',)) if own is not None else None
     # a config that resumes names its own checkpoint there
     is_first = isinstance(weights, str) and own is not None and not own.get(('resume',))

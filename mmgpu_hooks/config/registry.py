@@ -1,4 +1,4 @@
-"""Every key of a config that we know: type, range, and what an error says. Pure.
+"""Checks of every known key of a config: type, range, and text for an error. Pure.
 
 Settings that are tuned say so themselves (``recommend/settings/``), arguments of our
 hook in ``hook_arguments.py``; here both are found by key.
@@ -19,7 +19,7 @@ LOADER_SETTINGS: Mapping[str, Values] = {
     **{setting.name: setting.values for setting in SETTINGS if setting.is_of_loader},
     'num_batch_per_epoch': Whole(1, is_optional=True),
 }
-"""Values of what a loader takes, where any of them is one that it takes for sure."""
+"""Values of a loader's settings, where PyTorch is sure to take any of them."""
 
 RESTING: Mapping[str, Any] = {
     setting.name: setting.resting for setting in SETTINGS if setting.resting is not ...
@@ -31,7 +31,7 @@ OTHER_SETTINGS: Mapping[str, Values] = {
     for setting in SETTINGS
     if not setting.is_of_loader and not setting.place.startswith(HOOK_ROOTS)
 }
-"""By dotted key: what stands neither in a loader nor in a hook."""
+"""Values of settings that stand neither in a loader nor in a hook, by dotted key."""
 
 HOOK_SETTINGS: Mapping[str, Values] = {
     setting.name: setting.values
@@ -42,7 +42,7 @@ HOOK_SETTINGS: Mapping[str, Values] = {
 
 
 def describe_refusal(dotted: str, value: Any) -> str | None:
-    """What a value should have been; ``None`` where nothing is known against it.
+    """Describes what a value should have been; ``None`` if nothing is against it.
 
     Args:
         dotted: Key in a config.
@@ -77,6 +77,6 @@ def _describe_argument(dotted: str, name: str, value: Any) -> str | None:
 
 
 def is_checked(dotted: str) -> bool:
-    """True if any value that is not refused here is one that PyTorch takes."""
+    """Returns True if PyTorch takes any value that is not refused here."""
     name = dotted.rpartition('.')[2]
     return dotted in OTHER_SETTINGS or name in LOADER_SETTINGS

@@ -30,7 +30,7 @@ _MOST = 20
 
 @dataclass(frozen=True)
 class _Spelled:
-    """Where a hook stands: in an entry of a display, or in a statement of its own."""
+    """Place where a hook stands: an entry of a display, or a statement of its own."""
 
     statement: ast.stmt
     display: Display | ast.List | None = None
@@ -48,7 +48,7 @@ class _Spelled:
         return _remove_entry(module, self.display, self.index)
 
     def _is_appended(self, module: Module) -> bool:
-        """True if it is the statement that ``enable`` adds at the end of a file."""
+        """Returns True for the statement that ``enable`` adds at the end of a file."""
         value, line = getattr(self.statement, 'value', None), self.statement.lineno
         return (
             value is self.display
@@ -167,7 +167,7 @@ def _locate_in_list(module: Module, index: int, size: int) -> _Spelled | None:
 
 
 def _target_of(statement: ast.stmt) -> ast.expr | None:
-    """The name that a statement sets, adds to or calls a method of."""
+    """Returns the name that a statement sets, adds to or calls a method of."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         return statement.targets[0]
     if isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
@@ -179,7 +179,7 @@ def _target_of(statement: ast.stmt) -> ast.expr | None:
 
 
 def _is_ours(node: ast.expr) -> bool:
-    """True if it is a ``dict(type=...)`` of our hook."""
+    """Returns True for a ``dict(type=...)`` of our hook."""
     if not isinstance(node, (ast.Call, ast.Dict)) or not is_display(node):
         return False
     types = [entry.value for entry in parse_entries(node) if entry.key == 'type']

@@ -60,12 +60,12 @@ from mmgpu_hooks.config.syntax import Module
 from mmgpu_hooks.schema.text import phrase
 
 SUFFIX: Final = '_recommended'
-"""What the name of a rewritten copy ends in."""
+"""Ending of a rewritten copy's name."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Where a rewrite goes; see ``rewrite_config``."""
+    """Options of a rewrite: where it goes; see ``rewrite_config``."""
 
     output: Path | None = None
     in_place: bool = False
@@ -78,35 +78,37 @@ class RewriteOutcome:
     """The result of one rewrite; a config that cannot be rewritten is one, too."""
 
     status: Literal['rewritten', 'unchanged', 'refused']
-    """``unchanged``: every setting already holds in the loaded config."""
+    """Status of the rewrite. ``unchanged``: every setting already holds in the loaded
+    config."""
 
     source: Path
-    """The config that was read, as the caller named it."""
+    """Config that was read, as the caller named it."""
 
     target: Path | None = None
-    """The file written (in a dry run: that would be), ``None`` if there is none."""
+    """File written (in a dry run: that would be), ``None`` if there is none."""
 
     text: str | None = None
-    """The whole new text without a byte-order mark, ``None`` if no edit was made."""
+    """Whole new text without a byte-order mark, ``None`` if no edit was made."""
 
     diff: str = ''
     """Unified diff from source to target, empty without an edit."""
 
     reason: str | None = None
-    """Why it was refused, in one sentence."""
+    """Reason why the rewrite was refused, in one sentence."""
 
     backup: Path | None = None
-    """The copy kept of what was overwritten, when that had other content."""
+    """Copy kept of what was overwritten, when that had other content."""
 
     changes: Mapping[str, SettingValue] = field(default_factory=dict)
-    """What the edit sets, by dotted key: what was asked and what that entails."""
+    """Settings that the edit makes, by dotted key: those asked for and what they
+    entail."""
 
     notes: tuple[str, ...] = ()
-    """What the reader should know about the edit, a sentence each."""
+    """Sentences that the reader should know about the edit."""
 
     cfg_options: str | None = None
-    """The same as an argument of ``tools/train.py`` over the original, quoted for a
-    shell; ``None`` where nothing changes."""
+    """Argument of ``tools/train.py`` over the original that has the same effect, quoted
+    for a shell; ``None`` where nothing changes."""
 
     proven: bool = False
     """True if MMEngine loaded the result and only the changes differed."""
@@ -115,7 +117,7 @@ class RewriteOutcome:
 _HOOKS = ('default_hooks',)
 
 _Choose = Callable[[FlatConfig], Mapping[str, SettingValue]]
-"""What to set in the loaded config."""
+"""Function that chooses settings for the loaded config."""
 
 _Write = Callable[[SourceFile, bytes], Optional[Path]]
 """Writes the new bytes of a config; returns the backup, if there is one."""
@@ -169,7 +171,7 @@ def rewrite_config(
 def write_variant(
     text: str, loaded: FlatConfig, output: Path, settings: Mapping[str, SettingValue]
 ) -> RewriteOutcome:
-    """Writes a config with other settings than a text has, proven by loading it there.
+    """Writes a config with other settings than a text has, proven by loading it.
 
     The proof is that of :func:`rewrite_config`: against what the text itself loads as.
 
@@ -326,12 +328,12 @@ def _prove(
 
 
 def _root(dotted: str) -> str:
-    """The name before the first dot."""
+    """Returns the name before the first dot."""
     return dotted.partition('.')[0]
 
 
 class _NotOnlyError(RefusedError):
-    """The edit is sound, but the loaded config shows more or less than was asked."""
+    """Error of a sound edit: the loaded config shows more or less than was asked."""
 
 
 @dataclass
@@ -342,13 +344,13 @@ class _Job:
     target: Path
     original: Module
     text: str
-    """As it is after the edits so far."""
+    """Text as it is after the edits so far."""
 
     loaded: FlatConfig | None = None
-    """The source as MMEngine loads it. By default it is loaded first."""
+    """Source as MMEngine loads it. By default it is loaded first."""
     changes: dict[str, SettingValue] = field(default_factory=dict)
     done: dict[str, SettingValue] = field(default_factory=dict)
-    """The changes so far, and the variables that were changed in their place."""
+    """Changes so far, and the variables that were changed in their place."""
     notes: list[str] = field(default_factory=list)
     cfg_options: str | None = None
 
@@ -540,7 +542,7 @@ class _Job:
             ) from error
 
     def _allow_own_name(self, before: FlatConfig, after: FlatConfig) -> None:
-        """Lets a copy log to a folder of its own name, and refuses any other use of it.
+        """Lets a copy log to a folder of its own name, and nothing else use the name.
 
         Raises:
             RefusedError: If MMEngine fills the file's name into another value.

@@ -1,4 +1,4 @@
-"""Checks settings that are asked for, and says what they entail and concern. Pure."""
+"""Checks settings that are asked for, and adds what they entail. Pure."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from mmgpu_hooks.schema.text import phrase, sentences
 from mmgpu_hooks.schema.values import FAST_METRIC
 
 HOOK_KEY = 'gpu_efficiency'
-"""Its key in ``default_hooks``."""
+"""Key of our hook in ``default_hooks``."""
 _PLACE = ('default_hooks', HOOK_KEY)
 
 EVALUATORS = ('val_evaluator', 'test_evaluator')
 _METRICS = ('CocoMetric', 'FastCocoMetric')
-"""Classes of which one may take the place of the other."""
+"""Classes of metrics of which one may take the place of the other."""
 _METRIC_TYPES = (FAST_METRIC, 'CocoMetric', 'mmdet.CocoMetric')
-"""How they are written into a config."""
+"""Types of these metrics as they are written into a config."""
 
 _KEY = re.compile(
     r'((train|val|test)_dataloader|default_hooks\.[^\W\d]\w*)'
@@ -194,7 +194,7 @@ def expect_plain(dotted: str, value: object) -> None:
 
 
 def is_rewritable(config: FlatConfig, dotted: str) -> bool:
-    """True for a key that :func:`parse_settings` and :func:`verify_changes` judge.
+    """Returns True for a key that a rewrite can judge.
 
     Args:
         config: As loaded.
@@ -252,7 +252,7 @@ def _parse_value(text: str) -> SettingValue:
 
 
 def render_cfg_options(changes: Mapping[str, SettingValue]) -> str | None:
-    """The argument of ``tools/train.py`` that changes the same, quoted for a shell."""
+    """Renders the changes as an argument of ``tools/train.py``, quoted for a shell."""
     words = [shlex.quote(f'{dotted}={value}') for dotted, value in changes.items()]
     return f'--cfg-options {" ".join(words)}' if words else None
 
@@ -260,7 +260,7 @@ def render_cfg_options(changes: Mapping[str, SettingValue]) -> str | None:
 def complete_settings(
     before: FlatConfig, wanted: Mapping[str, SettingValue]
 ) -> dict[str, SettingValue]:
-    """Adds what ``num_workers=0`` entails: nothing that only workers can have.
+    """Adds what ``num_workers=0`` entails: no settings that only workers can have.
 
     Args:
         before: The loaded config.
@@ -611,7 +611,7 @@ def _find_iteration_schedulers(config: FlatConfig) -> Iterator[str]:
 def enabling_settings(
     before: FlatConfig, *, is_tuned: bool = False
 ) -> dict[str, SettingValue]:
-    """Returns what adds the hook: nothing where it is on already.
+    """Returns the settings that add the hook: none where it is on already.
 
     It goes into ``default_hooks``, which MMEngine merges with the base's; a
     ``custom_hooks`` list would replace the base's list.

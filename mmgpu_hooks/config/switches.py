@@ -1,4 +1,4 @@
-"""The environment variables that switch our hook on and off, and what they hold.
+"""Environment variables that switch our hook on and off, and their values.
 
 ``mmgpu run`` sets them, its children inherit them, and the hook reads them.
 """
@@ -16,18 +16,20 @@ from typing import Any
 from mmgpu_hooks.config.hook_arguments import check_argument
 
 RUN = 'MMGPU_RUN'
-"""Switches the hook on in every MMEngine training; holds its arguments, as JSON."""
+"""Variable that switches the hook on in every MMEngine training; holds its arguments,
+as JSON."""
 DISABLE = 'MMGPU_DISABLE'
-"""Switches everything of ours off, a hook that a config names too; ``0`` is not set."""
+"""Variable that switches everything of ours off, a hook that a config names too; ``0``
+is not set."""
 
 SWITCHES = (RUN, DISABLE)
 
 INJECTED = Path(__file__).resolve().parents[1] / 'injected'
-"""The folder that ``mmgpu run`` puts on ``PYTHONPATH``: a ``sitecustomize`` alone."""
+"""Folder that ``mmgpu run`` puts on ``PYTHONPATH``: a ``sitecustomize`` alone."""
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
-    """Says whether the user has switched everything of ours off."""
+    """Returns True if the user has switched everything of ours off."""
     return environ.get(DISABLE, '') not in ('', '0')
 
 

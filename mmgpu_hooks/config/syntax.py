@@ -61,23 +61,23 @@ class Module:
             self._starts.append(self._starts[-1] + len(line))
 
     def offset(self, line: int, column: int) -> int:
-        """The index in the text of one of ast's positions, which count bytes."""
+        """Returns the index in the text of a position of ast's, which counts bytes."""
         start = self._starts[line - 1]
         if not column or (text := self.lines[line - 1]).isascii():
             return start + column
         return start + len(text.encode()[:column].decode())
 
     def span(self, node: Any) -> tuple[int, int]:
-        """Where a node starts and stops in the text."""
+        """Returns the start and end of a node in the text."""
         start = self.offset(node.lineno, node.col_offset)
         return start, self.offset(node.end_lineno, node.end_col_offset)
 
     def code(self, node: Any) -> str:
-        """The source of a node."""
+        """Returns the source of a node."""
         return self.text[slice(*self.span(node))]
 
     def list_uses(self, name: str) -> list[ast.Name]:
-        """Every place that reads or sets a variable."""
+        """Lists every place that reads or sets a variable."""
         return [
             node
             for statement in self.body
@@ -88,7 +88,7 @@ class Module:
         ]
 
     def is_bound(self, name: str) -> bool:
-        """True if the file gives a name a value, and not its bases alone."""
+        """Returns True if the file gives a name a value, and not its bases alone."""
         return any(isinstance(use.ctx, ast.Store) for use in self.list_uses(name))
 
 
@@ -98,7 +98,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def is_read_base(statement: ast.stmt) -> bool:
-    """Says whether it is ``with read_base():``."""
+    """Returns True for the statement ``with read_base():``."""
     return isinstance(statement, ast.With) and (
         ast.unparse(statement.items[0].context_expr) == 'read_base()'
     )
@@ -124,7 +124,7 @@ def parse_string(node: ast.AST | None) -> str | None:
 
 
 def is_literal(node: ast.expr) -> bool:
-    """Says whether it is a single value, written out."""
+    """Returns True for a single value, written out."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, SyntaxError, TypeError, RecursionError):
@@ -133,7 +133,7 @@ def is_literal(node: ast.expr) -> bool:
 
 
 def is_display(node: ast.AST | None) -> bool:
-    """Says whether it is ``dict(...)`` or ``{...}``."""
+    """Returns True for ``dict(...)`` or ``{...}``."""
     if isinstance(node, ast.Call):
         return parse_chain(node.func) == ('dict',)
     return isinstance(node, ast.Dict)
@@ -144,23 +144,23 @@ class Entry:
     """One entry of a display."""
 
     key: str | None
-    """What it spells, ``None`` for ``**x``, ``x`` or ``{x: y}``."""
+    """Key that the entry spells, ``None`` for ``**x``, ``x`` or ``{x: y}``."""
 
     value: Any
-    """The expression of its value."""
+    """Expression of the entry's value."""
 
     stop: int = 0
-    """Where its own text, closing brackets included, stops."""
+    """Index where the entry's own text, closing brackets included, stops."""
 
     comma: int | None = None
-    """Where the comma behind it is, ``None`` behind a last one that has none."""
+    """Index of the comma behind the entry, ``None`` behind a last one that has none."""
 
     gap: str = ''
-    """What stands between it (or its comma) and the next entry or the bracket."""
+    """Text between the entry (or its comma) and the next entry or the bracket."""
 
     @property
     def tail(self) -> int:
-        """Where its gap starts."""
+        """Index where the gap starts."""
         return self.stop if self.comma is None else self.comma + 1
 
 
@@ -178,20 +178,21 @@ def parse_entries(display: Display | ast.List) -> list[Entry]:
 
 @dataclass(frozen=True)
 class SettingPlace:
-    """Where a setting is spelled, or where it is best added."""
+    """Place where a setting is spelled, or where it is best added."""
 
     kind: Literal['value', 'missing', 'nowhere']
-    """``value``: ``node`` is its value; ``missing``: ``node`` is the display that lacks
-    it; ``nowhere``: it is inherited, or set in a way that is not understood."""
+    """Kind of place. ``value``: ``node`` is its value; ``missing``: ``node`` is the
+    display that lacks it; ``nowhere``: it is inherited, or set in a way that is not
+    understood."""
 
     node: Any = None
-    """An expression."""
+    """Expression at that place."""
 
     rest: KeyPath = ()
-    """The keys below ``node``; more than one where a dict is missing too."""
+    """Keys below ``node``; more than one where a dict is missing too."""
 
     statement: Any = None
-    """In which all of it is."""
+    """Statement that holds the place."""
 
 
 _NOWHERE = SettingPlace('nowhere')
@@ -222,7 +223,7 @@ def locate_setting(module: Module, path: KeyPath) -> SettingPlace:
 
 
 def _locate_in(statement: ast.stmt, path: KeyPath) -> SettingPlace | None:
-    """The place of a setting in one statement; ``None`` if that does not set it."""
+    """Finds the place of a setting in one statement; ``None`` if it is not there."""
     write = _parse_write(statement)
     if write.value is None or len(write.targets) != 1:
         parts: Sequence[ast.AST] = write.targets or [statement]
@@ -238,15 +239,15 @@ def _locate_in(statement: ast.stmt, path: KeyPath) -> SettingPlace | None:
 
 
 class _Assignment(NamedTuple):
-    """What a statement sets, and to what."""
+    """Targets and value of a statement that sets something."""
 
     targets: list[ast.expr]
-    """Empty where it sets nothing."""
+    """Targets that are set; empty where it sets nothing."""
     value: ast.expr | None
 
 
 def _parse_write(statement: ast.stmt) -> _Assignment:
-    """Parse ``x = y`` or ``x.update(y)``."""
+    """Parses ``x = y`` or ``x.update(y)``."""
     if isinstance(statement, ast.Assign):
         return _Assignment(statement.targets, statement.value)
     if isinstance(statement, ast.AnnAssign):

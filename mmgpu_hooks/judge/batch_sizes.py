@@ -11,13 +11,13 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.recorded import MOST_BATCH_SIZES
 
 _FIXED = 2
-"""Sizes of batches where all but an epoch's last one are alike."""
+"""Most sizes of a run whose batches are all alike but an epoch's last one."""
 
 _VARYING = 10
-"""Sizes of batches from which they vary, where new ones keep coming."""
+"""Least sizes of a run whose batches vary, where new ones keep coming."""
 
 _KEEP_COMING = 0.01
-"""New sizes per iteration, in the second half of what was recorded."""
+"""Least new sizes per iteration in the second half of the records that keep coming."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class BatchSizes:
 
     count: int
     late: int
-    """Sizes that were new in the second half of the intervals."""
+    """Number of sizes that were new in the second half of the intervals."""
     is_all: bool
     """False if counting ended since there were so many."""
     is_fixed: bool
@@ -40,7 +40,7 @@ class BatchSizes:
 
 
 def find_batch_sizes(run: Run) -> BatchSizes | None:
-    """Sizes of the batches; ``None`` where they were not counted from the start."""
+    """Find the sizes of the batches; ``None`` if counting began late."""
     new, iterations = run.column('new_batch_sizes'), run.column('iterations')
     if not len(new) or np.isnan(new[0]):
         return None

@@ -1,4 +1,4 @@
-"""What the card's memory figures mean, and whether a larger batch explains it. Pure.
+"""Explains the card's memory figures, and whether a larger batch made them grow. Pure.
 
 ``nvidia-smi`` shows what the driver gave to all processes: tensors in use, what the
 allocator of PyTorch keeps of those that are gone, and the CUDA context with the
@@ -19,39 +19,40 @@ from mmgpu_hooks.schema.text import Text, phrase
 
 _GIB = 2**30
 _GREW = 1.02
-"""Ratio of peaks from which on the later one is a growth: allocators round up."""
+"""Ratio of peaks from which the later one counts as growth: allocators round up."""
 _EARLY_SHARE = 0.1
-"""Part of the run whose peak is what it began with."""
+"""Share of the run at its start whose peak later ones are compared with."""
 
 
 class PeakGrowth(NamedTuple):
     """Last growth of the card's peak after the first tenth of a run."""
 
     iteration: int
-    """End of the interval that it was seen in."""
+    """Last iteration of the interval in which the growth was seen."""
     ratio: float
-    """Peak over that of the first tenth."""
+    """Ratio of the peak to that of the first tenth of the run."""
     is_largest_batch: bool | None
     """True if that interval had more pixels or boxes in a batch than any before;
     ``None`` where neither is known."""
     pixels: int | None
-    """Of its largest batch."""
+    """Pixels of that interval's largest batch; ``None`` is unknown."""
     height: int | None
-    """Of the images of that batch."""
+    """Height of the images in the interval's largest batch."""
     width: int | None
     boxes: int | None
-    """Of the batch that had most."""
+    """Boxes of the batch that had most in the interval."""
 
 
 class CardFigures(NamedTuple):
     """Parts of the memory of a card."""
 
     peak_bytes: int
-    """Tensors in use at the peak."""
+    """Bytes of the tensors in use at the peak."""
     kept_bytes: int | None
-    """What the allocator keeps beyond the peak."""
+    """Bytes that the allocator keeps beyond the peak."""
     beside_bytes: int | None
-    """CUDA context, and other processes; ``None`` where the driver was not asked."""
+    """Bytes of the CUDA context and of other processes; ``None`` where the driver was
+    not asked."""
     total_bytes: int | None
     growth: PeakGrowth | None
     is_leak: bool
@@ -59,7 +60,7 @@ class CardFigures(NamedTuple):
 
     @property
     def used_bytes(self) -> int:
-        """All parts that are known."""
+        """Sum of the parts that are known."""
         return self.peak_bytes + (self.kept_bytes or 0) + (self.beside_bytes or 0)
 
     @property
@@ -72,7 +73,7 @@ class CardFigures(NamedTuple):
 
     @property
     def sentence(self) -> Text:
-        """``nvidia-smi shows 15.8 GiB = 9.1 in use at the peak + ...``."""
+        """Sentence: ``nvidia-smi shows 15.8 GiB = 9.1 in use at the peak + ...``."""
         parts = [phrase('{peak_gib:.1f} in use at the peak', **self._in_gib('peak'))]
         if self.kept_bytes is not None:
             parts.append(
@@ -115,7 +116,7 @@ class CardFigures(NamedTuple):
         )
 
     def _in_gib(self, name: str) -> dict[str, float]:
-        """A part by the name of its fact."""
+        """Phrase a part of the memory in GiB, by the name of its fact."""
         return {f'{name}_gib': getattr(self, f'{name}_bytes') / _GIB}
 
     def _phrase_growth(self) -> Text:
@@ -151,7 +152,7 @@ class CardFigures(NamedTuple):
 
 
 def find_card_figures(run: Run) -> CardFigures | None:
-    """The parts of the card's memory; ``None`` where the allocator was not asked."""
+    """Find the parts of the card's memory; ``None`` without the allocator's figures."""
     figures = run.figures
     peak, reserved = figures.gpu_mem_peak_bytes, figures.gpu_mem_reserved_bytes
     if peak is None:
@@ -176,7 +177,7 @@ def find_card_figures(run: Run) -> CardFigures | None:
 
 
 def find_peak_growth(run: Run) -> PeakGrowth | None:
-    """The last growth of the peak after the first tenth of the run.
+    """Find the last growth of the peak after the first tenth of the run.
 
     Returns:
         ``None`` where it has not grown since.
@@ -215,11 +216,11 @@ class _BatchSize(NamedTuple):
 
     now: int
     is_larger: bool
-    """True if no interval before had as large a one."""
+    """True if no earlier interval had as large a batch."""
 
     @classmethod
     def of(cls, sizes: Column, row: int) -> _BatchSize | None:
-        """That of a row; ``None`` where its size is unknown."""
+        """Read the batch size of an interval's row; ``None`` where it is unknown."""
         if np.isnan(sizes[row]):
             return None
         before = known(sizes[:row]).max(initial=0.0)

@@ -1,4 +1,4 @@
-"""The intervals of a run as numpy columns, and arithmetic over columns with gaps.
+"""Intervals of a run as numpy columns, and arithmetic over columns with gaps.
 
 A column holds a float64 for each interval, and NaN where the figure is unknown.
 """
@@ -47,7 +47,7 @@ class Intervals:
         return len(self._rows)
 
     def column(self, field: str, key: str | None = None) -> Column:
-        """One figure of each interval, NaN where it is unknown.
+        """Return one figure of each interval, NaN where it is unknown.
 
         Args:
             field: Of the record, such as ``workers.cpu_s``.
@@ -63,27 +63,27 @@ class Intervals:
         return column[self._rows]
 
     def values(self, field: str) -> list[Any]:
-        """A word, mapping, list or record of each interval, ``None`` without one."""
+        """Return a word, mapping, list or record of each interval, or ``None``."""
         values = self._read(field)
         return [values[row] for row in self._rows.tolist()]
 
     def having(self, field: str) -> Intervals:
-        """The intervals in which a figure is known, or a record is there."""
+        """Select the intervals in which a figure is known, or a record is there."""
         return self.where([value is not None for value in self.values(field)])
 
     def where(self, mask: ArrayLike) -> Intervals:
-        """The intervals for which a mask is true."""
+        """Select the intervals for which a mask is true."""
         return self.take(np.flatnonzero(np.asarray(mask, dtype=bool)))
 
     def take(self, rows: ArrayLike) -> Intervals:
-        """The intervals with these numbers, in this order."""
+        """Select the intervals with these numbers, in this order."""
         some = Intervals(())
         some._values, some._columns = self._values, self._columns
         some._rows = self._rows[np.asarray(rows, dtype=np.intp)]
         return some
 
     def after(self, count: int) -> Intervals:
-        """All but the first ``count`` intervals."""
+        """Select all but the first ``count`` intervals."""
         return self.take(np.arange(count, max(len(self), count)))
 
     def calm(self) -> Mask:
@@ -93,7 +93,7 @@ class Intervals:
         return np.equal(busy_s, 0.0)
 
     def _read(self, field: str) -> Sequence[Any]:
-        """The field of all records of the run."""
+        """Read the field of all records of the run."""
         if field not in self._values:
             whole, _, name = field.rpartition('.')
             get = attrgetter(name)
@@ -104,7 +104,7 @@ class Intervals:
 
 
 def read_field(record: Any, name: str) -> Any:
-    """A field of a field, dotted; ``None`` where one of them is unknown."""
+    """Read a nested field by dotted name; ``None`` where a part of it is unknown."""
     for part in name.split('.'):
         record = getattr(record, part, None)
     return record
@@ -115,49 +115,49 @@ quiet = np.errstate(over='ignore', invalid='ignore')
 
 
 def known(column: Column) -> Column:
-    """The figures that are known."""
+    """Select the figures that are known."""
     return column[~np.isnan(column)]
 
 
 def filled(column: Column) -> Column:
-    """A copy with 0 where nothing is known."""
+    """Copy a column with 0 where nothing is known."""
     return np.where(np.isnan(column), 0.0, column)
 
 
 @quiet
 def total(column: Column) -> float:
-    """Sum of those that are known; 0 when none is."""
+    """Sum up the known figures; 0 when none is known."""
     return float(np.nansum(column))
 
 
 def count_all(column: Column) -> int:
-    """`total` of a count."""
+    """Sum up the known counts, as `total` does."""
     whole = total(column)
     return int(whole) if math.isfinite(whole) else 0
 
 
 def sum_all(column: Column) -> float | None:
-    """Sum, or unknown as soon as one part of it is."""
+    """Sum up parts; unknown as soon as one of them is."""
     return None if not len(column) or np.isnan(column).any() else total(column)
 
 
 def sum_known(column: Column) -> float | None:
-    """Sum of those that are known; unknown when none is."""
+    """Sum up the known figures; unknown when none is known."""
     return total(column) if len(known(column)) else None
 
 
 def largest(column: Column) -> int | None:
-    """Largest of the known counts or bytes."""
+    """Return the largest of the known counts or bytes."""
     return int(np.nanmax(column)) if len(known(column)) else None
 
 
 def smallest(column: Column) -> int | None:
-    """Smallest of the known counts or bytes."""
+    """Return the smallest of the known counts or bytes."""
     return int(np.nanmin(column)) if len(known(column)) else None
 
 
 def median(column: Column) -> float | None:
-    """Median of the known figures."""
+    """Return the median of the known figures."""
     # numpy would import its masked arrays for this
     values = known(column).tolist()
     return statistics.median(values) if values else None
@@ -165,7 +165,7 @@ def median(column: Column) -> float | None:
 
 @quiet
 def average(column: Column, weights: Column) -> float | None:
-    """Mean of the known figures, each weighted by its seconds or its count."""
+    """Return the mean of the known figures, weighted by their seconds or counts."""
     is_known = ~(np.isnan(column) | np.isnan(weights))
     whole = float(weights[is_known].sum())
     return float((column * weights)[is_known].sum()) / whole if whole > 0 else None
@@ -173,7 +173,7 @@ def average(column: Column, weights: Column) -> float | None:
 
 @quiet
 def pooled_std(means: Column, stds: Column, weights: Column) -> float | None:
-    """Standard deviation of everything, from that of its parts."""
+    """Return the standard deviation of everything, from that of its parts."""
     mean = average(np.where(np.isnan(stds), np.nan, means), weights)
     square = None if mean is None else average(stds**2 + (means - mean) ** 2, weights)
     return None if square is None else math.sqrt(square)

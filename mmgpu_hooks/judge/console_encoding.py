@@ -1,4 +1,4 @@
-"""Decodes a console log, whatever the programs that wrote it took for the encoding."""
+"""Decodes a console log in any encoding that the programs which wrote it used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import codecs
 import contextlib
 
 _MOST_BYTES = 2**18
-"""Of a line in UTF-16 or UTF-32."""
+"""Most bytes of a line in UTF-16 or UTF-32."""
 _MARKS = {
     codecs.BOM_UTF32_LE: 'utf-32-le',
     codecs.BOM_UTF32_BE: 'utf-32-be',
@@ -32,7 +32,7 @@ class _WideDecoder:
         self._rest = b''
 
     def decode(self, data: bytes, final: bool = False) -> str:
-        """Return whole lines, all that is left of them where the data is final."""
+        """Return whole lines; with the final data, all that is left."""
         *lines, rest = (self._rest + data).split(self._end)
         if final or len(rest) > _MOST_BYTES:
             lines, rest = [*lines, rest], b''
@@ -50,7 +50,7 @@ class _WideDecoder:
 
 
 def _find_encoding(start: bytes) -> str:
-    """The encoding by the byte-order mark, or by where the first bytes are zero."""
+    """Find the encoding by the byte-order mark, or by the zeros in the first bytes."""
     for mark, encoding in _MARKS.items():
         if start.startswith(mark):
             return encoding

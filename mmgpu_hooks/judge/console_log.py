@@ -1,4 +1,4 @@
-"""A reader of console logs by `console_patterns`: what ended the run.
+"""Reads a console log by `console_patterns` and finds what ended the run.
 
 Pure: lines in, events out; memory does not grow with the log. A line is cleaned of
 colours, time stamps and rank prefixes first. An event that training survived, because
@@ -34,37 +34,41 @@ from mmgpu_hooks.judge.console_shapes import (
 )
 
 MOST_LOG_BYTES = 64 * 2**20
-"""Of a longer log the end is read; what was before, training survived.
+"""Most bytes that are read, from a log's end: training survived what was before. That
+takes up to 15 s, and 10 us a line where lines are shorter than 40 bytes.
 
 That takes up to 15 s, and 10 us a line where lines are shorter than 40 bytes.
 """
 
 _CHUNK_BYTES = 2**18
 _HEAD_LETTERS, _TAIL_LETTERS = 3 * 2**10, 2**10
-"""Of a long line its start and its end are read: expressions may be quadratic."""
+"""Letters read at the start and the end of a long line: expressions may be
+quadratic."""
 _CUT = ' ... '
 
 _MOST_STRANGE = 0.2
-"""Share of letters that could not be decoded, or are zero, above which it is no text:
-a crash of the host may leave a block of zeros in a log that can be read."""
+"""Share of letters that could not be decoded, or are zero, above which a file is no
+text: a crash of the host may leave a block of zeros in a log that can be read."""
 
 _CONTEXT = 400
-"""Lines after a traceback's last frame within which it may end; ranks interleave."""
+"""Lines after a traceback's last frame within which its exception may stand; ranks
+interleave."""
 
 _NEAR = 5
-"""Lines within which one belongs to the next, though ranks interleave."""
+"""Most lines between two that belong together, though ranks interleave."""
 
 _ANSI = re.compile(
     r'\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])'
 )
 _UNSEEN = re.compile('[\0\b]+')
-"""Zeros of a crash, or of UTF-16 that was added to UTF-8; steps back of old bars."""
+"""Letters that nobody sees: zeros of a crash, or of UTF-16 that was added to UTF-8;
+steps back of old bars."""
 _LOSS = re.compile(
     r'(?i)(?:^|[\s,{\'"(])(?:total_)?loss[\'"]?\s*[:=]\s*\[?(?:tensor\()?'
     r'(nan|[-+]?inf|[-+.\d]+)'
 )
 _RANK_LABEL = re.compile(r'(?<=\S)(?=\[(?:default|rank)\d{1,4}\]:)')
-"""Where the next rank's line begins, when ranks wrote into one line."""
+"""Label at which the next rank's line begins, when ranks wrote into one line."""
 
 
 class Event(NamedTuple):
@@ -72,23 +76,23 @@ class Event(NamedTuple):
 
     sign: Sign
     line: int
-    """In the file, from 1 on; 0 where it stands in none."""
+    """Line number in the file, from 1 on; 0 where the event stands in none."""
     text: str
     order: int
-    """Of all lines read, so that what came first is known."""
+    """Number among all lines read, so that what came first is known."""
     progress: int
-    """Iterations seen before it."""
+    """Number of iterations seen before the event."""
     calm: int
-    """Lines before it that are no part of a traceback."""
+    """Number of lines before the event that are no part of a traceback."""
     rank: int | None = None
     frame: str | None = None
-    """Innermost frame of the user's code in the traceback above it."""
+    """Innermost frame of the user's code in the traceback above the event."""
     is_traced: bool = False
-    """It is an exception, and a traceback stands above it."""
+    """True if the event is an exception, and a traceback stands above it."""
 
 
 class _Traceback:
-    """Where one stream of lines stands in a traceback."""
+    """State of one stream of lines within a traceback."""
 
     def __init__(self) -> None:
         self.flags: set[str] = set()
@@ -240,7 +244,7 @@ class ConsoleLog:
             self._calm += order - traceback.seen > _CONTEXT
 
     def _note_start(self) -> None:
-        """A training starts: what stands above did not end it."""
+        """Note that a training starts: what stands above did not end it."""
         if self._has_started or self._has_ended or self.progress:
             self._forget()
         elif not self._has_ranks:
@@ -250,7 +254,7 @@ class ConsoleLog:
         self._has_started = True
 
     def _forget(self) -> None:
-        """Another attempt in the same log: what ended the last one is past."""
+        """Forget the events of an earlier attempt in the same log."""
         self._events.clear()
         self._nans = []
         self._has_ended, self.failed_rank = False, None
@@ -283,7 +287,7 @@ class ConsoleLog:
         return True
 
     def _note_end(self, sign: Sign, traceback: _Traceback) -> None:
-        """An exception ended its program; after another that did so, in a restart.
+        """Note that an exception ended its program, or a restart of it.
 
         Launchers raise because a rank did, and ranks may raise one after the other.
         """
@@ -297,7 +301,7 @@ class ConsoleLog:
     def _find_sign(
         self, text: str, read: Reading, traceback: _Traceback, is_open: bool
     ) -> tuple[Sign | None, bool]:
-        """The sign of a line, and whether the line is an exception."""
+        """Find the sign of a line, and whether the line is an exception."""
         if is_open and read.glued:
             text = text[read.glued :]
             read = read_shape(shape_of(text))
@@ -378,7 +382,7 @@ class ConsoleLog:
         return 0 if went_on else self._done_line
 
     def events(self) -> list[Event]:
-        """What training did not survive, in the order it was read."""
+        """Events that training did not survive, in the order they were read."""
         found = [
             event
             for kept in self._events.values()
@@ -423,7 +427,7 @@ def _match_sign(
 
 @cache
 def _own_sign(cause: str, is_sure: bool) -> Sign:
-    """The sign of the hook's own warning."""
+    """Find the sign of the hook's own warning."""
     return Sign(cause=cause, order=Order.WATCHED, is_sure=is_sure)
 
 
@@ -434,7 +438,7 @@ _UNNAMED = Sign(cause='unknown', order=Order.RAISED)
 _BARE = Sign(cause='unknown', order=Order.WRAPPER, survives=1)
 _NAN = Sign(cause='nan_loss', order=Order.RESOURCE, is_sure=True)
 _CALM = {_UNNAMED: 200, _BARE: 5}
-"""Ordinary lines after which an exception that no sign knows was caught."""
+"""Number of ordinary lines after which an exception that no sign knows was caught."""
 
 
 def shorten(text: str) -> str:

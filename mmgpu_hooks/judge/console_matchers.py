@@ -1,4 +1,4 @@
-"""The patterns of a console log, compiled, with what a line needs to match each."""
+"""Compiles the patterns of a console log, with words that each needs in a line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mmgpu_hooks.judge.console_patterns import PATTERNS, Pattern
 
 _LEAST_WORD = 2
-"""Letters of a word that tells lines apart."""
+"""Least letters of a word that tells lines apart."""
 
 
 class Matcher(NamedTuple):
@@ -26,7 +26,7 @@ class Matcher(NamedTuple):
 _ATOM = re.compile(r'\[\^?\]?(?:\\.|[^\]\\])*\]|\\[A-Za-z]|[.^$]|\\?(?P<letter>.)')
 _REPEAT = re.compile(r'[*+?]\??|\{[\d,]+\}')
 _OPENING = re.compile(r'\((?:\?(?:i?:|P<\w+>))?(?!\?)')
-"""Of a group that is matched, and does not only look around."""
+"""Start of a group that is matched, and does not only look around."""
 
 
 def find_words(pattern: str) -> set[str]:
@@ -51,7 +51,7 @@ def find_words(pattern: str) -> set[str]:
 
 
 def _list_choices(pattern: str) -> Iterator[list[set[str]]]:
-    """For each alternative at the top, sets of words of which a match has one each."""
+    """List sets of words of which a match has one each, by top-level alternative."""
     choices, run, place = list[set[str]](), '', 0
     while place < len(pattern):
         if pattern[place] == '|':
@@ -79,7 +79,7 @@ def _list_choices(pattern: str) -> Iterator[list[set[str]]]:
 
 
 def _find_words_of_group(group: str) -> set[str]:
-    """The words of a group in brackets; empty where it only looks around."""
+    """Find the words of a group in brackets; empty where it only looks around."""
     opening = _OPENING.match(group)
     if opening is None:
         return set()
@@ -90,7 +90,7 @@ def _find_words_of_group(group: str) -> set[str]:
 
 
 def _end_of_group(pattern: str, place: int) -> int:
-    """Where the group ends that begins at a place."""
+    """Find the end of the group that begins at a place."""
     depth = 0
     while True:
         if pattern[place] in '[\\':
@@ -131,7 +131,7 @@ def blur(pattern: str) -> str:
 
 
 def any_word(words: set[str]) -> re.Pattern[str]:
-    """One expression of plain words, grouped by their first two letters for speed."""
+    """Make one expression of plain words, grouped by two letters for speed."""
     starts = defaultdict[str, dict[str, list[str]]](lambda: defaultdict(list))
     for word in sorted(words):
         starts[word[0]][word[1:2]].append(re.escape(word[2:]))
@@ -150,7 +150,7 @@ MATCHERS = tuple(map(_make_matcher, PATTERNS))
 
 @cache
 def blur_matcher(place: int) -> re.Pattern[str]:
-    """The blurred expression of the matcher at a place of the table."""
+    """Blur the expression of the matcher at a place of the table."""
     return re.compile(blur(MATCHERS[place].expression.pattern))
 
 

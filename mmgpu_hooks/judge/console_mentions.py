@@ -9,8 +9,8 @@ _WISH = re.compile(
     r'(?i)(?<![\w/.-])(?:may(?! {1,2}\d)|might|can|would|should|must|if|when|whenever'
     r'|unless|could(?! not)|hint|note|tip|news|policy|faq)\b(?![\'/.-])'
 )
-"""Before the words of a sign: a banner says what can happen, not what did. In a path, a
-host's name or a date they are no words."""
+"""Words before a sign that warn of what can happen: a banner says that, not what did.
+In a path, a host's name or a date they are no words."""
 _GENERAL = re.compile(
     r'(?i)(?<![\w/.-])(?:known|issues|e\.g|i\.e|examples?|such as|like|see|means?|avoid'
     r'|help|docs|documentation|manual|guide|wiki|motd|message of the day|welcome'
@@ -19,21 +19,21 @@ _GENERAL = re.compile(
     r'|last|previous|previously|former|resolved|fixed|solved|messages|errors|codes|jobs'
     r'|users|please|search for|look for|we|our|you)\b(?![/-])'
 )
-"""Before a sign: words of a text that speaks of such things in general."""
+"""Words before a sign, of a text that speaks of such things in general."""
 _EXPLAINED = re.compile(
     r'(?i)["\'`)\]*]{0,3}\s{1,9}(?:means?|meaning|indicates?|says|is|are|was|were|errors?'
     r'|messages?|lines?|usually|often|happens|appears|stands for)\b'
     r'|["\'`)\]*.,]{0,4}\s{0,9}(?:[→—?]|=>|->)'
 )
-"""Behind a sign: words that say what it means."""
+"""Words behind a sign that say what it means."""
 _LISTED = re.compile(r'\s*(?:[-*•·‣◦>#+]|\d{1,2}[.)]|\(?[a-z][.)]|[QA]:)\s+\S')
-"""The start of a line of a list, a quotation, a comment or a shell's trace."""
+"""Start of a line of a list, a quotation, a comment or a shell's trace."""
 _QUOTED = re.compile(
     r'"([^"]*)"|`([^`]*)`|“([^”]*)”|«([^»]*)»'
     r"|(?:(?<=[\s(\[:=])|^)'([^']*)'(?![\w])"
 )
 _VALUE = re.compile(r'\s*(?:\{|["\']?[\w.-]+["\']?\s*[:=]\s*["\'][^"\']*$)')
-"""The start of a line of JSON or YAML, where quotation marks are no mention."""
+"""Start of a line of JSON or YAML, where quotation marks are no mention."""
 
 
 @lru_cache(maxsize=2**12)

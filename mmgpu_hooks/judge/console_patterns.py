@@ -18,7 +18,7 @@ _SHARED_MEMORY = (
     r'(?:/dev/shm|</?torch_|[\'" ]/torch_\d|shared memory|shm\)|shm\.h|shmutils'
     r'|posix_fallocate|/pym-)'
 )
-"""Names of what lies in shared memory."""
+"""Names of files and segments in shared memory."""
 
 
 _ENDED_WITH = (
@@ -26,90 +26,95 @@ _ENDED_WITH = (
     '(?: with)?:?(?: an?)?(?: non-zero)?(?: exit)?'
     '(?: status| code|_status|_code| exitcode)[ :=]{1,12}'
 )
-"""How who started a program says its exit code, before the code."""
+"""Words before an exit code in a report on a program that was started."""
 _EXIT_CODE = (
     r'(?:^\W{0,40}(?:[Ee]xit code|[Ee]xit status|Exit Code|Exit Status|exit_code'
     r'|exit_status)|[a-z]Error: ExitCode'
     r'|State: [A-Z_]{1,40} \(exit code)[ :=]{1,12}'
 )
-"""The same as a table, a describing program or an exception has it."""
+"""Words before an exit code in a table, a describing program or an exception."""
 _NO_MORE = r"""(?:[.)\]"'}!]{0,4}$| \([^()]{0,80}\)\W{0,4}$)"""
-"""Behind the code: a help text goes on and says what such a code means."""
+"""Rest of a line behind an exit code: a help text goes on and says what the code
+means."""
 
 
 class Order(enum.IntEnum):
-    """Which sign wins, smallest first."""
+    """Priority of a sign, smallest first."""
 
     STATED = 0
-    """The kernel or the scheduler says so."""
+    """Statement of the kernel or the scheduler."""
     RESOURCE = 10
-    """An exception names what ran out, or what is wrong."""
+    """Exception that names what ran out, or what is wrong."""
     HINTED = 15
-    """It says so less plainly."""
+    """Exception that names what ran out less plainly."""
     WORKER = 20
-    """What a loader's worker met."""
+    """Error that a loader's worker met."""
     WATCHED = 22
-    """The hook's own watchdog said so."""
+    """Warning of the hook's own watchdog."""
     WRAPPED = 25
     LOST = 30
-    """A worker is gone."""
+    """Loss of a worker."""
     KILLED = 40
     """SIGKILL of a whole process."""
     KILLED_TOO = 45
-    """The same, where a launcher may have sent it to end the others."""
+    """SIGKILL of a whole process, where a launcher may have sent it to end the
+    others."""
     ENDED = 50
-    """A person or the scheduler ended it."""
+    """End by a person or the scheduler."""
     RAISED = 60
-    """An exception that no sign knows."""
+    """Exception that no sign knows."""
     AFTER = 70
-    """What follows when a worker or the run was ended."""
+    """Consequence of the end of a worker or of the run."""
     PEERS = 80
-    """What ranks say of other ranks."""
+    """Message of a rank about other ranks."""
     PEER_GONE = 84
     CRASHED = 88
     WRAPPER = 90
-    """It ended badly, and no more."""
+    """Message of a launcher that a program ended badly, and no more."""
 
 
 class NoNeighbour(enum.Enum):
-    """Why a pattern has no healthy line beside it."""
+    """Reason why a pattern has no healthy line beside it."""
 
     RAISED = 'an exception, of which a healthy training prints none alike'
     SILENT = 'its writer is silent about the matter while all is well'
 
 
 class Sign(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What lines that say the same have in common."""
+    """Meaning that several lines share: a cause, with its priority."""
 
     cause: str
     order: Order
     is_sure: bool = False
     is_raised: bool = False
-    """Counts only as an exception: at the start of a line, or within a traceback."""
+    """True if the sign counts only as an exception: at the start of a line, or within a
+    traceback."""
     victim: str = ''
-    """Who got a SIGKILL: ``worker``, ``rank`` or ``process``."""
+    """Victim of a SIGKILL: ``worker``, ``rank`` or ``process``."""
     needs: str = ''
-    """A flag that frames of the traceback set."""
+    """Flag that frames of the traceback set, which the sign needs."""
     survives: int = SURVIVED
-    """Iterations; more where workers go on for a while."""
+    """Iterations after which training survived the event; more where workers go on for
+    a while."""
 
 
 class Pattern(Sign, frozen=True, kw_only=True, eq=False):
-    """One expression and what a line that it matches says."""
+    """One expression, and the meaning of a line that it matches."""
 
     pattern: str
     example: str
-    """A line that it matches, below the lines it needs above it."""
+    """Line that the expression matches, below the lines it needs above it."""
     healthy: str | NoNeighbour
-    """A line near it that is printed while nothing is wrong, or why there is none."""
+    """Similar line that is printed while nothing is wrong, or the reason why there is
+    none."""
     writer: str | None = None
     """Program that prints the line, and its source file; None: not known."""
     since: str | None = None
-    """First version, or year, whose source or log shows it; None: not known."""
+    """First version, or year, whose source or log shows the line; None: not known."""
 
 
 _JOB = r'\[\d{1,4}\]  [-+ ] (?:\d{1,9} )?'
-"""How zsh names a job, before its state in small letters."""
+"""Name of a job as zsh prints it, before its state in small letters."""
 
 _BASH_DONE = '[1]+  Done                    python tools/train.py'
 _CUBLAS_TWICE = (

@@ -1,4 +1,4 @@
-"""What follows from the shape of a line of a console log, found once for each shape.
+"""Classifies lines of a console log by their shape, once for each shape.
 
 Lines that differ in their digits alone have one shape: is it a frame, an exception,
 progress; which patterns may match. Most lines are passed over by it.
@@ -22,11 +22,11 @@ from mmgpu_hooks.judge.console_matchers import (
 )
 
 _MOST_SHAPES = 2**12
-"""Shapes of lines that are kept."""
+"""Number of shapes of lines that are kept."""
 
 
 def _any(patterns: str, form: str = '(?:{})') -> re.Pattern[str]:
-    """One expression of several, each on a line of its own."""
+    """Join several expressions, each on a line of its own, into one."""
     return re.compile(form.format('|'.join(patterns.strip('\n').splitlines())))
 
 
@@ -70,13 +70,13 @@ _RAISED = re.compile(
     r'|Invalid\w{0,80})(?::|\s*$)'
 )
 _PLAIN_ERROR = re.compile(r'(?:^|[.\]|:])\s{0,40}error(?::|\s*$)')
-"""How the name of an exception ends in each line in which `_EXCEPTION` may match."""
+"""End of an exception's name in each line in which `_EXCEPTION` may match."""
 _NAMED_FREELY = re.compile(
     r'^(?:[A-Za-z_]\w{0,80}\.){0,9}[A-Z]\w{0,80}[a-z]\w{0,80}(?:: |$)'
 )
 """An exception of any name, where only an exception can stand."""
 _DECORATION = re.compile(r'^[│╰─ ]*(?:E +)?')
-"""What rich and pytest put before an exception."""
+"""Frame that rich and pytest put before an exception."""
 _QUIET = re.compile(
     r'^(?:\w+\.)*(?:Empty|SystemExit|ModuleNotFoundError: No module named .(?:apex'
     r'|tensorboard|flash_attn))'
@@ -106,14 +106,14 @@ _OF_RANKS = re.compile(
 _WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
 _OWN_LINE = r'\s*Cause: (\w+) \((sure|likely)\); mmgpu explain \1$'
 OWN = re.compile(_OWN_LINE)
-"""What the hook's own warning says of a run that stands still."""
+"""Text of the hook's own warning about a run that stands still."""
 _ROOT = 'Root Cause (first observed failure)'
 ROOT_RANK = re.compile(r'\s*rank\s+: (\d+) \(local_rank: \d+\)')
-"""The rank that failed, in torchrun's summary."""
+"""Line of torchrun's summary that names the rank that failed."""
 _GLUED = re.compile(
     r'(?<=[)\]\'"])(?=(?:[a-z_]\w{0,40}\.){0,5}[A-Z]\w{0,60}(?:Error|Exception): )'
 )
-"""Where an exception begins that was written behind another rank's line of code."""
+"""Start of an exception that was written behind another rank's line of code."""
 _FLAGS = {
     'data': r'torch/utils/data/_utils/(?:fetch|worker)\.py',
     'loader': r'torch/utils/data/|multiprocessing/(?:conn|queue|reso|redu)',
@@ -124,7 +124,7 @@ _FLAGS = {
     'pin': r'torch/utils/data/_utils/pin_memory\.py',
     'terminal': r'/logging/__init__\.py|/tqdm/|mmengine/utils/progressbar',
 }
-"""What a frame of such a file says of its traceback."""
+"""Flags of a traceback, by the file of a frame in it."""
 _LIBRARY = re.compile(
     r'site-packages|dist-packages|/lib/python\d|<frozen|lib/python3|mmgpu_hooks/hooks/'
 )
@@ -152,32 +152,33 @@ _TRIGGER = any_word(
         'exception ignored in',
     }
 )
-"""A line of which nothing matches in lower case, and that does not raise, can only be
-progress: no sign's pattern, traceback or exception does without one of these words."""
+"""Words, in lower case, without which a line can only be progress: every sign's
+pattern, traceback and exception has one of them."""
 
 
 class Parts(NamedTuple):
-    """Where the parts of lines of a shape stand."""
+    """Positions of the parts of a line of some shape."""
 
     bars: tuple[slice, ...]
-    """Progress bars at the start."""
+    """Progress bars at the start of the line."""
     label: slice
-    """Digits of the rank that wrote it; empty where none is named."""
+    """Digits of the rank that wrote the line; empty where none is named."""
     rest: slice
     reading: Reading
-    """Of the rest."""
+    """Reading of the rest of the line."""
 
 
 class Look(NamedTuple):
-    """What lines of a shape may be, at a glance."""
+    """First classification of a shape: progress, or parts to be read."""
 
     parts: Parts | None
-    """``None`` if they can only be progress, or nothing."""
+    """Positions of the parts; ``None`` if lines of the shape can only be progress, or
+    nothing."""
     has_progress: bool
 
 
 class Kind(enum.Enum):
-    """What a line is for who reads tracebacks and attempts."""
+    """Kind of a line for the reader of tracebacks and attempts."""
 
     HEADER = enum.auto()
     FRAME = enum.auto()
@@ -204,42 +205,42 @@ _KINDS: dict[Kind, Callable[[str], object]] = {
     Kind.RESTART: _RESTART.search,
     Kind.USAGE: _USAGE.search,
 }
-"""How each kind is known; the upper one counts."""
+"""Expression for each kind; the upper one counts."""
 
 
 class Raised(NamedTuple):
-    """What the name of an exception at the start of a text says."""
+    """Facts that the name of an exception at the start of a text gives."""
 
     is_exception: bool
     is_quiet: bool
 
 
 class Reading(NamedTuple):
-    """What follows from the shape of a line without its prefix."""
+    """Classification of a line without its prefix, by its shape."""
 
     shape: str
     has_progress: bool
     kind: Kind
     plain: Raised
     decoration: int
-    """Letters before an exception in a box."""
+    """Number of letters before an exception in a box."""
     decorated: Raised
-    """The same of what follows the decoration."""
+    """Reading of the text behind the decoration."""
     is_named: bool
-    """An exception of any name, where only an exception can stand."""
+    """True for an exception of any name, where only an exception can stand."""
     is_indented: bool
     glued: int
-    """Where an exception begins behind code; 0 for nowhere."""
+    """Position of an exception behind code; 0 for nowhere."""
     is_warning: bool
     is_worker: bool
     is_own: bool
     is_of_ranks: bool
     matchers: tuple[Matcher, ...]
-    """Those that may match."""
+    """Matchers whose pattern may match."""
 
 
 def shape_of(text: str) -> str:
-    """A text with 0 in place of each digit, and of each digit of a pointer."""
+    """Return a text with 0 in place of each digit, and of each digit of a pointer."""
     shape = text.translate(_DIGITS)
     if '0x' in shape:
         shape = _POINTER.sub(lambda digits: '0' * len(digits[0]), shape)
@@ -248,7 +249,7 @@ def shape_of(text: str) -> str:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def look_at(shape: str) -> Look:
-    """Return what lines of a shape may be."""
+    """Classify lines of a shape at a glance."""
     may_count = _TRIGGER.search(shape.lower()) or _RAISED.search(shape)
     if may_count or ('error' in shape and _PLAIN_ERROR.search(shape)):
         return Look(take_apart(shape), False)
@@ -258,7 +259,7 @@ def look_at(shape: str) -> Look:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def take_apart(shape: str) -> Parts:
-    """Return where the parts of lines of a shape stand."""
+    """Find the positions of the parts of lines of a shape."""
     text, start, bars = shape.rstrip(), 0, list[slice]()
     while '[' in text and '/' in text and (bar := _BAR.match(text)) is not None:
         bars.append(slice(start, start + bar.end()))
@@ -275,7 +276,7 @@ def take_apart(shape: str) -> Parts:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def read_shape(shape: str) -> Reading:
-    """Return what follows from the shape of a line without its prefix."""
+    """Classify lines of a shape, without their prefix."""
     lowered = shape.lower()
     decoration = _DECORATION.match(shape)
     assert decoration is not None  # it may be empty
@@ -320,7 +321,7 @@ def _read_raised(text: str) -> Raised:
 
 
 class FramePath(NamedTuple):
-    """What the file of a frame says."""
+    """Facts from the path of a frame's file."""
 
     path: str
     is_standard: bool
@@ -330,7 +331,7 @@ class FramePath(NamedTuple):
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def read_path(path: str) -> FramePath:
-    """Return what the file of a frame says."""
+    """Read facts from the path of a frame's file."""
     path = path.replace('\\', '/')
     flags = frozenset(name for name, file in _FLAGS.items() if re.search(file, path))
     is_standard = bool(_STANDARD.search(path))

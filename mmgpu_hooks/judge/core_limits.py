@@ -44,7 +44,7 @@ def describe_quota(host: HostLimits) -> Text:
 
 
 def _write_millicores(cores: float) -> str:
-    """As Kubernetes writes it: ``2``, or ``1500m``."""
+    """Write millicores as Kubernetes does: ``2``, or ``1500m``."""
     return f'{cores:g}' if cores == int(cores) else f'{1000 * cores:.0f}m'
 
 
@@ -71,7 +71,7 @@ def describe_mask(host: HostLimits) -> Text:
 
 
 def describe_core_limit(host: HostLimits) -> Text:
-    """Sentence on the limit below the host's CPUs; empty where there is none."""
+    """Describe the limit below the host's CPUs; empty where there is none."""
     quota, mask = describe_quota(host), describe_mask(host)
     own = host.unbound_cpus or host.affinity_cpus
     cores = host.cgroup_cpu_cores

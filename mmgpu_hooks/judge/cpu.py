@@ -1,6 +1,6 @@
-"""The CPU that plain training used, and threads inside the loader's workers. Pure.
+"""Attributes CPU to plain training, workers and other programs. Pure.
 
-Of plain training saves and validations are taken off.
+CPU of saves and validations is taken off plain training.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from mmgpu_hooks.schema.recorded import RunRecord, SaveRecord, ValidationRecord
 from mmgpu_hooks.schema.text import Text, phrase
 
 START_CPU_SHARE = 0.65
-"""Share of the time in which workers are started, and those before are ended:
-to fork is CPU and to join is waiting; 0.5 to 0.8 were seen."""
+"""Share of the time for starting workers, and ending those before, that is CPU: to fork
+is CPU and to join is waiting; 0.5 to 0.8 were seen."""
 
 CALM_ITERATIONS = 20
-"""Iterations in calm intervals from which the others are left out: a mean of fewer
+"""Least iterations in calm intervals for which the others are left out: a mean of fewer
 swings by more than what saves and validations leave of an error."""
 
 _NAN = float('nan')
@@ -46,21 +46,21 @@ class TrainingCpu(NamedTuple):
     """CPU of plain training; ``None`` is unknown."""
 
     main_s: float | None = None
-    """CPU of the training process per iteration, its waits' part left out."""
+    """CPU of the training process per iteration, s, the part in its waits left out."""
     main_delay_s: float | None = None
-    """Its main thread's wait for cores per iteration."""
+    """Wait of the training process's main thread for cores, per iteration, s."""
     process_cores: float | None = None
     external_cores: float | None = None
     """Cores of the host that other programs than this training used."""
     external_unknown: str | None = None
-    """Why that is not known on a host with several ranks."""
+    """Reason why ``external_cores`` is not known on a host with several ranks."""
     unknown: str | None = None
-    """Why there are no figures."""
+    """Reason why there are no figures."""
 
 
 @dataclass(frozen=True)
 class CpuEvidence:
-    """All of one rank's evidence that says who used the CPU."""
+    """Evidence of one rank that says who used the CPU."""
 
     run: RunRecord
     steady: Intervals
@@ -85,11 +85,11 @@ class CpuUse:
     process_s: float = 0.0
     """CPU of the training process."""
     main_delay_s: float = 0.0
-    """Wait of its main thread for a core."""
+    """Wait of the training process's main thread for a core, s."""
     workers_s: float = 0.0
-    """CPU of the train loader's workers."""
+    """CPU of the train loader's workers, s."""
     host_s: float = 0.0
-    """CPU of all on the host."""
+    """CPU of all processes on the host, s."""
 
     def __add__(self, other: CpuUse) -> CpuUse:
         return CpuUse(
@@ -102,7 +102,7 @@ class CpuUse:
 
 @quiet
 def find_cpu(rank: CpuEvidence, others: Sequence[CpuEvidence] = ()) -> TrainingCpu:
-    """CPU of plain training.
+    """Compute the CPU of plain training.
 
     The process of a save and the workers of a validation would pass for the step and
     for other programs. So calm intervals are taken, which have neither. Where these are
@@ -132,7 +132,7 @@ def _subtract(
     used: CpuUse,
     aside_s: float,
 ) -> TrainingCpu:
-    """CPU per iteration over some intervals, less that of saves and validations.
+    """Compute CPU per iteration, less that of saves and validations.
 
     Args:
         rank: The one that is asked about.
@@ -179,13 +179,13 @@ class ExternalCores(NamedTuple):
 
     cores: float | None
     why_unknown: Text | None = None
-    """Sentence that says what is missing for them on a host with several ranks."""
+    """Sentence that says what is missing for the cores on a host with several ranks."""
 
 
 def find_external_cores(
     rank: CpuEvidence, others: Sequence[CpuEvidence]
 ) -> ExternalCores:
-    """Cores that programs other than the ranks used, of a host with several ranks.
+    """Compute the cores that other programs used, on a host with several ranks.
 
     The busy share of the host less what each rank, its loader's workers and those of
     its validations used, over the time in which all of them recorded intervals.
@@ -231,7 +231,7 @@ def find_external_cores(
 
 
 class _IntervalTimes(NamedTuple):
-    """When the steady intervals of a rank began and ended, by the clock of the host."""
+    """Start and end times of a rank's steady intervals, by the clock of the host."""
 
     begins_s: Column
     ends_s: Column
@@ -243,7 +243,7 @@ class _IntervalTimes(NamedTuple):
 
 
 def _used_cores(rank: CpuEvidence, some: Intervals) -> float:
-    """Cores that one rank used in some intervals, workers included; NaN is unknown."""
+    """Compute the cores that one rank used in some intervals; NaN is unknown."""
     cpu_s = float(some.column('process_cpu_s').sum())
     cpu_s += count_all(some.column('iterations')) * rank.batch_cpu_s
     validations_s = total(some.column('ledger_s', 'validation'))
@@ -266,11 +266,11 @@ class _EventCpu(NamedTuple):
     process_s: float | None
     main_delay_s: float | None
     workers_s: float | None
-    """CPU of the train loader's workers."""
+    """CPU of the train loader's workers, s."""
     own_workers_s: float | None
-    """CPU of the workers of validation's loader."""
+    """CPU of the workers of validation's loader, s."""
     other_s: float | None
-    """CPU of other programs."""
+    """CPU of other programs, s."""
 
     @classmethod
     def of(cls, event: SaveRecord | ValidationRecord) -> _EventCpu:
@@ -297,14 +297,14 @@ class _EventCpu(NamedTuple):
 
 
 def _read(measured: Sequence[_EventCpu], name: str) -> Column:
-    """One figure of each event, NaN where it is unknown."""
+    """Read one figure of each event, NaN where it is unknown."""
     return np.array([getattr(cpu, name) for cpu in measured], dtype=np.float64)
 
 
 def _use_at_rate(
     events: Sequence[SaveRecord | ValidationRecord], seconds: float
 ) -> CpuUse:
-    """CPU that so many seconds used, at the mean rate of the events that show it."""
+    """Estimate the CPU of so many seconds, at the mean rate of the known events."""
     if seconds <= 0.0:
         return CpuUse()
     measured = [_EventCpu.of(event) for event in events]
@@ -325,7 +325,7 @@ def _use_at_rate(
 
 
 def _start_cpu_s(some: Intervals) -> float:
-    """CPU of the training process for starting workers, which is no part of a step.
+    """Estimate the CPU of starting workers, which is no part of a step.
 
     The first waits are booked with the starts, their CPU with the waits.
     """
@@ -343,22 +343,22 @@ class WorkerThreads:
 
     workers: int
     threads: int
-    """Most that one worker had, PyTorch's own included."""
+    """Most threads that one worker had, PyTorch's own included."""
     cores: float
     """Cores that this rank may use."""
     cpu_s: float
     """CPU of a worker for one batch, all its threads."""
     delay_s: float
-    """Wait of its main thread for a core, per batch."""
+    """Wait of a worker's main thread for a core, per batch, s."""
     share: float | None
     """Share of ``cpu_s`` beside the main thread and the threads that send batches;
     ``None`` where the latter were not measured."""
     opencv: int | None
-    """Threads that OpenCV says it uses in a worker."""
+    """Number of threads that OpenCV says it uses in a worker."""
 
     @property
     def is_crowd(self) -> bool:
-        """True if they are more than the cores, and wait for them."""
+        """True if the threads are more than the cores, and wait for them."""
         waits = self.delay_s / (self.cpu_s + self.delay_s)
         return (
             self.threads > thresholds.OWN_THREADS
@@ -368,7 +368,7 @@ class WorkerThreads:
 
     @property
     def is_thrash(self) -> bool:
-        """True if threads of the workers are worth a word."""
+        """True if the threads burn enough CPU on each other to be worth a word."""
         if self.share is None or self.share < thresholds.THREADS_NOTICE:
             return False
         return self.is_crowd

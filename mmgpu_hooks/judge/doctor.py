@@ -1,4 +1,4 @@
-"""Judges a machine, an environment and a config: a line for each, with its cure. Pure.
+"""Judges a machine, an environment and a config: a line for each fact, with its cure.
 
 A line is a problem only where a training will fail or be slow for it, whatever it
 trains; what may be meant so is a notice. Thresholds are those of the rules.
@@ -46,13 +46,13 @@ _SILENT = phrase('it does not answer')
 _NOT_SAID = phrase('this platform does not say')
 _OF_MOUNT = phrase('check the mount: mount | grep nfs; dmesg | tail')
 _MOST_LETTERS = 60
-"""Of the value of an environment variable that is repeated."""
+"""Most letters of an environment variable's value that are repeated."""
 _MOST_NAMES = 2
 """Most files that are named."""
 
 
 def judge_machine(machine: Machine) -> list[Checked]:
-    """Judge all that was found, a line each, in the order in which they are shown."""
+    """Judge all facts, a line each, in the order in which they are shown."""
     config = machine.config
     rows = [
         _judge_cores(machine),
@@ -73,7 +73,7 @@ def judge_machine(machine: Machine) -> list[Checked]:
 
 
 def count_problems(rows: Iterable[Checked]) -> int:
-    """Number of lines that say that something is wrong."""
+    """Count the lines that report a problem."""
     return sum(row.level == 'problem' for row in rows)
 
 
@@ -116,7 +116,7 @@ def _judge_cores(machine: Machine) -> Checked:
 
 
 def _name_binders(host: HostLimits, usable: float) -> Text:
-    """The limits that leave no more than the usable cores, where those are not all."""
+    """Name the limits that leave no more than the usable cores."""
     if host.logical_cpus is not None and usable >= host.logical_cpus:
         return Text('')
     affinity = host.unbound_cpus or host.affinity_cpus
@@ -324,7 +324,7 @@ def _judge_work_dir(folder: Folder | None) -> Checked:
 
 
 def _judge_annotations(machine: Machine) -> Iterator[Checked]:
-    """The folder of parsed annotations, where a training has made one."""
+    """Judge the folder of parsed annotations, where a training has made one."""
     use = machine.annotations
     if not use.is_there:
         return
@@ -391,7 +391,7 @@ def _judge_cards(machine: Machine) -> Iterator[Checked]:
 
 
 def _judge_place(cards: Sequence[HostCard], own: Sequence[int] | None) -> list[Checked]:
-    """The place of the cards beside the cores; no line where none is known."""
+    """Judge the place of the cards beside the cores; no line where none is known."""
     places: dict[tuple[int | None, tuple[int, ...]], list[HostCard]] = {}
     for card in cards:
         if card.near_cpus is not None:
@@ -528,7 +528,7 @@ def _judge_openmmlab(machine: Machine) -> Iterator[Checked]:
 
 
 def _judge_bounds(installed: Installed, text: Text) -> Iterator[Checked]:
-    """Versions that MMDetection refuses when it is imported."""
+    """Judge whether versions are in the bounds that MMDetection asserts."""
     refused: list[tuple[Bounds, str]] = []
     for bounds in installed.bounds:
         for name in FAMILIES[bounds.package]:
@@ -565,7 +565,7 @@ def _judge_bounds(installed: Installed, text: Text) -> Iterator[Checked]:
 
 
 def is_within(version: str, bounds: Bounds) -> bool:
-    """True if a version lies in the bounds, as MMEngine's ``digit_version`` has it."""
+    """Return True if a version is in the bounds, compared as MMEngine does."""
     from packaging.version import InvalidVersion, Version
 
     try:

@@ -1,4 +1,4 @@
-"""When a training ends: what is left of it, by what it took so far. Pure.
+"""Forecasts when a training ends, from the time that its parts took so far. Pure.
 
 Iterations go on as they do since their time last changed, or along a line where they
 grow steadily; validations take what the newest took, saves and starts of epochs their
@@ -30,27 +30,29 @@ from mmgpu_hooks.schema.recorded import (
 
 _HOUR_S = 3600.0
 _MOST_BINS = 256
-"""Stretches of iterations that are kept; then neighbours become one."""
+"""Most stretches of iterations that are kept; then neighbours become one."""
 _OUTSIDE = 'validation', 'checkpoint_save', 'startup', 'teardown', 'resume'
-"""Parts of an interval that are in no iteration."""
+"""Parts of the time ledger that are in no iteration."""
 _NEWEST = 3
-"""Validations that the next are taken to be like."""
+"""Number of newest validations that the next are taken to be like."""
 _LEAST_CHANGE = 0.05
-"""Of the time of an iteration, from which it has changed."""
+"""Least relative change in the time of an iteration that counts as a change."""
 _LEAST_TREND, _SURE, _EVEN = 0.03, 6.0, 0.4
-"""Growth over what was seen, its standard errors, and the growth of the second half
-over that of the first at least, from which it is taken to go on along a line."""
+"""Least relative growth, its least multiple of the standard error, and the least slope
+of either half over that of the whole, for which growth is taken to go on along a
+line."""
 _COVERAGE = 1.9
-"""Standard errors on either side: 9 in 10 and a little more."""
+"""Standard errors on either side of the interval: 9 in 10 and a little more."""
 _DRIFT = 0.02
-"""Standard error of the rate of a training that goes on as before."""
+"""Relative standard error of the rate of a training that goes on as before."""
 _FIRST, _LATER = 0.1, 0.03
-"""The same of a validation, where one was seen, and where several were."""
+"""Relative standard error of a validation, where one was seen, and where several
+were."""
 
 
 @dataclass
 class _Bin:
-    """Some iterations in a row, without what is outside of them."""
+    """Some iterations in a row, without the parts outside of them."""
 
     iterations: int
     seconds: float
@@ -61,22 +63,22 @@ class _Bin:
 
 
 class _Rate(NamedTuple):
-    """Seconds of an iteration, by how far ahead it is."""
+    """Seconds of an iteration, as a line in how far ahead it is."""
 
     now_s: float
-    """Of the next one."""
+    """Seconds of the next iteration."""
     slope_s: float
-    """What each adds to the one before."""
+    """Seconds that each iteration adds to the one before."""
     error: float
-    """Standard error of the sum of those ahead, over it."""
+    """Relative standard error of the sum of the iterations ahead."""
 
     def sum_s(self, iterations: float) -> float:
-        """Seconds of the next so many."""
+        """Sum up the seconds of the next so many iterations."""
         return iterations * (self.now_s + self.slope_s * iterations / 2)
 
 
 class EndForecaster:
-    """Says when a training ends, by the records that it is given in order.
+    """Forecasts when a training ends, from the records that it is given in order.
 
     Args:
         run: Of the training.
@@ -98,7 +100,7 @@ class EndForecaster:
         self._validated, self._saved, self._saves_s = 0, 0, 0.0
 
     def add_interval(self, record: IntervalRecord) -> None:
-        """An interval has ended."""
+        """Add an interval that has ended."""
         ledger_s = record.ledger_s
         outside_s = sum(ledger_s.get(part, 0.0) for part in _OUTSIDE)
         start_s = ledger_s.get('startup', 0.0) + ledger_s.get('teardown', 0.0)
@@ -131,18 +133,18 @@ class EndForecaster:
             self._each *= 2
 
     def add_validation(self, record: ValidationRecord) -> None:
-        """A validation has ended."""
+        """Add a validation that has ended."""
         self._validations.append(record)
         self._validated += 1
 
     def add_save(self, record: SaveRecord) -> None:
-        """A save has ended; those of the best belong to validations."""
+        """Add a save that has ended; those of the best belong to validations."""
         if record.error is None and not (record.name or '').startswith('best'):
             self._saved += 1
             self._saves_s += record.wall_s
 
     def forecast(self, done: int | None = None) -> TrainingEnd | None:
-        """What is left of the training.
+        """Forecast the rest of the training.
 
         Args:
             done: Iterations of the whole training by now; by default those of the
@@ -175,7 +177,7 @@ class EndForecaster:
         )
 
     def find_limit(self, left_s: float, done: int | None = None) -> JobLimit | None:
-        """What a job's limit leaves undone.
+        """Find how many epochs or iterations a job's limit leaves undone.
 
         Args:
             left_s: Seconds until it.
@@ -217,12 +219,12 @@ class EndForecaster:
         )
 
     def _reach_s(self, schedule: Schedule, rate: _Rate, iteration: int) -> float:
-        """Seconds of training until an iteration, validations and saves left out."""
+        """Compute the seconds until an iteration, validations and saves left out."""
         starts = schedule.count_starts(self._done) - schedule.count_starts(iteration)
         return rate.sum_s(iteration - self._done) + starts * self._start_s
 
     def _count_ahead(self, count: Callable[[int], int | None], seen: int) -> int | None:
-        """Of events that are planned, those that are still ahead."""
+        """Count the planned events that are still ahead."""
         ahead, planned = count(self._done), count(self._start)
         if ahead is None or planned is None:
             # a loop of its own: as often as until now
@@ -234,13 +236,13 @@ class EndForecaster:
 
     @property
     def _validation_s(self) -> float | None:
-        """Of the next validation; ``None`` until one was seen."""
+        """Estimate the seconds of the next validation; ``None`` until one was seen."""
         walls_s = [record.wall_s for record in self._validations]
         return statistics.fmean(walls_s) if walls_s else None
 
     @property
     def _metric_s(self) -> float | None:
-        """In its metrics; ``None`` where it was not taken apart."""
+        """Estimate the metrics of the next validation, s; ``None`` is unknown."""
         known = [record.parts_s for record in self._validations if record.parts_s]
         metrics_s = [parts_s.get('metric', 0.0) for parts_s in known]
         return statistics.fmean(metrics_s) if metrics_s else None
@@ -251,7 +253,7 @@ class EndForecaster:
 
     @property
     def _start_s(self) -> float:
-        """Of an epoch's start: workers that are started, and its first batch."""
+        """Estimate the start of an epoch, s: starting workers, and its first batch."""
         if self._starts:
             return self._starts_s / self._starts
         # until one was seen: as the first, where workers start anew
@@ -259,7 +261,7 @@ class EndForecaster:
         return self._first_start_s if is_anew else 0.0
 
     def _find_rate(self) -> _Rate | None:
-        """Seconds of the iterations ahead."""
+        """Find the seconds of the iterations ahead."""
         bins = self._bins
         if sum(each.iterations for each in bins) < MIN_ITERATIONS:
             return None
@@ -278,7 +280,7 @@ class EndForecaster:
     def _error_s(
         self, rate: _Rate, training_s: float, validation_s: float | None
     ) -> float:
-        """Half of the interval that holds the truth 9 times in 10."""
+        """Compute half of the interval that holds the truth 9 times in 10, s."""
         seen = len(self._validations)
         of_validation = _LATER if seen > 1 else _FIRST
         errors_s = rate.error * training_s, of_validation * (validation_s or 0.0)
@@ -286,7 +288,7 @@ class EndForecaster:
 
 
 def _find_trend(bins: list[_Bin]) -> _Rate | None:
-    """Iterations that take longer and longer; ``None`` where they do not for sure."""
+    """Find a steady growth of the iterations' time; ``None`` where none is sure."""
     if len(bins) < 8:
         return None
     counts = np.array([each.iterations for each in bins], float)
@@ -313,7 +315,7 @@ def _find_trend(bins: list[_Bin]) -> _Rate | None:
 
 
 def _times(count: int | None, each_s: float | None) -> float | None:
-    """Seconds of some that are alike; none take none, whatever one takes."""
+    """Multiply a duration by a count; 0 where the count is, however long each is."""
     if count == 0:
         return 0.0
     return None if count is None or each_s is None else count * each_s
@@ -324,7 +326,7 @@ def _in_hours(seconds: float | None) -> float | None:
 
 
 def read_forecaster(run: RecordedRun) -> EndForecaster:
-    """The forecaster of a run that was recorded."""
+    """Make the forecaster of a run that was recorded."""
     forecaster = EndForecaster(run.meta)
     for interval in run.intervals:
         forecaster.add_interval(interval)

@@ -1,4 +1,4 @@
-"""The figures of one rank's run: made once, and what follows from them.
+"""Figures of one rank's run: made once, and what follows from them.
 
 A stored figure is a reduction of columns. What is arithmetic on stored figures is a
 property, so ``dataclasses.replace`` moves it, too. ``None`` is unknown. Means are over
@@ -36,28 +36,28 @@ from mmgpu_hooks.schema.recorded import PARTS
 from mmgpu_hooks.schema.text import phrase
 
 MIN_CALM = 3
-"""Intervals without a validation or a save, from which means are over them alone."""
+"""Least intervals without a validation or a save for means over them alone."""
 
 
 @dataclass(frozen=True)
 class IterationParts:
-    """Parts of a steady iteration, means: known together, or not at all."""
+    """Mean parts of a steady iteration: known together, or not at all."""
 
     data_wait_s: float
-    """Wait for data of an iteration that does not begin an epoch."""
+    """Wait for data of an iteration that does not begin an epoch, s."""
     step_s: float
     hooks_s: float
     loop_s: float
-    """The loop itself."""
+    """Time of the loop itself, s."""
 
     @property
     def total_s(self) -> float:
-        """``data_wait_s + step_s + hooks_s + loop_s``."""
+        """Sum of the parts: ``data_wait_s + step_s + hooks_s + loop_s``."""
         return self.data_wait_s + self.step_s + self.hooks_s + self.loop_s
 
     @property
     def data_wait_share(self) -> float:
-        """Share of it spent waiting for data; 0 of one that took no time."""
+        """Share of the iteration spent waiting for data; 0 of one that took no time."""
         return self.data_wait_s / self.total_s if self.total_s else 0.0
 
 
@@ -70,27 +70,30 @@ class LoaderFigures:
     """
 
     batches: int
-    """Batches the occupancy is taken over."""
+    """Number of batches that the batch time is taken over."""
     timed_samples: int
-    """Samples whose transforms were timed."""
+    """Number of samples whose transforms were timed."""
     occupancy_s: float | None = None
-    """Mean time that a worker was busy with one batch; ``None`` from outside."""
+    """Mean batch time: seconds that a worker was busy with one batch; ``None`` where
+    workers were not reached."""
     occupancy_std_s: float | None = None
-    """Its standard deviation over all batches, not the mean over intervals."""
+    """Standard deviation of the batch time over all batches, not of the mean over
+    intervals."""
     batch_cpu_s: float | None = None
-    """CPU of the worker for one batch, mean; ``None`` from outside."""
+    """Mean CPU of a worker for one batch, s; ``None`` where workers were not
+    reached."""
     fetch_cpu_s: float | None = None
-    """The part of it that is not spent on sending the batch."""
+    """Part of ``batch_cpu_s`` that is not spent on sending the batch."""
     affinity_cpus: int | None = None
     """CPUs that the most confined worker may run on."""
     opencv_threads: int | None = None
     """Threads of OpenCV in a worker."""
     pss_bytes: int | None = None
-    """Memory of all workers."""
+    """Memory of all workers, shared pages counted in part."""
 
     @property
     def sent_cpu_s(self) -> float | None:
-        """The part of a batch's CPU that sends it: copies, descriptors of tensors."""
+        """Part of a batch's CPU that sends it: copies, descriptors of tensors."""
         if self.batch_cpu_s is None or self.fetch_cpu_s is None:
             return None
         return max(self.batch_cpu_s - self.fetch_cpu_s, 0.0)
@@ -105,18 +108,18 @@ class GpuFigures:
     """
 
     samples: int
-    """Samples of the utilisation."""
+    """Number of samples of the utilisation."""
     util_pct: float | None = None
     """Time-weighted NVML utilisation."""
     zero_pct: float | None = None
-    """Share of the sampled time at 0 %."""
+    """Share of the sampled time at 0 % utilisation."""
     mem_used_bytes: int | None = None
     temperature_c: int | None = None
     sm_clock_mhz: float | None = None
     sm_active_pct: float | None = None
     throttled_pct: float | None = None
     throttle_reasons: Sequence[str] | None = None
-    """The most usual first; ``None`` without one."""
+    """Reasons for throttling, the most usual first; ``None`` without one."""
 
 
 @dataclass(frozen=True)
@@ -124,33 +127,35 @@ class RunFigures:
     """Figures of one rank's run."""
 
     iterations: int
-    """All that were recorded."""
+    """Number of iterations that were recorded."""
     steady_iterations: int
-    """Iterations the steady figures are taken over; 0 leaves them unknown."""
+    """Number of iterations that steady figures are taken over; 0 leaves them
+    unknown."""
     epoch_starts: int
-    """First waits of epochs."""
+    """Number of first waits of epochs."""
     saves: int
-    """Checkpoint saves of the whole run."""
+    """Number of checkpoint saves of the whole run."""
     alloc_retries: int
     """Allocations on the card that failed at first, as far as they were counted."""
     build_s: float
-    """Part of the start that passed before the first iteration."""
+    """Seconds of the start that passed before the first iteration."""
     ledger_s: Mapping[str, float]
     """Seconds of the whole run, by part of the time ledger."""
     by_hook_s: Mapping[str, float]
     """Seconds of the whole run by class, most expensive first; what is left of
     ``ledger_s['hooks']`` is MMEngine's own calling."""
     reasons: Mapping[str, str]
-    """Why a source gave no figures, as it was recorded."""
+    """Reasons why a source gave no figures, as they were recorded."""
 
     per_iteration: IterationParts | None = None
-    """``None`` without a steady iteration that does not begin an epoch."""
+    """Mean parts of an iteration; ``None`` without a steady one that does not begin an
+    epoch."""
     data_wait_p95_s: float | None = None
     data_wait_cpu_share: float | None = None
     """CPU of the training process inside its waits, over the waits; more than 1 where
     it has several threads."""
     images: float | None = None
-    """Images in the steady iterations."""
+    """Number of images in the steady iterations."""
     stored_pixel_ratio: float | None = None
 
     process_rss_bytes: int | None = None
@@ -159,16 +164,16 @@ class RunFigures:
     largest_batch_pixels: int | None = None
     most_boxes: int | None = None
     shm_free_bytes: int | None = None
-    """Least at the end of an interval."""
+    """Least free bytes of ``/dev/shm`` at the end of an interval."""
     gpu_mem_peak_bytes: int | None = None
     gpu_mem_reserved_bytes: int | None = None
     inactive_bytes: int | None = None
-    """Most at the end of an interval (fragmentation)."""
+    """Most bytes in unused split blocks at the end of an interval (fragmentation)."""
 
     main_cpu_s: float | None = None
-    """CPU of the training process per iteration, its waits' part left out."""
+    """CPU of the training process per iteration, s, the part in its waits left out."""
     main_run_delay_s: float | None = None
-    """Wait of its main thread for a core, per iteration."""
+    """Wait of the training process's main thread for a core, per iteration, s."""
     process_cpu_cores: float | None = None
     """Cores that the training process used."""
     why_no_cpu: str | None = None
@@ -177,16 +182,16 @@ class RunFigures:
     """Cores of the host that other programs used meanwhile. With several ranks on it,
     all of their evidence is needed: see ``why_no_external``."""
     why_no_external: str | None = None
-    """Reason why that is unknown on a host with several ranks."""
+    """Reason why ``external_cpu_cores`` is unknown on a host with several ranks."""
     throttled_s: float | None = None
-    """Time for which the CPU quota held tasks back, as far as that is known."""
+    """Seconds for which the CPU quota held tasks back, as far as that is known."""
     throttle_counted_s: float = 0.0
-    """Seconds that it was counted in."""
+    """Seconds that ``throttled_s`` was counted in."""
 
     worker_cpu_s: float | None = None
     """CPU of all workers per batch, over the whole run: they make batches ahead."""
     worker_run_delay_s: float | None = None
-    """Time workers waited for a core, per batch."""
+    """Seconds that workers waited for a core, per batch."""
     worker_threads: int | None = None
     """Most threads that one worker had, PyTorch's own included."""
     worker_thread_cpu_s: float | None = None
@@ -195,11 +200,11 @@ class RunFigures:
     gpu_idle_pct: float | None = None
     """Share of the timed steady iterations in which the GPU had nothing to do."""
     gpu_last_iteration: int | None = None
-    """The last one with GPU utilisation, where that ended before the run."""
+    """Last iteration with GPU utilisation, where that ended before the run."""
     gpu: GpuFigures | None = None
-    """The card that this rank trains on; ``None`` without a sample."""
+    """Figures of the card that this rank trains on; ``None`` without a sample."""
     loader: LoaderFigures | None = None
-    """``None`` without workers that could be read."""
+    """Figures of the loader's workers; ``None`` without workers that could be read."""
 
     @property
     def iter_s(self) -> float | None:
@@ -230,40 +235,40 @@ class RunFigures:
 
     @property
     def startup_s(self) -> float:
-        """Starts of the loader: above all what first waits exceed a normal wait by."""
+        """Seconds of the loader's starts: above all the excess of first waits."""
         return max(self.ledger_s.get('startup', 0.0) - self.build_s, 0.0)
 
     @property
     def throttled_pct(self) -> float | None:
-        """`throttled_s` over the seconds that it was counted in."""
+        """Share of the time that a CPU quota held tasks back, per cent."""
         if self.throttled_s is None or not self.throttle_counted_s:
             return None
         return 100 * self.throttled_s / self.throttle_counted_s
 
     @property
     def unknown(self) -> Mapping[str, str]:
-        """Why a figure is missing, by source."""
+        """Reasons why figures are missing, by source."""
         why = {'CPU': self.why_no_cpu, 'CPU of other programs': self.why_no_external}
         known = {source: reason for source, reason in why.items() if reason}
         return {**known, **self.reasons}
 
     @property
     def why_no_gpu_util(self) -> str:
-        """The reason of the whole card, else of its utilisation alone."""
+        """Reason why the GPU's utilisation is unknown."""
         reasons = (self.unknown.get(source) for source in ('GPU', 'GPU util_pct'))
         return next(filter(None, reasons), phrase('no sample was taken'))
 
     def run_share(self, seconds: float) -> float:
-        """``seconds`` as a share of the whole run."""
+        """Return ``seconds`` as a share of the whole run."""
         return seconds / self.duration_s if self.duration_s > 0 else 0.0
 
     def part_share(self, part: str) -> float:
-        """Share of the whole run in one part of the time ledger."""
+        """Return the share of the whole run in one part of the time ledger."""
         return self.run_share(self.ledger_s.get(part, 0.0))
 
 
 def summarize_run(recorded: RecordedRun) -> RunFigures:
-    """Make the figures of what one rank recorded."""
+    """Compute the figures of what one rank recorded."""
     figures = _summarize_alone(recorded)
     others = map(_list_cpu_evidence, recorded.other_ranks)
     cpu = find_cpu(_list_cpu_evidence(recorded), list(others))
@@ -280,7 +285,7 @@ def summarize_run(recorded: RecordedRun) -> RunFigures:
 
 @quiet
 def _list_cpu_evidence(recorded: RecordedRun) -> CpuEvidence:
-    """Made of few columns: there may be many ranks."""
+    """List the evidence of the CPU, made of few columns: there may be many ranks."""
     parts = _average_parts(recorded.steady)
     return CpuEvidence(
         run=recorded.meta,
@@ -294,7 +299,7 @@ def _list_cpu_evidence(recorded: RecordedRun) -> CpuEvidence:
 
 @quiet
 def _summarize_alone(recorded: RecordedRun) -> RunFigures:
-    """All figures for which the other ranks of the host are not needed."""
+    """Compute all figures for which the other ranks of the host are not needed."""
     every, steady = recorded.every.column, recorded.steady.column
     ledger_s, end = _sum_ledger(recorded), recorded.end
     off = {record.source: record.reason for record in recorded.evidence.sources_off}
@@ -370,7 +375,7 @@ def _sum_ledger(recorded: RecordedRun) -> Mapping[str, float]:
 
 
 def _split_loops(loops: Intervals) -> Mapping[str, float]:
-    """The time of loops that kept no ledger: waits, steps, and starts of the loader.
+    """Split the time of loops that kept no ledger: waits, steps, starts of the loader.
 
     A start is what first waits exceed the others by.
     """
@@ -419,7 +424,7 @@ def _select_with_workers(recorded: RecordedRun) -> Intervals:
 
 
 def _mean_wait_s(steady: Intervals) -> float | None:
-    """The mean wait over iterations that did not begin an epoch."""
+    """Compute the mean wait over iterations that did not begin an epoch."""
     count = count_all(steady.column('iterations')) - total(steady.column('first_waits'))
     if count <= 0:
         return None
@@ -428,7 +433,7 @@ def _mean_wait_s(steady: Intervals) -> float | None:
 
 
 def _per_batch(windows: Intervals, field: str) -> float | None:
-    """A figure of the workers per batch.
+    """Compute a figure of the workers per batch.
 
     An epoch's may all be made in its first interval. Workers that were reached count
     their batches themselves; of the others, those that were taken are known.
@@ -447,7 +452,7 @@ def _find_last_sampled(recorded: RecordedRun) -> int | None:
 
 
 def summarize_gpu(intervals: Intervals, every: Intervals) -> GpuFigures | None:
-    """Make the figures of the card; ``None`` where no sample was taken.
+    """Compute the figures of the card; ``None`` where no sample was taken.
 
     Args:
         intervals: The utilisation is taken over these.
@@ -478,7 +483,7 @@ def summarize_gpu(intervals: Intervals, every: Intervals) -> GpuFigures | None:
 
 
 def select_worker_intervals(recorded: RecordedRun) -> Intervals:
-    """Select the intervals that figures of the workers are means of; none without."""
+    """Select the intervals that means of the workers are taken over."""
     steady = recorded.steady.having('workers')
     # workers may have made all batches ahead, in the first interval
     is_timed = len(steady.having('workers.occupancy')) > 0

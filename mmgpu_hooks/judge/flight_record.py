@@ -1,4 +1,4 @@
-"""Adds to why ranks wait for one another what NCCL's flight recorder shows. Pure."""
+"""Adds to a diagnosis of waiting ranks what NCCL's flight recorder shows. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_RANKS = (
     'storage_stalled',
     'unknown',
 )
-"""Causes that a collective may stand behind which was never ended."""
+"""Causes behind which a collective may stand that was never ended."""
 
 
 def add_flight_record(why: Why, record: FlightRecord) -> Why:

@@ -19,29 +19,34 @@ from mmgpu_hooks.schema.judged import Prediction
 
 @dataclass(frozen=True)
 class SizedPeak:
-    """The peak of the memory with one batch size, and where the truth is expected."""
+    """Predicted peak of the memory with one batch size, and its interval."""
 
     batch_size: int
     peak_bytes: int
     low_bytes: int
-    """The truth is expected between low and high 9 times in 10."""
+    """Lower end of the interval that holds the true peak 9 times in 10."""
     high_bytes: int
 
 
 @dataclass(frozen=True)
 class MemoryForecast:
-    """Memory of the card against batch size; ``docs/en/batch-size.md`` has the keys."""
+    """Memory of the card against batch size: a line, and what it predicts."""
 
     fixed_bytes: int
+    """Memory that any batch takes."""
     image_bytes: int
+    """Growth of the peak per image."""
     relative_error: float
+    """Relative standard error of a peak."""
     peaks: tuple[SizedPeak, ...]
-    """Peaks of the batch sizes that were asked for."""
+    """Predicted peaks of the batch sizes that were asked for."""
     card_bytes: int | None
-    """``None`` when the size of the card is unknown, as are then the next two."""
+    """Memory of the card; ``None`` when it is unknown, as ``oom_batch_size`` and
+    ``safe_batch_size`` are then."""
     oom_batch_size: int | None
-    """``None`` also when no batch size is expected to run out of memory."""
+    """Smallest batch size expected to run out of memory; ``None`` also when none is."""
     safe_batch_size: int | None
+    """Largest batch size that fits safely."""
 
 
 def forecast_memory(
@@ -73,15 +78,15 @@ class Forecast:
     """The answer of ``mmgpu predict``."""
 
     run: str
-    """The evidence it rests on."""
+    """Path of the evidence that the answer rests on."""
     status: str
     workload: Workload
     predictions: Sequence[Prediction]
     notes: Sequence[str]
     fitted_runs: Mapping[str, int | None] | None = None
-    """Batch sizes of the runs that were fitted; ``None`` when one was asked for."""
+    """Batch sizes of the runs that were fitted; ``None`` when one run was asked for."""
     memory: MemoryForecast | None = None
-    """``None`` when one run was asked for, or their peaks make no line (a note says
-    why)."""
+    """Memory against batch size; ``None`` when one run was asked for, or their peaks
+    make no line (a note says why)."""
     own: Mapping[str, Any] = field(default_factory=dict)
-    """The run's own values of all settings, by name."""
+    """Values of all settings in the run itself, by name."""

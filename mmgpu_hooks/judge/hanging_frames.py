@@ -1,4 +1,4 @@
-"""Innermost frames of a hanging worker, or of the thread that pins, and their cause.
+"""Innermost frames of a hanging worker, or of the thread that pins, and their causes.
 
 Data alone, each with an example. A row counts where its pattern matches one of the
 innermost calls; of two rows the upper one does.
@@ -11,25 +11,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _MOST_CALLS = 8
-"""Innermost calls that are compared: farther out stands the loader itself."""
+"""Number of innermost calls that are compared: farther out stands the loader itself."""
 
 
 @dataclass(frozen=True)
 class HangingFrame:
-    """What a call stands for that never ends."""
+    """Meaning of a call that never ends: its cause, and what helps."""
 
     pattern: str
-    """Of a call, as ``file:line in function``."""
+    """Regular expression for a call, as ``file:line in function``."""
     cause: str
-    """A key of `CAUSES`."""
+    """Name of the cause, a key of `CAUSES`."""
     reason: str
-    """A sentence."""
+    """Clause that says why the call never ends."""
     do: str
-    """What helps."""
+    """Sentence that says what helps."""
     example: str
-    """A call that it matches."""
+    """Call that the pattern matches."""
     is_pinning: bool = False
-    """True if it is of the thread that pins batches, and not of a worker."""
+    """True if the frame is of the thread that pins batches, and not of a worker."""
     call: str | None = None
     """System call that the process must wait in; the pattern is of the innermost call
     alone then."""
@@ -120,7 +120,7 @@ HANGING_FRAMES = (
 )
 
 _WAITS = re.compile(r'multiprocessing/(?:queues|connection|synchronize)|selectors')
-"""A thread or worker that waits for work itself."""
+"""Expression for calls of a thread or worker that itself waits for work."""
 
 
 def find_hanging_frame(

@@ -1,4 +1,4 @@
-"""Who holds the host's memory, and with how many workers it would have held. Pure.
+"""Finds who holds the host's memory, and with how many workers it would have lasted.
 
 A run's memory records are put side by side with those of its other ranks on the host;
 what they do not explain of the memory in use belongs to other programs.
@@ -21,62 +21,65 @@ from mmgpu_hooks.schema.recorded import MemoryRecord
 from mmgpu_hooks.schema.text import Text, listed, phrase
 
 SAFE_MEMORY_SHARE = 0.95
-"""Share of the memory up to which a number of workers holds."""
+"""Share of the memory up to which a number of workers is taken to last."""
 MEMORY_MARGIN = 0.2
-"""Asked of SLURM beyond the most that was seen."""
+"""Share added to the most memory that was seen, when SLURM is asked for memory."""
 
 _GIB, _MIB = 2**30, 2**20
 _SHOWN_SHARE = 0.005
-"""Of the whole: a holder of less is not worth a word."""
+"""Least share of the memory that a holder needs to be named."""
 _LEAST_READINGS, _LEAST_GAIN, _LEAST_FIT = 5, 0.05, 0.8
-"""Of growth: its readings, its share of the size, its coefficient of determination."""
+"""Growth that counts: least readings, least share of the size, least coefficient of
+determination."""
 _COPIES = 1.2
-"""Times the objects of a data set, up to which growth is a worker's copy of them."""
+"""Most growth, as a multiple of the data set's objects, that is a worker's copy of
+them."""
 _MOST_LEAKED = 0.95
-"""Share of what workers hold: they hold something from the start."""
+"""Largest share of the workers' memory that counts as leaked: they hold something from
+the start."""
 _DROP = 0.2
-"""A fall by such a share is the end of an epoch's workers."""
+"""Least relative fall of the workers' memory that is the end of an epoch's workers."""
 
 
 _NOTHING = Text('')
 
 
 class Holder(NamedTuple):
-    """Somebody who holds memory."""
+    """Process, or group of processes, that holds memory."""
 
     name: Text
-    """As the sentence has it, such as ``8 workers``."""
+    """Name in the sentence, such as ``8 workers``."""
     bytes: int
     note: Text = _NOTHING
-    """More about it, such as ``5.1 each``."""
+    """Remark for the sentence, such as ``5.1 each``."""
 
 
 class Holding(NamedTuple):
-    """The number of workers with which memory would have lasted."""
+    """Number of workers with which memory would have lasted."""
 
     workers: int
-    """Of each rank, fewer than there were."""
+    """Workers of each rank, fewer than there were."""
     ends_workers: bool = False
-    """True if they must also end with each epoch."""
+    """True if the workers must also end with each epoch."""
 
 
 @dataclass(frozen=True)
 class MemoryShares:
-    """Who holds the memory that is full first."""
+    """Holders of the memory that is full first, with their shares."""
 
     record: MemoryRecord
-    """That the shares are of."""
+    """Memory record that ``holders`` was computed from."""
     holders: tuple[Holder, ...]
-    """The largest first, other programs last."""
+    """Holders, largest first, other programs last."""
     holding: Holding | None
-    """``None`` where no other number of workers would have helped, or none was
-    needed."""
+    """Number of workers that would have lasted; ``None`` where no other number would
+    have helped, or none was needed."""
     growth: Text
-    """What grows so that no number of workers helps; empty otherwise."""
+    """Name of what grows so that no number of workers helps; empty otherwise."""
 
     @property
     def shares(self) -> Text:
-        """``62 GiB: 8 workers 41 (5.1 each), training process 9; ...``."""
+        """Text with all shares: ``62 GiB: 8 workers 41 (5.1 each), ...``."""
         holders = self._list_holders()
         if self.holding is not None:
             return phrase('{holders}; {outlook}', holders=holders, outlook=self.outlook)
@@ -90,7 +93,7 @@ class MemoryShares:
 
     @property
     def sentence(self) -> Text:
-        """``of 62 GiB: 8 workers 41 (5.1 each), training process 9; ...``."""
+        """Sentence with all shares: ``of 62 GiB: 8 workers 41 (5.1 each), ...``."""
         return phrase('of {shares}', shares=self.shares)
 
     def _list_holders(self) -> Text:
@@ -121,7 +124,7 @@ class MemoryShares:
 
     @property
     def outlook(self) -> Text:
-        """``with 4 workers it would have held``; empty where nothing is known."""
+        """Clause ``with 4 workers it would have held``; empty where that is unknown."""
         if self.holding is None:
             return _NOTHING
         if self.holding.ends_workers:
@@ -137,12 +140,12 @@ class _Unit(NamedTuple):
     bytes: int
 
     def phrase(self, size: float) -> str:
-        """A size in this unit, which is named elsewhere."""
+        """Phrase a size in this unit, which is named elsewhere."""
         scaled = size / self.bytes
         return f'{scaled:.0f}' if scaled >= 9.95 or not scaled else f'{scaled:.1f}'
 
     def phrase_with_name(self, size: float) -> str:
-        """``62 GiB``."""
+        """Phrase a size with its unit: ``62 GiB``."""
         return f'{self.phrase(size)} {self.name}'
 
 
@@ -151,18 +154,18 @@ def _choose_unit(whole: float) -> _Unit:
 
 
 def was_low(run: Run) -> bool:
-    """True if memory of the host was nearly full."""
+    """Return True if memory of the host was nearly full."""
     return any(record.is_low for record in run.evidence.memory)
 
 
 def describe_memory(run: Run) -> Text | None:
-    """The sentence on who holds memory; ``None`` where it was never read."""
+    """Describe who holds memory, in a sentence; ``None`` where it was never read."""
     shares = find_shares(run)
     return None if shares is None else shares.sentence
 
 
 def find_shares(run: Run) -> MemoryShares | None:
-    """Who holds the memory when it was fullest.
+    """Find who held the memory when it was fullest.
 
     Args:
         run: One rank's, with its other ranks where they were read.
@@ -194,7 +197,7 @@ def find_shares(run: Run) -> MemoryShares | None:
 
 
 def describe_start_memory(ranks: Sequence[MemoryRecord]) -> Text:
-    """The sentence on who held memory before the train loops of ranks began."""
+    """Describe who held memory before the train loops of ranks began, in a sentence."""
     first, unit = ranks[0], _choose_unit(ranks[0].total_bytes)
     held = sum(rank.process_bytes or 0 for rank in ranks)
     note, name = phrase('building data set and model'), phrase('training process')
@@ -214,7 +217,7 @@ def describe_start_memory(ranks: Sequence[MemoryRecord]) -> Text:
 
 
 def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
-    """The record with least memory left, of those since it became low."""
+    """Find the record with least memory left, of those since it became low."""
     low = [record for record in records if record.is_low]
     # once a process was killed, its memory is free, or of no known program
     return max(
@@ -225,7 +228,7 @@ def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
 
 
 def _list_ranks(run: Run, worst: MemoryRecord) -> list[MemoryRecord]:
-    """What each rank of the host held at that time, this one first."""
+    """List each rank of the host with its memory at that time, this one first."""
     at_s = run.meta.started_unix_s + worst.elapsed_s
 
     def when(other: RecordedRun, record: MemoryRecord) -> float:
@@ -268,7 +271,7 @@ def _list_holders(
 def _list_process_holders(
     run: Run, worst: MemoryRecord, ranks: Sequence[MemoryRecord]
 ) -> Iterator[Holder]:
-    """Training processes, what metrics keep in them, and shared memory."""
+    """List training processes, what metrics keep in them, and shared memory."""
     unit = _choose_unit(worst.total_bytes)
     results = sum(rank.result_bytes or 0 for rank in ranks)
     processes = sum(rank.process_bytes or 0 for rank in ranks)
@@ -310,11 +313,11 @@ class _Growth(NamedTuple):
 
     bytes_per_s: float
     gained_bytes: float
-    """Since the readings began."""
+    """Bytes gained since the readings began."""
 
 
 def _find_worker_growth(run: Run) -> _Growth | None:
-    """Growth of the train loader's workers, those of the last epoch where they end."""
+    """Find the growth of the train loader's workers, at most of the last epoch."""
     return _find_growth(run, 'worker_own_bytes', 'worker_bytes')
 
 
@@ -323,7 +326,7 @@ def _find_process_growth(run: Run) -> _Growth | None:
 
 
 def _find_growth(run: Run, field: str, recorded: str) -> _Growth | None:
-    """Steady growth, by least squares over the readings since the last fall.
+    """Find steady growth, by least squares over the readings since the last fall.
 
     Intervals are read more often than who holds memory.
     """
@@ -365,7 +368,7 @@ def _fit(times_s: Column, sizes: Column) -> _Growth | None:
 
 
 class _Outlook(NamedTuple):
-    """What would have helped."""
+    """Outcome for memory with other workers: the number that lasts, or what grows."""
 
     holding: Holding | None = None
     growth: Text = _NOTHING
@@ -375,17 +378,17 @@ class _WorkerCost(NamedTuple):
     """Memory of the train loader's workers, of all ranks of the host."""
 
     each_bytes: float
-    """Of one worker, whatever it has loaded."""
+    """Bytes of one worker, whatever it has loaded."""
     leaked_bytes: float
-    """What samples left behind so far, the same with any number of workers."""
+    """Bytes that samples left behind so far, the same with any number of workers."""
     bytes_per_s: float
-    """Of that, what is added."""
+    """Bytes per second that are added to ``leaked_bytes``."""
 
 
 def _find_outlook(
     run: Run, worst: MemoryRecord, ranks: Sequence[MemoryRecord]
 ) -> _Outlook:
-    """The number of workers with which memory would have lasted.
+    """Find the number of workers with which memory would have lasted.
 
     It counts until training ends, or until an epoch does that ends the workers.
     """
@@ -418,7 +421,7 @@ def _find_outlook(
 
 
 def _find_worker_cost(run: Run, ranks: Sequence[MemoryRecord]) -> _WorkerCost:
-    """What workers hold by being there, and what samples left in them.
+    """Find the bytes that each worker holds, and those that samples left in them.
 
     What leaks with each sample is the same with fewer workers, which load as many. What
     they copy of the data set as they read, each of them does.
@@ -443,7 +446,7 @@ class _Left(NamedTuple):
     training: float
     epoch: float
     whole_epoch: float
-    """Length of an epoch."""
+    """Length of a whole epoch, s."""
 
 
 def _find_left_s(run: Run) -> _Left:
@@ -459,7 +462,7 @@ def _find_left_s(run: Run) -> _Left:
 
 
 def find_slurm_memory(run: Run) -> int | None:
-    """Memory to ask SLURM for, GiB: the most that was seen, and a fifth.
+    """Compute the memory to ask SLURM for, GiB: the most that was seen, and a fifth.
 
     Never less than a kill was seen at. Only a run that validated has seen its most.
 
@@ -481,7 +484,7 @@ def find_slurm_memory(run: Run) -> int | None:
 
 
 def _sum_own(ranks: Sequence[MemoryRecord]) -> int:
-    """What a training holds itself; in a control group all that is in it."""
+    """Sum up what a training holds itself; in a control group, all that is in it."""
     first = ranks[0]
     own = sum(
         (rank.process_bytes or 0)

@@ -1,4 +1,4 @@
-"""What an iteration has the host do beside arithmetic, and how much can be spared.
+"""Finds the host work of an iteration beside arithmetic, and how much can be spared.
 
 Measured by ``mmgpu profile`` where it profiled the same training, or by the hook; else
 "up to", by counts. Pure.
@@ -20,51 +20,53 @@ GROUP_S = 0.15e-3
 ms were measured of AdamW over lists, for 240 to 440 groups."""
 
 AVERAGED_TENSOR_S = 35e-6
-"""The same of a tensor that an EMA hook averages by itself: 34 and 35 us."""
+"""Most host CPU of a tensor that an EMA hook averages by itself: 34 and 35 us
+measured."""
 
 SMALL_TENSOR_S = 0.16e-3
-"""The same of a small tensor of a batch, in the training thread."""
+"""Most host CPU of a small tensor of a batch, in the training thread."""
 
 ADDED_VALUE_S = 10e-6
 """Host CPU of adding a value to a history that grows."""
 
 LISTED = ('ExponentialMovingAverage', 'MomentumAnnealingEMA', 'ExpMomentumEMA')
-"""Averages whose formula is known over lists of tensors."""
+"""Kinds of averages whose formula is known over lists of tensors."""
 
 
 @dataclass(frozen=True)
 class HostCost:
-    """One thing that an iteration has the host do, and what an optimisation spares."""
+    """One kind of host work of an iteration, and what an optimisation spares of it."""
 
     name: str
-    """Of the optimisation, as ``optimize`` takes it."""
+    """Name of the optimisation, as ``optimize`` takes it."""
     found: Text
-    """What was counted: a sentence without its full stop."""
+    """Work that was counted: a sentence without its full stop."""
     saved_s: float
-    """Host CPU of the training thread that it spares in an iteration; where that was
-    not measured, the most that it may be."""
+    """Host CPU of the training thread spared per iteration, s; where that was not
+    measured, its upper bound."""
     now_s: float | None = None
-    """Host CPU as it is, measured; ``None`` where only counts are known."""
+    """Measured host CPU of the work, s; ``None`` where only counts are known."""
     error_s: float = 0.0
     """Standard error of ``saved_s``."""
     sent_s: float = 0.0
-    """CPU of a worker that it spares for each batch."""
+    """CPU of a worker spared for each batch, s."""
     is_covered: bool = False
-    """True if the card computes meanwhile as a rule, so that it may gain nothing."""
+    """True if the card usually computes meanwhile, so that sparing it may gain
+    nothing."""
 
     @property
     def is_measured(self) -> bool:
-        """True if it is no mere upper bound."""
+        """True if ``saved_s`` was measured, and is no mere upper bound."""
         return self.now_s is not None
 
     @property
     def left_s(self) -> float | None:
-        """Host CPU that is left of it; ``None`` where it was not measured."""
+        """Host CPU of the work that is left, s; ``None`` where it was not measured."""
         return None if self.now_s is None else max(self.now_s - self.saved_s, 0.0)
 
 
 def find_profile_of(recorded: RecordedRun) -> Profile | None:
-    """The profile of the same training on the same kind of device.
+    """Find the profile of the same training on the same kind of device.
 
     It has counted the same parameter groups, averages and the like.
     """
@@ -77,7 +79,7 @@ def find_profile_of(recorded: RecordedRun) -> Profile | None:
 
 
 def find_host_costs(recorded: RecordedRun) -> dict[str, HostCost]:
-    """By optimisation, what it would spare; those that are on are left out."""
+    """Find the host work that each optimisation not yet on would spare."""
     profile = find_profile_of(recorded)
     parts = {} if profile is None else profile.host_parts
     costs = (
@@ -192,7 +194,7 @@ def _weigh_small_tensors(
 
 
 def find_histories(recorded: RecordedRun) -> HistoryCost | None:
-    """The histories of scalars when they were measured last."""
+    """Find the histories of scalars as they were measured last."""
     known = recorded.every.having('histories')
     measured: list[HistoryCost] = known.values('histories')
     return measured[-1] if measured else None

@@ -1,4 +1,4 @@
-"""Memory: what there is room for, what grows, and what a run's model takes. Pure."""
+"""Judges memory: free room, steady growth, and the needs of a run's model. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.text import Text, phrase
 
 SAFE_CARD_SHARE = 0.9
-"""Part of the room that is ever planned for: the rest goes to fragments of the
+"""Share of the room that is ever planned for: the rest goes to fragments of the
 allocator and to batches with more boxes than any that was seen."""
 
 CONTEXT_BYTES = 600 * 2**20
-"""A CUDA context, where it was not measured what is held beside tensors."""
+"""Bytes of a CUDA context, where it was not measured what is held beside tensors."""
 
 SENT_TENSORS = 256
 """Tensors that a worker sends before its heap stays as it is: PyTorch forgets those
@@ -31,18 +31,18 @@ each stands between the holes that they left. The second 128 still add a little.
 
 
 def count_ahead(num_workers: int | None, prefetch_factor: int | None) -> int:
-    """Batches in flight: each worker loads so many ahead, PyTorch's default of 2."""
+    """Count the batches in flight: by default, PyTorch loads 2 ahead per worker."""
     return (num_workers or 0) * (prefetch_factor or DEFAULT_PREFETCH)
 
 
 def is_shm_small(total_bytes: int, least_free_bytes: int, ahead_bytes: float) -> bool:
-    """True if shared memory is nearly full, or would be with all batches in flight."""
+    """Return True if batches in flight fill, or nearly fill, shared memory."""
     safe = thresholds.FULL_SHARE * total_bytes
     return total_bytes - least_free_bytes >= safe or ahead_bytes >= safe
 
 
 def are_files_few(most: float, limit: int) -> bool:
-    """True if so many open files come near the limit on them."""
+    """Return True if so many open files come near the limit on them."""
     return most >= thresholds.FULL_SHARE * limit
 
 
@@ -51,21 +51,21 @@ class CardRoom(NamedTuple):
 
     total_bytes: int
     beside_bytes: int
-    """Held by the context and by other processes."""
+    """Bytes held by the context and by other processes."""
 
     @property
     def room_bytes(self) -> int:
-        """Beyond it a training runs out of memory."""
+        """Bytes beyond which a training runs out of memory."""
         return max(self.total_bytes - self.beside_bytes, 0)
 
     @property
     def safe_bytes(self) -> int:
-        """Beyond it nothing is recommended."""
+        """Bytes beyond which nothing is recommended."""
         return int(SAFE_CARD_SHARE * self.room_bytes)
 
 
 def find_card_room(run: Run) -> CardRoom | None:
-    """The room that a run's card has; ``None`` when its size is unknown."""
+    """Find the room that a run's card has; ``None`` when its size is unknown."""
     figures = run.figures
     total = run.meta.gpu.memory_total_bytes if run.meta.gpu else None
     if not total:
@@ -79,14 +79,14 @@ def find_card_room(run: Run) -> CardRoom | None:
 
 
 class HostRoom(NamedTuple):
-    """Memory of the host that is free, and what bounds it."""
+    """Free memory of the host, and the limit that bounds it."""
 
     free_bytes: int
     bound: Text
 
 
 def find_host_room(run: Run) -> HostRoom | None:
-    """Memory that was free last: in the control group, or on the host."""
+    """Find the memory that was free last: in the control group, or on the host."""
     read = {
         phrase('on the host'): known(run.column('host.ram_available_bytes')),
         phrase('below the limit of its control group'): known(
@@ -105,7 +105,7 @@ def find_growth_of(
     least_share: float = LEAST_GROWTH_SHARE,
     warm_up: float = 0.0,
 ) -> Estimate | None:
-    """Steady growth of one figure over some intervals, as `find_growth`."""
+    """Find steady growth of one figure over some intervals, as `find_growth`."""
     read = some.having(field)
     return find_growth(
         read.column('iteration'),
@@ -117,12 +117,12 @@ def find_growth_of(
 
 
 def are_workers_kept(run: Run) -> bool:
-    """True if workers live on when an epoch ends: an endless loader has one epoch."""
+    """Return True if workers live on when an epoch ends, or it never does."""
     return bool(run.meta.loader.persistent_workers) or run.meta.loop == 'iter'
 
 
 def find_worker_growth(run: Run) -> Estimate | None:
-    """Steady growth of the workers' memory, in an epoch where they end with each.
+    """Find steady growth of the workers' memory, in an epoch where they end with each.
 
     What they take until each has sent `SENT_TENSORS` is no growth.
     """
@@ -139,15 +139,16 @@ def find_worker_growth(run: Run) -> Estimate | None:
 
 
 class HostGrowth(NamedTuple):
-    """Memory of the host that a run takes more of, iteration by iteration."""
+    """Growth of the host memory that a run takes, iteration by iteration."""
 
     process: Estimate | None
     workers: Estimate | None
     room: HostRoom | None
     is_lasting: bool
-    """True if it goes on when an epoch ends, and does not end with the workers."""
+    """True if the growth goes on when an epoch ends, and does not end with the
+    workers."""
     bytes_each: float
-    """Bytes of one iteration, over all ranks of the host."""
+    """Bytes of growth per iteration, over all ranks of the host."""
 
     @property
     def full_in(self) -> int | None:
@@ -156,7 +157,7 @@ class HostGrowth(NamedTuple):
 
 
 def find_host_growth(run: Run) -> HostGrowth | None:
-    """``None`` where nothing is known to grow."""
+    """Find the growth of host memory; ``None`` where nothing is known to grow."""
     process = find_growth_of(run.every, 'process_own_bytes')
     workers = find_worker_growth(run)
     lasts = bool(process or (workers and are_workers_kept(run)))
@@ -175,7 +176,7 @@ def find_host_growth(run: Run) -> HostGrowth | None:
 
 
 def count_left(run: Run) -> int | None:
-    """Iterations until training ends by itself; ``None`` where that is not known."""
+    """Count the iterations until training ends by itself; ``None`` is unknown."""
     head, done = run.meta, run.intervals[-1].iteration if run.intervals else 0
     whole = head.max_iters
     if whole is None and head.max_epochs and head.loader.batches_per_epoch:

@@ -25,28 +25,30 @@ from mmgpu_hooks.schema.run import RankRow, RanksSummary, read_other_ranks
 from mmgpu_hooks.schema.text import Text, phrase, quoted
 
 MIN_INTERVALS = 3
-"""Fewer do not show how much a rank varies by itself."""
+"""Least intervals that show how much a rank varies by itself."""
 
 NOISE_SHARE = 0.01
-"""Share of an iteration: a smaller difference of ranks is noise, however steady."""
+"""Share of an iteration below which a difference of ranks is noise, however steady."""
 
 IN_STEP_SHARE = 0.05
 """Most relative difference of the wall clock per iteration between ranks in step."""
 
 START_TOLERANCE_S = 300.0
-"""Ranks of one run start within this: datasets take time, hosts' clocks differ."""
+"""Most seconds between the starts of one run's ranks: datasets take time, hosts' clocks
+differ."""
 
 _WAITING_HOOK = 'SyncBuffersHook'
-"""It talks to all ranks: the others wait for the slowest in there."""
+"""Name of the hook that talks to all ranks: the others wait for the slowest in
+there."""
 
 
 class _OwnPart(NamedTuple):
     """A part of the time ledger that no other rank makes longer."""
 
     field: str
-    """Name of its field in a row."""
+    """Name of the part's field in a row."""
     does: Text
-    """Verb for a rank that is in it."""
+    """Verb phrase for a rank that is in this part."""
 
 
 _OWN_PARTS = {
@@ -137,7 +139,7 @@ def compare_ranks(
 
 
 def join_ranks(ranks: RanksSummary | None, runs: Sequence[Run]) -> list[Run]:
-    """The ranks that were compared, each with the evidence of the others.
+    """Give each rank that was compared the evidence of the others.
 
     Args:
         ranks: What `compare_ranks` made of them.
@@ -155,11 +157,11 @@ def join_ranks(ranks: RanksSummary | None, runs: Sequence[Run]) -> list[Run]:
 
 
 class JudgedRank(NamedTuple):
-    """The rank that is judged for a whole run, and all that were compared."""
+    """Rank that is judged for a whole run, and all that were compared."""
 
     run: Run
     ranks: RanksSummary | None
-    """Says which rank is judged; ``None`` for a run of a single rank."""
+    """Summary that says which rank is judged; ``None`` for a run of a single rank."""
 
 
 def read_ranks(first: Run, others: Sequence[Path]) -> JudgedRank:
@@ -210,7 +212,7 @@ def choose_judged(ranks: RanksSummary | None, runs: Sequence[Run]) -> JudgedRank
 
 
 def with_saves_of(judged: Run, first: Run) -> Run:
-    """A rank's run with the saves of the rank that makes them for all.
+    """Give a rank's run the saves of the rank that makes them for all.
 
     MMEngine saves on rank 0 alone. The others have no save of their own: they wait for
     it, in their next step, and what is booked there is moved.
@@ -241,7 +243,7 @@ def with_saves_of(judged: Run, first: Run) -> Run:
 
 
 def _difference(run: RunRecord, other: RunRecord) -> Text | None:
-    """Why two records are not of the same run; ``None`` when they are."""
+    """Say why two records are not of the same run; ``None`` when they are."""
     for name in ('world_size', 'start_iteration', 'max_iters'):
         mine, its = getattr(run, name), getattr(other, name)
         if mine != its:
@@ -255,7 +257,7 @@ def _difference(run: RunRecord, other: RunRecord) -> Text | None:
 
 
 def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSummary:
-    """Fill the summary in by the intervals that all ranks recorded, by rank."""
+    """Fill in the summary from the intervals that all ranks recorded, by rank."""
     rows = [_row(number, intervals) for number, intervals in shared.items()]
     # of any rank: all recorded the same intervals
     first = next(iter(shared.values()), Intervals(()))
@@ -345,7 +347,7 @@ def _row(number: int, shared: Intervals) -> RankRow:
 
 
 def _seconds(intervals: Intervals, part: str) -> Column:
-    """Seconds of each interval in one part of the ledger."""
+    """Return the seconds of each interval in one part of the ledger."""
     seconds = filled(intervals.column('ledger_s', part))
     if part == 'hooks':
         seconds = seconds - filled(intervals.column('hooks_s', _WAITING_HOOK))
@@ -353,7 +355,7 @@ def _seconds(intervals: Intervals, part: str) -> Column:
 
 
 def _noise_s(shared: Mapping[int, Intervals], slowest: int) -> float:
-    """Lead that the slowest must exceed, in seconds per iteration.
+    """Compute the lead that the slowest must exceed, in seconds per iteration.
 
     Three standard errors of its mean lead in waits and hooks over the common intervals,
     and at least a hundredth of an iteration. Saves and starts are few and large: they

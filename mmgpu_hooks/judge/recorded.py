@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.run import RunEvidence
 
 
 class RecordedRun:
-    """All that one rank recorded.
+    """Records of one rank.
 
     *Steady* intervals leave the first one out, which holds lazy initialisation, as
     soon as there are others. A run that was tuned is judged by what it ended with:
@@ -49,7 +49,7 @@ class RecordedRun:
 
     @cached_property
     def meta(self) -> RunRecord:
-        """The run record: settings, limits of the host, identity.
+        """Run record: settings, limits of the host, identity.
 
         The settings are those that the loader has now, where it was tuned.
         """
@@ -67,7 +67,7 @@ class RecordedRun:
 
     @property
     def status(self) -> str:
-        """``completed``, ``interrupted``, ``failed``, or ``killed`` (no end record)."""
+        """Ending: ``completed``, ``interrupted``, ``failed``; else ``killed``."""
         return self.end.status if self.end else 'killed'
 
     @property
@@ -76,11 +76,11 @@ class RecordedRun:
         return self.evidence.cores_had or self.meta.host.cores_had
 
     def column(self, field: str, key: str | None = None) -> Column:
-        """One figure of each interval, as `Intervals.column`."""
+        """Return one figure of each interval, as `Intervals.column`."""
         return self.every.column(field, key)
 
     def since(self, number: int, until: int | None = None) -> RecordedRun:
-        """From one of its intervals on, as a run of its own that did not end.
+        """Cut the run from one of its intervals on, as a run that did not end.
 
         Args:
             number: Intervals to leave out.
@@ -96,7 +96,7 @@ class RecordedRun:
 
 
 def read_settings(run: RunRecord) -> TunedSettings:
-    """What can be tuned of a train loader, as a run record has it."""
+    """Read the settings of a train loader that can be tuned, from a run record."""
     loader = run.loader
     return TunedSettings(
         num_workers=loader.num_workers or 0,
@@ -120,7 +120,7 @@ def _with_settings(run: RunRecord, settings: TunedSettings) -> RunRecord:
 
 
 def _select_latest(every: Intervals, switch: TunedRecord | None) -> Intervals:
-    """Intervals that a change of the loader has no part in, after it."""
+    """Select the intervals after a change of the loader, in which it has no part."""
     if switch is None:
         return every
     # the old workers' last batches come after it

@@ -1,4 +1,4 @@
-"""One rank's run: what it recorded, its figures, and what follows from both.
+"""Joins the records and figures of one rank's run, and assesses them.
 
 The rules, the recommendation and the reports all ask this one object. What was recorded
 stands in `RecordedRun`, the figures in `RunFigures`; here is their assessment: whether
@@ -35,20 +35,20 @@ _NOTHING = Text('')
 
 
 class TransformCost(NamedTuple):
-    """Time of one transform of the pipeline, mean over all samples timed."""
+    """Mean time of one transform of the pipeline, over all samples timed."""
 
     name: str
-    """Name of its class."""
+    """Class of the transform."""
     image_s: float
-    """Per image, those that skipped it included."""
+    """Seconds per image, those that skipped the transform included."""
 
 
 class _FittedWorkload(NamedTuple):
-    """The workload of a run."""
+    """Workload of a run, or the reason why there is none."""
 
     workload: Workload | None
     why_unknown: Text = _NOTHING
-    """Sentence that says why there is none."""
+    """Reason why there is no workload: a sentence."""
 
 
 class Run(RecordedRun):
@@ -84,7 +84,7 @@ class Run(RecordedRun):
     def replaced(
         self, *, figures: RunFigures | None = None, workload: Workload | None = None
     ) -> Run:
-        """This run with other figures, or judged by another workload."""
+        """Copy this run with other figures, or judged by another workload."""
         return Run(
             self.evidence,
             self.other_ranks,
@@ -93,18 +93,18 @@ class Run(RecordedRun):
         )
 
     def since(self, number: int, until: int | None = None) -> Run:
-        """As `RecordedRun.since`, with the figures of that part."""
+        """Cut the run from one of its intervals on, with the figures of that part."""
         part = super().since(number, until)
         return Run(part.evidence, part.other_ranks)
 
     @cached_property
     def figures(self) -> RunFigures:
-        """The figures of this run."""
+        """Figures of this run."""
         return self._given_figures or summarize_run(self)
 
     @cached_property
     def transforms(self) -> list[TransformCost]:
-        """The cost of each transform, most expensive first."""
+        """Cost of each transform, most expensive first."""
         loader, seconds = self.figures.loader, Counter[str]()
         if loader is None or not loader.timed_samples:
             return []
@@ -132,7 +132,7 @@ class Run(RecordedRun):
 
     @property
     def why_no_workload(self) -> Text:
-        """A sentence; empty when there is one."""
+        """Reason why there is no workload; empty when there is one."""
         return self._fitted.why_unknown
 
     @cached_property
@@ -165,11 +165,11 @@ class Run(RecordedRun):
 
     @cached_property
     def host_costs(self) -> dict[str, HostCost]:
-        """What each optimisation that is not on would spare the host, by its name."""
+        """Host work that each optimisation not yet on would spare, by its name."""
         return find_host_costs(self)
 
     def is_worth_sparing(self, cost: HostCost) -> bool:
-        """True if what an iteration waits for is the host, and it would be spared much.
+        """True if iterations wait for the host, and would be spared much of its work.
 
         Where the loop waits for data, or the card is busy all the time, nothing that
         the training thread does sets the speed.
@@ -186,7 +186,7 @@ class Run(RecordedRun):
 
     @cached_property
     def judged_saves(self) -> tuple[SaveJudgement, ...]:
-        """In the order of ``save_records``."""
+        """Judged saves, in the order of ``save_records``."""
         return judge_saves(
             self.save_records, self.save_aftermaths, self.meta.host, self.meta.loader
         )
@@ -209,7 +209,7 @@ class Run(RecordedRun):
 
     @property
     def wait_cause(self) -> str | None:
-        """Why the loop of a data-bound run waits; ``None`` when it is none.
+        """Cause of the waits of a data-bound run; ``None`` when it waits for nothing.
 
         ``starved``: the loader cannot keep up. ``stalls``: starving workers make the
         loop wait at least once in W iterations, so a mean above the 95th percentile of
@@ -247,7 +247,7 @@ class Run(RecordedRun):
 
     @property
     def is_start_long(self) -> bool:
-        """True if what came before the first iteration is worth a word."""
+        """True if the time before the first iteration is worth a word."""
         start, whole_s = self.evidence.start, self.whole_s
         if start is None or start.wall_s < thresholds.START_LEAST_S:
             return False
@@ -255,7 +255,7 @@ class Run(RecordedRun):
 
     @property
     def whole_s(self) -> float:
-        """From the start of the process, where that is known, to the end."""
+        """Seconds from the start of the process, where that is known, to the end."""
         start = self.evidence.start
         before_s = 0.0
         if start is not None:
@@ -265,7 +265,7 @@ class Run(RecordedRun):
 
     @property
     def headspace_pct(self) -> float | None:
-        """At most this much faster, in per cent, if data cost no time at all.
+        """Upper bound of the speed-up if data cost no time at all, per cent.
 
         Over the whole run, starts of the loader included, and what workers hold the
         step up by being on its cores.
@@ -294,7 +294,7 @@ class Run(RecordedRun):
 
     @property
     def _loading_delay_s(self) -> float | None:
-        """Wait for a core while a batch is loaded."""
+        """Wait for a core while a batch is loaded, s."""
         figures = self.figures
         if self.meta.loader.num_workers:
             return figures.worker_run_delay_s
@@ -313,7 +313,7 @@ class Run(RecordedRun):
 
     @property
     def confined_cpus(self) -> int | None:
-        """CPUs that the workers are confined to; ``None`` when they are not."""
+        """Number of CPUs to which workers are confined; ``None`` when they are not."""
         confined = self.figures.loader.affinity_cpus if self.figures.loader else None
         own = self.meta.host.affinity_cpus
         return confined if confined and own and confined < own else None
@@ -330,7 +330,7 @@ class Run(RecordedRun):
 
     @property
     def cpu_floor_s(self) -> float | None:
-        """The CPU of an iteration over the cores that are free for it.
+        """CPU of an iteration over the cores that are free for it, s.
 
         Never more than the run itself took.
         """
@@ -376,19 +376,19 @@ class Run(RecordedRun):
 
     @property
     def external_share_cores(self) -> float:
-        """This rank's part of the cores that other programs used; 0 where unknown."""
+        """Share of this rank in the cores that other programs used; 0 where unknown."""
         # nothing is taken off the host for what nobody saw
         return (self.figures.external_cpu_cores or 0.0) / self.meta.host.ranks
 
     @property
     def is_busy_host(self) -> bool:
-        """True if others took enough of the host to change the figures."""
+        """True if other programs took enough of the host to change the figures."""
         external, logical = self.figures.external_cpu_cores, self.meta.host.logical_cpus
         return bool(
             external and logical and external >= thresholds.EXTERNAL_LOAD * logical
         )
 
     def saves_held_by(self, cause: str | None) -> list[SaveJudgement]:
-        """Slow saves with this cause; with ``None``, those whose cause is unproven."""
+        """List the slow saves with this cause; ``None`` is for unproven causes."""
         judged = self.judged_saves
         return [save for save in judged if save.is_slow and save.cause == cause]

@@ -1,4 +1,9 @@
-"""Compares two runs: what changed, and how sure that is. Pure."""
+"""Compares two runs: differences, and how sure they are. Pure.
+
+The intervals of a run are taken for an autoregressive series, since neighbours resemble
+each other. One estimate of its coefficient would make intervals of short runs too
+short, or endless, so they are averaged over all coefficients.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +44,7 @@ _SETTINGS = (
     'gpu.driver_version',
 )
 _CHANGING = 'host.ram_available_bytes', 'host.shm_free_bytes'
-"""Limits that change from run to run: what is free."""
+"""Limits of the host that change from run to run: free memory."""
 
 
 def compare_runs(before: Run, after: Run) -> RunComparison:
@@ -122,7 +127,7 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
 
 
 def _judge_change(change: Estimate | None) -> str | None:
-    """The verdict on a change in seconds: its sign, where the whole interval has it."""
+    """Judge a change in seconds by its sign, where its whole interval has that sign."""
     if change is None:
         return None
     if change.low > 0:
@@ -131,7 +136,7 @@ def _judge_change(change: Estimate | None) -> str | None:
 
 
 def find_settings(before: Run, after: Run) -> dict[str, SettingTexts]:
-    """Settings, limits of the host and versions that differ, by dotted name."""
+    """Find settings, limits of the host and versions that differ, by dotted name."""
     old, new = _read_settings(before.meta), _read_settings(after.meta)
     return {
         name: SettingTexts(old.get(name), new.get(name))
@@ -141,7 +146,7 @@ def find_settings(before: Run, after: Run) -> dict[str, SettingTexts]:
 
 
 def _read_settings(meta: RunRecord) -> dict[str, str]:
-    """Settings that are known, as text."""
+    """Read the settings that are known, as text."""
     groups = {
         '': {name: read_field(meta, name) for name in _SETTINGS},
         'loader.': asdict(meta.loader),
@@ -159,7 +164,7 @@ def _read_settings(meta: RunRecord) -> dict[str, str]:
 def summarize_figures(
     intervals: Intervals, least: int = stats.LEAST_VALUES
 ) -> dict[str, stats.SeriesMean | None]:
-    """The mean of each of :data:`FIGURES` over a run's intervals, with its error.
+    """Compute the mean of each of :data:`FIGURES` over a run, with its error.
 
     Args:
         intervals: Those that count, warm-up left out.
@@ -181,7 +186,7 @@ def summarize_figures(
 
 @np.errstate(divide='ignore', invalid='ignore', over='ignore')
 def _read_figures(intervals: Intervals, counts: Column) -> dict[str, Column]:
-    """Means per iteration of each interval; what is not finite is unknown."""
+    """Read the means per iteration of each interval; NaN and infinity are unknown."""
     # as in a Run: the first wait of an epoch is no steady one
     others = counts - filled(intervals.column('first_waits'))
     first_s = filled(intervals.column('first_wait_s'))

@@ -30,7 +30,7 @@ NATURE: dict[str, str] = {
     phrase('number of CPUs of the host'): 'meta.host.logical_cpus',
     phrase('number of parameters of the model'): 'meta.parameters',
 }
-"""Facts that make a training another one, by how a sentence calls them."""
+"""Facts that make a training another one, by their names in sentences."""
 
 _CONDITIONS: dict[str, str] = {
     phrase('number of usable cores'): 'meta.host.cores_had',
@@ -38,24 +38,24 @@ _CONDITIONS: dict[str, str] = {
     phrase('number of steps whose gradients are added up'): 'meta.accumulative_counts',
     phrase('number of images in the data set'): 'meta.loader.dataset_length',
 }
-"""Facts that costs depend on, too."""
+"""Further facts that costs depend on."""
 
 _LARGER = 1.5
-"""Images that have so many times the bytes are of another size; crops vary by less."""
+"""Ratio of bytes from which images are of another size; crops vary by less."""
 
 
 @dataclass(frozen=True)
 class RunPool:
-    """Runs that belong together, and what follows from all of them."""
+    """Runs that belong together, and the lines fitted to all of them."""
 
     newest: Run
-    """The newest with enough evidence: it is the one that is judged."""
+    """Newest run with enough evidence: it is the one that is judged."""
     workload: Workload | None
-    """Workload of the newest, with the line that all runs make; ``None`` when none has
-    enough evidence."""
+    """Workload of the newest run, with the line that all runs make; ``None`` when none
+    has enough evidence."""
     memory: CardMemory
     fitted: Mapping[str, int | None] = field(default_factory=dict)
-    """Evidence and batch size of each, the newest first."""
+    """Evidence and batch size of each fitted run, the newest first."""
     notes: tuple[Text, ...] = ()
     """Sentences on the runs that were left out."""
 
@@ -95,7 +95,7 @@ def pool_runs(runs: Sequence[Run]) -> RunPool:
 
 
 def _why_left_out(newest: Run, run: Run) -> Text | None:
-    """Why two runs do not train the same on the same host: a sentence, or ``None``.
+    """Say why two runs do not train the same on the same host; ``None`` if they do.
 
     They may differ in the settings of the train loader, batch size included.
     """
@@ -120,7 +120,7 @@ def _why_left_out(newest: Run, run: Run) -> Text | None:
 
 
 def _measure_image(run: Run) -> float | None:
-    """Bytes of an image's tensors, of the usual batch."""
+    """Compute the bytes of an image's tensors, from the usual batch."""
     size, batch_bytes = run.meta.loader.batch_size, median(run.column('batch_bytes'))
     return batch_bytes / size if size and batch_bytes else None
 
@@ -134,7 +134,7 @@ class Unequal(NamedTuple):
 
 
 def find_unequal(old: Run, new: Run, fields: Mapping[str, str]) -> Iterator[Unequal]:
-    """Find what is known of both runs and not the same.
+    """Find facts that are known of both runs and not the same.
 
     Args:
         old: The first run.
@@ -148,7 +148,7 @@ def find_unequal(old: Run, new: Run, fields: Mapping[str, str]) -> Iterator[Uneq
 
 
 def _fit_memory(runs: Sequence[Run]) -> CardMemory:
-    """Any rank can run out of memory: the largest peak of each run counts."""
+    """Fit memory to the largest peak of each run: any rank can run out of memory."""
     points = []
     for run in runs:
         batch_size, peak_bytes = run.meta.loader.batch_size, find_fullest_bytes(run)

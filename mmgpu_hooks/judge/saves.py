@@ -22,8 +22,8 @@ from mmgpu_hooks.schema.recorded import SaveAftermathRecord as Aftermath
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 KEPT_REFERENCES = 32
-"""Newest saves that one is measured by: enough for a median, and cheap for a run of
-thousands."""
+"""Number of newest saves that one is measured by: enough for a median, and cheap for a
+run of thousands."""
 
 CALM_RUN_DELAY = 0.1
 """Share of an uncontended save that may be waiting for a core: what a quiet host of two
@@ -34,31 +34,33 @@ USUAL_BLOCKING = 0.5
 cache, copies from a card."""
 
 LIKE_SIZE = 1.25
-"""Saves whose bytes differ by no more than this factor are compared, per byte."""
+"""Largest ratio of the bytes of two saves that are compared, per byte."""
 
 LEAST_REFERENCES = 3
-"""Uncontended saves whose median is trusted: one odd one, often the first, is none."""
+"""Least number of uncontended saves whose median is trusted: one odd one, often the
+first, is none."""
 
 FULL_CORES = 0.75
 """Share of the usable cores that must be in use before their users are the reason of a
 wait: the scheduler moves tasks late, and short saves are read coarsely."""
 
 EXPLAINED = 0.7
-"""CPU that others used, over a wait for a core: a task was on that core all the
-while, but for what a hypervisor takes and the clock's grain of 10 ms."""
+"""Least ratio of the CPU that others used to a wait for a core that explains it: a task
+was on that core all the while, but for what a hypervisor takes and the clock's grain of
+10 ms."""
 
 BY_ELIMINATION = 0.25
-"""CPU of one suspect over a wait for a core, below which it was the other."""
+"""Ratio of one suspect's CPU to a wait for a core, below which it was the other."""
 
 MAJOR_FAULT_S = 1e-4
 """Least time that a page takes from storage or swap: a fast solid-state disk's."""
 
 NAMED_SHARE = 0.2
-"""Share of the delay: what held less of it is not named beside the cause."""
+"""Least share of the delay by which a cause is named beside the main one."""
 
 
 class _ThreadTimes(NamedTuple):
-    """A save as its thread went through it: all of that is known, or none."""
+    """Times of a save as its thread went through it: all of them are known, or none."""
 
     cpu_s: float
     run_delay_s: float
@@ -69,7 +71,7 @@ class DelayCause(NamedTuple):
     """A cause of the delay of a save, in words."""
 
     why: Text
-    """Clause after "it took longer"."""
+    """Clause on the reason, to follow "it took longer"."""
     cure: Text
 
 
@@ -215,7 +217,7 @@ def judge_save(
 
 
 def _read_times(save: SaveRecord) -> _ThreadTimes | None:
-    """``None`` where an error ended it, or the kernel shows no schedstat."""
+    """Read the times of a save; ``None`` after an error, or without schedstat."""
     cpu_s, run_delay_s, blocked_s = save.cpu_s, save.run_delay_s, save.blocked_s
     if save.error is not None or cpu_s is None:
         return None
@@ -250,7 +252,7 @@ def _phrase_delay(
 
 
 def is_reference(save: SaveRecord) -> bool:
-    """True if later saves can be measured by this one: it hardly waited."""
+    """Return True if later saves can be measured by this one: it hardly waited."""
     times = _read_times(save)
     if times is None:
         return False
@@ -259,7 +261,7 @@ def is_reference(save: SaveRecord) -> bool:
 
 
 def won_back_s(aftermath: Aftermath | None, loader: LoaderSettings) -> float | None:
-    """Waits for data that the job was spared after a save; ``None`` while unknown."""
+    """Compute the waits for data that a job was spared after a save."""
     if loader.num_workers == 0:
         # the training process loads every batch itself: none is made ahead
         return 0.0
@@ -275,12 +277,12 @@ def won_back_s(aftermath: Aftermath | None, loader: LoaderSettings) -> float | N
 
 
 def net_delay_s(gross_s: float, won_s: float | None) -> float | None:
-    """Time that the job lost: from 0 to the gross delay; ``None`` while unknown."""
+    """Compute the job's loss: at most the gross delay; ``None`` if it is unknown."""
     return None if won_s is None else min(max(gross_s - won_s, 0.0), gross_s)
 
 
 def _others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
-    """CPU of other programs that no other core of the host can have carried.
+    """Compute the CPU of other programs that only cores of ours can have carried.
 
     A container's two cores of 64 are not in the way of what runs on the others.
 
@@ -298,7 +300,7 @@ class _UsualLength(NamedTuple):
 
     wall_s: float
     basis: Text
-    """Where the figure comes from."""
+    """Phrase for the source of the figure."""
 
 
 def _usual_length(
@@ -331,7 +333,7 @@ def _usual_length(
 def _divide_delay(
     save: SaveRecord, times: _ThreadTimes, delay_s: float, host: HostLimits
 ) -> dict[str, float]:
-    """Seconds that each proven cause held the save."""
+    """Divide a save's delay into the seconds of each proven cause."""
     contention_s = min(delay_s, times.run_delay_s)
     left_s, write = delay_s - contention_s, save.phases.get('write')
     held_s = {'memory': _memory_s(save, left_s)}
@@ -352,7 +354,7 @@ def _divide_delay(
 def _share_of_workers(
     save: SaveRecord, times: _ThreadTimes, host: HostLimits
 ) -> float | None:
-    """Part of the wait for a core that workers caused, other programs the rest.
+    """Compute the share of a wait for a core that workers caused; the rest is others'.
 
     Returns:
         ``None`` where the CPU that both used does not prove it.
@@ -380,8 +382,9 @@ def _share_of_workers(
 
 
 def _memory_s(save: SaveRecord, left_s: float) -> float:
-    """The part of a delay that was a wait for memory: pages of ours came from storage
-    or swap, and the kernel says how long tasks waited.
+    """Compute the part of a delay that was a wait for memory.
+
+    Pages of ours came from storage or swap, and the kernel says how long tasks waited.
     """
     if not save.major_faults:
         return 0.0
@@ -395,7 +398,7 @@ def _memory_s(save: SaveRecord, left_s: float) -> float:
 def _find_cause(
     held_s: dict[str, float], contention_s: float, usual_s: float
 ) -> str | None:
-    """The cause that holds most, of those that make it slow without the others.
+    """Find the cause that holds most, of those that make the save slow by themselves.
 
     A delay by the CPU counts early, because it is measured best.
     """
@@ -410,14 +413,14 @@ def _find_cause(
 
 
 def is_delay(delay_s: float, usual_s: float, least: thresholds.DelayThreshold) -> bool:
-    """True if a delay reaches a threshold: in seconds, and over the usual length."""
+    """Return True if a delay reaches a threshold, in seconds and as a ratio."""
     return delay_s >= max(least.least_s, least.ratio * usual_s)
 
 
 def _phrase_cause(
     cause: str, held_s: float, save: SaveRecord, host: HostLimits
 ) -> Text:
-    """How long a cause held a save, with the figures that prove it in brackets."""
+    """Phrase how long a cause held a save, with the proving figures in brackets."""
     cores = host.usable_cores or 0
     if cause == 'workers':
         return phrase(

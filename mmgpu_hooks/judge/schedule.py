@@ -1,4 +1,4 @@
-"""When a training validates and saves, as MMEngine's loops and CheckpointHook do. Pure.
+"""Plans a training's validations and saves, as MMEngine's loops and CheckpointHook do.
 
 Positions are iterations of the whole training, done when it happens.
 """
@@ -11,31 +11,31 @@ from typing import NamedTuple
 from mmgpu_hooks.schema.recorded import RunRecord, TrainingPlan
 
 _MOST_EVENTS = 20_000
-"""Validations and saves that are listed one by one."""
+"""Most validations and saves that are listed one by one."""
 
 
 class PlannedEvent(NamedTuple):
     """A validation or a save that is ahead."""
 
     iteration: int
-    """Iterations done by then."""
+    """Iterations of the whole training done when the event happens."""
     is_save: bool
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The length of a training, and what stands between its iterations."""
+    """Length of a training, with its planned validations and saves."""
 
     iterations: int
-    """Of the whole training."""
+    """Iterations of the whole training."""
     epoch: int | None
     """Iterations of an epoch; ``None`` in iteration-based training."""
     plan: TrainingPlan | None
-    """``None`` where the loop's own is unknown."""
+    """Plan of validations and saves; ``None`` where the loop's own is unknown."""
 
     @classmethod
     def of(cls, run: RunRecord) -> Schedule | None:
-        """The schedule of a run; ``None`` where its length is unknown."""
+        """Read the schedule of a run; ``None`` where its length is unknown."""
         if run.loop == 'epoch' and run.max_epochs and run.loader.batches_per_epoch:
             epoch = run.loader.batches_per_epoch
             return cls(run.max_epochs * epoch, epoch, run.plan)
@@ -45,25 +45,25 @@ class Schedule:
 
     @property
     def unit(self) -> int:
-        """Iterations of what the loop counts: an epoch, or one."""
+        """Iterations in one unit of the loop: an epoch, or one iteration."""
         return self.epoch or 1
 
     def count_validations(self, done: int) -> int | None:
-        """Validations that are ahead of an iteration; ``None`` is unknown."""
+        """Count the validations that are ahead of an iteration; ``None`` is unknown."""
         return None if self.plan is None else sum(map(len, self._validations(done)))
 
     def count_saves(self, done: int) -> int | None:
-        """Saves that are ahead by the schedule, those of the best left out."""
+        """Count the scheduled saves that are ahead, those of the best left out."""
         return None if self.plan is None else sum(map(len, self._saves(done)))
 
     def count_starts(self, done: int) -> int:
-        """Epochs that have not begun yet."""
+        """Count the epochs that have not begun yet."""
         if self.epoch is None:
             return 0
         return max(self.iterations // self.epoch - -(-done // self.epoch), 0)
 
     def list_events(self, done: int) -> list[PlannedEvent] | None:
-        """Validations and saves that are ahead, in order, saves first.
+        """List the validations and saves that are ahead, in order, saves first.
 
         Returns:
             ``None`` where there are too many, or the schedule is unknown.
@@ -76,7 +76,7 @@ class Schedule:
         return sorted(found, key=lambda event: (event.iteration, not event.is_save))
 
     def _validations(self, done: int) -> list[range]:
-        """Iterations after which it validates, in spans of one interval each."""
+        """Yield the iterations after which it validates, in spans of one interval."""
         plan, unit = self.plan, self.unit
         if plan is None:
             return []
@@ -97,7 +97,7 @@ class Schedule:
         ]
 
     def _saves(self, done: int) -> list[range]:
-        """Iterations after which it saves, in spans."""
+        """Yield the iterations after which it saves, in spans."""
         plan, found, last = self.plan, list[range](), self.iterations
         if plan is None:
             return []

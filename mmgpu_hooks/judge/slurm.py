@@ -13,17 +13,17 @@ class NarrowStart:
     """A task that SLURM gave more CPUs than srun lets it use."""
 
     bound_cpus: int
-    """In the mask that srun set for it."""
+    """CPUs in the mask that srun set for the task."""
     given_cpus: int
-    """That SLURM gave it."""
+    """CPUs that SLURM gave the task."""
     tasks: int
-    """Of the step, on all nodes."""
+    """Tasks of the step, on all nodes."""
     mended_cores: float
     """Usable cores of a rank whose start is mended."""
 
     @property
     def command(self) -> str:
-        """What to write in the place of ``srun``.
+        """Command to write in the place of ``srun``.
 
         With numbers, because a variable that srun reads differs between versions of
         SLURM. Without ``--ntasks`` an exclusive job would start the program several
@@ -34,7 +34,7 @@ class NarrowStart:
 
     @property
     def fact(self) -> Text:
-        """What was found, as a clause."""
+        """Clause on what was found."""
         return phrase(
             'srun bound this task to {bound_cpus} of the {given_cpus:d} that SLURM '
             'gave it',
@@ -43,7 +43,7 @@ class NarrowStart:
 
     @property
     def cure(self) -> Text:
-        """What to type; a batch script itself is never narrowed."""
+        """Command to type; a batch script itself is never narrowed."""
         if self.tasks == 1:
             return phrase(
                 'Start it with "{command} ...", or without srun in the batch script.',
@@ -53,7 +53,7 @@ class NarrowStart:
 
 
 def find_narrow_start(host: HostLimits) -> NarrowStart | None:
-    """The start of a run whose CPUs srun narrowed; ``None`` of any other."""
+    """Find how srun narrowed the CPUs of a run; ``None`` where it did not."""
     given, bound = host.slurm_given_cpus, host.slurm_bound_cpus
     if given is None or bound is None or host.mended_cores is None:
         return None

@@ -1,4 +1,4 @@
-"""Judges a run that stood still and did not go on, by what its watchdogs recorded."""
+"""Judges a run that stood still and did not go on, from its watchdogs' records."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences, worded
 _NETWORK = re.compile(r'nfs|fuse|ceph|lustre|cifs|smb|9p|gpfs|beegfs|afs', re.I)
 _OPENING = 'open', 'openat', 'read', 'pread64', 'readv'
 _COLLECTIVE = re.compile(r'torch/distributed/(?!elastic/)|mmengine/dist/(?!utils\.py)')
-"""Not what wraps a whole script (``record``) or a save (``master_only``)."""
+"""Frame that waits in a collective; not one that wraps a whole script (``record``) or a
+save (``master_only``)."""
 _OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
-"""Where a step of several ranks waits for the gradients of the others."""
+"""Frame in which a step of several ranks waits for the gradients of the others."""
 _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
 _MOST_CALLS = 4
 _SLOW_TIMES, _SLOW_S = 3.0, 1.0
-"""A sample is slow as others of its batch up to so many times what they took."""
+"""Factor over the samples before it, and seconds, up to which a sample is as slow as
+others of its batch."""
 _MUTE = phrase("C code that holds Python's lock, so that no thread can run")
 _STATES = {
     'R': phrase('runs'),
@@ -63,9 +65,9 @@ class LastSign(NamedTuple):
     """End of a rank's evidence; sorts by time."""
 
     iteration: int
-    """The last one of which it has figures."""
+    """Last iteration that the rank has figures of."""
     alarms: int
-    """Alarms of the watchdog after it."""
+    """Number of alarms of the watchdog after that iteration."""
 
 
 class Rank(NamedTuple):
@@ -73,27 +75,27 @@ class Rank(NamedTuple):
 
     evidence: RunEvidence
     host: HostNow = HostNow()
-    """State that its host shows now."""
+    """State of the rank's process, as its host shows it now."""
 
     @property
     def number(self) -> int | None:
-        """``None`` of a run that has one rank."""
+        """Number of the rank; ``None`` of a run that has one rank."""
         run = self.evidence.run
         return run.rank if run.world_size > 1 else None
 
     @property
     def is_starting(self) -> bool:
-        """True if it has not come to its train loop."""
+        """True if the rank has not come to its train loop."""
         return self.evidence.run.loop is None
 
     @property
     def is_gone(self) -> bool:
-        """True if its process ended without a word."""
+        """True if the rank's process ended without a word."""
         return self.host.is_alive is False and self.evidence.end is None
 
     @property
     def last_sign(self) -> LastSign:
-        """End of its evidence."""
+        """End of the rank's evidence."""
         evidence = self.evidence
         last = evidence.intervals[-1].iteration if evidence.intervals else 0
         alarms = sum(stuck.iteration >= last for stuck in evidence.stuck)
@@ -101,7 +103,7 @@ class Rank(NamedTuple):
 
     @property
     def batches(self) -> int | None:
-        """Batches of its epoch; ``None`` in iteration-based training."""
+        """Batches of the rank's epoch; ``None`` in iteration-based training."""
         stuck, run = self.stuck, self.evidence.run
         if stuck is not None and stuck.epoch_batches is not None:
             return stuck.epoch_batches
@@ -109,7 +111,7 @@ class Rank(NamedTuple):
 
     @property
     def iterations(self) -> int:
-        """Iterations that it is known to have done, of the whole training."""
+        """Iterations that the rank is known to have done, of the whole training."""
         evidence, stuck = self.evidence, self.stuck
         known = [interval.iteration for interval in evidence.intervals[-1:]]
         known += [stuck.iteration] if stuck is not None else []
@@ -117,13 +119,13 @@ class Rank(NamedTuple):
 
     @property
     def is_completed(self) -> bool:
-        """True if it came to its end as planned."""
+        """True if the rank came to its end as planned."""
         end = self.evidence.end
         return end is not None and end.status == 'completed'
 
     @property
     def stuck(self) -> StuckRecord | None:
-        """Standstill that it is in; ``None`` where it went on after that.
+        """Standstill that the rank is in; ``None`` where it went on after that.
 
         A wait for other ranks that was no alarm counts where there is no alarm.
         """
@@ -139,7 +141,7 @@ class Rank(NamedTuple):
 
 
 def find_first_gone(ranks: Sequence[Rank]) -> Rank | None:
-    """The rank whose process ended first without a word, the others after it.
+    """Find the rank whose process ended first without a word, the others after it.
 
     Ranks keep step: one whose evidence ends earlier than that of the others did not
     end with them.
@@ -155,7 +157,7 @@ def find_first_gone(ranks: Sequence[Rank]) -> Rank | None:
 
 
 def describe_gone(ranks: Sequence[Rank]) -> list[Text]:
-    """A sentence for each process that ended without a word."""
+    """Describe the processes that ended without a word, a sentence each."""
     return [
         phrase('process {pid} is gone and left no end record', rank.evidence.run)
         if rank.number is None
@@ -169,7 +171,7 @@ def describe_gone(ranks: Sequence[Rank]) -> list[Text]:
 
 
 def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
-    """Say what a run stands still in, and which of its ranks the others wait for.
+    """Judge a standstill: what training waits for, and which rank the others wait for.
 
     Args:
         ranks: Those whose evidence is at hand.
@@ -225,7 +227,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
 def _list_sentences(
     stuck: StuckRecord, met: _Meeting | None, waited_for: int | None, cause: str
 ) -> list[Text]:
-    """What a run stands in, why its ranks do not meet, and what that is called.
+    """List the sentences on a standstill: where it is, and what its cause is called.
 
     Args:
         stuck: The standstill that is judged.
@@ -264,7 +266,7 @@ def _phrase_standstill(stuck: StuckRecord, cause: str) -> Text:
 
 
 def _list_cures(stuck: StuckRecord, cause: str) -> tuple[Text, ...]:
-    """What helps, that of the innermost calls first."""
+    """List what helps, advice for the innermost calls first."""
     row = find_row(stuck)
     is_of_row = row is not None and row.cause == cause
     return (*([worded(row.do)] if row and is_of_row else []), *CAUSES[cause].do)
@@ -281,14 +283,14 @@ def _is_nccl(rank: Rank) -> bool:
 
 
 def _is_work_on_one_rank(stuck: StuckRecord, cause: str) -> bool:
-    """True if a rank does something that the others have no part in."""
+    """Return True if a rank does something that the others have no part in."""
     loop = 'data_wait', 'resume', 'step', 'startup', START_PART, _MUTE
     is_of_all = stuck.validation_part in ('data_wait', 'forward', 'process')
     return cause == 'unknown' and stuck.part not in loop and not is_of_all
 
 
 class _Meeting(NamedTuple):
-    """Why ranks that all wait for one another do not meet."""
+    """Reason why ranks that all wait for one another do not meet."""
 
     cause: str
     certainty: str
@@ -301,7 +303,7 @@ _Found = Sequence[tuple[Rank, StuckRecord]]
 
 
 def _name_starter(own: _Found) -> _Meeting | None:
-    """Of ranks that wait for nobody, the one that has not begun to train."""
+    """Name the rank that has not begun to train, of those that wait for nobody."""
     if not own or any(stuck.part != START_PART for _, stuck in own):
         return None
     return _late(rank for rank, _ in own)
@@ -326,7 +328,7 @@ def _name_meeting(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
 
 
 def _find_missing(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
-    """Of ranks whose first collective never ended, the one that did not come."""
+    """Find the rank that did not come to the first collective, which never ended."""
     run = ranks[0].evidence.run
     if any(stuck.has_met is not False for _, stuck in found):
         return None
@@ -360,11 +362,11 @@ def _find_missing(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
 
 
 class Uneven(NamedTuple):
-    """Ranks that train another number of batches."""
+    """Ranks that train different numbers of batches."""
 
     sentence: Text
     rank: int | None
-    """The one that trains fewest; ``None`` where several do."""
+    """Rank that trains fewest; ``None`` where several do."""
     proof: Sequence[Text]
 
 
@@ -424,7 +426,7 @@ def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:
 
 
 def describe_batches(batches: Mapping[int, int]) -> list[Text]:
-    """Batches of an epoch by rank, ranks that have as many together."""
+    """Describe the batches of an epoch by rank, ranks that have as many together."""
     groups: dict[int, list[int]] = {}
     for number, count in sorted(batches.items()):
         groups.setdefault(count, []).append(number)
@@ -441,7 +443,7 @@ def describe_batches(batches: Mapping[int, int]) -> list[Text]:
 
 
 def is_late_by_others(words: Sequence[EvidenceLine | None]) -> bool:
-    """True if no other rank works that a rank in a collective waits for.
+    """Return True if no working rank explains that a rank waits in a collective.
 
     Args:
         words: The last interval, standstill or end of each.
@@ -475,14 +477,14 @@ def _phrase_place(number: int | None, stuck: StuckRecord) -> Text:
 
 
 def phrase_part(stuck: StuckRecord) -> Text:
-    """Words for the part of training that it was in."""
+    """Phrase the part of training that a rank was in."""
     if stuck.validation_part is not None:
         return phrase_validation_part(stuck.validation_part, stuck.metric)
     return _DOING.get(stuck.part) or phrase('in {part}', part=stuck.part)
 
 
 def phrase_validation_part(part: str, metric: str | None) -> Text:
-    """Words for what a validation was doing.
+    """Phrase what a validation was doing.
 
     Args:
         part: As in ``parts_s`` of a validation.
@@ -499,7 +501,7 @@ def phrase_validation_part(part: str, metric: str | None) -> Text:
 
 
 def waits_for_data(stuck: StuckRecord) -> bool:
-    """True if it waited for a batch, of training or of validation."""
+    """Return True if the loop waited for a batch, of training or of validation."""
     is_wait = stuck.part in ('data_wait', 'resume')
     return is_wait or stuck.validation_part == 'data_wait'
 
@@ -509,7 +511,7 @@ def _waits_for_ranks(rank: Rank, stuck: StuckRecord) -> bool:
 
 
 def is_in_collective(stuck: StuckRecord, world_size: int) -> bool:
-    """True if a rank stands in a collective, or in the wait behind one."""
+    """Return True if a rank stands in a collective, or in the wait behind one."""
     if any(_COLLECTIVE.search(call) for call in stuck.stack):
         return True
     innermost = '\n'.join(stuck.stack[:3])
@@ -517,26 +519,26 @@ def is_in_collective(stuck: StuckRecord, world_size: int) -> bool:
 
 
 class NamedCause(NamedTuple):
-    """Why training stands still."""
+    """Cause of a standstill, and how sure it is."""
 
     name: str
-    """A key of `CAUSES`."""
+    """Name of the cause, a key of `CAUSES`."""
     certainty: str
-    """``sure``, ``likely`` or ``unknown``."""
+    """Certainty: ``sure``, ``likely`` or ``unknown``."""
 
 
 class SlowBatch(NamedTuple):
     """A batch that is made sample by sample, slowly."""
 
     number: int
-    """Of the sample that is being loaded, from 1."""
+    """Place of the sample that is being loaded, from 1."""
     samples: int
     each_s: float
-    """What those before it took, on average."""
+    """Mean seconds of the samples before the one that is being loaded."""
 
     @property
     def sentence(self) -> Text:
-        """``slow, not stuck: sample 3 of 16 is being loaded, ...``."""
+        """Sentence: ``slow, not stuck: sample 3 of 16 is being loaded, ...``."""
         facts = {
             'number': self.number,
             'batch_samples': self.samples,
@@ -612,7 +614,7 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
 
 
 def _count_workers(rank: Rank, stuck: StuckRecord) -> int:
-    """Workers of the loader that was waited for, as far as they are known."""
+    """Count the workers of the loader that was waited for, as far as they are known."""
     evidence = rank.evidence
     if stuck.validation_part is None:
         return evidence.run.loader.num_workers or 0
@@ -621,7 +623,7 @@ def _count_workers(rank: Rank, stuck: StuckRecord) -> int:
 
 
 def find_row(stuck: StuckRecord) -> HangingFrame | None:
-    """What the calls of the worker, or of the thread that pins, stand for."""
+    """Find the row for the calls of the worker, or of the thread that pins."""
     if not waits_for_data(stuck):
         return None
     of_worker = None
@@ -632,13 +634,13 @@ def find_row(stuck: StuckRecord) -> HangingFrame | None:
 
 
 def is_lost(stuck: StuckRecord) -> bool:
-    """True if the worker that owes the batch waits for work itself."""
+    """Return True if the worker that owes the batch waits for work itself."""
     is_known = stuck.worker is not None and stuck.sample is None
     return is_known and bool(_IDLE.search(''.join(stuck.stack[:3])))
 
 
 def describe_stuck(stuck: StuckRecord) -> list[str]:
-    """Sentences and calls that were seen of it, for the log and `mmgpu why`."""
+    """Describe a standstill in sentences, with its calls, for log and `mmgpu why`."""
     found: list[str] = []
     if stuck.worker is not None:
         state = _STATES.get(stuck.state or '') or phrase('is in state {state}', stuck)

@@ -1,4 +1,4 @@
-"""Where a figure begins to matter, each with its reason."""
+"""Thresholds from which figures matter, each with its reason."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 
 class DelayThreshold(NamedTuple):
-    """From where on a delay of something counts: the larger one of both."""
+    """Threshold of a delay: the larger one of both counts."""
 
     least_s: float
-    """In seconds."""
+    """Least delay, s."""
     ratio: float
-    """Over what it usually takes."""
+    """Least ratio of the delay to the usual length."""
 
 
 MIN_ITERATIONS = 20
@@ -22,7 +22,8 @@ SURE_ITERATIONS = 100
 """Steady iterations from which confidence is high."""
 
 DATA_WAIT_NOTICE = 0.05
-"""Share of an iteration: TensorFlow's profiler calls an input share of 5 % moderate."""
+"""Share of an iteration in data wait that is worth a notice: TensorFlow's profiler
+calls an input share of 5 % moderate."""
 
 DATA_WAIT_PROBLEM = 0.10
 """Share of an iteration above which a run is data-bound: between TensorFlow's
@@ -41,11 +42,12 @@ START_NOTICE = 0.05
 """Share of the run from which the summary says what its start was spent on."""
 
 START_LONG_S = 120.0
-"""Seconds that are worth a word however long the run is: each new start has them."""
+"""Seconds of a start that are worth a word however long the run is: each new start has
+them."""
 
 START_LEAST_S = 10.0
-"""And the least of it: what somebody who starts a training waits for without a thought
-is less."""
+"""Seconds of a start below which it is not worth a word: whoever starts a training
+waits as long without a thought."""
 
 SAVE_PROBLEM = 0.05
 """Share of the run in checkpoint saves: one minute in twenty."""
@@ -68,13 +70,14 @@ HOOKS_PROBLEM = 0.05
 """Share of the run in hooks, which usually take well under 1 %."""
 
 RUN_DELAY_PROBLEM = 0.25
-"""Waiting for a core over wanting one, of the loader's workers."""
+"""Share of the wanted core time that the loader's workers waited for a core."""
 
 MAIN_DELAY_PROBLEM = 0.10
 """Share of an iteration in which the training thread is ready and has no core."""
 
 THROTTLED_NOTICE_PCT = 5.0
-"""Share of the time a quota holds tasks back: a burst now and then is usual."""
+"""Share of the time in which a quota holds tasks back, per cent: a burst now and then
+is usual."""
 
 BLOCKED_PROBLEM = 0.50
 """Share of a worker's time per batch in which it neither ran nor wanted to."""
@@ -93,13 +96,14 @@ HOST_COST_WORTH = 0.01
 the config, and changes nothing that is trained."""
 
 HOST_COST_MOST = 0.03
-"""The same where only the most is known that it can take off."""
+"""Share of an iteration, for an optimisation whose effect is only known as an upper
+bound."""
 
 GPU_FULL_PCT = 95.0
 """GPU utilisation from which the host keeps the card busy."""
 
 GPU_UTIL_LOW_PCT = 70.0
-"""SageMaker's debugger calls a GPU under 70 % under-used."""
+"""GPU utilisation below which the card is under-used, after SageMaker's debugger."""
 
 GPU_ZERO_NOTICE_PCT = 10.0
 """Share of time at 0 % that users see as swinging."""
@@ -110,13 +114,13 @@ uncontended save: spikes of a virtual machine's scheduler and the 10 ms grain of
 accounting are well below, and saves of a quiet run differ by a third."""
 
 BLOCKED_SAVE = DelayThreshold(least_s=0.5, ratio=1.0)
-"""The same by storage or memory: a disk that writes back
-other pages first blocks a healthy save for a few tenths of a second, and the page cache
-alone makes one write take twice as long as the next."""
+"""Delay of one save by storage or memory from which it is noticed: a disk that writes
+back other pages first blocks a healthy save for a few tenths of a second, and the page
+cache alone makes one write take twice as long as the next."""
 
 ODD_SAVE = DelayThreshold(least_s=1.0, ratio=2.0)
-"""The same where no proven cause holds enough of it: several small reasons, and jitter,
-come to half of it."""
+"""Delay of one save, no proven cause holding enough of it, from which it is noticed:
+several small reasons, and jitter, come to half of it."""
 
 MEMORY_PROVEN = 0.5
 """Share of a delay in which tasks waited for memory, from which memory was short."""
@@ -128,7 +132,8 @@ HISTORIES_NOTICE = 0.10
 """Share of a checkpoint in histories of scalars, from which they are worth a word."""
 
 HISTORIES_NOTICE_BYTES = 2**24
-"""The least of them: 16 MiB more a checkpoint are seen where many are kept."""
+"""Least bytes of histories in a checkpoint that are worth a word: 16 MiB more a
+checkpoint are seen where many are kept."""
 
 BENCH_CHANCE = 0.05
 """Chance below which longer saves are not noise: one experiment in twenty misleads."""
@@ -158,7 +163,8 @@ THREADS_NOTICE = 0.1
 where the loading is worth a word."""
 
 THREADS_PROBLEM = 0.25
-"""The same share, from which threads are what the loading suffers from."""
+"""Share of the workers' CPU beside their main threads from which threads are what the
+loading suffers from."""
 
 IDLE_CORES = 0.25
 """Share of the cores that is idle while the loop waits, from which it is a finding."""
@@ -167,22 +173,23 @@ BUSY_WORKERS = 0.7
 """Cores that each worker keeps busy at least, where loading is what it does."""
 
 RISE_BYTES = 2**28
-"""More memory than at the start, from which a finding says that a short run does not
-show yet whether it grows: 256 MiB."""
+"""Growth over the memory at the start, from which a finding says that a short run does
+not show yet whether memory grows: 256 MiB."""
 
 RISE_SHARE = 0.1
-"""And this share of what it had."""
+"""Growth over the memory at the start, as a share of it, which a finding needs besides
+``RISE_BYTES``."""
 
 WORTH_GROWTH = 0.1
 """Share of the free memory from which growth until training ends is worth a word."""
 
 CONTAINER_SHM_BYTES = 2**26
-"""/dev/shm of a container that was started without ``--shm-size``: 64 MiB, which the
-batches in flight of an ordinary detector fill."""
+"""Size of /dev/shm in a container that was started without ``--shm-size``: 64 MiB,
+which the batches in flight of an ordinary detector fill."""
 
 WANTED_OPEN_FILES = 65_536
 """Soft limit on open files that is asked for: enough for any loader, and what
 administrators allow as a rule."""
 
 MANY_FILES = 1_000
-"""Files that a data set opens, from which one an image is what takes its time."""
+"""Annotation files of a data set, from which one an image is what takes its time."""

@@ -1,4 +1,4 @@
-"""What a change of the loader gave, while training goes on: before against after.
+"""Judges a change of the loader while training goes on: before against after.
 
 AR(1) standard errors of the intervals' means, Welch's test for their difference; where
 these are few, Student's t with one spread for both. The host must be the same before
@@ -30,44 +30,46 @@ from mmgpu_hooks.schema.recorded import TunedReason
 from mmgpu_hooks.schema.run import RunEvidence
 
 LEAST_INTERVALS, ENOUGH_INTERVALS = 3, 8
-"""After a change: what a clear verdict needs, and what any has to be found by."""
+"""Intervals after a change: least for a clear verdict, and most until any is found."""
 
 LEAST_LOSS = 0.03
 """Share of an iteration below which a loss is none: machines vary by as much."""
 
 NO_LOSS = 0.01
-"""Share of an iteration by which a change that cannot be told apart may be slower."""
+"""Share of an iteration that a change may cost and still count as no loss, where the
+difference is unclear."""
 
 LEAST_SPREAD = 0.01
-"""Relative spread of intervals that is assumed of a series that is short."""
+"""Least relative spread of intervals that is assumed of a short series."""
 
 SAME_STEP = 0.05
-"""Share by which a step may differ and be the same."""
+"""Largest relative difference of steps that count as the same."""
 
 SAME_HOST = 0.15
-"""Share of the host's CPUs by which other programs' cores may differ."""
+"""Largest difference of other programs' cores, as a share of the host's CPUs, that
+counts as the same host."""
 
 
 @dataclass(frozen=True)
 class ChangeVerdict:
-    """What the last change of a loader gave."""
+    """Verdict on the last change of a loader."""
 
     reason: TunedReason
-    """``gain``, ``loss``, ``unclear`` or ``other_load``."""
+    """Reason: ``gain``, ``loss``, ``unclear`` or ``other_load``."""
     before_s: float
-    """An iteration before it."""
+    """Iteration time before the change."""
     after_s: float
-    """An iteration with it."""
+    """Iteration time with the change."""
     gain: Estimate | None
-    """Time that it saves, over an iteration before it; below zero it is a loss.
+    """Time that the change saves, over an iteration before it; below zero it is a loss.
     ``None`` where the intervals are too few for one."""
 
     predicted_low: float | None = None
-    """Low end of the gain that was predicted, over an iteration before."""
+    """Lower end of the predicted gain, over an iteration before."""
 
     @property
     def is_kept(self) -> bool:
-        """True if it stays: no loss, and nothing that refutes what was predicted."""
+        """True if the change stays: no loss, and nothing refutes the prediction."""
         if self.reason != 'unclear':
             return self.reason != 'loss'
         gain, low = self.gain, self.predicted_low
@@ -81,7 +83,7 @@ class _Stage(NamedTuple):
 
     run: Run
     iter_s: Column
-    """Of each steady interval, first waits of epochs left out."""
+    """Iteration time of each steady interval, first waits of epochs left out."""
     wait_s: Column
     step_s: Column
     iterations: Column
@@ -120,7 +122,7 @@ def judge_change(evidence: RunEvidence) -> ChangeVerdict | None:
 
 
 def select_stage(evidence: RunEvidence, number: int) -> RunEvidence:
-    """The part of a run between two changes of its loader.
+    """Select the part of a run between two changes of its loader.
 
     Args:
         evidence: Of the whole run.
@@ -156,7 +158,7 @@ def _read_stage(evidence: RunEvidence) -> _Stage:
 
 
 def _estimate_gain(before: _Stage, after: _Stage, before_s: float) -> Estimate | None:
-    """The time saved, over an iteration before."""
+    """Estimate the time saved, over an iteration before."""
     saved = _estimate_saved(before, after, 'iter_s')
     if before.run.meta.device != 'cpu':
         step = _estimate_saved(before, after, 'step_s')
@@ -183,7 +185,7 @@ def _estimate_saved(before: _Stage, after: _Stage, name: str) -> Estimate | None
 
 
 def _estimate_short(old: Sequence[float], new: Sequence[float]) -> Estimate | None:
-    """What is saved, where a series is short: Student's t with one relative spread.
+    """Estimate the time saved from a short series, by Student's t.
 
     A loader is changed after few intervals; those after it show how they scatter.
     """
@@ -207,7 +209,7 @@ def _listed(column: Column) -> Sequence[float]:
 
 
 def _is_other_host(before: Run, after: Run) -> bool:
-    """True if other programs use more or fewer cores than before."""
+    """Return True if other programs use more or fewer cores than before."""
     old, new = (run.figures.external_cpu_cores for run in (before, after))
     cpus = before.meta.host.logical_cpus
     if old is None or new is None or not cpus:

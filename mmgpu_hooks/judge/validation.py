@@ -1,4 +1,4 @@
-"""The loops of a run's validations, judged by what judges a run. Pure.
+"""Treats the loops of a run's validations as a run, to judge their loader. Pure.
 
 A validation is to its loader what an interval is to the train loader: workers make
 batches, and batch follows batch.
@@ -51,7 +51,7 @@ class ValidationLoops(Run):
 
     @cached_property
     def figures(self) -> RunFigures:
-        """Figures of the loops, and what is known beside them."""
+        """Figures of the loops, and those of the run that apply to them."""
         training = self.training.figures
         if self.meta.host.ranks > 1:
             # a validation knows the CPU of all others alone: training tells ranks apart
@@ -68,7 +68,7 @@ class ValidationLoops(Run):
         )
 
     def since(self, number: int, until: int | None = None) -> ValidationLoops:
-        """From one of the validations on.
+        """Cut the loops from one of the validations on.
 
         Args:
             number: Validations to leave out.
@@ -84,7 +84,7 @@ class ValidationLoops(Run):
 
 
 def _describe_loops(training: Run, newest: ValidationRecord) -> RunRecord:
-    """The settings of a run as its validations have them."""
+    """Make a run record with the settings that the validations have."""
     return structs.replace(
         training.meta,
         loader=newest.loader,
@@ -102,7 +102,7 @@ def _describe_loops(training: Run, newest: ValidationRecord) -> RunRecord:
 
 
 def find_loops(run: Run) -> ValidationLoops | None:
-    """The loops of the newest validations with the same loader.
+    """Select the loops of the newest validations with the same loader.
 
     Args:
         run: One rank's, with its validations.
@@ -115,7 +115,7 @@ def find_loops(run: Run) -> ValidationLoops | None:
 
 
 def _find_external_cores(records: Sequence[ValidationRecord]) -> float | None:
-    """Cores that other programs used during validations, mean over their time."""
+    """Compute the mean cores that other programs used during validations."""
     used_s = wall_s = 0.0
     for record in records:
         if record.other_cpu_s is not None:
@@ -131,7 +131,7 @@ def find_alike(run: Run) -> list[ValidationRecord]:
 
 
 def _is_possible(record: ValidationRecord) -> bool:
-    """True if a record has all of its iterations, and time for them."""
+    """Return True if a record has all of its iterations, and time for them."""
     wait, step = record.data_wait, record.step
     if not is_timed(record) or not wait or not step or not record.iter:
         return False
@@ -142,7 +142,7 @@ def _is_possible(record: ValidationRecord) -> bool:
 
 
 def count_validations(run: Run) -> int:
-    """Validations of the whole training, as planned, or at the rate of those so far."""
+    """Count the validations of the whole training: as planned, or at their rate."""
     record, seen = run.meta, len(run.validations)
     schedule = Schedule.of(record)
     planned = None if schedule is None else schedule.count_validations(0)

@@ -1,4 +1,4 @@
-"""What validations cost a whole run, and what cures would give back. Pure."""
+"""Cost of validations for a whole run, and what cures would give back. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mmgpu_hooks.schema.values import FAST_METRIC
 _HOUR_S = 3600.0
 
 COCO_METRIC = 'CocoMetric'
-"""The metric that has a fast one in its place."""
+"""Metric that FastCocoMetric can take the place of."""
 
 SET_FAST_METRIC = f'mmgpu set CONFIG val_evaluator.type={FAST_METRIC}'
-"""Command that writes it into a config."""
+"""Command that writes the fast metric into a config."""
 
 FAST_METRIC_GAIN = 0.94
 """Share of CocoMetric's ``compute_metrics`` that FastCocoMetric does without: nine
@@ -25,19 +25,18 @@ tenths at least for masks, nineteen twentieths and more for boxes (``make
 bench-metric``)."""
 
 _WANTED_SHARE = 0.1
-"""Share of a training that validations are brought down to where an interval is
-named."""
+"""Share of a training that validations should take at most, for naming an interval."""
 
 
 @dataclass(frozen=True)
 class WholeValidation:
-    """The validations of a whole run, at the mean of those that were recorded."""
+    """Cost of the validations of a whole run, at the mean of the recorded ones."""
 
     costs: ValidationCosts
     count: int
-    """Of the whole run."""
+    """Number of validations of the whole run."""
     share: float
-    """Of the recorded run that was validation."""
+    """Share of the recorded run that was validation."""
 
     def whole_hours(self, seconds: float) -> float:
         """Hours of a whole run, by seconds over all recorded validations."""
@@ -49,14 +48,13 @@ class WholeValidation:
 
     @property
     def fast_metric_s(self) -> float | None:
-        """What FastCocoMetric takes off each validation; ``None`` where the metric is
-        another one."""
+        """Seconds that FastCocoMetric takes off each validation."""
         seconds = self.costs.metrics_s.get(COCO_METRIC)
         return seconds and FAST_METRIC_GAIN * seconds / self.costs.count
 
 
 def find_whole(run: Run) -> WholeValidation | None:
-    """What a run's validations come to; ``None`` where they were not taken apart."""
+    """Find the cost of a run's validations; ``None`` where their parts are unknown."""
     costs = find_costs(run)
     if costs is None:
         return None
@@ -67,22 +65,22 @@ def find_whole(run: Run) -> WholeValidation | None:
 
 @dataclass(frozen=True)
 class RarerValidation:
-    """What validating less often gives."""
+    """Effect of validating less often."""
 
     unit: str
-    """What intervals count: ``epoch`` or ``iteration``."""
+    """Unit of intervals: ``epoch`` or ``iteration``."""
     interval: int
-    """As it is."""
+    """Validation interval of the run."""
     training_s: float
-    """Training from one validation to the next."""
+    """Seconds of training from one validation to the next."""
     rarer: int
     """Interval at which validations are a tenth of the training."""
     saved_s: float
-    """Of a whole run."""
+    """Seconds saved over a whole run."""
 
 
 def find_rarer(run: Run, whole: WholeValidation) -> RarerValidation | None:
-    """The interval at which validations take a tenth of the time.
+    """Find the interval at which validations take a tenth of the time.
 
     Returns:
         ``None`` where the plan is unknown, the interval changes while it trains, or is

@@ -1,4 +1,4 @@
-"""What the validations of a run were spent on, by part and by metric. Pure."""
+"""Time of a run's validations, by part and by metric. Pure."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.schema.text import Text, phrase
 
 _MOST_S = 366 * 86400.0
-"""Longest validation: none that takes longer was ever measured."""
+"""Seconds that no real validation exceeds: longer ones are errors of the file."""
 
 
 @dataclass(frozen=True)
 class ValidationCosts:
-    """Seconds of all validations that were taken apart."""
+    """Seconds of all validations whose parts are known."""
 
     count: int
     wall_s: float
     parts_s: Mapping[str, float]
-    """By part, in the order of `VALIDATION_PARTS`; they add up to ``wall_s``."""
+    """Seconds by part, in the order of `VALIDATION_PARTS`; they add up to
+    ``wall_s``."""
     metrics_s: Mapping[str, float]
-    """Of ``metric``, by class of metric, the one that takes most first."""
+    """Seconds of ``metric`` by class of metric, the one that takes most first."""
     process_s: Mapping[str, float]
-    """Of ``process``, likewise."""
+    """Seconds of ``process`` by class of metric, the one that takes most first."""
     batches: int
-    """Taken by all of them together."""
+    """Number of batches in all validations together."""
 
     def share(self, part: str) -> float:
-        """A part, as a share of the validations' time."""
+        """Return a part as a share of the validations' time."""
         return self.parts_s.get(part, 0.0) / self.wall_s
 
 
 def is_timed(record: ValidationRecord) -> bool:
-    """True if its duration is plausible: the evidence may have been edited by hand."""
+    """Return True if a duration is plausible: the file may have been edited by hand."""
     return 0.0 < record.wall_s < _MOST_S
 
 
@@ -72,12 +73,12 @@ def sum_costs(records: Sequence[ValidationRecord]) -> ValidationCosts | None:
 
 
 def find_costs(run: RecordedRun) -> ValidationCosts | None:
-    """What a run's validations were spent on; ``None`` where it is not known."""
+    """Find the time of a run's validations by part; ``None`` where it is not known."""
     return sum_costs(run.validations)
 
 
 def find_unfinished(evidence: RunEvidence) -> ValidationProgressRecord | None:
-    """Where the validation stood last that a run was in when its evidence ends.
+    """Find the last progress of a validation that the evidence ends in.
 
     Returns:
         ``None`` where training went on after it, or it ended.
@@ -94,7 +95,7 @@ def find_unfinished(evidence: RunEvidence) -> ValidationProgressRecord | None:
 
 
 def phrase_unfinished(record: ValidationProgressRecord) -> Text:
-    """Where a validation stood, as a clause.
+    """Phrase where a validation stood, as a clause.
 
     ``validation after iteration 7330: in compute_metrics of CocoMetric in validation
     for 24 s (352 s in all; batch 5000 of 5000)``

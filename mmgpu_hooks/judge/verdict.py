@@ -1,4 +1,4 @@
-"""All rules over one run, and one verdict out of a closed list."""
+"""Applies all rules to one run, and chooses one verdict out of a closed list."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _DATA = 'MG101'
 _CAUSES = ('MG111', 'MG113', 'MG117', 'MG115', 'MG102', 'MG103')
-"""They say why there is waiting for data, the first of them before the others, and
-never stand alone."""
+"""Rules that explain why training waits for data, in order of precedence; none of them
+stands alone."""
 
 _ORDER = ('problem', 'notice', 'ok', 'unknown')
 
@@ -39,7 +39,7 @@ def diagnose_run(run: Run) -> Diagnosis:
 
 
 def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
-    """The problem with the largest share of the time wins."""
+    """Choose the verdict: the problem with the largest share of the time wins."""
     figures, share = run.figures, run.figures.data_wait_share
     if share is None or not figures.is_enough:
         why = phrase(
@@ -90,7 +90,7 @@ def _phrase_verdict(name: str, why: Text) -> Text:
 
 
 def count_missing(run: Run) -> int:
-    """Iterations that a run still needs before it is judged."""
+    """Count the iterations that a run still needs before it is judged."""
     figures = run.figures
     more = thresholds.MIN_ITERATIONS - figures.steady_iterations
     if figures.steady_iterations == figures.iterations:
@@ -100,7 +100,7 @@ def count_missing(run: Run) -> int:
 
 
 def judge_confidence(run: Run) -> str:
-    """``high``, ``medium`` or ``low``: how many iterations, on how quiet a host."""
+    """Judge the confidence by the number of iterations, and how quiet the host was."""
     if run.is_busy_host:
         return 'low'
     return (
@@ -111,11 +111,11 @@ def judge_confidence(run: Run) -> str:
 
 
 class _Wait(NamedTuple):
-    """The verdict on a data-bound run."""
+    """Verdict on a data-bound run."""
 
     verdict: str
     why: Text
-    """Why it waits, as a sentence."""
+    """Reason why the run waits, as a sentence."""
 
 
 def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> _Wait:
@@ -154,7 +154,7 @@ def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> _Wait:
 
 
 def _save_cause(run: Run) -> Text | None:
-    """Sentence on what is proven to hold the saves up, alone or added up."""
+    """Phrase what is proven to hold the saves up, alone or added up."""
     held_s = Counter[str]()
     for save in run.judged_saves:
         held_s.update(save.held_s)

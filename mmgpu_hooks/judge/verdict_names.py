@@ -21,4 +21,4 @@ VERDICTS: dict[str, Text] = {
     'hook_bound': phrase('Bound by hooks'),
     'compute_bound': phrase('Compute-bound'),
 }
-"""Every verdict there is, and how it is called in text."""
+"""Titles of all verdicts, by name."""

@@ -1,4 +1,4 @@
-"""Judges a run that ended or stands still, by what is left of it. Pure.
+"""Judges why a run ended or stands still, from its logs and evidence. Pure.
 
 Lines of logs become events (see `console_log`), one of them leads, and figures of
 memory confirm or refute it.
@@ -34,12 +34,12 @@ _AMPLE = 0.15
 """Share of memory above which it was not short a moment later."""
 _MOST_PROOF = 4
 _GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
-"""How somebody ends a run that stands still."""
+"""Signs that somebody ended a run, as is done with one that stands still."""
 _OWN_REASONS = {order for order in Order if order < Order.CRASHED}
 _OWN_REASONS -= {Order.AFTER, Order.ENDED}
-"""What ended a run before somebody ended it, who saw it stand still."""
+"""Signs of what ended a run before somebody ended it, who saw it stand still."""
 _UNNAMED = {Order.RAISED, Order.CRASHED, Order.WRAPPER}
-"""An end that needs a reason from elsewhere."""
+"""Signs of an end whose reason must come from elsewhere."""
 _PATH = re.compile(
     r'[\'"]([^\'"]*[/\\][^\'"]+|[^\'"/]+\.\w{2,5})[\'"]'
     r'|(?<!at )(\b[^\s\'"]*[/\\][^\s\'"]+\.(?!py\b)\w{2,5})\b'
@@ -50,11 +50,11 @@ _ANY_PID = re.compile(r'(?i)\bpid[ :=]+(\d{1,10})')
 _LOCAL_RANK = re.compile(r'\blocal_rank: (\d+)')
 _KILLED = re.compile(r'Killed process (\d+)')
 _UNCLEAR = 'oom_host', 'worker_killed', 'unknown'
-"""What figures of a run would confirm or refute."""
+"""Causes that figures of a run would confirm or refute."""
 _HEAD = 10
-"""Ordinary lines after which what stood at the head of a log ended nothing."""
+"""Ordinary lines after which an event at the head of a log ended nothing."""
 _OUTSIDE = Order.STATED, Order.ENDED
-"""What kernel, scheduler or terminal say of a run."""
+"""Signs that kernel, scheduler or terminal print about a run."""
 _CONSEQUENCES = {
     Order.LOST,
     Order.KILLED,
@@ -65,9 +65,9 @@ _CONSEQUENCES = {
     Order.CRASHED,
     Order.WRAPPER,
 }
-"""What is left of a program, its workers and its ranks when it was ended."""
+"""Signs of a program's workers and ranks after it was ended."""
 _OF_OTHERS = Order.PEERS, Order.PEER_GONE, Order.CRASHED, Order.WRAPPER
-"""What ranks and launchers say of other processes."""
+"""Signs that ranks and launchers print about other processes."""
 _OF_MEMORY = 'oom_host', 'oom_cgroup'
 _NEVER_BY_NAN = *_OF_MEMORY, 'oom_gpu', 'shm_full', 'disk_full'
 """Causes that a NaN in the losses does not lead to."""
@@ -76,10 +76,10 @@ _WITHOUT_MEMORY = {
     'rank': 'rank_lost',
     'terminated': 'unknown',
 }
-"""The cause of a kill, by its victim, where memory was not short."""
+"""Cause of a kill, by its victim, where memory was not short."""
 _CARD_LOST = re.compile(r'GPU is lost|fallen off the bus', re.I)
 _PYTHON_ERROR = re.compile(r'(?:\w+\.)*\w*Error\b')
-"""How an exception of this training begins, unlike what other programs say."""
+"""Start of an exception of this training, unlike what other programs say."""
 _BROKEN = re.compile(
     r'(?:\w+\.)*(?:Connection\w*Error|BrokenPipeError|EOFError|KeyboardInterrupt'
     r'|SystemExit|SignalException)\b'
@@ -88,16 +88,16 @@ _BROKEN = re.compile(
 _OF_A_CARD = re.compile(r'CUDA|NCCL|cuDNN|cuBLAS|NVML|GPU|HIP', re.I)
 _NCCL_ERROR = re.compile(r'(?:\w+\.)*(?:DistBackendError|nccl\w+Error)\b')
 _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
-"""How mpirun names a rank."""
+"""Name of a rank as mpirun prints it."""
 _TIMED_OUT = 'worker_stuck', 'rank_waits', 'rank_never_came'
 """Time-outs: a quota that another program met does not explain them."""
 
 _OF_A_STANDSTILL = None, 'unknown', 'interrupted', 'rank_waits', 'rank_lost'
-"""How a start that stands still is ended, or looks in the logs."""
+"""Signs in the logs of a start that stands still, or was ended for that."""
 _OF_OTHER_RANKS = 'rank_waits', 'rank_never_came', 'rank_lost'
-"""Causes of a line that the ranks' own records say more of."""
+"""Causes of a line about other ranks, whose own records say more."""
 _OF_NO_END = ('uneven_inputs',)
-"""A rank that came to its end is no sign that the others did."""
+"""Causes for which the completed end of one rank says nothing about the others."""
 _JOINED = (
     'uneven_inputs',
     'work_on_one_rank',
@@ -108,19 +108,20 @@ _JOINED = (
     'worker_killed',
     'storage_stalled',
 )
-"""What one rank's own record says of a time-out that the others met."""
+"""Causes in one rank's own record that explain a time-out of the others."""
 
 
 class NamedLog(NamedTuple):
     """A log that was read."""
 
     source: str
-    """``console``, ``log`` (MMEngine's own) or ``evidence``, as in a :class:`Proof`."""
+    """Kind of log: ``console``, ``log`` (MMEngine's own) or ``evidence``, as in a
+    :class:`Proof`."""
     log: ConsoleLog
 
 
 class _Lead(NamedTuple):
-    """The event of a log that its others follow from."""
+    """Event of a log that its others follow from."""
 
     read: NamedLog
     event: Event
@@ -194,7 +195,7 @@ def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _weigh_ranks(why: Why, event: Event, ranks: Sequence[Rank]) -> Why:
-    """The answer by figures of the rank that a line names, or that ended first."""
+    """Judge by figures of the rank that a line names, or that ended first."""
     named = _find_named(ranks, event.text)
     said, why = why, _weigh(why, event, named or ranks[0])
     is_told = why.cause != 'rank_lost' or event.sign.order == Order.RAISED
@@ -212,7 +213,7 @@ def _weigh_ranks(why: Why, event: Event, ranks: Sequence[Rank]) -> Why:
 def _judge_peers(
     standstill: Why | None, ranks: Sequence[Rank], line: Proof
 ) -> Why | None:
-    """What the ranks' own records say of a line that only tells of other ranks."""
+    """Judge by the ranks' own records, where a line only tells of other ranks."""
     if standstill and standstill.cause in _JOINED:
         return replace(standstill, state='ended')
     uneven = find_uneven(ranks)
@@ -292,7 +293,7 @@ def judge_attempt(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
 
 
 def _find_named(ranks: Sequence[Rank], text: str) -> Rank | None:
-    """The rank that a line names by its process, or by its number on the one host."""
+    """Find the rank that a line names by its process, or by its number on the host."""
     pids, local = map(int, _ANY_PID.findall(text)), _LOCAL_RANK.search(text)
     by_pid = {rank.evidence.run.pid: rank for rank in ranks if rank.number is not None}
     for pid in pids:
@@ -333,7 +334,7 @@ def _judge_completed(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
-    """What the driver, and the kernel's log, say of a card that was lost."""
+    """Find what the driver and the kernel's log say of a card that was lost."""
     said = list[str]()
     for rank in ranks:
         off = rank.evidence.sources_off
@@ -343,7 +344,7 @@ def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
 
 
 def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
-    """An end record as the lines that the console showed."""
+    """Rewrite an end record as the lines that the console showed."""
     lines = end.traceback or (end.error or '',)
     if end.status == 'interrupted' and end.error != 'KeyboardInterrupt':
         lines = (*lines, 'Received SIGTERM')
@@ -355,7 +356,7 @@ def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
 
 
 def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
-    """The event that the others follow from."""
+    """Find the event that the others follow from."""
     if has_records:  # they say it better than the log's own warning
         events = [event for event in events if event.sign.order != Order.WATCHED]
     if any(event.sign.cause == 'rank_never_came' for event in events):
@@ -409,7 +410,7 @@ def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
 
 
 def _went_on(event: Event, later: Event) -> bool:
-    """True if a later failure shows that this event did not end the run.
+    """Return True if a later failure shows that this event did not end the run.
 
     Banners of a site and a shell's complaints stand at the head of a log. A process
     that was ended from outside raises nothing of its own afterwards, and a program
@@ -440,7 +441,7 @@ def _went_on(event: Event, later: Event) -> bool:
 
 
 def _outlived(event: Event, later: Event, failed: float) -> bool:
-    """True if a later death does not follow from the NaN in the losses."""
+    """Return True if a later death does not follow from the NaN in the losses."""
     if event.sign.cause != 'nan_loss' or event.sign.is_raised:
         return False
     is_full = later.is_traced and later.sign.cause in _NEVER_BY_NAN
@@ -451,7 +452,7 @@ def _outlived(event: Event, later: Event, failed: float) -> bool:
 
 
 def _follows(event: Event, later: Event) -> bool:
-    """True if a later failure may be a consequence of an event outside the program."""
+    """Return True if a later failure may follow from an event outside the program."""
     sign = later.sign
     if sign.victim or sign.order in _CONSEQUENCES or _BROKEN.match(later.text):
         return True
@@ -508,7 +509,7 @@ def _name(lead: _Lead, state: str, is_waited_for: bool) -> Why:
 
 
 def _find_failed(event: Event, log: ConsoleLog) -> int | None:
-    """The rank that failed, which is not always the one that says so."""
+    """Find the rank that failed, which is not always the one that says so."""
     named = _NAMED_RANK.search(event.text)
     if named is not None:
         return int(named[1])
@@ -518,7 +519,7 @@ def _find_failed(event: Event, log: ConsoleLog) -> int | None:
 
 
 def _judge_silence(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
-    """No line says anything."""
+    """Judge a run without any line that gives a reason."""
     if not ranks:
         log = logs[0].log if logs else ConsoleLog()
         if log.done:
@@ -568,7 +569,7 @@ def _judge_silence(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _judge_gone(ranks: Sequence[Rank]) -> Why:
-    """The processes of a run are gone, and nothing but that says why."""
+    """Judge a run whose processes are gone, where nothing but that says why."""
     first, gone = find_first_gone(ranks), describe_gone(ranks)
     proof = tuple(Proof('host', None, text) for text in gone[:_MOST_PROOF])
     why = Why('ended', 'unknown', 'unknown', Text(''), proof)
@@ -588,7 +589,7 @@ def _judge_gone(ranks: Sequence[Rank]) -> Why:
 
 
 def _weigh(why: Why, event: Event, rank: Rank) -> Why:
-    """What figures of the run say about a cause that a line names."""
+    """Weigh a cause that a line names against the figures of the run."""
     if event.sign.victim:
         return _weigh_kill(why, event.sign.victim, rank, event.text)
     end, images = rank.evidence.end, rank.evidence.run.loader.batch_size
@@ -608,7 +609,7 @@ def _with(why: Why, certainty: str, text: str, cause: str | None = None) -> Why:
 
 
 def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
-    """SIGKILL: memory, unless its figures speak against it.
+    """Judge a SIGKILL: memory, unless its figures speak against it.
 
     Args:
         why: What is known.
@@ -670,7 +671,7 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
 
 
 def _complete(why: Why, sample: str | None = None) -> Why:
-    """The answer with what to do, and the sample where a line names it."""
+    """Complete the answer with what to do, and the sample where a line names it."""
     do = CAUSES[why.cause or 'unknown'].do
     proof = why.proof if why.cause == 'sample_raised' else ()
     found = (name.search(line.text) for name in (_PATH, _INDEX) for line in proof)

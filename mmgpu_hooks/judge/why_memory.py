@@ -1,4 +1,4 @@
-"""Adds to why a run ended who held the host's memory, and what would have lasted."""
+"""Adds to a diagnosis who held the host's memory, and what would have lasted."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _advise(shares: MemoryShares) -> list[Text]:
 
 
 def add_start(why: Why, ranks: Sequence[Sequence[MemoryRecord]]) -> Why:
-    """Add who held memory while a run started that never came to its train loop.
+    """Add who held memory to a start that never came to its train loop.
 
     Args:
         why: What is known by its logs.

@@ -1,4 +1,4 @@
-"""Adds to why a run ended, or what it does now, where its validation stood."""
+"""Adds to a diagnosis where the run's validation stood."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From figures and intervals to the workload that predictions start from.
+"""Derives the workload that predictions start from, out of figures and intervals.
 
 Costs have a mean, a spread and a standard error each. A run whose pipeline or step
 changed midway is cut, and its last long part taken.
@@ -41,23 +41,24 @@ _WORKER_START_S = 0.02
 process that has PyTorch loaded, on an ordinary server."""
 
 _LONGEST_S = 3600.0
-"""An iteration that takes longer is an error of an editor or of a clock."""
+"""Longest plausible iteration: one that takes longer is an error of an editor or of a
+clock."""
 
 _Z95 = 1.645
 """The 95th percentile of a normal distribution, in standard deviations."""
 
 _LEAST_COUNT = 8
-"""Batches or steps of an interval whose percentiles say something."""
+"""Least batches or steps of an interval whose percentiles say something."""
 
 _USUAL_VARIATION = 0.3
-"""Spread of the loading of a batch where it was not measured."""
+"""Relative spread of the loading of a batch where it was not measured."""
 
 
 class _Bounded(NamedTuple):
-    """A figure of a run, and the largest one that is possible."""
+    """A figure of a run, and the largest value that is possible."""
 
     field: str
-    """Dotted path from a `_Part` on."""
+    """Dotted path of the figure, from a `_Part` on."""
     most: float
 
 
@@ -75,7 +76,7 @@ _NEEDED = {
     ),
     phrase('CPU of the training process'): _Bounded('figures.main_cpu_s', _LONGEST_S),
 }
-"""Without them there is no workload."""
+"""Figures without which there is no workload, by their names for users."""
 
 _USED = {
     phrase('prefetch_factor'): _Bounded('meta.loader.prefetch_factor', MOST_PREFETCH),
@@ -138,27 +139,27 @@ class _Needed(NamedTuple):
     step_s: float
     hooks_s: float
     main_cpu_s: float
-    """CPU of the training process per iteration."""
+    """CPU of the training process per iteration, s."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """The part of a run that is used."""
+    """Part of a run that is used."""
 
     recorded: RecordedRun
     figures: RunFigures
     """Figures of that part alone."""
     notes: tuple[Text, ...] = ()
-    """Sentences to say about it."""
+    """Sentences to say about the part."""
 
     @property
     def meta(self) -> RunRecord:
-        """The run record."""
+        """Run record."""
         return self.recorded.meta
 
     @cached_property
     def needed(self) -> _Needed:
-        """The figures without which there is no workload.
+        """Figures without which there is no workload.
 
         Raises:
             NoPredictionError: If one is unknown or absurd.
@@ -186,7 +187,7 @@ class _Part:
 
 
 def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
-    """The last long part of a run that changed midway.
+    """Cut out the last long part of a run that changed midway.
 
     It is the whole run when nothing changed, or the part after the change is too short.
     """
@@ -210,7 +211,7 @@ def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
 
 
 def _find_cut(values: Column) -> int:
-    """Number of the interval at which they changed last; 0 where they did not."""
+    """Find the interval at which the costs changed last; 0 where they did not."""
     known = np.flatnonzero(~np.isnan(values))
     known = known[known > 0]  # the first holds lazy initialisation
     change = find_last_change(values[known].tolist())
@@ -218,7 +219,7 @@ def _find_cut(values: Column) -> int:
 
 
 def _find_missing(part: _Part) -> Text | None:
-    """Sentence on what is missing for a workload; ``None`` where nothing is."""
+    """Say what is missing for a workload; ``None`` where nothing is."""
     if part.figures.steady_iterations < thresholds.MIN_ITERATIONS:
         return phrase(
             'Not enough evidence: {steady_iterations:d} steady iterations, '
@@ -349,7 +350,7 @@ def _find_too_much(part: _Part, burnt_s: float) -> Text | None:
 
 
 def _transfer(part: _Part, loading: Cost, cpu: Cost) -> Transfer:
-    """Cost of collating and sending a batch, as far as the run shows it."""
+    """Estimate the cost of collating and sending a batch from what the run shows."""
     workers = part.meta.loader.num_workers
     wait_s, wait_cpu_s, sent_cpu_s = part.needed.data_wait_s, None, None
     if workers and part.figures.data_wait_cpu_share is not None:
@@ -373,7 +374,7 @@ def _transfer(part: _Part, loading: Cost, cpu: Cost) -> Transfer:
 
 
 def _spin_s(part: _Part, step_cpu_s: float) -> float:
-    """CPU that the training process burns while it waits for the GPU.
+    """Estimate the CPU that the training process burns while it waits for the GPU, s.
 
     It is all of it but the time in which the GPU had nothing to do outside the waits
     for data: then the process was giving it work.
@@ -389,7 +390,7 @@ def _spin_s(part: _Part, step_cpu_s: float) -> float:
 
 
 def _worker_start_s(part: _Part, workload: Workload) -> float:
-    """Seconds that one worker adds to the start of an epoch, its first batch aside."""
+    """Estimate the seconds that one worker adds to the start of an epoch."""
     if not workload.num_workers or not part.figures.epoch_starts:
         return _WORKER_START_S
     starts = 1 if workload.persistent_workers else part.figures.epoch_starts
@@ -398,11 +399,11 @@ def _worker_start_s(part: _Part, workload: Workload) -> float:
 
 
 class _Loading(NamedTuple):
-    """The loading of a batch without waiting for cores."""
+    """Cost of loading a batch, without waiting for cores."""
 
     cost: Cost | None
     is_measured: bool
-    """False if it is only bounded, or unknown."""
+    """True if the cost was measured; False if it is only bounded, or unknown."""
 
 
 def _loading_cost(part: _Part) -> _Loading:
@@ -436,15 +437,15 @@ def _loading_cost(part: _Part) -> _Loading:
 
 
 _RARE_FROM = 0.02
-"""Share of the mean that rare slow batches must make to be taken for such."""
+"""Least share of the mean that rare slow batches must make to count as such."""
 _RARE_AT_MOST = 0.05
-"""Share of the batches: the 95th percentile does not see these."""
+"""Largest share of rare batches: the 95th percentile does not see these."""
 _RARE_TIMES = 1.5
-"""They take at least so many times the 95th percentile."""
+"""Least multiple of the 95th percentile that rare batches take."""
 
 
 def _with_rare(loading: Cost, intervals: Intervals) -> Cost:
-    """The loading with its rare slow batches, where percentiles do not see them.
+    """Add rare slow batches to the loading, where percentiles do not see them.
 
     Median and 95th percentile give a log-normal. What mean and mean square are above
     those of it is rare: method of moments, for a share and one time.
@@ -475,7 +476,7 @@ class _LogNormal(NamedTuple):
 
 
 def _log_normal(intervals: Intervals, field: str) -> _LogNormal | None:
-    """The log-normal of a time per batch; ``None`` where too little is known."""
+    """Fit a log-normal to a time per batch; ``None`` where too little is known."""
     counts = intervals.column(f'{field}.count')
     p50_s = median(intervals.column(f'{field}.p50_s')[counts >= _LEAST_COUNT])
     sigma = _sigma(intervals, field)
@@ -487,7 +488,7 @@ def _log_normal(intervals: Intervals, field: str) -> _LogNormal | None:
 
 
 def _run_delay_s(part: _Part) -> float | None:
-    """Wait of a worker for a core, per batch, once the run is under way.
+    """Compute a worker's wait for a core, per batch, once the run is under way.
 
     The start, when all workers make their first batches side by side, is left out if
     the intervals allow it.
@@ -500,7 +501,7 @@ def _run_delay_s(part: _Part) -> float | None:
 
 
 def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
-    """The CPU of a batch's loading."""
+    """Compute the CPU cost of a batch's loading."""
     if part.meta.loader.num_workers:
         cpu_s = part.figures.loader.batch_cpu_s if part.figures.loader else None
         cpu_s = part.figures.worker_cpu_s if cpu_s is None else cpu_s
@@ -526,7 +527,7 @@ def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
 
 
 def _of_intervals(part: _Part, mean_s: float, field: str) -> Cost:
-    """A mean whose spread and error the intervals show, where there are some."""
+    """Make a cost of a mean, with spread and error from the intervals."""
     intervals, count = part.recorded.latest.after(1), part.figures.steady_iterations
     # too few to show how they vary: their means below still do
     variation = _variation(intervals, field) or 0.0
@@ -540,15 +541,15 @@ def _of_intervals(part: _Part, mean_s: float, field: str) -> Cost:
 
 
 def _variation(intervals: Intervals, field: str) -> float | None:
-    """Standard deviation over mean, of a log-normal with the same percentiles."""
+    """Return standard deviation over mean, from the percentiles."""
     sigma = _sigma(intervals, field)
     return None if sigma is None else math.sqrt(math.expm1(sigma**2))
 
 
 def _sigma(intervals: Intervals, field: str) -> float | None:
-    """Standard deviation of the logarithm, of a log-normal with the same percentiles.
+    """Return the standard deviation of the logarithm, from the percentiles.
 
-    No more than 1.5; ``None`` where too little is known.
+    It is at most 1.5; ``None`` where too little is known.
     """
     p50_s = intervals.column(f'{field}.p50_s')
     p95_s = intervals.column(f'{field}.p95_s')

@@ -24,14 +24,14 @@ from mmgpu_hooks.schema.text import Text, phrase
 _NOTHING = Text('')
 
 USUAL_ERROR = 0.02
-"""Standard error of a step, and of a peak, over itself from one training to the
+"""Standard error of a step, and of a peak, as a share of it from one training to the
 next."""
 
 _BATCHES = np.arange(1.0, MOST_BATCH + 1)
 
 
 class StepPoint(NamedTuple):
-    """The step that a run with one batch size measured."""
+    """Step time that a run with one batch size measured."""
 
     batch_size: int
     step: Cost
@@ -90,7 +90,7 @@ class _FittedLine(NamedTuple):
     slope: float
     constant: float
     covariance: FloatArray
-    """Covariance of both, the slope first."""
+    """Covariance of slope and constant, the slope first."""
 
     @property
     def slope_error(self) -> float:
@@ -107,11 +107,11 @@ def _fit_line(
 
 
 class PeakPrediction(NamedTuple):
-    """Peak memory that a batch size would come to."""
+    """Predicted peak memory of a batch size."""
 
     peak_bytes: int
     low_bytes: int
-    """The truth is expected between low and high 9 times in 10."""
+    """Lower end of the interval that holds the true peak 9 times in 10."""
     high_bytes: int
 
 
@@ -130,16 +130,16 @@ class MemoryFit:
     fixed_bytes: float
     """Memory that any batch takes."""
     image_bytes: float
-    """Growth per image."""
+    """Growth of the peak per image."""
     relative_error: float
-    """Standard error of a training's peak over itself."""
+    """Relative standard error of a training's peak."""
     covariance: FloatArray
     """Covariance of both parts of the line, the growth first."""
     batch_sizes: tuple[int, ...]
-    """Batch sizes that it was fitted to, ascending."""
+    """Batch sizes that the line was fitted to, ascending."""
 
     def band(self, batch: Any) -> _PeakBand:
-        """The peak and its interval for one batch size or for an array of them."""
+        """Compute the peak and its interval for one batch size or an array of them."""
         peak = self.fixed_bytes + self.image_bytes * batch
         (of_image, of_both), (_, of_fixed) = self.covariance
         line = of_fixed + 2.0 * batch * of_both + batch**2 * of_image
@@ -202,18 +202,18 @@ class CardMemory(NamedTuple):
 
 
 def predict_peak(fit: MemoryFit, batch_size: int) -> PeakPrediction:
-    """The peak of a training with another batch size."""
+    """Predict the peak of a training with another batch size."""
     band = fit.band(batch_size)
     return PeakPrediction(int(band.peak), int(band.low), int(band.high))
 
 
 def find_largest_batch(fit: MemoryFit, free_bytes: float) -> int:
-    """The largest batch size that fits even if the peak is at its upper end; or 0."""
+    """Find the largest batch size that fits with its peak at the upper end; or 0."""
     return int((fit.band(_BATCHES).high <= free_bytes).sum())
 
 
 def find_oom_batch(fit: MemoryFit, free_bytes: float) -> int | None:
-    """The smallest batch size expected to run out of memory.
+    """Find the smallest batch size expected to run out of memory.
 
     Returns:
         ``None`` when none up to `MOST_BATCH` does.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MOST_BATCH = 2**16
-"""Images in a batch; a larger one is a slip of a hand."""
+"""Most images in a batch; a larger one is a slip of a hand."""
 
 MOST_WORKERS, MOST_PREFETCH = 512, 1024
-"""Beyond these a setting is a slip of the finger."""
+"""Largest settings that are no slip of the finger."""

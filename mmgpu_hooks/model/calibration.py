@@ -1,4 +1,4 @@
-"""Takes the waiting for cores out of what one run measured.
+"""Takes the waiting for cores out of the costs that one run measured.
 
 A run on few cores measures its step and its batches longer than they are, because the
 workers, the step and other processes share the cores. A prediction simulates that
@@ -21,9 +21,9 @@ from mmgpu_hooks.model.simulation import WAKE_S, Trace, make_loop, settle, simul
 from mmgpu_hooks.model.workload import Workload
 
 USUAL_POWER = 2.7
-"""`Workload.step_power` where no run shows it. Two threads and a worker that share two
-cores have two thirds of a core each, and one of the three pairs that may run is both
-threads: a third of the time, and 2/3 to this power is a third."""
+"""Value of `Workload.step_power` where no run shows it. Two threads and a worker that
+share two cores have two thirds of a core each, and one of the three pairs that may run
+is both threads: a third of the time, and 2/3 to this power is a third."""
 
 _POWERS = 1.0, 4.0
 _SEEN_FROM = 0.02
@@ -41,7 +41,7 @@ _LEAST_FETCHING, _MOST_FETCHING = 0.25, 4.0
 _TURNS_ERROR = 0.4
 """Relative standard error of `Workload.turns_s`, where it was measured."""
 _SPIN_S = 0.005
-"""For so long a thread of OpenMP (libgomp) spins once it has nothing to do: after the
+"""Seconds that a thread of OpenMP (libgomp) spins once it has nothing to do: after the
 step, while the training process loads."""
 _THREAD_BYTES = 4 * 32768
 """Bytes of 32-bit numbers for which PyTorch uses one thread more: ``GRAIN_SIZE``."""
@@ -59,7 +59,7 @@ def calibrate(
     main_delay_s: float = 0.0,
     batch_bytes: int | None = None,
 ) -> Workload:
-    """The workload whose simulation measures what the run did.
+    """Correct a workload so that its simulation measures what the run did.
 
     Args:
         workload: With the costs as they were measured, and the usual fetching.
@@ -103,7 +103,7 @@ def calibrate(
 
 
 def _step_waits_s(measured: Workload, main_delay_s: float) -> float:
-    """The main thread's waits for a core that fall into the step: its share of time."""
+    """Return the main thread's waits for a core that fall into the step."""
     step_s, iter_s = measured.step.mean_s, measured.iter_time.mean_s
     if iter_s <= 0.0:
         return 0.0
@@ -114,7 +114,7 @@ def _step_waits_s(measured: Workload, main_delay_s: float) -> float:
 def _correct_step(
     measured: Workload, workload: Workload, simulated_s: float
 ) -> Workload:
-    """The step, or how it suffers, set so that it comes out as it was measured.
+    """Correct the step, or how it suffers, so that it comes out as it was measured.
 
     How it suffers shows only where the simulated cores are crowded.
     """
@@ -133,7 +133,7 @@ def _correct_step(
 
 
 def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Workload:
-    """Loading without what the real scheduler added beyond the simulated one.
+    """Take out of the loading what the real scheduler added beyond the simulated one.
 
     A loop that does not starve does not show how long loading takes, nor does one whose
     workers take up all cores: a wrong figure would not show at the run's own setting.
@@ -148,7 +148,7 @@ def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Wo
 
 
 def _fetch_correction(measured: Workload, trace: Trace) -> float:
-    """Factor by which the fetching has to grow for the iteration to come out right.
+    """Find the factor of the fetching that makes the iteration come out right.
 
     A loop that waits for its workers anyway does not show it.
     """
@@ -161,7 +161,7 @@ def _fetch_correction(measured: Workload, trace: Trace) -> float:
 
 
 def _correct_other_tasks(workload: Workload, other_cores: float, trace: Trace) -> float:
-    """Other tasks that use, in the simulation, the CPU that the real ones used."""
+    """Correct the other tasks to use as much simulated CPU as the real ones."""
     used = trace.others_cpu_s / trace.seconds
     if used <= 0.0:
         return other_cores
@@ -243,7 +243,7 @@ def _take_out_delays(workload: Workload, main_delay_s: float) -> Workload:
 
 
 def _with_step_cpu(workload: Workload, measured: Workload) -> Workload:
-    """With the step's CPU, less what its threads spun while they waited for others."""
+    """Set the step's CPU, less what its threads spun while they waited for others."""
     threads, cpu_s = measured.step_threads, measured.step_cpu_s
     if measured.spin_s <= 0.0:
         step_s = workload.step.mean_s if threads > 1 else measured.step.mean_s

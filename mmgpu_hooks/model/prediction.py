@@ -1,4 +1,4 @@
-"""Predictions for a setting of the loader: an iteration, and a whole training.
+"""Predicts an iteration, and a whole training, for a setting of the loader.
 
 By simulation, and never beyond the bound.
 """
@@ -24,7 +24,7 @@ COVERAGE = 1.9
 
 _MANY_DRAWS = 1024
 _FEW_DRAWS = 256
-"""Enough to show how an error in the costs changes a rate."""
+"""Number of draws that show how an error in the costs changes a rate."""
 _NEAR = 0.03
 _FULL = 0.9
 """Share of the cores in use, from which more workers give next to nothing."""
@@ -32,11 +32,11 @@ _FULL = 0.9
 
 @dataclass(frozen=True)
 class Rate:
-    """A steady iteration."""
+    """Predicted steady iteration: its length, wait for data and use of the cores."""
 
     iter_s: float
     wait_s: float
-    """For data, fetching it included."""
+    """Wait for data, fetching it included, s."""
     cpu_share: float
     """Share of the cores that is in use by any process."""
 
@@ -44,7 +44,7 @@ class Rate:
 # a grid asks for the same settings again and again
 @functools.lru_cache(maxsize=512)
 def rate_of(workload: Workload, num_workers: int, prefetch: int, draws: int) -> Rate:
-    """A steady iteration of ``draws`` different batches and steps."""
+    """Simulate a steady iteration over ``draws`` different batches and steps."""
     if num_workers == 0:
         rate = _rate_alone(workload)
     else:
@@ -56,7 +56,7 @@ def rate_of(workload: Workload, num_workers: int, prefetch: int, draws: int) -> 
 
 
 def _rate_alone(workload: Workload) -> Rate:
-    """Without workers nothing overlaps; only other processes take cores."""
+    """Compute the rate without workers, where only other processes take cores."""
     cpu_s, loading_s = workload.local_loading
     wait_s = cpu_s / workload.core_share(1) + loading_s - cpu_s + workload.turns_s
     whole_s = wait_s + workload.local_step_s
@@ -103,7 +103,7 @@ def predict_setting(
 
 
 def estimate_iter_s(workload: Workload, num_workers: int, prefetch: int) -> float:
-    """``iter_time_s`` of :func:`predict_setting` without its interval, s."""
+    """Estimate ``iter_time_s`` of :func:`predict_setting` without its interval, s."""
     return rate_of(workload, num_workers, prefetch, _MANY_DRAWS).iter_s
 
 
@@ -118,7 +118,7 @@ def _name_limit(workload: Workload, rate: Rate, num_workers: int) -> str:
 def _relative_error(
     workload: Workload, num_workers: int, prefetch: int, cpu_share: float
 ) -> float:
-    """Standard error of a prediction over itself.
+    """Estimate the relative standard error of a prediction.
 
     What each cost's own error does to it, and what the simulation does not know.
     """
@@ -132,27 +132,28 @@ def _relative_error(
 
 
 _SAME = 0.025
-"""Run-to-run variation of a setting on a quiet machine: 0.015 on a virtual machine of
-one maker's processors, 0.03 (70 settings, each trained twice) on one of another's."""
+"""Relative error of a setting from run to run on a quiet machine: 0.015 on a virtual
+machine of one maker's processors, 0.03 (70 settings, each trained twice) on one of
+another's."""
 
 _OTHER = 0.035
-"""Added for another number of workers: caches, memory bandwidth and the scheduler's
-ways are not simulated."""
+"""Error added for another number of workers: caches, memory bandwidth and the
+scheduler's ways are not simulated."""
 
 _ALONE = 0.06
-"""Added between no workers and some: two busy CPUs that are threads of one core are
-slower than one alone, and so is what shares a cache. The same loading took 1 to 1.14
-times the CPU beside a worker."""
+"""Error added between no workers and some: two busy CPUs that are threads of one core
+are slower than one alone, and so is what shares a cache. The same loading took 1 to
+1.14 times the CPU beside a worker."""
 
 _TRANSFER = 0.06
-"""Added where the run had no workers and the predicted one has."""
+"""Error added where the run had no workers and the predicted one has."""
 
 _CROWDED = 0.06
-"""Added where all cores are in use, in the run or in the prediction; less where fewer
-are: the real scheduler does not share cores equally."""
+"""Error added where all cores are in use, in the run or in the prediction; less where
+fewer are: the real scheduler does not share cores equally."""
 
 _RESIZED = 0.03
-"""Added for each doubling or halving of the nearest batch size that was measured:
+"""Error added for each doubling or halving of the nearest batch size that was measured:
 loading is taken to grow with the images, and the step along its line."""
 
 _TRANSFERRED = 0.5
@@ -169,7 +170,7 @@ showed it."""
 def model_error(
     workload: Workload, num_workers: int, run_cpu_share: float, cpu_share: float
 ) -> float:
-    """Standard error, over the prediction, of what the simulation does not know.
+    """Estimate the relative standard error of what the simulation does not know.
 
     Args:
         workload: What the run says.
@@ -194,7 +195,7 @@ def model_error(
 
 
 def perturb(workload: Workload, *, alone: bool) -> Iterator[Workload]:
-    """The workload with one cost at a time a standard error off.
+    """Yield the workload with one cost at a time a standard error off.
 
     Args:
         workload: What the run says.
@@ -250,8 +251,9 @@ START_ERROR = 0.3
 _FEWEST, _SHIFTS = 64, 8
 
 _LONG = 20
-"""Times the batches that are simulated of its start: in an epoch so long, which of them
-come first makes 0.4 % at most, with costs that vary by twice their mean."""
+"""Multiple of the simulated start beyond which an epoch is long: in an epoch so long,
+which batches come first makes 0.4 % at most, with costs that vary by twice their
+mean."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,7 @@ class LoaderSetting:
     """The settings of the loader that are chosen together."""
 
     num_workers: int
-    """0 loads in the loop."""
+    """Number of workers; 0 loads in the loop."""
     prefetch_factor: int
     """Batches in flight per worker."""
     persistent_workers: bool
@@ -268,19 +270,20 @@ class LoaderSetting:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A training from first to last iteration."""
+    """Length of a training from first to last iteration."""
 
     iterations: int
     """Iterations of one epoch."""
     epochs: int = 1
     saves_s: float = 0.0
-    """Seconds in all of its checkpoint saves, with any setting of the loader."""
+    """Seconds in all of the training's checkpoint saves, with any setting of the
+    loader."""
 
 
 # a choice asks for the same settings again and again
 @functools.lru_cache(maxsize=512)
 def estimate_job_s(workload: Workload, setting: LoaderSetting, plan: JobPlan) -> float:
-    """Seconds of a whole job: the iterations, the epochs' starts, the saves.
+    """Estimate the seconds of a whole job: iterations, epochs' starts, saves.
 
     Every epoch begins with no batch made; without persistent workers they are started
     first.
@@ -310,7 +313,7 @@ def estimate_job_s(workload: Workload, setting: LoaderSetting, plan: JobPlan) ->
 
 
 def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
-    """Mean length of an epoch over the batches that may come first."""
+    """Compute the mean length of an epoch over the batches that may come first."""
     whole_s = 0.0
     for first in (turn * count // turns for turn in range(turns)):
         shifted = replace(
@@ -323,7 +326,7 @@ def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
 
 
 def first_batch_s(workload: Workload) -> float:
-    """Excess of an epoch's first wait over a usual one, at the run's own setting.
+    """Compute the excess of an epoch's first wait over a usual one in the run itself.
 
     Without the start of workers.
     """

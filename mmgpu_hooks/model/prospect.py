@@ -1,4 +1,4 @@
-"""A training as it would go: its costs, its loader's settings, its length. Pure."""
+"""Predicts a training from its costs, its loader's settings and its length. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.judged import Prediction
 
 @dataclass(frozen=True)
 class Prospect:
-    """All that the model needs to say how long a training takes."""
+    """Facts that the model needs to predict the length of a training."""
 
     workload: Workload
     loader: LoaderSetting
@@ -49,7 +49,7 @@ class Prospect:
 
     @property
     def prediction(self) -> Prediction:
-        """A steady iteration with its interval, and the whole training."""
+        """Prediction of a steady iteration with its interval, and of the training."""
         loader = self.loader
         found = predict_setting(
             self.workload, loader.num_workers, loader.prefetch_factor
@@ -58,7 +58,7 @@ class Prospect:
 
     @property
     def bound_s(self) -> float:
-        """Seconds of the whole training that no number of workers beats."""
+        """Lower bound on the seconds of the training, for any number of workers."""
         plan, bound_s = self.plan, self.workload.bound_iter_s(MOST_WORKERS)
         return plan.epochs * plan.iterations * bound_s + plan.saves_s
 
@@ -80,12 +80,12 @@ class Prospect:
 
     @property
     def without_other_load(self) -> Prospect:
-        """The same on a host that other programs leave alone."""
+        """Copy of the prospect on a host that other programs leave alone."""
         alone = replace(self.workload, other_tasks=0.0, turns_s=0.0)
         return replace(self, workload=alone)
 
     def is_steady_alike(self, other: Prospect) -> bool:
-        """True if only the starts of epochs differ."""
+        """Return True if only the starts of epochs differ."""
         persistent = other.loader.persistent_workers
         kept = replace(self.loader, persistent_workers=persistent)
         return replace(self, loader=kept) == other

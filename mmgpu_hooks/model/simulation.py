@@ -34,12 +34,12 @@ class Loop:
     """Input of a simulation, in seconds; sequences are gone through over and over."""
 
     workers: int
-    """At least one."""
+    """Number of workers, at least one."""
     prefetch_factor: int
     cores: float
     """Cores that the loop and its workers may use together."""
     host_cores: float
-    """Cores that they and other processes share."""
+    """Cores that the loop, its workers and other processes share."""
     other_tasks: float
     batch_cpu_s: Sequence[float]
     batch_wait_s: Sequence[float]
@@ -47,7 +47,7 @@ class Loop:
     fetch_s: float
     """CPU of fetching a ready batch, of the loop and of the worker in turn."""
     fetch_busy_s: float
-    """Extra seconds of it when no core is free."""
+    """Extra seconds of fetching a ready batch when no core is free."""
     step_cpu_s: float
     """CPU of the step, spinning left out, over its threads."""
     step_threads: int
@@ -70,16 +70,16 @@ class Trace:
     """Result of a simulation; the sums are over the iterations that were asked for."""
 
     ends_s: Sequence[float]
-    """When each iteration ended, the first ones included."""
+    """End of each iteration, s, the first ones included."""
     iterations: int
-    """Iterations that the sums are over."""
+    """Number of iterations that the sums are over."""
     seconds: float
     wait_s: float
-    """The loop had no batch."""
+    """Seconds in which the loop had no batch."""
     step_s: float
     fetch_s: float
     busy_s: float
-    """Workers had a batch to make, summed over them."""
+    """Seconds in which workers had a batch to make, summed over them."""
     others_cpu_s: float
 
 
@@ -90,7 +90,7 @@ _NORMAL = NormalDist()
 # settings are compared under the same costs
 @functools.lru_cache(maxsize=64)
 def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
-    """A stratified sample of what something takes, s; its mean is the cost's own.
+    """Draw a stratified sample of a duration, s; its mean is the cost's own.
 
     Log-normal, and the rare ones of the cost on top, each as long as their mean.
 
@@ -120,11 +120,12 @@ def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
 
 _MAIN = -1
 _SUMS = ('start_s', 'wait_s', 'fetch_s', 'step_s', 'busy_s', 'others_cpu_s')
-"""Sums of a `Trace`, but for the first; the first four are of the training process."""
+"""Names of a `Trace`'s sums, but for the first; the first four are of the training
+process."""
 
 
 def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
-    """Follow the loop from its start.
+    """Simulate the loop from its start.
 
     Args:
         loop: With at least one worker.
@@ -172,7 +173,7 @@ class _Simulation:
         next(self._tasks[_MAIN])
 
     def run_until(self, iterations: int) -> dict[str, float]:
-        """Go on until so many iterations are done; the sums of a `Trace` until then."""
+        """Run until so many iterations are done; return the sums until then."""
         while len(self.ends_s) < iterations:
             next(self._tasks[self._advance()])
             if self._is_starving and len(self.ends_s) in self._made:
@@ -180,7 +181,7 @@ class _Simulation:
         return {**self._sums_s, 'seconds': self._now_s}
 
     def _advance(self) -> int:
-        """Go to the next time at which a task is done with something."""
+        """Advance to the next time at which a task is done with something."""
         timed, running, rate = self._timed, self._running, self._rate
         seconds = math.inf
         if running:
@@ -199,7 +200,7 @@ class _Simulation:
         return task
 
     def _compute(self, task: int, seconds: float) -> Iterator[None]:
-        """Have a core for so long."""
+        """Use a core for so long."""
         self._want(1)
         heapq.heappush(self._running, (self._served_s + seconds, task))
         yield
@@ -210,7 +211,7 @@ class _Simulation:
         yield
 
     def _want(self, tasks: int) -> None:
-        """So many tasks more want a core, or fewer."""
+        """Add so many tasks that want a core, or take them away."""
         loop = self._loop
         self._wanting = wanting = self._wanting + tasks
         rate = 1.0
@@ -234,7 +235,7 @@ class _Simulation:
                 break
 
     def _is_crowded(self) -> bool:
-        """True if a task that wakes up now finds every core taken."""
+        """Return True if a task that wakes up now finds every core taken."""
         # half a task more or less is within what is known of other processes
         loop, wanting = self._loop, self._wanting
         if wanting > loop.cores - 0.5:
@@ -252,7 +253,7 @@ class _Simulation:
             next(self._tasks[worker])
 
     def _make(self, worker: int) -> Iterator[None]:
-        """A worker."""
+        """Simulate a worker."""
         loop, queue = self._loop, self._queues[worker]
         cpus, waits = loop.batch_cpu_s, loop.batch_wait_s
         while True:
@@ -272,7 +273,7 @@ class _Simulation:
             self._made.add(batch)
 
     def _train(self) -> Iterator[None]:
-        """The training process."""
+        """Simulate the training process."""
         loop = self._loop
         if loop.start_s > 0.0:
             yield from self._compute(_MAIN, loop.start_s * loop.workers)
@@ -294,7 +295,7 @@ class _Simulation:
             self.ends_s.append(self._now_s)
 
     def _step(self, factor: float) -> Iterator[None]:
-        """A step on its threads, which goes on more slowly than each of them would."""
+        """Simulate a step on its threads, which delay each other."""
         loop = self._loop
         self._want(loop.step_threads)
         seconds = factor * loop.step_cpu_s / loop.step_threads
@@ -312,10 +313,10 @@ class _Simulation:
 
 
 WAKE_S = 0.0025
-"""A turn of Linux's scheduler, and a little: see `Loop.wake_s`."""
+"""Wait for a turn of Linux's scheduler, and a little: see `Loop.wake_s`."""
 
 _MOST_IN_FLIGHT = 2048
-"""Batches made ahead: with more, a loop never comes to feel it."""
+"""Most batches made ahead: with more, a loop never comes to feel it."""
 
 _LOADING, _STEPS = 0, 1  # streams of random numbers
 
@@ -323,7 +324,7 @@ _LOADING, _STEPS = 0, 1  # streams of random numbers
 def make_loop(
     workload: Workload, num_workers: int, prefetch_factor: int, draws: int
 ) -> Loop:
-    """The loop that a setting would give.
+    """Make the loop for a setting.
 
     Args:
         workload: Costs without waiting for cores.
@@ -364,5 +365,5 @@ def make_loop(
 
 
 def settle(workers: int, prefetch: int, draws: int) -> int:
-    """Iterations until a loop is steady: its first batches are made side by side."""
+    """Return the iterations until a loop is steady: all workers start at once."""
     return min(3 * workers * prefetch, draws) + 16

@@ -61,7 +61,7 @@ def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate
 
 
 LEAST_VALUES = 6
-"""Below these nothing can be said of how neighbours resemble each other."""
+"""Least values that show how neighbours resemble each other."""
 
 _EDGES = np.array([*np.linspace(0.0, 0.96, 25), 0.98, 0.99, 0.995, 0.998, 1.0])
 _CORRELATIONS: FloatArray = (_EDGES[:-1] + _EDGES[1:]) / 2
@@ -70,16 +70,18 @@ counts as none: nothing in a training causes it, and it would shorten intervals.
 
 _TAPER = 0.08
 _TAPER_PER_VALUE = 0.0025
-"""Prior of the correlation: uniform, but falling linearly to 0 over the last part
-before 1, which is a drift without end. That part is the smaller one of these two: short
-series show little of their correlation themselves, and with the longer part their
-intervals would hold the truth too seldom where it is high (``make bench-drift``)."""
+"""Width of the prior's taper. The prior of the correlation is uniform, but falls
+linearly to 0 over the last part before 1, which is a drift without end. That part is
+the smaller one of these two: short series show little of their correlation themselves,
+and with the longer part their intervals would hold the truth too seldom where it is
+high (``make bench-drift``)."""
 
 _NEGLIGIBLE = 1e-6
 """Probability of a correlation that changes no figure."""
 
 _MOST_LAGS = 10_000
-"""Values further apart are independent at every one of the correlations."""
+"""Most lags that are summed up: values further apart are independent at every
+correlation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +156,7 @@ class _Residuals(NamedTuple):
 
 
 def _fit_correlations(away: FloatArray, correlation: FloatArray) -> _Residuals:
-    """Generalised least squares of a constant, for each correlation.
+    """Fit a constant by generalised least squares, for each correlation.
 
     Args:
         away: The series without its mean.
@@ -174,7 +176,7 @@ def _fit_correlations(away: FloatArray, correlation: FloatArray) -> _Residuals:
 
 
 def _inflate(weight: FloatArray, correlation: FloatArray) -> FloatArray:
-    """Variance of the weighted mean of an AR(1) series whose variance is 1."""
+    """Return the variance of the weighted mean of an AR(1) series of variance 1."""
     # sums of the products of weights that are so many values apart
     spectrum = np.fft.rfft(weight, 2 * len(weight))
     products = np.fft.irfft(np.abs(spectrum) ** 2)[: min(len(weight), _MOST_LAGS)]
@@ -190,7 +192,7 @@ _PRECISION = 1e-9
 def _half_width(
     errors: FloatArray, shares: FloatArray, degrees: npt.ArrayLike
 ) -> float:
-    """Half of the confidence interval of a mixture of Student's t around 0."""
+    """Return half of the confidence interval of a mixture of Student's t around 0."""
     # late, because only what has several runs or blocks needs it; scipy.optimize would
     # find the root as well, but takes a third of a second to import
     from scipy.special import stdtr
@@ -229,7 +231,7 @@ def _half_width(
 
 
 def estimate_mean(series: SeriesMean) -> Estimate:
-    """The mean with its interval."""
+    """Estimate the mean with its interval."""
     half = _half_width(series.errors, series.shares, series.degrees)
     return Estimate(
         series.value, series.value - half, series.value + half, series.count
@@ -237,7 +239,7 @@ def estimate_mean(series: SeriesMean) -> Estimate:
 
 
 def estimate_difference(before: SeriesMean, after: SeriesMean) -> Estimate:
-    """``after - before`` with its interval.
+    """Estimate ``after - before`` with its interval, by Welch's test.
 
     By Welch's test for each pair of components: the two runs' correlations are
     unknown independently of each other.
@@ -254,7 +256,7 @@ def estimate_difference(before: SeriesMean, after: SeriesMean) -> Estimate:
 
 
 def rank_sum_chance(low: Sequence[float], high: Sequence[float]) -> float:
-    """Chance of values as high as ``high`` if there were no difference, one-sided.
+    """Return the chance of values as high as ``high`` without a difference.
 
     The exact rank sum test (Mann and Whitney 1947); a tie counts as half a pair,
     rounded down.
@@ -276,11 +278,11 @@ def rank_sum_chance(low: Sequence[float], high: Sequence[float]) -> float:
 
 
 _LEAST = 3
-"""Values on either side of a change."""
+"""Least values on either side of a change."""
 
 
 def find_last_change(values: Sequence[float], least_change: float = 0.1) -> int | None:
-    """Where the last level begins.
+    """Find where the last level of a series begins.
 
     The series is cut in two where the halves' medians differ most against their
     scatter, and its last part again, until no cut stands out.
@@ -320,18 +322,20 @@ WARM_UP = 1 / 3
 
 BLOCKS = 8
 READINGS = 2 * BLOCKS
-"""Readings behind the warm-up below which growth is not distinguished from it."""
+"""Least readings after the warm-up for which growth is distinguished from it."""
 
 LEAST_GROWTH_BYTES = 2**24
 LEAST_GROWTH_SHARE = 0.01
-"""Share of the level: growth below both is the allocator's own."""
+"""Least growth as a share of the level: growth below this and the least bytes is the
+allocator's own."""
 
 _EVEN = 0.25
-"""Each block grows by this share of the mean at least: a pool that only reaches its
-largest size now and then grows by jumps, and stands still between them."""
+"""Least growth of each block, as a share of the mean growth: a pool that only reaches
+its largest size now and then grows by jumps, and stands still between them."""
 
 _GOES_ON = 0.7
-"""Growth of the second half over that of the first: a cache that fills slows down."""
+"""Least growth of the second half over that of the first: a cache that fills slows
+down."""
 
 
 def find_growth(
@@ -342,7 +346,7 @@ def find_growth(
     least_share: float = LEAST_GROWTH_SHARE,
     warm_up: float = 0.0,
 ) -> Estimate | None:
-    """Steady growth behind the warm-up, in bytes per 1000 iterations.
+    """Find steady growth after the warm-up, in bytes per 1000 iterations.
 
     The readings are cut into eight blocks. Growth is steady when every block's median
     is above the one before, by about as much, to the end.
@@ -387,7 +391,7 @@ def find_growth(
 
 
 def count_missing_readings(iterations: npt.ArrayLike) -> int:
-    """Number of readings still needed to distinguish growth from warm-up."""
+    """Count the readings still needed to distinguish growth from warm-up."""
     behind = len(_behind_warm_up(iterations, iterations).iterations)
     return max(READINGS - behind, 0)
 

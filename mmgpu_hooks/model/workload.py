@@ -1,4 +1,4 @@
-"""A run's loader and loop in plain figures, and what follows without a simulation."""
+"""Costs of a run's loader and loop, and bounds that follow without a simulation."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ DEFAULT_PREFETCH = 2
 """PyTorch's own ``prefetch_factor``."""
 
 _LEAST_CORES = 0.5
-"""However many other tasks there are, the scheduler gives as much."""
+"""Least cores that the scheduler gives, however many other tasks there are."""
 
 
 _MOST_RARE = 0.25
-"""Share from which on nothing is rare: one spread says it all."""
+"""Share of slow occurrences from which they are not rare: one spread says it all."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Duration of something: a mean, its spread, and how well it is known."""
+    """A duration: its mean, its spread, and how well the mean is known."""
 
     mean_s: float
     std_s: float = 0.0
@@ -30,12 +30,12 @@ class Cost:
     error_s: float = 0.0
     """Standard error of the mean."""
     count: int = 0
-    """Occurrences it is taken over."""
+    """Number of occurrences that the mean is taken over."""
     rare_share: float = 0.0
     """Share of rare occurrences that take far longer than the others: a huge file, a
     cold cache. 0 where there are none; the mean is of all."""
     rare_s: float = 0.0
-    """Mean of the rare ones."""
+    """Mean of the rare occurrences."""
 
     @property
     def variation(self) -> float:
@@ -62,7 +62,7 @@ class Cost:
         return math.sqrt(max(square - self.mean_s**2, 0.0))
 
     def with_mean(self, mean_s: float) -> Cost:
-        """The cost with another mean: more or fewer rare ones, where there are any.
+        """Copy of the cost with another mean: more or fewer rare occurrences.
 
         How many there are in a run is known far less well than the usual ones.
         """
@@ -73,7 +73,7 @@ class Cost:
         return replace(self, mean_s=mean_s)
 
     def times(self, factor: float) -> Cost:
-        """The cost that many times as long, its spread likewise."""
+        """Copy of the cost that many times as long, its spread likewise."""
         return replace(
             self,
             mean_s=self.mean_s * factor,
@@ -83,7 +83,7 @@ class Cost:
         )
 
     def of_images(self, factor: float) -> Cost:
-        """The cost of a batch of that many times as many images.
+        """Copy of the cost for a batch of that many times as many images.
 
         Their times add up: the spread grows with the root, and a rare image makes rare
         batches more frequent and no longer.
@@ -110,7 +110,7 @@ class BatchLine:
     image_error_s: float = 0.0
     """Standard error of ``image_s``."""
     batch_sizes: tuple[int, ...] = ()
-    """Batch sizes that it was fitted to."""
+    """Batch sizes that the line was fitted to."""
 
 
 class LocalLoading(NamedTuple):
@@ -129,33 +129,34 @@ class Workload:
     """
 
     num_workers: int
-    """Setting of the run it is taken from, as are the next three."""
+    """Number of workers of the run; the next three settings are the run's, too."""
     prefetch_factor: int
     persistent_workers: bool
     batch_size: int | None
     iterations: int
-    """Iterations the figures are taken over."""
+    """Number of iterations that the figures are taken over."""
     iter_time: Cost
-    """Iteration as it was measured, with its waits."""
+    """Length of an iteration as it was measured, with its waits."""
     batch_time: Cost
-    """S: a worker's time from one batch to the next."""
+    """Time of a worker from one batch to the next, S in the bounds."""
     batch_cpu: Cost
-    """P: the CPU part of it."""
+    """CPU part of ``batch_time``, P in the bounds."""
     step: Cost
-    """G: the step and its hooks, once data is at hand."""
+    """Time of the step and its hooks, once data is at hand, G in the bounds."""
     step_cpu_s: float
-    """m: CPU of the training process per iteration, waits for data left out."""
+    """CPU of the training process per iteration, waits for data left out, m in the
+    bounds."""
     fetch_s: float
-    """f: what fetching a ready batch takes, CPU of either side: for each tensor the
-    training process asks the worker that made it."""
+    """CPU of fetching a ready batch, on both sides, f in the bounds: for each tensor
+    the training process asks the worker that made it."""
     fetch_busy_s: float
-    """Extra seconds of it when no core is free."""
+    """Extra seconds of fetching a ready batch when no core is free."""
     usable_cores: float
-    """C: cores that this rank may use."""
+    """Cores that this rank may use, C in the bounds."""
     host_cores: float
     """Logical CPUs of the host."""
     other_tasks: float = 0.0
-    """Tasks of other processes that want a core at any time, mean."""
+    """Mean number of other processes' tasks that want a core."""
     spin_s: float = 0.0
     """Part of ``step_cpu_s`` spent spinning for the GPU: it takes a core from the
     workers, but the step does not get longer when they take it back."""
@@ -167,15 +168,17 @@ class Workload:
     """Part of ``batch_time`` that collating and sending a batch takes: without workers
     there is none."""
     transfer_cpu_s: float = 0.0
-    """Part of ``batch_cpu`` that it takes."""
+    """Part of ``batch_cpu`` that collating and sending a batch takes."""
     transfer_cpu_error: float = 0.5
-    """Standard error of that, over it."""
+    """Relative standard error of ``transfer_cpu_s``."""
     worker_start_s: float = 0.0
     """Seconds that one worker adds to the start of an epoch."""
     step_line: BatchLine | None = None
-    """``None`` until several batch sizes were seen: none other is predicted then."""
+    """Step against batch size; ``None`` until several were seen: none other is
+    predicted then."""
     measured_batch_size: int | None = None
-    """The run's, where the figures were scaled to another ``batch_size``."""
+    """Batch size of the run, where the figures were scaled to another
+    ``batch_size``."""
     fetch_error: float = 0.0
     """Relative standard error of ``fetch_s`` and ``fetch_busy_s``."""
     is_transfer_known: bool = True
@@ -199,7 +202,7 @@ class Workload:
 
     @property
     def step_threads(self) -> int:
-        """Threads that the step must have to use its CPU in its time."""
+        """Least threads with which the step can use its CPU in its time."""
         # a thread that waits for a core uses none meanwhile
         running_s = self.step.mean_s - self.step_waits_s
         if running_s <= 0.0:
@@ -233,7 +236,7 @@ class Workload:
 
     @property
     def free_cores(self) -> float:
-        """Usable cores, less what other tasks leave of the host."""
+        """Number of usable cores, less what other tasks leave of the host."""
         left = self.host_cores - self.other_tasks
         return min(self.usable_cores, max(left, _LEAST_CORES))
 
@@ -244,12 +247,12 @@ class Workload:
 
     @property
     def ready_s(self) -> float:
-        """The iteration if a batch always stood ready, on cores of its own."""
+        """Length of the iteration if a batch always stood ready, on its own cores."""
         return self.step.mean_s + self.fetch_s
 
     @property
     def local_loading(self) -> LocalLoading:
-        """Loading a batch in the training loop, where none is transferred.
+        """Loading of a batch in the training loop, where none is transferred.
 
         Without ``turns_s``.
         """
@@ -258,7 +261,7 @@ class Workload:
         return LocalLoading(cpu_s, whole_s)
 
     def core_share(self, tasks: int) -> float:
-        """Share of a core that each of so many tasks gets beside other processes."""
+        """Return the share of a core that each of so many tasks gets."""
         return min(
             1.0,
             self.usable_cores / max(tasks, 1),
@@ -267,7 +270,7 @@ class Workload:
 
     @property
     def local_step_s(self) -> float:
-        """The step when no worker runs beside it."""
+        """Length of the step when no worker runs beside it."""
         return self.step.mean_s + self.step_delay_s
 
     @property
@@ -278,7 +281,7 @@ class Workload:
         return float(self.compute_s / threads * (1 / rate - 1.0))
 
     def bound_iter_s(self, num_workers: int) -> float:
-        """The closed bound: no loader with these costs is faster.
+        """Lower bound on the iteration: no loader with these costs is faster.
 
         ``max(G + f, S / W, (P + m + f) / C)``; G + S without workers.
         """
@@ -289,7 +292,7 @@ class Workload:
 
 
 def at_batch_size(workload: Workload, batch_size: int | None) -> Workload:
-    """The workload with another batch size.
+    """Scale the workload to another batch size.
 
     Raises:
         NoPredictionError: If no run shows the step against batch size.
@@ -339,7 +342,7 @@ MOST_DOUBLINGS = 5
 
 
 def with_one_thread(workload: Workload, saved: float) -> Workload:
-    """The workload with one thread a worker, where several took each other's cores.
+    """Copy the workload with one thread a worker in the place of several.
 
     Args:
         workload: What the run says.
@@ -354,7 +357,7 @@ def with_one_thread(workload: Workload, saved: float) -> Workload:
 def with_spared_host(
     workload: Workload, *, step_s: float, received_s: float, sent_s: float
 ) -> Workload:
-    """The workload with less of the host's CPU in it.
+    """Copy the workload with less of the host's CPU in it.
 
     Args:
         workload: What the run says.
@@ -379,7 +382,7 @@ def with_spared_host(
 
 
 GAP_S = 0.0005
-"""From one batch to the next of a worker that has enough to do."""
+"""Seconds between two batches of a worker that has enough to do."""
 
 TRANSFER_CPU_S, TRANSFER_TENSOR_S, _TRANSFER_BYTE_S = 0.0008, 0.00025, 1e-9
 """CPU of a worker beyond the loading: per batch, and per tensor and byte in it."""
@@ -406,7 +409,8 @@ the host: a tensor took 0.25 to 0.3 ms on a virtual machine of one maker's proce
 0.5 to 1 ms on one of another's."""
 
 _USUAL_TENSORS, _MOST_TENSORS, _MOST_BYTES = 4, 512, 10**8
-"""In a batch whose tensors were not counted; figures beyond were not measured."""
+"""Tensors assumed in a batch whose own were not counted, and the most tensors and bytes
+that were measured."""
 
 
 class Transfer(NamedTuple):
@@ -414,7 +418,7 @@ class Transfer(NamedTuple):
 
     cpu_s: float
     whole_s: float
-    """Seconds that it adds to the loading, :data:`GAP_S` included."""
+    """Seconds that a transfer adds to the loading, :data:`GAP_S` included."""
     fetch_s: float
     fetch_busy_s: float
     cpu_error: float

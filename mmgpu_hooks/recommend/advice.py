@@ -1,4 +1,4 @@
-"""Advice on what else would help, with the evidence for it: said, never applied."""
+"""Advice on further measures, with the evidence for it: said, never applied."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _LARGER = 1.5
-"""Times the pixels trained at, from which smaller files are worth their making."""
+"""Ratio of stored pixels to those trained at, from which smaller files are worth
+making."""
 
 _CHEAPER = {
     'LoadAnnotations': phrase('poly2mask=False, which keeps masks as polygons'),
@@ -33,17 +34,17 @@ _CHEAPER = {
         'images stored at the largest size they are trained at'
     ),
 }
-"""Cheaper ways by class name; another augmentation changes what is trained."""
+"""Cheaper transforms by class name; another augmentation changes what is trained."""
 
 
 _AMP = 'AmpOptimWrapper'
 
 _LOSSES_PCT = 30
-"""Share of the busy time in losses, from which that is what AMP does not shorten."""
+"""Share of the busy time in losses, per cent, from which they limit what AMP gains."""
 
 
 def advise(run: Run) -> Iterator[Text]:
-    """Sentences, the most telling first.
+    """List sentences of advice, the most telling first.
 
     Args:
         run: The run.
@@ -65,7 +66,7 @@ def _cite(finding: Finding) -> Text:
 
 
 def _advise_iterations(run: Run) -> Iterator[Text]:
-    """What would make iterations shorter."""
+    """Advise on shorter iterations."""
     record, threads, step_pct = run.meta, run.threads, _find_step_pct(run)
     yield from _advise_metric(run)
     if run.unbinding is not None:
@@ -106,7 +107,7 @@ _FUSED = phrase('fused=True in optim_wrapper.optimizer (one kernel steps many te
 
 
 def _advise_other_bits(run: Run) -> Iterator[Text]:
-    """What the field answers first to a host-bound step, and what that changes."""
+    """Advise a host-bound step on common optimisations that change the trained bits."""
     counted, ways = run.meta.overhead, list[Text]()
     if counted is not None and not counted.is_fused:
         ways.append(_FUSED)
@@ -121,7 +122,7 @@ def _advise_other_bits(run: Run) -> Iterator[Text]:
 
 
 def _advise_amp(run: Run, step_pct: float) -> Iterator[Text]:
-    """Mixed precision, and why it brings little where that shows."""
+    """Advise mixed precision, and say why it brings little where that shows."""
     record, why = run.meta, _find_why_amp_brings_little(run)
     if record.optim_wrapper == _AMP and why is not None:
         yield phrase('AMP is on and brings little: {why}.', why=why)
@@ -144,7 +145,7 @@ def _advise_amp(run: Run, step_pct: float) -> Iterator[Text]:
 
 
 def _find_why_amp_brings_little(run: Run) -> Text | None:
-    """A clause; ``None`` where nothing says so."""
+    """Find why mixed precision would bring little, as a clause."""
     profile, gpu = find_profile_of(run), run.figures.gpu
     if profile is not None and profile.bound == 'launches':
         return phrase(
@@ -166,7 +167,7 @@ def _find_why_amp_brings_little(run: Run) -> Text | None:
 
 
 def _advise_metric(run: Run) -> Iterator[Text]:
-    """The fast metric, where CocoMetric's own is worth a word (MG501)."""
+    """Advise the fast metric, where CocoMetric's own is worth a word (MG501)."""
     whole = find_whole(run)
     if whole is None or whole.fast_metric_s is None:
         return
@@ -182,7 +183,7 @@ def _advise_metric(run: Run) -> Iterator[Text]:
 
 
 def _find_step_pct(run: Run) -> float | None:
-    """Per cent of an iteration that the step takes; ``None`` where the loop waits."""
+    """Find the step's share of an iteration, per cent; ``None`` if it waits."""
     parts = run.figures.per_iteration
     if parts is None or not parts.total_s:
         return None
@@ -191,7 +192,7 @@ def _find_step_pct(run: Run) -> float | None:
 
 
 def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[Text]:
-    """``cudnn_benchmark``, where the sizes of batches are known."""
+    """Advise on ``cudnn_benchmark``, where the sizes of batches are known."""
     figures = run.figures
     is_on, sizes = run.meta.cudnn_benchmark, find_batch_sizes(run)
     if is_on is None or sizes is None:
@@ -228,7 +229,7 @@ def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[Text]:
 
 
 def _advise_loading(run: Run) -> Iterator[Text]:
-    """Advice that makes a batch cheaper: the costliest transform, waiting less."""
+    """Advise on cheaper batches: the costliest transform, waiting less."""
     loader = run.figures.loader
     if loader is not None and run.transforms:
         costliest = run.transforms[0]
@@ -265,7 +266,7 @@ def _advise_loading(run: Run) -> Iterator[Text]:
 
 
 def _name_cheaper_decoding(run: Run) -> Text | None:
-    """Smaller files first, where they would be smaller; then OpenCV for Pillow.
+    """Name smaller files, where they would help; then OpenCV for Pillow.
 
     TurboJPEG is never advised: MMCV raises unless ``mmcv.use_backend`` ran in every
     process, ignores a photo's orientation, and gains little over OpenCV.

@@ -21,25 +21,25 @@ from mmgpu_hooks.schema.run import RanksSummary
 
 @dataclass(frozen=True)
 class Answer:
-    """All that the command has to say."""
+    """Answer of ``mmgpu recommend``."""
 
     run_path: str
-    """The evidence it rests on."""
+    """Path of the evidence that the answer rests on."""
     diagnosis: Diagnosis
     recommendation: Recommendation
     summary: Run
     config: str | None = None
-    """The config that was rewritten."""
+    """Path of the config that was rewritten."""
     output: str | None = None
-    """The file that was written; ``None`` when none was."""
+    """Path of the file that was written; ``None`` when none was."""
     backup: str | None = None
     diff: str = ''
     ranks: RanksSummary | None = None
-    """All ranks of the run; ``None`` when it has one."""
+    """Comparison of all ranks of the run; ``None`` when it has one."""
     cfg_options: str | None = None
-    """The command that trains the original with the same settings."""
+    """Command that trains the original config with the same settings."""
     error: str | None = None
-    """Why the rewrite was refused."""
+    """Reason why the rewrite was refused."""
     notes: tuple[str, ...] = field(default=())
     fitted: Mapping[str, int | None] = field(default_factory=dict)
     """Batch sizes of the runs that were fitted; empty when one was asked for."""
@@ -47,13 +47,14 @@ class Answer:
     """Settings for a start that srun does not narrow; ``None`` where it narrowed none,
     or where ``--cores`` says that it is mended."""
     next_job: NextJob | None = None
-    """CPUs for the next job; ``None`` where the run was no SLURM job."""
+    """CPUs to ask for in the next job; ``None`` where the run was no SLURM job."""
     ending: TrainingEnd | None = None
-    """What is left of a run that did not come to its end; ``None`` where it did, or
+    """Forecast of the end of a run that did not come to it; ``None`` where it did, or
     that is unknown."""
     last_sign: datetime | None = None
     """Local time of the newest record of a run that goes on; ``None`` of any other."""
     job_end: JobEnd | None = None
-    """What the limit of its job leaves undone; ``None`` where nothing, or unknown."""
+    """Work that the limit of the run's job leaves undone; ``None`` where there is none,
+    or it is unknown."""
     saved_hours: tuple[SavedHours, ...] = ()
-    """What the changes take off, those with one gain together."""
+    """Hours that the changes take off, those with one gain together."""

@@ -1,4 +1,4 @@
-"""What is decided of a job, as changes and sentences. Pure."""
+"""Turns the decision on a job into changes and sentences. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNSURE = phrase('What is predicted to help is not sure enough to be written.')
 
 
 def list_changes(decision: Decision) -> Iterator[Change]:
-    """Every setting that changes, each with the gain of all of them together."""
+    """Yield every setting that changes, each with the gain of all of them together."""
     job, gain = decision.job, decision.gain
     for setting in decision.changed:
         assert gain is not None  # something changes
@@ -37,13 +37,13 @@ def list_changes(decision: Decision) -> Iterator[Change]:
 
 
 def limit_confidence(run: Run, is_sure: bool) -> str:
-    """Never high where the gain may be a loss, nor for another recipe."""
+    """Limit confidence: not high where a gain may be a loss, or the recipe changes."""
     confidence = judge_confidence(run)
     return 'medium' if confidence == 'high' and not is_sure else confidence
 
 
 def phrase_doubt(decision: Decision) -> Text | None:
-    """What is predicted to be faster and is not written, as a sentence.
+    """Phrase the changes that are predicted to be faster and are not written.
 
     ``num_workers 2 -> 5 would save 9 % of the time (...): too unsure to be written.``
 
@@ -83,7 +83,7 @@ def phrase_doubt(decision: Decision) -> Text | None:
 
 
 def why_nothing(decision: Decision) -> Text:
-    """Why no setting is changed, as a sentence."""
+    """Say why no setting is changed, as a sentence."""
     run = decision.job.run
     if phrase_doubt(decision) is not None:
         return _UNSURE

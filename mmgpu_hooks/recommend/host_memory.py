@@ -1,6 +1,4 @@
-"""Settings and requests that the host's memory asks for, whatever is predicted of
-speed. Pure.
-"""
+"""Changes and requests that the host's memory demands, whatever the predicted gain."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ _RULES = ('MG409',)
 
 
 def limit_to_memory(found: Recommendation, run: Run) -> Recommendation:
-    """Add what the host's memory demands to what is recommended anyway.
+    """Add the changes that the host's memory demands to what is recommended anyway.
 
     A number of workers with which memory would have lasted needs no predicted gain.
 
@@ -83,7 +81,7 @@ def _without_gain(change: Change) -> Change:
 
 
 def _advise_slurm(run: Run) -> Iterator[Text]:
-    """Memory to ask SLURM for."""
+    """Advise how much memory to ask SLURM for."""
     size = find_slurm_memory(run)
     if size is None:
         return

@@ -33,7 +33,7 @@ caches, the clock of a core, what else runs there."""
 
 
 def with_host_overhead(found: Recommendation, run: Run) -> Recommendation:
-    """Add what ``optimize`` would give beside what is recommended anyway.
+    """Add the effect of ``optimize`` to what is recommended anyway.
 
     Args:
         found: Settings of the loader.
@@ -73,7 +73,7 @@ def with_host_overhead(found: Recommendation, run: Run) -> Recommendation:
 
 
 def change_optimize(overhead: HostOverhead, run: Run) -> Change | None:
-    """The change of the config; ``None`` where the hook stands in no dict of it."""
+    """Make the change of the config; ``None`` if the hook stands in no dict of it."""
     if overhead.key is None:
         return None
     found = sentences(*(phrase('{found}.', saving) for saving in overhead.savings))
@@ -98,7 +98,7 @@ _RULES = {
 def _predict(
     cost: HostCost, run: Run, job: Job | None, found: Recommendation
 ) -> HostSaving | None:
-    """What one optimisation gives alone; ``None`` where it is not worth a line."""
+    """Predict the saving of one optimisation alone; ``None`` if it is too small."""
     if not cost.is_measured or job is None:
         is_worth = run.is_worth_sparing(cost)
         most_s = None if cost.is_measured else cost.saved_s
@@ -122,7 +122,7 @@ def _predict(
 
 
 def _find_pace(run: Run, workload: Workload) -> float:
-    """Seconds of the step for one of its CPU, where cores are short.
+    """Find the seconds of the step for one of its CPU, where cores are short.
 
     The workload is freed from waits for a core as far as what other programs used
     explains them. What is left of them in the step goes with the CPU that waits.
@@ -138,16 +138,16 @@ def _find_pace(run: Run, workload: Workload) -> float:
 
 
 class _Weighed(NamedTuple):
-    """A training with some optimisations."""
+    """Prediction of a training with some optimisations."""
 
     gain: Gain
     then: Prospect
     calm_share: float
-    """The gain where nothing waits for a core longer than it computes."""
+    """Gain if nothing waits for a core longer than it computes, a share of the time."""
 
 
 def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weighed:
-    """What optimisations give together beside the recommended settings."""
+    """Predict the saving of some optimisations beside the recommended settings."""
     new = {change.key: change.new for change in found.changes}
     at = {
         setting.name: new.get(setting.key(), job.old[setting.name])

@@ -18,14 +18,14 @@ from mmgpu_hooks.recommend.validation import VALIDATION_KEY
 from mmgpu_hooks.schema.judged import Recommendation, SavedHours, TrainingEnd
 
 FAST_METRIC_KEY = 'val_evaluator.type'
-"""Set to FastCocoMetric; it is offered, and not among the changes."""
+"""Dotted key that takes FastCocoMetric; it is offered, and not among the changes."""
 
 _HOUR_S = 3600.0
 _NICE_KEY = BY_NAME['worker_nice'].key()
 
 
 def forecast_end(run: Run) -> TrainingEnd | None:
-    """When a training ends that has no end record, or was ended before its time.
+    """Forecast the end of a training without an end record, or ended before its time.
 
     Args:
         run: One rank's.
@@ -37,12 +37,12 @@ class _Length(NamedTuple):
     """Length of a part of a training, in hours."""
 
     whole: float
-    """Of all of it."""
+    """Hours of all of the part."""
     rest: float | None
-    """Of what is left; ``None`` where it is over, or its end is unknown."""
+    """Hours of what is left; ``None`` where it is over, or its end is unknown."""
 
     def take(self, share: float) -> SavedHours:
-        """A share of both, without the keys that take it off."""
+        """Take a share of both, without the keys that take it off."""
         rest = None if self.rest is None else share * self.rest
         return SavedHours((), share * self.whole, rest)
 
@@ -50,7 +50,7 @@ class _Length(NamedTuple):
 def list_saved_hours(
     run: Run, found: Recommendation, ending: TrainingEnd | None
 ) -> tuple[SavedHours, ...]:
-    """Hours that each group of changes takes off, and FastCocoMetric where it would.
+    """List the hours that each group of changes, and FastCocoMetric, take off.
 
     Args:
         run: The run that is judged.
@@ -95,7 +95,7 @@ def _list_saved(
 
 
 def _find_training(run: Run, ending: TrainingEnd | None) -> _Length:
-    """Training without its validations."""
+    """Find the length of training without its validations."""
     figures = run.figures
     spent_s = figures.duration_s - figures.ledger_s.get('validation', 0.0)
     if ending is None:
@@ -107,7 +107,7 @@ def _find_training(run: Run, ending: TrainingEnd | None) -> _Length:
 def _save_each(
     run: Run, ending: TrainingEnd | None, keys: tuple[str, ...], gain_s: float
 ) -> SavedHours:
-    """Hours of so many seconds off each validation."""
+    """Compute the hours of so many seconds off each validation."""
     whole = count_validations(run) * gain_s / _HOUR_S
     rest = None
     if ending is not None:

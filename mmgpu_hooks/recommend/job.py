@@ -1,4 +1,4 @@
-"""A training that is to be tuned: a setting, the job, and what is decided of it.
+"""A training to be tuned: one class for a setting, one for the job, one for a decision.
 
 A setting maps a :class:`Prospect` to a :class:`Prospect`; the search asks all settings
 alike. Pure.
@@ -27,88 +27,95 @@ TRAIN, VALIDATION = 'train_dataloader', 'val_dataloader'
 """Names of the loaders that are tuned."""
 
 SAME_SPEED = 0.02
-"""Settings this close to the best are equal, and the first candidate wins."""
+"""Relative difference from the best below which settings are equal: the first one
+wins."""
 
 Choice = Mapping[str, Any]
-"""A value of every setting, by name; ``None`` is left to the default. Never changed in
+"""Value of every setting, by name; ``None`` is left to the default. Never changed in
 place."""
 
 _NOTHING = Text('')
 
 
 class Setting:
-    """One setting: a key of a config, its values, and what they make of a training.
+    """One setting: a key of a config, its values, and their effect on a training.
 
     A subclass says what differs from the defaults here; :mod:`mmgpu_hooks.recommend.
     settings` lists all of them.
     """
 
     name: ClassVar[str]
-    """Option of commands, column of tables, key of a :data:`Choice`."""
+    """Name of the setting: option of commands, column of tables, key of a
+    :data:`Choice`."""
     noun: ClassVar[Text]
-    """What it is, for ``--help``."""
+    """Noun for the setting in ``--help``."""
     values: ClassVar[Values]
-    """Its type and range in a config."""
+    """Type and range of the setting's values in a config."""
     most: ClassVar[int | None] = None
-    """A number beyond is a slip of the finger, where none is written."""
+    """Largest number that is no slip of the finger, where no config has a larger
+    one."""
     place: ClassVar[str] = ''
-    """Dotted key of what it stands in; empty where each loader has its own."""
+    """Dotted key of the dict that holds the setting; empty where each loader has its
+    own."""
     resting: ClassVar[Any] = ...
-    """Its value without workers, which PyTorch demands; ``...`` where any will do."""
+    """Value without workers, which PyTorch demands; ``...`` where any will do."""
     near: ClassVar[float] = SAME_SPEED
-    """Candidates this close to the best are equal, and the first one wins."""
+    """Relative difference from the best below which candidates are equal: the first one
+    wins."""
     is_nested: ClassVar[bool] = False
-    """True if it changes the work: each candidate is judged with the best of the
-    settings after it."""
+    """True if the setting changes the work: each candidate is judged with the best of
+    the settings after it."""
     is_bounded: ClassVar[bool] = False
-    """True if it leaves the work alone: no value beats the bound of the workload."""
+    """True if the setting leaves the work alone: no value beats the bound of the
+    workload."""
     must_be_sure: ClassVar[bool] = False
-    """True if its own gain must be sure, not only that of all changes together."""
+    """True if the setting's own gain must be sure, not only that of all changes
+    together."""
     is_recipe: ClassVar[bool] = False
     """True if another value changes what is trained: no change is of high confidence,
     and none is trained to verify the others."""
     is_alone: ClassVar[bool] = False
-    """True if it is judged apart from the others: no iteration shows it."""
+    """True if the setting is judged apart from the others: no iteration shows it."""
     rules: ClassVar[tuple[str, ...]] = ()
     """Codes of the rules that ask for a change."""
 
     @property
     def is_of_loader(self) -> bool:
-        """True if each loader has its own."""
+        """True if each loader has its own value of the setting."""
         return not self.place
 
     def key(self, loader: str = TRAIN) -> str:
-        """Dotted key in a config, as in ``--cfg-options``."""
+        """Return the dotted key in a config, as in ``--cfg-options``."""
         return f'{self.place or loader}.{self.name}'
 
     def read(self, run: Run) -> Any:
-        """The run's own value; ``None`` where it was left out or not recorded."""
+        """Read the run's own value; ``None`` where it was left out or not recorded."""
         raise NotImplementedError
 
     def candidates(self, job: Job, at: Choice) -> Iterable[Any]:
-        """Values within the host's limits, the one that costs least first.
+        """List values within the host's limits, the one that costs least first.
 
         By default none but its own: it follows from others, or its effect is unknown.
         """
         return (at[self.name],)
 
     def settle(self, job: Job, at: Choice) -> Any:
-        """The value that it must have beside the others."""
+        """Return the value that the setting must have beside the others."""
         return at[self.name]
 
     def assume(self, job: Job, at: Choice) -> Any:
-        """The value that candidates of another setting are compared with.
+        """Return the value that candidates of another setting are compared with.
 
         It is given back where it gains nothing itself.
         """
         return at[self.name]
 
     def fill_in(self, job: Job, at: Choice) -> Any:
-        """The value that a forecast takes where none was asked for."""
+        """Return the value that a forecast takes where none was asked for."""
         return at[self.name]
 
     def apply(self, job: Job, then: Prospect, new: Any, slip: float = 0.0) -> Prospect:
-        """The training with a value.
+        """Apply a value to the training.
 
         Args:
             job: The run, and the values that it had.
@@ -119,43 +126,43 @@ class Setting:
         return then
 
     def why_unknown(self, job: Job, new: Any) -> Text | None:
-        """Why a value's effect is unknown, as a sentence; ``None`` if it is known."""
+        """Say why a value's effect is unknown; ``None`` if it is known."""
         return None
 
     def score_s(self, then: Prospect) -> float:
-        """Seconds by which candidates are compared."""
+        """Return the seconds by which candidates are compared."""
         return then.image_s
 
     def handicap(self, job: Job, new: Any) -> float:
-        """Share of the time that a value must save over those without a handicap."""
+        """Return the share of the time that a value must save over others."""
         return 0.0
 
     def may_be_needed(self, job: Job, at: Choice) -> bool:
-        """True if another value may be needed, whatever it gains."""
+        """Return True if another value may be needed, whatever it gains."""
         return False
 
     def is_needed(self, job: Job, before: Choice, after: Choice) -> bool:
-        """True if the host needs the change, whatever it gains."""
+        """Return True if the host needs the change, whatever it gains."""
         return False
 
     def why(self, decision: Decision) -> Text:
-        """The reason of a change, as a sentence."""
+        """Phrase the reason of a change, as a sentence."""
         raise NotImplementedError
 
     def is_asked(self, job: Job) -> bool:
-        """True if the user asked for it: then it is said why it stays, too."""
+        """Return True if the user asked for a change, and is owed a reason for none."""
         return False
 
     def why_not(self, decision: Decision) -> Text:
-        """The reason of no change, as a sentence, where the user asked for one."""
+        """Phrase the reason of no change, where the user asked for one."""
         raise NotImplementedError
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """Codes of the rules that say so."""
+        """Return the codes of the rules that ask for the change."""
         return self.rules
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
-        """Its change where it is judged apart from the others, after them.
+        """Judge the setting apart from the others, after them.
 
         Args:
             run: The run.
@@ -164,11 +171,11 @@ class Setting:
         return None
 
     def judge_unpredicted(self, run: Run) -> Unpredicted | None:
-        """Its change where too little is known to predict anything."""
+        """Judge the setting where too little is known to predict anything."""
         return None
 
     def advise(self, run: Run) -> Text | None:
-        """What it may give that nobody measured: said, never applied."""
+        """Phrase advice on an effect that nobody measured: said, never applied."""
         return None
 
 
@@ -183,34 +190,34 @@ class Unpredicted:
 
 @dataclass(frozen=True)
 class LoneChange:
-    """What is known of a setting that is judged apart from the others."""
+    """Judgement of a setting apart from the others."""
 
     cure: SaveCure
-    """What it makes of the saves."""
+    """Effect of the setting on the saves."""
     new: Any = None
-    """``None`` where it is said and not applied."""
+    """Recommended value; ``None`` where it is said and not applied."""
     reason: Text = _NOTHING
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Saving of a change, over what the job would take: 0.1 is a tenth."""
+    """Saving of a change, as a share of the job's time: 0.1 is a tenth."""
 
     share: float
     low: float
-    """The truth is expected between low and high 9 times in 10."""
+    """Lower end of the interval that holds the true gain 9 times in 10."""
     high: float
     noise: float = 0.0
-    """Standard error, as far as the evidence is short or scatters."""
+    """Standard error of the gain, as far as the evidence is short or scatters."""
 
     @property
     def is_worthwhile(self) -> bool:
-        """True if it is worth a change, and the evidence bears it out."""
+        """True if the gain is worth a change, and the evidence bears it out."""
         return self.share >= max(thresholds.WORTHWHILE_GAIN, self.noise)
 
     @property
     def phrase(self) -> Text:
-        """``9 % of the time (4 to 14 %, 9 times in 10)``."""
+        """Clause on the gain: ``9 % of the time (4 to 14 %, 9 times in 10)``."""
         return phrase(
             '{share} of the time ({low_pct:.0f} to {high_pct}, 9 times in 10)',
             share=self.share,
@@ -221,19 +228,20 @@ class Gain:
 
 @dataclass(frozen=True)
 class Job:
-    """A training as it was configured, and what predicts it."""
+    """A training to be tuned: its run, its settings and the predictions for them."""
 
     run: Run
     base: Prospect
-    """As it ran."""
+    """Prospect of the training as it ran."""
     old: Choice
-    """The run's own values."""
+    """Values that the run had."""
     limits: Limits
     settings: Sequence[Setting]
-    """Those that are tuned, in the order of the search."""
+    """Settings that are tuned, in the order of the search."""
     loader: str = TRAIN
     memory: CardMemory | None = None
-    """Of the card against the batch size; ``None`` where no other size is asked for."""
+    """Memory of the card against the batch size; ``None`` where no other size is asked
+    for."""
 
     @classmethod
     def of(
@@ -246,7 +254,7 @@ class Job:
         beside: LiveLoader | None = None,
         memory: CardMemory | None = None,
     ) -> Job:
-        """The job of a run.
+        """Make the job of a run.
 
         Args:
             run: The run.
@@ -266,7 +274,7 @@ class Job:
     def at(
         self, choice: Choice, workload: Workload | None = None, slipping: str = ''
     ) -> Prospect:
-        """The training with these values.
+        """Predict the training with these values.
 
         Args:
             choice: Of every setting.
@@ -282,13 +290,13 @@ class Job:
         return then
 
     def settle(self, choice: Choice) -> Choice:
-        """The values with those that follow from them."""
+        """Complete the values with those that follow from them."""
         for setting in self.settings:
             choice = {**choice, setting.name: setting.settle(self, choice)}
         return choice
 
     def rest(self, choice: Choice) -> Choice:
-        """The values without those that only workers can have, where there are none."""
+        """Take out the values that only workers can have, where there are none."""
         if self.at(choice).loader.num_workers:
             return choice
         resting = {
@@ -299,13 +307,13 @@ class Job:
         return {**choice, **resting}
 
     def assume(self, choice: Choice) -> Choice:
-        """The values with those that candidates are compared with."""
+        """Complete the values with those that candidates are compared with."""
         for setting in self.settings:
             choice = {**choice, setting.name: setting.assume(self, choice)}
         return choice
 
     def cap(self, choice: Choice) -> WorkerCap:
-        """Workers that the host carries beside the other values."""
+        """Find the most workers that the host carries beside the other values."""
         then, size = self.at(choice), self.base.workload.batch_size
         larger = (then.workload.batch_size or 1) / (size or 1)
         ahead = max(then.loader.prefetch_factor, DEFAULT_PREFETCH)
@@ -313,18 +321,18 @@ class Job:
 
     @cached_property
     def cores(self) -> int:
-        """Whole cores that this rank may use."""
+        """Number of whole cores that this rank may use."""
         usable = self.run.meta.host.usable_cores
         return 1 if usable is None else max(math.floor(usable), 1)
 
     @property
     def without_other_load(self) -> Job:
-        """The same on a host that other programs leave alone."""
+        """Copy the job to a host that other programs leave alone."""
         return replace(self, base=self.base.without_other_load)
 
 
 def plan_job(run: Run) -> JobPlan:
-    """The training as it was configured, also where not all of it was recorded.
+    """Plan the training as it was configured, also where not all of it was recorded.
 
     A loop that counts iterations says nothing of its epochs (a sampler may have no
     end): it is one long epoch.
@@ -342,7 +350,7 @@ def plan_job(run: Run) -> JobPlan:
 
 
 def read_loader(run: Run) -> LoaderSetting:
-    """The run's own settings of its loader, as the model takes them."""
+    """Read the run's own settings of its loader, as the model takes them."""
     loader = run.meta.loader
     workers = loader.num_workers or 0
     persistent = bool(loader.persistent_workers) and workers > 0
@@ -357,23 +365,24 @@ class Rejection:
     choice: Choice
     gain: Gain
     alone: Gain
-    """Without the other load."""
+    """Gain without the other load."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The new values, which are the old ones where none is surely better."""
+    """Decided values, which are the old ones where none is surely better."""
 
     job: Job
     new: Choice
     gain: Gain | None = None
-    """``None`` when nothing changes."""
+    """Gain of the change; ``None`` when nothing changes."""
     rejected: Mapping[str, Rejection] = field(default_factory=dict)
-    """By the setting whose candidate it was; all values together by ``''``."""
+    """Rejected values, by the setting whose candidate they were; all together by
+    ``''``."""
 
     @property
     def old(self) -> Choice:
-        """The run's own values."""
+        """Values that the run had."""
         return self.job.old
 
     @property

@@ -1,4 +1,4 @@
-"""Limits of the host: how many workers it carries, and what says so. Pure."""
+"""Limits of the host on the number of workers. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.text import Text, phrase
 
 SAFE_HOST_SHARE = 0.5
-"""Share of a host's memory, shared memory or file limit that workers may take: the
-rest is left to batches of unusual size, the page cache and other programs."""
+"""Share of a host's memory, shared memory or file limit that workers may take: the rest
+is left to batches of unusual size, the page cache and other programs."""
 
 _MIB, _GIB = 2**20, 2**30
 
@@ -32,7 +32,7 @@ class WorkerCap(NamedTuple):
     """The largest safe ``num_workers`` and the limit behind it."""
 
     workers: int
-    """Never more than these."""
+    """Largest safe number of workers."""
     reason: Text
 
 
@@ -41,14 +41,14 @@ class Limits:
     """The limits of a run's host, as the hook recorded them."""
 
     run: Run
-    """Its usable cores must be known: without them no number is known to be safe."""
+    """Run whose usable cores are known: without them no number is known to be safe."""
     beside: LiveLoader | None = None
-    """A loader whose workers live on meanwhile."""
+    """Loader whose workers live on meanwhile."""
 
     def cap(
         self, prefetch_factor: int = DEFAULT_PREFETCH, larger: float = 1.0
     ) -> WorkerCap:
-        """The tightest of the limits; possibly no worker at all.
+        """Find the tightest of the limits; possibly no worker at all.
 
         The usable cores never exceed the CPUs that the process may run on, beyond which
         PyTorch itself warns. Workers that were measured to wait may outnumber them:
@@ -104,7 +104,7 @@ def _cap_by_cores(run: Run) -> WorkerCap:
 
 
 class _Need(NamedTuple):
-    """Something of the host that each worker takes a part of."""
+    """Resource of the host that each worker takes a part of."""
 
     name: str
     size: float
@@ -112,7 +112,7 @@ class _Need(NamedTuple):
     each: float
     """Amount that each worker takes, in the same unit."""
     phrase: Callable[[float], Text]
-    """Says both, given the amount that is left."""
+    """Phrases both amounts, given the amount that is left."""
 
 
 def _list_needs(run: Run, prefetch: int, larger: float = 1.0) -> Iterator[_Need]:

@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.judged import NextJob
 
 
 def recommend_next_job(run: Run) -> NextJob | None:
-    """The fewest CPUs with which a training is as fast as it gets on its host.
+    """Find the fewest CPUs with which a training is as fast as it gets on its host.
 
     More than the run had are asked for only where they are predicted to be worth it.
     The prediction is that of the loader's simulation, at the best setting for so many
@@ -62,13 +62,13 @@ def _total_s(decision: Decision) -> float:
 
 
 def _on(run: Run, decision: Decision, cores: int) -> Job:
-    """The job of a decision with other cores."""
+    """Copy the job of a decision to other cores."""
     workload = replace(decision.job.base.workload, usable_cores=float(cores))
     return Job.of(with_cores(run, cores), workload, SETTINGS)
 
 
 def _find_fewest(run: Run, decision: Decision) -> int:
-    """Whole cores, by bisection: more of them never make a job slower."""
+    """Find the fewest whole cores by bisection: more never make a job slower."""
     job, new = decision.job, decision.new
     workload, workers = job.base.workload, job.at(new).loader.num_workers
     most = max(math.floor(workload.usable_cores), 1)

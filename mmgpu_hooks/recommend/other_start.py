@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 def with_cores(run: Run, cores: float) -> Run:
-    """The run on a start that gives each rank other usable cores.
+    """Copy a run to a start that gives each rank other usable cores.
 
     What was measured is that of the cores that the run had, and so are the costs that
     are fitted to it; what is predicted of them is for the others.
@@ -72,7 +72,7 @@ def expect_cores(run: Run, cores: float) -> None:
 
 
 def recommend_mended(run: Run) -> MendedStart | None:
-    """Settings for the start that srun does not narrow; ``None`` where none did."""
+    """Recommend settings for a start that srun does not narrow."""
     found = find_narrow_start(run.meta.host)
     if found is None:
         return None

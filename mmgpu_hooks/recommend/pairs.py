@@ -1,4 +1,4 @@
-"""Both settings that ``mmgpu verify`` trains, and the gain predicted of them. Pure."""
+"""Settings that ``mmgpu verify`` trains in turns, and their predicted gain. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | Non
 
 
 def sum_predicted_gain(run: Run, recommendation: Recommendation) -> float | None:
-    """The gain in images per second that was predicted of all changes together."""
+    """Return the predicted gain of all changes together, in images per second."""
     larger, predicted_s = 1.0, None
     for change in recommendation.changes:
         predicted_s = change.predicted_iter_s or predicted_s

@@ -19,11 +19,11 @@ Asked = Mapping[str, Sequence[Any]]
 
 
 class Predicted(NamedTuple):
-    """What is predicted of the values that were asked for."""
+    """Predictions for the values that were asked for."""
 
     predictions: list[Prediction]
     reasons: list[Text]
-    """Why others are not predicted, a sentence each."""
+    """Reasons why other values are not predicted, a sentence each."""
 
 
 def predict_asked(job: Job, asked: Asked) -> Predicted:
@@ -47,7 +47,7 @@ def predict_asked(job: Job, asked: Asked) -> Predicted:
 
 
 def _complete(job: Job, given: Choice) -> Choice:
-    """The values that were asked for, with those that follow from them.
+    """Complete the values that were asked for with those that follow from them.
 
     Raises:
         NoPredictionError: If what a value makes of the training is unknown.

@@ -1,4 +1,4 @@
-"""Recommends settings of both loaders and what makes saves cost less, and says why.
+"""Recommends settings of both loaders and cures for slow saves, with reasons.
 
 Pure, so that every decision can be tested as a table and repeated from the recorded
 evidence alone, on any machine.
@@ -85,7 +85,7 @@ _TUNED = (
 
 
 def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:
-    """Changes from what the config has, where the loader was tuned since."""
+    """List changes from the config's values, where the loader was tuned since."""
     switch = run.last_switch
     if switch is None:
         yield from changes
@@ -105,7 +105,7 @@ def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:
 
 
 def _describe_tuned(run: Run, name: str) -> Change:
-    """A setting that the run ended with."""
+    """Describe a setting that the run ended with."""
     judged = [record for record in run.evidence.tuned if record.action == 'keep']
     reason, is_gain = phrase('Found while training.'), False
     if judged:
@@ -126,7 +126,7 @@ def _describe_tuned(run: Run, name: str) -> Change:
 
 
 def _list_unpredicted(run: Run) -> Iterator[Change]:
-    """Changes that pay by what was measured alone."""
+    """List the changes that pay by what was measured alone."""
     for setting in SETTINGS:
         found = setting.judge_unpredicted(run)
         if found is not None:

@@ -1,4 +1,4 @@
-"""The search over all settings; it names none.
+"""Searches over all settings by coordinate descent; it names none of them.
 
 Nested over those that change the work, coordinate descent over the others; what follows
 from others is settled after each candidate. Pure.
@@ -17,7 +17,7 @@ from mmgpu_hooks.recommend.job import Choice, Decision, Gain, Job, Rejection, Se
 
 
 def decide(job: Job) -> Decision:
-    """The best values, or the old ones and why no others are written.
+    """Decide on the best values, or keep the old ones with the reasons.
 
     A gain must hold beside the other load of the run and without it, and be worth a
     line in a config. What the host needs is changed without a gain.
@@ -44,7 +44,7 @@ def _search(
     settings: Sequence[Setting],
     rejected: dict[str, Rejection],
 ) -> Choice:
-    """The best by all that is known, one setting after the other.
+    """Search the best values by all that is known, one setting after the other.
 
     Args:
         job: The job.
@@ -75,14 +75,14 @@ def _search(
 
 
 def _is_worth_a_search(job: Job, setting: Setting, at: Choice) -> bool:
-    """True if another value may be worth a change, or needed."""
+    """Return True if another value may be worth a change, or needed."""
     if setting.may_be_needed(job, at):
         return True
     return job.at(at).most_gain >= thresholds.WORTHWHILE_GAIN
 
 
 def _is_at_bound(job: Job, setting: Setting, value: Any, then: Choice) -> bool:
-    """True if no further value can be worth more than this one."""
+    """Return True if no further value can be worth more than this one."""
     reached = job.at(job.assume(then))
     enough_s = reached.bound_s * (1 + setting.near / 4)
     return reached.total_s <= enough_s and not setting.handicap(job, value)
@@ -95,7 +95,7 @@ def _pick(
     options: dict[Any, Choice],
     rejected: dict[str, Rejection],
 ) -> Choice:
-    """The first candidate that is nearly the fastest, where that is worth a change."""
+    """Pick the first candidate that is nearly the fastest, if it is worth a change."""
     own = at[setting.name]
     stays = options.get(own, at)
     assumed = {value: job.assume(then) for value, then in options.items()}
@@ -125,7 +125,7 @@ def _pick(
 def _find_doubt(
     job: Job, before: Choice, after: Choice, gain: Gain
 ) -> Rejection | None:
-    """``None`` if a gain is sure, beside the other load of the run and without."""
+    """Find a doubt about a gain, with other load and without; ``None`` if sure."""
     alone = predict_gain(job.without_other_load, before, after)
     is_sure = min(gain.low, alone.low) > 0.0
     return None if is_sure else Rejection(after, gain, alone)
@@ -134,7 +134,7 @@ def _find_doubt(
 def _find_doubt_alone(
     job: Job, stays: Choice, then: Choice, gain: Gain
 ) -> Rejection | None:
-    """``None`` if a change is worth it by itself, and sure together with the others."""
+    """Find a doubt about one change, alone or beside the others; ``None`` if sure."""
     alone = predict_gain(job.without_other_load, stays, then)
     is_small = min(gain.share, alone.share) < thresholds.WORTHWHILE_GAIN
     doubt = _find_doubt(job, job.old, then, predict_gain(job, job.old, then))
@@ -144,7 +144,7 @@ def _find_doubt_alone(
 
 
 def predict_gain(job: Job, before: Choice, after: Choice) -> Gain:
-    """Predict what ``after`` saves, image for image.
+    """Predict the saving of ``after``, image for image.
 
     Both see the same errors of the costs.
     """

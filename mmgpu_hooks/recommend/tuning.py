@@ -1,4 +1,4 @@
-"""Decides what a training changes of its loader while it is on. Pure.
+"""Decides on changes of the loader while training goes on. Pure.
 
 One jump to what the search recommends, where the low end of its gain is sure and pays
 for the change in what is left; afterwards a verdict on what that gave.
@@ -33,14 +33,14 @@ TUNED = tuple(
 judged alone."""
 
 LEAST_GAIN = 0.05
-"""Low end of a gain from which a loader is changed: smaller ones do not tell changes
+"""Lower end of a gain from which a loader is changed: smaller ones do not tell changes
 from noise, and a change has costs that are not predicted."""
 
 LEAST_INTERVALS = 3
-"""Of the evidence that a change is decided on."""
+"""Least intervals of the evidence that a change is decided on."""
 
 SPARE_S = 0.5
-"""What a change costs beside the start of workers and their first batch."""
+"""Cost of a change beside the start of workers and their first batch, s."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class _Wanted:
 
 
 def answer_question(run: Run, question: TuneQuestion) -> TuneAnswer:
-    """Say what is to be done now.
+    """Answer the tuner's question: change, judge or wait.
 
     Args:
         run: The rank that is judged, as far as it is recorded.
@@ -120,7 +120,7 @@ def _answer_proposal(run: Run, question: TuneQuestion) -> TuneAnswer:
 
 
 def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | Text:
-    """The change that is worth it, or why there is none."""
+    """Find the change that is worth it, or why there is none."""
     assert run.workload is not None
     job = Job.of(run, run.workload, TUNED)
     choice = _with_spare(job, decide(job).new)
@@ -143,7 +143,7 @@ def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | Text:
 
 
 def _with_spare(job: Job, choice: Choice) -> Choice:
-    """The choice with a worker in four more, where cores are left for them.
+    """Add a worker in four to a choice, where cores are left for them.
 
     The search takes the fewest workers that are nearly as fast as any, and after some
     tens of iterations it does not know the slow batches yet.
@@ -159,7 +159,7 @@ def _with_spare(job: Job, choice: Choice) -> Choice:
 
 
 def _find_growth_doubt(run: Run) -> Text | None:
-    """Why there may be no more workers; ``None`` where there may."""
+    """Find why there may be no more workers; ``None`` where there may."""
     share = run.figures.data_wait_share or 0.0
     if share < thresholds.DATA_WAIT_NOTICE:
         return phrase('training does not wait for its loader')
@@ -170,13 +170,13 @@ def _find_growth_doubt(run: Run) -> Text | None:
 
 
 def _read_now(run: Run) -> TunedSettings:
-    """The settings that the loader has now."""
+    """Read the settings that the loader has now."""
     switch = run.last_switch
     return read_settings(run.evidence.run) if switch is None else switch.new
 
 
 def _as_settings(run: Run, choice: Choice, old: TunedSettings) -> TunedSettings:
-    """A choice as a loader is given it, with niceness where saves ask for it."""
+    """Convert a choice to settings of a loader, with niceness if saves need it."""
     workers = choice['num_workers']
     threads = choice['opencv_num_threads']
     if threads == BY_NAME['opencv_num_threads'].read(run):
@@ -191,7 +191,7 @@ def _as_settings(run: Run, choice: Choice, old: TunedSettings) -> TunedSettings:
 
 
 def _find_nice(run: Run, workers: int) -> int | None:
-    """Niceness of the workers, as far as saves ask for it."""
+    """Find the nice value of the workers, as far as saves ask for it."""
     found = BY_NAME['worker_nice'].judge_alone(run, {'num_workers': workers})
     new = None if found is None else found.new
     return run.meta.worker_nice if new is None else int(new)

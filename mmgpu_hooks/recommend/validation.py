@@ -1,4 +1,4 @@
-"""Recommends settings of validation's loader, judged on what its loops showed. Pure."""
+"""Recommends settings of validation's loader, judged on its loops. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.judged import Change, Recommendation, ValidationOutlook
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 VALIDATION_KEY = f'{VALIDATION}.'
-"""What keys of validation's loader begin with."""
+"""Start of the keys of validation's loader."""
 
 _OF_LOADER = tuple(setting for setting in SETTINGS if setting.is_of_loader)
 
@@ -85,7 +85,7 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
 
 
 def _describe_now(validation: ValidationLoops) -> ValidationOutlook:
-    """How long validations take, and how much of it they wait."""
+    """Describe how long validations take, and how much of it they wait."""
     count, alike = len(validation.training.validations), len(validation.records)
     figures = validation.figures
     loop_s = figures.duration_s / alike
@@ -106,7 +106,7 @@ def _describe_now(validation: ValidationLoops) -> ValidationOutlook:
 
 
 def _without_gain(change: Change) -> Change:
-    """A change of validation's loader: what it saves is in the outlook."""
+    """Copy a change without its gain: what it saves is in the outlook."""
     return Change(
         key=change.key,
         old=change.old,
@@ -118,7 +118,7 @@ def _without_gain(change: Change) -> Change:
 
 
 def stay(now: ValidationOutlook, why: Text) -> Recommendation:
-    """Validation's loader as it is.
+    """Keep validation's loader as it is.
 
     Args:
         now: What is known of it.
@@ -133,7 +133,7 @@ def stay(now: ValidationOutlook, why: Text) -> Recommendation:
 def leave_out(
     recommendation: Recommendation, keys: tuple[str, ...], why: Text
 ) -> Recommendation:
-    """The recommendation without some changes.
+    """Leave some changes out of the recommendation.
 
     Args:
         recommendation: With or without such changes.
@@ -150,7 +150,7 @@ def leave_out(
 
 
 def _live_on(run: Run, train: LoaderSetting | None) -> LiveLoader | None:
-    """The train loader, where its workers live on while validation runs."""
+    """Return the train loader, where its workers live on while validation runs."""
     train = train or read_loader(run)
     stays = train.persistent_workers or run.meta.loop == 'iter'
     return LiveLoader(run, train) if stays else None

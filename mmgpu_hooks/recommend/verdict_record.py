@@ -1,4 +1,4 @@
-"""The verdict on a run as a record of its evidence. Pure."""
+"""Makes the verdict on a run a record of its evidence. Pure."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ def make_verdict_record(
 
 
 class _Saved(NamedTuple):
-    """Shares of the whole run."""
+    """Predicted savings, as shares of the whole run."""
 
     share: float
     low: float
-    """The truth is expected between low and high 9 times in 10."""
+    """Lower end of the interval that holds the true saving 9 times in 10."""
     high: float
 
 
 def _predict_saved(run: Run, found: Recommendation) -> _Saved | None:
-    """What all changes together save; ``None`` where nothing is predicted of them."""
+    """Predict the saving of all changes together; ``None`` if none is predicted."""
     parts = [*_list_saved(run, found)]
     if not parts:
         return None

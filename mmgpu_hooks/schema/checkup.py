@@ -1,4 +1,4 @@
-"""Facts of a machine, an environment and a config, and what is wrong with them."""
+"""Records of ``mmgpu doctor``: machine, environment and config, with their faults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Binding:
     before_cpus: Optional[int] = None
     after_cpus: Optional[int] = None
     reason: Optional[str] = None
-    """Why it is unknown whether they bind; ``None`` where it is known."""
+    """Reason why it is unknown whether threads are bound; ``None`` if it is known."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Folder:
     """A file or folder and the file system that holds it, or will hold it."""
 
     path: str
-    """The name that the config has for it."""
+    """Path as the config names it."""
     is_there: bool = True
     is_answering: bool = True
-    """False if the file system said nothing within some seconds: nothing else is known
-    of it then but its kind."""
+    """False if the file system did not answer within some seconds: nothing else is
+    known of it then but its kind."""
     is_writable: bool = True
     """True if this user may write to it, or to the folder where it will be made."""
     kind: Optional[str] = None
@@ -59,15 +59,15 @@ class HostCard:
     """One GPU of the host, and its place beside the cores."""
 
     index: int
-    """Number that ``nvidia-smi`` shows."""
+    """Number of the GPU that ``nvidia-smi`` shows."""
     name: Optional[str] = None
     memory_total_bytes: Optional[int] = None
     pci_bus_id: Optional[str] = None
     numa_node: Optional[int] = None
     near_cpus: Optional[Tuple[int, ...]] = None
-    """CPUs beside which it is plugged in; ``None`` if they are unknown."""
+    """CPUs beside which the GPU is plugged in; ``None`` if they are unknown."""
     reason: Optional[str] = None
-    """Why nothing is known of it; ``None`` where it can be read."""
+    """Reason why nothing is known of the GPU; ``None`` where it can be read."""
     uuid: Optional[str] = None
 
 
@@ -80,12 +80,12 @@ class Cards:
     driver_cuda: Optional[str] = None
     """Newest CUDA that the driver runs, such as ``12.4``."""
     visible: Optional[str] = None
-    """``CUDA_VISIBLE_DEVICES``; ``None`` where it is not set."""
+    """Value of ``CUDA_VISIBLE_DEVICES``; ``None`` where it is not set."""
     visible_count: Optional[int] = None
-    """Cards that it leaves a process; ``None`` where it is not set, or names slices, or
-    it is unknown what it counts."""
+    """Number of GPUs that ``CUDA_VISIBLE_DEVICES`` leaves a process; ``None`` where it
+    is not set, or names slices, or it is unknown what it counts."""
     reason: Optional[str] = None
-    """Why no GPU is known; ``None`` where one is."""
+    """Reason why no GPU is known; ``None`` where one is."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Bounds:
     """Versions of a package that MMDetection takes."""
 
     package: str
-    """The import package, such as ``mmcv``."""
+    """Name of the import package, such as ``mmcv``."""
     least: str
     below: str
 
@@ -111,10 +111,10 @@ class Installed:
     torch_rocm: Optional[str] = None
     """ROCm that torch was built for."""
     bounds: Tuple[Bounds, ...] = ()
-    """Those that MMDetection asserts when it is imported."""
+    """Version bounds that MMDetection asserts when it is imported."""
     loads_weights_only: bool = False
-    """True if MMEngine leaves it to torch what a checkpoint may hold, and torch refuses
-    what MMEngine puts into it: a training cannot be resumed."""
+    """True if training cannot be resumed: MMEngine leaves it to torch what a checkpoint
+    may hold, and torch refuses what MMEngine puts into it."""
     lacks_pkg_resources: bool = False
     """True if MMEngine imports ``pkg_resources`` and no setuptools here have it."""
 
@@ -139,11 +139,11 @@ class LostHook:
 
     name: str
     base: str
-    """The config that has it."""
+    """Base config that has the hook."""
     config: str
-    """The config whose list lacks it."""
+    """Config whose list lacks the hook."""
     cure: str
-    """The statement of that config that keeps it."""
+    """Statement of that config that keeps the hook."""
     is_own: bool = True
     """True if the config that was named lacks it, not one of its bases."""
 
@@ -154,21 +154,21 @@ class ConfigCheck:
 
     path: str
     reason: Optional[str] = None
-    """Why nothing else is known; ``None`` where MMEngine loaded it."""
+    """Reason why nothing else is known; ``None`` where MMEngine loaded the config."""
     loader: Optional[LoaderPlan] = None
     data: Tuple[Folder, ...] = ()
     """Data sets on file systems of this host."""
     remote_data: Tuple[str, ...] = ()
-    """Data that is read by another backend: addresses."""
+    """Addresses of data that is read by another backend."""
     hooks: Tuple[str, ...] = ()
-    """Where the config holds our hook."""
+    """Places of the config that hold our hook."""
     unregistered: Optional[str] = None
-    """The one of ``hooks`` that MMEngine will not find by its name."""
+    """Entry of ``hooks`` that MMEngine will not find by its name."""
     lost: Tuple[LostHook, ...] = ()
     lost_reason: Optional[str] = None
-    """Why it is unknown whether hooks were lost."""
+    """Reason why it is unknown whether hooks were lost."""
     open_files: int = MMENGINE_OPEN_FILES
-    """Soft limit to which MMEngine raises that on open files."""
+    """Soft limit on open files to which MMEngine raises a lower one."""
 
 
 @dataclass(frozen=True)
@@ -176,18 +176,18 @@ class CacheUse:
     """The folder of parsed annotations, which ``optimize='annotations'`` fills."""
 
     path: Optional[str] = None
-    """``None`` where nothing says where the user's files are."""
+    """Path of the folder; ``None`` where nothing says where the user's files are."""
     is_there: bool = False
     files: int = 0
     bytes: int = 0
-    """Of all files in it."""
+    """Bytes of all files in the folder."""
     reason: Optional[str] = None
-    """Why it is not used; ``None`` where it can be, or can be made."""
+    """Reason why the folder is not used; ``None`` where it can be, or can be made."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """All that ``mmgpu doctor`` has found out."""
+    """Facts that ``mmgpu doctor`` collects."""
 
     host: HostLimits
     installed: Installed
@@ -198,24 +198,25 @@ class Machine:
     """Memory that the control group may still use; ``None`` without a limit, or where
     it is unknown."""
     own_cpus: Optional[Tuple[int, ...]] = None
-    """That this process may run on; ``None`` if they are unknown."""
+    """CPUs that this process may run on; ``None`` if they are unknown."""
     omp_num_threads: Optional[str] = None
-    """The environment variable; ``None`` where it is not set."""
+    """Value of ``OMP_NUM_THREADS``; ``None`` where it is not set."""
     is_resume_allowed: bool = False
     """True if ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD`` is set."""
     work_dir: Optional[Folder] = None
     annotations: CacheUse = CacheUse()
     config: Optional[ConfigCheck] = None
-    """``None`` where none was named."""
+    """Needs of the config; ``None`` where none was named."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """One line of the answer: what it is, and what is wrong with it."""
+    """One line of the answer: a fact, and its fault if it has one."""
 
     name: str
     level: str
-    """``problem``, ``notice``, ``ok`` or ``unknown``."""
+    """Level: ``problem``, ``notice``, ``ok`` or ``unknown``."""
     text: Text
     cure: Optional[str] = None
-    """The command to type, or line to write; ``None`` where nothing is to be done."""
+    """Command to type, or line to write, that mends it; ``None`` where nothing is to be
+    done."""

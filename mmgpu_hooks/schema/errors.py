@@ -1,4 +1,4 @@
-"""Input that cannot be used."""
+"""Errors for input that cannot be used, each one sentence for the user."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ class _SaidError(Exception):
 
     @property
     def said(self) -> Text:
-        """The sentence, with its facts where it was made of some."""
+        """Sentence of the error, with its facts where it was made of some."""
         words = self.args[0] if self.args else ''
         return quoted(words if isinstance(words, str) else str(words))
 
 
 class UserError(_SaidError):
-    """One sentence for the user: expected, found, what to do. Exit code 2."""
+    """Error in the user's input: expected, found, what to do. Exit code 2."""
 
 
 class NoPredictionError(_SaidError):
-    """One sentence: what is missing or absurd for a prediction, and what helps."""
+    """Error when nothing can be predicted: what is missing, and what helps."""

@@ -1,4 +1,4 @@
-"""How figures are written: always with a unit, never a zero for an unknown."""
+"""Formats figures for users: always with a unit, never a zero for an unknown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def format_seconds(seconds: float | None) -> str:
-    """``850 us``, ``12.3 ms``, ``0.412 s``, ``83.1 s``, ``12.4 min`` or ``unknown``."""
+    """Format seconds: ``850 us``, ``12.3 ms``, ``0.412 s`` or ``12.4 min``."""
     if seconds is None:
         return 'unknown'
     if 0 < seconds < 0.001:
@@ -19,14 +19,14 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_sum(seconds: float | None) -> str:
-    """As :func:`format_seconds`, but to a tenth from a second on: sums over a run."""
+    """Format a sum of seconds over a run: from a second on, to a tenth."""
     if seconds is None or not 1 <= seconds < 600:
         return format_seconds(seconds)
     return f'{seconds:.1f} s'
 
 
 def format_hours(hours: float) -> str:
-    """``9.1 h``, ``12 min`` or ``40 s``."""
+    """Format hours: ``9.1 h``, ``12 min`` or ``40 s``."""
     if hours >= 1:
         return f'{hours:.1f} h'
     seconds = 3600 * hours
@@ -34,13 +34,13 @@ def format_hours(hours: float) -> str:
 
 
 def format_long(seconds: float) -> str:
-    """As :func:`format_sum`, but in hours from one on: sums over a whole training."""
+    """Format a sum of seconds over a whole training: in hours from one on."""
     hours = seconds / 3600
     return f'{hours:.1f} h' if hours >= 1 else format_sum(seconds)
 
 
 def format_bytes(size: float | None) -> str:
-    """``52 KiB``, ``812 MiB``, ``3.1 GiB`` or ``unknown``."""
+    """Format bytes: ``52 KiB``, ``812 MiB``, ``3.1 GiB`` or ``unknown``."""
     if size is None:
         return 'unknown'
     if 0 < size < 2**10:
@@ -52,35 +52,35 @@ def format_bytes(size: float | None) -> str:
 
 
 def format_pct(share: float) -> str:
-    """``51 %``, ``3.2 %`` or ``0.04 %``: as exact as a small share needs."""
+    """Format per cent: ``51 %``, ``3.2 %`` or ``0.04 %``."""
     digits = 0 if share >= 10 or share == 0 else 1 if share >= 0.1 else 2
     return f'{share:.{digits}f} %'
 
 
 def format_count(count: float) -> str:
-    """``41.9 M`` for what comes in millions, else every one of them."""
+    """Format a count: ``41.9 M`` for what comes in millions, else all digits."""
     return f'{count / 1e6:.1f} M' if count >= 1e5 else f'{count:.0f}'
 
 
 def format_signed(seconds: float) -> str:
-    """``+0.200 s`` or ``-3.0 ms``."""
+    """Format a difference of seconds with its sign: ``+0.200 s`` or ``-3.0 ms``."""
     return ('-' if seconds < 0 else '+') + format_seconds(abs(seconds))
 
 
 def format_change(before_s: float, after_s: float) -> str:
-    """``37.4 -> 10.2 ms``, or with both units where they differ."""
+    """Format a change: ``37.4 -> 10.2 ms``, or with both units where they differ."""
     before, after = format_seconds(before_s), format_seconds(after_s)
     number, _, unit = before.partition(' ')
     return f'{number if after.endswith(f" {unit}") else before} -> {after}'
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 save``, ``2 saves``."""
+    """Format a number with its noun: ``1 save``, ``2 saves``."""
     return f'{count} {noun}{"" if count == 1 else "s"}'
 
 
 def format_numbers(numbers: Iterable[int]) -> str:
-    """Numbers as the kernel lists CPUs.
+    """Format CPU numbers as the kernel lists them.
 
     Examples:
         >>> format_numbers([8, 0, 1, 2])

@@ -1,5 +1,4 @@
-"""What is made of runs: findings, a verdict, changes, what other settings would give;
-how two runs differ."""
+"""Results of judging runs: findings, verdicts, changes, predictions, comparisons."""
 
 from __future__ import annotations
 
@@ -12,30 +11,31 @@ from mmgpu_hooks.schema.recorded import VerdictRecord
 from mmgpu_hooks.schema.text import Text
 
 SAVE_CAUSES = ('workers', 'other_load', 'storage', 'memory')
-"""What can hold a checkpoint save: this run's loader workers or other programs on the
-cores; slow storage, of this host or of another; memory that ran short."""
+"""Proven causes of a slow checkpoint save: this run's loader workers or other programs
+on the cores; slow storage, of this host or of another; memory that ran short."""
 
 
 @dataclass(frozen=True)
 class SaveJudgement:
-    """One checkpoint save against itself, had nothing held it."""
+    """One checkpoint save, compared with its length without contention."""
 
     is_slow: bool
-    """True if it was delayed by enough to matter, whatever held it."""
+    """True if the save was delayed by enough to matter, whatever held it."""
     cause: Optional[str]
-    """Out of :data:`SAVE_CAUSES`, where one is proven; ``None`` of a save that is not
-    slow, or whose cause is unknown (then the sentence says why)."""
+    """Proven cause, out of :data:`SAVE_CAUSES`; ``None`` of a save that is not slow, or
+    whose cause is unknown (then the sentence says why)."""
     uncontended_s: Optional[float]
-    """What it would have taken; ``None`` when it is unknown."""
+    """Predicted length of the save without contention, s; ``None`` when it is
+    unknown."""
     gross_delay_s: Optional[float]
-    """Beyond that: how much longer training stood still."""
+    """Seconds that training stood still beyond ``uncontended_s``."""
     net_delay_s: Optional[float]
-    """What the job lost: the gross delay, less what the loader's workers won back by
-    what they made meanwhile; ``None`` while the iterations after it are unknown."""
+    """Seconds that the job lost: the gross delay, less what the loader's workers won
+    back by loading meanwhile; ``None`` while the iterations after it are unknown."""
     sentence: Text
-    """All of it in a paragraph, with the numbers and what to do."""
+    """Paragraph for the user, with the numbers and what to do."""
     held_s: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of the gross delay by proven cause; what is missing has none."""
+    """Seconds of the gross delay by proven cause; the rest of it has none."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,10 @@ class Finding:
     code: str
     """Stable rule code, such as ``MG101``."""
     title: Text
+    """Title of the rule, for users."""
     severity: str
-    """``problem``, ``notice``, ``ok`` or ``unknown`` (an input was missing)."""
+    """Severity: ``problem``, ``notice``, ``ok`` or ``unknown`` (an input was
+    missing)."""
     detail: Text
     """One sentence with figures, units and sample counts."""
     share: Optional[float] = None
@@ -55,72 +57,77 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Where a run's time goes, in one word and one sentence."""
+    """Verdict on where a run's time goes: one word and one sentence."""
 
     name: str
-    """A member of :data:`mmgpu_hooks.judge.verdict_names.VERDICTS`."""
+    """Name of the verdict, out of :data:`mmgpu_hooks.judge.verdict_names.VERDICTS`."""
     sentence: Text
-    """Its title, a colon and why; :attr:`title` and :attr:`why` have them apart."""
+    """Title, a colon and the reason; :attr:`title` and :attr:`why` have them apart."""
     confidence: str
-    """``high``, ``medium`` or ``low``."""
+    """Confidence: ``high``, ``medium`` or ``low``."""
     headspace_pct: Optional[float] = None
-    """At most this much faster if data cost no time; ``None`` when unknown."""
+    """Upper bound of the speed-up if data cost no time, per cent; ``None`` when
+    unknown."""
 
     @property
     def title(self) -> Text:
-        """What the verdict is called."""
+        """Title of the verdict, for users."""
         title: Text = self.sentence.facts['title']
         return title
 
     @property
     def why(self) -> Text:
-        """The reason, with its figures: sentences."""
+        """Reason of the verdict, with its figures: sentences."""
         why: Text = self.sentence.facts['why']
         return why
 
 
 @dataclass(frozen=True)
 class Change:
-    """One setting to change, and why."""
+    """Recommended change of one setting, with its reason."""
 
     key: str
-    """Dotted, as in ``--cfg-options``."""
+    """Dotted config key, as in ``--cfg-options``."""
     old: Any
+    """Value that the run had."""
     new: Any
-    """``None`` is what PyTorch takes for a setting that only workers have."""
+    """Recommended value; ``None`` is what PyTorch takes for a setting that only workers
+    have."""
     reason: Text
-    """A sentence."""
+    """Reason for the change, one sentence."""
     confidence: str
+    """Confidence: ``high``, ``medium`` or ``low``."""
     rules: Tuple[str, ...] = ()
+    """Codes of the rules that ask for the change."""
     predicted_iter_s: Optional[float] = None
     """Predicted iteration time with all changes made; ``None`` is no claim."""
     predicted_gain_pct: Optional[float] = None
-    """What all changes together save of the whole job's time."""
+    """Predicted saving of all changes together, per cent of the whole job's time."""
     predicted_gain_low_pct: Optional[float] = None
-    """The truth is expected between low and high 9 times in 10."""
+    """Lower end of the interval that holds the true gain 9 times in 10."""
     predicted_gain_high_pct: Optional[float] = None
 
 
 @dataclass(frozen=True)
 class SaveCure:
-    """One way to make saves cost less, and what it is predicted to give."""
+    """A change that makes saves cost less, with its predicted effect."""
 
     name: str
-    """``polite_workers``."""
+    """Name of the change: ``polite_workers``."""
     sentence: Text
     save_s: Optional[float]
-    """Predicted length of a save, mean of those it helps."""
+    """Predicted length of a save, s, mean of those that the change helps."""
     saves: int
-    """How many of the run's saves it helps, or spares."""
+    """Number of the run's saves that the change helps, or spares."""
     run_gross_s: float
-    """Seconds by which the saves of such a run are shorter in all."""
+    """Seconds by which all saves of such a run together get shorter."""
     run_net_s: Optional[float]
-    """What the job gains of it; ``None`` while the net delays are unknown."""
+    """Seconds that the job gains; ``None`` while the net delays are unknown."""
 
 
 @dataclass(frozen=True)
 class EvidenceCounts:
-    """How much of each kind a judgement rests on."""
+    """Number of samples of each kind that a judgement rests on."""
 
     iterations: int = 0
     steady_iterations: int = 0
@@ -130,145 +137,150 @@ class EvidenceCounts:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything judged about one run."""
+    """Findings, verdict and judged saves of one run."""
 
     verdict: Verdict
     findings: Tuple[Finding, ...] = ()
-    """Worst first."""
+    """Findings, worst first."""
     counts: EvidenceCounts = EvidenceCounts()
-    """Samples the judgement rests on."""
+    """Number of samples that the judgement rests on."""
     saves: Tuple[SaveJudgement, ...] = ()
-    """In the order of the run's ``save_records``."""
+    """Judged saves, in the order of the run's ``save_records``."""
 
 
 @dataclass(frozen=True)
 class ValidationOutlook:
-    """What a run's validations show of their own loader."""
+    """Cost of a run's validations, and the predicted effect of other settings."""
 
     sentence: Text
-    """How long they take, and what is changed or why nothing is."""
+    """Sentence on how long validations take, and what is changed or why nothing is."""
     validations: int
-    """Recorded."""
+    """Number of validations recorded."""
     loop_s: Optional[float] = None
     """Mean seconds of a validation in its loop, metrics left out; ``None`` when its
     iterations were not seen."""
     gain_s: Optional[float] = None
     """Predicted saving of each validation; ``None`` where nothing is changed."""
     run_gain_pct: Optional[float] = None
-    """The same over all validations, as a share of the run."""
+    """Predicted saving over all validations, per cent of the run's time."""
 
 
 @dataclass(frozen=True)
 class HostSaving:
-    """Host overhead that an optimisation takes off, and what that makes of a training.
+    """Host overhead that one optimisation takes off, and its effect on the training.
 
     The figures of an iteration are those of this optimisation alone; ``None`` where
     the overhead was not measured.
     """
 
     name: str
-    """As ``optimize`` takes it."""
+    """Name of the optimisation, as ``optimize`` takes it."""
     found: Text
-    """What was counted: a sentence without its full stop."""
+    """Overhead that was counted: a sentence without its full stop."""
     host_s: Optional[float] = None
-    """Host CPU of it in an iteration, measured."""
+    """Host CPU of the overhead in an iteration, measured, s."""
     optimized_host_s: Optional[float] = None
-    """What is left of that."""
+    """Host CPU of the overhead that the optimisation leaves, s."""
     most_saved_s: Optional[float] = None
-    """Where it was not measured: the most that is taken off."""
+    """Upper bound of the host CPU taken off, s, where the overhead was not measured."""
     predicted_iter_s: Optional[float] = None
-    """An iteration with it."""
+    """Predicted iteration time with the optimisation, s."""
     predicted_gain_pct: Optional[float] = None
-    """What it saves of the whole training's time."""
+    """Predicted saving, per cent of the whole training's time."""
     predicted_gain_low_pct: Optional[float] = None
-    """The truth is expected between low and high 9 times in 10."""
+    """Lower end of the interval that holds the true gain 9 times in 10."""
     predicted_gain_high_pct: Optional[float] = None
 
 
 @dataclass(frozen=True)
 class HostOverhead:
-    """What ``optimize`` would take off a run; all bits that are trained stay."""
+    """Host overhead that ``optimize`` would take off a run; the bits stay the same."""
 
     savings: Tuple[HostSaving, ...]
-    """Those that are worth it, one by one."""
+    """Optimisations that are worth it, one by one."""
     names: Tuple[str, ...]
-    """What ``optimize`` is to be: these, and those that are on."""
+    """Value for ``optimize``: the optimisations that are worth it, and those that are
+    on."""
     predicted_iter_s: Optional[float] = None
-    """An iteration with all that was measured."""
+    """Predicted iteration time with all optimisations whose overhead was measured,
+    s."""
     predicted_gain_pct: Optional[float] = None
-    """What these save together of the whole training's time."""
+    """Predicted saving of these together, per cent of the whole training's time."""
     predicted_gain_low_pct: Optional[float] = None
     predicted_gain_high_pct: Optional[float] = None
     key: Optional[str] = None
-    """Dotted key of the config that switches them on; ``None`` where the hook does not
-    stand in ``default_hooks``."""
+    """Dotted config key that switches them on; ``None`` where the hook does not stand
+    in ``default_hooks``."""
     switch_on: Optional[Text] = None
-    """The line that switches them on; ``None`` before the config is known."""
+    """Config line that switches the optimisations on; ``None`` before the config is
+    known."""
     measure: Optional[str] = None
-    """The command that measures it; likewise."""
+    """Command that measures the effect; ``None`` before the config is known."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to change, or why nothing."""
+    """Recommended changes for a run, or the reason for none."""
 
     changes: Tuple[Change, ...] = ()
     reason: Optional[Text] = None
-    """Why there is no change; ``None`` when there is one."""
+    """Reason for no change; ``None`` when there is one."""
     save_cures: Tuple[SaveCure, ...] = ()
-    """What would make saves cost less; the changes hold those that are applied."""
+    """Ways to make saves cost less; ``changes`` holds those that are applied."""
     advice: Tuple[Text, ...] = ()
     """Sentences about what else would help, with the evidence; never applied."""
     batch_size: Tuple[Text, ...] = ()
-    """What was decided of the batch size: sentences. Empty unless a change of it was
+    """Sentences on the decision about the batch size. Empty unless a change of it was
     allowed."""
     validation: Optional[ValidationOutlook] = None
-    """What is known of validation's loader; ``None`` for a run without validations."""
+    """Outlook for validation's loader; ``None`` for a run without validations."""
     host_overhead: Optional[HostOverhead] = None
-    """What ``optimize`` would take off; ``None`` where that is not worth a line."""
+    """Host overhead that ``optimize`` would take off; ``None`` where that is not worth
+    a line."""
 
 
 @dataclass(frozen=True)
 class TrainingEnd:
-    """When a training ends that goes on, by what it took so far."""
+    """Forecast of when a running training ends, from what it took so far."""
 
     hours_left: float
     hours_left_low: float
-    """The truth is expected between low and high 9 times in 10."""
+    """Lower end of the interval that holds the true hours left 9 times in 10."""
     hours_left_high: float
     training_hours: float
-    """Of those left: iterations, and the starts of epochs."""
+    """Hours left for iterations and the starts of epochs."""
     validation_hours: Optional[float]
-    """``None`` until a validation was seen, where some are planned, or the plan is
-    unknown; so are the next two."""
+    """Hours left for validations; ``None`` until one was seen, where some are planned,
+    or the plan is unknown; so are ``metric_hours`` and ``save_hours``."""
     metric_hours: Optional[float]
-    """Of validation, in ``compute_metrics``."""
+    """Part of ``validation_hours`` in ``compute_metrics``."""
     save_hours: Optional[float]
-    """Of the schedule; those of the best are in validation."""
+    """Hours left for scheduled saves; saves of the best are in ``validation_hours``."""
     whole_hours: float
-    """From the start of this run to its end."""
+    """Hours from the start of this run to its end."""
 
 
 @dataclass(frozen=True)
 class JobLimit:
-    """What the time limit of a job leaves undone."""
+    """Epochs or iterations that the time limit of a job leaves undone."""
 
     unit: str
-    """``epoch`` or ``iteration``: what the next ones count."""
+    """Unit of the counts: ``epoch`` or ``iteration``."""
     whole: int
-    """Of the training."""
+    """Epochs or iterations of the whole training."""
     missing: int
-    """That will not have ended."""
+    """Epochs or iterations that will not have ended."""
     last_saved: Optional[int]
-    """After which the last checkpoint is saved; ``None`` where none will be."""
+    """Epoch or iteration after which the last checkpoint is saved; ``None`` where none
+    will be."""
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """When a job is ended that a training does not fit into."""
+    """End of a job that is too short for its training."""
 
     moment: datetime
-    """Local time."""
+    """Local time at which the job is ended."""
     limit: JobLimit
 
 
@@ -277,28 +289,29 @@ class SavedHours:
     """Hours that some changes take off a training, all of them together."""
 
     keys: Tuple[str, ...]
-    """Dotted."""
+    """Dotted config keys of the changes."""
     whole: float
-    """Of a whole run."""
+    """Hours saved over a whole run."""
     rest: Optional[float]
-    """Of what was left when the evidence ends; ``None`` where training is over, or its
-    end is unknown."""
+    """Hours saved of what was left when the evidence ends; ``None`` where training is
+    over, or its end is unknown."""
 
 
 @dataclass(frozen=True)
 class MendedStart:
-    """What a run would have on a start that srun does not narrow."""
+    """Cores, settings and speed of a run on a start that srun does not narrow."""
 
     command: str
-    """What to write in the place of ``srun``."""
+    """Command to write in the place of ``srun``."""
     cores: float
-    """Usable cores of a rank then."""
+    """Usable cores of a rank on the mended start."""
     changes: Tuple[Change, ...] = ()
     """Settings for that start; no file has them."""
     no_change_reason: Optional[Text] = None
-    """Why there is no change; ``None`` when there is one."""
+    """Reason for no change; ``None`` when there is one."""
     predicted_iter_s: Optional[float] = None
-    """Iteration on that start, with the changes; ``None`` is no claim."""
+    """Predicted iteration time on that start, with the changes, s; ``None`` is no
+    claim."""
 
 
 @dataclass(frozen=True)
@@ -306,15 +319,17 @@ class NextJob:
     """CPUs that the next SLURM job of a training should ask for."""
 
     cpus_per_task: int
-    """Of a task with as many ranks as it had."""
+    """CPUs to ask for per task, with as many ranks to a task as it had."""
     asked_cpus: Optional[int]
-    """What the task had asked for; ``None`` is unknown."""
+    """CPUs that the task had asked for; ``None`` is unknown."""
     used_cores: Optional[float]
-    """What its ranks used on average in steady iterations; ``None`` is unknown."""
+    """Cores that its ranks used on average in steady iterations; ``None`` is
+    unknown."""
     predicted_iter_s: float
-    """Iteration with so many CPUs and the recommended settings for them."""
+    """Predicted iteration time with so many CPUs and the recommended settings for
+    them."""
     num_workers: int
-    """That those settings have."""
+    """Number of workers recommended for that many CPUs."""
 
 
 @dataclass(frozen=True)
@@ -322,49 +337,50 @@ class RunAdvice:
     """Answer of the adviser's process about a run."""
 
     recommendation: Recommendation = Recommendation()
-    """What is in the config, where one was written."""
+    """Recommendation that is in the config, where one was written."""
     config: Optional[str] = None
-    """The config that was written, absolute; ``None`` when none was."""
+    """Path of the config that was written, absolute; ``None`` when none was."""
     reason: Optional[Text] = None
-    """Why none was written although something is to change, or why there is no answer;
-    else ``None``."""
+    """Reason why no config was written although something is to change, or why there is
+    no answer; else ``None``."""
     left_out: Tuple[str, ...] = ()
-    """Keys that are recommended, too, and that this config cannot take."""
+    """Recommended keys that this config cannot take."""
     worker_nice: Optional[int] = None
-    """Recommended as an option of the command that added the hook: no config has the
-    hook. ``None`` where it is not recommended, or is in a config."""
+    """Recommended nice value of the workers, as an option of the command that added the
+    hook: no config has the hook. ``None`` where it is not recommended, or is in a
+    config."""
     verdict: Optional[VerdictRecord] = None
-    """All of it as a record of the evidence; ``None`` where there is no answer."""
+    """Verdict as a record of the evidence; ``None`` where there is no answer."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure that was measured, and where the truth is expected."""
+    """A measured figure with the interval that holds the truth 95 times in 100."""
 
     value: float
     low: float
-    """The truth is expected between low and high 95 times in 100."""
+    """Lower end of the interval that holds the truth 95 times in 100."""
     high: float
     count: int
-    """What it is taken over: pairs of blocks, intervals."""
+    """Number of pairs of blocks, or of intervals, that the figure is taken over."""
 
     @property
     def half_width(self) -> float:
-        """Half of the interval."""
+        """Half of the interval's width."""
         return (self.high - self.low) / 2
 
 
 @dataclass(frozen=True)
 class FigureComparison:
-    """One figure of both runs; a change is unknown when either side is."""
+    """Comparison of one figure of two runs; unknown when either side is."""
 
     name: str
-    """With its unit: ``iter_s``, ``images_per_s``, or a part of the time ledger as
-    ``data_wait_s``; seconds are per iteration."""
+    """Name of the figure with its unit: ``iter_s``, ``images_per_s``, or a part of the
+    time ledger as ``data_wait_s``; seconds are per iteration."""
     before: Optional[Estimate]
     after: Optional[Estimate]
     difference: Optional[Estimate]
-    """``after - before``."""
+    """Difference, ``after - before``."""
 
 
 FASTER = 'faster'
@@ -374,7 +390,7 @@ NO_DIFFERENCE = 'no_difference'
 
 
 class SettingTexts(NamedTuple):
-    """Text of one setting in two runs; ``None`` is unknown or absent."""
+    """Values of one setting in two runs, as text; ``None`` is unknown or absent."""
 
     before: Optional[str]
     after: Optional[str]
@@ -382,181 +398,193 @@ class SettingTexts(NamedTuple):
 
 @dataclass(frozen=True)
 class RunComparison:
-    """What differs between two runs, and how sure that is."""
+    """Differences between two runs, and how sure they are."""
 
     before: str
-    """Evidence file of the first."""
+    """Evidence file of the first run."""
     after: str
+    """Evidence file of the second run."""
     verdict: Optional[str]
-    """An iteration of the second run is ``faster``, ``slower``, or shows
+    """Verdict on an iteration of the second run: ``faster``, ``slower``, or
     ``no_difference`` beyond noise; ``None`` when the speeds cannot be compared."""
     figures: Tuple[FigureComparison, ...]
-    """The iteration first, images per second, then the parts of the ledger."""
+    """Compared figures: the iteration first, images per second, then the parts of the
+    ledger."""
     settings: Mapping[str, SettingTexts]
     """Settings, limits and versions that differ, by dotted name such as
     ``loader.num_workers``."""
     obstacles: Tuple[Text, ...]
-    """Why the speeds cannot be compared: sentences. Empty when they can."""
+    """Reasons why the speeds cannot be compared, as sentences. Empty when they can."""
     notes: Tuple[Text, ...]
+    """Sentences for the reader."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Two settings that were trained in alternating blocks."""
+    """Result of training with two settings in alternating blocks."""
 
     gain: Estimate
-    """How much faster the second is, in images per second: 0.3 is 30 %."""
+    """Speed-up of the second setting in images per second: 0.3 is 30 %."""
     before_s: float
-    """Mean iteration with the first setting, first ones of epochs left out."""
+    """Mean iteration with the first setting, s, first ones of epochs left out."""
     after_s: float
+    """Mean iteration with the second setting, s, first ones of epochs left out."""
     before_start_s: Optional[float] = None
-    """What the first iteration of an epoch takes longer; ``None`` when none was
-    seen."""
+    """Extra seconds of the first iteration of an epoch; ``None`` when none was seen."""
     after_start_s: Optional[float] = None
     iterations: int = 0
-    """Measured iterations of each, warm-up left out."""
+    """Measured iterations of each side, warm-up left out."""
     seconds: float = 0.0
-    """Of the whole verification."""
+    """Seconds of the whole verification."""
     ending: str = ''
-    """Why it ended: a sentence."""
+    """Reason why the verification ended: a sentence."""
     external_cpu_cores: Optional[float] = None
-    """Cores of the host that others used meanwhile; ``None`` is unknown."""
+    """Cores of the host that other processes used meanwhile; ``None`` is unknown."""
     predicted_gain: Optional[float] = None
-    """What was predicted of the gain; ``None`` without a prediction."""
+    """Predicted speed-up; ``None`` without a prediction."""
     notes: Tuple[Text, ...] = ()
     before: Mapping[str, Any] = field(default_factory=dict)
-    """Settings by dotted key."""
+    """Settings of the first side by dotted key; of two configs those that differ, where
+    a key that one lacks is missing, and lists, dicts and classes are texts."""
     after: Mapping[str, Any] = field(default_factory=dict)
     folder: str = ''
-    """Logs of the trainings."""
+    """Folder with the logs of the trainings."""
     batches_per_epoch: Optional[int] = None
-    """Iterations of an epoch of the first."""
+    """Iterations of an epoch of the first side."""
     after_batches_per_epoch: Optional[int] = None
     iteration_change: Optional[Estimate] = None
-    """How much longer an iteration of the second takes: -0.2 is 20 % less time."""
+    """Relative change of an iteration's length on the second side: -0.2 is 20 % less
+    time."""
     before_images_per_s: Optional[float] = None
-    """``None`` where the batch size is unknown; the gain is in iterations then."""
+    """Images per second of the first side; ``None`` where the batch size is unknown:
+    the gain is in iterations then."""
     after_images_per_s: Optional[float] = None
     before_config: str = ''
-    """The config that the first trained."""
+    """Config that the first side trained."""
     after_config: str = ''
     other_work: Tuple[str, ...] = ()
-    """What makes an iteration of the second another work: ``model``, ``data set``,
-    ``batch size``, ``pipeline``, ``sampler``."""
+    """Differences that make an iteration of the second side another work: ``model``,
+    ``data set``, ``batch size``, ``pipeline``, ``sampler``."""
     untrained: Tuple[str, ...] = ()
     """Keys that differ, too, and of which such a training shows nothing."""
 
 
 @dataclass(frozen=True)
 class FlightRecord:
-    """The first collective in which ranks do not meet, by NCCL's flight recorder."""
+    """First collective in which ranks do not meet, by NCCL's flight recorder."""
 
     name: str
-    """Such as ``all_reduce``."""
+    """Name of the collective, such as ``all_reduce``."""
     number: int
-    """Its place among the collectives of its group."""
+    """Place of the collective among those of its group."""
     group: str
     behind: Tuple[int, ...] = ()
-    """Ranks that never began it, by their dumps."""
+    """Ranks that never began the collective, by their dumps."""
     others: Mapping[int, str] = field(default_factory=dict)
-    """Ranks that began another one in its place, or with other sizes, and which."""
+    """Ranks that began another collective in its place, or with other sizes, and
+    which."""
     without_dump: Tuple[int, ...] = ()
-    """Ranks of the group of which there is no dump."""
+    """Ranks of the group without a dump."""
     calls: Tuple[str, ...] = ()
-    """Where the others began it, the innermost first."""
+    """Call stack where the other ranks began it, innermost first."""
 
 
 @dataclass(frozen=True)
 class MetricCheck:
-    """How two evaluations of the same results compare."""
+    """Comparison of CocoMetric and FastCocoMetric on the same results."""
 
     images: int
-    """That have results."""
+    """Number of images that have results."""
     rows: int
-    """Boxes or masks of all of them."""
+    """Boxes or masks of all images."""
     differing: Tuple[str, ...]
     """Arrays and figures that are not the same to the last bit."""
     plain_cpu_s: float
-    """CPU of CocoMetric's ``compute_metrics``."""
+    """CPU of CocoMetric's ``compute_metrics``, s."""
     fast_cpu_s: float
     plain_reason: Optional[str]
-    """Why FastCocoMetric evaluated as CocoMetric does; ``None`` if it did not."""
+    """Reason why FastCocoMetric evaluated as CocoMetric does; ``None`` if it did
+    not."""
 
 
 @dataclass(frozen=True)
 class HostNow:
-    """What the host shows of a run that ended, or stands still."""
+    """State of the host and process of a run that ended, or stands still."""
 
     is_alive: Optional[bool] = None
-    """True if its process is there; ``None`` on another host."""
+    """True if the run's process is there; ``None`` on another host."""
     oom_kills: Optional[int] = None
-    """Processes that the kernel has killed in its control group for memory."""
+    """Processes that the kernel has killed in the run's control group for memory."""
     kernel: Tuple[str, ...] = ()
-    """What the kernel's log says since then of processes killed and of lost cards."""
+    """Lines of the kernel's log since then on processes killed and on lost cards."""
     stack: Tuple[str, ...] = ()
-    """Calls of the thread that trains while C code holds Python's lock for long, the
+    """Call stack of the thread that trains while C code holds Python's lock for long,
     innermost first."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """One line that says why."""
+    """One line of a log or file that proves a cause."""
 
     source: str
-    """``console``, ``log`` (MMEngine's own), ``evidence``, ``kernel`` or ``host``."""
+    """Kind of source: ``console``, ``log`` (MMEngine's own), ``evidence``, ``kernel``
+    or ``host``."""
     line: Optional[int]
-    """In that file, from 1 on; ``None`` where there is none."""
+    """Line number in that file, from 1 on; ``None`` where there is none."""
     text: str
 
 
 @dataclass(frozen=True)
 class Why:
-    """Why a run ended badly or stands still."""
+    """Diagnosis of why a run ended badly or stands still."""
 
     state: str
-    """``completed``, ``running``, ``ended``, or ``unknown``."""
+    """State of the run: ``completed``, ``running``, ``ended``, or ``unknown``."""
     cause: Optional[str]
-    """A name of ``mmgpu explain``; ``None`` where nothing ended badly."""
+    """Name of the cause in ``mmgpu explain``; ``None`` where nothing ended badly."""
     certainty: str
-    """``sure``, ``likely`` or ``unknown``."""
+    """Certainty: ``sure``, ``likely`` or ``unknown``."""
     sentence: Text
+    """Sentence that says what happened."""
     proof: Tuple[Proof, ...] = ()
+    """Lines that prove the cause."""
     do: Tuple[Text, ...] = ()
+    """Sentences on what helps."""
     rank: Optional[int] = None
-    """Whose line it is, where the log says so."""
+    """Rank that wrote the decisive line, where the log says so."""
     sample: Optional[str] = None
-    """The sample that raised: index or path."""
+    """Sample that raised: index or path."""
     run: Optional[str] = None
-    """Folder of the run that is judged; ``None`` where a log alone is."""
+    """Folder of the run that is judged; ``None`` where there is only a log."""
     started: Optional[str] = None
-    """When that run began, by its host's clock."""
+    """Start of the judged run, by its host's clock."""
     notes: Tuple[Text, ...] = ()
     """Sentences on other runs of the folder, and on what was left out."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one setting of the loader would give on the same host."""
+    """Prediction for one setting of the loader on the same host."""
 
     num_workers: int
     prefetch_factor: Optional[int]
-    """``None`` without workers."""
+    """Batches in flight per worker; ``None`` without workers."""
     batch_size: Optional[int]
     iter_time_s: float
-    """A steady iteration, first waits of epochs left out."""
+    """Predicted steady iteration, s, first waits of epochs left out."""
     iter_time_low_s: float
-    """The truth is expected between low and high 9 times in 10."""
+    """Lower end of the interval that holds the true iteration time 9 times in 10."""
     iter_time_high_s: float
     data_wait_s: float
-    """Part of ``iter_time_s``."""
+    """Wait for data, a part of ``iter_time_s``."""
     images_per_s: Optional[float]
-    """``None`` when the batch size is unknown."""
+    """Images per second; ``None`` when the batch size is unknown."""
     limit: str
-    """What keeps it from being faster: a member of
+    """Limit that keeps the iteration from being faster, out of
     :data:`mmgpu_hooks.model.prediction.LIMITS`."""
     training_s: Optional[float] = None
-    """The whole training as it was configured; ``None`` where only an iteration was
-    asked for."""
+    """Seconds of the whole training as it was configured; ``None`` where only an
+    iteration was asked for."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Values of all settings that were asked for, by name."""
 

@@ -18,14 +18,15 @@ from mmgpu_hooks.schema.text import phrase
 KINDS: dict[str, type[EvidenceLine]] = {
     str(kind.__struct_config__.tag): kind for kind in EvidenceLine.__subclasses__()
 }
-"""Classes of the lines by what their ``kind`` says."""
+"""Classes of the records by the ``kind`` of their lines."""
 
 MOST_LINE_BYTES = 2 * 2**20
-"""A longer line is none of ours: an interval with 64 workers has some 20 KiB."""
+"""Largest line that is read: a longer one is none of ours; an interval with 64 workers
+has some 20 KiB."""
 
 
 def _to_plain(value: Any) -> Any:
-    """Numbers that only look like Python's own: NumPy's scalars."""
+    """Convert NumPy's scalars to Python's own numbers."""
     if isinstance(value, (str, float)):
         return float(value) if isinstance(value, float) else str(value)
     if hasattr(value, 'item'):
@@ -38,7 +39,7 @@ _decoder = msgspec.json.Decoder(Union[tuple(KINDS.values())])
 
 
 class _Head(msgspec.Struct):
-    """What a line of any kind and any version says of itself."""
+    """Kind and schema version, which a line of any kind and any version has."""
 
     kind: str
     schema: Union[int, None] = None
@@ -49,11 +50,11 @@ _REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class LineError(ValueError):
-    """A line that is not one of our records."""
+    """Error for a line that is not one of our records."""
 
 
 def encode_line(record: EvidenceLine) -> bytes:
-    """One record as one JSON line, newline included.
+    """Encode one record as one JSON line, newline included.
 
     Figures that are not finite are written as ``null``: JSON knows no infinity,
     and an infinite duration is as good as unknown.
@@ -91,7 +92,7 @@ def decode_line(line: bytes) -> EvidenceLine | None:
 
 
 def decode_schema(line: bytes) -> int | None:
-    """The schema of a run record, whatever its other fields are."""
+    """Decode the schema version of a run record, whatever its other fields are."""
     head = _decode_head(line) if b'"schema"' in line else None
     return head.schema if head is not None and head.kind == 'run' else None
 
@@ -108,9 +109,9 @@ class NumberedLine(NamedTuple):
     """A line of a file."""
 
     number: int
-    """From 1 on."""
+    """Line number, from 1 on."""
     data: bytes
-    """With its end, which the last line may lack."""
+    """Bytes of the line with its end, which the last line may lack."""
 
 
 def read_lines(path: Path) -> Iterator[NumberedLine]:
@@ -145,7 +146,7 @@ def read_lines(path: Path) -> Iterator[NumberedLine]:
 
 
 def _each_line(file: IO[bytes]) -> Iterator[bytes]:
-    """Lines, each cut after `MOST_LINE_BYTES`."""
+    """Yield lines, each cut after `MOST_LINE_BYTES`."""
     while line := file.readline(MOST_LINE_BYTES):
         part = line
         while part and not part.endswith(b'\n'):

@@ -1,4 +1,4 @@
-"""What is answered of many runs: a row each, of facts alone."""
+"""Answer about many runs: a row each, of facts alone."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ from mmgpu_hooks.schema.recorded import RecommendedChange, VerdictRecord
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One run: what it was spent on, and what its newest verdict would have saved."""
+    """One run: hours by part, and hours that its newest verdict would have saved."""
 
     run: str
     """Folder of the run, as MMEngine names it by its start."""
     evidence: str
-    """File of its rank 0."""
+    """Evidence file of the run's rank 0."""
     owner: str
     """User that owns the folder; the number of one without a name."""
     started_unix_s: Optional[float] = None
-    """``None`` where the evidence cannot be read, as is all below."""
+    """Start of the run; ``None`` where the evidence cannot be read, as is all below."""
     hostname: Optional[str] = None
     ranks: Optional[int] = None
     status: Optional[str] = None
-    """``completed``, ``interrupted`` or ``failed``; ``None`` while it trains, and of a
-    run that was killed."""
+    """Ending: ``completed``, ``interrupted`` or ``failed``; ``None`` while it trains,
+    and of a run that was killed."""
     verdict: Optional[str] = None
-    """Its name; ``None`` of a run that was not judged."""
+    """Name of the verdict; ``None`` of a run that was not judged."""
     confidence: Optional[str] = None
     is_judged_now: bool = False
-    """True if ``--judge`` judged it; else its own record is read."""
+    """True if ``--judge`` judged the run; else its own record is read."""
     training_hours: Optional[float] = None
     gpu_hours: Optional[float] = None
-    """Those times the ranks, each with a GPU; 0 on the CPU."""
+    """Hours of ``training_hours`` times the ranks, each with a GPU; 0 on the CPU."""
     ledger_pct: Mapping[str, float] = {}
     """Share of ``training_hours`` by part of the time ledger."""
     changes: Tuple[RecommendedChange, ...] = ()
     saved_hours: Optional[float] = None
-    """Predicted: by how much the changes had shortened ``training_hours``."""
+    """Predicted hours by which the changes had shortened ``training_hours``."""
     saved_low_hours: Optional[float] = None
-    """The truth is expected between low and high 9 times in 10."""
+    """Lower end of the interval that holds the true saving 9 times in 10."""
     saved_high_hours: Optional[float] = None
     saved_gpu_hours: Optional[float] = None
     """``saved_hours`` times the ranks, each with a GPU."""
     slurm_job_id: Optional[int] = None
     reason: Optional[str] = None
-    """Why there is no verdict: a sentence."""
+    """Reason for no verdict: a sentence."""
 
 
 class RunTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """All rows added up, each figure over the runs where it is known."""
+    """Sums over all rows, each figure over the runs where it is known."""
 
     runs: int
     judged: int
-    """Runs with a verdict."""
+    """Number of runs with a verdict."""
     training_hours: float
     saved_hours: float
     gpu_hours: float
@@ -69,23 +69,23 @@ class ManyRuns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer of ``mmgpu runs``."""
 
     version: int = 1
-    """Raised when a key changes its meaning or goes away."""
+    """Version of the answer, raised when a key changes its meaning or goes away."""
     found: int
-    """Runs before filters."""
+    """Number of runs before filters."""
     unreadable: int
-    """Folders and files that could not be read."""
+    """Number of folders and files that could not be read."""
     first_unreadable: Optional[str] = None
-    """One of them, with the reason."""
+    """One folder or file that could not be read, with the reason."""
     totals: RunTotals
-    """Of the runs that the filters leave."""
+    """Sums over the runs that the filters leave."""
     rows: Tuple[RunRow, ...] = ()
-    """Those that waste most GPU hours first; those without a verdict last."""
+    """Rows, those that waste most GPU hours first; those without a verdict last."""
 
 
 def with_verdict(
     row: RunRow, verdict: VerdictRecord, *, is_judged_now: bool = False
 ) -> RunRow:
-    """The row of a run with what a verdict says of it."""
+    """Add a verdict's figures to the row of a run."""
     saved_gpu_hours = None
     # the ranks, where each has a GPU
     if verdict.saved_hours is not None and verdict.gpu_hours is not None:
@@ -110,7 +110,7 @@ def with_verdict(
 
 
 def find_start_day(row: RunRow) -> Optional[date]:
-    """Day on which a run began, by the clock of this host; ``None`` is unknown."""
+    """Find the day on which a run began, on this host's clock; ``None`` is unknown."""
     if row.started_unix_s is not None:
         # a file that was edited may name a year that no calendar has
         with contextlib.suppress(ValueError, OverflowError, OSError):
@@ -119,7 +119,7 @@ def find_start_day(row: RunRow) -> Optional[date]:
 
 
 def add_up(rows: Sequence[RunRow]) -> RunTotals:
-    """The sums over some rows."""
+    """Sum up some rows."""
 
     def total(name: str) -> float:
         known = (getattr(row, name) for row in rows)
@@ -136,7 +136,7 @@ def add_up(rows: Sequence[RunRow]) -> RunTotals:
 
 
 def by_waste(rows: Iterable[RunRow]) -> list[RunRow]:
-    """The rows that waste most GPU hours first; of equal ones the longer first."""
+    """Sort rows by the GPU hours that they waste, most first; ties by length."""
 
     def key(row: RunRow) -> Any:
         figures = (row.saved_gpu_hours, row.saved_hours, row.training_hours)

@@ -1,4 +1,4 @@
-"""Memory that a training will need."""
+"""Records of the memory that a training will need."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class ImageSize(NamedTuple):
 
     @property
     def pixels(self) -> int:
-        """Height times width."""
+        """Number of pixels: height times width."""
         return self.height * self.width
 
 
 class PeakFactors(NamedTuple):
-    """Least and most that published peaks were of such a total."""
+    """Range of published peaks over an estimated total."""
 
     least: float
     most: float
@@ -28,23 +28,23 @@ class PeakFactors(NamedTuple):
 
 @dataclass(frozen=True)
 class StaticBytes:
-    """What does not grow with the batch; exact."""
+    """Memory that does not grow with the batch; exact."""
 
     parameters: int
-    """How many numbers the parameters are."""
+    """Number of values in the parameters."""
     parameter_bytes: int
     gradient_bytes: int
     buffer_bytes: int
     ema_bytes: int
-    """Of averaged copies of the model (EMAHook); 0 without one."""
+    """Bytes of averaged copies of the model (EMAHook); 0 without one."""
     optimizer: str = 'unknown'
-    """The config's."""
+    """Optimizer that the config names."""
     optimizer_state_bytes: Optional[int] = None
-    """``None`` where it is not known."""
+    """Bytes of the optimizer's state; ``None`` where it is not known."""
 
     @property
     def total_bytes(self) -> Optional[int]:
-        """Everything together; ``None`` when the optimizer's state is not known."""
+        """Sum of all parts; ``None`` when the optimizer's state is not known."""
         if self.optimizer_state_bytes is None:
             return None
         model = self.parameter_bytes + self.gradient_bytes + self.buffer_bytes
@@ -53,11 +53,11 @@ class StaticBytes:
 
 @dataclass(frozen=True)
 class ActivationPoint:
-    """What one forward pass on the CPU kept for the backward pass."""
+    """Memory that one forward pass on the CPU kept for the backward pass."""
 
     batch_size: int
     height: int
-    """Padded, in pixels."""
+    """Padded height, in pixels."""
     width: int
     saved_bytes: int
     """Storage of tensors saved for backward; shared storage once, no parameters."""
@@ -68,13 +68,13 @@ class ActivationFit:
     """Growth of the saved bytes: ``fixed + batch x (image + pixel x pixels + ...)``."""
 
     fixed_bytes: float
-    """Of every batch, whatever its size, such as casts of weights."""
+    """Bytes that every batch takes, whatever its size, such as casts of weights."""
     image_bytes: float
-    """Of each image, whatever its size, such as those of 512 proposals."""
+    """Bytes of each image, whatever its size, such as those of 512 proposals."""
     pixel_bytes: float
-    """Of each padded pixel."""
+    """Bytes of each padded pixel."""
     squared_pixel_bytes: float
-    """Of each pair of padded pixels of an image: attention."""
+    """Bytes of each pair of padded pixels of an image: attention."""
     residual_pct: float
     """Largest relative distance of a point from the fit."""
     points: Tuple[ActivationPoint, ...]
@@ -93,37 +93,41 @@ class CardFit:
 
     card_bytes: int
     room_bytes: int
-    """Of it for a training: less CUDA's context, and less a tenth of the rest."""
+    """Bytes of the card for a training: less CUDA's context, and less a tenth of the
+    rest."""
     factor: float
-    """Peak over estimate that the safe batch size allows for."""
+    """Ratio of peak to estimate that the safe batch size allows for."""
     batch_size: Optional[int]
-    """If training takes what is estimated; ``None`` when unknown."""
+    """Largest batch size that fits if training takes what is estimated; ``None`` when
+    unknown."""
     safe_batch_size: Optional[int]
-    """If the peak is as far above the estimate as the factor says."""
+    """Largest batch size that fits if the peak is as far above the estimate as
+    ``factor`` says."""
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What ``mmgpu estimate-memory`` found out."""
+    """Answer of ``mmgpu estimate-memory``."""
 
     model: str
-    """The model's class."""
+    """Class of the model."""
     static: StaticBytes
     image_size: Optional[ImageSize] = None
-    """Padded size that the totals are for."""
+    """Padded size of the images that the totals are for."""
     image_size_source: str = ''
     mixed_precision: bool = False
     fit: Optional[ActivationFit] = None
-    """``None`` when the model could not be run; a note says why."""
+    """Growth of the saved bytes; ``None`` when the model could not be run; a note says
+    why."""
     activation_bytes: Mapping[int, Optional[int]] = field(default_factory=dict)
-    """By batch size."""
+    """Bytes saved for the backward pass, by batch size."""
     peak_factors: PeakFactors = field(default=PeakFactors(1.0, 1.0))
-    """Least and most that published peaks were of such a total."""
+    """Range of published peaks over such a total."""
     notes: Tuple[str, ...] = ()
     card: Optional[CardFit] = None
-    """``None`` when no card was asked for."""
+    """Largest batch sizes for a card; ``None`` when no card was asked for."""
 
     def total_bytes(self, batch_size: int) -> Optional[int]:
-        """Everything together; ``None`` when a part is unknown."""
+        """Sum of all parts; ``None`` when a part is unknown."""
         static, activations = self.static.total_bytes, self.activation_bytes[batch_size]
         return None if static is None or activations is None else static + activations

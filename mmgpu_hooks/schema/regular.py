@@ -57,7 +57,7 @@ def open_regular(path: Path | str, *, or_pipe: bool = False) -> BinaryIO:
 
 
 def read_end(path: Path | str, most_bytes: int) -> bytes:
-    """The last bytes of a regular file, all of a shorter one.
+    """Read the last bytes of a regular file, all of a shorter one.
 
     Raises:
         OSError: If it is no regular file, or cannot be read.

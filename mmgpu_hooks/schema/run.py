@@ -1,4 +1,4 @@
-"""One run read back, and what its ranks come to.
+"""Reads the evidence of one run and of its ranks.
 
 What can be used of the evidence is used, what cannot is counted and said.
 """
@@ -25,7 +25,7 @@ from mmgpu_hooks.schema.tried import Profile
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """One rank's evidence, read back."""
+    """Evidence of one rank, read back."""
 
     path: str
     run: recorded.RunRecord
@@ -33,26 +33,27 @@ class RunEvidence:
     end: Optional[recorded.EndRecord] = None
     sources_off: Tuple[recorded.SourceOffRecord, ...] = ()
     stuck: Tuple[recorded.StuckRecord, ...] = ()
-    """Alarms of the watchdog, and their ends."""
+    """Alarms of the watchdog, and the records of their ends."""
     notes_of_waits: Tuple[recorded.StuckRecord, ...] = ()
     """Waits for other ranks that were no alarm, and their ends."""
     save_records: Tuple[recorded.SaveRecord, ...] = ()
     save_aftermaths: Tuple[recorded.SaveAftermathRecord, ...] = ()
     validations: Tuple[recorded.ValidationRecord, ...] = ()
     validation_progress: Tuple[recorded.ValidationProgressRecord, ...] = ()
-    """Where validations stood now and then, in the order of time."""
+    """Progress of validations at some times, in order."""
     memory: Tuple[recorded.MemoryRecord, ...] = ()
-    """Who held the host's memory, in the order of time."""
+    """Holders of the host's memory, in the order of time."""
     tuned: Tuple[recorded.TunedRecord, ...] = ()
-    """What ``tune=True`` changed and judged, in the order of time."""
+    """Changes and judgements of ``tune=True``, in the order of time."""
     start_parts: Tuple[recorded.StartPartRecord, ...] = ()
     """Parts of a start that may last, as they began; of a run that left no more."""
     start: Optional[recorded.StartRecord] = None
-    """``None`` of a run that did not end its first iteration, and of older evidence."""
+    """Time of the start by part; ``None`` of a run that did not end its first
+    iteration, and of older evidence."""
     notes: Tuple[Text, ...] = ()
     """Sentences about what was odd in the file, for the user."""
     profile: Optional[Profile] = None
-    """What ``mmgpu profile`` left in the work_dir of the run: maybe of another
+    """Profile that ``mmgpu profile`` left in the work_dir of the run: maybe of another
     training."""
     cores_had: Optional[float] = None
     """Usable cores as the run had them, where ``run`` says what it would have on
@@ -60,7 +61,7 @@ class RunEvidence:
 
     @property
     def switches(self) -> Tuple[recorded.TunedRecord, ...]:
-        """Of ``tuned``, those that gave the train loader other settings."""
+        """Records of ``tuned`` that gave the train loader other settings."""
         return tuple(
             record
             for record in self.tuned
@@ -70,43 +71,44 @@ class RunEvidence:
 
 @dataclass(frozen=True)
 class RankRow:
-    """One rank over the iterations that all ranks recorded; seconds per iteration."""
+    """Seconds per iteration of one rank, over the iterations that all recorded."""
 
     rank: int
     data_wait_s: float
     startup_s: float
     hooks_s: float
-    """Hooks that wait for other ranks left out."""
+    """Seconds in hooks, less those that wait for other ranks."""
     save_s: float
     own_s: float
-    """All of the above: what the others wait for, when it is most."""
+    """Sum of the rank's own times: the others wait for the rank where it is largest."""
     step_s: float
-    """Holds the wait for the slowest rank."""
+    """Seconds of the step, with the wait for the slowest rank in it."""
     gpu_util_pct: Optional[float] = None
 
 
 @dataclass(frozen=True)
 class RanksSummary:
-    """The ranks of one run side by side."""
+    """Comparison of the ranks of one run."""
 
     world_size: int
     why: Text
-    """Which rank is slowest and why, or why that cannot be said: a sentence."""
+    """Sentence that says which rank is slowest and why, or why that cannot be said."""
     rows: Tuple[RankRow, ...] = ()
-    """By rank."""
+    """Times of the ranks, in order of rank."""
     iterations: int = 0
-    """Iterations compared, the warm-up left out."""
+    """Number of iterations compared, the warm-up left out."""
     slowest: Optional[int] = None
-    """Rank; ``None`` when they differ by less than noise, or it is unknown."""
+    """Slowest rank; ``None`` when they differ by less than noise, or it is unknown."""
     part: Optional[str] = None
-    """``data_wait``, ``startup``, ``hooks`` or ``checkpoint_save``."""
+    """Part in which the slowest rank loses time: ``data_wait``, ``startup``, ``hooks``
+    or ``checkpoint_save``."""
     lost_s: Optional[float] = None
-    """What the slowest costs per iteration: its own time beyond the median of the
-    others'."""
+    """Seconds that the slowest rank costs per iteration: its own time beyond the median
+    of the others'."""
     noise_s: Optional[float] = None
-    """What a difference must exceed to be one."""
+    """Least difference between ranks, s, that is more than noise."""
     notes: Tuple[Text, ...] = ()
-    """Files left out, ranks missing, files cut short."""
+    """Sentences on files left out, ranks missing, files cut short."""
 
 
 def read_evidence(path: Path) -> RunEvidence:
@@ -154,7 +156,7 @@ _TAIL_BYTES = 2**16
 
 
 def read_last_word(path: Path) -> recorded.EvidenceLine | None:
-    """The last interval, standstill or end in a rank's evidence, by its last 64 KiB.
+    """Read the last interval, standstill or end in the last 64 KiB of evidence.
 
     Returns:
         ``None`` where there is none yet.
@@ -174,9 +176,9 @@ class _Records(NamedTuple):
     """Records of one evidence file."""
 
     records: dict[Any, list[Any]]
-    """By kind."""
+    """Records of the file by kind."""
     notes: list[Text]
-    """On lines that were left out."""
+    """Sentences on lines that were left out."""
 
 
 def _read_records(path: Path) -> _Records:
@@ -260,7 +262,7 @@ class OtherRanks(NamedTuple):
 
     ranks: List[RunEvidence]
     notes: List[Text]
-    """A sentence for each file that could not be read."""
+    """Sentences, one for each file that could not be read."""
 
 
 def read_other_ranks(paths: Sequence[Path]) -> OtherRanks:

@@ -21,8 +21,8 @@ from mmgpu_hooks.schema.text import phrase
 
 _HEAD_BYTES = 2**13
 _TAILS_BYTES = (2**16, 2**19, 2**22)
-"""Read of a file's end, more each time nothing was found. A run that is killed has up
-to an hour of intervals behind its newest verdict: 0.4 MB of them, as a rule."""
+"""Bytes to read of a file's end, more each time nothing was found. A run that is killed
+has up to an hour of intervals behind its newest verdict: 0.4 MB of them, as a rule."""
 
 RecordT = TypeVar('RecordT', bound=EvidenceLine)
 
@@ -36,14 +36,14 @@ class FileIdentity(NamedTuple):
 
 @dataclass(frozen=True)
 class RunEnds:
-    """What the first and the last records of one run say."""
+    """First and last records of one run."""
 
     identity: FileIdentity
     run: RunRecord
     end: Optional[EndRecord]
-    """``None`` while it trains, and of a run that was killed."""
+    """Record of the end; ``None`` while it trains, and of a run that was killed."""
     verdict: Optional[VerdictRecord]
-    """The newest; ``None`` where the last 4 MiB have none."""
+    """Newest verdict; ``None`` where the last 4 MiB have none."""
 
 
 def read_run_ends(path: str) -> RunEnds:
@@ -125,7 +125,7 @@ def _read_first(path: str, descriptor: int, whole: bytes) -> RunRecord:
 
 
 def _find_last(tail: bytes, kind: Type[RecordT]) -> Optional[RecordT]:
-    """The last whole record of a kind in the end of a file; torn lines are none."""
+    """Find the last whole record of a kind in the end of a file."""
     # as the hook's own writer has it
     mark = b'{"kind":"%s"' % str(kind.__struct_config__.tag).encode()
     found = len(tail)

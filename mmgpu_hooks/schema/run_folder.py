@@ -19,14 +19,14 @@ PLAIN_NAME = 'scalars.json'
 _RANK = re.compile(r'_rank(\d+)(?=(?:\.\d+)?\.jsonl$)')
 _TIMESTAMP = re.compile(r'^\d{8}_\d{6}')
 _LOG = re.compile(r'^\d{8}_\d{6}(?:_.*rank0+)?\.log$')
-"""MMEngine's own, that of rank 0 where each rank has one."""
+"""Names of MMEngine's own log files; that of rank 0 where each rank has one."""
 _TRAINS, _EVALUATES = b'(train)', re.compile(rb'\b(?:Epoch|Iter)\((?:val|test)\)')
 _MOST_BYTES = 2**20
-"""Read of a log, from its end, to see what it is a log of."""
+"""Bytes read of a log, from its end, to see what it is a log of."""
 
 
 class EvidenceError(UserError):
-    """What was given cannot be judged; the message is one sentence for the user."""
+    """Error for a path that cannot be judged: one sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Attempt:
     """A training that was started and has left a log of MMEngine, but no evidence."""
 
     folder: Path
-    """MMEngine names it by the start."""
+    """Folder of the training, which MMEngine names by the start."""
     log: Path
 
 
@@ -43,33 +43,36 @@ class RunFiles:
     """The files of one run."""
 
     folder: Path
-    """Where they are: a run's ``vis_data``, as a rule."""
+    """Folder of the files: a run's ``vis_data``, as a rule."""
     evidence: Path | None = None
-    """Rank 0's of our hook; without it, MMEngine's own ``scalars.json`` is there."""
+    """Evidence of rank 0; ``None`` where only MMEngine's own ``scalars.json`` is
+    there."""
     config_copy: Path | None = None
-    """The flattened copy of the config that MMEngine left."""
+    """Flattened copy of the config that MMEngine left."""
     other_ranks: tuple[Path, ...] = ()
     """Evidence of the same run's other ranks, by rank."""
     starting_ranks: tuple[Path, ...] = ()
-    """What ranks that have not begun to train have of their start, by rank."""
+    """Evidence of the start, by rank, of ranks that have not begun to train."""
     older_runs: tuple[Path, ...] = ()
-    """Where evidence of other runs of the same folder would be, the newest first."""
+    """Paths of evidence of the folder's other runs, newest first; they may not
+    exist."""
     newer_attempt: Attempt | None = None
-    """The newest attempt, where it is newer than this run: it has ended before its
-    first iteration, or is still starting."""
+    """Newest attempt, where it is newer than this run: it has ended before its first
+    iteration, or is still starting."""
 
     @property
     def run_folder(self) -> Path:
-        """The folder that MMEngine named by the start of the run, as a rule."""
+        """Folder that MMEngine named by the start of the run, as a rule."""
         return self.folder.parent if self.folder.name == 'vis_data' else self.folder
 
 
 START_NAME, OTHER_STARTS = 'before_training.jsonl', 'before_training_rank*.jsonl'
-"""Evidence of a rank that has not come to its train loop: who holds memory, and where
-it stands. Its evidence takes their place."""
+"""Names of the evidence of ranks that have not come to their train loop: who holds
+memory, and where they stand. Their evidence takes its place."""
 
 STACK_SUFFIX = '.stack'
-"""Of a file beside the evidence, with the stacks of a process that C code holds."""
+"""Suffix of the file beside the evidence with the stacks of a process that C code
+holds."""
 
 
 def evidence_name(rank: int) -> str:
@@ -94,7 +97,7 @@ def _rank_of(path: Path) -> int:
 
 
 def unused_path(path: Path) -> Path:
-    """``path``, or a numbered one where this Runner trained before."""
+    """Choose ``path``, or a numbered one where this Runner trained before."""
     number = 1
     unused = path
     while unused.exists():
@@ -182,9 +185,9 @@ def read_run_folder(path: Path) -> RunFiles:
 
 
 def find_attempt(path: Path) -> Attempt | None:
-    """The newest attempt below ``path``, or ``path`` itself, that left no evidence.
+    """Find the newest attempt at or below ``path`` that left no evidence.
 
-    What tested or validated a checkpoint is none: its log says so.
+    A run that tested or validated a checkpoint is none: its log says so.
     """
     folders = [path.absolute(), *path.glob('*')]
     for folder in sorted(folders, key=lambda folder: folder.name, reverse=True):
@@ -198,7 +201,7 @@ def find_attempt(path: Path) -> Attempt | None:
 
 
 def find_log(folder: Path) -> Path | None:
-    """MMEngine's log in the folder of a run; any other file is none, whatever its name.
+    """Find MMEngine's log in the folder of a run; any other file is none.
 
     It is named as the folder is. Where the folder was renamed, it is the newest log
     that MMEngine may have named so.
@@ -211,7 +214,7 @@ def find_log(folder: Path) -> Path | None:
 
 
 def read_start_time(folder: Path) -> datetime | None:
-    """When a run began, by its host's clock: MMEngine names its folder so."""
+    """Read when a run began, by its host's clock: MMEngine names its folder so."""
     with contextlib.suppress(ValueError):
         return datetime.strptime(folder.absolute().name[:15], '%Y%m%d_%H%M%S')
     return None
@@ -225,7 +228,7 @@ def _is_evaluation(log: Path) -> bool:
 
 
 def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
-    """The other ranks' files beside rank 0's, by rank.
+    """Find the other ranks' files beside rank 0's, by rank.
 
     Args:
         evidence: Rank 0's; ``gpu_efficiency.2.jsonl``, of a second training with the
@@ -241,7 +244,7 @@ def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
 
 
 def find_peers(evidence: Path) -> tuple[Path, ...]:
-    """The files of the other ranks of a run, by rank.
+    """Find the files of the other ranks of a run, by rank.
 
     Args:
         evidence: Of any rank, or what it has of its start.
@@ -261,7 +264,7 @@ def find_peers(evidence: Path) -> tuple[Path, ...]:
 
 
 def _find_runs(path: Path) -> list[Path]:
-    """All ``vis_data`` folders that hold a run, oldest first."""
+    """Find all ``vis_data`` folders that hold a run, oldest first."""
     # glob passes over what it may not read, and the newest run with it
     os.listdir(path)
     for folder in (*path.glob('*'), *path.glob('*/vis_data')):
@@ -285,7 +288,7 @@ def _start_order(vis_data: Path) -> tuple[bool, str, float]:
 
 
 def _read_change_time(file: Path) -> float:
-    """When a file changed; 0 of a hidden one, and of a link that leads nowhere."""
+    """Read when a file changed; 0 of a hidden file, and of a dangling link."""
     if not file.name.startswith('.'):
         # an editor's lock is such a link, and a run may end while its files are listed
         with contextlib.suppress(OSError):

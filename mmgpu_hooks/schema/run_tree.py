@@ -11,7 +11,8 @@ from typing import NamedTuple
 _EVIDENCE = re.compile(r'gpu_efficiency(?:\.\d+)?\.jsonl')
 """Names of rank 0's evidence; a number is of a Runner that trained again."""
 _DATA_FOLDER = 'vis_data'
-"""MMEngine's; images that a visualiser drew lie below it, by the thousand."""
+"""Folder of MMEngine's data; images that a visualiser drew lie below it, by the
+thousand."""
 
 
 class FoundEvidence(NamedTuple):
@@ -19,7 +20,7 @@ class FoundEvidence(NamedTuple):
 
     path: str
     owner_id: int
-    """User id that owns the folder it lies in."""
+    """Id of the user that owns the folder with the evidence."""
 
 
 class Unreadable(NamedTuple):
@@ -27,7 +28,7 @@ class Unreadable(NamedTuple):
 
     path: str
     reason: str
-    """As the operating system says it."""
+    """Reason, as the operating system says it."""
 
 
 class RunTree:

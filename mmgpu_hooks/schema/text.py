@@ -1,5 +1,4 @@
-"""Sentences as a template and facts: worded in English here, in any language by
-:mod:`mmgpu_hooks.show.words`.
+"""Sentences as a template and facts, to be worded in any language.
 
 A template is an English sentence with named fields. The unit of a fact is the end of
 its name (``iter_s``, ``free_bytes``, ``wait_share``, ``throttled_pct``), or a noun that
@@ -29,13 +28,14 @@ from mmgpu_hooks.schema.figures import (
 _FORMATTER = string.Formatter()
 _NO_FACTS: Mapping[str, Any] = {}
 _LISTED = '{listed}'
-"""Template of names in a row: nothing in it is a sentence."""
+"""Template of names in a row; it has no words of its own."""
 _PARTS = 'parts'
-"""The only fact of a text that is several sentences in a row: it has no template."""
+"""Name of the only fact of a text that is several sentences in a row: it has no
+template."""
 
 
 class Noun(NamedTuple):
-    """What is counted; both with the number as ``{n}``."""
+    """A counted noun, singular and plural, both with the number as ``{n}``."""
 
     single: str
     several: str
@@ -85,8 +85,8 @@ NOUNS: dict[str, Noun] = {
     'weeks': Noun('{n} week', '{n} weeks'),
     'workers': Noun('{n} worker', '{n} workers'),
 }
-"""By the end of a fact's name. A format for numbers (``{workers:d}``) leaves the noun
-out."""
+"""Counted nouns by the end of a fact's name. A format for numbers (``{workers:d}``)
+leaves the noun out."""
 
 _UNITS: dict[str, Callable[[Any], str]] = {
     's': format_seconds,
@@ -101,13 +101,13 @@ _UNITS: dict[str, Callable[[Any], str]] = {
     'count': format_count,
     'numbers': format_numbers,
 }
-"""By the end of a fact's name, or the format after a colon: ``sum`` is a sum of seconds
-over a run, ``long`` over a whole training, ``exact`` per cent as exact as a small share
-needs, ``count`` what may come in millions, ``numbers`` a list as the kernel writes
-CPUs."""
+"""Formatters by the end of a fact's name, or the format after a colon: ``sum`` is a sum
+of seconds over a run, ``long`` over a whole training, ``exact`` per cent as exact as a
+small share needs, ``count`` what may come in millions, ``numbers`` a list as the kernel
+writes CPUs."""
 
 SEPARATORS = {';': '; ', ',': ', ', '+': ' + ', '&': ' and ', '/': ' or '}
-"""Of a list of facts, by the format after a colon."""
+"""Separators of a list of facts, by the format after a colon."""
 
 SPACE = 'between sentences', '| |'
 """Context and message of what stands between two sentences, between bars: a language
@@ -131,7 +131,7 @@ class Text(str):
     def __new__(
         cls, english: str, template: str = '', facts: Mapping[str, Any] = _NO_FACTS
     ) -> Text:
-        """A text that was worded already.
+        """Make a text whose English sentence is given.
 
         Args:
             english: The sentence.
@@ -167,7 +167,7 @@ def phrase(template: str, /, *sources: object, **facts: Any) -> Text:
 
 
 def sentences(*parts: Optional[str]) -> Text:
-    """Whole sentences in a row, those left out that are empty or ``None``."""
+    """Join whole sentences, leaving out those that are empty or ``None``."""
     said = tuple(part for part in parts if part)
     if len(said) == 1:
         return quoted(said[0])
@@ -175,18 +175,18 @@ def sentences(*parts: Optional[str]) -> Text:
 
 
 def listed(values: Iterable[str]) -> Text:
-    """Names or texts with commas between them."""
+    """Join names or texts with commas."""
     facts = {'listed': tuple(values)}
     return Text(ENGLISH.fill(_LISTED, facts), _LISTED, facts)
 
 
 def quoted(words: str) -> Text:
-    """A text of somebody else's words, shown as they are."""
+    """Make a text of another program's words, shown as they are in any language."""
     return words if isinstance(words, Text) else Text(words)
 
 
 def worded(words: str) -> Text:
-    """A text of ours without facts that is no literal where it becomes one.
+    """Make a text of ours without facts from a string that is no literal here.
 
     A paragraph of a docstring, a help message, an argument of a decorator: catalogs
     are made of them where they stand.
@@ -195,7 +195,7 @@ def worded(words: str) -> Text:
 
 
 def encode_text(value: object) -> object:
-    """A text as plain records, for msgspec's ``enc_hook``.
+    """Encode a text as plain records, for msgspec's ``enc_hook``.
 
     Raises:
         NotImplementedError: Of any other type, as msgspec asks for.
@@ -208,7 +208,7 @@ def encode_text(value: object) -> object:
 
 
 def decode_text(expected: type, value: Any) -> Any:
-    """What :func:`encode_text` made, as a text again: msgspec's ``dec_hook``.
+    """Decode the result of :func:`encode_text` to a text, for msgspec's ``dec_hook``.
 
     Raises:
         NotImplementedError: Of any other type, as msgspec asks for.
@@ -230,7 +230,7 @@ def _revive(value: Any) -> Any:
 
 
 def facts_of(said: str) -> dict[str, Any]:
-    """The facts of a text, for JSON: by name, with those of texts in it nested.
+    """Return the facts of a text for JSON: by name, with those of texts in it nested.
 
     Sentences in a row have one group of facts, in which the first of a name counts.
     """
@@ -256,7 +256,7 @@ def _plain(value: Any) -> Any:
 
 @cache
 def _parse(template: str) -> Tuple[Tuple[str, Optional[str], str], ...]:
-    """Literal text, the name of the field after it, and its format.
+    """Split a template into literals, each with the field after it and its format.
 
     A conversion (``!s``, ``!r``) stands for a format.
     """
@@ -267,14 +267,14 @@ def _parse(template: str) -> Tuple[Tuple[str, Optional[str], str], ...]:
 
 
 class Wording:
-    """Makes sentences of texts, in one language."""
+    """Words texts as sentences in one language."""
 
     def __init__(
         self,
         catalog: Optional[gettext.NullTranslations] = None,
         marks: Tuple[str, str] = ('', ''),
     ) -> None:
-        """A language.
+        """Set the catalog of the language.
 
         Args:
             catalog: Its sentences by those in English; English by default.
@@ -284,7 +284,7 @@ class Wording:
         self._before, self._after = marks
 
     def say(self, said: object) -> str:
-        """A text in this language; anything else as it is."""
+        """Word a text in this language; anything else is returned as it is."""
         if not isinstance(said, Text):
             return str(said)
         if not said.template and _PARTS in said.facts:
@@ -297,7 +297,7 @@ class Wording:
         return self._mark(self.fill(self._catalog.gettext(said.template), said.facts))
 
     def fill(self, template: str, facts: Mapping[str, Any]) -> str:
-        """A template, already of this language, with its facts.
+        """Fill a template of this language with facts.
 
         Raises:
             KeyError: If a fact that is named in it is missing.
@@ -312,7 +312,7 @@ class Wording:
         return ''.join(pieces)
 
     def count(self, number: float, noun: str) -> str:
-        """``1 worker``, ``8 workers``.
+        """Format a number with its noun: ``1 worker``, ``8 workers``.
 
         Args:
             number: How many; a fraction is cut as by ``g``.
@@ -359,4 +359,4 @@ class Wording:
 
 
 ENGLISH = Wording()
-"""Words of templates as they are."""
+"""English wording: templates as they are."""

@@ -1,6 +1,6 @@
-"""What a training asks the child process that tunes its loader, and what that answers.
+"""Messages between a training and the child process that tunes its loader.
 
-A line of JSON each, through pipes.
+Question and answer are a line of JSON each, through pipes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from mmgpu_hooks.schema.text import Text
 
 
 class TuneQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What the evidence does not say of a training that is on."""
+    """Question to the tuner, with facts of a training that its evidence lacks."""
 
     iterations_left: int
-    """Until training ends."""
+    """Iterations until training ends."""
     may_persist: bool = True
     """False where a hook of the user's own may change the data set between epochs:
     workers that live on would not see it."""
@@ -26,22 +26,23 @@ class TuneQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done now."""
+    """Answer of the tuner: a change to make, or the judgement of the last one."""
 
     proposed: Optional[TunedRecord] = None
-    """A change that is worth it; the iteration is filled in where it is made."""
+    """Change that is worth it; the iteration is filled in where it is made."""
     judged: Optional[TunedRecord] = None
-    """What the last change gave; likewise."""
+    """Judgement of the last change; the iteration is filled in where it is made."""
     cost_s: float = 0.0
-    """What a change is expected to cost."""
+    """Expected cost of the change, s."""
     why: Text = Text('')
-    """Why nothing is to be done yet, as a clause; empty where something is."""
+    """Reason why nothing is to be done yet, as a clause; empty where something is."""
 
 
 class TuneOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """What rank 0 tells the other ranks."""
+    """Message of rank 0 to the other ranks about a change."""
 
     record: TunedRecord
-    """A change that all are to make, or what the last one gave (``keep``)."""
+    """Change that all ranks are to make, or the judgement of the last one
+    (``keep``)."""
     salt: int = 0
-    """Is added to the seeds of all ranks' new workers."""
+    """Number added to the seeds of all ranks' new workers."""

@@ -1,4 +1,4 @@
-"""Values that a setting may have: what passes, and how an error names it. Pure."""
+"""Values that a setting may have: which ones pass, and how an error names them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LARGEST = 2**31 - 1
 
 
 class Values(Protocol):
-    """A type and a range."""
+    """Values that a setting may have: a type and a range."""
 
     @property
     def expected(self) -> str:
-        """All of them, for an error: ``a whole number from 0 to 8``."""
+        """Description of the values for an error: ``a whole number from 0 to 8``."""
 
     def takes(self, value: Any) -> bool:
-        """True if it is one of them."""
+        """Return True if ``value`` is allowed."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Whole:
     least: int
     most: int = LARGEST
     is_optional: bool = False
-    """True if ``None`` is one of them: a default that is no number."""
+    """True if ``None`` is allowed: a default that is no number."""
 
     @property
     def expected(self) -> str:
-        """``a whole number from 0 to 8``."""
+        """Description for an error: ``a whole number from 0 to 8``."""
         return phrase('a whole number from {least} to {most}', self)
 
     def takes(self, value: Any) -> bool:
-        """True for such a number; ``True`` is an int in Python, but no number."""
+        """Return True for such a number; ``True`` is none, although it is an int."""
         if value is None:
             return self.is_optional
         return type(value) is int and self.least <= value <= self.most
@@ -48,20 +48,20 @@ class Whole:
 
 @dataclass(frozen=True)
 class Flag:
-    """On or off."""
+    """A setting that is on or off."""
 
     is_optional: bool = False
-    """True if ``None`` is one of them: it leaves the choice to PyTorch."""
+    """True if ``None`` is allowed: it leaves the choice to PyTorch."""
 
     @property
     def expected(self) -> str:
-        """``True or False``."""
+        """Description for an error: ``True or False``."""
         return phrase('True or False')
 
     def takes(self, value: Any) -> bool:
-        """True for a bool."""
+        """Return True for a bool."""
         return self.is_optional if value is None else type(value) is bool
 
 
 NICENESS = Whole(0, 19, is_optional=True)
-"""What POSIX lets an unprivileged process give itself."""
+"""Nice values that POSIX lets an unprivileged process give itself."""

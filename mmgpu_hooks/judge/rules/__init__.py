@@ -31,4 +31,4 @@ __all__ = [
 ]
 
 RULES = {code: REGISTERED[code] for code in sorted(REGISTERED)}
-"""In the order they are printed."""
+"""Rules by code, in the order they are printed."""

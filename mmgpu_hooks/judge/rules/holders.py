@@ -9,7 +9,7 @@ from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.text import phrase
 
 _FATAL = 1.0
-"""Loss of a run that ends before its time, as a share of it."""
+"""Share of a run that is lost when it ends before its time."""
 
 
 @rule('MG409', "The host's memory was nearly full", 'memory_bound')

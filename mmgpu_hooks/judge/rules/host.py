@@ -1,4 +1,4 @@
-"""Rules about what a step has the host do beside arithmetic."""
+"""Rules about the host work of a step beside arithmetic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 def _judge(run: Run, name: str) -> Finding | None:
-    """What an optimisation would take off; ``None`` where that is not worth a word."""
+    """Judge the host work that an optimisation would spare; ``None`` if little."""
     cost, iter_s = run.host_costs.get(name), run.figures.iter_s
     if cost is None or not iter_s or not run.is_worth_sparing(cost):
         return None

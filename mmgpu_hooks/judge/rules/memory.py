@@ -21,7 +21,7 @@ from mmgpu_hooks.schema.judged import Estimate, Finding
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _FATAL = 1.0
-"""Loss of a run that ends before its time, as a share of it."""
+"""Share of a run that is lost when it ends before its time."""
 
 
 @rule('MG401', 'Memory of the host grows', 'memory_bound')
@@ -109,7 +109,7 @@ def _judge_short_growth(run: Run) -> Finding | None:
 
 
 def _list_growth(each: Estimate) -> dict[str, float]:
-    """Facts of a growth per 1000 iterations."""
+    """List the facts of a growth per 1000 iterations."""
     return {
         'rise_bytes': each.value,
         'low_bytes': max(each.low, 0),
@@ -119,7 +119,7 @@ def _list_growth(each: Estimate) -> dict[str, float]:
 
 
 def _phrase_count(run: Run, count: int) -> Text:
-    """``420 iterations (epoch 3)``."""
+    """Phrase a count of iterations with its epoch: ``420 iterations (epoch 3)``."""
     batches = run.meta.loader.batches_per_epoch
     if not batches or run.meta.loop == 'iter':
         return phrase('{iterations}', iterations=count)
@@ -387,5 +387,5 @@ def judge_open_files(run: Run) -> Finding | None:
 
 
 def _count_ahead(run: Run) -> int:
-    """Batches in flight."""
+    """Count the batches in flight."""
     return count_ahead(run.meta.loader.num_workers, run.meta.loader.prefetch_factor)

@@ -25,7 +25,7 @@ class Rule:
 
     @property
     def explanation(self) -> str:
-        """The docstring of the judgement."""
+        """Docstring of the judgement."""
         return inspect.getdoc(self.judge) or ''
 
     def apply(self, run: Run) -> Finding | None:
@@ -54,27 +54,27 @@ def _make_finding(severity: str, detail: Text, share: float | None = None) -> Fi
 
 
 def problem(detail: Text, share: float) -> Finding:
-    """A finding that costs ``share`` of the time."""
+    """Make a finding of a problem that costs ``share`` of the time."""
     return _make_finding('problem', detail, share)
 
 
 def notice(detail: Text, share: float | None = None) -> Finding:
-    """A finding worth knowing."""
+    """Make a finding that is worth knowing."""
     return _make_finding('notice', detail, share)
 
 
 def weigh(detail: Text, share: float | None) -> Finding:
-    """A problem that costs ``share`` of the time; a notice where that is ``None``."""
+    """Make a problem that costs ``share`` of the time; a notice without a share."""
     return notice(detail) if share is None else problem(detail, share)
 
 
 def fine(detail: Text) -> Finding:
-    """A finding that all is well."""
+    """Make a finding that all is well."""
     return _make_finding('ok', detail)
 
 
 def cannot_tell(missing: str) -> Finding:
-    """A finding that an input is missing, which is neither good nor bad.
+    """Make a finding that an input is missing, which is neither good nor bad.
 
     Args:
         missing: What is missing, with a full stop or without.

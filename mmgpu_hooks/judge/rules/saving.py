@@ -178,13 +178,13 @@ def judge_unknown_saves(run: Run) -> Finding | None:
 
 
 def _delay_s(save: SaveJudgement) -> float:
-    """The gross delay; 0 of a save that nothing is known of."""
+    """Return the gross delay; 0 of a save that nothing is known of."""
     # one that was measured comes first
     return save.gross_delay_s or 0.0
 
 
 def _judge_cause(run: Run, cause: str) -> Finding | None:
-    """Count and delays of the saves that it made slow, and the worst of them."""
+    """Judge the saves that a cause made slow, together."""
     slow = run.saves_held_by(cause)
     if not slow:
         return None

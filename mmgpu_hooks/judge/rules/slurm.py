@@ -1,4 +1,4 @@
-"""Rules about what SLURM gave, and what its commands made of it."""
+"""Rules about the CPUs that SLURM gave, and those that its commands left of them."""
 
 from __future__ import annotations
 

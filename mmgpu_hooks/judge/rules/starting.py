@@ -1,4 +1,4 @@
-"""Rules about what passes before a training's first new iteration."""
+"""Rules about the time before a training's first new iteration."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def judge_parameter_lines(run: Run) -> Finding | None:
 
 
 def list_start_findings(run: Run) -> list[Finding]:
-    """What of the start is worth a change, the largest share first."""
+    """List the parts of the start that are worth a change, the largest share first."""
     codes = ('MG701', 'MG702', 'MG703', 'MG704', 'MG705', 'MG706')
     found = (REGISTERED[code].apply(run) for code in codes)
     findings = [finding for finding in found if finding is not None]
@@ -173,7 +173,7 @@ def list_start_findings(run: Run) -> list[Finding]:
 
 
 def _is_worth(run: Run, seconds: float) -> bool:
-    """True if so much of a start is worth a word."""
+    """Return True if so much of a start is worth a word."""
     if seconds < thresholds.START_LEAST_S:
         return False
     is_much = seconds >= thresholds.START_SHARE * run.whole_s
@@ -181,7 +181,7 @@ def _is_worth(run: Run, seconds: float) -> bool:
 
 
 def _list_parsed(run: Run) -> list[DatasetStart]:
-    """Data sets that were not mapped."""
+    """List the data sets that were not mapped."""
     start = run.evidence.start
     found: Iterable[DatasetStart] = () if start is None else start.data_sets
     return [data_set for data_set in found if not data_set.is_cached]

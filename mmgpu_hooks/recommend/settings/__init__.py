@@ -18,6 +18,7 @@ SETTINGS: tuple[Setting, ...] = (
     PinMemory(),
     WorkerNice(),
 )
-"""Those that change the work of a batch come first."""
+"""Settings in the order of the search: those that change the work of a batch come
+first."""
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}

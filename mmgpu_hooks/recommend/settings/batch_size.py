@@ -1,4 +1,4 @@
-"""``batch_size``: whether another one pays, and whether it fits.
+"""``batch_size``: larger batches, where they pay and fit.
 
 Only larger ones: a smaller one that is as fast changes the recipe for nothing.
 """
@@ -20,25 +20,25 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 KNEE_SHARE = 0.03
-"""A batch size this close to the fastest is as fast: less memory, and less is asked of
-the learning rate."""
+"""Relative difference from the fastest below which a batch size is as fast: less
+memory, and a smaller change of the learning rate."""
 
 FARTHEST = 2
-"""Times the largest batch size that was measured: beyond, a line is a guess."""
+"""Largest multiple of the batch sizes that were measured: beyond, a line is a guess."""
 
 _GIB = 2**30
 _USUAL = {size for power in range(16) for size in (2**power, 3 * 2**power // 2)}
 
 
 class _BatchLimit(NamedTuple):
-    """The largest batch size that may be recommended, and what says so."""
+    """Largest batch size that may be recommended, and the limit behind it."""
 
     most: int
     reason: Text
 
 
 class BatchSize(Setting):
-    """The smallest that is nearly as fast as the fastest that fits safely."""
+    """Chooses the smallest batch size nearly as fast as any that fits safely."""
 
     name = 'batch_size'
     noun = phrase('Images per batch')
@@ -51,13 +51,13 @@ class BatchSize(Setting):
     is_recipe = True
 
     def read(self, run: Run) -> int | None:
-        """Images per batch of this rank."""
+        """Read the images per batch of this rank."""
         if run.workload is None:
             return run.meta.loader.batch_size
         return run.workload.batch_size
 
     def candidates(self, job: Job, at: Choice) -> tuple[int | None, ...]:
-        """Its own, and larger ones that fit safely, where the user asked for them."""
+        """List the run's own size, and larger ones that fit, if they are allowed."""
         old, memory = at[self.name], job.memory
         if old is None or memory is None or memory.fit is None:
             return (old,)
@@ -74,7 +74,7 @@ class BatchSize(Setting):
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Loading and the step of more images, in fewer iterations.
+        """Apply the loading and the step of more images, in fewer iterations.
 
         Raises:
             NoPredictionError: If no run shows the step against batch size.
@@ -94,7 +94,7 @@ class BatchSize(Setting):
         return replace(then, workload=sized, plan=plan)
 
     def score_s(self, then: Prospect) -> float:
-        """A steady iteration over its images: starts are no reason for a recipe."""
+        """Return the length of a steady iteration over its images."""
         return then.iter_s / (then.workload.batch_size or 1)
 
     def is_asked(self, job: Job) -> bool:
@@ -102,7 +102,7 @@ class BatchSize(Setting):
         return job.memory is not None
 
     def why(self, decision: Decision) -> Text:
-        """Both rates, and the memory."""
+        """Phrase both rates, and the memory."""
         job, old, new = decision.job, decision.old[self.name], decision.new[self.name]
         assert job.memory is not None and job.memory.fit is not None
         peak = predict_peak(job.memory.fit, new)
@@ -121,7 +121,7 @@ class BatchSize(Setting):
         )
 
     def why_not(self, decision: Decision) -> Text:
-        """Which limit, doubt or lack of evidence keeps it."""
+        """Phrase the limit, doubt or lack of evidence that keeps the batch size."""
         job, old = decision.job, decision.old[self.name]
         try:
             limit = _find_limit(job)

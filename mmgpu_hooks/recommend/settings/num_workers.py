@@ -22,15 +22,15 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 OWN_CORE_GAIN = 0.1
-"""Smallest gain for which workers may use the core of the training process: sharing
-one is what simulations know least about."""
+"""Smallest gain for which workers may use the core of the training process: sharing one
+is what simulations know least about."""
 
 EACH_UP_TO = 12
-"""Every number of workers up to here is tried; beyond, in steps of a quarter."""
+"""Number of workers up to which every one is tried; beyond, in steps of a quarter."""
 
 
 class NumWorkers(Setting):
-    """As few workers as are nearly as fast as any number that the host carries."""
+    """Chooses the fewest workers that are nearly as fast as any number."""
 
     name = 'num_workers'
     noun = phrase('Numbers of loader workers')
@@ -40,20 +40,20 @@ class NumWorkers(Setting):
     rules = ('MG101',)
 
     def read(self, run: Run) -> int:
-        """Workers that the run had."""
+        """Read the workers that the run had."""
         return run.meta.loader.num_workers or 0
 
     def candidates(self, job: Job, at: Choice) -> list[int]:
-        """From 0 to what the host carries, and its own."""
+        """List numbers from 0 to what the host carries, and the run's own."""
         most, own = job.cap(at).workers, at[self.name]
         return sorted({*_list_counts(most), *([own] if own <= most else [])})
 
     def apply(self, job: Job, then: Prospect, new: int, slip: float = 0.0) -> Prospect:
-        """Simulated by the model, which knows its error."""
+        """Apply the number by simulation; the model knows its error."""
         return replace(then, loader=replace(then.loader, num_workers=new))
 
     def handicap(self, job: Job, new: int) -> float:
-        """A tenth in the core of the training process, unless they hardly need it."""
+        """Return a tenth for workers in the core of the training process, as a rule."""
         if job.run.waiting_share:
             return 0.0
         workload = job.base.workload
@@ -63,11 +63,11 @@ class NumWorkers(Setting):
         return OWN_CORE_GAIN if new > spare else 0.0
 
     def may_be_needed(self, job: Job, at: Choice) -> bool:
-        """True if they are more than the cores."""
+        """Return True if the workers are more than the cores."""
         return bool(at[self.name] > job.cores)
 
     def is_needed(self, job: Job, before: Choice, after: Choice) -> bool:
-        """True if the old workers only take turns on too few cores.
+        """Return True if the old workers only take turns on too few cores.
 
         Only where that was measured: workers that wait for storage are right to
         outnumber the cores.
@@ -84,7 +84,7 @@ class NumWorkers(Setting):
         return job.at(after).total_s <= job.at(before).total_s * (1 + SAME_SPEED)
 
     def why(self, decision: Decision) -> Text:
-        """The figures of both numbers of workers, and the limit of the host."""
+        """Phrase the figures of both numbers of workers, and the limit of the host."""
         job, run = decision.job, decision.job.run
         old, new = decision.old[self.name], decision.new[self.name]
         then, cap = job.at(decision.new), job.cap(decision.new)
@@ -134,7 +134,7 @@ class NumWorkers(Setting):
         return reason
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """Those of crowded cores where fewer workers are the cure."""
+        """Return the rules on crowded cores where fewer workers are the cure."""
         return ('MG105', 'MG106') if self._is_crowd(decision) else self.rules
 
     def _is_crowd(self, decision: Decision) -> bool:

@@ -23,7 +23,7 @@ ONE_THREAD = 0
 
 
 class OpencvNumThreads(Setting):
-    """One thread a worker, where several were measured to take each other's cores."""
+    """Chooses one thread a worker, where several took each other's cores."""
 
     name = 'opencv_num_threads'
     noun = phrase('Threads of OpenCV in each worker, 0 being one')
@@ -35,18 +35,18 @@ class OpencvNumThreads(Setting):
     rules = ('MG115',)
 
     def read(self, run: Run) -> int | None:
-        """What OpenCV itself says in a worker."""
+        """Read the number that OpenCV itself reports in a worker."""
         return run.figures.loader.opencv_threads if run.figures.loader else None
 
     def candidates(self, job: Job, at: Choice) -> tuple[int | None, ...]:
-        """Its own, and one thread where several thrash."""
+        """List the run's own number, and one thread where several thrash."""
         own = at[self.name]
         return (own,) if _find_thrash(job.run) is None else (own, ONE_THREAD)
 
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Less CPU of a batch: each doubling of threads over the cores burns some."""
+        """Apply the saved CPU: each doubling of threads over the cores burns some."""
         found = _find_thrash(job.run)
         if new == job.old[self.name] or new not in (0, 1) or found is None:
             return then
@@ -59,7 +59,7 @@ class OpencvNumThreads(Setting):
         return replace(then, workload=workload)
 
     def why_unknown(self, job: Job, new: int | None) -> Text | None:
-        """Only one thread in the place of several that thrash was measured."""
+        """Say that only one thread in the place of several that thrash was measured."""
         if new == job.old[self.name]:
             return None
         if _find_thrash(job.run) is None:
@@ -74,7 +74,7 @@ class OpencvNumThreads(Setting):
         return None
 
     def why(self, decision: Decision) -> Text:
-        """What the threads wait for, and the iteration without them."""
+        """Phrase what the threads wait for, and the iteration without them."""
         job, run = decision.job, decision.job.run
         found, then = run.threads, job.at(decision.new)
         assert found is not None  # or it would not change
@@ -89,7 +89,7 @@ class OpencvNumThreads(Setting):
 
 
 def _find_thrash(run: Run) -> WorkerThreads | None:
-    """Threads of the workers, where OpenCV's take each other's cores."""
+    """Find threads of the workers, where OpenCV's take each other's cores."""
     found = run.threads
     is_thrash = found is not None and found.is_thrash and (found.opencv or 0) >= 2
     return found if is_thrash else None

@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.values import Flag
 
 
 class PersistentWorkers(Setting):
-    """Not searched: it follows from the workers and what their starts cost."""
+    """Decides by the cost of starting workers anew, without a search."""
 
     name = 'persistent_workers'
     noun = phrase('Workers that live through all epochs')
@@ -31,12 +31,12 @@ class PersistentWorkers(Setting):
     rules = ('MG104',)
 
     def read(self, run: Run) -> bool:
-        """False without workers."""
+        """Read the run's own value; False without workers."""
         loader = run.meta.loader
         return bool(loader.persistent_workers) and bool(loader.num_workers)
 
     def settle(self, job: Job, at: Choice) -> bool:
-        """Where workers start more than once, the host carries them and starts cost."""
+        """Return True if starts cost time, repeatedly, and the host carries workers."""
         recorded, workers = job.run.meta.loader, at['num_workers']
         if not workers:
             return False
@@ -48,11 +48,11 @@ class PersistentWorkers(Setting):
         return count_starts(job.run) >= 2 if is_new else starts_cost(job.run)
 
     def apply(self, job: Job, then: Prospect, new: bool, slip: float = 0.0) -> Prospect:
-        """Simulated by the model, which knows its error."""
+        """Apply the value by simulation; the model knows its error."""
         return replace(then, loader=replace(then.loader, persistent_workers=bool(new)))
 
     def judge_unpredicted(self, run: Run) -> Unpredicted | None:
-        """Starts that were measured are saved, whatever else is unknown."""
+        """Judge by the measured starts: they are saved, whatever else is unknown."""
         loader = run.meta.loader
         ends = bool(loader.num_workers) and loader.persistent_workers is False
         if not run.figures.is_enough or not ends or not starts_cost(run):
@@ -64,7 +64,7 @@ class PersistentWorkers(Setting):
         return Unpredicted(True, gain, _why_keep(run))
 
     def why(self, decision: Decision) -> Text:
-        """What starts cost, or would."""
+        """Phrase what starts cost, or would."""
         run = decision.job.run
         if not decision.new[self.name]:
             return phrase('There are no workers to keep.')
@@ -76,12 +76,12 @@ class PersistentWorkers(Setting):
         return _why_keep(run)
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """None where there are no workers."""
+        """Return the rules on starts; none where there are no workers."""
         return self.rules if decision.new[self.name] else ()
 
 
 def count_starts(run: Run) -> int:
-    """Number of times that the loader starts over, as far as known.
+    """Count how often the loader starts over, as far as that is known.
 
     A loop that counts iterations says nothing of its epochs, so only what was seen
     counts.
@@ -93,7 +93,7 @@ def count_starts(run: Run) -> int:
 
 
 def starts_cost(run: Run) -> bool:
-    """True if starting workers anew was measured to cost something, and nothing else.
+    """Return True if starting workers anew costs something, and does nothing else.
 
     Workers that grow give their memory back when an epoch ends them: they stay so.
     """

@@ -9,18 +9,18 @@ from mmgpu_hooks.schema.values import Flag
 
 
 class PinMemory(Setting):
-    """Not searched: no run records what a copy to the GPU takes."""
+    """Leaves the setting as it is: no run records what a copy to the GPU takes."""
 
     name = 'pin_memory'
     noun = phrase('Page-locked batches')
     values = Flag(is_optional=True)
 
     def read(self, run: Run) -> bool | None:
-        """As the loader had it."""
+        """Read the value that the loader had."""
         return run.meta.loader.pin_memory
 
     def why_unknown(self, job: Job, new: bool | None) -> Text | None:
-        """The copy's time is in no evidence; trials of a sweep show the difference."""
+        """Say that evidence lacks the copy's time; a sweep shows the difference."""
         # nothing is copied where no GPU trains
         is_alike = bool(new) == bool(job.old[self.name])
         if is_alike or job.run.meta.device != 'cuda':
@@ -31,7 +31,7 @@ class PinMemory(Setting):
         )
 
     def advise(self, run: Run) -> Text | None:
-        """What it may give on a GPU whose loop waits for data."""
+        """Phrase what pinning may give on a GPU whose loop waits for data."""
         is_waiting = run.meta.device == 'cuda' and run.is_data_bound
         if not is_waiting or run.meta.loader.pin_memory:
             return None

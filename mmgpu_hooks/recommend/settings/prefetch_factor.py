@@ -16,7 +16,7 @@ DEPTHS = (2, 4, 8)
 
 
 class PrefetchFactor(Setting):
-    """More batches ahead, where they carry the loop over slow ones."""
+    """Chooses more batches ahead, where they carry the loop over slow ones."""
 
     name = 'prefetch_factor'
     noun = phrase('Batches ahead of each worker')
@@ -27,12 +27,12 @@ class PrefetchFactor(Setting):
     rules = ('MG101',)
 
     def read(self, run: Run) -> int | None:
-        """Without workers ``None``, whatever an older PyTorch has for a default."""
+        """Read the run's own depth; ``None`` without workers, whatever the default."""
         loader = run.meta.loader
         return loader.prefetch_factor if loader.num_workers else None
 
     def candidates(self, job: Job, at: Choice) -> Iterator[int | None]:
-        """Its own, and deeper ones that the host carries with these workers."""
+        """List the run's own depth, and deeper ones that the host carries."""
         own, workers = at[self.name], at['num_workers']
         yield own
         for depth in DEPTHS if workers else ():
@@ -41,29 +41,29 @@ class PrefetchFactor(Setting):
                 yield depth
 
     def settle(self, job: Job, at: Choice) -> int | None:
-        """PyTorch refuses one without workers."""
+        """Return the depth; ``None`` without workers, where PyTorch refuses one."""
         return at[self.name] if at['num_workers'] else None
 
     def assume(self, job: Job, at: Choice) -> int | None:
-        """Another number of workers is judged with PyTorch's own depth at least."""
+        """Return at least PyTorch's own depth, for judging numbers of workers."""
         own: int | None = at[self.name]
         is_kept = at['num_workers'] == job.old['num_workers']
         return own if own is None or is_kept else max(own, DEFAULT_PREFETCH)
 
     def fill_in(self, job: Job, at: Choice) -> int | None:
-        """PyTorch's own depth at least, for every number of workers alike."""
+        """Return at least PyTorch's own depth, for every number of workers alike."""
         own: int | None = at[self.name]
         return None if own is None else max(own, DEFAULT_PREFETCH)
 
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Simulated by the model, which knows its error."""
+        """Apply the depth by simulation; the model knows its error."""
         depth = new or DEFAULT_PREFETCH
         return replace(then, loader=replace(then.loader, prefetch_factor=depth))
 
     def why(self, decision: Decision) -> Text:
-        """Late batches, or no workers."""
+        """Phrase the reason: late batches, or no workers."""
         if not decision.new['num_workers']:
             return phrase('There are no workers to make batches ahead.')
         return phrase(
@@ -71,5 +71,5 @@ class PrefetchFactor(Setting):
         )
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """None where there are no workers."""
+        """Return the rules on late batches; none where there are no workers."""
         return self.rules if decision.new['num_workers'] else ()

@@ -13,11 +13,11 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import NICENESS
 
 NICE = 10
-"""Niceness of niced workers: a tenth of the weight, which starves nothing."""
+"""Nice value of niced workers: a tenth of the weight, which starves nothing."""
 
 
 class WorkerNice(Setting):
-    """Judged alone: no loader is faster by it, only the saves."""
+    """Chooses niced workers for the sake of saves: no loader is faster by them."""
 
     name = 'worker_nice'
     noun = phrase('Niceness of the workers')
@@ -29,13 +29,13 @@ class WorkerNice(Setting):
     rules = ('MG304',)
 
     def read(self, run: Run) -> int | None:
-        """As the hook was told."""
+        """Read the value that the hook was given."""
         return run.meta.worker_nice
 
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Saves without what workers held up, as far as the job lost it."""
+        """Apply saves without what workers held up, as far as the job lost it."""
         run, saves_s = job.run, job.run.figures.ledger_s.get('checkpoint_save', 0.0)
         if (new or 0) < NICE or job.old[self.name] or not saves_s:
             return then
@@ -49,7 +49,7 @@ class WorkerNice(Setting):
         return replace(then, plan=plan)
 
     def why_unknown(self, job: Job, new: int | None) -> Text | None:
-        """Another niceness than none and 10 was not measured."""
+        """Say that another nice value than none and 10 was not measured."""
         old = job.old[self.name] or 0
         if (new or 0) == old or (not old and (new or 0) >= NICE):
             return None
@@ -60,7 +60,7 @@ class WorkerNice(Setting):
         )
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
-        """Applied where the job gains enough, and no core is left free."""
+        """Judge by the saves: applied if the job gains enough, and no core is free."""
         cure = None if run.meta.worker_nice else _cure_by_nice(run)
         if cure is None or run.meta.host.cores_had is None:
             return None
@@ -74,13 +74,13 @@ class WorkerNice(Setting):
 
 
 def _is_full(run: Run, num_workers: int) -> bool:
-    """True if workers and the training process leave no core free."""
+    """Return True if workers and the training process leave no core free."""
     cores = run.meta.host.cores_had
     return cores is not None and num_workers + 1 > cores
 
 
 def _cure_by_nice(run: Run) -> SaveCure | None:
-    """The saving thread goes first: what workers were proven to hold up is spared.
+    """Predict which delays of saves end when the saving thread goes first.
 
     Delays that make no single save slow count too, as soon as they add up to something.
 
