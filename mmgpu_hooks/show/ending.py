@@ -1,4 +1,4 @@
-"""When a training ends, and what a job's limit leaves undone, in words."""
+"""Phrases when a training ends, and what a job's time limit cuts off."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WEEK_DAYS = 6
 
 
 def format_moment(moment: datetime, now: datetime) -> Text:
-    """``14:20``, ``tomorrow 14:20``, ``Mon 14:20`` or ``3 Dec 14:20``."""
+    """Formats a time as ``14:20``, ``tomorrow 14:20`` or ``3 Dec 14:20``."""
     days, time = (moment.date() - now.date()).days, f'{moment:%H:%M}'
     if days == 0:
         return quoted(time)
