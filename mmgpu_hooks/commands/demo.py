@@ -107,7 +107,7 @@ def demo(config: Path, work_dir: Path) -> int:
 
 
 def show_gain(before: Path, after: Path) -> bool:
-    """Print how two trainings compare: an iteration first, the whole training last.
+    """Prints the comparison of two trainings, by iteration and as a whole.
 
     Args:
         before: Work folder of the first training.

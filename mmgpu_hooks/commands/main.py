@@ -191,8 +191,9 @@ def _drop_output() -> None:
 
 @contextlib.contextmanager
 def _stopped_by_kill() -> Iterator[None]:
-    """Have ``kill`` and a lost connection end a command as Ctrl-C does: no training
-    runs on, no temporary folder stays.
+    """Context in which ``kill`` and a lost connection act as Ctrl-C does.
+
+    No training runs on, no temporary folder stays.
     """
     before = {}
     # only the main thread may

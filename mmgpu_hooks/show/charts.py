@@ -153,8 +153,10 @@ def _open_panels(figure: Any, titles: Sequence[Text], x_title: Text) -> list[Any
 
 
 def chart_growth(run: Run) -> Chart | None:
-    """Memory of the host over iterations, up to where it is full; ``None`` without
-    growth, or where what is free is unknown."""
+    """Chart of growing host memory over iterations, up to where it is full.
+
+    ``None`` without growth, or where the free memory is unknown.
+    """
     growth = find_host_growth(run)
     if growth is None or growth.room is None or growth.full_in is None:
         return None
@@ -351,7 +353,7 @@ class _Event(NamedTuple):
 
 
 def chart_timeline(run: Run) -> Chart | None:
-    """Data wait, step, GPU utilisation and memory; saves and epochs marked.
+    """Timeline of data wait, step and GPU, with saves and epochs marked.
 
     Neighbouring intervals are merged where there are too many: the line is their
     mean, the band reaches from the smallest to the largest.

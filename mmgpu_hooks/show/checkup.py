@@ -1,4 +1,4 @@
-"""``mmgpu doctor``: a line for each thing that was examined, its cure below it."""
+"""Renders ``mmgpu doctor``: a line for each check, its cure below it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs side by side: ``mmgpu compare``, and the end of the demo."""
+"""Renders two runs side by side, for ``mmgpu compare`` and the demo."""
 
 from __future__ import annotations
 

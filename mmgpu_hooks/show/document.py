@@ -63,7 +63,7 @@ class Table:
     """True if a click on a heading sorts the rows (on a page)."""
 
     def is_words(self, column: int) -> bool:
-        """True if a column holds words: one of the first, or by its heading."""
+        """True if a column holds words and not figures."""
         return column < self.texts or self.head[column] in _WORDS
 
 
@@ -76,7 +76,7 @@ class Item:
     basis: str = ''
     """Source of the item, in small print."""
     level: str = ''
-    """A key of :data:`SIGNS`; empty without a judgement."""
+    """Severity, a key of :data:`SIGNS`; empty without a judgement."""
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def _memory_parts(line: MemoryLine) -> list[_MemoryPart]:
 
 
 def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
-    """Memory against batch size by part, with the fitted line and its intercept.
+    """Memory by batch size and part, with the fitted line and its intercept.
 
     Args:
         line: Fitted to at least two batch sizes.

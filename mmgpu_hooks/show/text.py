@@ -19,7 +19,7 @@ _INVISIBLE = re.compile(
 
 
 def visible(text: object) -> str:
-    r"""Text in which control and bidi characters are seen and command nothing.
+    r"""Text in which control and bidi characters are shown and have no effect.
 
     A name from a file, a config or a driver may hold any of them: ``\x1b]0;`` sets
     a terminal's title, U+202E reverses what follows. All that is shown passes here:
@@ -37,7 +37,7 @@ STANDARD_OUTPUT = 'standard output'
 
 
 class _Guarded:
-    """A stream that shows control characters in place of obeying them.
+    """A stream that shows control characters as text and does not pass them on.
 
     An `OSError` of it has the name of the stream as its ``filename``.
     """

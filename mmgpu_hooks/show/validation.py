@@ -19,7 +19,7 @@ _VALIDATION = phrase('validation')
 def phrase_validation(
     record: ValidationRecord, loop: Text = _VALIDATION
 ) -> Text | None:
-    """``validation took 40.8 s: data wait 30.6 s, forward 10.0 s, process 0.120 s``.
+    """Log clause on a validation: ``validation took 40.8 s: data wait 30.6 s, ...``.
 
     Args:
         record: What it took.

@@ -21,7 +21,7 @@ DOMAIN = 'mmgpu_hooks'
 PSEUDO = 'pseudo'
 """Test language that puts each translatable sentence in brackets."""
 MARKS = '\u27e6', '\u27e7'
-"""The brackets of :data:`PSEUDO`."""
+"""Brackets around each sentence in the language :data:`PSEUDO`."""
 
 _SHORT = {'zh': 'zh_CN'}
 """Catalog for each short name that ``MMGPU_LANG`` accepts."""
@@ -83,7 +83,7 @@ _wording: Wording | None = None
 
 
 def speak(environ: Mapping[str, str] | None = None) -> None:
-    """Choose the language of this process by its locale, click's own words included.
+    """Chooses the language of this process by its locale, click's own words included.
 
     Without it ``MMGPU_LANG`` alone counts, as in a training.
 
@@ -101,7 +101,7 @@ def speak(environ: Mapping[str, str] | None = None) -> None:
 
 
 def current() -> Wording:
-    """The wording of this process.
+    """Returns the wording of this process.
 
     Until a command calls :func:`speak` it is that of a training: English where the
     console, or a log file, has no room for other letters.
