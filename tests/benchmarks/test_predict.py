@@ -148,7 +148,7 @@ HIT, OFF, TWO_VALUED = (0.101, 0.101), (0.2, 0.2), (0.05, 0.12)
         'nothing',
     ],
 )
-def test_targets_of_those_planted_by_others(judged, verdicts):
+def test_pipelines_planted_by_others_are_judged_by_their_own_targets(judged, verdicts):
     figures = list(predict.judge_others(['a', 'b'], judged))
     assert [figure.verdict for figure in figures if figure.target] == verdicts.split()
 

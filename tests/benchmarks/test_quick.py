@@ -64,7 +64,7 @@ def test_all_are_run_and_the_table_says_how_each_ended(planted, capfd):
     ('names', 'code'),
     [('good,gpu_check', 0), ('good,busy', 3), ('busy,missing', 1)],
 )
-def test_exit_codes(planted, names, code):
+def test_the_exit_code_is_that_of_the_worst_benchmark(planted, names, code):
     assert quick.main(['--only', names]) == code
 
 

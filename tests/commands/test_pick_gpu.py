@@ -145,7 +145,7 @@ def test_the_command_takes_our_place_and_ignores_no_signal(environ):
         ('24GB', 24 * 10**9),
     ],
 )
-def test_sizes(text, size):
+def test_sizes_are_read_in_binary_and_decimal_units(text, size):
     assert SIZE(text) == size
 
 

@@ -528,7 +528,7 @@ def test_every_argument_of_the_hook_is_an_option():
     assert names == {*ARGUMENTS, 'is_module'}
 
 
-def test_the_environment_of_children():
+def test_children_inherit_the_hook_by_their_python_path():
     once = switch_on({'PYTHONPATH': '/a:/b', 'HOME': '/h'}, {'interval': 5})
     assert once == {
         'HOME': '/h',

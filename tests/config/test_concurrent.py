@@ -95,7 +95,7 @@ def test_no_edit_is_lost_in_a_race(config, change, races):
     assert {name.partition('.bak')[0] for name in names} == {'k.py', 'other'}
 
 
-def test_the_hook_and_a_setting_at_once(config):
+def test_the_hook_and_a_setting_written_at_once_are_both_kept(config):
     here = Options(in_place=True)
     for _ in range(5):
         config.write_text(CONFIG)
@@ -115,7 +115,7 @@ def test_the_hook_and_a_setting_at_once(config):
 
 
 @pytest.mark.slow
-def test_two_commands_of_a_shell_at_once(config):
+def test_two_commands_started_at_once_both_write_their_setting(config):
     for _ in range(5):
         config.write_text(CONFIG)
         start = [sys.executable, '-m', 'mmgpu_hooks', 'set', str(config), '--in-place']

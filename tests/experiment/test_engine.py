@@ -62,7 +62,9 @@ def test_every_turn_is_a_record_and_nothing_is_left(scripted, tmp_path):
         ([10.0], 5.0, 0.0, 3, 4, (0.875, 5.0)),
     ],
 )
-def test_what_is_left_of_the_time(turns_s, passed_s, running, done, count, expected):
+def test_progress_and_time_left_follow_finished_turns_and_iterations(
+    turns_s, passed_s, running, done, count, expected
+):
     found = estimate_left(turns_s, passed_s, running=running, done=done, count=count)
     assert found == pytest.approx(expected)
 
