@@ -26,7 +26,7 @@ def works() -> dict[str, costs.Work]:
     return costs.make_works()
 
 
-def test_there_are_at_least_twelve_and_each_says_who_has_it():
+def test_at_least_twelve_pipelines_are_planted_by_others_each_described():
     assert len({pipeline.name for pipeline in OTHERS}) == len(OTHERS) >= 12
     known = (*predict.SEEN, *predict.draw_unseen(), *predict.MMDET)
     assert not {pipeline.name for pipeline in OTHERS} & {other.name for other in known}

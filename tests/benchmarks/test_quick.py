@@ -40,7 +40,7 @@ def read_table(text: str) -> dict[str, tuple[str, str]]:
     return {name: (result, last_line) for name, _, result, last_line in rows}
 
 
-def test_all_are_run_and_the_table_says_how_each_ended(planted, capfd):
+def test_all_benchmarks_are_run_and_the_table_says_how_each_ended(planted, capfd):
     assert quick.main([]) == 1
     said = capfd.readouterr()
     assert read_table(said.out) == {

@@ -103,7 +103,7 @@ def check_in_process(*before: str, **environ: str) -> Rows:
     return read_rows(done.returncode, done.stdout)
 
 
-def test_this_machine_as_it_is_and_without_torch_being_imported():
+def test_doctor_examines_this_machine_without_importing_torch():
     code = (
         'import sys\n'
         'from mmgpu_hooks.commands.main import main\n'

@@ -239,7 +239,7 @@ FORBID: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize('kind', FORBID)
-def test_nobody_else_can_forbid_it(environ, show_table, kind):
+def test_another_user_cannot_forbid_this_one_to_pick_cards(environ, show_table, kind):
     FORBID[kind](LOCKS)
     assert show_table().returncode == 0
     with holding(environ) as first:

@@ -508,7 +508,7 @@ def test_odd_names_that_python_can_run_are_run(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, '5\n', '')
 
 
-def test_it_is_compiled_once_where_python_writes_no_compiled_files(tmp_path):
+def test_sitecustomize_is_compiled_once_where_python_writes_no_compiled_files(tmp_path):
     env = {'PYTHONPYCACHEPREFIX': str(tmp_path), 'PYTHONDONTWRITEBYTECODE': '1'}
     done = start('true', env=env)
     assert (done.returncode, done.stderr) == (0, '')

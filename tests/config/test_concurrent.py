@@ -227,7 +227,9 @@ def holder_that_is_no_python():
 
 
 @pytest.mark.parametrize('find', [holder_of_another_user, holder_that_is_no_python])
-def test_who_rewrites_nothing_cannot_forbid_it(config, capsys, monkeypatch, find):
+def test_a_foreign_process_that_holds_the_lock_delays_a_rewrite_only(
+    config, capsys, monkeypatch, find
+):
     monkeypatch.setattr(locks, 'WAIT_S', 0.3)
     with held_by(*find(), config.parent) as holder:
         start = time.monotonic()
@@ -259,7 +261,7 @@ def test_a_lock_that_a_wrapper_shares_with_us_forbids_nothing(config):
     assert config.read_text() == CONFIG.replace('2', '8')
 
 
-def test_it_goes_on_as_soon_as_the_folder_is_free(config):
+def test_a_rewrite_goes_on_as_soon_as_the_folder_is_free(config):
     done = threading.Event()
 
     def rewrite():

@@ -80,7 +80,7 @@ def test_other_load_is_said_while_it_can_still_be_stopped(
     assert (said[0], said[-1]) == (False, True)
 
 
-def test_one_that_fails_or_hangs_is_a_record_with_its_reason(scripted, tmp_path):
+def test_a_trial_that_fails_or_hangs_is_a_record_with_its_reason(scripted, tmp_path):
     ends = {'1': ('failed', 'ValueError: no'), '2': ('out_of_memory', 'no room')}
     scripted.ending = staticmethod(lambda spec: ends.get(Path(spec.folder).name))
     outcome = run_plan(make_plan(tmp_path))

@@ -218,7 +218,7 @@ def test_without_a_backend_it_is_coco_metric(backends, words, truth, said):
     assert words in said[0]
 
 
-def test_it_is_switched_off_with_everything_of_ours(truth, monkeypatch, said):
+def test_the_metric_is_switched_off_with_everything_of_ours(truth, monkeypatch, said):
     monkeypatch.setenv('MMGPU_DISABLE', '1')
     monkeypatch.setattr(coco_metric, 'encode_masks', None)
     samples = predict(truth, masks=True)
