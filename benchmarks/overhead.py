@@ -94,9 +94,10 @@ RUN_ITERATIONS = 304
 STEP_S = 0.024
 """Seconds of a step; with loading and MMEngine's hooks an iteration takes 28 ms."""
 WARM, KEPT = 1, 2
-"""Iterations of a turn: those that warm the caches up, and those that count. Their sum
-has no factor in common with :data:`INTERVAL`, so that the iterations that end an
-interval are kept as often as the others.
+"""Iterations of a turn: those that warm the caches up, and those that count.
+
+Their sum has no factor in common with :data:`INTERVAL`, so that the iterations that end
+an interval are kept as often as the others.
 """
 FIRST = INTERVAL + 2
 """Iterations of the first turn, which takes in all one-time work."""

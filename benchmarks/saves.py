@@ -276,8 +276,10 @@ train_cfg = dict(
     _delete_=True, type='IterBasedTrainLoop', max_iters=24, val_interval=1000)
 log_processor = dict(by_epoch=False)
 """
-"""Config of RTMDet-tiny on small crops of large, distorted images. Loading is the work,
-so that workers never get ahead of the loop and are busy in every save.
+"""Config of RTMDet-tiny on small crops of large, distorted images.
+
+Loading is the work, so that workers never get ahead of the loop and are busy in every
+save.
 """
 
 

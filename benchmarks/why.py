@@ -217,9 +217,7 @@ class Played:
     """True if log and answer name worker, sample and rank; ``None`` if not asked."""
     in_log_s: float | None
     cause_s: float | None
-    """Seconds after ``stuck_after_s`` until the log named the cause; ``None`` if none
-    is expected.
-    """
+    """Seconds after ``stuck_after_s`` until the log named the cause, if it did."""
     alarms: int
 
 

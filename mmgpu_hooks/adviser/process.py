@@ -39,12 +39,14 @@ HOURLY_LIMIT_S = 120
 _GONE_WITHIN_S = 1.0
 """Longest wait for a killed child to be gone, in seconds."""
 _MEMORY_FACTOR = 5
-"""Memory of a child per byte of evidence: 1.2 GiB for five days in intervals of a
-second.
+"""Bytes of memory that a child takes per byte of evidence.
+
+1.2 GiB for five days in intervals of a second.
 """
 LEAST_FREE_BYTES = 2**30
-"""Memory that must stay free beside a child, or none is started: no training is to be
-killed for the memory of its advice.
+"""Memory that must stay free beside a child, or none is started.
+
+No training is to be killed for the memory of its advice.
 """
 
 _BEGIN = (
@@ -59,10 +61,11 @@ _ADVISE = (
     'main(sys.argv[1], int(sys.argv[2])); '
     f'{_END}'
 )
-"""Program of the child. Its module path is set before any import and is the parent's:
-a script's own folder is in it, and the current one, which Python adds, may not be.
-Collecting garbage would take a tenth of the time of so short a process, and freeing all
-that was imported another.
+"""Program of the child that judges a run at its end.
+
+Its module path is set before any import and is the parent's: a script's own folder is
+in it, and the current one, which Python adds, may not be. Collecting garbage would take
+a tenth of the time of so short a process, and freeing all that was imported another.
 """
 _JUDGE = (
     # before anything is imported, which takes most of its time

@@ -6,9 +6,10 @@ OK = 0
 """Exit code: done, or there was nothing to do."""
 
 NO = 1
-"""Exit code: the answer of a judging command is no. ``--check`` found something to
-change, ``compare`` a slowdown past the limit, ``demo`` no gain, ``pick-gpu`` too few
-free cards.
+"""Exit code: the answer of a judging command is no.
+
+``--check`` found something to change, ``compare`` a slowdown past the limit, ``demo``
+no gain, ``pick-gpu`` too few free cards.
 """
 
 BAD_INPUT = 2

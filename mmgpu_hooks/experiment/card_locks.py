@@ -23,8 +23,9 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 TEMPORARY = '/tmp/mmgpu'
-"""Prefix, before the user's number, of the folder for locks in ``/tmp``. It is not in
-``TMPDIR``, in which two shells may differ.
+"""Path of the folder for locks in ``/tmp``, without the user's number at its end.
+
+It is not in ``TMPDIR``, in which two shells may differ.
 """
 
 PICKING_S = 5.0

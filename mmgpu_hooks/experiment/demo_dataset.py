@@ -1,4 +1,4 @@
-"""Paints the demo's detection data set: a few camera-sized JPEG files.
+"""Paints the demo's small detection data set of camera-sized JPEG files.
 
 The demo needs images whose decoding is real work, and nothing to download. What is
 painted follows from the size and the image's number; a complete set is reused.

@@ -27,8 +27,9 @@ _LEAST_SHARE = 0.01
 """Share of a turn's iterations from which they predict its length."""
 
 OnProgress = Callable[[str, float, Optional[float]], None]
-"""Callback for progress: words, share done (0 to 1), and seconds left (``None`` while
-unknown).
+"""Callback for progress: words, share done, and seconds left.
+
+The share goes from 0 to 1; the seconds are ``None`` while unknown.
 """
 
 

@@ -24,8 +24,9 @@ UNPROFILED = (
     WARM_UP,
     *(PLAIN,) * 4,
 )
-"""Ways of the iterations before the profiled ones: plain and with optimisations, in an
-order in which a drift cancels out.
+"""Ways of the iterations before the profiled ones: plain and with optimisations.
+
+Their order lets a drift of the machine cancel out.
 """
 MOST_PROFILE_BYTES = 2**20
 """Size limit of a profile file; we write smaller ones."""

@@ -20,8 +20,9 @@ from mmgpu_hooks.schema.text import decode_text, encode_text, phrase
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial, TrialSpec
 
 SETTLING = 8
-"""Fewest iterations between saves that let the workers' queue recover. With more
-workers it is their number, since their batches come in bursts.
+"""Fewest iterations between saves that let the workers' queue recover.
+
+With more workers it is their number, since their batches come in bursts.
 """
 
 

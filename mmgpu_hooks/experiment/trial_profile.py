@@ -38,8 +38,9 @@ _MAIN = 'forward and backward'
 """Part of a step during which the other parts are called."""
 _END = len(names.UNPROFILED) - names.UNPROFILED[::-1].index(names.OPTIMIZED)
 _BEGIN = names.UNPROFILED.index(names.OPTIMIZED) - 2
-"""Number of iterations before the optimisations are switched on, and before they are
-off again. The first two with them make lists and are a warm-up.
+"""Iterations before the optimisations are switched on; ``_END`` before they are off.
+
+The first two with them make lists and are a warm-up.
 """
 
 

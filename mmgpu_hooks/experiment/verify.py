@@ -27,8 +27,9 @@ from mmgpu_hooks.schema.tried import (
 )
 
 LEAST_PAIRS = 6
-"""Fewest pairs before stopping early. With fewer a narrow interval is too often chance:
-stopping at +-2 % from 6 pairs on, a 95 % interval covers the truth 92 to 96 times in
+"""Fewest pairs before stopping early; with fewer, a narrow interval is often chance.
+
+Stopping at +-2 % from 6 pairs on, a 95 % interval covers the truth 92 to 96 times in
 100.
 """
 SETTLED_GAIN = 0.02

@@ -56,8 +56,9 @@ class StepCount(NamedTuple):
     """Saved bytes and gradients of one step."""
 
     saved_bytes: int
-    """Bytes saved for the backward pass: shared storage once, without parameters and
-    buffers.
+    """Bytes saved for the backward pass, without parameters and buffers.
+
+    Shared storage counts once.
     """
     gradients: list[Gradient]
     """Sizes of the gradients that the step gave, which are dropped again."""

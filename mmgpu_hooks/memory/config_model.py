@@ -28,8 +28,9 @@ class ConfigModel:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Context to run the model in: its registry scope, no output, and the values of
-        the last epoch in the message hub.
+        """Context to run the model in, as in the last epoch and without output.
+
+        It sets the registry's scope and the message hub's values of that epoch.
         """
         from mmengine.logging import MessageHub
 

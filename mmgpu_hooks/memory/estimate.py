@@ -36,8 +36,9 @@ PEAK_FACTORS = {
     False: PeakFactors(least=1.01, most=1.5),
     True: PeakFactors(least=1.06, most=6.7),
 }
-"""Least and most ratio of peaks published by MMDetection to their estimates, without
-and with cudnn_benchmark: benchmarks/results/memory.md.
+"""Least and most ratio of published peaks to their estimates, by ``cudnn_benchmark``.
+
+MMDetection published the peaks: benchmarks/results/memory.md.
 """
 
 _EMA_STEPS_BYTES = 8

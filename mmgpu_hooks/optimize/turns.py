@@ -17,8 +17,9 @@ class Turns:
     """
 
     calls: ClassVar[int] = 8
-    """Number of timed calls of each way, after the first of each. 0 takes no turns, for
-    who compares whole iterations in a process of its own.
+    """Number of timed calls of each way, after the first of each.
+
+    0 takes no turns, for who compares whole iterations in a process of its own.
     """
 
     def __init__(self) -> None:

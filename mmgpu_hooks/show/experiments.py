@@ -354,9 +354,7 @@ def _cut_left(text: str, most: int) -> str:
 
 
 def _verify_sentences(measured: Verification) -> Iterator[Text]:
-    """Sentences on the measured and the predicted gain, over whole epochs too where
-    those were measured.
-    """
+    """Sentences on the measured and predicted gain, over whole epochs if measured."""
     predicted, gain = measured.predicted_gain, measured.gain
     is_setting = measured.before_config == measured.after_config
     rates = (measured.before_images_per_s, measured.after_images_per_s)

@@ -20,7 +20,7 @@ _MOST_CHANGES = 2
 """Most changes named in a row of the terminal table."""
 _UNKNOWN = Text('-')
 _PIECE = 500
-"""Rows encoded at a time, so that memory stays small."""
+"""Rows that are encoded at a time."""
 
 
 def describe_runs(answer: ManyRuns, shown: Sequence[RunRow]) -> list[Section]:

@@ -292,9 +292,7 @@ def describe_hours(answer: Answer) -> list[Section]:
 
 
 def _phrase_saved(saved: SavedHours) -> Text:
-    """Hours that changes save: ``num_workers: 3.1 h off a whole run, 2.4 h off what
-    is left``.
-    """
+    """Phrases the hours that changes save, of a whole run and of what is left."""
     names = listed(map(_name_key, saved.keys))
     if saved.keys == (FAST_METRIC_KEY,):
         names = quoted('FastCocoMetric (MG501)')

@@ -128,8 +128,7 @@ def _figures(answer: ManyRuns) -> Iterator[KeyFigure]:
 
 
 def chart_verdicts(rows: Sequence[RunRow], *, is_gpu: bool) -> Chart | None:
-    """Stacked bars of hours by verdict and the period a run began in; ``None`` without
-    runs.
+    """Stacked bars of hours by verdict and period of start; ``None`` without hours.
 
     Args:
         rows: The runs.

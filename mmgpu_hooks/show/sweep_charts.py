@@ -284,8 +284,9 @@ def _wrap(group: Text) -> str:
 
 
 def _ordinals(groups: Mapping[Text, Sequence[SweepRow]]) -> dict[int, int]:
-    """Axis position of each number of workers: evenly spaced, so that 0, 1, 2 stay
-    legible beside 32.
+    """Axis position of each number of workers, evenly spaced.
+
+    So 0, 1 and 2 stay legible beside 32.
     """
     numbers = {row.setting.num_workers for rows in groups.values() for row in rows}
     return {workers: place for place, workers in enumerate(sorted(numbers))}
