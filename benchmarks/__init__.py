@@ -1,1 +1,1 @@
-"""Measures what we claim: run one as ``python -m benchmarks.<name>`` from the root."""
+"""Benchmarks of our claims: ``python -m benchmarks.<name>`` from the root runs one."""

@@ -1,4 +1,4 @@
-"""Costs that benchmarks plant in a training: CPU, and draws whose mean is known."""
+"""Costs that benchmarks plant in trainings: CPU work, and draws with a known mean."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import torch
 from scipy.stats import norm
 
 BLOCK = 64
-"""Images after which the planted costs have come up to their mean."""
+"""Images after which planted costs reach their mean."""
 
 T = TypeVar('T')
 
 
 class Work:
-    """Burns CPU by doing a fixed number of pieces, however long it takes.
+    """Burns CPU in a fixed number of equal pieces, however long they take.
 
     Args:
         piece: The piece.
@@ -38,14 +38,14 @@ class Work:
         return time.perf_counter() - begin
 
     def burn(self, seconds: float) -> None:
-        """Do what takes so long on a core of its own."""
+        """Does the work that takes so many seconds on a core of its own."""
         for _ in range(round(seconds / self._piece_s)):
             self._piece()
 
 
 @functools.cache
 def make_works() -> dict[str, Work]:
-    """The work of steps and loading, by kind; ``python`` never lets go of the GIL.
+    """Works of steps and loading by kind; ``python`` never releases the GIL.
 
     Its pieces are timed once, which takes a second or two.
     """
@@ -82,7 +82,7 @@ def pareto_block(shape: float, count: int = BLOCK) -> list[float]:
 
 
 def draw_blocks(block: Sequence[T], seed: int) -> Iterator[T]:
-    """The values of a block without end, each time in another order.
+    """Repeats the values of a block without end, each time in another order.
 
     So a run of a few seconds sees what a long one would.
     """
@@ -101,7 +101,7 @@ def guess_iter_s(
     step_s: float,
     step_cpu_s: float,
 ) -> float:
-    """About what an iteration takes; for the length of a run only.
+    """Rough seconds of an iteration; used for the length of a run only.
 
     Args:
         workers: ``num_workers``.

@@ -37,17 +37,17 @@ from mmgpu_hooks.schema.judged import FASTER, Estimate
 LENGTHS = (10, 18, 30, 60, 100, 200)
 CORRELATIONS = (0.0, 0.2, 0.4, 0.6, 0.8)
 BEYOND = 0.95
-"""A correlation that no target covers: its coverage is only shown."""
+"""Correlation without a coverage target: its coverage is only shown."""
 PAIRS, TREND_PAIRS, QUICK_PAIRS = 1000, 300, 50
-"""Pairs of each cell; with a trend, intervals hold the truth so often that fewer do."""
+"""Simulated pairs per cell; fewer with a trend, where coverage is high."""
 LEAST_COVERAGE_PCT = 93.0
 MOST_WIDTHS = {30: 2.0, 100: 1.4}
-"""Mean width over that with the correlation known, from so many intervals on."""
+"""Largest ratio to the width with known correlation, by least number of intervals."""
 DEMO_LENGTH = 18
 LEAST_SIGNS_PCT = 99.0
 GOLDEN = Path(__file__).resolve().parents[1] / 'tests/golden'
 
-"""Recorded trainings; two are those of the demo."""
+"""Folder of recorded trainings; two of them are the demo's."""
 
 Array = npt.NDArray[np.float64]
 Lots = np.random.Generator
@@ -55,7 +55,7 @@ Lots = np.random.Generator
 
 @dataclass(frozen=True)
 class Pairs:
-    """Simulated pairs of runs, one a row.
+    """Simulated pairs of runs, one pair per row.
 
     Attributes:
         before: Values of the first runs.
@@ -73,13 +73,13 @@ class Pairs:
 
 
 def correlate(length: int, correlation: float) -> Array:
-    """The matrix of correlations of an AR(1) series."""
+    """Correlation matrix of an AR(1) series."""
     places = np.arange(length)
     return np.asarray(correlation ** np.abs(places[:, None] - places), float)
 
 
 def draw_series(lots: Lots, pairs: int, length: int, correlation: float) -> Array:
-    """Stationary AR(1) series with mean 0 and variance 1, one a row."""
+    """Draws stationary AR(1) series with mean 0 and variance 1, one per row."""
     factor = np.linalg.cholesky(correlate(length, correlation))
     return np.asarray(lots.standard_normal((pairs, length)) @ factor.T)
 
@@ -135,12 +135,12 @@ KINDS: dict[str, Simulate] = {
     'unlike runs': simulate_unlike,
 }
 WITHOUT_TREND = ('equal weights', 'unequal weights', 'unlike runs')
-"""Kinds in which a known correlation says all about the noise."""
+"""Kinds of pairs whose noise is fully described by a known correlation."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One kind of pairs, of one length and correlation.
+    """One kind of simulated pairs, at one length and correlation.
 
     Attributes:
         kind: Of :data:`KINDS`.
@@ -157,7 +157,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The intervals of one cell.
+    """Coverage and width of a cell's intervals.
 
     Attributes:
         cell: The cell.
@@ -171,7 +171,7 @@ class Outcome:
 
 
 def judge_cell(cell: Cell) -> Outcome:
-    """Simulate the pairs of a cell and compare each."""
+    """Simulates the pairs of a cell and compares the runs of each."""
     kind = list(KINDS).index(cell.kind)
     lots = np.random.default_rng([kind, cell.length, round(100 * cell.correlation)])
     runs = KINDS[cell.kind](lots, cell.pairs, cell.length, cell.correlation)
@@ -185,7 +185,7 @@ def judge_cell(cell: Cell) -> Outcome:
 
 
 def compare_series(before: Array, after: Array, weights: Array) -> Estimate:
-    """The difference as `mmgpu compare` estimates it."""
+    """Difference of two runs as `mmgpu compare` estimates it."""
     first, second = (
         summarize_series(run.tolist(), weights.tolist()) for run in (before, after)
     )
@@ -194,7 +194,7 @@ def compare_series(before: Array, after: Array, weights: Array) -> Estimate:
 
 
 def find_known_half_widths(runs: Pairs) -> Iterator[float]:
-    """Half widths by Welch's test for someone who knows the correlations."""
+    """Half widths of Welch's test with the true correlations."""
     degrees = runs.before.shape[1] - 1
     first, second = (
         find_known_variances(values, runs.weights, correlation)
@@ -206,7 +206,7 @@ def find_known_half_widths(runs: Pairs) -> Iterator[float]:
 
 
 def find_known_variances(values: Array, weights: Array, correlation: float) -> Array:
-    """Variance of the weighted mean of each row, by generalised least squares."""
+    """Variance of each row's weighted mean, by generalised least squares."""
     matrix = correlate(values.shape[1], correlation)
     inverse = np.linalg.inv(matrix)
     means = values @ inverse.sum(axis=0) / inverse.sum()
@@ -218,7 +218,7 @@ def find_known_variances(values: Array, weights: Array, correlation: float) -> A
 
 @dataclass(frozen=True)
 class Demo:
-    """The iteration times of one training of a demo that drifted.
+    """Iteration times of a demo training that drifted.
 
     Attributes:
         low_s: The shortest interval's mean.
@@ -236,7 +236,7 @@ DEMO_AFTER = Demo(0.293, 0.443, 0.54)
 
 
 def simulate_demo(lots: Lots, demo: Demo) -> Array:
-    """A series of the same range whose neighbours are as much alike, within 0.05."""
+    """Simulates a series with the demo's range and correlation, within 0.05."""
     while True:
         (series,) = draw_series(lots, 1, DEMO_LENGTH, demo.correlation)
         away = series - series.mean()
@@ -246,7 +246,7 @@ def simulate_demo(lots: Lots, demo: Demo) -> Array:
 
 
 def judge_demo(pairs: int) -> list[Figure]:
-    """The sign is said of the demo's trainings, recorded and simulated."""
+    """Figures on the sign found for the demo's trainings, recorded and simulated."""
     lots, weights = np.random.default_rng(18), np.ones(DEMO_LENGTH)
     signs = [
         compare_series(
@@ -271,7 +271,7 @@ def judge_demo(pairs: int) -> list[Figure]:
 
 
 def judge_coverage(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
-    """The cell of each kind whose intervals hold the truth least often."""
+    """Figures on coverage: the worst cell of each kind."""
     for kind in KINDS:
         mine = [
             outcome
@@ -297,7 +297,7 @@ def judge_coverage(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
 
 
 def judge_widths(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
-    """The cell of each kind whose intervals are the widest, from some length on."""
+    """Figures on width: the widest cell of each kind, from some length on."""
     for kind, (length, limit) in product(WITHOUT_TREND, MOST_WIDTHS.items()):
         mine = [
             outcome
@@ -324,7 +324,7 @@ def _locate(cell: Cell) -> str:
 
 
 def render_outcomes(outcomes: Sequence[Outcome]) -> str:
-    """Coverage and width of every cell: a table for each kind."""
+    """Renders coverage and width of all cells, one table per kind."""
     correlations = (*CORRELATIONS, BEYOND)
     header = ('intervals', *(f'correlation {value:g}' for value in correlations))
     parts = []
@@ -360,7 +360,7 @@ def _show(outcome: Outcome) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Judge all cells, on all cores."""
+    """Runs the benchmark: judges all cells on all cores."""
     benchmark = Benchmark('drift', __doc__ or '', argv, is_timed=False)
     pairs, trend_pairs = PAIRS, TREND_PAIRS
     if benchmark.is_quick:

@@ -34,24 +34,24 @@ default_hooks = dict(gpu_efficiency=dict(write_config={is_written}))
 
 @dataclass(frozen=True)
 class End:
-    """The end of one training."""
+    """Duration of the end of one training."""
 
     seconds: float
-    """From its last save to the exit of its process."""
+    """Seconds from the last save to the exit of the process."""
     is_written: bool
-    """True if a recommended config lies in its folder."""
+    """True if a recommended config lies in the training's folder."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two trainings, one after the other."""
+    """A training without and one with a recommended config at its end."""
 
     plain: End
     advised: End
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train in pairs, print the table, and judge."""
+    """Runs the benchmark: trains in pairs, prints the table, judges."""
     benchmark = Benchmark('end', __doc__ or '', argv)
     folder = Path('work_dirs/bench_end').resolve()
     whole.prepare(folder, [whole.DEMO])
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train_pairs(folder: Path, count: int) -> list[Pair]:
-    """Train with and without a config at the end, in turns.
+    """Trains with and without a recommended config at the end, in turns.
 
     Args:
         folder: Has the configs and the images of the demo.
@@ -78,7 +78,7 @@ def train_pairs(folder: Path, count: int) -> list[Pair]:
 
 
 def write_config(folder: Path, is_written: bool) -> Path:
-    """The demo for one epoch, with or without a recommended config at its end."""
+    """Writes the demo's config for one epoch, with or without advice at its end."""
     # a copy of all configs lies there
     base, config = folder / whole.CASES[whole.DEMO].config, folder / 'one_epoch.py'
     config.write_text(CONFIG.format(base=base, is_written=is_written))
@@ -86,7 +86,7 @@ def write_config(folder: Path, is_written: bool) -> Path:
 
 
 def train(folder: Path, is_written: bool) -> End:
-    """Train the demo for an epoch.
+    """Trains the demo for an epoch and times its end.
 
     Raises:
         SystemExit: If it fails.
@@ -102,7 +102,7 @@ def train(folder: Path, is_written: bool) -> End:
 
 
 def list_figures(pairs: Sequence[Pair]) -> Iterator[Figure]:
-    """Make the lines of the table: medians over the pairs."""
+    """Figures of the table: medians over the pairs."""
     longer_s = [pair.advised.seconds - pair.plain.seconds for pair in pairs]
     plain_s = statistics.median(pair.plain.seconds for pair in pairs)
     yield Figure('from the last save to the exit, write_config off', plain_s, 's')

@@ -1,4 +1,4 @@
-"""Equality to the last bit of what trainings leave."""
+"""Compares the results of trainings for equality to the last bit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmengine.logging import HistoryBuffer
 
 
 def is_equal(one: Any, other: Any) -> bool:
-    """Says whether both are of the same types and hold the same bits."""
+    """True if both values have the same types and hold the same bits."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):

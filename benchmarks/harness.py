@@ -1,4 +1,4 @@
-"""What every benchmark shares: its table, its exit code, the machine it ran on.
+"""Harness of all benchmarks: table, exit code, machine.
 
 The last line printed is a summary. Exit codes: 0 every target is met, 1 one is missed,
 3 other programs used too much of the machine to judge. Figures that fall short are
@@ -42,7 +42,7 @@ from mmgpu_hooks.experiment.trial import read_tree_cpu_s
 OK, MISSED, TOO_BUSY = 0, 1, 3
 
 BUSY_LIMIT_PCT = 4.0
-"""Of the machine: with more used by other programs, nothing is judged."""
+"""Load by other programs, in per cent of the machine, above which nothing is judged."""
 
 RESULTS = Path(__file__).resolve().parent / 'results'
 
@@ -60,28 +60,28 @@ _PACKAGES = (
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of a benchmark's table."""
+    """One row of a benchmark's table."""
 
     name: str
     value: float | None
-    """``None`` when it could not be measured; ``note`` says why."""
+    """Measured value; ``None`` if it could not be measured, see ``note``."""
     unit: str = ''
     target: str = ''
-    """Such as ``<= 20``; empty for what is only shown."""
+    """Target such as ``<= 20``; empty for figures that are only shown."""
     is_met: bool | None = None
-    """``None`` without a target. With one, a figure that was not measured misses."""
+    """True if the target was met; ``None`` without one. Unmeasured figures miss it."""
     note: str = ''
 
     @property
     def verdict(self) -> str:
-        """``met``, ``missed``, or nothing without a target."""
+        """Verdict on the figure: ``met``, ``missed``, or empty without a target."""
         if not self.target:
             return ''
         return 'met' if self.is_met and self.value is not None else 'missed'
 
 
 class MakeFigure(Protocol):
-    """Makes a figure with a limit."""
+    """Signature of functions that make a figure with a limit."""
 
     def __call__(
         self,
@@ -105,11 +105,11 @@ def _limited(sign: str, meets: Callable[[float, float], bool]) -> MakeFigure:
 
 at_most, at_least = _limited('<=', operator.le), _limited('>=', operator.ge)
 exactly = _limited('=', operator.eq)
-"""Figures with a limit, the last a count: name, value, limit, unit and note."""
+"""Makes a figure whose target is an exact count."""
 
 
 class OtherLoad(engine.OtherLoad):
-    """How much of the machine other programs use from now on.
+    """Measures how much of the machine other programs use, from now on.
 
     The kernel counts in ticks of 10 ms, so the span should be seconds. Descendants
     whose parent ended without having waited for them count as other programs, but for
@@ -120,12 +120,12 @@ class OtherLoad(engine.OtherLoad):
         super().__init__(read_tree_cpu_s)
 
     def read_pct(self) -> float:
-        """Share of the machine that other programs have used, 0 to 100."""
+        """Per cent of the machine that other programs used so far."""
         return min(100.0 * (self.read_cores() or 0.0) / (os.cpu_count() or 1), 100.0)
 
 
 class Benchmark:
-    """Collects the figures of one run and ends it.
+    """One run of a benchmark: collects figures, prints and judges them.
 
     Args:
         name: The module's name, which names the file of results too.
@@ -173,20 +173,20 @@ class Benchmark:
             parser.error('the table of a quick run is not kept: leave --output out')
         self.figures: list[Figure] = []
         self.shares_pct: list[float] = []
-        """Other load during each training that is judged; their mean counts then."""
+        """Other load during each judged training; if any, their mean decides."""
         # a worker whose training was killed is ours then, with the CPU that it used
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._load = OtherLoad()
         self._is_timed = is_timed
 
     def add(self, *figures: Figure) -> None:
-        """Add lines to the table."""
+        """Adds figures to the table."""
         self.figures += figures
 
     def read_trials(
         self, measured: Iterator[dict[str, Any]], part: str | None = None
     ) -> list[dict[str, Any]]:
-        """Trainings as a file of work_dirs has them.
+        """Reads trainings from their file, which is written first for a new run.
 
         Args:
             measured: Trains, unless the file is one that the user named.
@@ -203,7 +203,7 @@ class Benchmark:
         return [json.loads(line) for line in path.read_text().splitlines()]
 
     def finish(self, appendix: str = '') -> int:
-        """Print everything, write it when asked to, and judge.
+        """Prints the results, writes them if asked to, and returns the exit code.
 
         Args:
             appendix: Markdown below the table.
@@ -239,14 +239,14 @@ class Benchmark:
 
 
 def say(text: str) -> None:
-    """Report progress."""
+    """Reports progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def judge(
     figures: Sequence[Figure], other_pct: float, *, is_quick: bool = False
 ) -> int:
-    """Exit code of a run; a benchmark without any target judged nothing: missed.
+    """Exit code of a run; without any target the run counts as missed.
 
     Args:
         figures: Of the run.
@@ -267,7 +267,7 @@ def judge(
 
 
 def summarise(name: str, figures: Sequence[Figure], other_pct: float, code: int) -> str:
-    """The run in one line."""
+    """Sums a run up in one line."""
     judged = [figure for figure in figures if figure.verdict]
     missed = [figure.name for figure in judged if figure.verdict == 'missed']
     text = f'{name}: {len(judged) - len(missed)} of {len(judged)} targets met'
@@ -280,7 +280,7 @@ def summarise(name: str, figures: Sequence[Figure], other_pct: float, code: int)
 
 
 def render_figures(figures: Sequence[Figure]) -> str:
-    """The table of the figures."""
+    """Renders the figures as a table."""
     header = ('figure', 'value', 'unit', 'target', 'verdict', 'note')
     rows = [
         (f.name, render_value(f.value), f.unit, f.target, f.verdict, f.note)
@@ -290,7 +290,7 @@ def render_figures(figures: Sequence[Figure]) -> str:
 
 
 def render_value(value: float | None) -> str:
-    """Four significant digits, thousands separated; ``unknown`` for ``None``."""
+    """Formats a value with four significant digits; ``None`` as ``unknown``."""
     if value is None:
         return 'unknown'
     if not math.isfinite(value) or value == 0.0:
@@ -301,7 +301,7 @@ def render_value(value: float | None) -> str:
 
 
 def describe_machine() -> dict[str, str]:
-    """What figures depend on; no host names and no paths."""
+    """Facts on which figures depend, without host names and paths."""
     torch, facts = sys.modules.get('torch'), {}
     cpus = re.findall(r'model name\s*: (.+)', Path('/proc/cpuinfo').read_text())
     # a benchmark that needs none must not start CUDA for its name
@@ -321,13 +321,13 @@ def describe_machine() -> dict[str, str]:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Linearly interpolated between order statistics."""
+    """Quantile, linearly interpolated between order statistics."""
     return float(np.quantile(values, share))
 
 
 @contextmanager
 def busy_programs(count: int) -> Iterator[None]:
-    """Run programs that always want a core, as long as the block lasts."""
+    """Context in which other programs keep cores busy."""
     command = [sys.executable, '-c', 'while True: pass']
     started = [subprocess.Popen(command) for _ in range(count)]
     try:
@@ -341,7 +341,7 @@ def busy_programs(count: int) -> Iterator[None]:
 
 
 def end_workers(iterator: Any) -> None:
-    """End a loader's persistent workers.
+    """Ends a loader's persistent workers.
 
     They live on until the run is collected, and are told only after 5 s each then.
     """
@@ -350,7 +350,7 @@ def end_workers(iterator: Any) -> None:
 
 
 def find_mmdet() -> Path:
-    """Folder of the configs and tools that MMDetection's wheel brings."""
+    """Folder of the configs and tools in MMDetection's wheel."""
     spec = importlib.util.find_spec('mmdet')
     if spec is None or spec.origin is None:
         raise SystemExit('expected MMDetection to be installed, found none')
@@ -358,19 +358,19 @@ def find_mmdet() -> Path:
 
 
 def find_evidence(work_dir: Path) -> Path:
-    """The file that the hook wrote in one training's folder."""
+    """Path of the evidence file in one training's folder."""
     (path,) = work_dir.rglob('gpu_efficiency.jsonl')
     return path
 
 
 def read_records(evidence: Path, kind: str) -> list[dict[str, Any]]:
-    """The records of one kind, as they stand in the file."""
+    """Reads the records of one kind from an evidence file, as dicts."""
     lines = map(json.loads, evidence.read_text().splitlines())
     return [record for record in lines if record['kind'] == kind]
 
 
 class HoldMemory:
-    """A ``worker_init_fn`` that takes memory, as a data set with a cache does.
+    """A ``worker_init_fn`` that holds memory, as a data set with a cache does.
 
     Args:
         mib: Of each worker.
@@ -385,7 +385,7 @@ class HoldMemory:
 
 
 def ask(*words: str) -> dict[str, Any]:
-    """What a command of ``mmgpu`` answers with ``--format json``.
+    """Answer of an ``mmgpu`` command with ``--format json``.
 
     Raises:
         SystemExit: If it refuses.
@@ -402,7 +402,7 @@ def ask(*words: str) -> dict[str, Any]:
 
 
 def recommend(evidence: Path) -> dict[str, Any]:
-    """What ``mmgpu recommend`` answers to one run; rewrites nothing.
+    """Answer of ``mmgpu recommend`` to one run; rewrites nothing.
 
     A run that has changes to make needs a config: a small one is put beside it.
     """

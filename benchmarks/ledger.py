@@ -79,20 +79,20 @@ HOOK_S = {'PlantedBefore': 0.003, 'PlantedAfter': 0.006}
 
 
 class Tape:
-    """Seconds that the planted things took, by name."""
+    """Planted seconds by name."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.began_s = 0.0
-        """When the hook point that is on began."""
+        """Time at which the current hook point began."""
 
     def stamp(self, name: str) -> Stamp:
-        """Add the time inside the block to ``name``."""
+        """Context that adds its duration to ``name``."""
         return Stamp(self.seconds[name])
 
 
 class Stamp:
-    """Adds the seconds of a block to a list.
+    """Context that appends its duration in seconds to a list.
 
     A generator under ``contextmanager`` takes some 20 us of a call after a sleep, which
     would stand between this stamp and the end of the hook's call.
@@ -115,11 +115,11 @@ class Stamp:
 
 
 TAPE = Tape()
-"""Of the run that is on; one run at a time."""
+"""Tape of the current run; one run at a time."""
 
 
 class PlantedDataset(Sized):
-    """Images that take ``ITEM_S`` each."""
+    """Data set whose images take ``ITEM_S`` seconds each."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         time.sleep(ITEM_S)
@@ -127,12 +127,12 @@ class PlantedDataset(Sized):
 
 
 def start_worker_slowly(worker_id: int) -> None:
-    """What imports take in a worker that has many."""
+    """Sleeps in ``worker_init_fn``, as for a worker with many imports."""
     time.sleep(WORKER_START_S)
 
 
 class _Stamped(IteratorBase):
-    """Stamps what the user of a DataLoader's iterator waits for."""
+    """DataLoader iterator that stamps how long its user waits."""
 
     _loader: StampedLoader
 
@@ -158,15 +158,15 @@ class _WithWorkers(_Stamped, _MultiProcessingDataLoaderIter):
 
 @dataclass(frozen=True)
 class Pause:
-    """MMEngine's sleep between two iterators."""
+    """A sleep of MMEngine between two iterators."""
 
     index: int
-    """Of the wait that follows."""
+    """Index of the wait that follows the pause."""
     seconds: float
 
 
 class StampedLoader(DataLoader[Any]):
-    """A DataLoader that stamps what its user waits for."""
+    """DataLoader that stamps how long its user waits."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -176,7 +176,7 @@ class StampedLoader(DataLoader[Any]):
         self.creations: list[float] = []
         self.ends: list[float] = []
         self.ended_s = 0.0
-        """When the last iterator ended."""
+        """Time at which the last iterator ended."""
         self.pauses: list[Pause] = []
 
     def _get_iterator(self) -> Any:
@@ -195,7 +195,7 @@ class StampedLoader(DataLoader[Any]):
 
 
 class PlantedModel(OneWeight):
-    """A step that sleeps."""
+    """Model whose step sleeps."""
 
     def forward(self, *args: Any, mode: str = '', **more: Any) -> Any:
         if mode != 'loss':
@@ -209,7 +209,7 @@ class PlantedModel(OneWeight):
 
 
 class PlantedMetric(BaseMetric):
-    """A metric that takes its time."""
+    """Metric that sleeps."""
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         self.results.append(1.0)
@@ -220,7 +220,7 @@ class PlantedMetric(BaseMetric):
 
 
 class PlantedBefore(Hook):
-    """Sleeps before each iteration."""
+    """Hook that sleeps before each iteration."""
 
     def before_train_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None
@@ -230,7 +230,7 @@ class PlantedBefore(Hook):
 
 
 class PlantedAfter(Hook):
-    """Sleeps after each iteration and epoch, and makes saves slow."""
+    """Hook that sleeps after each iteration and epoch, and slows saves."""
 
     priority = 'VERY_LOW'
 
@@ -248,7 +248,7 @@ class PlantedAfter(Hook):
 
 @dataclass
 class PlantedRare(Hook):
-    """Takes long now and then; say, draws an image."""
+    """Hook that is slow now and then, as one that draws an image."""
 
     seconds: float = 0.06
     every: int = 40
@@ -261,18 +261,18 @@ class PlantedRare(Hook):
 
 
 class PlantedOften(PlantedRare):
-    """Takes long more often, and not so long."""
+    """Hook that is slow more often, and less so."""
 
 
 class PlantedBeside(PlantedRare):
-    """Is never long."""
+    """Hook that is never slow."""
 
 
 RARE_HOOKS = (PlantedRare(), PlantedOften(0.005, 7, 3), PlantedBeside(0.0003, 1, 0))
 
 
 class PlantedEdge:
-    """First or last of a Runner's hooks: stamps how long all of a hook point take.
+    """First or last hook of a Runner: stamps the duration of a whole hook point.
 
     Args:
         point: Name of a hook point of training.
@@ -290,10 +290,10 @@ class PlantedEdge:
 
 
 class _StampedMethods(RunnerBase):
-    """Stamps of a runner's own methods."""
+    """Mixin that stamps a runner's own methods."""
 
     def call_edges(self) -> None:
-        """Stamp the hook points of training from end to end."""
+        """Stamps each hook point of training from end to end."""
         for when in ('before', 'after'):
             for what in ('train', 'train_epoch', 'train_iter'):
                 point = f'{when}_{what}'
@@ -332,15 +332,15 @@ class _StampedMethods(RunnerBase):
 
 
 class StampedRunner(_StampedMethods, Runner):
-    """MMEngine's Runner, stamped."""
+    """Runner of MMEngine with stamps."""
 
 
 class StampedFlexibleRunner(_StampedMethods, FlexibleRunner):
-    """MMEngine's FlexibleRunner, stamped."""
+    """FlexibleRunner of MMEngine with stamps."""
 
 
 class StampedValLoop(ValLoop):
-    """MMEngine's validation loop, stamped."""
+    """Validation loop of MMEngine with stamps."""
 
     def run(self) -> Any:
         with TAPE.stamp('validation'):
@@ -348,7 +348,7 @@ class StampedValLoop(ValLoop):
 
 
 class CustomLoop(BaseLoop):
-    """A loop that has no ``run_iter`` and knows neither epochs nor iterations' end."""
+    """A train loop without ``run_iter``, epochs, or ends of iterations."""
 
     def __init__(self, runner: Any, dataloader: Any, iterations: int) -> None:
         super().__init__(runner, dataloader)
@@ -389,7 +389,7 @@ def build_planted(
     custom_hooks: Sequence[Hook] = (),
     **more: Any,
 ) -> Any:
-    """A Runner in which everything takes a planted time.
+    """Builds a Runner in which everything takes a planted time.
 
     Args:
         work_dir: Folder of the run.
@@ -445,14 +445,14 @@ def build_planted(
 
 
 class Trained(NamedTuple):
-    """A planted training."""
+    """A planted training with its evidence."""
 
     runner: Any
     evidence: Path
 
 
 def run_workload(folder: Path, loop: str, resume: int = 0, **arguments: Any) -> Trained:
-    """Train once.
+    """Trains a planted workload once.
 
     Args:
         folder: Of the runs.
@@ -484,7 +484,7 @@ def near(
 
 
 def judge_workload(name: str, arguments: dict[str, Any]) -> Iterator[Figure]:
-    """The parts of the ledger against the stamps."""
+    """Figures on the parts of the ledger against the stamps."""
     with tempfile.TemporaryDirectory() as folder:
         trained = run_workload(Path(folder), **arguments)
         (end,) = read_records(trained.evidence, 'end')
@@ -522,15 +522,15 @@ class PlantedPart:
     """A part of the ledger as it was stamped."""
 
     count: int
-    """How often it occurred."""
+    """Number of times the part occurred."""
     seconds: float
-    """Of all."""
+    """Seconds of the part in all."""
 
 
 def plan_loading(
     loader: StampedLoader, is_iter: bool, skipped: int
 ) -> dict[str, PlantedPart]:
-    """How often the parts around the loader occurred, and what they took in all."""
+    """Stamped counts and seconds of the parts around the loader."""
     # the iteration-based loop makes its first iterator before training begins
     creations = loader.creations[1:] if is_iter else loader.creations
     firsts = {*loader.begins} - {*range(skipped)}
@@ -555,7 +555,7 @@ def plan_loading(
 
 
 def judge_calls(iterations: int, trainings: int) -> Iterator[Figure]:
-    """Each call of each hook, by the records of single iterations.
+    """Figures on each call of each hook, from records of single iterations.
 
     An interrupt between the hook's stamp and the ledger's is no error of either, and
     comes back at the same call of no other training: each call's median counts, of
@@ -586,7 +586,7 @@ def judge_calls(iterations: int, trainings: int) -> Iterator[Figure]:
 
 
 def _compare_calls(iterations: int) -> dict[str, list[tuple[float, float]]]:
-    """How far off each call is by hook, and the most that it may be, in seconds."""
+    """Error and tolerance of each call by hook, in seconds."""
     # with a record of each iteration, so that each holds one call of each hook
     workload: dict[str, Any] = {
         'iterations': iterations,
@@ -619,7 +619,7 @@ def _compare_calls(iterations: int) -> dict[str, list[tuple[float, float]]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run every workload and print the table."""
+    """Runs the benchmark: trains every workload and prints the table."""
     benchmark = Benchmark('ledger', __doc__ or '', argv)
     # torch >= 2.6 refuses to resume MMEngine's checkpoints otherwise
     os.environ['TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'] = '1'

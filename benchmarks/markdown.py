@@ -1,4 +1,4 @@
-"""A table of Markdown. It imports nothing: ``gpu_check`` runs on bare machines."""
+"""Renders Markdown tables; imports nothing, for ``gpu_check`` on bare machines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose columns line up in a terminal too; empty ones are left out."""
+    """Renders a table with aligned columns; leaves empty columns out."""
     lines = [[cell.replace('|', '\\|') for cell in row] for row in (header, *rows)]
     columns = [column for column in zip(*lines) if any(column[1:]) or not rows]
     widths = [max(3, *map(len, column)) for column in columns]

@@ -50,12 +50,12 @@ CARD = '24GiB'
 OTHERWISE = {
     'ssd300': '; published with cudnn_benchmark=True, which MMEngine does not read here'
 }
-"""Models whose peak was published of another training than that of the config."""
+"""Remarks on models whose published peak is of another training than the config's."""
 QUICK = ['ssd300', 'rtmdet-tiny']
 
 
 def choose_judged_size(fit: Mapping[str, Any]) -> tuple[int, int]:
-    """A size between the fitted ones, or the only one that the model takes."""
+    """Chooses an image size between the fitted ones, or the only one possible."""
     sizes = sorted({(point['height'], point['width']) for point in fit['points']})
     if len(sizes) == 1:
         return sizes[0]
@@ -64,17 +64,17 @@ def choose_judged_size(fit: Mapping[str, Any]) -> tuple[int, int]:
 
 
 class StepBytes(NamedTuple):
-    """Memory that a step was counted to take."""
+    """Counted memory of a training step."""
 
     saved_bytes: int
-    """Kept for the backward pass when the forward pass had ended."""
+    """Bytes kept for the backward pass at the end of the forward pass."""
     gradient_bytes: int
     state_bytes: int
-    """Of the optimizer."""
+    """Bytes of the optimizer state."""
 
 
 def count_step(config: Path, size: tuple[int, int]) -> StepBytes:
-    """Run one forward and backward pass, and a step of the optimizer, on the CPU."""
+    """Counts the bytes of a forward, backward and optimizer step on the CPU."""
     built = read_config_model(config)
     model, kept = built.model, list[torch.Tensor]()
     torch.manual_seed(0)
@@ -108,7 +108,7 @@ def count_step(config: Path, size: tuple[int, int]) -> StepBytes:
 
 
 def judge_model(name: str, config: Path) -> Iterator[Figure]:
-    """The lines of one model."""
+    """Figures of one model."""
     found = ask('estimate-memory', str(config), '--fit', CARD)
     static, fit = found['static'], found['fit']
     activations, target = f'{name}: activations off', f'within {TARGET_PCT:g}'
@@ -138,7 +138,7 @@ def judge_model(name: str, config: Path) -> Iterator[Figure]:
 def judge_published(
     name: str, found: Mapping[str, Any], published: float
 ) -> Iterator[Figure]:
-    """Hold total and largest batch size against a published peak."""
+    """Figures on total and largest batch size against a published peak."""
     ((batch, total_bytes),) = found['total_bytes'].items()
     peak_bytes = published * 2**30
     otherwise = OTHERWISE.get(name, '')
@@ -164,7 +164,7 @@ def judge_published(
 
 
 def read_published(config: Path) -> float | None:
-    """``Training Memory (GB)`` of the config, from MMDetection's ``metafile.yml``."""
+    """Reads ``Training Memory (GB)`` of a config from ``metafile.yml``."""
     metafile = config.with_name('metafile.yml')
     if not metafile.is_file():
         return None
@@ -177,13 +177,13 @@ def read_published(config: Path) -> float | None:
 
 
 def measure_model(name: str, config: Path) -> list[Figure]:
-    """Judge one model; runs in a process of its own."""
+    """Judges one model in a process of its own."""
     say(name)
     return list(judge_model(name, config))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Estimate and judge them all, and print the table."""
+    """Runs the benchmark: estimates and judges all models."""
     benchmark = Benchmark('memory', __doc__ or '', argv, is_timed=False)
     configs = find_mmdet() / 'configs'
     # a process each: gigabytes of one model must be gone before the next

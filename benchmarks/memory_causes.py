@@ -42,22 +42,22 @@ from benchmarks.harness import (
 from benchmarks.markdown import render_table
 
 MEMORY_S, CORES_S = 15, 8
-"""Of training,"""
+"""Least seconds of training, for cases of memory and of cores."""
 MEMORY_ITERATIONS, CORES_ITERATIONS = 1000, 60
-"""and at least so long, however slow it is: memory is read once an interval of ten."""
+"""Least iterations, for cases of memory and of cores; memory is read every ten."""
 PERIOD_S = 0.25
-"""Between two readings of memory."""
+"""Seconds between two readings of memory."""
 LONGEST_S = 180
-"""Until one of those that run has ended."""
+"""Time limit of one training, in seconds."""
 REPEATS, AT_ONCE = 3, 5
 KEPT_BYTES = 100_000
-"""What a planted list keeps of each sample or iteration."""
+"""Bytes that a planted list keeps of each sample or iteration."""
 RESULT_BYTES = 8 * 2**20
-"""What a planted metric keeps of each batch, and validation has 40 of them."""
+"""Bytes that a planted metric keeps of each of 40 validation batches."""
 SHM_BYTES, SHM_SHAPE, SHM_AHEAD = 64 * 2**20, (3, 200, 201), 16
-"""32 batches of 1.84 MiB are made ahead: nine tenths, and the two in hand fit, too."""
+"""Size of ``/dev/shm``, a batch's shape, prefetching: 32 batches fill nine tenths."""
 GROUP_ITERATIONS = 30_000
-"""Until a planted control group is full, from its first reading on."""
+"""Iterations from the first reading until a planted control group is full."""
 SHEAR = np.array([[1, 0.05, 3], [0.02, 1, 4]])
 ABOUT = r'MG4\d\d|MG115|MG116'
 MIB = 2**20
@@ -65,7 +65,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Case:
-    """One planted reason.
+    """One planted reason for full memory.
 
     Attributes:
         plant: What the training does.
@@ -87,7 +87,7 @@ class Case:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it needs all cores."""
+        """True if the case needs all cores."""
         return self.plant == 'warp'
 
 
@@ -120,7 +120,7 @@ CASES = {
 
 
 class Group:
-    """A control group of our own: a root that the hook reads in place of the host's.
+    """A fake control group: a root that the hook reads in place of the host's.
 
     Args:
         root: Empty folder.
@@ -145,12 +145,12 @@ class Group:
         self.fill(0)
 
     def fill(self, iterations: int) -> None:
-        """What is in use after so many iterations."""
+        """Writes the usage after so many iterations."""
         self._used.write_text(str(int(2**30 + iterations * self._growth)))
 
 
 def train(case: Case, folder: str) -> None:
-    """Train in this process until the time is up."""
+    """Trains a case in this process until its time is up."""
     import cv2
     import torch
     from mmengine.evaluator import BaseMetric, Evaluator
@@ -260,7 +260,7 @@ def train(case: Case, folder: str) -> None:
 
 
 def play(name: str, folder: Path) -> None:
-    """Train in a process of its own; where ``/dev/shm`` is to be small, that has one.
+    """Trains a case in a child process, with a small ``/dev/shm`` if it needs one.
 
     Raises:
         subprocess.SubprocessError: If it does not train, or does not end.
@@ -274,7 +274,7 @@ def play(name: str, folder: Path) -> None:
 
 
 def play_all(turns: list[str], root: Path) -> list[Path]:
-    """Play each, those that need all cores after the others; the folder of each."""
+    """Plays all cases, those that need all cores last; returns their folders."""
     folders = [root / str(number) for number in range(len(turns))]
     for is_alone, most in ((False, AT_ONCE), (True, 1)):
         some = [p for p in zip(turns, folders) if CASES[p[0]].is_alone is is_alone]
@@ -285,18 +285,18 @@ def play_all(turns: list[str], root: Path) -> list[Path]:
 
 
 class FoundMemory(NamedTuple):
-    """What the rules say of one training."""
+    """Findings on the memory of one training."""
 
     sentences: dict[str, str]
-    """By code."""
+    """Details of the findings by rule code."""
     mib_per_1000: float | None = None
-    """Growth over 1000 iterations; ``None`` where none is said."""
+    """Growth in MiB per 1000 iterations; ``None`` if none is reported."""
     full_at: int | None = None
-    """Iteration at which memory is full by the forecast; ``None`` without one."""
+    """Forecast iteration at which memory is full; ``None`` without a forecast."""
 
 
 def find(name: str, folder: Path) -> FoundMemory:
-    """Ask the rules."""
+    """Asks the rules about a training."""
     answer = recommend(find_evidence(folder))
     found = {
         finding['code']: finding['detail']
@@ -315,32 +315,32 @@ def find(name: str, folder: Path) -> FoundMemory:
 
 
 def measure_error_pct(found: float | None, planted: float) -> float:
-    """How far a figure is off what was planted; infinite where none was said."""
+    """Relative error in per cent of what was planted; infinite without a figure."""
     return math.inf if found is None else 100 * abs(found / planted - 1)
 
 
 class Series(NamedTuple):
-    """Made-up readings of memory."""
+    """Simulated readings of memory."""
 
     iterations: np.ndarray[Any, Any]
     sizes: np.ndarray[Any, Any]
-    """Bytes."""
+    """Used memory in bytes."""
 
 
 class GrowingSeries(NamedTuple):
-    """Readings that grow steadily."""
+    """Simulated readings that grow steadily."""
 
     series: Series
     bytes_per_1000: float
-    """Planted growth over 1000 iterations."""
+    """Planted growth in bytes per 1000 iterations."""
 
 
 class _Blank(NamedTuple):
-    """A series without its shape."""
+    """Start of a simulated series, without its shape."""
 
     rng: np.random.Generator
     at: np.ndarray[Any, Any]
-    """Time from 0 to 1."""
+    """Time of each reading, from 0 to 1."""
     iterations: np.ndarray[Any, Any]
     start_bytes: float
 
@@ -353,7 +353,7 @@ def _draw_blank(seed: int) -> _Blank:
 
 
 def _draw_noise(rng: np.random.Generator, count: int) -> Any:
-    """Autocorrelated, of deviation 1."""
+    """Draws autocorrelated noise with standard deviation 1."""
     alike, values = rng.choice([0.0, 0.5, 0.9]), rng.normal(size=count)
     for n in range(1, count):
         values[n] = alike * values[n - 1] + np.sqrt(1 - alike**2) * values[n]
@@ -365,7 +365,7 @@ def _warm_up(rng: np.random.Generator, at: Any) -> Any:
 
 
 def draw_healthy(seed: int) -> Series:
-    """Caches that fill, jumps, pools that reach a new maximum, saw teeth."""
+    """Simulates a healthy series: filling caches, jumps, growing pools or saw teeth."""
     blank = _draw_blank(seed)
     rng, at = blank.rng, blank.at
     sizes = 1 + _warm_up(rng, at)
@@ -387,7 +387,7 @@ def draw_healthy(seed: int) -> Series:
 
 
 def draw_growing(seed: int) -> GrowingSeries:
-    """Steady growth, with noise and caches that fill."""
+    """Simulates steady growth with noise and filling caches."""
     blank = _draw_blank(seed)
     rng, at = blank.rng, blank.at
     grown = rng.uniform(0.05, 1.5)
@@ -399,7 +399,7 @@ def draw_growing(seed: int) -> GrowingSeries:
 
 
 def judge_series() -> Iterator[Figure]:
-    """Alarms in healthy series, errors of growth and forecast in growing ones."""
+    """Figures on false alarms in healthy series, and on errors in growing ones."""
     from mmgpu_hooks.model.stats import find_growth
 
     alarms = sum(find_growth(*draw_healthy(seed)) is not None for seed in range(1000))
@@ -415,7 +415,7 @@ def judge_series() -> Iterator[Figure]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Play, ask, judge."""
+    """Runs the benchmark: plays, asks and judges all cases."""
     bench = Benchmark('memory_causes', __doc__ or '', argv)
     mount = ['unshare', '-m', 'mount', '-t', 'tmpfs', 'tmpfs', '/mnt']
     can_mount = not subprocess.run(mount, capture_output=True, check=False).returncode

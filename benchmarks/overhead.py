@@ -68,41 +68,45 @@ from mmgpu_hooks.schema.run import read_evidence
 
 PEER = 'TraceML'
 PEER_SHARE, PEER_INTERVAL = 0.0667, 3.0
-"""Most of one iteration (a fifteenth) and of one interval, over its iteration."""
+"""Most of our iteration (a fifteenth) and interval, over the peer's iteration."""
 ADDED_PCT, ADDED_HALF_WIDTH_PCT = 0.4, 0.2
 GROWN_RATIO, GROWN_MIB, KEPT_BLOCKS = 1.05, 1.0, 0.5
-"""What keeps one object more with each interval keeps at least one block; what lives
-for a moment makes some tens of blocks more or less, in any loop."""
+"""Limits of growth: cost, resident memory, and Python's memory blocks per interval.
+One object kept per interval is a block at least; short-lived ones make tens of blocks
+more or less, in any loop.
+"""
 WORKER_GIB, LONG_READ_S = 4.0, 0.02
 VERDICT_PCT, VERDICT_CPU_PCT = 0.01, 0.5
-"""Most of each hour that its verdict takes of the training thread, and of a core."""
+"""Most per cent of an hour for its verdict: of the training thread, and of a core."""
 MAX_MEMORY_THREAD_PCT = 0.1
-"""Of the time of a worker, whose mappings are locked while they are read."""
+"""Most per cent of a worker's time in which reads of its memory lock its mappings."""
 VERDICTS = 5
 LONG_RUN = Path(__file__).parents[1] / 'tests/golden/late_batches/run'
-"""A run whose loader is worth a search; its intervals are repeated for a day."""
+"""Recorded run whose loader is worth a search; repeated to a day's length."""
 LONG_INTERVALS = 24 * 2_571
 """Intervals of a day: :data:`INTERVAL` iterations of 28 ms each."""
 
 INTERVAL = 50
-"""Iterations per line of LoggerHook, as in MMDetection."""
+"""Iterations per log line of LoggerHook, as in MMDetection."""
 BATCH_SIZE, WORKERS = 2, 2
 RUN_ITERATIONS = 304
-"""So many that what a run does once at its start does not count much."""
+"""Iterations of a run, so many that the work at its start hardly counts."""
 STEP_S = 0.024
-"""With loading and MMEngine's own hooks, iterations of about 28 ms."""
+"""Seconds of a step; with loading and MMEngine's hooks an iteration takes 28 ms."""
 WARM, KEPT = 1, 2
-"""Iterations of a turn: first those that warm the caches up again. Their sum has no
-factor in common with :data:`INTERVAL`, so that the iterations that end an interval are
-kept as often as the others."""
+"""Iterations of a turn: those that warm the caches up, and those that count.
+
+Their sum has no factor in common with :data:`INTERVAL`, so that the iterations that end
+an interval are kept as often as the others.
+"""
 FIRST = INTERVAL + 2
-"""Iterations of the first turn: what is done once is done in it."""
+"""Iterations of the first turn, which takes in all one-time work."""
 PARTS = 4
 _SIDE, _BOXES, _CHANNELS, _LAYERS = 64, 8, 16, 10
 
 
 class MakePixels:
-    """Stands for the reading of an image; the work is light."""
+    """Transform that stands for the reading of an image, with little work."""
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
         pixels = torch.full((3, _SIDE, _SIDE), results['img_id'] % 255)
@@ -111,7 +115,7 @@ class MakePixels:
 
 
 class PackSample:
-    """Packs what MMDetection packs: a tensor and a data sample with its boxes."""
+    """Transform that packs a tensor and a data sample with boxes, as MMDetection."""
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
         sample = BaseDataElement(
@@ -124,7 +128,7 @@ class PackSample:
 
 
 class Images(BaseDataset):
-    """Images with boxes, through a pipeline."""
+    """Data set of images with boxes, loaded through a pipeline."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -135,7 +139,7 @@ class Images(BaseDataset):
 
 
 class Network(BaseModel):
-    """Ten convolutions with their norms, forward and backward: about 10 ms.
+    """Ten convolutions with norms, forward and backward: about 10 ms.
 
     Between two steps the caches are as cold as a real model leaves them.
     """
@@ -156,7 +160,7 @@ class Network(BaseModel):
 
 
 class FixedWork(OneWeight):
-    """A step that is always the same number of matrix products, and is timed."""
+    """Model whose step is a fixed number of matrix products, and is timed."""
 
     step_s = 0.0
 
@@ -176,7 +180,7 @@ class FixedWork(OneWeight):
 
 
 class NoWork(FixedWork):
-    """A step that does nothing."""
+    """Model whose step does nothing."""
 
     def train_step(self, data: Any, optim_wrapper: Any) -> Any:
         return {'loss': self.weight.detach()}
@@ -190,14 +194,14 @@ def _matrices() -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch.no_grad()
 def multiply(products: int) -> None:
-    """Do so many equal matrix products."""
+    """Computes a number of equal matrix products."""
     square, product = _matrices()
     for _ in range(products):
         torch.mm(square, square, out=product)
 
 
 def count_products(seconds: float) -> int:
-    """How many products take so long on this machine."""
+    """Number of matrix products that take so many seconds on this machine."""
     best_s = math.inf
     for _ in range(5):
         begin = time.perf_counter()
@@ -207,14 +211,14 @@ def count_products(seconds: float) -> int:
 
 
 class TurnLoop(EpochBasedTrainLoop):
-    """MMEngine's loop, of one epoch, whose iterations are asked for one by one.
+    """Train loop of one epoch whose iterations are requested one by one.
 
     Args:
         is_bare: Whether one batch is trained on again and again. The workers live.
     """
 
     on_begun: Callable[[], None]
-    """Called when the epoch has begun, which ends when this returns."""
+    """Called when the epoch has begun; the epoch ends when it returns."""
 
     def __init__(self, runner: Any, dataloader: Any, is_bare: bool = False) -> None:
         super().__init__(runner, dataloader, max_epochs=1)
@@ -232,7 +236,7 @@ class TurnLoop(EpochBasedTrainLoop):
         self._epoch += 1
 
     def take(self) -> float:
-        """Train one iteration, with the loading of its batch.
+        """Trains one iteration, with the loading of its batch.
 
         Returns:
             Seconds that it took once it had the batch.
@@ -243,7 +247,7 @@ class TurnLoop(EpochBasedTrainLoop):
         return time.perf_counter() - begin_s
 
     def take_some(self, count: int) -> list[tuple[float, float]]:
-        """Train some.
+        """Trains iterations; returns the seconds of hooks and of the rest for each.
 
         Returns:
             Of each, seconds at the hook points, and in the wait and the step.
@@ -265,7 +269,7 @@ def build(
     worker_gib: float = 0.0,
     **more: Any,
 ) -> Any:
-    """A Runner with MMEngine's default hooks, an EMAHook and those of ``hooks``.
+    """Builds a Runner with MMEngine's default hooks, an EMAHook and ``hooks``.
 
     Args:
         work_dir: Folder of the run.
@@ -289,7 +293,7 @@ def build(
 
 
 def train(runner: Runner) -> None:
-    """Train, and end the workers."""
+    """Trains a Runner and ends its workers."""
     try:
         runner.train()
     finally:
@@ -297,31 +301,31 @@ def train(runner: Runner) -> None:
 
 
 class EmptyHook(Hook):
-    """Does nothing: its account is that of the borders alone."""
+    """Hook that does nothing: its account shows the cost of the borders."""
 
     priority = 55
 
     def after_train_iter(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing."""
+        """Does nothing."""
 
 
 def ours() -> GPUEfficiencyHook:
-    """The hook with everything on, but for the text at the end."""
+    """Makes our hook with everything on, except the summary at the end."""
     return GPUEfficiencyHook(summary=False, write_config=False)
 
 
 class Account:
-    """Seconds between the upper and the lower borders of functions."""
+    """Adds up the seconds between outer and inner borders of functions."""
 
     def __init__(self) -> None:
         self.spent_s = 0.0
 
     def above(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, whose time counts."""
+        """Wraps ``function`` so that its time counts."""
         return self._count(function, 1)
 
     def beneath(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, whose time is taken off again."""
+        """Wraps ``function`` so that its time is subtracted again."""
         return self._count(function, -1)
 
     def _count(self, function: Callable[..., Any], sign: int) -> Callable[..., Any]:
@@ -339,7 +343,7 @@ class Account:
 
 @contextmanager
 def border_loader(account: Account) -> Iterator[None]:
-    """Lay borders around what is set in the place of an iterator's ``_next_data``."""
+    """Context that counts the time of what replaces an iterator's ``_next_data``."""
     base, workers = _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
     with (
         mock.patch.object(workers, '_next_data', account.beneath(workers._next_data)),
@@ -349,7 +353,7 @@ def border_loader(account: Account) -> Iterator[None]:
 
 
 def border_hooks(runner: Any, account: Account) -> None:
-    """Lay borders beneath the methods of MMEngine's hooks, before ours sets anything.
+    """Subtracts MMEngine's hooks from an account, before our hook patches any.
 
     LoggerHook has none: what its line takes longer for our scalars counts as ours. Nor
     have hooks that do nothing at a point: those calls count in both arms.
@@ -364,15 +368,15 @@ def border_hooks(runner: Any, account: Account) -> None:
 
 @dataclass(frozen=True)
 class Spent:
-    """What the iterations of one arm cost, in seconds each."""
+    """Cost of the iterations of one arm, in seconds each."""
 
     ordinary: list[float]
     ends: list[float]
-    """Of the iterations that end an interval, without the first of each run."""
+    """Cost of the iterations that end an interval, without the first of each run."""
 
 
 def split_ends(costs_s: Sequence[float], first: int = 0) -> Spent:
-    """Part the iterations of one run.
+    """Splits the iterations of a run into ordinary ones and ends of intervals.
 
     Args:
         costs_s: Of each iteration.
@@ -387,17 +391,17 @@ def split_ends(costs_s: Sequence[float], first: int = 0) -> Spent:
 
 @dataclass(frozen=True)
 class Cost:
-    """Net of the borders."""
+    """Cost of a hook, without that of the borders."""
 
     iteration_s: float
-    """Mean of the iterations that end no interval."""
+    """Mean cost of iterations that end no interval."""
     interval_s: float
-    """Median of those that do, beyond a median iteration."""
+    """Median cost of iterations that end an interval, minus an ordinary median."""
     note: str
 
 
 def net_cost(with_it: Spent, without: Spent) -> Cost:
-    """What something costs, by the same account with and without it."""
+    """Cost of a hook: the account with it minus the account without it."""
     raw_s, border_s = (statistics.fmean(arm.ordinary) for arm in (with_it, without))
     median_s = statistics.median(with_it.ordinary) - statistics.median(without.ordinary)
     end_s, border_end_s = (
@@ -414,7 +418,7 @@ def net_cost(with_it: Spent, without: Spent) -> Cost:
 
 
 def judge_cost(cost: Cost, peer: Cost | str, where: str = '') -> list[Figure]:
-    """The figures of the training thread.
+    """Figures on the cost to the training thread.
 
     Args:
         cost: Of the hook.
@@ -436,7 +440,7 @@ def judge_cost(cost: Cost, peer: Cost | str, where: str = '') -> list[Figure]:
 
 
 def measure_peer(iterations: int) -> Cost | str:
-    """What TraceML costs in the same loop, or why that is unknown."""
+    """Cost of TraceML in the same loop, or the reason why it is unknown."""
     program = shutil.which('traceml', path=str(Path(sys.executable).parent))
     if program is None:
         return f'{PEER} is not installed: see requirements/bench.txt'
@@ -464,7 +468,7 @@ def measure_peer(iterations: int) -> Cost | str:
 
 @contextmanager
 def _serving(command: Sequence[str], folder: Path) -> Iterator[None]:
-    """TraceML's own process, which its users start beside the training."""
+    """Context with TraceML's server process, which users start beside training."""
     with (folder / 'serve.txt').open('wb') as output:
         process = psutil.Popen(
             command, cwd=folder, stdout=output, stderr=subprocess.STDOUT
@@ -487,7 +491,7 @@ def train_in_turns(
     make: Callable[[int, Path], Runner],
     drive: Callable[[dict[int, Runner]], None],
 ) -> None:
-    """Train several at once in one thread: each begins within the one before.
+    """Trains several Runners at once in one thread, each nested in the one before.
 
     A machine's speed drifts by more than a hook costs within a second: what is
     compared is measured within less, and on the same core. The workers of all have the
@@ -528,7 +532,7 @@ def account_in_turns(
     worker_gib: float = 0.0,
     on_end: Callable[[Any], None] = lambda runner: None,
 ) -> tuple[Spent, Spent]:
-    """Train on cold caches, with the hook and with an empty one in turns.
+    """Trains on cold caches, with our hook and an empty one in turns.
 
     What the borders alone cost differs from one training to the next by more than the
     hook costs.
@@ -580,19 +584,19 @@ def account_in_turns(
 
 @dataclass(frozen=True)
 class Pairs:
-    """Differences of the two arms, one a round, and what an iteration takes without."""
+    """Differences between both arms per round, and the iteration without the hook."""
 
     hooks_s: list[float]
-    """At the hook points, with all that hooks set there."""
+    """Extra seconds at the hook points, with all that hooks patch there."""
     rest_s: list[float]
-    """In the wait for the batch and in the step."""
+    """Extra seconds in data wait and step."""
     base_s: list[float]
     threads: list[float]
-    """CPU of the hook's own threads over wall clock, one a part."""
+    """CPU of the hook's own threads over wall clock, one value per part."""
 
 
 def train_pairs(rounds: int, seed: int = 0) -> Pairs:
-    """Train with the hook and without, in turns.
+    """Trains with the hook and without it, in turns.
 
     Args:
         rounds: In each, both have two turns, in an order drawn by lot and then in the
@@ -646,14 +650,14 @@ def read_threads_s() -> float:
 
 
 class Effect(NamedTuple):
-    """A mean, and half of its 90 % confidence interval."""
+    """A mean with half of its 90 % confidence interval."""
 
     value: float
     half_width: float
 
 
 def mean_effect(observations: Sequence[float]) -> Effect:
-    """Mean of independent observations, with Student's interval."""
+    """Mean of independent observations with Student's interval."""
     from scipy.stats import ttest_1samp
 
     low, high = ttest_1samp(observations, 0).confidence_interval(0.9)
@@ -661,7 +665,7 @@ def mean_effect(observations: Sequence[float]) -> Effect:
 
 
 def judge_pairs(pairs: Pairs) -> list[Figure]:
-    """What the hook adds to an iteration, out of noisy pairs.
+    """Figures on what the hook adds to an iteration, from noisy pairs.
 
     Noise of a machine has a heavy tail. At the hook points the mean is the plain one,
     so that nothing is cut off which the hook does now and then. In the wait and in the
@@ -705,7 +709,7 @@ def judge_pairs(pairs: Pairs) -> list[Figure]:
 
 
 class FixedHook(EmptyHook):
-    """Nothing per iteration, and per interval a fixed work of the kind that ours does.
+    """Hook with a fixed work per interval that resembles ours, and none per iteration.
 
     It asks the kernel about this thread, and makes a line of JSON and takes it apart.
     """
@@ -714,7 +718,7 @@ class FixedHook(EmptyHook):
         self._record = {f'figure_{index}': index / 7 for index in range(300)}
 
     def after_train_iter(self, runner: Any, batch_idx: int, **rest: Any) -> None:
-        """Work at the end of an interval."""
+        """Does the fixed work at the end of an interval."""
         if (batch_idx + 1) % INTERVAL == 0:
             for _ in range(30):
                 # no Path: it interns its parts, and that table doubles by megabytes
@@ -725,19 +729,19 @@ class FixedHook(EmptyHook):
 
 @dataclass
 class Growth:
-    """What one long loop left, by interval and by tenth."""
+    """Cost by interval and memory by tenth of one long loop."""
 
     iteration: MutableSequence[float]
-    """An ordinary iteration without the borders, over what those cost."""
+    """Ordinary iteration without the borders, relative to their cost."""
     end: MutableSequence[float]
-    """An interval's end, beyond such an iteration, over the fixed work's."""
+    """Cost of an interval's end, relative to the fixed work."""
     rss_bytes: list[int]
     blocks: list[int]
-    """Of memory that Python's objects have."""
+    """Memory blocks that Python objects hold."""
 
 
 def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
-    """Train so long without loading and steps; nothing but the hooks is run.
+    """Runs a loop of hooks only, without loading and steps.
 
     A machine's speed drifts from start to end by more than is looked for. So a second
     loop takes turns with it, interval by interval, whose hook does a fixed work. The
@@ -792,7 +796,7 @@ def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
 
 
 def judge_growth(growth: Growth) -> list[Figure]:
-    """Whether cost rises from first to last, and what was kept in memory."""
+    """Figures on the rise of cost from first to last, and on memory kept."""
     grown_mib = (growth.rss_bytes[-1] - growth.rss_bytes[0]) / 2**20
     intervals = 0.9 * len(growth.iteration)
     # small leaks hide in memory that the process has had and let go, blocks do not
@@ -806,7 +810,7 @@ def judge_growth(growth: Growth) -> list[Figure]:
 
 
 def _judge_slope(name: str, values: Sequence[float]) -> Figure:
-    """The last tenth of a run over the first one, by Theil and Sen's line."""
+    """Ratio of a run's last tenth to its first, by a Theil-Sen line."""
     from scipy.stats import theilslopes
 
     # in the first interval is what is done once
@@ -831,7 +835,7 @@ def _judge_slope(name: str, values: Sequence[float]) -> Figure:
 
 
 def judge_large_workers(iterations: int, peer: Cost | str) -> list[Figure]:
-    """Cost and reads of ``smaps_rollup`` where that takes the kernel long.
+    """Figures on cost and reads where ``smaps_rollup`` takes the kernel long.
 
     Args:
         iterations: To account, with the hook and without.
@@ -882,7 +886,7 @@ def judge_large_workers(iterations: int, peer: Cost | str) -> list[Figure]:
 
 
 def write_long_run(path: Path, intervals: int) -> None:
-    """Write evidence of a run that goes on, with so many intervals."""
+    """Writes the evidence of a running training with many intervals."""
     short = read_evidence(LONG_RUN / path.name)
     with path.open('wb') as file:
         file.write(encode_line(short.run))
@@ -892,7 +896,7 @@ def write_long_run(path: Path, intervals: int) -> None:
 
 
 def judge_hourly_verdicts(count: int, intervals: int) -> list[Figure]:
-    """Cost of the verdict of an hour: of starting its process, and of all that it does.
+    """Figures on an hourly verdict: the start of its process, and its whole cost.
 
     Args:
         count: Verdicts.
@@ -940,7 +944,7 @@ def judge_hourly_verdicts(count: int, intervals: int) -> list[Figure]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure every part and print the table."""
+    """Runs the benchmark: measures every part and prints the table."""
     benchmark = Benchmark('overhead', __doc__ or '', argv)
     warnings.filterwarnings('ignore')
     torch.set_num_threads(1)

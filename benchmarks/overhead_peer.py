@@ -1,4 +1,4 @@
-"""Trains with TraceML in this process, and prints as JSON what its iterations cost.
+"""Trains with TraceML in this process, and prints the cost of its iterations.
 
     python -m benchmarks.overhead_peer PORT SESSION ITERATIONS
 
@@ -36,7 +36,7 @@ PATCHED = (
 
 
 class TimedIterator:
-    """An iterator whose ``next`` has a border above it."""
+    """Iterator whose ``next`` counts in an account."""
 
     def __init__(self, iterator: Iterator[Any], account: Account) -> None:
         self._next = account.above(iterator.__next__)
@@ -49,7 +49,7 @@ class TimedIterator:
 
 
 def border_optimizer_hooks(account: Account) -> None:
-    """Lay borders around hooks of optimizers, which are installed in the first step."""
+    """Counts the optimizer hooks that TraceML installs in the first step."""
     for hooks in (
         torch_optimizer._global_optimizer_pre_hooks,
         torch_optimizer._global_optimizer_post_hooks,
@@ -62,7 +62,7 @@ def border_optimizer_hooks(account: Account) -> None:
 def train_once(
     trace: Callable[[nn.Module], Any], account: Account, iterations: int
 ) -> list[float]:
-    """Seconds by the borders, of each iteration after the first.
+    """Trains once; returns the accounted seconds of each iteration after the first.
 
     Args:
         trace: Gives the context of each step.
@@ -102,7 +102,7 @@ def train_once(
 
 
 def main() -> int:
-    """Train without TraceML and with it."""
+    """Trains without TraceML and with it, and prints both costs."""
     port, session, iterations = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     torch.set_num_threads(1)
     # what it prints goes to the other stream

@@ -31,19 +31,19 @@ from benchmarks.costs import (
 from benchmarks.toy import Sized
 
 Step = Callable[[Any], None]
-"""The work of a training process on one batch."""
+"""Function that does a training process's work on one batch."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU and wait of one read; milliseconds, alone on the machine."""
+    """CPU and wait of one read in milliseconds, alone on the machine."""
 
     cpu_ms: float
     wait_ms: float = 0.0
 
 
 class PlantedByOthers:
-    """A training whose samples, batches and steps are its own.
+    """Base of the planted pipelines: own samples, batches and steps.
 
     Attributes:
         name: In the table.
@@ -75,11 +75,11 @@ class PlantedByOthers:
 
     @property
     def period(self) -> int:
-        """Samples after which the costs have come up to their mean."""
+        """Number of samples after which the costs reach their mean."""
         return len(self.costs)
 
     def guess_iter_s(self, workers: int, cores: int) -> float:
-        """About what an iteration takes; for the length of a run only."""
+        """Rough seconds of an iteration; used for the length of a run only."""
         reads = self.batch * self.reads
         return guess_iter_s(
             workers,
@@ -93,15 +93,15 @@ class PlantedByOthers:
     def make_dataset(
         self, folder: Path, works: dict[str, Work], length: int, seed: int = 1
     ) -> PlantedSamples:
-        """The samples, of which each training has another order."""
+        """Makes the samples, in another order for each training."""
         return PlantedSamples(self, works[self.decoder], length, seed)
 
     def make_sample(self, index: int) -> dict[str, Any]:
-        """One sample after its reads are paid for."""
+        """Makes one sample after its reads have cost their time."""
         return {'inputs': torch.zeros(3, self.side, self.side), 'data_samples': index}
 
     def make_step(self, works: dict[str, Work]) -> Step:
-        """Does the step; without work it sleeps, as for a GPU."""
+        """Makes the step; without CPU work it sleeps, as for a GPU."""
         work, work_s = works[self.step_work], self.step_cpu_ms / 1000
         sleep_s = self.step_ms / 1000 - work_s
 
@@ -113,7 +113,7 @@ class PlantedByOthers:
 
 
 class PlantedSamples(Sized):
-    """Samples that cost what a pipeline's reads do."""
+    """Data set whose samples cost what a pipeline's reads do."""
 
     def __init__(
         self, pipeline: PlantedByOthers, work: Work, length: int, seed: int
@@ -250,7 +250,7 @@ class PythonInTheLoop(PlantedByOthers):
 
 
 class BytesConverted(PlantedByOthers):
-    """Bytes that the training process makes floats of, on the threads that torch has.
+    """Images as bytes that the training process converts to floats on torch's threads.
 
     As MMDetection's data preprocessor does on the CPU.
     """

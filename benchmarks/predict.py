@@ -69,24 +69,24 @@ from mmgpu_hooks.schema.judged import Prediction
 MEDIAN_LIMIT, P90_LIMIT, COVERAGE_LIMIT = 5.0, 12.0, 90.0
 OTHERS_MEDIAN_LIMIT, OTHERS_P90_LIMIT = 3.0, 10.0
 OTHERS_COVERAGE_LIMIT, ONE_COVERAGE_LIMIT, WIDTH_LIMIT = 88.0, 70.0, 14.0
-"""Limits for those planted by others: all, one pipeline, the median half width."""
+"""Limits for others' pipelines, in %: coverage of all, of one, median half width."""
 REPEATS_WITHIN_PCT = 5.0
-"""Largest difference of a setting's trainings that are judged by their mean."""
+"""Largest difference between trainings of a setting that count by their mean."""
 
 Grid = Sequence[tuple[int, int]]
 GRID: Grid = ((0, 2), (1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (8, 2), (8, 4))
-"""``num_workers`` and ``prefetch_factor``; the latter says nothing without workers."""
+"""Pairs of ``num_workers`` and ``prefetch_factor``, which is unused without workers."""
 OTHERS_GRID: Grid = ((0, 2), (1, 2), (2, 2), (4, 2), (8, 2))
 QUICK_GRID: Grid = ((0, 2), (1, 2), (2, 2), (4, 2))
 OTHERS_REPEATS = 2
-"""Trainings of each of their settings."""
+"""Trainings per setting of pipelines planted by others."""
 
 SECONDS, OTHERS_SECONDS, QUICK_SECONDS = 2.0, 2.5, 0.5
-"""Of each training, about."""
+"""Approximate seconds of each training."""
 ORIGINS = ('seen', 'unseen', 'MMDetection', 'others')
-"""Who planted a pipeline."""
+"""Origins of the planted pipelines."""
 ATTEMPTS = 3
-"""Trainings of one setting, until other programs keep out of one."""
+"""Most trainings of a setting, until one is undisturbed by other programs."""
 UNSEEN_SEED, UNSEEN_COUNT = 88_117, 8
 _MOST_IMAGES = 8192
 _LEAST_ITERATIONS, _LEAST_OF_RECIPE = 48, 32
@@ -94,37 +94,37 @@ _LEAST_ITERATIONS, _LEAST_OF_RECIPE = 48, 32
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What loading and training take; milliseconds, alone on the machine."""
+    """Costs of loading and training in milliseconds, alone on the machine."""
 
     name: str
     cpu_ms: float
-    """Of one image, mean."""
+    """Mean CPU of one image."""
     wait_ms: float
-    """Of one image, mean."""
+    """Mean wait of one image."""
     spread: float
-    """Standard deviation over mean, from image to image."""
+    """Standard deviation over mean of the cost from image to image."""
     batch: int
     step_ms: float
     step: str = 'sleep'
-    """``sleep``, ``burn`` (one core) or ``threads`` (all cores)."""
+    """Kind of step: ``sleep``, ``burn`` (one core) or ``threads`` (all cores)."""
     hogs: int = 0
-    """Other programs that always want a core."""
+    """Number of other programs that always want a core."""
     side: int = 64
-    """Of the square images that are handed over."""
+    """Side of the square images of a batch, in pixels."""
     origin: str = 'seen'
-    """A member of ``ORIGINS``."""
+    """Origin of the pipeline, one of ``ORIGINS``."""
     recipe: str | None = None
-    """Config of MMDetection whose pipeline loads instead."""
+    """MMDetection config whose pipeline loads instead."""
 
     collate = staticmethod(pseudo_collate)
 
     @property
     def period(self) -> int:
-        """Images after which the costs have come up to their mean; 1 if never."""
+        """Number of images after which the costs reach their mean; 1 if never."""
         return BLOCK if self.recipe is None else 1
 
     def guess_iter_s(self, workers: int, cores: int) -> float:
-        """About what an iteration takes; for the length of a run only."""
+        """Rough seconds of an iteration; used for the length of a run only."""
         step_s = self.step_ms / 1000
         return guess_iter_s(
             workers,
@@ -138,13 +138,13 @@ class Pipeline:
     def make_dataset(
         self, folder: Path, works: dict[str, Work], length: int, seed: int = 1
     ) -> Any:
-        """The images, planted ones or those of a recipe."""
+        """Makes the images: planted ones, or those of a recipe."""
         if self.recipe is None:
             return PlantedImages(self, works['burn'], length, seed)
         return RecipeImages(self.recipe, folder / 'demo', length)
 
     def make_step(self, works: dict[str, Work]) -> Step:
-        """The step that the training process does with one batch."""
+        """Makes the step of the training process on one batch."""
         seconds, work = self.step_ms / 1000, works[self.step]
         if self.step == 'sleep':
             return lambda batch: time.sleep(seconds)
@@ -200,11 +200,11 @@ MMDET = (
         recipe='yolox/yolox_s_8xb8-300e_coco.py',
     ),
 )
-"""MMDetection's own training pipelines on the demo's images; the step only sleeps."""
+"""Train pipelines of MMDetection on the demo's images; the step only sleeps."""
 
 
 def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[Pipeline]:
-    """Pipelines from a random generator."""
+    """Draws pipelines at random."""
     rng = random.Random(seed)
     drawn = []
     for number in range(count):
@@ -229,7 +229,7 @@ def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[Pipe
 
 
 class PlantedImages(Sized):
-    """Images that cost CPU and waiting."""
+    """Data set whose images cost CPU and waiting."""
 
     def __init__(self, pipeline: Pipeline, work: Work, length: int, seed: int) -> None:
         super().__init__(length)
@@ -248,7 +248,7 @@ class PlantedImages(Sized):
 
 
 class RecipeImages(Sized):
-    """The data set of a config of MMDetection, as long as is wanted.
+    """Data set of an MMDetection config, with any length.
 
     Args:
         recipe: The config.
@@ -280,7 +280,7 @@ class RecipeImages(Sized):
 
 
 def _point_to(node: Any, images: Path, annotations: Path) -> None:
-    """Set the files of every COCO data set in a config."""
+    """Sets the files of every COCO data set in a config."""
     if isinstance(node, dict):
         if node.get('type') == 'CocoDataset':
             node['data_root'] = ''
@@ -295,7 +295,7 @@ def _point_to(node: Any, images: Path, annotations: Path) -> None:
 
 
 class StampedModel(OneWeight):
-    """A planted step, and stamps of when it begins."""
+    """Model with a planted step that stamps when it begins."""
 
     def __init__(self, step: Step) -> None:
         super().__init__()
@@ -311,7 +311,7 @@ class StampedModel(OneWeight):
 def count_batches(
     pipeline: Pipeline | PlantedByOthers, workers: int, prefetch: int, seconds: float
 ) -> tuple[int, int]:
-    """Batches to leave out and to measure; both whole blocks of samples."""
+    """Numbers of batches to leave out and to measure, in whole blocks of samples."""
     block = math.lcm(pipeline.period, pipeline.batch) // pipeline.batch
     # recipes are as slow as they are, and cost what they do in no blocks
     of_recipe = pipeline.origin == 'MMDetection'
@@ -323,12 +323,12 @@ def count_batches(
 
 
 class TrainedEpoch(NamedTuple):
-    """One epoch of a planted pipeline."""
+    """One trained epoch of a planted pipeline."""
 
     iter_s: float
-    """A steady iteration by the model's own stamps, mean."""
+    """Mean seconds of a steady iteration by the model's own stamps."""
     evidence: list[str]
-    """Its lines."""
+    """Lines of the evidence file."""
 
 
 def train_once(
@@ -339,7 +339,7 @@ def train_once(
     seconds: float,
     seed: int = 1,
 ) -> TrainedEpoch:
-    """Train one epoch."""
+    """Trains one epoch of a pipeline with a setting."""
     first, measured = count_batches(pipeline, workers, prefetch, seconds)
     # to the end workers keep making batches
     length = (first + measured + workers * prefetch + 1) * pipeline.batch
@@ -376,7 +376,7 @@ def measure(
     attempts: int = ATTEMPTS,
     repeats: int = 1,
 ) -> Iterator[dict[str, Any]]:
-    """Train every pipeline with every setting, in random order.
+    """Trains every pipeline with every setting, in random order.
 
     Args:
         pipelines: In turn.
@@ -434,9 +434,9 @@ class Case:
         truth_s = fmean(measured_s)
         self.pipeline, self.origin = pipeline, origin
         self.key = pipeline, predicted.num_workers, predicted.prefetch_factor
-        """Pipeline and setting that are predicted."""
+        """Pipeline and setting to predict."""
         self.repeats = 100 * (slowest_s / fastest_s - 1.0) <= REPEATS_WITHIN_PCT
-        """True if the trainings agree, so that their mean is a truth."""
+        """True if the trainings agree, so that their mean counts as the truth."""
         self.error_pct = 100 * abs(predicted.iter_time_s / truth_s - 1.0)
         self.is_covered = low_s <= fastest_s and slowest_s <= high_s
         if self.repeats:
@@ -447,7 +447,7 @@ class Case:
 def gather_truths(
     trials: Sequence[dict[str, Any]],
 ) -> dict[tuple[int, int], list[float]]:
-    """Seconds of an iteration in each training of one pipeline, by setting.
+    """Iteration seconds of each training of one pipeline, by setting.
 
     A setting of which a training was left out is no truth where two are wanted.
     """
@@ -459,7 +459,7 @@ def gather_truths(
 
 
 def judge_trials(trials: Sequence[dict[str, Any]]) -> list[Case]:
-    """Predict each setting from every training of its pipeline with another one."""
+    """Predicts each setting from every training of its pipeline with another one."""
     cases = []
     by_name = sorted(trials, key=lambda trial: trial['pipeline'])
     for name, group in itertools.groupby(by_name, lambda trial: trial['pipeline']):
@@ -482,24 +482,24 @@ def judge_trials(trials: Sequence[dict[str, Any]]) -> list[Case]:
 
 
 def quantile_or_none(values: Sequence[float], share: float) -> float | None:
-    """A quantile; ``None`` of no values."""
+    """Quantile of the values; ``None`` without values."""
     return quantile(values, share) if values else None
 
 
 def covered_pct(cases: Sequence[Case]) -> float | None:
-    """Share of the intervals that hold the truth."""
+    """Per cent of the intervals that hold the truth."""
     if not cases:
         return None
     return 100 * sum(case.is_covered for case in cases) / len(cases)
 
 
 def median_width_pct(cases: Sequence[Case]) -> float | None:
-    """Half width of an interval over its prediction, median."""
+    """Median half width of the intervals, relative to their predictions."""
     return quantile_or_none([case.half_width_pct for case in cases], 0.5)
 
 
 def judge_cases(name: str, cases: Sequence[Case]) -> Iterator[Figure]:
-    """Error and coverage of some cases."""
+    """Figures on the error and coverage of some cases."""
     errors = [case.error_pct for case in cases]
     high, worst = quantile(errors, 0.9), f'worst {max(errors):.0f} %'
     note = f'{len(cases)} predictions'
@@ -513,7 +513,7 @@ def judge_cases(name: str, cases: Sequence[Case]) -> Iterator[Figure]:
 
 
 def judge_others(names: Sequence[str], cases: Sequence[Case]) -> Iterator[Figure]:
-    """Pipelines planted by others, whose settings were trained more than once.
+    """Figures on pipelines planted by others, whose settings were trained repeatedly.
 
     Args:
         names: Of the pipelines that were trained.
@@ -539,7 +539,7 @@ def judge_others(names: Sequence[str], cases: Sequence[Case]) -> Iterator[Figure
 
 
 def judge_one_of_others(name: str, cases: Sequence[Case]) -> Figure:
-    """Share of the intervals of one pipeline that hold the truth."""
+    """Figure on one pipeline: the share of intervals that hold the truth."""
     note = 'nothing could be predicted'
     if cases:
         settings = {case.key: case.repeats for case in cases}
@@ -556,7 +556,7 @@ def judge_one_of_others(name: str, cases: Sequence[Case]) -> Figure:
 def choose_pipelines(
     is_quick: bool, only: str | None
 ) -> dict[str, Sequence[Pipeline | PlantedByOthers]]:
-    """The pipelines to train, by origin."""
+    """Pipelines to train, by origin."""
     chosen: dict[str, Sequence[Pipeline | PlantedByOthers]] = {
         'seen': SEEN,
         'unseen': draw_unseen(),
@@ -570,7 +570,7 @@ def choose_pipelines(
 
 
 def measure_all(is_quick: bool, only: str | None) -> Iterator[dict[str, Any]]:
-    """Train what is chosen, each origin with its grid."""
+    """Trains the chosen pipelines, each origin with its grid."""
     for origin, pipelines in choose_pipelines(is_quick, only).items():
         grid, seconds, repeats = GRID, SECONDS, 1
         if origin == 'others':
@@ -582,7 +582,7 @@ def measure_all(is_quick: bool, only: str | None) -> Iterator[dict[str, Any]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, unless that was done, and judge."""
+    """Runs the benchmark: measures, unless trials are given, and judges."""
     parser = argparse.ArgumentParser()
     parser.add_argument('--only', choices=ORIGINS, help='this part of the pipelines')
     benchmark = Benchmark(

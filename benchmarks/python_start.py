@@ -1,5 +1,6 @@
-"""How much longer a Python process below ``mmgpu run`` takes to start: a part of
-`benchmarks.start`.
+"""Times how much longer Python takes to start below ``mmgpu run``.
+
+A part of `benchmarks.start`.
 
 Processes that never import MMEngine's Runner are started with and without the
 environment of ``mmgpu run``, in pairs of random order: one that does nothing, and one
@@ -36,7 +37,7 @@ MAX_LONGER_MS = 2.0
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds that one process took."""
+    """Seconds of one process."""
 
     wall_s: float
     cpu_s: float
@@ -44,15 +45,15 @@ class Spent:
 
 @dataclass(frozen=True)
 class Starts:
-    """Two starts of one program, one after the other."""
+    """Two starts of one program, without and with ``mmgpu run``."""
 
     plain: Spent
     below: Spent
-    """With the environment of ``mmgpu run``."""
+    """Start with the environment of ``mmgpu run``."""
 
 
 def measure_python(is_quick: bool) -> Iterator[Figure]:
-    """Measure all programs."""
+    """Figures on the start of all programs."""
     count = QUICK_PAIRS if is_quick else PAIRS
     for name, code in PROGRAMS.items():
         say(name)
@@ -60,7 +61,7 @@ def measure_python(is_quick: bool) -> Iterator[Figure]:
 
 
 def measure_pairs(code: str, count: int) -> list[Starts]:
-    """Start a program with and without us, in turns.
+    """Starts a program with and without ``mmgpu run``, in turns.
 
     Args:
         code: Of the program.
@@ -81,7 +82,7 @@ def measure_pairs(code: str, count: int) -> list[Starts]:
 
 
 def start(code: str, environ: Mapping[str, str]) -> Spent:
-    """Start Python and wait for its end.
+    """Starts Python, waits for its end and times it.
 
     Raises:
         subprocess.CalledProcessError: If it fails.
@@ -98,7 +99,7 @@ def start(code: str, environ: Mapping[str, str]) -> Spent:
 
 
 def list_figures(name: str, pairs: Sequence[Starts]) -> Iterator[Figure]:
-    """Make the lines of a program: medians over the pairs."""
+    """Figures of a program: medians over the pairs."""
     without_ms = 1000 * statistics.median(pair.plain.wall_s for pair in pairs)
     longer_ms = [1000 * (pair.below.wall_s - pair.plain.wall_s) for pair in pairs]
     cpu_ms = [1000 * (pair.below.cpu_s - pair.plain.cpu_s) for pair in pairs]
@@ -113,7 +114,7 @@ def list_figures(name: str, pairs: Sequence[Starts]) -> Iterator[Figure]:
 
 
 def find_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of a median, by its order statistics."""
+    """95 % interval of a median, by order statistics."""
     ordered, count = sorted(values), len(values)
     half_width = 1.96 * math.sqrt(count) / 2
     first = max(math.floor(count / 2 - half_width), 0)

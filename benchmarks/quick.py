@@ -49,17 +49,17 @@ BENCHMARKS = (
     'why',
 )
 LIMIT_S = 300.0
-"""The most that one may take; it is ended then, and has failed."""
+"""Seconds after which a quick benchmark is killed and has failed."""
 
 PASSED, FAILED, NOT_JUDGED, SKIPPED = 'passed', 'failed', 'too busy to judge', 'skipped'
 _RESULTS = {OK: PASSED, TOO_BUSY: NOT_JUDGED}
 _GPU_RESULTS = {**_RESULTS, EXIT_NO_CUDA: SKIPPED, EXIT_SKIPPED: SKIPPED}
-"""Results by exit code; every other code is a failure."""
+"""Result of each exit code of ``gpu_check``; other codes are failures."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The quick run of one benchmark.
+    """Result of one benchmark's quick run.
 
     Attributes:
         name: Its module.
@@ -75,7 +75,7 @@ class Outcome:
 
 
 def run_quick(name: str) -> Outcome:
-    """Run a benchmark's quick form in a process of its own; its table is printed.
+    """Runs a benchmark's quick form in a child process and prints its table.
 
     Args:
         name: Its module in :data:`PACKAGE`.
@@ -110,7 +110,7 @@ def run_quick(name: str) -> Outcome:
 
 
 def kill_family(leader: int) -> None:
-    """End a process and all that it started."""
+    """Kills a process with all its descendants."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(leader)
         for member in (*process.children(recursive=True), process):
@@ -119,7 +119,7 @@ def kill_family(leader: int) -> None:
 
 
 def render_outcomes(outcomes: Sequence[Outcome]) -> str:
-    """The closing table, and the line that sums it up."""
+    """Renders the closing table and its summary line."""
     rows = [
         (outcome.name, f'{outcome.seconds:.0f}', outcome.result, outcome.note)
         for outcome in outcomes
@@ -137,7 +137,7 @@ def render_outcomes(outcomes: Sequence[Outcome]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run them all, print the table, and judge."""
+    """Runs all quick benchmarks, prints the table and judges."""
     parser = argparse.ArgumentParser(
         prog='python -m benchmarks.quick',
         description=__doc__,

@@ -32,13 +32,13 @@ class Row:
 
     @property
     def number(self) -> float:
-        """The value, without the separators of thousands."""
+        """Value as a number, without thousands separators."""
         return float(self.value.replace(',', ''))
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The page that a benchmark has kept.
+    """A parsed page of a benchmark's results.
 
     Attributes:
         rows: Its figures by name.
@@ -52,7 +52,7 @@ class Kept:
 
 
 def parse_kept(page: str) -> Kept:
-    """Read a page of ``benchmarks/results``."""
+    """Parses a page of ``benchmarks/results``."""
     tables = re.findall(r'(?:^\|.*\n)+', page, re.MULTILINE)
     cells = [
         [
@@ -68,7 +68,7 @@ def parse_kept(page: str) -> Kept:
 
 
 def phrase_overhead(kept: Kept) -> str:
-    """What the hook costs."""
+    """Phrases the cost of the hook."""
     (name,) = (row for row in kept.rows if row.endswith('with the hook over without'))
     whole, each = kept.rows[name], kept.rows['iteration, mean']
     interval = kept.rows['interval, beyond an iteration']
@@ -83,7 +83,7 @@ def phrase_overhead(kept: Kept) -> str:
 
 
 def phrase_predictions(kept: Kept) -> str:
-    """How far off predictions are."""
+    """Phrases the error of predictions."""
     median, high, inside = (
         kept.rows[f'all planted: {name}']
         for name in (
@@ -103,7 +103,7 @@ def phrase_predictions(kept: Kept) -> str:
 
 
 def phrase_whole(kept: Kept) -> str:
-    """The gain of doing what the `next` line says."""
+    """Phrases the gain of following the `next` line."""
     less = [int(case[3].split()[0]) for case in kept.cases if case[2]]
     quiet = sum(case[-1] == 'nothing' for case in kept.cases)
     return (
@@ -115,18 +115,18 @@ def phrase_whole(kept: Kept) -> str:
 
 
 def phrase_demo(kept: Kept) -> str:
-    """The demo's answer as it was printed."""
+    """Phrases the demo's answer as it was printed."""
     return f'\n```text\n{kept.code}\n```\n'
 
 
 def phrase_demo_gain(kept: Kept) -> str:
-    """What the demo's change gave."""
+    """Phrases the gain of the demo's change."""
     case = kept.cases[0]
     return f'{case[1]} before, {case[2]} after: {case[3]} less time.'
 
 
 def phrase_host(kept: Kept) -> str:
-    """Host CPU with ``optimize`` over without, of real models' shapes."""
+    """Phrases the ratio of host CPU with ``optimize`` to that without."""
 
     def span(name: str) -> str:
         ratios = [
@@ -145,7 +145,7 @@ def phrase_host(kept: Kept) -> str:
 
 
 class KeptText(NamedTuple):
-    """A text of figures that a benchmark keeps."""
+    """A text for the docs, phrased from a benchmark's results."""
 
     benchmark: str
     phrase: Callable[[Kept], str]
@@ -162,7 +162,7 @@ TEXTS = {
 
 
 def render_page(page: str, results: Path = RESULTS) -> str:
-    """A page with the figures of today's tables.
+    """Renders a page with the figures of the kept tables.
 
     Args:
         page: With its marks.
@@ -195,7 +195,7 @@ def render_page(page: str, results: Path = RESULTS) -> str:
 
 
 def main() -> None:
-    """Write each page that changes."""
+    """Writes each page whose figures changed."""
     for path in PAGES:
         page = path.read_text()
         if (new := render_page(page)) != page:

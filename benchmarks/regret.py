@@ -63,22 +63,22 @@ from mmgpu_hooks.schema.run import RunEvidence
 MEDIAN_LIMIT, WORST_LIMIT, ALARM_LIMIT = 1.0, 5.0, 1.0
 
 DEFAULT = 2
-"""Workers; MMDetection's own."""
+"""Number of workers in MMDetection's own configs."""
 WORKERS, OF_RECIPES = (0, 1, 2, 3, 4, 5, 6, 8), (0, 1, 2, 3, 4)
 RULES = (0, 1, 2, 4, 8)
 REPEATS, FRESH = 2, 4
-"""Trainings of each setting in the grid, and of each of two that are compared."""
+"""Trainings per setting of the grid, and per setting of a fresh comparison."""
 SECONDS, SECONDS_OF_RECIPES, LEAST_ITERATIONS = 1.8, 6.0, 40
-"""Of a job, about; fewer iterations make no evidence."""
+"""Approximate seconds of a job, and its fewest iterations for evidence."""
 
 NULLS = 1000
-"""Simulated runs with nothing to gain."""
+"""Number of simulated runs with nothing to gain."""
 UNSEEN_SEED, UNSEEN_COUNT = 70_913, 5
 MIB, GIB = 2**20, 2**30
 
 
 class LoaderChoice(NamedTuple):
-    """How a job loads; it is what is chosen."""
+    """Loader settings of a job that are chosen."""
 
     num_workers: int
     persistent_workers: bool
@@ -93,34 +93,34 @@ class JobTraining:
     job_s: float
     other_load_pct: float
     evidence: Sequence[str]
-    """Its lines."""
+    """Lines of the evidence file."""
 
     @classmethod
     def read(cls, kept: Mapping[str, Any]) -> JobTraining:
-        """That of a file, where `asdict` put it."""
+        """Reads a training from the dict that `asdict` wrote."""
         return cls(**{**kept, 'setting': LoaderChoice(*kept['setting'])})
 
 
 @dataclass(frozen=True)
 class PlantedJob:
-    """A whole training, as a user would have configured it."""
+    """A whole training as a user would configure it."""
 
     pipeline: Pipeline
     epochs: int = 2
     persistent_workers: bool = True
     saves_per_epoch: int = 0
     save_mib: int = 0
-    """Of the model's weights that are saved."""
+    """MiB of model weights that each save writes."""
     worker_mib: int = 0
-    """Memory that each worker takes."""
+    """MiB that each worker holds."""
 
     @property
     def name(self) -> str:
-        """Of the pipeline."""
+        """Name of the job's pipeline."""
         return self.pipeline.name
 
     def list_grid(self) -> list[LoaderChoice]:
-        """The settings to try; both kinds of workers only where they end."""
+        """Settings to try; persistent workers too, where the job's own are not."""
         counts = OF_RECIPES if self.pipeline.recipe else WORKERS
         grid = [LoaderChoice(count, self.persistent_workers) for count in counts]
         if not self.persistent_workers:
@@ -144,7 +144,7 @@ SEEN = (
 
 
 def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[PlantedJob]:
-    """Jobs from a random generator."""
+    """Draws jobs at random."""
     rng = random.Random(seed)
     drawn = []
     for number in range(count):
@@ -176,7 +176,7 @@ JOBS = {job.name: job for job in (*SEEN, *draw_unseen(), *RECIPES)}
 
 
 class Span(Hook):
-    """Seconds from the first epoch's start to the last one's end."""
+    """Hook that times from the first epoch's start to the last one's end."""
 
     priority = 0
     began_s = seconds = 0.0
@@ -191,7 +191,7 @@ class Span(Hook):
 def train_job(
     job: PlantedJob, setting: LoaderChoice, works: dict[str, Work]
 ) -> JobTraining:
-    """Train all epochs of a job with a setting."""
+    """Trains all epochs of a job with a setting."""
     pipeline, workers = job.pipeline, setting.num_workers
     seconds = SECONDS_OF_RECIPES if pipeline.recipe else SECONDS
     usual_s = pipeline.guess_iter_s(DEFAULT, len(os.sched_getaffinity(0)))
@@ -231,7 +231,7 @@ def train_job(
 def measure_grid(
     jobs: Sequence[PlantedJob], repeats: int, is_quick: bool
 ) -> Iterator[JobTraining]:
-    """Train every job with every setting, job by job, in random order."""
+    """Trains every job with every setting, job by job, in random order."""
     works = make_works()
     for job in jobs:
         grid = [
@@ -246,22 +246,22 @@ def measure_grid(
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one way of choosing lost of one job."""
+    """Loss of one way of choosing, on one job."""
 
     job: PlantedJob
     setting: LoaderChoice
     lost_pct: float
-    """Over the best; 0 within what the best one's own trainings differ by."""
+    """Extra time over the best setting in per cent; 0 within its own repeats."""
     grid_pct: float
-    """The same by the grid alone, without fresh trainings."""
+    """Extra time in per cent by the grid alone, without fresh trainings."""
 
 
 Times = dict[LoaderChoice, list[float]]
-"""What each setting of a job took, in seconds."""
+"""Seconds of a job's trainings by setting."""
 
 
 def gather_times(trials: Sequence[JobTraining]) -> Times:
-    """Those of some trainings."""
+    """Collects the seconds of trainings by setting."""
     times: Times = {}
     for trial in trials:
         times.setdefault(trial.setting, []).append(trial.job_s)
@@ -269,12 +269,12 @@ def gather_times(trials: Sequence[JobTraining]) -> Times:
 
 
 def find_best(times: Times) -> LoaderChoice:
-    """The fastest; of each setting the fastest training counts."""
+    """Fastest setting, by each setting's fastest training."""
     return min(times, key=lambda setting: min(times[setting]))
 
 
 def lost_pct(times: Times, setting: LoaderChoice) -> float:
-    """What a setting loses over the best."""
+    """Extra time of a setting over the best one, in per cent."""
     best, took_s = times[find_best(times)], min(times[setting])
     return 0.0 if took_s <= max(best) else 100 * (took_s / min(best) - 1.0)
 
@@ -283,7 +283,7 @@ Ask = Callable[[Sequence[str]], dict[str, Any]]
 
 
 def ask_policy(evidence: Sequence[str]) -> dict[str, Any]:
-    """What is recommended from one training: new values by the last word of the key."""
+    """Recommended values from one training, by the last word of their key."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, 'gpu_efficiency.jsonl')
         path.write_text('\n'.join(evidence) + '\n')
@@ -294,7 +294,7 @@ def ask_policy(evidence: Sequence[str]) -> dict[str, Any]:
 def choose_settings(
     trials: Sequence[JobTraining], times: Times, ask: Ask = ask_policy
 ) -> list[LoaderChoice]:
-    """What is recommended from each of a job's trainings with the default."""
+    """Settings recommended from each of a job's default trainings."""
     # a grid has both kinds of workers only where the job's own end
     persistent = all(trial.setting.persistent_workers for trial in trials)
     chosen = []
@@ -313,13 +313,13 @@ def choose_settings(
 def _measure_distance(
     asked: LoaderChoice, setting: LoaderChoice
 ) -> tuple[int, bool, LoaderChoice]:
-    """The key by which the nearest setting of a grid comes first."""
+    """Sort key that puts the grid setting nearest to a recommendation first."""
     far = abs(setting.num_workers - asked.num_workers)
     return far, setting.persistent_workers != asked.persistent_workers, setting
 
 
 class FreshLoss(NamedTuple):
-    """What a setting loses by trainings that it was not chosen for."""
+    """Loss of a setting in trainings that it was not chosen by."""
 
     lost_pct: float
     trainings: list[JobTraining]
@@ -331,7 +331,7 @@ def compare_fresh(
     train: Callable[[LoaderChoice], JobTraining],
     count: int = FRESH,
 ) -> FreshLoss:
-    """What a setting loses by trainings that neither was chosen for.
+    """Compares the chosen and the best setting in new trainings.
 
     Args:
         chosen: The recommended setting.
@@ -346,15 +346,15 @@ def compare_fresh(
 
 
 class JudgedJobs(NamedTuple):
-    """What recommendations and rules of thumb lose."""
+    """Losses of recommendations and of rules of thumb."""
 
     outcomes: list[Outcome]
     rules: dict[int, dict[str, float]]
-    """Per cent by job, for each fixed number of workers."""
+    """Loss in per cent by job, for each fixed number of workers."""
 
 
 def judge_jobs(trials: list[JobTraining], count: int) -> JudgedJobs:
-    """Outcomes of recommendations, and what rules of thumb lose by the grid alone.
+    """Outcomes of recommendations, and losses of rules of thumb by the grid alone.
 
     Fresh trainings are added to those of the grid.
     """
@@ -382,7 +382,7 @@ def judge_jobs(trials: list[JobTraining], count: int) -> JudgedJobs:
 
 
 def judge_lost(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
-    """Against the best of all settings that were tried."""
+    """Figures on the loss against the best setting tried."""
     parts = {
         'all': outcomes,
         'seen': [outcome for outcome in outcomes if outcome.job in SEEN],
@@ -402,7 +402,7 @@ def judge_lost(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
 def compare_rules(
     judged: Sequence[Outcome], rules: dict[int, dict[str, float]]
 ) -> Iterator[Figure]:
-    """With fixed numbers of workers, by the grid alone.
+    """Figures against fixed numbers of workers, by the grid alone.
 
     Over the jobs that were trained with each; MMDetection's were not.
     """
@@ -424,7 +424,7 @@ def compare_rules(
 
 
 def show_jobs(judged: Sequence[Outcome]) -> Iterator[Figure]:
-    """What was chosen for each job, and what it lost."""
+    """Figures on the choice and loss of each job."""
     for job in dict.fromkeys(outcome.job for outcome in judged):
         some = [outcome for outcome in judged if outcome.job == job]
         settings = [outcome.setting for outcome in some]
@@ -445,7 +445,7 @@ FETCH_S = 0.0005
 
 
 def draw_null(seed: int) -> RunEvidence:
-    """Evidence of a run whose loader keeps up: at most 1.5 % of it could be saved.
+    """Draws evidence of a run whose loader keeps up: at most 1.5 % could be saved.
 
     The number of workers, the host, the spread of loading, other load and the length
     are random; steps jitter, some hang, and figures are read with errors.
@@ -540,7 +540,7 @@ def draw_null(seed: int) -> RunEvidence:
 def simulate_waits(
     workers: int, batches_s: Sequence[float], steps_s: Sequence[float]
 ) -> list[float]:
-    """What a loop waits for each batch, as PyTorch's DataLoader hands them out.
+    """Simulates the loop's wait for each batch of PyTorch's DataLoader.
 
     Batch ``i`` is worker ``i % workers``'s, is asked for when batch ``i - 2 * workers``
     is taken (``prefetch_factor=2``), and is taken in order.
@@ -559,7 +559,7 @@ def simulate_waits(
 
 
 def judge_nulls(count: int) -> Figure:
-    """How often something is changed where nothing is to gain."""
+    """Figure on changes recommended where nothing is to gain."""
     alarms = 0
     for seed in range(count):
         changes = recommend_settings(Run(draw_null(seed))).changes
@@ -571,7 +571,7 @@ def judge_nulls(count: int) -> Figure:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, unless that was done, and judge."""
+    """Runs the benchmark: measures, unless trials are given, and judges."""
     benchmark = Benchmark('regret', __doc__ or '', argv, keeps_trials=True)
     warnings.filterwarnings('ignore')
     is_quick = benchmark.is_quick

@@ -42,7 +42,7 @@ from mmgpu_hooks.config.rewrite import RewriteOutcome, rewrite_config
 
 MAX_REFUSED_PCT, MAX_SECONDS = 1.0, 0.1
 QUICK_STEP = 20
-"""Every twentieth config."""
+"""Step over the list of configs in a quick run."""
 
 LOADER = 'train_dataloader'
 THREADS = ('env_cfg', 'mp_cfg', 'opencv_num_threads')
@@ -64,16 +64,16 @@ _FORMS = (
 ADDED = f'(?:{"|".join(map(re.escape, _FORMS))})*'
 
 Flat = Mapping[tuple[str, ...], Any]
-"""Every value of a config by its path."""
+"""Values of a config by their path."""
 
 
 @dataclass
 class Tally:
-    """What was seen over all configs."""
+    """Counts over all configs."""
 
     files: int = 0
     threads: int = 0
-    """Configs that say how many threads OpenCV has."""
+    """Configs that set OpenCV's number of threads."""
     rewritten: int = 0
     refused: int = 0
     faults: int = 0
@@ -81,14 +81,14 @@ class Tally:
 
 
 class LoadClock:
-    """CPU time spent in MMEngine's loading, bases and copies included."""
+    """CPU time in MMEngine's config loading, with bases and copies."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._depth = 0
 
     def wrap(self, function: Any) -> Any:
-        """``function``, whose time counts; calls within it count once."""
+        """Wraps ``function`` so that its time counts; nested calls count once."""
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             begin, self._depth = time.process_time(), self._depth + 1
@@ -103,13 +103,13 @@ class LoadClock:
 
 
 def load(path: Path) -> Any:
-    """A config as MMEngine loads it; what it prints is dropped."""
+    """Loads a config as MMEngine does, without its output."""
     with contextlib.redirect_stdout(io.StringIO()):
         return Config.fromfile(path, import_custom_modules=False)
 
 
 def flatten(value: object, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Every value by its path."""
+    """Values of a config by their path."""
     if isinstance(value, dict):
         found: dict[tuple[str, ...], Any] = {path: 'dict'}
         pairs: Iterable[tuple[object, object]] = value.items()
@@ -124,7 +124,7 @@ def flatten(value: object, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], 
 
 
 def differing(left: Flat, right: Flat) -> list[tuple[str, ...]]:
-    """Paths whose values differ by type or text, without addresses in memory."""
+    """Paths whose values differ by type or text, apart from memory addresses."""
     missing = object()
 
     def text(value: object) -> str:
@@ -139,7 +139,7 @@ def differing(left: Flat, right: Flat) -> list[tuple[str, ...]]:
 
 
 def is_kept(source: str, result: str) -> bool:
-    """Whether the lines that differ are equal without the settings."""
+    """True if lines that differ are equal once the settings are removed."""
     before, after = (re.split(r'(?<=\n)', text) for text in (source, result))
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
     for tag, a, b, c, d in matcher.get_opcodes():
@@ -154,12 +154,12 @@ def is_kept(source: str, result: str) -> bool:
 
 
 def residue(text: str) -> str:
-    """A text without the settings, the dict of one that is new, blanks and commas."""
+    """Text without the settings, a new setting's dict, blanks and commas."""
     return re.sub(r'[\s,]', '', re.sub(PAIR, '', text)).replace('mp_cfg=dict()', '')
 
 
 def choose_settings(before: Flat) -> dict[str, Any]:
-    """Values other than the config's, for its train loader and OpenCV's threads."""
+    """Chooses new values for the train loader and OpenCV's threads."""
     threads = int(before.get(THREADS, 0)) + 1
     own = {'.'.join(THREADS): threads} if THREADS in before else {}
     if (LOADER, 'num_workers') not in before and before.get((LOADER,)) != 'dict':
@@ -182,7 +182,7 @@ def find_fault(
     outcome: RewriteOutcome,
     script: Any,
 ) -> str | None:
-    """What is wrong with a rewritten config.
+    """Finds a fault in a rewritten config; ``None`` without one.
 
     Args:
         path: The original.
@@ -219,7 +219,7 @@ def find_fault(
 
 
 def rewrite_all(paths: Sequence[Path], root: Path, script: Any) -> Tally:
-    """Rewrite every config that loads and has a setting to change."""
+    """Rewrites every config that loads and has a setting to change."""
     tally, clock = Tally(files=len(paths)), LoadClock()
     timed = staticmethod(clock.wrap(Config.fromfile))
     as_dict = clock.wrap(Config.to_dict)
@@ -255,7 +255,7 @@ def rewrite_all(paths: Sequence[Path], root: Path, script: Any) -> Tally:
 
 
 def list_figures(tally: Tally) -> Iterator[Figure]:
-    """The table."""
+    """Figures over all configs."""
     count = tally.rewritten + tally.refused + tally.faults
     note = f'of {tally.files} files; the others have neither setting, or do not load'
     yield Figure('configs in scope', count, note=note)
@@ -270,7 +270,7 @@ def list_figures(tally: Tally) -> Iterator[Figure]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Rewrite them all and print the table."""
+    """Runs the benchmark: rewrites all configs and prints the table."""
     benchmark = Benchmark('rewrite', __doc__ or '', argv)
     logging.disable(logging.CRITICAL)
     warnings.simplefilter('ignore')

@@ -45,10 +45,10 @@ QUICK_LISTED, QUICK_JUDGED, QUICK_TIMES = 1_000, 24, 2
 MOST_S, MOST_MIB = 1.5, 60.0
 _BEGIN_S = 1_790_000_000.0
 _APART_S = 3_000.0
-"""Between the starts of two runs: 10,000 are a year."""
+"""Seconds between the starts of two runs; 10,000 runs span a year."""
 
 _WORKED_S = 3.0
-"""CPU of a Dask worker that has judged some runs: half of it are imports."""
+"""CPU seconds after which a Dask worker has judged some runs; half are imports."""
 
 _MEASURE = """
 import os, sys, time
@@ -61,20 +61,20 @@ with open(os.devnull, 'wb') as nowhere:
 _, status, used = os.wait4(pid, 0)
 print(time.perf_counter() - begin_s, used.ru_maxrss, os.waitstatus_to_exitcode(status))
 """
-"""A small process in between: a child's largest memory counts that of its parent."""
+"""Program that measures a child: its peak memory counts that of the parent, too."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """One listing of all runs."""
+    """Cost of one listing of all runs."""
 
     wall_s: float
     peak_mib: float
-    """Largest resident memory."""
+    """Largest resident memory in MiB."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print the table, and judge."""
+    """Runs the benchmark: measures, prints the table and judges."""
     benchmark = Benchmark('runs', __doc__ or '', argv)
     quick = benchmark.is_quick
     listed, judged = (QUICK_LISTED, QUICK_JUDGED) if quick else (LISTED, JUDGED)
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_templates() -> list[bytes]:
-    """The evidence of recorded runs that can be judged, without other ranks'."""
+    """Reads the evidence of recorded single-rank runs that can be judged."""
     templates = []
     for path in sorted(GOLDEN.glob(f'*/run*/**/{EVIDENCE_NAME}')):
         with contextlib.suppress(UserError, LineError):
@@ -106,7 +106,7 @@ def read_templates() -> list[bytes]:
 
 
 def write_fleet(folder: Path, count: int, *, has_verdict: bool) -> None:
-    """Write the work_dirs of many users.
+    """Writes the work_dirs of many users.
 
     Args:
         folder: Gets ``user/experiment/start/vis_data``.
@@ -135,7 +135,7 @@ def write_fleet(folder: Path, count: int, *, has_verdict: bool) -> None:
 
 
 def make_verdict(number: int) -> VerdictRecord:
-    """The final verdict of a run."""
+    """Makes the final verdict of a run."""
     hours = 1.0 + number % 97
     names = ('data_bound_workers', 'compute_bound', 'save_bound', 'data_bound_storage')
     change = RecommendedChange(key='train_dataloader.num_workers', old=0, new=8)
@@ -158,7 +158,7 @@ def make_verdict(number: int) -> VerdictRecord:
 
 
 def list_runs(folder: Path, form: str) -> Listing:
-    """List runs by a process of its own.
+    """Lists runs in a child process.
 
     Raises:
         SystemExit: If the command fails.
@@ -175,7 +175,7 @@ def list_runs(folder: Path, form: str) -> Listing:
 def judge_listings(
     form: str, count: int, listings: Sequence[Listing]
 ) -> Iterator[Figure]:
-    """Make the lines of a form: the first listing only warms the caches."""
+    """Figures of a form; the first listing only warms the caches."""
     warm = listings[1:] or listings
     wall_s = statistics.median(listing.wall_s for listing in warm)
     peak_mib = max(listing.peak_mib for listing in listings)
@@ -185,7 +185,7 @@ def judge_listings(
 
 
 def compare_engines(folder: Path, count: int) -> Iterator[Figure]:
-    """Judge runs by two processes and by Dask, and count what differs."""
+    """Figures on judging by two processes and by Dask, and on differences."""
     begun_s = time.perf_counter()
     ours = ask_judged(folder, '-j', '2')
     wall_s = time.perf_counter() - begun_s
@@ -209,7 +209,7 @@ def compare_engines(folder: Path, count: int) -> Iterator[Figure]:
 def ask_judged(
     folder: Path, *words: str, killed: Sequence[subprocess.Popen[bytes]] = ()
 ) -> list[dict[str, Any]]:
-    """The rows of runs that are judged.
+    """Rows of the runs that ``mmgpu runs --judge`` judges.
 
     Args:
         folder: Of the runs.
@@ -235,7 +235,7 @@ def ask_judged(
 
 
 def read_cpu_s(pid: int) -> float:
-    """CPU of a process that is there, and of those that it has waited for."""
+    """CPU seconds of a running process and of its reaped children."""
     with contextlib.suppress(OSError):
         fields = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
         return sum(map(int, fields[11:13])) / os.sysconf('SC_CLK_TCK')
@@ -244,7 +244,7 @@ def read_cpu_s(pid: int) -> float:
 
 @dataclass(frozen=True)
 class DaskCluster:
-    """A Dask scheduler of this host with its workers."""
+    """A Dask scheduler on this host with its workers."""
 
     address: str
     workers: Sequence[subprocess.Popen[bytes]]
@@ -252,7 +252,7 @@ class DaskCluster:
 
 @contextlib.contextmanager
 def start_dask(count: int) -> Iterator[DaskCluster]:
-    """Start a Dask scheduler and its workers, and end them.
+    """Context with a Dask scheduler and its workers.
 
     Args:
         count: Of workers, with a thread each.

@@ -53,16 +53,16 @@ from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
 from mmgpu_hooks.schema.tried import TrialSpec
 
 HEALTHY = ((5.0, 0, 0.0), (50.0, 2, 0.001), (100.0, 1, 0.0), (200.0, 0, 0.002))
-"""Megabytes, workers and CPU per item of healthy trainings, 50 saves each."""
+"""Megabytes, workers and CPU per item of healthy trainings with 50 saves each."""
 BUSY: dict[str, Any] = {'num_workers': 16, 'cpu_s': 0.25, 'interval': 12}
-"""Workers that never get ahead of the loop, so that they are busy in every save."""
+"""Arguments that keep workers busy in every save: they never get ahead of the loop."""
 
 
 class PlantedCause(NamedTuple):
-    """What makes saves slow."""
+    """A planted cause of slow saves."""
 
     cause: str
-    """As it is to be named."""
+    """Name that ``mmgpu recommend`` must give."""
     training: dict[str, Any]
     """Arguments of `train_planted`."""
 
@@ -79,7 +79,7 @@ WARNING = 'GPUEfficiencyHook: Saving'
 
 
 class PlantedDataset(Sized):
-    """Items that each take so much CPU of a worker.
+    """Data set whose items each take CPU of a worker.
 
     Args:
         cpu_s: CPU seconds per item.
@@ -97,7 +97,7 @@ class PlantedDataset(Sized):
 
 
 class PlantedModel(BaseModel):
-    """One weight that learns, beside many bytes that are saved with it."""
+    """Model with one weight that learns and many bytes that are saved with it."""
 
     def __init__(self, megabytes: float) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class PlantedModel(BaseModel):
 
 @register_backend('slow', prefixes='slow')
 class SlowBackend(LocalBackend):
-    """Blocks in ``put``, as a disk does that has others to serve."""
+    """File backend that blocks in ``put``, like a disk busy with others."""
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
         time.sleep(PUT_S)
@@ -119,7 +119,7 @@ class SlowBackend(LocalBackend):
 
 @register_backend('far', prefixes='far')
 class FarBackend(LocalBackend):
-    """Writes nowhere on this host."""
+    """File backend that writes nothing on this host."""
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
         time.sleep(PUT_S)
@@ -130,7 +130,7 @@ FileClient.register_backend('far', FarBackend, prefixes='far')
 
 
 class Planted(Hook):
-    """Keeps each iteration's loss bit by bit, and plants what a workload asks for.
+    """Hook that records each loss bit by bit and plants pauses.
 
     Args:
         pause_s: Of each iteration, in which nothing is done.
@@ -153,18 +153,18 @@ class Planted(Hook):
 
 @dataclass(frozen=True)
 class Trained:
-    """What one training left."""
+    """Results of one training."""
 
     saves: list[dict[str, Any]]
-    """As ``mmgpu recommend`` judges them."""
+    """Saves as ``mmgpu recommend`` judges them."""
     warnings: int
-    """Of slow saves, while it was on."""
+    """Number of warnings of slow saves during training."""
     losses: list[str]
     duration_s: float = 0.0
 
     @property
     def wall_s(self) -> float:
-        """Median of the saves."""
+        """Median duration of the saves."""
         walls_s: list[float] = [save['wall_s'] for save in self.saves]
         return statistics.median(walls_s)
 
@@ -176,7 +176,7 @@ class Trained:
 
     @property
     def causes(self) -> list[str]:
-        """What is named, by save."""
+        """Named cause of each save."""
         return [
             (save['cause'] or 'slow, no cause') if save['is_slow'] else 'healthy'
             for save in self.saves
@@ -184,7 +184,7 @@ class Trained:
 
     @property
     def note(self) -> str:
-        """How often each cause was named."""
+        """Counts of the named causes, in words."""
         found = Counter(self.causes).most_common()
         named = ', '.join(f'{count} {name}' for name, count in found)
         return f'{named}; {self.warnings} warning(s) in the run'
@@ -202,7 +202,7 @@ def train_planted(
     backend: str | None = None,
     pause_s: float = 0.0,
 ) -> Trained:
-    """Train for so many saves.
+    """Trains until a number of saves was made.
 
     Args:
         parent: Of the run's folder; in memory, so that no disk has a part in it.
@@ -276,12 +276,15 @@ train_cfg = dict(
     _delete_=True, type='IterBasedTrainLoop', max_iters=24, val_interval=1000)
 log_processor = dict(by_epoch=False)
 """
-"""RTMDet-tiny on small crops of large, distorted images: loading is the work, so that
-workers never get ahead of the loop and are busy in every save."""
+"""Config of RTMDet-tiny on small crops of large, distorted images.
+
+Loading is the work, so that workers never get ahead of the loop and are busy in every
+save.
+"""
 
 
 def write_detector(folder: Path, num_workers: int) -> Path:
-    """Write the detector's images and its config.
+    """Writes the detector's images and its config.
 
     Args:
         folder: Of both.
@@ -298,7 +301,7 @@ def write_detector(folder: Path, num_workers: int) -> Path:
 
 
 def train_detector(folder: Path, num_workers: int) -> Trained:
-    """Train as a trial of the engine, on two cores.
+    """Trains the detector as a trial of the engine, on two cores.
 
     Args:
         folder: Of the run and its images.
@@ -323,7 +326,7 @@ def train_detector(folder: Path, num_workers: int) -> Trained:
 
 
 def judge_cause(planted: str, run: Trained, saves: int) -> Iterator[Figure]:
-    """One row of the confusion matrix."""
+    """Figures on one planted cause: a row of the confusion matrix."""
     cause = PLANTED[planted].cause
     named, saves = run.causes.count(cause), max(len(run.saves), saves)
     unit = f'of {saves} named {cause}'
@@ -339,7 +342,7 @@ def judge_cause(planted: str, run: Trained, saves: int) -> Iterator[Figure]:
 
 
 def judge_healthy(megabytes: float, run: Trained) -> Figure:
-    """Saves of which nobody is to be warned."""
+    """Figure on healthy saves, of which none may be warned."""
     blamed = sum(save['cause'] is not None for save in run.saves)
     name = f'healthy: saves of {megabytes:g} MB that were warned of'
     wrong, unit = max(run.warnings, blamed), f'of {len(run.saves)}'
@@ -347,7 +350,7 @@ def judge_healthy(megabytes: float, run: Trained) -> Figure:
 
 
 def judge_counterfactual(busy: Trained, idle: Trained) -> Figure:
-    """The same saves, as far apart, beside workers that have nothing to do."""
+    """Figure on the predicted save time without busy workers."""
     errors = [
         abs((save['uncontended_s'] or math.inf) / idle.wall_s - 1)
         for save in busy.saves
@@ -359,7 +362,7 @@ def judge_counterfactual(busy: Trained, idle: Trained) -> Figure:
 
 
 def judge_niced(busy: Trained, niced: Trained) -> Iterator[Figure]:
-    """Busy workers that give way."""
+    """Figures on busy workers that are niced."""
     name = f'save beside busy workers, over that with worker_nice={NICE}'
     note = f'{busy.wall_s:.3f} s and {niced.wall_s:.3f} s, medians'
     yield at_least(name, busy.wall_s / niced.wall_s, 2, 'times', note)
@@ -369,7 +372,7 @@ def judge_niced(busy: Trained, niced: Trained) -> Iterator[Figure]:
 
 
 def judge_detector(folder: Path) -> Iterator[Figure]:
-    """MMDetection on two cores, saving every few iterations."""
+    """Figures on MMDetection on two cores, saving every few iterations."""
     for num_workers, judge in ((16, at_least), (1, at_most)):
         run = train_detector(folder, num_workers)
         name = f'MMDetection, num_workers={num_workers}: warnings'
@@ -379,7 +382,7 @@ def judge_detector(folder: Path) -> Iterator[Figure]:
 
 
 def judge_parts(saves: Sequence[dict[str, Any]]) -> Figure:
-    """What is to add up in each save."""
+    """Figure on the sum of each save's parts against its duration."""
     errors = []
     for save in saves:
         parts = [save['cpu_s'], save['run_delay_s'], save['blocked_s']]
@@ -391,7 +394,7 @@ def judge_parts(saves: Sequence[dict[str, Any]]) -> Figure:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train with each cause, and print the table."""
+    """Runs the benchmark: trains with each cause and prints the table."""
     benchmark = Benchmark('saves', __doc__ or '', argv)
     torch.set_num_threads(1)
     shm, judged = Path('/dev/shm'), list[dict[str, Any]]()

@@ -34,29 +34,29 @@ STEPS = {
     '.mmcv': 'install MMCV, MMEngine and MMDetection',
     '.package': 'install this package',
 }
-"""Steps of the set-up by the stamps that they end with, in order."""
+"""Set-up steps in order, by the stamp that ends each."""
 MMCV = '.mmcv'
 FIRST, NEXT = 'first clone', 'next clone'
 MAX_FIRST_CPU_S, MAX_NEXT_S = 300.0, 60.0
-"""Targets for the step of MMCV: CPU to compile it, wall clock with its wheel kept."""
+"""Limits for the MMCV step: CPU to compile it, wall clock with its wheel cached."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of one step, by the clock and of all cores."""
+    """Wall clock and CPU seconds of one step."""
 
     wall_s: float
     cpu_s: float
 
 
 SetUp = Mapping[str, Step]
-"""The steps of one set-up, by their stamps."""
+"""Steps of one set-up by their stamps."""
 Measured = Mapping[tuple[str, str], Sequence[SetUp]]
-"""Set-ups by commit and by which clone it was."""
+"""Set-ups by commit and by clone."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print the table, and judge."""
+    """Runs the benchmark: measures, prints the table and judges."""
     parser = argparse.ArgumentParser()
     parser.add_argument('--against', metavar='COMMIT', help='measure it too, in turns')
     parser.add_argument('--rounds', type=int, default=1, metavar='N')
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def set_up(commit: str, which: str, caches: Path | None) -> SetUp:
-    """Clone a commit, and do its set-up.
+    """Clones a commit and sets it up.
 
     Args:
         commit: As git names it.
@@ -114,13 +114,13 @@ def set_up(commit: str, which: str, caches: Path | None) -> SetUp:
 
 
 def read_children_cpu_s() -> float:
-    """Return the CPU seconds of all child processes that have ended."""
+    """CPU seconds of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def list_figures(found: Measured) -> Iterator[Figure]:
-    """Make the table: medians over the rounds."""
+    """Figures of the table: medians over the rounds."""
     for (commit, which), set_ups in found.items():
         of = f'{commit}, {which}'
         total_s = statistics.median(sum_wall(steps) for steps in set_ups)
@@ -149,7 +149,7 @@ def list_figures(found: Measured) -> Iterator[Figure]:
 
 
 def sum_wall(steps: SetUp) -> float:
-    """Return the wall clock of a whole set-up, in seconds."""
+    """Wall clock of a whole set-up in seconds."""
     return sum(step.wall_s for step in steps.values())
 
 

@@ -45,20 +45,20 @@ from mmgpu_hooks.schema.run_folder import evidence_name
 ROOT = RESULTS.parents[1]
 FOLDER = Path('work_dirs/bench_start')
 PART_PCT, PART_MS = 2.0, 10.0
-"""How far a part may be off, whichever is more."""
+"""Tolerance of a part's duration: the larger of per cent and milliseconds."""
 SUM_PCT = 1.0
 LEAST_S = 0.05
-"""Seconds from which a part is judged."""
+"""Duration in seconds from which a part is judged."""
 LIMIT_S = 300.0
 IMAGES, QUICK_IMAGES = 35_000, 2_000
-"""In the COCO file: some 100 MB, and 6."""
+"""Images in the COCO file: some 100 MB, and 6 MB in a quick run."""
 FILES, QUICK_FILES = 3000, 200
 SAMPLE_BATCHES = 90_000
 _WORKERS = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print the table, and judge."""
+    """Runs the benchmark: measures, prints the table and judges."""
     benchmark = Benchmark('start', __doc__ or '', argv)
     is_quick = benchmark.is_quick
     folder = FOLDER.resolve()
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def list_planted(folder: Path, is_quick: bool) -> dict[str, dict[str, Any]]:
-    """The planted starts, and the files that one of them reads."""
+    """Specs of the planted starts; writes the files that one of them reads."""
     files = folder / 'files'
     files.mkdir()
     for number in range(QUICK_FILES if is_quick else FILES):
@@ -101,7 +101,7 @@ def list_planted(folder: Path, is_quick: bool) -> dict[str, dict[str, Any]]:
 
 
 def write_coco(path: Path, images: int) -> None:
-    """Write annotations with polygons, as COCO has them; 3 KB an image."""
+    """Writes COCO annotations with polygons, 3 KB per image."""
     chosen = random.Random(0)
     listed, annotations = list[Any](), list[Any]()
     for number in range(images):
@@ -133,7 +133,7 @@ def write_coco(path: Path, images: int) -> None:
 
 
 def write_demo_config(folder: Path) -> Path:
-    """The demo's config, on its images where they are kept."""
+    """Writes the demo's config on images kept from an earlier benchmark."""
     config = folder / 'demo.py'
     base = ROOT / 'configs' / 'demo' / 'rtmdet-tiny_demo.py'
     (folder / 'data').mkdir(exist_ok=True)
@@ -145,7 +145,7 @@ def write_demo_config(folder: Path) -> Path:
 def train(
     folder: Path, spec: Mapping[str, Any], environ: Mapping[str, str] | None = None
 ) -> None:
-    """Train in a process of its own, or in one for each rank.
+    """Trains in a child process, or in one per rank.
 
     Raises:
         SystemExit: If it fails.
@@ -185,7 +185,7 @@ def train(
 
 
 def find_port() -> int:
-    """A port that nobody listens on."""
+    """Finds a free TCP port."""
     with socket.socket() as found:
         found.bind(('127.0.0.1', 0))
         port: int = found.getsockname()[1]
@@ -193,7 +193,7 @@ def find_port() -> int:
 
 
 def read_start(folder: Path, rank: int = 0) -> StartRecord:
-    """The account of a rank's start."""
+    """Reads the start record of a rank."""
     evidence = find_evidence(folder).with_name(evidence_name(rank))
     start = read_evidence(evidence).start
     if start is None:
@@ -202,13 +202,13 @@ def read_start(folder: Path, rank: int = 0) -> StartRecord:
 
 
 def read_truth(folder: Path, rank: int = 0) -> dict[str, float]:
-    """What the training itself measured."""
+    """Reads the planted seconds that the training itself measured."""
     truth: dict[str, float] = json.loads((folder / f'truth_{rank}.json').read_text())
     return truth
 
 
 def judge_start(name: str, folder: Path, spec: Mapping[str, Any]) -> Iterator[Figure]:
-    """Train, and compare the account with the truth."""
+    """Figures on a planted start: the record against the truth."""
     train(folder, spec)
     for rank in range(spec.get('ranks') or 1):
         start, truth = read_start(folder, rank), read_truth(folder, rank)
@@ -261,7 +261,7 @@ sys.stdin.readline()
 
 
 def hold(path: str, how: str, environ: Mapping[str, str], count: int) -> list[Any]:
-    """Let processes hold a data set at the same time.
+    """Holds a data set in several processes at the same time.
 
     Returns:
         Of each its CPU seconds for building it, and its PSS while all hold it, MiB.
@@ -301,7 +301,7 @@ def hold(path: str, how: str, environ: Mapping[str, str], count: int) -> list[An
 
 
 def measure_cache(folder: Path, spec: Mapping[str, Any]) -> Iterator[Figure]:
-    """What keeping parsed annotations gives."""
+    """Figures on the gain of cached annotations."""
     environ = {'MMGPU_CACHE': str(folder / 'cache' / 'annotations')}
     hook = {'optimize': 'annotations'}
     for number in range(2):
@@ -329,7 +329,7 @@ def measure_cache(folder: Path, spec: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 def measure_resume(folder: Path, is_quick: bool) -> Iterator[Figure]:
-    """What a resume by the sampler gives beside one that loads."""
+    """Figures on resuming by the sampler instead of loading."""
     from mmengine.dataset import InfiniteSampler
     from torch.utils.data import BatchSampler
 

@@ -1,4 +1,4 @@
-"""The trainings that benchmarks plant things in: MMEngine's own Runner on a toy."""
+"""Toy trainings for benchmarks: MMEngine's own Runner on a tiny model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOOK = {
 
 
 class Sized(Dataset[dict[str, Any]]):
-    """A dataset of so many samples."""
+    """Data set with a given length."""
 
     metainfo: dict[str, Any] = {}  # noqa: RUF012  # MMEngine asks the instance for it
 
@@ -35,7 +35,7 @@ class Sized(Dataset[dict[str, Any]]):
 
 
 class OneWeight(BaseModel):
-    """A model that needs next to no time."""
+    """Model that needs next to no time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def build_runner(
     interval: int = 10,
     **more: Any,
 ) -> Any:
-    """A Runner that loads one sample an iteration in order, for one epoch.
+    """Builds a Runner that loads one sample per iteration in order, for one epoch.
 
     It saves nothing.
 

@@ -70,13 +70,13 @@ from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
 PARTS = ('simulated', 'real')
 
 STARTS, EACH, QUICK_EACH = (0, 1, 2, 4, 8), 200, 6
-"""Workers that simulated jobs begin with, and how many begin so."""
+"""Initial numbers of workers of simulated jobs, and the jobs that begin with each."""
 LENGTH, LOGGED = 5_000, 50
-"""Iterations of a simulated job, and of its intervals when nothing is watched."""
+"""Iterations of a simulated job, and of an interval while nothing is watched."""
 ANSWER_S, CHILD_S, START_S = 0.5, 1.5, 0.1
-"""An answer of the child, its start, and the start of workers; seconds."""
+"""Seconds of an answer of the child, of its start, and of a start of workers."""
 NOTHING = 0.02
-"""Share of an iteration; where the best is no faster, nothing is to gain."""
+"""Share of an iteration below which a faster setting counts as no gain."""
 MEDIAN_LIMIT, WORST_LIMIT, ALARM_LIMIT = 1.0, 5.0, 1.0
 
 REAL_STARTS, REAL_LENGTH, EPOCHS = (0, 2, 8), 600, 3
@@ -87,7 +87,7 @@ SOON = 100
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """A training whose costs are known; seconds of a batch and a step."""
+    """A training with known costs: seconds of a batch and a step."""
 
     batch_s: float
     cpu_share: float
@@ -95,16 +95,16 @@ class SimulatedJob:
     step_s: float
     step_cpu_share: float
     spread: float
-    """Standard deviation over mean of a batch."""
+    """Standard deviation over mean of the batch time."""
     jitter: float
-    """The same of a step."""
+    """Standard deviation over mean of the step time."""
     cores: int
     others: float
-    """Cores of other programs."""
+    """Cores used by other programs."""
     device: str
 
     def stretch(self, workers: int) -> float:
-        """Times that a second of CPU takes, with all cores shared evenly."""
+        """Factor by which CPU work is slower, with all cores shared evenly."""
         step_s, batch_s = self.step_s, self.batch_s
         if not workers:
             return max((1.0 + self.others) / self.cores, 1.0)
@@ -115,22 +115,22 @@ class SimulatedJob:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some iterations with one number of workers, one by one."""
+    """Consecutive iterations with one number of workers."""
 
     waits_s: Sequence[float]
     steps_s: Sequence[float]
     batches_s: Sequence[float]
     cpu_s: Sequence[float]
-    """Of each batch."""
+    """CPU seconds of each batch."""
 
     @property
     def seconds(self) -> float:
-        """Of all."""
+        """Seconds of all iterations."""
         return math.fsum(self.waits_s) + math.fsum(self.steps_s)
 
 
 def draw_job(seed: int) -> SimulatedJob:
-    """A job from a random generator."""
+    """Draws a job at random."""
     rng = random.Random(seed)
     step_s = math.exp(rng.uniform(math.log(0.02), math.log(0.4)))
     return SimulatedJob(
@@ -147,7 +147,7 @@ def draw_job(seed: int) -> SimulatedJob:
 
 
 def iterate(job: SimulatedJob, workers: int, count: int, rng: random.Random) -> Piece:
-    """Simulate so many iterations, the loader in full swing."""
+    """Simulates iterations with a filled loader queue."""
     stretch = job.stretch(workers)
     sigma = math.sqrt(math.log1p(job.spread**2))
     lead = 4 * workers
@@ -166,7 +166,7 @@ def iterate(job: SimulatedJob, workers: int, count: int, rng: random.Random) -> 
 def make_interval(
     job: SimulatedJob, workers: int, done: int, piece: Piece, rng: random.Random
 ) -> IntervalRecord:
-    """What the hook records of a piece."""
+    """Makes the interval record of simulated iterations."""
     count, seconds = len(piece.steps_s), piece.seconds
     whole = [wait + step for wait, step in zip(piece.waits_s, piece.steps_s)]
     cpu_s, step_cpu_s = math.fsum(piece.cpu_s), count * job.step_s * job.step_cpu_share
@@ -206,7 +206,7 @@ def make_interval(
 
 
 class SimulatedTraining:
-    """A job as it trains, and is tuned as the hook would.
+    """Simulated training of a job, tuned as the hook would.
 
     Args:
         job: The job.
@@ -218,7 +218,7 @@ class SimulatedTraining:
         self._job, self._rng = job, random.Random(seed)
         self.workers, self.done, self.seconds = workers, 0, START_S * bool(workers)
         self.changes: list[int] = []
-        """Numbers of workers that it was given, those taken back included."""
+        """Numbers of workers it was given, with those taken back."""
         self.first_at: int | None = None
         """Iteration of the first change."""
         self._since = self._ask_at = 0
@@ -251,7 +251,7 @@ class SimulatedTraining:
         )
 
     def train(self) -> None:
-        """Train it all; once nothing more is watched, at its mean rate."""
+        """Trains the whole job; unwatched iterations count at their mean rate."""
         while self.done < LENGTH and not self._is_over:
             count = SHORT_ITERATIONS if self.done - self._since < 100 else LOGGED
             piece = iterate(self._job, self.workers, count, self._rng)
@@ -275,7 +275,7 @@ class SimulatedTraining:
         return not is_open and (is_spent or watched > MOST_WATCHED)
 
     def _follow(self) -> None:
-        """At the end of an interval: ask, or take the answer."""
+        """Asks the tuner or takes its answer, at the end of an interval."""
         if self.seconds < CHILD_S:
             return
         if self._answer_s <= self.seconds:
@@ -315,17 +315,17 @@ class SimulatedTraining:
 
 @functools.lru_cache(maxsize=64)
 def mean_iter_s(job: SimulatedJob, workers: int) -> float:
-    """A steady iteration, of many."""
+    """Mean seconds of a steady simulated iteration."""
     return iterate(job, workers, 600, random.Random(1)).seconds / 600
 
 
 def list_fixed(job: SimulatedJob) -> list[int]:
-    """Numbers of workers that the host carries: as many as it has cores."""
+    """Numbers of workers to compare with: at most the number of cores."""
     return [count for count in (0, 1, 2, 3, 4, 6, 8, 12, 16) if count <= job.cores]
 
 
 def choose_as_paddle(measure_s: Callable[[int], float]) -> int:
-    """The number of workers by the loader alone: doubled while that gains 25 %.
+    """Number of workers as Paddle chooses it: doubled while loading gains 25 %.
 
     Args:
         measure_s: Seconds of a batch with a number of workers.
@@ -341,21 +341,21 @@ def choose_as_paddle(measure_s: Callable[[int], float]) -> int:
 
 @dataclass(frozen=True)
 class Simulated:
-    """What came of one simulated job."""
+    """Results of one simulated job."""
 
     start: int
     lost_pct: float
-    """Of the tuned job, over the best fixed setting."""
+    """Extra time of the tuned job over the best fixed setting, in per cent."""
     untuned_pct: float
     paddle_pct: float
     changes: int
     is_null: bool
     is_twice: bool
-    """True if a number of workers was left and given again, and more."""
+    """True if a number of workers was chosen again after several changes."""
 
 
 def run_simulated(case: tuple[int, int]) -> Simulated:
-    """Train one simulated job.
+    """Trains one simulated job, tuned and untuned.
 
     Args:
         case: Seed, and workers at the start.
@@ -382,13 +382,13 @@ def run_simulated(case: tuple[int, int]) -> Simulated:
 
 
 def _alone_s(job: SimulatedJob, workers: int) -> float:
-    """A batch of a loader that nothing is trained on."""
+    """Seconds of a batch of a loader without training."""
     loading = replace(job, step_s=1e-6, jitter=0.0)
     return mean_iter_s(loading, workers)
 
 
 def judge_simulated(each: int) -> Iterator[Figure]:
-    """All simulated jobs."""
+    """Figures on all simulated jobs."""
     cases = [
         (seed * len(STARTS) + number, start)
         for seed in range(each)
@@ -434,7 +434,7 @@ def judge_simulated(each: int) -> Iterator[Figure]:
 
 @dataclass(frozen=True)
 class RealJob:
-    """A planted job, and its best number of workers on two cores."""
+    """A planted job with its best number of workers on two cores."""
 
     pipeline: Pipeline
     best: int
@@ -452,7 +452,7 @@ REAL = (
 
 @dataclass(frozen=True)
 class Trained:
-    """One training."""
+    """Results of one training."""
 
     seconds: float
     evidence: RunEvidence
@@ -462,7 +462,7 @@ class Trained:
 def train_real(
     job: RealJob, workers: int, works: dict[str, Work], *, is_tuned: bool
 ) -> Trained:
-    """Train a planted job."""
+    """Trains a planted job."""
     span, load, pipeline = Span(), OtherLoad(), job.pipeline
     model = StampedModel(pipeline.make_step(works))
     loader: dict[str, Any] = {'batch_size': pipeline.batch, 'num_workers': workers}
@@ -490,7 +490,7 @@ def train_real(
 
 
 def time_alone(job: RealJob, works: dict[str, Work], workers: int) -> float:
-    """Seconds of a batch of the loader alone, of 40, its start included."""
+    """Seconds per batch of the loader alone over 40 batches, its start included."""
     from torch.utils.data import DataLoader
 
     pipeline, batches = job.pipeline, 40
@@ -506,7 +506,7 @@ def time_alone(job: RealJob, works: dict[str, Work], workers: int) -> float:
 
 
 def judge_real(benchmark: Benchmark, jobs: Sequence[RealJob]) -> Iterator[Figure]:
-    """All planted jobs."""
+    """Figures on all planted jobs."""
     works, lost, soon, switches = make_works(), list[float](), list[bool](), []
     starts = REAL_STARTS[:1] if benchmark.is_quick else REAL_STARTS
     for job in jobs:
@@ -552,7 +552,7 @@ def judge_real(benchmark: Benchmark, jobs: Sequence[RealJob]) -> Iterator[Figure
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Simulate, train and judge."""
+    """Runs the benchmark: simulates, trains and judges."""
     parser = argparse.ArgumentParser()
     parser.add_argument('--only', choices=PARTS, help='one part alone')
     benchmark = Benchmark('tune', __doc__ or '', argv, parser=parser)

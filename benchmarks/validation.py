@@ -46,11 +46,11 @@ LIMIT_S = 300.0
 QUICK_CASES, QUICK_LENGTHS = ('two metrics', 'two ranks'), ('epochs', 'slows down')
 _TENTH = 0.1
 _PARTS = ('data_wait', 'forward', 'process', 'metric', 'save')
-"""Parts that stamp themselves under their own name."""
+"""Parts of a validation that the planted training stamps under their own name."""
 
 
 def train(name: str, folder: Path, ranks: int = 1, *more: str) -> None:
-    """Train what is planted in a process of its own, or in as many as ranks.
+    """Trains a planted case in a child process, or in one per rank.
 
     Raises:
         SystemExit: If it fails.
@@ -77,19 +77,19 @@ def train(name: str, folder: Path, ranks: int = 1, *more: str) -> None:
 
 
 def read_rank(folder: Path, rank: int = 0) -> RunEvidence:
-    """The evidence of a rank."""
+    """Reads the evidence of a rank."""
     (path,) = folder.rglob(evidence_name(rank))
     return read_evidence(path)
 
 
 def read_truth(folder: Path, ranks: int) -> list[list[dict[str, float]]]:
-    """What was planted, by rank and validation."""
+    """Reads the planted seconds by rank and validation."""
     texts = [(folder / TRUTH.format(rank)).read_text() for rank in range(ranks)]
     return [json.loads(text) for text in texts]
 
 
 def find_planted(truths: Sequence[Mapping[str, float]], rank: int) -> dict[str, float]:
-    """The parts of one validation of a rank, as they were planted.
+    """Planted seconds by part of one validation of a rank.
 
     Args:
         truths: What each rank stamped in it.
@@ -109,7 +109,7 @@ def find_planted(truths: Sequence[Mapping[str, float]], rank: int) -> dict[str, 
 
 @dataclass(frozen=True)
 class Off:
-    """How far a measured part is off."""
+    """Error of one measured part."""
 
     case: str
     part: str
@@ -118,7 +118,7 @@ class Off:
 
     @property
     def share(self) -> float:
-        """Of what it may be off."""
+        """Error as a share of the tolerance."""
         allowed_s = max(REL * self.planted_s, ABS_S)
         return abs(self.measured_s - self.planted_s) / allowed_s
 
@@ -126,7 +126,7 @@ class Off:
 def compare(
     case: str, truths: list[list[dict[str, float]]], ranks: Sequence[RunEvidence]
 ) -> Iterator[Off]:
-    """Each part of each validation of each rank, beside what was planted."""
+    """Compares each part of each validation with the planted one."""
     for rank, evidence in enumerate(ranks):
         for number, record in enumerate(evidence.validations):
             of_all = [validations[number] for validations in truths]
@@ -138,7 +138,7 @@ def compare(
 def find_closing_pct(
     records: Sequence[ValidationRecord], walls_s: list[float]
 ) -> float:
-    """What the parts of validations miss of their wall clock, at most, per cent."""
+    """Largest gap in per cent between a validation's parts and its duration."""
     return max(
         100 * abs(sum((record.parts_s or {}).values()) / wall_s - 1)
         for record, wall_s in zip(records, walls_s)
@@ -146,7 +146,7 @@ def find_closing_pct(
 
 
 def play(name: str, folder: Path) -> Iterator[Figure]:
-    """Train a planted case, and judge its parts."""
+    """Trains a planted case and judges its parts."""
     planted: Planted = CASES[name]
     say(name)
     train(name, folder, planted.ranks)
@@ -174,7 +174,7 @@ def play(name: str, folder: Path) -> Iterator[Figure]:
 
 
 def play_demo(folder: Path, root: Path) -> Iterator[Figure]:
-    """Validate RTMDet on the demo, and add its parts up."""
+    """Validates RTMDet on the demo and checks the sum of its parts."""
     say('RTMDet on the demo')
     write_demo_dataset(root)
     train('demo', folder, 1, str(root.resolve()))
@@ -192,25 +192,25 @@ def play_demo(folder: Path, root: Path) -> Iterator[Figure]:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What was said after a tenth of a training."""
+    """Forecast of a training's end, made after a tenth of it."""
 
     name: str
     true_s: float
-    """Until its end."""
+    """True seconds until the end."""
     said_s: float | None
-    """By us."""
+    """Our forecast in seconds."""
     low_s: float
     high_s: float
     eta_s: float
-    """By MMEngine."""
+    """MMEngine's ETA in seconds."""
 
     def off_pct(self, seconds: float | None) -> float:
-        """How far a forecast is off."""
+        """Error of a forecast in per cent."""
         return 100.0 if seconds is None else 100 * (seconds / self.true_s - 1)
 
 
 def forecast(name: str, folder: Path) -> Forecast:
-    """Train a planted training, and forecast its end by its first tenth."""
+    """Trains a planted training and forecasts its end from the first tenth."""
     say(name)
     train(name, folder)
     evidence = read_rank(folder)
@@ -240,14 +240,14 @@ def forecast(name: str, folder: Path) -> Forecast:
 
 
 def _cut(evidence: RunEvidence, iterations: float) -> IntervalRecord:
-    """The interval in which a tenth is over."""
+    """Interval in which the first tenth ends."""
     return next(
         interval for interval in evidence.intervals if interval.iteration >= iterations
     )
 
 
 def judge_forecasts(forecasts: Sequence[Forecast]) -> Iterator[Figure]:
-    """The targets over all trainings."""
+    """Figures on the forecasts of all trainings."""
     ours = [abs(each.off_pct(each.said_s)) for each in forecasts]
     theirs = [abs(each.off_pct(each.eta_s)) for each in forecasts]
     count = f'{len(forecasts)} trainings'
@@ -263,7 +263,7 @@ def judge_forecasts(forecasts: Sequence[Forecast]) -> Iterator[Figure]:
 
 
 def render_forecasts(forecasts: Sequence[Forecast]) -> str:
-    """A row for each training."""
+    """Renders the forecasts as a table, one row per training."""
     head = ('training', 'left after a tenth', 'said', 'off', "MMEngine's eta", 'off')
     rows = [
         (
@@ -280,7 +280,7 @@ def render_forecasts(forecasts: Sequence[Forecast]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print the table, and judge."""
+    """Runs the benchmark: measures, prints the table and judges."""
     benchmark = Benchmark('validation', __doc__ or '', argv)
     cases, lengths = tuple(CASES), tuple(LENGTHS)
     if benchmark.is_quick:

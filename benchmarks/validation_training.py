@@ -1,5 +1,6 @@
-"""A training with planted validations: ``python -m benchmarks.validation_training CASE
-FOLDER``. `benchmarks.validation` starts it, with torchrun for two ranks.
+"""A training with planted validations, which `benchmarks.validation` starts.
+
+``python -m benchmarks.validation_training CASE FOLDER``, with torchrun for two ranks.
 
 What is planted stamps itself: each rank leaves the seconds of its parts beside its
 evidence, by validation. None of it knows how the hook takes a validation apart.
@@ -27,13 +28,13 @@ from mmengine.hooks import Hook
 from benchmarks.toy import HOOK, SAVES, OneWeight, Sized, build_runner
 
 TRUTH, ETAS = 'planted_{}.json', 'etas.json'
-"""What a rank leaves in the folder of the run."""
+"""Names of the files that a rank writes in the run's folder."""
 _SLOW_RANK = 1
 
 
 @dataclass(frozen=True)
 class Planted:
-    """Seconds that are planted in a validation.
+    """Planted seconds of a validation by part.
 
     Attributes:
         item_s: Of loading one batch, in the loop.
@@ -81,14 +82,14 @@ Seconds = dict[str, float]
 
 
 class Tape:
-    """Seconds of the validation that is on, by part."""
+    """Planted seconds of the current validation by part."""
 
     def __init__(self) -> None:
         self.seconds: Seconds = defaultdict(float)
         self.validations: list[Seconds] = []
 
     def spend(self, part: str, seconds: float) -> None:
-        """Sleep, and note how long that was."""
+        """Sleeps and records the true duration."""
         if seconds:
             began_s = time.perf_counter()
             time.sleep(seconds)
@@ -99,7 +100,7 @@ TAPE = Tape()
 
 
 class PlantedDataset(Sized):
-    """Images that take their time."""
+    """Data set whose images sleep."""
 
     def __init__(self, length: int, item_s: float) -> None:
         super().__init__(length)
@@ -111,7 +112,7 @@ class PlantedDataset(Sized):
 
 
 class PlantedModel(OneWeight):
-    """Predictions that take their time.
+    """Model whose predictions sleep.
 
     Args:
         planted: What is planted.
@@ -132,7 +133,7 @@ class PlantedModel(OneWeight):
 
 
 class SlowToSend:
-    """A result that takes its time to be written, and to be read."""
+    """Result whose pickling and unpickling sleep."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -149,7 +150,7 @@ def _read_slowly(seconds: float) -> SlowToSend:
 
 
 class PlantedMetric(BaseMetric):
-    """A metric that takes its time.
+    """Metric that sleeps.
 
     Args:
         planted: What is planted.
@@ -181,11 +182,11 @@ class PlantedMetric(BaseMetric):
 
 
 class SecondMetric(PlantedMetric):
-    """Another class, so that it has a name of its own."""
+    """Second metric class, for a name of its own."""
 
 
 class SavesBest(Hook):
-    """Saves after each validation, for some time."""
+    """Hook that takes some time to save after each validation."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -201,7 +202,7 @@ class SavesBest(Hook):
 
 
 class WallClock(Hook):
-    """Times a validation as a whole, as the first of the hooks.
+    """Hook that times a whole validation, as the first of all hooks.
 
     Args:
         folder: Gets what was planted.
@@ -224,7 +225,7 @@ class WallClock(Hook):
 
 
 def plant(name: str, folder: Path) -> None:
-    """Train two short epochs with a planted validation each."""
+    """Trains two short epochs with a planted validation each."""
     planted = CASES[name]
     more: dict[str, Any] = {}
     if planted.ranks > 1:
@@ -252,7 +253,7 @@ def plant(name: str, folder: Path) -> None:
 def validate(
     planted: Planted, length: int, kinds: list[type[PlantedMetric]]
 ) -> dict[str, Any]:
-    """Arguments of a Runner that validates."""
+    """Arguments of a Runner for a planted validation."""
     return {
         'val_dataloader': {
             'dataset': PlantedDataset(length, planted.item_s),
@@ -321,7 +322,7 @@ LENGTHS = {
 
 
 class EtaTape(Hook):
-    """Keeps what MMEngine itself says of the end, by iteration.
+    """Hook that records MMEngine's own ETA by iteration.
 
     Args:
         folder: Gets it.
@@ -340,7 +341,7 @@ class EtaTape(Hook):
 
 
 def last(name: str, folder: Path) -> None:
-    """Train a whole planted training."""
+    """Trains a whole planted training."""
     length = LENGTHS[name]
     planted = Planted(metrics_s=(length.metric_s,), batches=4)
     saves = {'interval': -1, 'save_last': False, **(length.saves or {})}
@@ -358,7 +359,7 @@ def last(name: str, folder: Path) -> None:
 
 
 def demo(folder: Path, root: Path) -> None:
-    """Train RTMDet-tiny for an epoch, and validate it with CocoMetric.
+    """Trains RTMDet-tiny for an epoch and validates it with CocoMetric.
 
     Args:
         folder: Of the run.
@@ -424,7 +425,7 @@ def demo(folder: Path, root: Path) -> None:
 
 
 def main() -> None:
-    """Train what the command line names."""
+    """Trains the case that the command line names."""
     name, folder = sys.argv[1], Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)

@@ -51,11 +51,11 @@ from mmgpu_hooks.schema.values import FAST_METRIC
 
 ROOT = RESULTS.parents[1]
 GAIN_LIMIT_PCT = 75.0
-"""Least share of the hand-set best's gain that the advice must give."""
+"""Least per cent of the hand-set best gain that the advice must reach."""
 HOURS_LIMIT_PCT = 10.0
-"""Most that the hours that a finding offers may be off."""
+"""Largest error of the hours that a finding offers, in per cent."""
 TURNS, LIMIT_S = 2, 600.0
-"""Trainings of each setting, and the most that one may take."""
+"""Trainings per setting, and the time limit of one in seconds."""
 TUNED = {'default_hooks.gpu_efficiency.tune': True}
 _ALIVE = dict(persistent_workers=True)
 _OPTIMIZE = 'default_hooks.gpu_efficiency.optimize'
@@ -68,7 +68,7 @@ def loader(name: str, **settings: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """An ordinary training.
+    """An ordinary training, as a user would configure it.
 
     Attributes:
         config: Its config file.
@@ -124,37 +124,37 @@ QUICK = ('storage that waits', 'nothing wrong')
 
 @dataclass(frozen=True)
 class Training:
-    """What one training took."""
+    """Duration and results of one training."""
 
     whole_s: float
-    """From building the Runner to its end."""
+    """Seconds from building the Runner to the end."""
     iter_s: float
-    """Median of what MMEngine itself logged as ``time``."""
+    """Median of the ``time`` that MMEngine logged."""
     next_line: str
-    """The `next` line of the summary: the command that goes on from here."""
+    """The summary's `next` line: the command to run next."""
 
 
 @dataclass
 class Outcome:
-    """A training before and after its own advice."""
+    """A training before and after following its own advice."""
 
     case: Case
     verdict: str
     changes: Mapping[str, Any]
     answer: str
-    """What the command printed, as the user reads it."""
+    """Output of the command, as the user reads it."""
     before: list[Training] = field(default_factory=list)
     after: list[Training] = field(default_factory=list)
-    """Empty where nothing was changed."""
+    """Trainings with the advice; empty if nothing was changed."""
     best: list[Training] = field(default_factory=list)
     tuned: list[Training] = field(default_factory=list)
-    """As before, with ``tune=True``."""
+    """Trainings with the old settings and ``tune=True``."""
     offered_s: float | None = None
-    """What a finding said that its setting saves."""
+    """Seconds that a finding said its setting saves."""
 
     @property
     def offered_off_pct(self) -> float | None:
-        """How far that is off, of what it took off the run that it was said of."""
+        """Error of the offered saving against the measured one, in per cent."""
         saved_s = self.before[0].whole_s - fastest(self.after or self.before)
         if self.offered_s is None or saved_s <= 0:
             return None
@@ -162,7 +162,7 @@ class Outcome:
 
     @property
     def gain_share_pct(self) -> float | None:
-        """Share of the best setting's gain; ``None`` where there is none."""
+        """Share of the best setting's gain in per cent; ``None`` without a gain."""
         before_s, best_s = fastest(self.before), fastest(self.best)
         if not self.case.best or best_s >= before_s:
             return None
@@ -171,18 +171,18 @@ class Outcome:
 
     @property
     def is_slower(self) -> bool:
-        """True if it is slower afterwards by more than its own repeats differ."""
+        """True if the advice made it slower by more than its repeats differ."""
         slowest_s = max(training.whole_s for training in self.before)
         return bool(self.after) and fastest(self.after) > slowest_s
 
 
 def fastest(trainings: Sequence[Training]) -> float:
-    """Seconds of the fastest; infinite of none."""
+    """Seconds of the fastest training; infinite without any."""
     return min((training.whole_s for training in trainings), default=float('inf'))
 
 
 def prepare(folder: Path, names: Sequence[str]) -> None:
-    """Copy the configs to a folder of their own, and write the demo's images there.
+    """Copies the configs to a folder, and writes the demo's images there.
 
     The tool writes beside a config, and a checkout is not to be littered.
     """
@@ -201,7 +201,7 @@ def prepare(folder: Path, names: Sequence[str]) -> None:
 
 
 def run(folder: Path, words: Sequence[str]) -> str:
-    """What a command prints, run where a user would.
+    """Runs a command in a folder and returns its output.
 
     Raises:
         SystemExit: If it fails.
@@ -225,7 +225,7 @@ def run(folder: Path, words: Sequence[str]) -> str:
 def train(
     folder: Path, config: str, work_dir: str, settings: Mapping[str, Any] | None = None
 ) -> Training:
-    """Train a config in a process of its own."""
+    """Trains a config in a child process."""
     words = ['benchmarks.whole_training', config, work_dir, json.dumps(settings or {})]
     console = run(folder, words)
     (scalars,) = (folder / work_dir).glob('*/vis_data/scalars.json')
@@ -241,7 +241,7 @@ def train(
 
 
 def follow(folder: Path, next_line: str) -> str | None:
-    """Do what the summary's `next` line says.
+    """Follows the summary's `next` line; returns the new config.
 
     Returns:
         The config that is to be trained; ``None`` without one.
@@ -258,7 +258,7 @@ def follow(folder: Path, next_line: str) -> str | None:
 
 
 def read_loaded(folder: Path, config: str, settings: Mapping[str, Any]) -> Any:
-    """A config as MMEngine loads it, with some settings."""
+    """Loads a config with some settings, as MMEngine does."""
     from mmengine.config import Config
 
     loaded = Config.fromfile(folder / config, import_custom_modules=False)
@@ -267,7 +267,7 @@ def read_loaded(folder: Path, config: str, settings: Mapping[str, Any]) -> Any:
 
 
 def play(name: str, folder: Path, turns: int, load: list[float]) -> Outcome:
-    """Train a case before and after its advice, and with what is best.
+    """Trains a case before and after its advice, and with the best settings.
 
     Args:
         name: Of the case.
@@ -319,7 +319,7 @@ def play(name: str, folder: Path, turns: int, load: list[float]) -> Outcome:
 
 
 def offer(folder: Path, case: Case, judged: Any, outcome: Outcome) -> str:
-    """Write the setting that a finding offers, as it says; the config that has it."""
+    """Writes the setting that a finding offers; returns the new config."""
     written, setting = f'{Path(case.config).stem}_offered.py', case.offered or ''
     target = str(Path(case.config).with_name(written))
     words = [case.config, f'{setting}={case.best[setting]}', '--output', target]
@@ -341,7 +341,7 @@ def play_start(
     before: Training,
     measure: Callable[..., Training],
 ) -> Outcome:
-    """Train a slow start once more, and twice with the optimisations that were named.
+    """Trains a slow start again, then twice with the named optimisations.
 
     The first of these keeps what the second one finds.
     """
@@ -359,7 +359,7 @@ def play_start(
 
 
 def judge_outcome(name: str, outcome: Outcome) -> Iterator[Figure]:
-    """What a case's advice gave, of what could be had."""
+    """Figures on one case: the advice's gain against the best gain."""
     before_s, after_s = fastest(outcome.before), fastest(outcome.after)
     if outcome.case.best:
         note = f'{before_s:.1f} s before, {after_s:.1f} s after'
@@ -376,7 +376,7 @@ def judge_outcome(name: str, outcome: Outcome) -> Iterator[Figure]:
 
 
 def list_figures(played: Mapping[str, Outcome]) -> Iterator[Figure]:
-    """The targets over all cases."""
+    """Figures over all cases."""
     planted = [outcome for outcome in played.values() if outcome.case.best]
     healthy = [outcome for outcome in played.values() if not outcome.case.best]
     if planted:
@@ -401,7 +401,7 @@ def list_figures(played: Mapping[str, Outcome]) -> Iterator[Figure]:
 
 
 def phrase_changes(changes: Mapping[str, Any]) -> str:
-    """Each change, without the part of its key that all have."""
+    """Names each change without the common part of its key."""
     words = {
         key.replace('train_dataloader.', '').replace('_dataloader.', ' '): value
         for key, value in changes.items()
@@ -410,7 +410,7 @@ def phrase_changes(changes: Mapping[str, Any]) -> str:
 
 
 def render_cases(played: Mapping[str, Outcome]) -> str:
-    """A row per case: time before and after, and what was said."""
+    """Renders the cases as a table: time before and after, verdict, changes."""
     head = ['training', 'before', 'after', 'less', 'tune=True', 'iteration', 'verdict']
     head.append('changed')
     rows = []
@@ -439,7 +439,7 @@ def render_cases(played: Mapping[str, Outcome]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train every case before and after, and print the table."""
+    """Runs the benchmark: trains every case before and after, and prints the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument('--only', default='', help='cases whose name holds this')
     benchmark = Benchmark('whole', __doc__ or '', argv, parser=parser)

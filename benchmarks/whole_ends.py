@@ -1,4 +1,4 @@
-"""Trainings that end badly, before and after what is said of them.
+"""Trainings that end badly, before and after following the advice.
 
 Each is trained until it dies, or until its log names why it stands still. Then it is
 trained with the cure: the config that `mmgpu recommend` writes, or the setting that the
@@ -25,13 +25,13 @@ from benchmarks.holders import Limit, can_limit
 from benchmarks.whole_training import SECONDS
 
 LIMIT_S = 180.0
-"""Until a training has ended, or has said why it does not."""
+"""Time limit in seconds for a training to end or to say why it does not."""
 _ENTER = 'echo $$ > "$LIMIT/cgroup.procs" && exec "$@"'
 
 
 @dataclass(frozen=True)
 class Ending:
-    """A training that does not come to its end.
+    """A training that does not reach its end.
 
     Attributes:
         config: Its config file.
@@ -69,7 +69,7 @@ QUICK = ('hangs',)
 
 
 def make_environ(root: Path) -> dict[str, str]:
-    """The environment of a training: the checkout, and one thread for the step."""
+    """Environment of a training: the checkout, and one thread for the step."""
     paths = [str(root), os.environ.get('PYTHONPATH', '')]
     return {
         **os.environ,
@@ -80,7 +80,7 @@ def make_environ(root: Path) -> dict[str, str]:
 
 
 class Trainer:
-    """Trains configs of a folder, and asks commands about it.
+    """Trains the configs of a folder, and runs commands on the results.
 
     Args:
         folder: Of the configs; trainings go below it.
@@ -91,7 +91,7 @@ class Trainer:
         self._folder, self._environ = folder, environ
 
     def ask(self, *words: str) -> str:
-        """What a command of ours prints."""
+        """Output of one of our commands."""
         done = subprocess.run(
             [sys.executable, '-W', 'ignore', '-m', 'mmgpu_hooks', *words],
             cwd=self._folder,
@@ -109,7 +109,7 @@ class Trainer:
         settings: Mapping[str, Any],
         limit_mib: int,
     ) -> bool:
-        """Train until it ends, or its log names a cause; True if it came to its end."""
+        """Trains until the end, or until the log names a cause; True at the end."""
         words = ['benchmarks.whole_training', config, work_dir, json.dumps(settings)]
         command = [sys.executable, '-W', 'ignore', '-m', *words]
         run = self._folder / work_dir
@@ -146,7 +146,7 @@ class Trainer:
 
 
 def play_ending(name: str, trainer: Trainer, folder: Path) -> Iterator[Figure]:
-    """Train until it ends badly, ask why, and train with the cure.
+    """Trains to a bad end, asks why, and trains again with the cure.
 
     Args:
         name: Of `ENDINGS`.

@@ -1,4 +1,4 @@
-"""Data, model and metric of the planted ordinary trainings, built from config files.
+"""Data set, model and metric of the planted ordinary trainings.
 
 A config names it in ``custom_imports``. What an item costs is planted as CPU of the
 process that loads it and as a wait, so the same on a busy machine.
@@ -22,20 +22,20 @@ from benchmarks.why_hangs import hold_log, log
 
 
 def burn(seconds: float) -> None:
-    """Use so much CPU of this thread."""
+    """Uses so many CPU seconds of this thread."""
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass
 
 
 def name_classes(count: int) -> list[str]:
-    """Names of made-up classes."""
+    """Names of artificial classes."""
     return [f'class {number}' for number in range(count)]
 
 
 @DATASETS.register_module()
 class PlantedImages(Sized):
-    """Images that cost CPU and waiting.
+    """Data set whose images cost CPU and waiting.
 
     Args:
         length: Of the data set.
@@ -77,7 +77,7 @@ class PlantedImages(Sized):
 
 @DATASETS.register_module()
 class PlantedAnnotations(BaseDataset):
-    """Images whose annotations take long to parse.
+    """Data set whose annotations take long to parse.
 
     Args:
         length: Of the data set.
@@ -99,7 +99,7 @@ class PlantedAnnotations(BaseDataset):
 
 @MODELS.register_module()
 class PlantedDetector(OneWeight):
-    """A step that leaves the cores free, as one on a GPU does.
+    """Model whose step leaves the cores free, like one on a GPU.
 
     Args:
         step_ms: Of one training step.
@@ -137,7 +137,7 @@ class PlantedDetector(OneWeight):
 
 
 def draw_boxes(index: int, count: int) -> Any:
-    """Boxes of a made-up image as left, top, width and height, always the same."""
+    """Boxes of an artificial image as left, top, width and height, always the same."""
     rng = np.random.default_rng(index)
     sides = np.exp(rng.uniform(np.log(6), np.log(300), (count, 2)))
     corners = rng.uniform(0, 1, (count, 2)) * np.maximum((640, 480) - sides, 1)
@@ -146,7 +146,7 @@ def draw_boxes(index: int, count: int) -> Any:
 
 @MODELS.register_module()
 class PlantedBoxes(PlantedDetector):
-    """Predicts boxes, some of them near those of :func:`write_truth`.
+    """Model that predicts boxes, some near those of :func:`write_truth`.
 
     Args:
         boxes: Of each image.
@@ -182,7 +182,7 @@ class PlantedBoxes(PlantedDetector):
 
 
 def write_truth(path: Path, images: int, classes: int) -> None:
-    """Write what :class:`PlantedBoxes` is evaluated by, in COCO's format."""
+    """Writes the ground truth for :class:`PlantedBoxes` in COCO's format."""
     notes = list[dict[str, Any]]()
     for index in range(images):
         for number, box in enumerate(draw_boxes(index, 7)):
@@ -213,7 +213,7 @@ def write_truth(path: Path, images: int, classes: int) -> None:
 
 @METRICS.register_module()
 class CountImages(BaseMetric):
-    """Counts what was predicted."""
+    """Metric that counts predicted images."""
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         self.results.append(len(data_samples))

@@ -1,4 +1,4 @@
-"""One ordinary training, as MMDetection's ``tools/train.py`` trains, on the CPU.
+"""Trains one config on the CPU as MMDetection's ``tools/train.py`` does.
 
     python -m benchmarks.whole_training CONFIG FOLDER SETTINGS
 
@@ -20,7 +20,7 @@ SECONDS = 'seconds.txt'
 
 
 def main() -> None:
-    """Train, and write the seconds."""
+    """Trains and writes the duration."""
     path, folder, settings = sys.argv[1:]
     config = Config.fromfile(path)
     config.merge_from_dict(json.loads(settings))

@@ -30,23 +30,23 @@ from benchmarks.harness import Benchmark, Figure, ask, at_least, at_most, exactl
 from benchmarks.markdown import render_table
 
 AT = 27
-"""The sample in which it happens."""
+"""Index of the sample at which the planted end happens."""
 IN_LOG_S = 90.0
-"""Within this time the log must name worker and sample, at the default."""
+"""Seconds within which the log must name worker and sample, by default."""
 LATE_S = 30.0
-"""Within this time after ``stuck_after_s`` the log must name the cause."""
+"""Seconds after ``stuck_after_s`` within which the log must name the cause."""
 REPEATS, AT_ONCE = 3, 6
-"""At the default a case is played once."""
+"""Trainings per case (one with default arguments), and trainings at a time."""
 _PATIENCE_S = 240.0
 _JOINED_S = 4.0
-"""After an alarm: rank 0 gives the others time to speak, and names who stands."""
+"""Seconds after an alarm in which rank 0 hears the others and names who is stuck."""
 _ASKING = threading.Lock()
-"""One at a time, since what is printed is caught."""
+"""Lock for one command at a time, since its output is captured."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One planted end.
+    """One planted end of a training.
 
     Attributes:
         plant: Of `benchmarks.why_training`.
@@ -157,7 +157,7 @@ CASES = {
     'a typo in the config': Case('typo', 'config_error'),
     'Ctrl-C': Case('ctrl-c', 'interrupted'),
 }
-"""Those that wait longest first."""
+"""Cases, those with the longest wait first."""
 MOUNTING = 'unshare', '-m'
 QUICK = (
     'a sample that sleeps',
@@ -171,7 +171,7 @@ QUICK = (
 
 @contextlib.contextmanager
 def started(case: Case, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The training's processes, which end with the block."""
+    """Context with the processes of a training."""
     module = [sys.executable, '-m', 'benchmarks.why_training']
     words = [*module, case.plant, str(folder), str(case.after_s)]
     if case.is_below_run:
@@ -210,20 +210,19 @@ def started(case: Case, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]
 
 @dataclass(frozen=True)
 class Played:
-    """What was said of one training, by its folder and its console together."""
+    """Answers about one training, from its folder and console together."""
 
     cause: str | None
     is_named: bool | None
-    """Whether log and answer name worker, sample and rank; ``None`` without."""
+    """True if log and answer name worker, sample and rank; ``None`` if not asked."""
     in_log_s: float | None
     cause_s: float | None
-    """Until the log named the cause, after ``stuck_after_s``; ``None`` where it need
-    not."""
+    """Seconds after ``stuck_after_s`` until the log named the cause, if it did."""
     alarms: int
 
 
 def play_and_ask(case: Case, folder: Path) -> Played:
-    """Train once, and ask when it stands still or has ended."""
+    """Trains once, and asks when training stands still or has ended."""
     run = folder / 'run'
     folder.mkdir()
     named = f'worker {case.worker} (pid', f'sample {case.sample}'
@@ -263,7 +262,7 @@ def play_and_ask(case: Case, folder: Path) -> Played:
 
 
 def read_records(run: Path) -> str:
-    """Evidence of all ranks, those included that have not begun to train."""
+    """Reads the evidence of all ranks, even of those that never began to train."""
     texts = []
     for path in (*run.glob('*/vis_data/gpu_eff*l'), *run.glob('*/vis_data/before*l')):
         with contextlib.suppress(FileNotFoundError):  # a rank has begun to train
@@ -272,7 +271,7 @@ def read_records(run: Path) -> str:
 
 
 def read_age_s(folder: Path) -> float:
-    """Time since what was planted began."""
+    """Seconds since the planted end began."""
     try:
         return time.time() - float((folder / 'began').read_text())
     except (OSError, ValueError):  # it is being written
@@ -280,13 +279,13 @@ def read_age_s(folder: Path) -> float:
 
 
 def may_mount() -> bool:
-    """Whether this machine can play the cases that do."""
+    """True if this machine can play cases that mount a file system."""
     mount = [*MOUNTING, 'mount', '-t', 'tmpfs', 'tmpfs', '/mnt']
     return not subprocess.run(mount, capture_output=True).returncode
 
 
 def list_figures(played: dict[str, list[Played]]) -> Iterator[Figure]:
-    """The targets over everything that was played."""
+    """Figures over all played trainings."""
     every = [(CASES[name].cause, run) for name, runs in played.items() for run in runs]
     right = [run.cause == cause for cause, run in every if cause]
     named = [run.is_named for _, run in every if run.is_named is not None]
@@ -309,7 +308,7 @@ def list_figures(played: dict[str, list[Played]]) -> Iterator[Figure]:
 
 
 def render_cases(played: dict[str, list[Played]]) -> str:
-    """A row per case; one that was not played lacked root."""
+    """Renders a row per case; cases that were not played need root."""
     rows = []
     for name, runs in played.items():
         cause, times = CASES[name].cause, [run.in_log_s or 0.0 for run in runs]
@@ -320,7 +319,7 @@ def render_cases(played: dict[str, list[Played]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Play, ask, judge."""
+    """Runs the benchmark: plays, asks and judges all cases."""
     parser = argparse.ArgumentParser()
     parser.add_argument('--only', default='', help='cases whose name holds this')
     bench = Benchmark('why', __doc__ or '', argv, parser=parser, is_timed=False)

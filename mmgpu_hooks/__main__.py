@@ -1,4 +1,4 @@
-"""``python -m mmgpu_hooks`` is ``mmgpu``, and so is the console script."""
+"""Entry point of ``mmgpu`` and of ``python -m mmgpu_hooks``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; Ctrl-C ends it without a traceback while Python imports, too."""
+    """Runs a command; Ctrl-C ends it without a traceback, during imports too."""
     try:
         from mmgpu_hooks.commands.main import main as run
 

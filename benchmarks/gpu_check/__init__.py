@@ -1,1 +1,1 @@
-"""What only a CUDA machine can show: our figures against somebody else's."""
+"""Checks for a CUDA machine: our figures against independent ones."""

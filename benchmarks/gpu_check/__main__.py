@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu_check``."""
+"""Entry point of ``python -m benchmarks.gpu_check``."""
 
 import sys
 

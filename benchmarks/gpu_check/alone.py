@@ -1,4 +1,4 @@
-"""What needs torch and the driver alone: copies, allocators, locks."""
+"""Checks that need torch and the driver only: copies, allocators, locks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIB = 2**20
 
 
 def check_copies() -> list[Row]:
-    """A batch of 256 MiB to the card, from pageable and from pinned memory."""
+    """Checks copies of a 256 MiB batch to the card, from pageable and pinned memory."""
     pageable = torch.ones(256 * MIB, dtype=torch.uint8)
     target = torch.empty_like(pageable, device='cuda')
     rates, waits_ms, notes = [], [], []
@@ -60,7 +60,7 @@ print(json.dumps({**memory.drain(), 'theirs': peak, 'lacking': dict(memory.lacki
 
 
 def check_allocators() -> list[Row]:
-    """Peak and retries by each allocator; what one does not count is unknown."""
+    """Checks peak and retries of each allocator; one that counts none is unknown."""
     rows, target = [], 'the same peak; 1 retry, or not counted'
     for setting in ('', 'expandable_segments:True', 'backend:cudaMallocAsync'):
         environ = {'PYTORCH_CUDA_ALLOC_CONF': setting}
@@ -78,7 +78,7 @@ def check_allocators() -> list[Row]:
 
 
 def check_locks() -> list[Row]:
-    """What takes the driver's lock, while our sampler is off, on, and never rests."""
+    """Times calls that take the driver's lock, by how often our sampler works."""
     gpu = open_our_gpu()
     if isinstance(gpu, str):
         return [skipped('calls beside NVML', gpu)]
@@ -118,15 +118,15 @@ def check_locks() -> list[Row]:
 
 
 class CallTimes(NamedTuple):
-    """What a call takes, in microseconds."""
+    """Duration of a call in microseconds."""
 
     median_us: float
     p99_us: float
-    """99th percentile."""
+    """99th percentile of the duration."""
 
 
 def _time(call: Callable[[], object]) -> CallTimes:
-    """Call it again and again, for two seconds."""
+    """Times a call again and again for two seconds."""
     times_us: list[float] = []
     end_s = time.perf_counter() + 2.0
     while time.perf_counter() < end_s or len(times_us) < 200:

@@ -38,9 +38,9 @@ from benchmarks.gpu_check.table import (
 )
 
 BUSY_PCT = 4.0
-"""Of the machine's CPUs, or of the GPU, in use by others: too busy to judge."""
+"""Load by others, of CPUs or GPU in per cent, above which nothing is judged."""
 LIMIT_S = 9 * 60.0
-"""After that no further group is started by default."""
+"""Seconds after which, by default, no further group of checks starts."""
 
 RESULTS = Path(__file__).resolve().parents[1] / 'results' / 'gpu_check.md'
 
@@ -54,17 +54,17 @@ STAGES = (
     ('mapping', 'pynvml', ('mapping', 'namespace')),
     ('longer', 'mmengine', ('memory', 'ranks', 'compile')),
 )
-"""In the order in which they run: a module, what it cannot do without, its checks."""
+"""Groups of checks in their order: module, required package, checks."""
 CHECKS = {name: (module, needs) for module, needs, names in STAGES for name in names}
 LONG = STAGES[-1][-1]
 QUICK = ('sync', 'copies', 'allocators')
-"""For seeing that it works, within 2 minutes."""
+"""Checks of a trial run within 2 minutes."""
 SURE = {'sync', 'losses', 'profile', 'optimize', 'allocators', 'mapping', *LONG}
-"""What other load on the machine cannot spoil."""
+"""Checks that other load on the machine cannot disturb."""
 
 
 def why_no_cuda() -> str | None:
-    """One sentence on why nothing can be checked here; ``None`` when it can."""
+    """Reason in one sentence why nothing can be checked here; ``None`` if it can."""
     try:
         import torch
     except ImportError:
@@ -77,7 +77,7 @@ def why_no_cuda() -> str | None:
 
 
 def install_wheels(wheels: Path, folder: str) -> list[Row]:
-    """Install those whose package is missing, and put the folder on the path.
+    """Installs wheels of missing packages, and puts their folder on the path.
 
     Args:
         wheels: Folder with ``.whl`` files.
@@ -104,7 +104,7 @@ def install_wheels(wheels: Path, folder: str) -> list[Row]:
 
 
 def version_of(package: str) -> str | None:
-    """Of an installed distribution; ``None`` where there is none."""
+    """Version of an installed distribution; ``None`` if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -112,7 +112,7 @@ def version_of(package: str) -> str | None:
 
 
 def read_other_load(gpu_pct: float | None) -> str:
-    """Who else uses the machine, measured for a second before we do anything."""
+    """Measures for a second how much others use the CPUs and the GPU."""
     begin = read_cpu_ticks()
     time.sleep(1.0)
     idle, whole = (now - then for now, then in zip(read_cpu_ticks(), begin))
@@ -122,13 +122,13 @@ def read_other_load(gpu_pct: float | None) -> str:
 
 
 def read_cpu_ticks() -> tuple[int, int]:
-    """Of all CPUs since the machine started: idle or waiting for a disk, and all."""
+    """Clock ticks of all CPUs since boot: idle (or waiting for a disk), and all."""
     ticks = [*map(int, Path('/proc/stat').read_text().split()[1:9])]
     return ticks[3] + ticks[4], sum(ticks)
 
 
 def run_check(name: str, other_load: str) -> list[Row]:
-    """Run one check; it is skipped without its package, and missed when it breaks.
+    """Runs one check: skipped without its package, missed if it raises.
 
     Args:
         name: Of :data:`CHECKS`.
@@ -154,7 +154,7 @@ def run_check(name: str, other_load: str) -> list[Row]:
 
 
 def describe_machine(driver: str | None, load: str) -> list[tuple[str, str]]:
-    """What the figures were measured on."""
+    """Facts on the machine for the page: date, GPUs, driver, packages."""
     import torch
 
     names = map(torch.cuda.get_device_name, range(torch.cuda.device_count()))
@@ -173,7 +173,7 @@ def describe_machine(driver: str | None, load: str) -> list[tuple[str, str]]:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; ends the process when it is wrong, as argparse does."""
+    """Parses the command line; argparse exits on an error."""
     parser = argparse.ArgumentParser(prog='gpu_check', description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
@@ -226,7 +226,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it; returns the exit code."""
+    """Runs ``gpu_check`` and returns the exit code."""
     arguments = parse_arguments(argv)
     reason = why_no_cuda()
     if reason is not None:
@@ -240,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_checks(arguments: argparse.Namespace, rows: list[Row]) -> int:
-    """Run those that were asked for, print the table and keep it."""
+    """Runs the requested checks, prints the table and stores it."""
     begin_s = time.monotonic()
     try:
         before = import_module('benchmarks.gpu_check.nvml').describe_gpu()

@@ -1,4 +1,4 @@
-"""Python in a process of its own, with this checkout on its path."""
+"""Starts Python in a child process with this checkout on its path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def start_python(
     environ: Mapping[str, str] | None = None,
     before: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
-    """Start some code.
+    """Starts Python code in a child process.
 
     Args:
         code: What to run; its answer is a JSON object, which it prints last.
@@ -38,7 +38,7 @@ def start_python(
 
 
 def read_answer(process: subprocess.Popen[str], timeout_s: float = 180.0) -> Any:
-    """Its answer.
+    """Waits for a child process and reads the JSON that it printed.
 
     Raises:
         RuntimeError: If it failed; the message is the end of what it said.

@@ -1,4 +1,4 @@
-"""What ``optimize`` does on a card: the same bits, and less that the host does."""
+"""Checks ``optimize`` on a card: the same bits, and less host time."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ BY_TENSOR: dict[str, Any] = {
     'paramwise_cfg': {'norm_decay_mult': 0.0, 'bias_decay_mult': 0.0},
     'clip_grad': {'max_norm': 1.0},
 }
-"""A parameter group for each tensor, as detectors have them."""
+"""Optimizer settings with a parameter group per tensor, as detectors have."""
 KINDS = {'fp32': 'OptimWrapper', 'AMP': 'AmpOptimWrapper'}
-"""Wrappers of the optimizer; the second one scales the losses."""
+"""Optimizer wrappers to check; the second one scales the losses."""
 TENSORS = 200
 LATE = f"""
 model['more'] = {TENSORS}
 optim_wrapper = {BY_TENSOR!r}
 custom_hooks = [dict(type='EMAHook')]
 """
-"""For the end of the config that is profiled."""
+"""Lines appended to the profiled config."""
 
 
 class Digest(Hook):
-    """Keeps a digest of weights and averages when training ends."""
+    """Hook that digests weights and averages at the end of training."""
 
     priority = 'VERY_LOW'
 
@@ -55,7 +55,7 @@ class Digest(Hook):
 
 
 def check_optimize() -> list[Row]:
-    """Losses, weights and averages with and without ``optimize``, bit by bit."""
+    """Compares losses and weights with and without ``optimize``, bit by bit."""
     rows = []
     for name, kind in KINDS.items():
         check, found = f'optimize, {name}', []
@@ -90,7 +90,7 @@ def check_optimize() -> list[Row]:
 
 
 def check_overhead() -> list[Row]:
-    """Host time of a step that no kernel covers, and what ``optimize`` takes off."""
+    """Checks host time that no kernel covers, and what ``optimize`` saves of it."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, 'toy.py')
         config.write_text(CONFIG + LATE)

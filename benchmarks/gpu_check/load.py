@@ -1,4 +1,4 @@
-"""Work for a GPU, of a length that is known before it is given."""
+"""Puts a GPU load of known length on the card."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 AHEAD_S = 0.02
-"""Of work that is queued at a time."""
+"""Seconds of work queued at a time."""
 
 
 class Matmuls:
-    """Matrix products, calibrated on this very card.
+    """Matrix products, calibrated on this card.
 
     Args:
         size: Rows and columns of the square matrices.
@@ -36,7 +36,7 @@ class Matmuls:
         torch.mm(self._a, self._a, out=self._out)
 
     def keep_busy(self, seconds: float) -> None:
-        """Keep the GPU busy without a gap for so long, a little work ahead."""
+        """Keeps the GPU busy for so many seconds without a gap."""
         ahead: Any = None
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:

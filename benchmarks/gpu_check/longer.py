@@ -1,4 +1,4 @@
-"""Commands, compilers and ranks on the card: what takes longer, or needs more."""
+"""Longer checks on the card: profile, torch.compile, ranks, memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CLOSE_PCT = 5.0
 
 
 def check_profile() -> list[Row]:
-    """``mmgpu profile``: its parts beside the clock, and the kernels that it saw."""
+    """Checks ``mmgpu profile``: parts against the clock, and the kernels found."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, 'toy.py')
         config.write_text(CONFIG)
@@ -57,7 +57,7 @@ def check_profile() -> list[Row]:
 
 
 def check_compile() -> list[Row]:
-    """What torch.compile makes of a step, with and without the hook."""
+    """Compares torch.compile's graphs of a step with and without the hook."""
     from torch._dynamo.utils import counters
 
     rows = []
@@ -79,7 +79,7 @@ def check_compile() -> list[Row]:
 
 
 def check_ranks() -> list[Row]:
-    """Two ranks on one card, joined by gloo: NCCL takes a card once."""
+    """Trains two ranks on one card over gloo (NCCL takes each card once)."""
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = str(free.getsockname()[1])
@@ -96,7 +96,7 @@ def check_ranks() -> list[Row]:
 
 
 def train_rank() -> None:
-    """Train as one of several; prints what its evidence says."""
+    """Trains as one of several ranks, and prints facts of its evidence."""
     gloo: dict[str, Any] = {'dist_cfg': {'backend': 'gloo'}}
     evidence = train(ToyModel(), SIDES * 2, launcher='pytorch', env_cfg=gloo).evidence
     card, peaks = evidence.run.gpu, [r.gpu_mem_peak_bytes for r in evidence.intervals]
@@ -105,7 +105,7 @@ def train_rank() -> None:
 
 
 def check_memory() -> list[Row]:
-    """What a step on the CPU says that training takes, beside the card's peak."""
+    """Compares the memory counted for a step on the CPU with the card's peak."""
     rows = []
     for kind in list_models():
         model, images = kind().train(), Images([LARGE])

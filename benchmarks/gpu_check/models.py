@@ -1,4 +1,4 @@
-"""What `make gpu-check` trains: a toy always, a detector of torchvision's besides."""
+"""Models that `make gpu-check` trains: a toy, and a detector of torchvision."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 SMALL, LARGE = 256, 640
-"""Sides of the images in pixels; both are multiples of what detectors pad to."""
+"""Image sides in pixels, multiples of the padding of detectors."""
 
 
 class Images(Dataset['dict[str, Any]']):
-    """Images that depend on their index alone, of sides that are given, in order.
+    """Images of given sides, in order; each depends on its index only.
 
     Args:
         sides: In pixels.
@@ -37,7 +37,7 @@ class Images(Dataset['dict[str, Any]']):
 
 
 class ToyModel(BaseModel):
-    """Two convolutions, the same weights each time; its loss depends on the images.
+    """Two convolutions with fixed initial weights, whose loss depends on the images.
 
     Args:
         more: Further parameters, each of which is in the loss.
@@ -63,7 +63,7 @@ class ToyModel(BaseModel):
 
 
 class TorchvisionDetector(BaseModel):
-    """Faster R-CNN with a small backbone, without any download."""
+    """Faster R-CNN of torchvision with a small backbone, without a download."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,6 +85,6 @@ class TorchvisionDetector(BaseModel):
 
 
 def list_models() -> list[type[BaseModel]]:
-    """Those that can be trained here."""
+    """Models that can be trained here."""
     has_detector = find_spec('torchvision') is not None
     return [ToyModel, TorchvisionDetector] if has_detector else [ToyModel]

@@ -1,4 +1,4 @@
-"""Our NVML figures beside what was planted and nvidia-smi's; what looking costs."""
+"""Checks our NVML figures against planted load and nvidia-smi, and their cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UTIL_POINTS, MEMORY_MIB, THREAD_PCT = 5.0, 4, 0.5
 
 
 class Wave(NamedTuple):
-    """Work and rest in turns.
+    """GPU load and pauses in turns.
 
     A round that is not judged comes first: the driver's figure looks back by up to a
     second, and our samples by another.
@@ -37,30 +37,30 @@ EXTRAS = ('sm_clock_mhz', 'throttled_pct', 'sm_active_pct', 'temperature_c')
 
 
 class Reading(NamedTuple):
-    """What one look at the card took."""
+    """Cost of one sample of the card."""
 
     wall_s: float
     cpu_s: float
 
 
 class GpuBefore(NamedTuple):
-    """The card before we use it; ``None`` is unknown."""
+    """State of the card before the checks; ``None`` is unknown."""
 
     driver: str | None = None
-    """The driver's version."""
+    """Version of the driver."""
     util_pct: float | None = None
 
 
 class Sampling(NamedTuple):
-    """A sampler at work."""
+    """A running sampler with the cost of its samples."""
 
     sampler: GpuSampler
     readings: list[Reading]
-    """Of each sample, as long as it works."""
+    """Cost of each sample so far."""
 
 
 def open_our_gpu() -> Gpu | str:
-    """The card of this process, found as the hook finds it, or why there is none."""
+    """Opens the card of this process as the hook does, or gives the reason."""
     import torch
 
     try:
@@ -71,7 +71,7 @@ def open_our_gpu() -> Gpu | str:
 
 
 def open_named(**names: Any) -> Gpu | str:
-    """The card with these names, or why there is none."""
+    """Opens the card with these identifiers, or gives the reason."""
     try:
         return open_gpu(**names)
     except AbsentError as error:
@@ -79,7 +79,7 @@ def open_named(**names: Any) -> Gpu | str:
 
 
 def describe_gpu() -> GpuBefore:
-    """Read the driver's version, and utilisation before we use the card."""
+    """Reads the driver's version, and utilisation before the checks."""
     gpu = open_our_gpu()
     if isinstance(gpu, str):
         return GpuBefore()
@@ -95,7 +95,7 @@ def describe_gpu() -> GpuBefore:
 
 @contextmanager
 def sampling(gpu: Gpu, period_s: float = 0.2) -> Iterator[Sampling]:
-    """The hook's own sampler, at its own pace by default."""
+    """Context with the hook's own sampler, at its own rate by default."""
     readings: list[Reading] = []
 
     def read_sample() -> Sample:
@@ -114,12 +114,12 @@ def sampling(gpu: Gpu, period_s: float = 0.2) -> Iterator[Sampling]:
 
 
 def check_nvml() -> list[Row]:
-    """Utilisation and memory beside nvidia-smi, extras present or why not, cost."""
+    """Checks utilisation and memory against nvidia-smi, extra figures, and cost."""
     return _check_waves(CONSTANT, has_more=True)
 
 
 def check_waves() -> list[Row]:
-    """Work and rest in turns, longer and shorter than the driver looks back."""
+    """Checks utilisation under waves longer and shorter than the driver's window."""
     return _check_waves(WAVES, has_more=False)
 
 
@@ -163,7 +163,7 @@ def _check_waves(waves: Sequence[Wave], *, has_more: bool) -> list[Row]:
 
 
 def plant(load: Any, wave: Wave) -> float:
-    """Work and rest in turns; per cent of the time that was work."""
+    """Runs load and pauses in turns; returns the per cent of time under load."""
     worked_s, begin_s = 0.0, time.perf_counter()
     for _ in range(wave.rounds):
         since_s = time.perf_counter()
@@ -178,7 +178,7 @@ def plant(load: Any, wave: Wave) -> float:
 def compare(
     name: str, window: Mapping[str, Any], smi: Sequence[SmiSample], why: str
 ) -> list[Row]:
-    """Ours beside what was planted, and beside nvidia-smi's.
+    """Compares our utilisation with the planted one and with nvidia-smi's.
 
     Args:
         name: Of the row.
@@ -237,7 +237,7 @@ def _check_memory(gpu: Gpu, uuid: str | None, has_smi: bool) -> Row:
 
 
 def _check_extras(gpu: Gpu, windows: Sequence[Mapping[str, object]]) -> list[Row]:
-    """Each figure has a value or a reason: which, is the machine's affair."""
+    """Checks that each extra figure has a value or a reason."""
     rows, reasons = [], gpu.reasons()
     for figure in EXTRAS:
         values = [f'{window[figure]:.6g}' for window in windows if figure in window]

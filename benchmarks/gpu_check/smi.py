@@ -1,4 +1,4 @@
-"""nvidia-smi, asked once or read alongside: what our figures are held against."""
+"""Reads nvidia-smi, once or continuously, as a reference for our figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FORMAT = ('--format=csv,noheader,nounits',)
 
 
 def ask_smi(*fields: str, gpu: str | None = None) -> list[list[str]]:
-    """One answer of nvidia-smi: a line per card, a cell per field."""
+    """Queries nvidia-smi once: a row per card, a cell per field."""
     command = ['nvidia-smi', f'--query-gpu={",".join(fields)}', *_FORMAT]
     done = subprocess.run(
         [*command, *(['-i', gpu] if gpu else [])],
@@ -26,20 +26,20 @@ def ask_smi(*fields: str, gpu: str | None = None) -> list[list[str]]:
 
 
 def parse_smi_line(line: str) -> list[str]:
-    """Cells of a line of nvidia-smi's CSV."""
+    """Splits a CSV line of nvidia-smi into cells."""
     return [cell.strip() for cell in line.split(',')]
 
 
 class SmiSample(NamedTuple):
-    """Utilisation as nvidia-smi sampled it."""
+    """A sample of utilisation by nvidia-smi."""
 
     at_s: float
-    """By the wall clock."""
+    """Time of the sample by the wall clock."""
     util_pct: float
 
 
 def parse_smi_sample(line: str) -> SmiSample | None:
-    """One line of its CSV; ``None`` where it has no figure.
+    """Parses a CSV line of nvidia-smi; ``None`` without a figure.
 
     Examples:
         >>> parse_smi_sample('2026/01/02 03:04:05.678, [N/A]') is None
@@ -55,7 +55,7 @@ def parse_smi_sample(line: str) -> SmiSample | None:
 
 @contextmanager
 def sampling_smi(gpu: str) -> Iterator[list[SmiSample]]:
-    """nvidia-smi's utilisation alongside: its samples, with its own stamps, afterwards.
+    """Context that collects nvidia-smi's samples with their own timestamps.
 
     Args:
         gpu: UUID of the card.

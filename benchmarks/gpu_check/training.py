@@ -1,4 +1,4 @@
-"""Real trainings on the card, with the hook and without it."""
+"""Checks real trainings on the card, with and without the hook."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IDLE_POINTS = 5.0
 
 
 class Tape(Hook):
-    """Keeps each iteration's loss, its end, and the allocator's peak by torch."""
+    """Hook that records each iteration's loss, end and allocator peak."""
 
     priority = 'VERY_HIGH'  # before LoggerHook resets the peak
 
@@ -52,11 +52,11 @@ class Tape(Hook):
 
 
 class Trained(NamedTuple):
-    """What a training left."""
+    """Results of one training."""
 
     tape: Tape
     evidence: Any = None
-    """A RunEvidence; ``None`` without the hook."""
+    """Evidence of the run; ``None`` without the hook."""
 
 
 def train(
@@ -70,7 +70,7 @@ def train(
     deterministic: bool = False,
     **more: Any,
 ) -> Trained:
-    """Train on one image an iteration, in a folder that is gone afterwards.
+    """Trains on one image per iteration, in a temporary folder.
 
     Args:
         model: What to train.
@@ -112,7 +112,7 @@ def train(
 
 
 def check_losses() -> list[Row]:
-    """The same training with and without the hook, bit by bit."""
+    """Compares the losses of a training with and without the hook, bit by bit."""
     rows = []
     for name, optim in (('fp32', 'OptimWrapper'), ('AMP', 'AmpOptimWrapper')):
         check = f'losses with the hook, {name}'
@@ -137,7 +137,7 @@ def check_losses() -> list[Row]:
 
 
 def check_sync() -> list[Row]:
-    """A training in which torch refuses each synchronisation of ours."""
+    """Trains with every synchronisation by our hook forbidden in torch."""
     check = 'synchronisation by the hook'
     try:
         refuse_sync(lambda: torch.ones(1, device='cuda').item())()
@@ -151,7 +151,7 @@ def check_sync() -> list[Row]:
 
 
 def refuse_sync(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function in which torch raises at what synchronises."""
+    """Wraps a function so that torch raises where it synchronises."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         torch.cuda.set_sync_debug_mode('error')
@@ -165,7 +165,7 @@ def refuse_sync(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def refusing_sync() -> Iterator[None]:
-    """All that the hook does is done so."""
+    """Context in which all calls of the hook must not synchronise."""
     run = Guard.run
 
     def run_strictly(
@@ -178,7 +178,7 @@ def refusing_sync() -> Iterator[None]:
 
 
 def check_cost() -> list[Row]:
-    """Events in a real loop, with cold caches; and the loop with and without us."""
+    """Checks the cost of events in a real loop, and of the hook as a whole."""
     sides, hook = [SMALL] * COST_ITERATIONS, {**HOOK, 'interval': 50}
     with timing(CudaEvents, 'begin_step', 'end_step', 'drain') as spent_s:
         train(ToyModel(), sides, hook)
@@ -217,7 +217,7 @@ def _iteration_s(trained: Trained) -> float:
 
 @contextmanager
 def timing(kind: Any, *names: str) -> Iterator[dict[str, list[float]]]:
-    """Seconds of each call of these methods."""
+    """Context that times each call of these methods, in seconds."""
     spent_s: dict[str, list[float]] = {name: [] for name in names}
     methods = {name: getattr(kind, name) for name in names}
 
@@ -237,7 +237,7 @@ def timing(kind: Any, *names: str) -> Iterator[dict[str, list[float]]]:
 
 
 def check_stalls() -> list[Row]:
-    """Images that take long to load: the wait and the idle share that are recorded."""
+    """Checks the recorded data wait and idle share with slow images."""
     rows = []
     for item_s in STALLS_S:
         evidence = train(ToyModel(), SIDES[: 3 * LOG_INTERVAL], item_s=item_s).evidence
@@ -265,7 +265,7 @@ def read_idle(evidence: Any) -> float | None:
 
 
 def check_ema() -> list[Row]:
-    """Idle time between steps beside torch.profiler's kernels, EMAHook's among them."""
+    """Checks the idle time between steps against the kernels, EMAHook's among them."""
     check, stall_s = 'idle share beside torch.profiler, EMAHook', 0.03
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profiler:
@@ -288,7 +288,7 @@ def check_ema() -> list[Row]:
 def read_idle_pct(
     spans: Sequence[tuple[float, float]], stall_us: float
 ) -> float | None:
-    """Share of the time in stalls, from one to another after the first interval.
+    """Idle share in per cent between kernels, in gaps longer than ``stall_us``.
 
     Args:
         spans: Begin and end of what the card did, in order.

@@ -1,4 +1,4 @@
-"""Five workers, each with a cache that fills; then the training process grows, too."""
+"""Config: five workers with growing caches, then the training process grows too."""
 
 _base_ = './toy.py'
 model = dict(step_ms=20, grows_from=600, grows_until=640)

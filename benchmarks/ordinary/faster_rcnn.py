@@ -1,4 +1,4 @@
-"""Faster R-CNN with a ResNet-18 on the demo's images: the step takes longest.
+"""Config: Faster R-CNN with ResNet-18 on the demo's images; the step takes longest.
 
 Few proposals and a narrow head, so that a step on one thread takes well below 1 s.
 """

@@ -1,4 +1,4 @@
-"""Annotations take 15 s to parse, and a short training begins with them each time."""
+"""Config: a short training that parses annotations for 15 s at each start."""
 
 _base_ = './toy.py'
 train_dataloader = dict(

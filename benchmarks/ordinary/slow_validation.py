@@ -1,4 +1,4 @@
-"""Validation loads its images in the training process, after each short epoch."""
+"""Config: validation loads its images in the training process each short epoch."""
 
 _base_ = './toy.py'
 model = dict(predict_ms=15)

@@ -1,4 +1,4 @@
-"""Sixteen workers on two cores, started anew in each of six epochs, and saves."""
+"""Config: sixteen workers on two cores, restarted in each of six epochs, and saves."""
 
 _base_ = './toy.py'
 model = dict(step_ms=20, megabytes=60)

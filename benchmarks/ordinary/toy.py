@@ -1,4 +1,4 @@
-"""What the planted ordinary trainings share."""
+"""Base config of the planted ordinary trainings."""
 
 custom_imports = dict(imports=['benchmarks.whole_toys'])
 default_hooks = dict(

@@ -1,4 +1,4 @@
-"""Each image waits 30 ms for storage, and two workers wait for it."""
+"""Config: each image waits 30 ms for storage; two workers load them."""
 
 _base_ = './toy.py'
 train_dataloader = dict(dataset=dict(cpu_ms=0.5, wait_ms=30))

@@ -1,1 +1,1 @@
-"""A child process that judges a run for the training that made it."""
+"""Child processes that judge a run for the training that made it."""

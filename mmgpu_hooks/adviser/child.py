@@ -1,4 +1,4 @@
-"""The adviser's processes: each reads evidence and prints one record.
+"""Programs of the adviser's child processes: each reads evidence, prints an answer.
 
 That of the end writes one config, too; that of every hour the job's comment. That which
 tunes answers questions, as long as it is asked.
@@ -37,7 +37,7 @@ from mmgpu_hooks.schema.tuning import TuneQuestion
 
 
 def main(evidence: str, parent: int) -> None:
-    """Print a `RunAdvice` as JSON.
+    """Prints a `RunAdvice` on a finished run as JSON.
 
     Args:
         evidence: Of rank 0.
@@ -61,7 +61,7 @@ def main(evidence: str, parent: int) -> None:
 
 
 def judge_while_training(evidence: str, parent: int, is_commented: bool) -> None:
-    """Print the verdict on a run that is going on, as a record in JSON.
+    """Prints the verdict on a run that still trains, as JSON.
 
     Args:
         evidence: Of rank 0.
@@ -81,7 +81,7 @@ def judge_while_training(evidence: str, parent: int, is_commented: bool) -> None
 
 
 def tune_while_training(evidence: str, parent: int) -> None:
-    """Answer each `TuneQuestion` on standard input with a `TuneAnswer`, a line each.
+    """Answers each `TuneQuestion` on standard input with a `TuneAnswer`.
 
     Args:
         evidence: Of rank 0.
@@ -99,7 +99,7 @@ def tune_while_training(evidence: str, parent: int) -> None:
 
 
 def advise_on_run(evidence: Path) -> RunAdvice:
-    """Judge a run as ``mmgpu recommend`` does, and write what that recommends.
+    """Judges a run as ``mmgpu recommend`` does, and writes the recommended config.
 
     The config goes into the folder of the run, and nothing is written where nothing
     is to be changed.

@@ -1,4 +1,4 @@
-"""Puts a verdict into the comment of SLURM's job, where ``squeue -o %k`` shows it."""
+"""Writes a verdict into the SLURM job's comment, shown by ``squeue -o %k``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mmgpu_hooks.schema.recorded import VerdictRecord
 from mmgpu_hooks.show.comment import COMMENT_START, phrase_comment
 
 _LIMIT_S = 5.0
-"""SLURM's controller gets so long for all: a busy one may take minutes."""
+"""Time limit for all calls of SLURM: a busy controller may take minutes."""
 
 _NO_COMMENT = ('', '(null)')
 
 
 def comment_on_job(verdict: VerdictRecord, limit_s: float = _LIMIT_S) -> bool:
-    """Write the verdict into the comment of the job that the run is in.
+    """Writes a verdict into the comment of the run's SLURM job.
 
     A comment of the user's own stays: sites bill by comments. One that begins as ours
     is from this job's earlier verdicts. SLURM takes none once the job has ended.

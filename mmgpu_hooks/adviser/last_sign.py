@@ -1,4 +1,4 @@
-"""When a run that goes on has recorded something last, and when its job ends."""
+"""Finds when a running training last recorded, and when its job ends."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mmgpu_hooks.measure.clock import local_time, seconds_until
 from mmgpu_hooks.schema.judged import JobEnd, TrainingEnd
 
 _FRESH_S = 3600.0
-"""A run whose evidence ends less long ago is taken to go on."""
+"""Age of the newest evidence below which a run counts as still running."""
 
 
 def find_last_sign(run: Run, ending: TrainingEnd | None) -> datetime | None:
-    """The time of the newest interval, by this host's clock.
+    """Time of the newest interval of a running training, by this host's clock.
 
     Args:
         run: One rank's.
@@ -31,7 +31,7 @@ def find_last_sign(run: Run, ending: TrainingEnd | None) -> datetime | None:
 
 
 def find_job_end(run: Run, ending: TrainingEnd | None) -> JobEnd | None:
-    """When SLURM ends the job of a run, where the run recorded that.
+    """Time at which SLURM ends the run's job, if the run recorded that.
 
     Args:
         run: One rank's.
@@ -51,5 +51,5 @@ def find_job_end(run: Run, ending: TrainingEnd | None) -> JobEnd | None:
 
 
 def _find_last_unix_s(run: Run, ending: TrainingEnd) -> float:
-    """When it recorded its newest interval, by its host's clock."""
+    """Time of the newest interval, by the clock of the run's host."""
     return run.meta.started_unix_s + 3600 * (ending.whole_hours - ending.hours_left)

@@ -1,4 +1,4 @@
-"""Judges many runs through any executor of ``concurrent.futures``: processes, Dask.
+"""Judges many runs through any ``concurrent.futures`` executor: processes, Dask.
 
 A run is judged by a function of its path alone: every process that can import the
 package and read the folders can judge it, on this host or on another.
@@ -31,24 +31,24 @@ from mmgpu_hooks.schema.text import phrase
 OpenExecutor = Callable[[], AbstractContextManager[Executor]]
 
 _MOST_AHEAD = 256
-"""Runs that an executor has at one time: enough for the workers of a cluster."""
+"""Most runs submitted at a time: enough for the workers of a cluster."""
 _MOST_ATTEMPTS = 3
-"""Executors that may break before they have taken a run."""
+"""Executors in a row that may break before they finish a run."""
 _NICE = 10
-"""Niceness of the processes: hosts from which many runs are seen have many users."""
+"""Niceness of the judging processes: a login host has many users."""
 
 
 class Judged(NamedTuple):
-    """A run that was judged, or the reason why it could not be."""
+    """Verdict on one run, or the reason why it could not be judged."""
 
     evidence: str
     verdict: VerdictRecord | None
     reason: str | None = None
-    """A sentence; ``None`` where there is a verdict."""
+    """Reason as a sentence; ``None`` with a verdict."""
 
 
 def judge_evidence(evidence: str) -> VerdictRecord:
-    """Judge one run as the hook would have at its end.
+    """Judges one run as the hook would have at its end.
 
     Args:
         evidence: File of rank 0; other ranks' lie beside it.
@@ -69,7 +69,7 @@ def judge_evidence(evidence: str) -> VerdictRecord:
 
 
 def judge_all(evidence: Sequence[str], open_executor: OpenExecutor) -> Iterator[Judged]:
-    """Judge runs, in the order in which they get ready.
+    """Judges runs, and yields each as it is ready.
 
     A process that is killed, for memory as a rule, takes its pool with it. Which run it
     was is unknown: all that were on their way are judged again at the end, one by one,
@@ -106,7 +106,7 @@ def judge_all(evidence: Sequence[str], open_executor: OpenExecutor) -> Iterator[
 def _judge_until_broken(
     waiting: deque[str], executor: Executor, most_ahead: int
 ) -> Generator[Judged, None, list[str]]:
-    """Judge runs until none is left or the executor breaks.
+    """Judges runs until none is left or the executor breaks.
 
     Args:
         waiting: Runs; those that are begun are taken off.
@@ -148,7 +148,7 @@ def _take(future: Future[VerdictRecord], evidence: str) -> Judged:
 
 
 def open_processes(count: int) -> ProcessPoolExecutor:
-    """Processes of this host that judge; they are started as they are needed.
+    """A pool of processes on this host that judge runs.
 
     Args:
         count: How many at one time.

@@ -1,4 +1,4 @@
-"""Asks the adviser: a child process that judges the run of its parent and answers once.
+"""Starts and asks the adviser: a child process that judges its parent's run.
 
 One writes the recommended config at the end, and is waited for. Others judge the run so
 far, once in about an hour, with the lowest priority, and nobody waits for them. Where
@@ -33,17 +33,21 @@ from mmgpu_hooks.schema.text import decode_text, phrase, quoted
 from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
 
 _LIMIT_S = 10.0
-"""The child of the end is killed then."""
+"""Seconds after which the child at the end of training is killed."""
 HOURLY_LIMIT_S = 120
-"""The kernel ends one of every hour then: it has what the training leaves of a core."""
+"""Seconds after which the kernel ends an hourly child, which runs on spare CPU."""
 _GONE_WITHIN_S = 1.0
-"""Once killed, the child is waited for so long; the kernel may take longer."""
+"""Longest wait for a killed child to be gone, in seconds."""
 _MEMORY_FACTOR = 5
-"""Bytes of memory that a child takes for each of the evidence: 1.2 GiB for that of five
-days in intervals of a second."""
+"""Bytes of memory that a child takes per byte of evidence.
+
+1.2 GiB for five days in intervals of a second.
+"""
 LEAST_FREE_BYTES = 2**30
-"""So much must stay free beside a child, or none is started: no training is to be
-killed for the memory of its advice."""
+"""Memory that must stay free beside a child, or none is started.
+
+No training is to be killed for the memory of its advice.
+"""
 
 _BEGIN = (
     'import atexit, gc, os, sys; '
@@ -57,10 +61,12 @@ _ADVISE = (
     'main(sys.argv[1], int(sys.argv[2])); '
     f'{_END}'
 )
-"""The path of modules is set before anything is imported. It is the parent's alone:
-a script's own folder is in it, and the current one, which Python adds, may not be.
-Collecting garbage would take a tenth of the time of so short a process, and freeing all
-that was imported another."""
+"""Program of the child that judges a run at its end.
+
+Its module path is set before any import and is the parent's: a script's own folder is
+in it, and the current one, which Python adds, may not be. Collecting garbage would take
+a tenth of the time of so short a process, and freeing all that was imported another.
+"""
 _JUDGE = (
     # before anything is imported, which takes most of its time
     'import os, signal; '
@@ -86,11 +92,11 @@ _TUNE = (
 TUNER_NICE = 5
 """Niceness of the child that tunes: its answer is worth more than the core it takes."""
 ANSWER_LIMIT_S = 120.0
-"""Seconds for one answer; the first one has all imports in it."""
+"""Seconds for one answer of the tuner; the first includes all imports."""
 
 
 def ask_adviser(evidence: Path, limit_s: float = _LIMIT_S) -> RunAdvice:
-    """Have a child process judge a run that is over, and write its recommended config.
+    """Has a child process judge a finished run and write its recommended config.
 
     Args:
         evidence: Of rank 0, complete.
@@ -136,7 +142,7 @@ def ask_adviser(evidence: Path, limit_s: float = _LIMIT_S) -> RunAdvice:
 
 
 class HourlyAdviser:
-    """A child process that judges a run while it goes on.
+    """A child process that judges a run while it trains.
 
     Args:
         evidence: Of rank 0, as far as it is written.
@@ -160,11 +166,11 @@ class HourlyAdviser:
 
     @property
     def is_over(self) -> bool:
-        """True once the child has ended; asking takes a microsecond."""
+        """True if the child has ended (takes a microsecond)."""
         return self._child.poll() is not None
 
     def read(self) -> VerdictRecord:
-        """Read the answer of a child that is over.
+        """Reads the verdict of a child that has ended.
 
         Raises:
             SourceError: If it gave none.
@@ -183,7 +189,7 @@ class HourlyAdviser:
             raise SourceError(said) from None
 
     def end(self) -> None:
-        """End the child, if it is not over."""
+        """Ends the child if it still runs."""
         if not self.is_over:
             end_child(self._child, _GONE_WITHIN_S)
         if self._child.stdout is not None:
@@ -191,7 +197,7 @@ class HourlyAdviser:
 
 
 class TuningAdviser:
-    """A child process that is asked, while training is on, what to change of a loader.
+    """A child process that proposes loader settings during training.
 
     It is never waited for. Asking and looking for an answer take some 10 us each.
 
@@ -225,7 +231,7 @@ class TuningAdviser:
         return self._asked_s is None
 
     def ask(self, question: TuneQuestion) -> None:
-        """Ask; the answer is there some time later.
+        """Sends a question; :meth:`read` has the answer some time later.
 
         Raises:
             SourceError: If the child has ended.
@@ -240,7 +246,7 @@ class TuningAdviser:
         self._asked_s = self._clock()
 
     def read(self) -> TuneAnswer | None:
-        """The answer; ``None`` while there is none.
+        """Reads the answer; ``None`` while there is none.
 
         Raises:
             SourceError: If the child has ended, or takes too long.
@@ -270,11 +276,11 @@ class TuningAdviser:
         )
 
     def dismiss(self) -> None:
-        """Have the child end, and do not wait for it; :meth:`end` is still due."""
+        """Tells the child to end without waiting; :meth:`end` is still due."""
         self._child.terminate()
 
     def end(self) -> None:
-        """End the child; a second call does nothing."""
+        """Ends the child; a second call does nothing."""
         if self._child.poll() is None:
             end_child(self._child, _GONE_WITHIN_S)
         for stream in (self._child.stdin, self._child.stdout):
@@ -285,7 +291,7 @@ class TuningAdviser:
 def _start(
     program: str, evidence: Path, stdin: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """Start a child, where there is memory for it.
+    """Starts a child, if enough memory is free.
 
     Raises:
         SourceError: If there is not, or it cannot be started.

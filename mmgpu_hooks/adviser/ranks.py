@@ -1,4 +1,4 @@
-"""Chooses the rank that is judged when training ends: for the hook and its adviser.
+"""Chooses the rank to judge at the end of training, for hook and adviser.
 
 Both read no more than that takes a second or two, and judge the same rank.
 """
@@ -12,11 +12,11 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.run_folder import find_other_ranks
 
 _MOST_BYTES = 64 * 2**20
-"""Evidence of the other ranks that is read; more is left to ``mmgpu recommend``."""
+"""Most bytes of other ranks' evidence read here; ``mmgpu recommend`` reads more."""
 
 
 def choose_rank(evidence: Path, first: Run) -> JudgedRank:
-    """Choose as :func:`mmgpu_hooks.judge.ranks.choose_judged` does.
+    """Chooses the rank to judge, as :func:`mmgpu_hooks.judge.ranks.choose_judged` does.
 
     Args:
         evidence: Of rank 0.

@@ -1,4 +1,4 @@
-"""Judges ranks by their evidence and what their host shows now.
+"""Judges why ranks ended or hang, by their evidence and their host's state.
 
 For ``mmgpu why`` and for the watchdog of a training.
 """
@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 def judge_ranks(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
-    """Say why a run ended badly or stands still, as `judge_end` does.
+    """Judges why a run failed or hangs, as `judge_end` does.
 
     Args:
         logs: What was read of console, MMEngine's log and kernel.
@@ -32,7 +32,7 @@ def judge_ranks(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
 
 
 def judge_run(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
-    """As `judge_ranks`, with what NCCL's flight recorder dumped."""
+    """Judges as `judge_ranks` does, with the dumps of NCCL's flight recorder."""
     return _add_dumps(judge_ranks(logs, ranks), ranks)
 
 
@@ -46,7 +46,7 @@ def _add_dumps(why: Why, ranks: Sequence[RunEvidence]) -> Why:
 
 
 def judge_start(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
-    """Say why a run has not begun to train.
+    """Judges why a run has not begun to train.
 
     Args:
         logs: What was read of console and MMEngine's log.

@@ -1,1 +1,1 @@
-"""The commands: the only place that prints or exits."""
+"""The commands of ``mmgpu``: the only package that prints or exits."""

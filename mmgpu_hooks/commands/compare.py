@@ -1,4 +1,4 @@
-"""``mmgpu compare``: which of two runs is slower, and in what."""
+"""``mmgpu compare``: finds which of two runs is slower, and in which part."""
 
 from __future__ import annotations
 

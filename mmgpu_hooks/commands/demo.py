@@ -1,4 +1,4 @@
-"""``mmgpu demo``: train, judge, rewrite, train again, compare; and all that in one.
+"""``mmgpu demo``: train, judge, rewrite, train again, compare.
 
 All of it is real.
 """
@@ -40,9 +40,9 @@ from mmgpu_hooks.show.tuning import list_tuned
 from mmgpu_hooks.show.words import say
 
 _DATA_ROOT = Path('data/demo')
-"""As in the configs of the demo."""
+"""Folder of the demo's images, as its configs name it."""
 _ONE_THREAD = {'OMP_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1'}
-"""On a CPU the step would take every core; on a GPU it leaves them to the loader."""
+"""Environment that keeps a step on the CPU to one core and leaves others to loading."""
 
 _SHOWN = re.compile(
     r'^.*\(train\).*|^.* - .*GPUEfficiencyHook.*(?:\n  .*)*', re.MULTILINE
@@ -107,7 +107,7 @@ def demo(config: Path, work_dir: Path) -> int:
 
 
 def show_gain(before: Path, after: Path) -> bool:
-    """Print how two trainings compare: an iteration first, the whole training last.
+    """Prints the comparison of two trainings, by iteration and as a whole.
 
     Args:
         before: Work folder of the first training.
@@ -127,7 +127,7 @@ def show_gain(before: Path, after: Path) -> bool:
 
 
 def describe_tuned(before: Path, after: Path, tuned: Path) -> str:
-    """Say what a training came to that tuned itself, beside two that did not.
+    """Compares the training that tuned itself with the two that did not.
 
     Args:
         before: Work folder of the training with the poor setting.
@@ -153,13 +153,13 @@ def describe_tuned(before: Path, after: Path, tuned: Path) -> str:
 
 
 def _images_per_s(run: Run) -> float:
-    """Over the whole training, everything between iterations included."""
+    """Images per second over the whole training, with all time between iterations."""
     batch, whole_s = run.meta.loader.batch_size or 0, run.figures.duration_s
     return run.figures.iterations * batch / whole_s if whole_s else 0.0
 
 
 def _train(config: Path, folder: Path, hook: Mapping[str, Any] | None = None) -> None:
-    """A whole training.
+    """Trains a config to its end and prints its log.
 
     Args:
         config: What to train.
@@ -193,7 +193,7 @@ def _say(line: Text) -> None:
 
 
 def _follow(log: Path) -> OnProgress:
-    """Make what prints the log lines and the summary of a training as they come."""
+    """Makes a callback that prints new log lines and the summary of a training."""
     printed = 0
 
     def follow(words: str, share: float, left_s: float | None) -> None:

@@ -1,4 +1,4 @@
-"""``mmgpu doctor``: what this machine and environment are, and what is wrong."""
+"""``mmgpu doctor``: checks this machine and environment."""
 
 from __future__ import annotations
 

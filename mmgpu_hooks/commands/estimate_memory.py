@@ -1,4 +1,4 @@
-"""``mmgpu estimate-memory``: will it fit, before there is a GPU."""
+"""``mmgpu estimate-memory``: predicts the memory of a training without a GPU."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def estimate_memory(
 
 
 def _read_peak(folder: Path) -> MeasuredPeak:
-    """Read the peak of the fullest card in the newest run."""
+    """Reads the peak memory of the fullest card in a folder's newest run."""
     run = read_run(folder).run
     batch_size = run.meta.loader.batch_size
     peak_bytes = find_fullest_bytes(run)

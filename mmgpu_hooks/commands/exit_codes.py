@@ -1,23 +1,25 @@
-"""What the exit codes of every command mean."""
+"""Exit codes of all commands."""
 
 from __future__ import annotations
 
 OK = 0
-"""Done, or there was nothing to do."""
+"""Exit code: done, or there was nothing to do."""
 
 NO = 1
-"""The answer of a judging command is no: ``--check`` found something to change,
-``compare`` a slowdown past the limit, ``demo`` no gain, ``pick-gpu`` too few free
-cards."""
+"""Exit code: the answer of a judging command is no.
+
+``--check`` found something to change, ``compare`` a slowdown past the limit, ``demo``
+no gain, ``pick-gpu`` too few free cards.
+"""
 
 BAD_INPUT = 2
-"""Input that cannot be used; one sentence on standard error says why."""
+"""Exit code: unusable input; one sentence on standard error says why."""
 
 INCOMPARABLE = 3
-"""``compare`` was given runs whose speeds say nothing about each other."""
+"""Exit code: ``compare`` was given runs whose speeds say nothing about each other."""
 
 INTERRUPTED = 130
-"""Ctrl-C, as shells have it."""
+"""Exit code: interrupted by Ctrl-C, as shells report it."""
 
 CLOSED_PIPE = 141
-"""The reader of standard output (``| head``) has gone, as shells have it."""
+"""Exit code: the reader of standard output (``| head``) closed the pipe."""

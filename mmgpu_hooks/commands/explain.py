@@ -1,4 +1,4 @@
-"""``mmgpu explain``: the text behind a rule code or a cause."""
+"""``mmgpu explain``: prints the text behind a rule code or a cause."""
 
 from __future__ import annotations
 

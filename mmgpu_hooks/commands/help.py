@@ -1,4 +1,4 @@
-"""Help of commands in the user's language."""
+"""Shows the help of commands in the user's language."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mmgpu_hooks.schema.text import worded
 from mmgpu_hooks.show.words import say
 
 _UNWRAPPED = '\b\n'
-"""How click marks a paragraph that keeps its lines."""
+"""Marker with which click leaves the lines of a paragraph as they are."""
 
 
 def say_paragraphs(words: str) -> str:
-    """Each paragraph of a docstring, or of a help message, in the user's language."""
+    """Translates a docstring or help message paragraph by paragraph."""
     said = []
     for paragraph in inspect.cleandoc(words).split('\n\n'):
         if paragraph.startswith(_UNWRAPPED):
@@ -28,7 +28,7 @@ def say_paragraphs(words: str) -> str:
 
 
 def translate_help(command: click.Command, ctx: click.Context) -> click.Command:
-    """A copy of a command that has its help in the user's language.
+    """Copies a command with its help in the user's language.
 
     Args:
         command: As it was declared, in English.

@@ -1,4 +1,4 @@
-"""``mmgpu``: one group of commands, and the one place where errors become sentences."""
+"""``mmgpu``: the group of commands, and the one place that prints errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ COMMANDS = [name for group in GROUPS.values() for name in group]
 
 
 class _LazyGroup(click.Group):
-    """Imports the module of a command when it is named, and no other."""
+    """A click group that imports a command's module only when it is named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return COMMANDS
@@ -93,7 +93,7 @@ class _LazyGroup(click.Group):
                 formatter.write_dl(rows, col_max=20)
 
     def get_help(self, ctx: click.Context) -> str:
-        """The help of the group, in the user's language."""
+        """Returns the help of the group in the user's language."""
         return click.Group.get_help(translate_help(self, ctx), ctx)
 
 
@@ -118,7 +118,7 @@ def mmgpu(ctx: click.Context) -> int | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Runs one ``mmgpu`` command and returns its exit code.
 
     Args:
         argv: Arguments without the program's name; ``sys.argv`` by default.
@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _end(text: str) -> str:
-    """A sentence in the user's language; a full stop after an English one without."""
+    """Translates an error; adds the full stop that an English one lacks."""
     said = say(text)
     is_open = said == text and not text.endswith(('.', '?'))
     return f'{said}.' if is_open else said
@@ -184,15 +184,16 @@ def _run(words: list[str]) -> int:
 
 
 def _drop_output() -> None:
-    """Keep the interpreter from writing what is left, which would fail again."""
+    """Discards buffered output, which would fail to be written at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
 def _stopped_by_kill() -> Iterator[None]:
-    """Have ``kill`` and a lost connection end a command as Ctrl-C does: no training
-    runs on, no temporary folder stays.
+    """Context in which ``kill`` and a lost connection act as Ctrl-C does.
+
+    No training runs on, no temporary folder stays.
     """
     before = {}
     # only the main thread may

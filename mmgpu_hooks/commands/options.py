@@ -1,4 +1,4 @@
-"""What the options of several commands share: parameter types, options, decorators."""
+"""Parameter types, options and decorators shared by several commands."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Decorator = Callable[[Function], Function]
 _WHOLE = r'[+-]?\d{1,18}'
 
 SLURM = 'slurm'
-"""Name of the parameter of ``--slurm``."""
+"""Name of the click parameter of ``--slurm``."""
 TYPED_WORDS = 'mmgpu_hooks.words'
-"""Key of the words of a command line, as they were typed, in its context."""
+"""Key in click's context of the command line as it was typed."""
 
 
 class SeveralOption(click.Option):
@@ -42,7 +42,7 @@ class SeveralOption(click.Option):
 
 
 class Slurm(click.Option):
-    """``--slurm OPTIONS``: the same command line as one job.
+    """The option ``--slurm OPTIONS``: runs the same command line as one SLURM job.
 
     Args:
         count_cpus: Takes the parsed arguments of the command; checks them, and returns
@@ -60,17 +60,17 @@ class Slurm(click.Option):
 
 
 class Command(click.Command):
-    """A command in which one option may be followed by several values.
+    """A command whose options may take several values, and that may run under SLURM.
 
     With ``--slurm`` it becomes a job once its arguments were parsed.
     """
 
     def get_help(self, ctx: click.Context) -> str:
-        """The help of the command, in the user's language."""
+        """Returns the help of the command in the user's language."""
         return click.Command.get_help(translate_help(self, ctx), ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, here or as a SLURM job."""
+        """Runs the command here or, with ``--slurm``, as a SLURM job."""
         options = ctx.params.pop(SLURM, None)
         if options is None:
             return super().invoke(ctx)
@@ -83,7 +83,7 @@ class Command(click.Command):
         return run_as_job(ctx.info_name or '', words, options, count_cpus)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse ``--num-workers 0 2`` as ``--num-workers 0 --num-workers 2``."""
+        """Parses ``--num-workers 0 2`` as ``--num-workers 0 --num-workers 2``."""
         ctx.meta[TYPED_WORDS] = tuple(args)
         many = {
             name: option.pattern
@@ -104,12 +104,12 @@ class Command(click.Command):
 
 
 class WholeNumber(click.IntRange):
-    """A whole number of ASCII digits, where ``int`` takes others and ``1_000``, too."""
+    """A whole number in ASCII digits; ``int`` would take ``1_000`` and others, too."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
-        """Refuse what is no such number, or out of range."""
+        """Converts a value; refuses other text and numbers out of range."""
         if not isinstance(value, int) and not re.fullmatch(_WHOLE, value, re.A):
             said = phrase('expected a whole number, found {found}', found=short(value))
             self.fail(say(said), param, ctx)
@@ -124,7 +124,7 @@ class WholeNumber(click.IntRange):
 def command(
     name: str, codes: str, **more: Any
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """The decorator of each command: its name and its exit codes, for ``--help``."""
+    """Decorator of each command: sets its name and the exit codes in its help."""
     epilog = phrase(
         'Exit codes: {codes}, 2 input that cannot be used (one sentence on standard '
         'error says why), 130 Ctrl-C.',
@@ -136,7 +136,7 @@ def command(
 def parsed(
     pattern: str, parse: Callable[[re.Match[str]], Any], expected: str
 ) -> Callable[[Any], Any]:
-    """The type of a text with a form of its own.
+    """Makes a click type from a pattern and a parser.
 
     Args:
         pattern: All of the text matches it, in any case.
@@ -156,7 +156,7 @@ def parsed(
 
 
 def above_0(unit: str) -> Callable[[Any], Any]:
-    """A number above 0 of this unit."""
+    """A click type: a number above 0 with this unit."""
     number = r'\d{1,9}(?:\.\d{1,9})?'
     return parsed(number, lambda match: float(match[0]) or None, f'{unit} above 0')
 
@@ -167,7 +167,7 @@ def _parse_size(match: re.Match[str]) -> int | None:
 
 
 def flag(name: str, text: str) -> Decorator[Any]:
-    """An option without a value."""
+    """Decorator for an option without a value."""
     return click.option(name, is_flag=True, help=text)
 
 
@@ -179,11 +179,11 @@ NUMBER = parsed(
     lambda match: float(match[0]),
     'a number',
 )
-"""Any number, as Python prints it; ``nan`` and ``inf`` are none."""
+"""Click type: any number as Python prints it, without ``nan`` and ``inf``."""
 SIZE = parsed(
     r'(\d{1,9}(?:\.\d{1,3})?) ?([KMGT])(i?B|)', _parse_size, 'a size such as 24GiB'
 )
-"""Bytes: 24GiB and 24g are 24 x 2^30 of them, 24GB are 24 x 10^9."""
+"""Click type: a size in bytes; 24GiB and 24g are 24 x 2^30, 24GB are 24 x 10^9."""
 
 as_format = click.option(
     '--format', 'form', type=click.Choice(('text', 'json')), default='text'
@@ -203,14 +203,14 @@ time_limit = click.option(
 
 
 def work_dir(text: str) -> Decorator[Any]:
-    """``--work-dir``; the text says what goes there."""
+    """Decorator for ``--work-dir``; the help text says what is written there."""
     return click.option('--work-dir', type=PATH, metavar='DIR', help=text)
 
 
 def several(
     name: str, kind: click.ParamType[Any], text: str, **more: Any
 ) -> Decorator[Any]:
-    """An option that takes several values, one a word."""
+    """Decorator for an option that takes several values."""
     metavar = 'N...' if isinstance(kind, click.IntRange) else '[off|on]...'
     return click.option(
         name, cls=SeveralOption, type=kind, metavar=metavar, help=text, **more
@@ -231,7 +231,7 @@ batch_size = functools.partial(several, '--batch-size', WholeNumber(1, MOST_BATC
 
 
 def drop_option(words: Sequence[str], name: str) -> list[str]:
-    """The words without an option and its value.
+    """Removes an option and its value from a command line.
 
     Examples:
         >>> drop_option(['a.py', '--slurm=-p gpu', '--fresh'], '--slurm')
@@ -260,7 +260,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def slurm(count_cpus: Callable[[Mapping[str, Any]], int | None]) -> Decorator[Any]:
-    """``--slurm``; the function is that of :class:`Slurm`."""
+    """Decorator for ``--slurm``; see :class:`Slurm` for ``count_cpus``."""
     return click.option(
         '--slurm',
         SLURM,

@@ -1,4 +1,4 @@
-"""Prints what commands show: an answer, a warning, a bar for what takes minutes."""
+"""Prints answers, warnings and progress bars of commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AnswerT = TypeVar('AnswerT')
 
 
 def print_sections(sections: Sequence[Section]) -> None:
-    """Print them as wide and as coloured as standard output is.
+    """Prints sections at the width and with the colours of standard output.
 
     A pipe or a file gets the default width and no colour; ``NO_COLOR`` is heeded.
     """
@@ -36,7 +36,7 @@ def print_answer(
     describe: Callable[[AnswerT], Sequence[Section]],
     render_json: Callable[[AnswerT], str],
 ) -> None:
-    """Print an answer as ``--format`` says."""
+    """Prints an answer as text or JSON, as ``--format`` says."""
     if form == 'json':
         print(render_json(answer))
     else:
@@ -44,7 +44,7 @@ def print_answer(
 
 
 def warner(name: str) -> Callable[[str], None]:
-    """Make what prints a sentence of a command on standard error at once."""
+    """Makes a function that prints a command's warnings on standard error."""
     return lambda sentence: print(
         f'mmgpu {name}: {say(sentence)}', file=sys.stderr, flush=True
     )
@@ -52,7 +52,7 @@ def warner(name: str) -> Callable[[str], None]:
 
 @contextmanager
 def show_progress() -> Iterator[Callable[[str, float, float | None], None]]:
-    """A bar on standard error, silent where that is no terminal.
+    """Context with a progress bar on standard error, if that is a terminal.
 
     Yields:
         What to call with words, the share that is done (0 to 1), and the seconds that
@@ -84,7 +84,7 @@ def show_progress() -> Iterator[Callable[[str, float, float | None], None]]:
 
 
 def phrase_left(left_s: float | None) -> Text:
-    """``12 s left``, ``3 min left``, ``1 h 40 min left``; empty while it is unknown."""
+    """Phrases the time left: ``12 s left``, ``1 h 40 min left``; empty if unknown."""
     if left_s is None:
         return quoted('')
     if left_s < 90:

@@ -1,4 +1,4 @@
-"""Writes pages: one file each, over an older page of ours and over no other file."""
+"""Writes HTML pages; never replaces a file that is no page of ours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmgpu_hooks.show.page import is_page
 
 
 def expect_page_place(output: Path) -> None:
-    """Refuse a place for a page, before any long step, so that no other file is lost.
+    """Checks, before any long step, that a page can be written to a path.
 
     Raises:
         UserError: If a file is there that is no page of ours.
@@ -32,7 +32,7 @@ def expect_page_place(output: Path) -> None:
 
 
 def write_page(output: Path, page: str) -> int:
-    """Write a page, and the folders above it where they are missing; its bytes."""
+    """Writes a page with its missing parent folders; returns its size in bytes."""
     content = page.encode()
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(output, content)

@@ -1,4 +1,4 @@
-"""``mmgpu pick-gpu``: which cards are free, and run a command on them."""
+"""``mmgpu pick-gpu``: finds free GPUs and runs a command on them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.document import BLANK, Section, TableColumn, tabulate
 
 _POLL_S = 2.0
-"""Seconds between two readings while waiting."""
+"""Seconds between two readings of the GPUs while waiting."""
 _warn = warner('pick-gpu')
 
 

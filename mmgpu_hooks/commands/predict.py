@@ -1,4 +1,4 @@
-"""``mmgpu predict``: what other settings of the loader would give."""
+"""``mmgpu predict``: predicts an iteration with other loader settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mmgpu profile``: compute-bound, but why."""
+"""``mmgpu profile``: profiles a step to show why it is compute-bound."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mmgpu_hooks.show.experiments import describe_profile
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
-    """CPUs of a job that profiles: the config's workers and the training process."""
+    """CPUs for a profiling job: the config's workers and the training process."""
     loaded = trials.read_trainable_config(given['config'])
     workers = loaded.get(('train_dataloader', 'num_workers'))
     return (workers if isinstance(workers, int) else 0) + 1

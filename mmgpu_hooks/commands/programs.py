@@ -1,4 +1,4 @@
-"""Starts a program in the place of a command of ours."""
+"""Replaces the ``mmgpu`` process by a program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 
 
 def become(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-    """Let a program take our place: signals and exit code are its own then.
+    """Replaces this process by a program, which keeps signals and exit code.
 
     Args:
         words: The program, looked up on ``PATH``, and its arguments.
@@ -45,7 +45,7 @@ def become(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
 
 
 def _describe(program: str, environ: Mapping[str, str], error: OSError) -> Text:
-    """Why a program could not be started, and what to write in its place."""
+    """Phrases why a program could not be started, and how to start it."""
     if os.sep in program and os.path.isdir(program):
         return phrase(
             'found the folder {program!r}; name a file in it', program=program
@@ -85,7 +85,7 @@ def _describe(program: str, environ: Mapping[str, str], error: OSError) -> Text:
 
 
 def _read_interpreter(path: str | None) -> str:
-    """The program that the first line of a script names; empty where none is named."""
+    """Interpreter in the first line (``#!``) of a script; empty without one."""
     line = b''
     with contextlib.suppress(OSError):
         if path is not None:

@@ -1,4 +1,4 @@
-"""Reads the newest run of each folder; judges one, fits all that belong together."""
+"""Reads and judges the newest run of folders, and fits runs that belong together."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from mmgpu_hooks.show.text import short_path
 
 @dataclass(frozen=True)
 class ReadRun:
-    """One run with the evidence of our hook."""
+    """One run with its evidence, read on all of its ranks."""
 
     files: RunFiles
     run: Run
-    """The rank that is judged, which has the others."""
+    """The rank that is judged, with the other ranks in it."""
     ranks: RanksSummary | None
-    """``None`` when it has one."""
+    """Summary of all ranks; ``None`` for a run on one rank."""
 
     @property
     def notes(self) -> Iterator[Text]:
-        """Sentences on what was left unread, and on how the run ended."""
+        """Sentences on older runs and ranks left unread, and on how the run ended."""
         yield from self.run.notes
         if self.ranks is not None:
             yield from self.ranks.notes
@@ -80,33 +80,33 @@ class ReadRun:
 
 
 class FoundRun(NamedTuple):
-    """The newest run of a folder."""
+    """Files and rank 0 of a folder's newest run."""
 
     files: RunFiles
     run: Run
-    """Rank 0."""
+    """Evidence of rank 0."""
 
 
 class PooledRuns(NamedTuple):
-    """Runs of several folders that were read."""
+    """Newest runs of several folders, and the fit to them."""
 
     newest: ReadRun
-    """The one that is judged."""
+    """The newest of all runs, which is judged."""
     pool: RunPool
-    """The fit to all that belong together."""
+    """Fit to all runs that belong together."""
     notes: tuple[str, ...]
-    """On both; what was left out, too."""
+    """Notes on the newest run and the fit, and on runs left out."""
 
 
 class JudgedRun(NamedTuple):
-    """The answer on a run, before any rewrite, and the files of the run."""
+    """The answer on a run before any rewrite, with the run's files."""
 
     answer: Answer
     files: RunFiles
 
 
 def find_run(folder: Path) -> FoundRun:
-    """Find the newest run of a folder, and read its rank 0.
+    """Finds the newest run of a folder, and reads its rank 0.
 
     Raises:
         EvidenceError: If it has no evidence.
@@ -151,7 +151,7 @@ def read_run(folder: Path) -> ReadRun:
 
 
 def read_runs(folders: Sequence[Path]) -> PooledRuns:
-    """Read the newest run of each folder, and fit those that belong together.
+    """Reads the newest run of each folder, and fits those that belong together.
 
     Raises:
         EvidenceError: If one of them holds no evidence.
@@ -168,7 +168,7 @@ def judge_runs(
     allow_batch_size: bool = False,
     cores: float | None = None,
 ) -> JudgedRun:
-    """Judge the newest run, and recommend by all that belong together.
+    """Judges the newest run, with settings recommended from all that belong together.
 
     Args:
         folders: What :func:`read_run_folder` takes, each.
@@ -220,7 +220,7 @@ def judge_runs(
 
 
 def find_config(run: Run, copy: Path | None) -> Path:
-    """The config that a run names, or its own copy where that is gone.
+    """Path of the run's config, or of its saved copy if the config is gone.
 
     Raises:
         UserError: If neither is there.

@@ -1,4 +1,4 @@
-"""``mmgpu recommend``: from a run's evidence to a rewritten config."""
+"""``mmgpu recommend``: judges a run and rewrites its config."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def recommend(
 def rewrite_judged(
     answer: Answer, files: RunFiles, target: Options, config: Path | None = None
 ) -> Answer:
-    """Rewrite the config, or say in the answer why it was refused.
+    """Rewrites the config of a judged run, or adds the reason for a refusal.
 
     Args:
         answer: What is recommended.

@@ -1,4 +1,4 @@
-"""``mmgpu report``: a run as a page to show to others."""
+"""``mmgpu report``: writes a run as an HTML page."""
 
 from __future__ import annotations
 

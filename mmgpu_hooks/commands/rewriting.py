@@ -1,4 +1,4 @@
-"""Options and output of the commands that rewrite a config."""
+"""Options and output shared by the commands that rewrite a config."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CODES = '0 done or nothing to change, 1 --check and something would change'
 
 
 def target_options(*, in_place: bool) -> Decorator[Any]:
-    """``--output``, ``--dry-run``, ``--check``, ``--format``.
+    """Decorator for ``--output``, ``--dry-run``, ``--check`` and ``--format``.
 
     Args:
         in_place: Whether there is ``--in-place``; without it that is the default.
@@ -50,7 +50,7 @@ def print_outcome(
     check: bool,
     unchanged: str | None = None,
 ) -> int:
-    """Print what came of a rewrite; returns the exit code.
+    """Prints the outcome of a rewrite and returns the exit code.
 
     Args:
         outcome: The rewrite.
@@ -80,7 +80,7 @@ def print_outcome(
 
 
 def _render_text(outcome: RewriteOutcome, *, written: bool) -> str:
-    """The outcome for a terminal."""
+    """Renders the outcome of a rewrite for a terminal."""
     lines: list[str] = [outcome.diff.rstrip('\n'), '']
     lines += [f'- {say(note)}' for note in outcome.notes]
     if written:
@@ -96,7 +96,7 @@ def _render_text(outcome: RewriteOutcome, *, written: bool) -> str:
 
 
 def render_once(outcome: RewriteOutcome) -> str | None:
-    """The command that trains the original with the same settings, if there is one."""
+    """Command that trains the original with the new settings; ``None`` if none can."""
     if outcome.cfg_options is None:
         return None
     config = shlex.quote(str(outcome.source))
@@ -104,7 +104,7 @@ def render_once(outcome: RewriteOutcome) -> str | None:
 
 
 def _render_json(outcome: RewriteOutcome, *, written: bool) -> str:
-    """The outcome with stable keys; ``docs/en/rewrite.md`` documents them."""
+    """The outcome of a rewrite as JSON; ``docs/en/rewrite.md`` documents its keys."""
     return to_json(
         status=outcome.status,
         config=str(outcome.source),

@@ -1,4 +1,4 @@
-"""``mmgpu run``: train with GPUEfficiencyHook, without touching a config."""
+"""``mmgpu run``: trains with GPUEfficiencyHook without editing a config."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 _MOST_BYTES = 2**20
-"""Of a script, which are searched for what makes it a config."""
+"""Bytes of a script that are searched for signs of a config."""
 
 _warn = warner('run')
 
 
 def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Refuses, as a callback of click, what the hook could not be built with."""
+    """Click callback: refuses values that the hook's constructor would refuse."""
     if value is not None:
         try:
             check_argument(option.name or '', value)
@@ -139,7 +139,7 @@ def run(is_module: bool, program: Sequence[str], **arguments: Any) -> NoReturn:
 
 
 def _complete(program: Sequence[str], is_module: bool) -> list[str]:
-    """The words to start: a Python script or module by the Python that runs us."""
+    """Command line to start; Python scripts and modules get our interpreter."""
     name, *words = program
     if is_module:
         if not name:
@@ -167,7 +167,7 @@ def _complete(program: Sequence[str], is_module: bool) -> list[str]:
 
 
 def _read_script(name: str) -> bytes:
-    """The text of a script; nothing of a folder or pipe that Python can run.
+    """Beginning of a script; empty for a folder or pipe that Python can run.
 
     Raises:
         UserError: If there is none, or it cannot be read.
@@ -193,7 +193,7 @@ def _read_script(name: str) -> bytes:
 
 
 def _is_config(source: bytes) -> bool:
-    """True if it inherits as no script does, or only sets what a training needs."""
+    """True if a script inherits with ``_base_``, or only sets names of a training."""
     try:
         with warnings.catch_warnings():
             # of escape sequences, which are for the program to say
@@ -218,7 +218,7 @@ def _is_import(statement: ast.stmt) -> bool:
 
 
 def _is_plain(statement: ast.stmt) -> bool:
-    """True if it sets a name, or says something, and calls nothing but ``dict``."""
+    """True if a statement is text, or sets a name and calls nothing but ``dict``."""
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant)
     return isinstance(statement, ast.Assign) and all(

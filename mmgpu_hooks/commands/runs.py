@@ -1,4 +1,4 @@
-"""``mmgpu runs``: many runs, those that waste most first."""
+"""``mmgpu runs``: lists many runs, those with the most lost hours first."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from mmgpu_hooks.experiment.engine import OnProgress
 
 _TOP = 20
-"""Rows of text; more scroll away what wastes most."""
+"""Default number of rows as text; more scroll the top out of sight."""
 _PERIOD_S = 0.1
-"""Between two steps of the bar."""
+"""Shortest time between two updates of the progress bar, in seconds."""
 _CONNECT_S = 10
-"""Longest that a Dask scheduler is waited for."""
+"""Longest wait for a Dask scheduler, in seconds."""
 _DAYS = {'d': 1, 'w': 7}
 
 
@@ -80,7 +80,7 @@ def _check_verdict(text: str) -> str:
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int | None:
-    """CPUs of a job that judges; a listing takes seconds where it is typed."""
+    """CPUs for a job that judges runs; refuses ``--slurm`` without ``--judge``."""
     if not given['judge'] or given['dask'] is not None:
         raise UserError(
             phrase(
@@ -215,29 +215,29 @@ class Filters:
     """Conditions that a run must meet to be listed."""
 
     since: date | None
-    """``None`` is no limit, as an empty list is."""
+    """First day of start that is listed; ``None`` for no limit."""
     verdicts: Sequence[str]
     owners: Sequence[str]
 
     def keep(self, row: RunRow) -> bool:
-        """True if a run is kept by what is known of it before it is judged."""
+        """True if a run passes the filters that need no verdict."""
         if self.owners and row.owner not in self.owners:
             return False
         day = find_start_day(row)
         return self.since is None or (day is not None and day >= self.since)
 
     def keep_verdict(self, row: RunRow) -> bool:
-        """True if a run is kept by its verdict."""
+        """True if a run passes the filter by verdict."""
         return not self.verdicts or row.verdict in self.verdicts
 
 
 class ReadRows(NamedTuple):
-    """What was read below some folders."""
+    """Rows of the runs below some folders, and counts of all that was found."""
 
     rows: list[RunRow]
-    """Those that the filters keep, but for the one by verdict."""
+    """Rows that pass the filters, except the one by verdict."""
     found: int
-    """Runs in all."""
+    """Number of all runs found."""
     unreadable: int
     first_unreadable: str | None
 
@@ -245,7 +245,7 @@ class ReadRows(NamedTuple):
 def read_rows(
     roots: Sequence[Path], filters: Filters, on_progress: OnProgress
 ) -> ReadRows:
-    """Read the runs below some folders, each once.
+    """Reads the runs below some folders, each once.
 
     Raises:
         UserError: If a folder is not there, or none has a run.
@@ -316,7 +316,7 @@ def _report_each(tree: RunTree, on_progress: OnProgress) -> Iterator[FoundEviden
 
 
 def _begin_row(file: FoundEvidence, base: str, owner_names: dict[int, str]) -> RunRow:
-    """The row of a run that was found, before anything of it is read."""
+    """Row of a run that was found but not read yet."""
     folder, name = os.path.split(file.path)
     if os.path.basename(folder) == 'vis_data':
         folder = os.path.dirname(folder)
@@ -334,12 +334,12 @@ def _begin_row(file: FoundEvidence, base: str, owner_names: dict[int, str]) -> R
 
 
 def _to_text(path: str) -> str:
-    """A path as JSON can hold it: bytes that are no UTF-8 as ``\\udc80``."""
+    """Path as valid JSON text: bytes that are not UTF-8 become ``\\udc80``."""
     return path.encode('utf-8', 'backslashreplace').decode()
 
 
 def _with_hours(row: RunRow, duration_s: float, device: str) -> RunRow:
-    """The row of a run without a verdict whose length its end record says."""
+    """Adds the hours to the row of a run without a verdict, from its end record."""
     hours = duration_s / 3600
     gpu_hours = 0.0 if device == 'cpu' else hours * max(row.ranks or 1, 1)
     return replace(row, training_hours=hours, gpu_hours=gpu_hours)
@@ -368,7 +368,7 @@ def judge_rows(
     open_executor: Callable[[], AbstractContextManager[Executor]],
     on_progress: OnProgress,
 ) -> list[RunRow]:
-    """The rows, those without a verdict judged now, or with the reason why not."""
+    """Judges the rows without a verdict; a failed one keeps the reason."""
     from mmgpu_hooks.adviser.many_runs import judge_all
 
     # one whose first line is damaged has no start, and cannot be judged
@@ -411,7 +411,7 @@ def _choose_engine(
 
 @contextlib.contextmanager
 def open_dask(address: str) -> Iterator[Executor]:
-    """An executor whose futures are a Dask cluster's.
+    """Context with an executor that submits to a Dask cluster.
 
     Args:
         address: Of its scheduler.

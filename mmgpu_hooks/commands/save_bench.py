@@ -1,4 +1,4 @@
-"""``mmgpu save-bench``: what the number of loader workers does to checkpoint saves."""
+"""``mmgpu save-bench``: measures checkpoint saves by number of workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mmgpu_hooks.show.document import to_json
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
-    """CPUs of a job that measures saves: the most workers and the training process."""
+    """CPUs for a job that measures saves: the most workers and the training process."""
     trials.read_trainable_config(given['config'])
     most: int = max(given['num_workers'])
     return most + 1

@@ -1,4 +1,4 @@
-"""``mmgpu set``: change settings of a config by hand, with the same proof."""
+"""``mmgpu set``: changes settings of a config by hand, checked as all rewrites."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmgpu_hooks.config.rewrite import Options, rewrite_config
 from mmgpu_hooks.config.settings import parse_assignments
 
 SET_SUFFIX = '_set'
-"""What the name of the copy ends in."""
+"""Suffix of the copy's file name."""
 
 
 @command('set', CODES)

@@ -1,4 +1,4 @@
-"""Options of commands that vary settings: one for each setting that is tuned."""
+"""Command line options for the settings that can be tuned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SWITCH = click.Choice(('off', 'on'))
 def setting_options(
     otherwise: str, defaults: Mapping[str, Sequence[Any]], **said: str
 ) -> options.Decorator[Any]:
-    """An option for each setting that is tuned, which takes several values.
+    """Decorator: adds an option with several values for each tunable setting.
 
     Args:
         otherwise: What it is when it is not given, for ``--help``.
@@ -50,7 +50,7 @@ def _find_kind(setting: Setting) -> click.ParamType[Any]:
 
 
 def read_asked(given: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The values of a command line by the name of the setting; none where not asked.
+    """Requested values of each setting by its name; empty for options not given.
 
     Args:
         given: Arguments of the command.

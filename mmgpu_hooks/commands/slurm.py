@@ -1,4 +1,4 @@
-"""Launcher for SLURM: sends a command as one job, follows it, ends with its exit code.
+"""SLURM launcher: submits a command as one job, follows it, returns its exit code.
 
 The job is the same command line, in the same folder, environment and Python. Its batch
 script becomes the command (``exec``): ``srun`` could bind it to less than the job has,
@@ -29,11 +29,11 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 FOLDER = Path('work_dirs', 'slurm')
-"""Where what jobs print is kept, below the working directory."""
+"""Folder with the output of jobs, below the working directory."""
 
 _COPY_S = 0.2
 _ASK_S, _LONGEST_ASK_S = 2.0, 10.0
-"""Seconds between two questions to SLURM; a long job is asked about less often."""
+"""Shortest and longest seconds between two questions to SLURM about a job."""
 
 _ENDED = {
     'BOOT_FAIL',
@@ -47,11 +47,11 @@ _ENDED = {
     'REVOKED',
     'TIMEOUT',
 }
-"""States that a job does not leave any more."""
+"""Final states of a job."""
 
 _FORGOTTEN = 'Invalid job id specified'
 _LAST_SIGNAL = 64
-"""SLURM reports 125 for a job that was out of memory, which is no signal."""
+"""Highest signal number; SLURM reports 125 for a job that was out of memory."""
 
 _REFUSED = {
     'array': 'a',
@@ -63,7 +63,7 @@ _REFUSED = {
     'wait': 'W',
     'wrap': '',
 }
-"""Options of sbatch with which a job could not be followed, with their letters."""
+"""Options of sbatch with which a job could not be followed, with their short forms."""
 
 _CPU_OPTIONS = ('-c', '--cpus-per-', '--exclusive')
 _CPU_VARIABLES = ('SBATCH_CPUS_PER_GPU', 'SBATCH_EXCLUSIVE')
@@ -76,7 +76,7 @@ def run_as_job(
     options: Sequence[str],
     count_cpus: Callable[[], int | None],
 ) -> int:
-    """Run a command of ours as a SLURM job, or follow the one that it is already.
+    """Runs a command as a SLURM job, or follows the job that already runs it.
 
     Args:
         name: Of the command.
@@ -126,7 +126,7 @@ def run_as_job(
 
 
 def _expect_options(options: Sequence[str]) -> None:
-    """Refuse options that are none, or that would take the job out of our sight."""
+    """Refuses words that are no options of sbatch, and options in ``_REFUSED``."""
     if options and not options[0].startswith('-'):
         raise UserError(
             phrase(
@@ -150,7 +150,7 @@ def _expect_options(options: Sequence[str]) -> None:
 
 
 def _list_cpus(options: Sequence[str], cpus: int | None) -> list[str]:
-    """The option for the CPUs, where neither the user nor the site says them."""
+    """The option for CPUs, unless the user or the site has set them."""
     is_said = any(word.startswith(_CPU_OPTIONS) for word in options)
     if cpus is None or is_said or any(name in os.environ for name in _CPU_VARIABLES):
         return []
@@ -158,7 +158,7 @@ def _list_cpus(options: Sequence[str], cpus: int | None) -> list[str]:
 
 
 def render_script(command: Sequence[str], words: Sequence[str], folder: Path) -> str:
-    """The batch script. Pure.
+    """The batch script of a job. Pure.
 
     A start that a requeue cut short must leave no half answer before the whole one, so
     each start writes a new one. It must not forget what it has measured either:
@@ -179,7 +179,7 @@ def render_script(command: Sequence[str], words: Sequence[str], folder: Path) ->
 
 
 def _find_job(job_name: str) -> str | None:
-    """A job of ours of this name that waits or runs."""
+    """Number of our waiting or running job with this name; ``None`` without one."""
     states = 'PENDING,CONFIGURING,RUNNING,SUSPENDED'
     words = ('squeue', '-h', '-u', str(os.getuid()), '-n', job_name, '-t', states)
     found = _expect_answer(_call(*words, '-o', '%A')).split()
@@ -187,7 +187,7 @@ def _find_job(job_name: str) -> str | None:
 
 
 def _submit(job_name: str, options: Sequence[str], script: str, folder: Path) -> str:
-    """Start a job; its number.
+    """Submits a job and returns its number.
 
     Raises:
         UserError: If SLURM does not take it.
@@ -224,7 +224,7 @@ def _submit(job_name: str, options: Sequence[str], script: str, folder: Path) ->
 
 
 def _follow(job: str, folder: Path, say: Callable[[str], None]) -> int:
-    """Show what a job prints until it has ended for good; its exit code."""
+    """Shows the output of a job until it has ended; returns its exit code."""
     log, watch = _Log(folder / f'{job}.err'), _Watch(job, say)
     is_cancelled = False
     while not watch.has_ended:
@@ -277,16 +277,16 @@ def _follow(job: str, folder: Path, say: Callable[[str], None]) -> int:
 
 
 class JobEnding(NamedTuple):
-    """How a job ended."""
+    """Exit code of an ended job, and if it was cut short."""
 
     exit_code: int
-    """As shells have it."""
+    """Exit code as a shell reports it: 128 plus the signal for a killed job."""
     is_cut_short: bool
-    """True if the command could not go on to its own end."""
+    """True if the job ended before its command did, such as by its time limit."""
 
 
 def read_ending(job: Mapping[str, str]) -> JobEnding:
-    """How a job ended, by what ``scontrol show job`` says of it. Pure."""
+    """Reads how a job ended from ``scontrol show job``. Pure."""
     state = job['JobState']
     code, _, number = job.get('ExitCode', '0:0').partition(':')
     ended, killed = int(code), int(number or 0)
@@ -300,7 +300,7 @@ def read_ending(job: Mapping[str, str]) -> JobEnding:
 
 
 class _Watch:
-    """What SLURM says of a job, asked every few seconds, each change said.
+    """Polls the state of a job and prints each change.
 
     Args:
         job: Its number.
@@ -328,11 +328,11 @@ class _Watch:
         return self.is_forgotten or self.state in _ENDED
 
     def hurry(self) -> None:
-        """Ask anew at once."""
+        """Makes the next question to SLURM due at once."""
         self._due_s = 0.0
 
     def ask(self) -> None:
-        """Ask SLURM where it is time to, and say what is new."""
+        """Asks SLURM for the job's state if due, and prints a change."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return
@@ -371,13 +371,13 @@ class _Watch:
 
 
 class _Log:
-    """Copies what is appended to a file to standard error, whole lines at a time."""
+    """Copies whole lines that are appended to a file to standard error."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0
 
     def show(self, *, is_whole: bool = False) -> None:
-        """Copy what is new.
+        """Copies the part of the file that is new.
 
         Args:
             is_whole: True if nothing will follow: a last line may lack its end.
@@ -394,7 +394,7 @@ class _Log:
 
 
 def _call(*words: str, text: str = '') -> subprocess.CompletedProcess[str]:
-    """Run one of SLURM's commands.
+    """Runs one of SLURM's commands.
 
     Raises:
         UserError: If it is not there.
@@ -430,7 +430,7 @@ def _call(*words: str, text: str = '') -> subprocess.CompletedProcess[str]:
 
 
 def _expect_answer(done: subprocess.CompletedProcess[str]) -> str:
-    """Standard output of a command of SLURM; a `UserError` where it failed."""
+    """Standard output of a SLURM command; raises a `UserError` if it failed."""
     if done.returncode:
         raise UserError(_last_line(done.stderr or done.stdout))
     return done.stdout
@@ -443,7 +443,7 @@ def _last_line(text: str) -> str:
 
 @contextlib.contextmanager
 def _surviving_hangup() -> Iterator[None]:
-    """Have a lost connection end us alone: the job runs on and can be followed."""
+    """Context in which a lost connection ends this process but not the job."""
     before = signal.getsignal(signal.SIGHUP)
     if before is signal.SIG_IGN:  # nohup
         yield

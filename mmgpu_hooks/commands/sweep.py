@@ -1,4 +1,4 @@
-"""``mmgpu sweep``: which setting is fastest here."""
+"""``mmgpu sweep``: measures which combination of settings is fastest."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from mmgpu_hooks.show.page import render_sweep_page
 from mmgpu_hooks.show.text import short_path
 
 PAGE_NAME = 'sweep.html'
-"""In the folder of the sweep."""
+"""File name of the page in the sweep's folder."""
 
 BATCH_SIZE_KEY = ('train_dataloader', 'batch_size')
 PREFETCH_KEY = ('train_dataloader', 'prefetch_factor')
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
-    """CPUs of a job that sweeps: the most workers and a training process, by GPUs."""
+    """CPUs for a sweep job: the most workers and a training process, per GPU."""
     trials.read_trainable_config(given['config'])
     most: int = max(given['num_workers'])
     gpus: int = max(given['gpus'], default=1)
@@ -131,7 +131,7 @@ def sweep(
 
 
 def _say_left_out(asked: Mapping[str, Sequence[Any]]) -> Iterator[str]:
-    """Which combinations are no trials, and why."""
+    """Sentences on combinations that are not tried, with the reason."""
     if 0 not in asked['num_workers']:
         return
     for setting in SETTINGS:
@@ -150,7 +150,7 @@ def _say_left_out(asked: Mapping[str, Sequence[Any]]) -> Iterator[str]:
 
 
 def _refuse_without_cards(amp: Sequence[str], gpus: Sequence[int]) -> None:
-    """Refuse what only cards can train, before anything is trained.
+    """Refuses, before any training, settings that need more GPUs than are here.
 
     Raises:
         UserError: If there are too few of them.
@@ -180,7 +180,7 @@ def _refuse_without_cards(amp: Sequence[str], gpus: Sequence[int]) -> None:
 def _refuse_other_wrappers(
     config: Path, loaded: FlatConfig, amp: Sequence[str]
 ) -> None:
-    """Refuse to exchange an optimizer wrapper that nobody here knows.
+    """Refuses to switch AMP in a custom optimizer wrapper.
 
     Raises:
         UserError: If it is neither of MMEngine's two.

@@ -1,4 +1,4 @@
-"""The lines that switch ``optimize`` on for a run, and that measure what it gives."""
+"""Adds to an answer how to switch ``optimize`` on and measure its gain."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LISTED = 'custom_hooks.'
 
 
 def with_lines(answer: Answer, files: RunFiles, config: Path | None = None) -> Answer:
-    """Add what to type, fitted to how the hook came into the run.
+    """Adds the commands that switch ``optimize`` on, for how the run got its hook.
 
     Args:
         answer: What is recommended.
@@ -50,7 +50,7 @@ def with_lines(answer: Answer, files: RunFiles, config: Path | None = None) -> A
 
 
 def _phrase_switch(run: Run, path: Path, joined: str) -> Text:
-    """What to type, or which argument to add where."""
+    """The command to type, or the hook argument to add and its place."""
     place = run.meta.hook_place
     if place is None and run.meta.hook_added_by is not None:
         return quoted(f'{run.meta.hook_added_by} --optimize={joined} ...')
@@ -72,7 +72,7 @@ def _phrase_switch(run: Run, path: Path, joined: str) -> Text:
 
 
 def _phrase_settings(run: Run, joined: str) -> str:
-    """Options of ``mmgpu verify`` that set it, and the hook where no config has it."""
+    """Options of ``mmgpu verify`` that switch ``optimize`` on."""
     place, kind = run.meta.hook_place, ''
     if place is None:
         place = f'default_hooks.{HOOK_KEY}'
@@ -81,7 +81,7 @@ def _phrase_settings(run: Run, joined: str) -> str:
 
 
 def with_optimize(answer: Answer) -> Answer:
-    """Add ``optimize`` to what is written, where the config can take it.
+    """Adds ``optimize`` to the changes to write, if the config can take it.
 
     Args:
         answer: With its lines.

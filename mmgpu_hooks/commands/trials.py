@@ -1,4 +1,4 @@
-"""What the commands that train have in common: a config that trains, a plan of it."""
+"""Helpers of the commands that train: load a config, choose a folder, run a plan."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 _ENDLESS = 10**6
-"""Epochs or iterations that no trial comes to the end of."""
+"""Number of epochs or iterations that no trial reaches."""
 
 
 def read_trainable_config(path: Path) -> FlatConfig:
-    """Load a config, and see that it says what to train.
+    """Loads a config and checks that it defines a training.
 
     Raises:
         UserError: If it is missing, does not load, or trains nothing.
@@ -38,7 +38,7 @@ def read_trainable_config(path: Path) -> FlatConfig:
 
 
 def expect_training(path: Path, config: FlatConfig) -> None:
-    """Raise a `UserError` where a loaded config does not say what to train."""
+    """Raises a `UserError` if a loaded config does not define a training."""
     keys = ('train_dataloader', 'train_cfg')
     missing = [key for key in keys if not config.get((key,))]
     if missing:
@@ -53,7 +53,7 @@ def expect_training(path: Path, config: FlatConfig) -> None:
 
 
 def lengthen(config: FlatConfig) -> dict[str, Any]:
-    """Settings with which a small data set does not end a training early."""
+    """Settings that keep a small data set from ending a trial early."""
     keys = (('train_cfg', 'max_epochs'), ('train_cfg', 'max_iters'))
     return {'.'.join(key): _ENDLESS for key in keys if config.get(key)}
 
@@ -61,7 +61,7 @@ def lengthen(config: FlatConfig) -> dict[str, Any]:
 def choose_folder(
     work_dir: Path | None, config: FlatConfig, path: Path, name: str
 ) -> Path:
-    """The absolute folder of an experiment: ``name`` in the config's work_dir.
+    """Absolute folder of an experiment: ``name`` in the config's work_dir.
 
     Args:
         work_dir: Takes its place.
@@ -76,6 +76,6 @@ def choose_folder(
 def train(
     plan: Plan, store: TrialStore | None = None, *, max_seconds: float = float('inf')
 ) -> Outcome:
-    """Run a plan with a bar; the arguments are those of :func:`run_plan`."""
+    """Runs a plan with a progress bar; see :func:`run_plan` for the arguments."""
     with show_progress() as on_progress:
         return run_plan(plan, store, max_seconds=max_seconds, on_progress=on_progress)

@@ -1,4 +1,4 @@
-"""``mmgpu verify``: what a change of settings really gives."""
+"""``mmgpu verify``: measures the gain of a change of settings."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _CONFIGS = ('.py', '.yaml', '.yml')
 
 @dataclass(frozen=True)
 class _Side:
-    """Config and settings of one of both trainings."""
+    """One of the two trainings compared: its config and changed settings."""
 
     config: Path
     loaded: FlatConfig
-    """Without the settings."""
+    """The config without the changed settings."""
     settings: Mapping[str, Any]
-    """Changed in memory, by dotted key."""
+    """Values changed in memory, by dotted key."""
 
     @property
     def workers(self) -> int:
@@ -56,23 +56,23 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Known:
-    """What the answer says of both trainings beside their times."""
+    """Facts about both trainings that are known before they run."""
 
     before: Mapping[str, Any]
-    """Settings by dotted key."""
+    """Settings of the first training by dotted key."""
     after: Mapping[str, Any]
     before_config: str
     after_config: str
     predicted_gain: float | None = None
-    """``None`` where nothing predicted it."""
+    """Predicted relative gain; ``None`` without a prediction."""
     batches_per_epoch: int | None = None
-    """Of the run; ``None`` leaves it to the trainings."""
+    """Batches per epoch of the verified run; ``None`` if the trainings count them."""
     other_work: tuple[str, ...] = ()
     untrained: tuple[str, ...] = ()
     notes: tuple[Text, ...] = ()
 
     def add_to(self, measured: Verification, folder: Path) -> Verification:
-        """The whole answer.
+        """Adds these facts to the measured times.
 
         Args:
             measured: What the trainings showed.
@@ -99,23 +99,23 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Trainings:
-    """Both trainings, and what is known of them beforehand."""
+    """Both trainings of a verification, with the facts known before they run."""
 
     sides: tuple[_Side, _Side]
     parent: Path
-    """Folder of the folder of trials."""
+    """Folder in which the folder of trials is made."""
     known: _Known
     keeps_hook: bool = False
     cpus: int | None = None
-    """Of the run that is verified; ``None`` of two configs."""
+    """CPUs of the verified run; ``None`` when two configs are compared."""
 
     def count_cpus(self) -> int:
-        """CPUs of a job that verifies it: those of the run, or what both need."""
+        """CPUs for the job: those of the run, or the most that a side needs."""
         return self.cpus or max(side.workers for side in self.sides) + 1
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
-    """CPUs of a job that verifies what the words of the command name."""
+    """CPUs for the job that a ``verify`` command line describes."""
     names = ('targets', 'assignments', 'config')
     words = (given[name] for name in names)
     return _read_job(*words, allow_equal=given['allow_equal']).count_cpus()
@@ -204,7 +204,7 @@ def verify(
 
 
 def _check_metric(loaded: FlatConfig) -> list[Text]:
-    """Compare the COCO metrics on what the last validation kept, where it did."""
+    """Compares the COCO metrics on results that the last validation kept, if any."""
     kept = find_kept_results(loaded)
     if kept is None:
         return []
@@ -236,7 +236,7 @@ def _read_job(
     *,
     allow_equal: bool,
 ) -> _Trainings:
-    """Read the words of the command.
+    """Makes both trainings from the arguments of the command.
 
     Raises:
         UserError: If they do not belong together, or name nothing that can be trained.
@@ -302,7 +302,7 @@ def _read_job(
 def _read_recommendation(
     folder: Path, run: Run, config: Path | None, parent: Path
 ) -> _Trainings:
-    """The settings of a run, and those that are recommended."""
+    """Makes both trainings from a run: its settings, and the recommended ones."""
     recommendation = limit_to_memory(recommend_settings(run), run)
     settings = pair_settings(run, recommendation)
     if settings is None:
@@ -332,7 +332,7 @@ def _read_recommendation(
 
 
 def _find_cpus(run: Run) -> int | None:
-    """CPUs that a rank of a run had, or would have had without a narrow start."""
+    """CPUs per rank of a run, as they would be without a narrow start."""
     host = run.meta.host
     cores = host.mended_cores or host.usable_cores
     return None if cores is None else max(math.ceil(cores), 1)
@@ -352,7 +352,7 @@ def _note_ranks(run: Run) -> tuple[Text, ...]:
 
 
 def _read_configs(first: Path, second: Path, *, allow_equal: bool) -> _Trainings:
-    """Two configs."""
+    """Makes both trainings from two configs."""
     for path in (first, second):
         if path.is_dir():
             raise UserError(
@@ -381,7 +381,7 @@ def _read_settings(
     *,
     allow_equal: bool,
 ) -> _Trainings:
-    """A config, and the same one with settings."""
+    """Makes both trainings from one config: as it is, and with changed settings."""
     wanted = parse_assignments(assignments)
     try:
         override = override_settings(path, loaded, wanted)
@@ -409,7 +409,7 @@ def _read_settings(
 def _know_difference(
     sides: tuple[_Side, _Side], difference: ConfigDifference
 ) -> _Known:
-    """What is known of any two configs: nothing predicted their gain."""
+    """Facts about two configs: their difference, without a predicted gain."""
     before, after = sides
     return _Known(
         before=difference.before,
@@ -424,7 +424,7 @@ def _know_difference(
 def _expect_difference(
     name: str, difference: ConfigDifference, *, allow_equal: bool
 ) -> None:
-    """Refuse to measure what cannot differ.
+    """Refuses to measure two configs whose trainings cannot differ.
 
     Raises:
         UserError: If nothing differs that is trained, and it was not asked for.

@@ -1,4 +1,4 @@
-"""``mmgpu why``: why a run ended badly or stands still."""
+"""``mmgpu why``: explains why a run failed or hangs."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from mmgpu_hooks.show.document import BLANK, Fact, Section, to_json
 from mmgpu_hooks.show.text import shell_path, short_path
 
 _MOST_LETTERS = 240
-"""Of one proof."""
+"""Most characters shown of one quoted log line."""
 _OF_EVIDENCE = '.json', '.jsonl'
 _MOST_OF_PIPE, _MOST_OF_FILE = 2**30, 8 * 2**30
-"""Of a log, so that reading ends; its lines are counted from its first on."""
+"""Most bytes read of a log from a pipe, and from a file; lines count from its start."""
 _TIMED_BYTES = 2**20
 _TIME = re.compile(rb'((?:\d{4}/)?\d\d/\d\d \d\d:\d\d:\d\d) - \w+ - ')
-"""The time before each line of MMEngine's: without a year on the console."""
+"""Timestamp before each line of MMEngine's log; without a year on the console."""
 _STATES = {
     'ended': phrase('Dead'),
     'running': phrase('Running'),
@@ -99,7 +99,7 @@ def _is_no_folder(path: Path) -> bool:
 
 
 def _explain(work_dir: Path | None, log: str | None) -> Why:
-    """Judge a run by its folder, by what its console showed, or by both."""
+    """Judges a run by its folder, its console output, or both."""
     console = None if log is None else _read_console(log)
     if work_dir is None:
         return judge_end(_list_logs(console, []))
@@ -179,7 +179,7 @@ def _judge_run(files: RunFiles, console: _Console | None) -> Why:
 
 
 def _name_run(why: Why, folder: Path, started_unix_s: float | None) -> Why:
-    """The answer with the run that it is about."""
+    """Adds the folder and start time of the run to an answer."""
     began = read_start_time(folder)
     if began is None and started_unix_s is not None:
         began = datetime.fromtimestamp(started_unix_s)
@@ -189,16 +189,15 @@ def _name_run(why: Why, folder: Path, started_unix_s: float | None) -> Why:
 
 @dataclass(frozen=True)
 class _Console:
-    """What the console showed."""
+    """Console output of a run."""
 
     log: ConsoleLog
     last_time: str | None
-    """Time of the last line that MMEngine logged, as it stands there; ``None``
-    where it logged none."""
+    """Last timestamp that MMEngine logged, as it was written; ``None`` without one."""
 
 
 def _is_before(console: _Console, began: datetime | None) -> bool:
-    """True if a console shows an earlier run, by the clock of the training's host."""
+    """True if console output is of an earlier run, by the training host's clock."""
     if began is None or console.last_time is None:
         return False
     last = _parse_time(console.last_time, began)
@@ -206,7 +205,7 @@ def _is_before(console: _Console, began: datetime | None) -> bool:
 
 
 def _parse_time(text: str, near: datetime) -> datetime | None:
-    """A time of MMEngine's; without a year it is of the year that is nearest.
+    """Parses an MMEngine timestamp; without a year the nearest one is taken.
 
     Returns:
         ``None`` for digits that are no time.
@@ -222,7 +221,7 @@ def _parse_time(text: str, near: datetime) -> datetime | None:
 
 
 def _list_logs(console: _Console | None, own: Sequence[Path]) -> list[NamedLog]:
-    """The logs of a run, each with its source.
+    """Logs of a run, each with its source.
 
     Args:
         console: What the user named.
@@ -252,12 +251,12 @@ def _list_logs(console: _Console | None, own: Sequence[Path]) -> list[NamedLog]:
 
 
 def _find_any_logs(folder: Path) -> list[Path]:
-    """The logs in a folder that no training of MMEngine made, the last name first."""
+    """Log files in a folder that MMEngine did not write, the last name first."""
     return sorted((log for log in folder.glob('*.log') if log.is_file()), reverse=True)
 
 
 def _read_console(name: str) -> _Console:
-    """Read what the user named: a file, or a pipe to its end.
+    """Reads console output from a file, or from a pipe to its end.
 
     Raises:
         UserError: If it is neither, empty, or too large.
@@ -291,7 +290,7 @@ def _read_console(name: str) -> _Console:
 
 
 def _spool(pipe: BinaryIO, spool: IO[bytes]) -> None:
-    """Keep what a pipe gives until its end: of a long log the end alone is judged."""
+    """Copies a pipe to a temporary file, up to ``_MOST_OF_PIPE`` bytes."""
     while chunk := pipe.read(2**20):
         spool.write(chunk)
         if spool.tell() > _MOST_OF_PIPE:
@@ -311,7 +310,7 @@ def _measure_size(file: BinaryIO) -> int:
 
 
 def _read_last_time(file: BinaryIO) -> str | None:
-    """The last time that MMEngine logged in a console, by its end."""
+    """Last timestamp that MMEngine logged, searched at the end of the output."""
     size = _measure_size(file)
     file.seek(max(size - _TIMED_BYTES, 0))
     times = _TIME.findall(file.read(_TIMED_BYTES))
@@ -319,7 +318,7 @@ def _read_last_time(file: BinaryIO) -> str | None:
 
 
 def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
-    """Read a log as long as it is now, whatever is added meanwhile.
+    """Reads a log up to its present length, even if it still grows.
 
     Raises:
         UserError: If nothing is in it, or too much to be a log.
@@ -358,7 +357,7 @@ def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
 
 
 def _describe(answer: Why) -> list[Section]:
-    """What happened, its proof, its cause, and what to do."""
+    """Sections of ``mmgpu why``: what happened, proof, cause, what to do."""
     proof = [
         Fact(
             phrase('line {line}', proof)
@@ -403,6 +402,6 @@ def _describe(answer: Why) -> list[Section]:
 
 
 def _cut(words: str) -> str:
-    """What another program said may be long; a text of ours is not cut."""
+    """Cuts the words of another program to ``_MOST_LETTERS``; ours stay whole."""
     is_ours = isinstance(words, Text) and words.template
     return words if is_ours else words[:_MOST_LETTERS]

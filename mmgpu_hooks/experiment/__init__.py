@@ -1,1 +1,1 @@
-"""Training trials run for comparison, and the data set of the demo."""
+"""Trainings run as experiments, and the data set of the demo."""

@@ -1,4 +1,4 @@
-"""Locks on GPUs, so that no two starts of a user take the same card.
+"""File locks on GPUs: no two starts of a user take the same card.
 
 The lock of a card is ``flock`` on a file with its UUID, in each folder for locks. The
 kernel releases it when the last process that has the file open ends; a program started
@@ -23,14 +23,16 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 TEMPORARY = '/tmp/mmgpu'
-"""The folder in ``/tmp``, but for the user's number: not in ``TMPDIR``, since two
-shells may differ in it."""
+"""Path of the folder for locks in ``/tmp``, without the user's number at its end.
+
+It is not in ``TMPDIR``, in which two shells may differ.
+"""
 
 PICKING_S = 5.0
-"""Longest wait for other starts, which pick in a moment."""
+"""Longest wait for other starts while they pick cards, in seconds."""
 
 _READING_S = 0.05
-"""Longest wait at a card for tables, which hold each lock for microseconds."""
+"""Longest wait per card for a reader, which holds each lock for microseconds."""
 
 _POLL_S = 0.005
 
@@ -39,11 +41,11 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _PICKING = 'picking.lock'
 
 _NO_LOCKS = errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP
-"""Errors of a file system without locks, as NFS and Lustre may be mounted."""
+"""Error numbers of file systems without locks, as NFS and Lustre may be mounted."""
 
 
 def read_locks(cards: Sequence[Card]) -> list[Card]:
-    """Give each card that another start has locked the reason; nothing is kept.
+    """Marks each card that another start has locked with the reason; locks nothing.
 
     Args:
         cards: Of :func:`mmgpu_hooks.experiment.cards.judge_cards`.
@@ -59,18 +61,18 @@ def read_locks(cards: Sequence[Card]) -> list[Card]:
 
 
 class LockedCards(NamedTuple):
-    """Cards of the host, and those that were locked."""
+    """All cards of the host, with those that were locked for this start."""
 
     cards: list[Card]
-    """All of them, with the reason where one cannot be locked."""
+    """All cards; those that cannot be locked have the reason."""
     picked: dict[Card, list[int]]
-    """With the descriptors of its lock files each; empty where too few are free."""
+    """Lock file descriptors of each locked card; empty if too few are free."""
 
 
 def lock_cards(
     cards: Sequence[Card], count: int, warn: Callable[[str], None]
 ) -> LockedCards:
-    """Lock the first free ones: all that are asked for, or none.
+    """Locks the first free cards: as many as requested, or none.
 
     Args:
         cards: Best first, from :func:`mmgpu_hooks.experiment.cards.judge_cards`.
@@ -125,20 +127,20 @@ def lock_cards(
 
 
 def close_all(descriptors: Sequence[int]) -> None:
-    """Close files, which ends their locks."""
+    """Closes files, which releases their locks."""
     for descriptor in descriptors:
         os.close(descriptor)
 
 
 @dataclass(frozen=True)
 class _Folder:
-    """A folder for lock files that this user alone can write, open."""
+    """An open folder for lock files that only this user can write."""
 
     path: Path
     descriptor: int
 
     def has_locks(self, *, is_made: bool) -> bool:
-        """False if the file system is seen to have no locks.
+        """False if the file system turns out to have no locks.
 
         Args:
             is_made: Whether a file is made to see it, where none is there.
@@ -159,7 +161,7 @@ class _Folder:
         return True
 
     def read_lock(self, card: Card) -> str | None:
-        """Give the reason why the card cannot be locked now; ``None`` if it can be."""
+        """Reason why a card cannot be locked now; ``None`` if it can be."""
         import fcntl  # Windows has none, and imports this module
 
         name = f'{card.uuid}.lock'
@@ -176,7 +178,7 @@ class _Folder:
             os.close(descriptor)
 
     def take_lock(self, name: str, end_s: float) -> int | str:
-        """Lock a file, made where it is missing, and give its descriptor.
+        """Locks a file, created if missing, and returns its descriptor.
 
         Returns:
             The reason where it cannot be locked until ``end_s`` of
@@ -212,7 +214,7 @@ class _Folder:
     def _hold(
         self, name: str, descriptor: int, operation: int, end_s: float
     ) -> str | None:
-        """Lock an open file; the reason where that cannot be."""
+        """Locks an open file; returns the reason if that fails."""
         import fcntl
 
         while True:
@@ -240,7 +242,7 @@ class _Folder:
 def _lock_card(
     folders: Sequence[_Folder], card: Card, end_s: float
 ) -> tuple[list[int], str | None]:
-    """Lock a card in each folder: its files, or why it cannot be locked."""
+    """Locks a card in each folder; returns the descriptors, or why that failed."""
     locks: list[int] = []
     for folder in folders:
         lock = folder.take_lock(f'{card.uuid}.lock', end_s)
@@ -254,7 +256,7 @@ def _lock_card(
 def _open_folders(
     opened: contextlib.ExitStack, refused: list[str], *, is_made: bool
 ) -> list[_Folder]:
-    """Open each folder for locks that this user alone can write.
+    """Opens each folder for locks that only this user can write.
 
     Args:
         opened: Closes them.
@@ -300,7 +302,7 @@ def _open_folders(
 
 
 def _find_strange(folder: int) -> str | None:
-    """Name a lock of another user, left by one who could write to the folder once.
+    """Name of a lock file of another user, who once could write to the folder.
 
     It would keep its card from being picked for ever.
     """
@@ -314,7 +316,7 @@ def _find_strange(folder: int) -> str | None:
 
 
 def _is_private(folder: Path) -> bool:
-    """True if it is a folder of this user that no other can write."""
+    """True if a folder is this user's and no other user can write to it."""
     try:
         status = folder.stat()
     except OSError:

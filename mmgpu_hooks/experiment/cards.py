@@ -1,4 +1,4 @@
-"""GPUs of this host, and which of them may be picked."""
+"""Lists the GPUs of this host, and decides which may be picked."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from mmgpu_hooks.schema.text import phrase
 
 VARIABLE = 'CUDA_VISIBLE_DEVICES'
 _SAME_MEMORY = 0.02
-"""Of the most free memory: drivers reserve a little more on one card than another."""
+"""Share of the most free memory by which cards may differ and still rank as equal."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """One GPU of the host as the driver describes it now."""
+    """One GPU of the host, as the driver describes it now."""
 
     index: int
-    """As in ``nvidia-smi``."""
+    """Index of the card as in ``nvidia-smi``."""
     uuid: str | None = None
-    """``None`` where the driver does not say, as of a card that cannot be read."""
+    """UUID of the card; ``None`` if the driver does not give it."""
     name: str | None = None
     total_bytes: int | None = None
     free_bytes: int | None = None
-    """Both are ``None`` where the card cannot be read: see ``reason``."""
+    """Free memory; ``None``, like the total, if the card cannot be read."""
     util_pct: float | None = None
-    """The driver's last sample."""
+    """Utilisation in the driver's last sample, in per cent."""
     reason: str | None = None
-    """Why nothing may run on it; ``None`` when it may."""
+    """Reason why nothing may run on the card; ``None`` if it may be picked."""
 
 
 def read_cards() -> tuple[Card, ...]:
-    """Every card in the driver's order; one that cannot be read has the reason.
+    """Reads every card in the driver's order; an unreadable one has the reason.
 
     Raises:
         UserError: If there is no NVML, no driver or no card.
@@ -64,7 +64,7 @@ def read_cards() -> tuple[Card, ...]:
 
 
 def count_cards() -> int:
-    """Cards that a training here may use; 0 without a driver."""
+    """Number of GPUs that a training here may use; 0 without a driver."""
     try:
         cards = read_cards()
     except UserError:
@@ -99,7 +99,7 @@ def _read_card(index: int) -> Card:
 def judge_cards(
     cards: Sequence[Card], environ: Mapping[str, str], least_bytes: int | None = None
 ) -> list[Card]:
-    """Give each card that may not be picked the reason; best first.
+    """Gives cards that may not be picked the reason; sorts the best first.
 
     The best has the most free memory (2 % are equal), then the least utilisation; one
     of unknown utilisation comes last among equals.
@@ -135,7 +135,7 @@ def judge_cards(
 
 
 def parse_visible(cards: Sequence[Card], environ: Mapping[str, str]) -> list[Card]:
-    """Cards that CUDA and PyTorch leave a process, in the order of the variable.
+    """Cards that ``CUDA_VISIBLE_DEVICES`` leaves a process, in its order.
 
     They are read up to the first entry that names nothing. An entry that is there twice
     hides all of them. A number ends at what is no digit.

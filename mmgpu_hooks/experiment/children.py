@@ -1,4 +1,4 @@
-"""A child process: ended with all that it started, and never left behind."""
+"""Ends child processes with all their descendants."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mmgpu_hooks.measure.clock import monotonic_s
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _END_S = 1.0
-"""Longest that ended descendants are waited for."""
+"""Longest wait for killed descendants to be gone, in seconds."""
 
 
 def end_child(child: subprocess.Popen[bytes], within_s: float = 5.0) -> None:
-    """End a child with all its descendants, and wait until they are gone.
+    """Kills a child with all its descendants, and waits until they are gone.
 
     What the kernel cannot end within seconds is left to it.
 
@@ -45,7 +45,7 @@ def end_child(child: subprocess.Popen[bytes], within_s: float = 5.0) -> None:
 
 
 def signal_group(child: subprocess.Popen[bytes], number: int) -> None:
-    """Send a signal to a child that leads a session, and to those in its group."""
+    """Sends a signal to a child that leads a session, and to its process group."""
     # gone, or of another user: a program that becomes one
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
@@ -62,7 +62,7 @@ def _is_alive(process: Any) -> bool:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process, and those it forks, when their parent ends.
+    """Has the kernel kill this process when its parent ends (``PR_SET_PDEATHSIG``).
 
     A child that is held would not notice the end of its parent. Linux only.
 
@@ -92,7 +92,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Have the kernel make this process the parent of what its descendants leave.
+    """Makes this process the parent of its orphaned descendants (child subreaper).
 
     Linux only. :func:`end_descendants` finds them then.
     """
@@ -101,7 +101,7 @@ def adopt_orphans() -> None:
 
 
 def end_descendants() -> None:
-    """End all that this process has started, in whatever session or group it is."""
+    """Kills all processes that this one started, in any session or group."""
     import psutil
 
     deadline_s = monotonic_s() + _END_S

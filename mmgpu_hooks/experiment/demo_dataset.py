@@ -1,4 +1,4 @@
-"""A small detection data set of camera-sized JPEG files for the demo, painted.
+"""Paints the demo's small detection data set of camera-sized JPEG files.
 
 The demo needs images whose decoding is real work, and nothing to download. What is
 painted follows from the size and the image's number; a complete set is reused.
@@ -39,22 +39,22 @@ IMAGE_WIDTH, IMAGE_HEIGHT = 4000, 3000
 
 @dataclass(frozen=True)
 class DemoDataset:
-    """A complete data set on disk."""
+    """A complete demo data set on disk."""
 
     root: Path
     image_bytes: int
-    """Size of all image files."""
+    """Total size of the image files."""
     is_reused: bool
-    """True if it was found complete and nothing was written."""
+    """True if the data set was complete before and nothing was written."""
 
     @property
     def annotation_file(self) -> Path:
-        """Annotations in COCO's format."""
+        """Path of the annotations in COCO's format."""
         return self.root / _ANNOTATIONS
 
     @property
     def image_folder(self) -> Path:
-        """Folder of the JPEG files."""
+        """Path of the folder with the JPEG files."""
         return self.root / _IMAGES
 
 
@@ -65,7 +65,7 @@ def write_demo_dataset(
     width: int = IMAGE_WIDTH,
     height: int = IMAGE_HEIGHT,
 ) -> DemoDataset:
-    """Write the data set, or reuse the complete one that is there.
+    """Writes the data set, or reuses a complete one.
 
     The annotations are empty from the start and complete at the end, so that a set
     that was half written is written anew.
@@ -87,7 +87,7 @@ def write_demo_dataset(
 
 
 def _read_complete(root: Path, asked: Mapping[str, int]) -> int | None:
-    """The size of the images when the set is complete."""
+    """Total bytes of the images if the data set is complete, else ``None``."""
     try:
         known = json.loads((root / _ANNOTATIONS).read_text(encoding='utf-8'))['info']
         found = sum(path.stat().st_size for path in (root / _IMAGES).iterdir())
@@ -97,16 +97,16 @@ def _read_complete(root: Path, asked: Mapping[str, int]) -> int | None:
 
 
 class _WrittenImage(NamedTuple):
-    """An image on disk."""
+    """Size and annotations of an image that was written."""
 
     bytes: int
-    """Of its file."""
+    """Size of the image file."""
     annotations: list[dict[str, Any]]
-    """The objects, as COCO has them."""
+    """Objects of the image in COCO's format."""
 
 
 def _write(root: Path, asked: Mapping[str, int]) -> int:
-    """Write the whole set; return the size of the images in bytes."""
+    """Writes the whole data set; returns the total bytes of its images."""
     import cv2
 
     annotations, folder = root / _ANNOTATIONS, root / _IMAGES
@@ -158,7 +158,7 @@ def _write(root: Path, asked: Mapping[str, int]) -> int:
 
 
 def _paint_texture(size: tuple[int, int], index: int) -> Image:
-    """A background with detail at several scales, as in a photograph."""
+    """Paints a background with detail at several scales, as in a photograph."""
     import cv2
     import numpy as np
 
@@ -175,15 +175,15 @@ def _paint_texture(size: tuple[int, int], index: int) -> Image:
 
 
 class PaintedImage(NamedTuple):
-    """Pixels of an image, and what is on it."""
+    """Pixels and annotations of a painted image."""
 
     pixels: Image
     annotations: list[dict[str, Any]]
-    """The objects, as COCO has them."""
+    """Objects of the image in COCO's format."""
 
 
 def paint_image(texture: Image, index: int) -> PaintedImage:
-    """Paint three to eight objects over a texture that is shifted and tinted.
+    """Paints three to eight objects over a shifted and tinted texture.
 
     Args:
         texture: Pixels of shape (height, width, 3), blue first.

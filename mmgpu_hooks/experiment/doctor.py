@@ -1,4 +1,4 @@
-"""Finds out for ``mmgpu doctor`` what the machine, the environment and a config are.
+"""Collects the facts for ``mmgpu doctor``: machine, environment, config.
 
 Reads only; torch and MMDetection are found by their files and not imported.
 """
@@ -73,21 +73,21 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.text import short_path
 
 PATIENCE_S = 5.0
-"""Longest wait for a file system to answer."""
+"""Longest wait for a file system to answer, in seconds."""
 _BEYOND = 2**31
-"""Numbers of a config from here on mean nothing."""
+"""Numbers of a config from this one on are ignored as meaningless."""
 _CHANNELS = 3
 _MAKE_FLOATS = 'PhotoMetricDistortion', 'Normalize'
-"""Transforms whose pixels have four bytes a channel."""
+"""Transforms that leave images as float32: four bytes per channel."""
 _TRUE = '1', 'y', 'yes', 'true'
-"""Values of an environment variable that torch takes for yes."""
+"""Values of an environment variable that torch takes as true."""
 _WEIGHTS_ONLY_SINCE = 2, 6
-"""The version of torch from which ``torch.load`` refuses all but weights."""
+"""First version of torch whose ``torch.load`` loads weights only by default."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Roots of the file systems in which the host describes itself."""
+    """Root folders of ``/proc``, ``/sys`` and shared memory."""
 
     proc: Path = Path('/proc')
     sys: Path = Path('/sys')
@@ -100,7 +100,7 @@ PLACES = Places()
 def examine_machine(
     config: Path | None = None, environ: Mapping[str, str] = os.environ
 ) -> Machine:
-    """Find out all that `judge.doctor` judges; seconds where a config is loaded.
+    """Collects all facts that `judge.doctor` judges; a config takes seconds to load.
 
     Args:
         config: The config to be trained here; ``None`` leaves its lines out.
@@ -140,7 +140,7 @@ def examine_machine(
 
 
 def _examine_binding(environ: Mapping[str, str]) -> Binding:
-    """Try in another process if the environment has OpenMP bind the training."""
+    """Runs a child process to see if the environment makes OpenMP bind threads."""
     names = tuple(list_binding_variables(environ))
     if not names:
         return Binding()
@@ -156,7 +156,7 @@ def _examine_binding(environ: Mapping[str, str]) -> Binding:
 
 
 def _examine_folders(names: Sequence[str]) -> tuple[Folder, ...]:
-    """Examine all of them at once: a network that is gone lets a look-up wait for ever.
+    """Examines folders in parallel: a dead network mount may hang for ever.
 
     A thread that waits stays behind as a daemon.
     """
@@ -221,7 +221,7 @@ def _examine_cards(environ: Mapping[str, str]) -> Cards:
 
 
 def _count_visible(cards: Sequence[HostCard], environ: Mapping[str, str]) -> int | None:
-    """Number of cards that ``CUDA_VISIBLE_DEVICES`` leaves; see `schema.checkup`."""
+    """Number of cards in ``CUDA_VISIBLE_DEVICES``; ``None`` if unset or unclear."""
     value = environ.get(VARIABLE)
     # a driver may name none, and slices have names of their own
     is_nameless = any(card.reason is None and not card.uuid for card in cards)
@@ -280,7 +280,7 @@ def _examine_packages() -> Installed:
 
 
 def _lacks_pkg_resources() -> bool:
-    """True if MMEngine needs it, as for a base ``mmdet::...``, and it is missing."""
+    """True if MMEngine needs ``pkg_resources`` and it is missing."""
     mmengine = packages.find_package('mmengine')
     if mmengine is None or packages.find_package('pkg_resources') is not None:
         return False
@@ -289,7 +289,7 @@ def _lacks_pkg_resources() -> bool:
 
 
 def _loads_weights_only(version: str) -> bool:
-    """True if ``torch.load`` of this version refuses all but weights by default."""
+    """True if this version's ``torch.load`` loads weights only by default."""
     from packaging.version import InvalidVersion, Version
 
     try:
@@ -312,7 +312,7 @@ def _read_bounds(mmdet: Path | None) -> tuple[Bounds, ...]:
 
 
 def _examine_config(path: Path) -> tuple[ConfigCheck, Folder]:
-    """Examine a config as it was loaded, and the folder that it is trained in."""
+    """Examines a loaded config and its work_dir."""
     expect_file(path)
     named = str(path)
     if packages.find_package('mmengine') is None:
@@ -374,7 +374,7 @@ def _read_plan(config: Mapping[str, Any], work_dir: Folder) -> LoaderPlan | None
 
 
 def _read_measured(plan: LoaderPlan, work_dir: Folder) -> LoaderPlan | None:
-    """The batches of the newest run in the work_dir, if they were of this size."""
+    """Adds the batch bytes of the work_dir's newest run, if it had this batch size."""
     # one that does not answer would be waited for
     if not work_dir.is_answering:
         return None
@@ -396,7 +396,7 @@ def _read_measured(plan: LoaderPlan, work_dir: Folder) -> LoaderPlan | None:
 
 
 def _estimate_batch_bytes(config: Mapping[str, Any], plan: LoaderPlan) -> int | None:
-    """Pixels of a batch as the transforms leave them; nothing is padded in a worker."""
+    """Estimated bytes of a batch's pixels after its transforms, without padding."""
     # grouped or not: that only says what a portrait is padded to
     sampler = {'type': 'AspectRatioBatchSampler'}
     loader = {**config['train_dataloader'], 'batch_sampler': sampler}
@@ -418,5 +418,5 @@ def _estimate_batch_bytes(config: Mapping[str, Any], plan: LoaderPlan) -> int | 
 
 
 def _whole(value: object) -> int | None:
-    """A number of workers, batches or images; ``None`` for what is none."""
+    """A positive whole number from a config; ``None`` for any other value."""
     return value if isinstance(value, int) and 0 < value < _BEYOND else None

@@ -1,4 +1,4 @@
-"""One engine for every experiment: a plan chooses turns, each of which trains a trial.
+"""Runs experiments: a plan chooses turns, and each turn trains one trial.
 
 A plan sees the trials so far and says what comes next, so it goes on after an
 interruption as if there had been none.
@@ -21,43 +21,45 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import Trial, TrialRole, TrialSpec
 
 _MUCH_LOAD = 0.25
-"""Cores that others use: from there on it is said at once, to be stopped."""
+"""Cores used by other programs from which progress mentions them."""
 
 _LEAST_SHARE = 0.01
-"""Of the iterations of a turn, from which on its length can be told from them."""
+"""Share of a turn's iterations from which they predict its length."""
 
 OnProgress = Callable[[str, float, Optional[float]], None]
-"""Called with what is going on, the share that is done (0 to 1), and the seconds that
-are left, ``None`` while that is unknown."""
+"""Callback for progress: words, share done, and seconds left.
+
+The share goes from 0 to 1; the seconds are ``None`` while unknown.
+"""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What is to be trained next."""
+    """One training of a plan."""
 
     name: str
-    """Of the trial that it gives; no two of a plan have the same."""
+    """Name of the resulting trial, unique in the plan."""
     spec: TrialSpec
     blocks: tuple[int, ...]
-    """Iterations, with a report after each block; without a pause in between."""
+    """Iterations of each block; a report follows each, without a pause."""
     more: Callable[[Progress], int] | None = None
-    """Asked after each block but the first: iterations to add, 0 for the end."""
+    """Called after each block but the first: iterations to add, 0 to end."""
     summarize: Callable[[Progress, Trial], Mapping[str, Any]] = lambda *_: {}
-    """Figures of the trial, which is known but for them, as JSON."""
+    """Computes the figures of the finished trial, as JSON."""
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
-    """Its start included; then it is killed."""
+    """Seconds after which the training is killed, its start included."""
     stays: bool = False
-    """True if the training is held afterwards, for the next turn in its folder."""
+    """True if the training is held afterwards for the next turn in its folder."""
     warm_up: int = 0
-    """Iterations before the blocks, where the training is not held already."""
+    """Iterations before the blocks, unless the training was held from before."""
     title: str = ''
-    """What is shown meanwhile; its name, when empty."""
+    """Text for the progress bar; the name if empty."""
     role: TrialRole | None = None
-    """Of the trial that it gives, in a comparison of two sides."""
+    """Role of the trial in a comparison of two sides."""
 
 
 class Plan:
-    """What an experiment trains: turns in a fixed order, unless a subclass chooses.
+    """The turns of an experiment: in a fixed order, unless a subclass chooses.
 
     Pure: it knows no process and no clock.
 
@@ -71,7 +73,7 @@ class Plan:
         self.turns = turns
 
     def choose(self, trials: Sequence[Trial]) -> Turn | None:
-        """The next turn; ``None`` when there is none.
+        """Returns the next turn; ``None`` at the end of the plan.
 
         Args:
             trials: In the order they ended, those of earlier starts first.
@@ -83,7 +85,7 @@ class Plan:
         return next((turn for turn in self.turns if turn.name not in names), None)
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Which trials of an earlier start count; what crashed may have been mended."""
+        """Trials of an earlier start that count; failed ones are trained again."""
         names = {turn.name for turn in self.turns}
         return [
             trial
@@ -94,28 +96,28 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a plan."""
+    """Trials of a plan, and how its run ended."""
 
     trials: tuple[Trial, ...]
     seconds: float = 0.0
-    """Of this start."""
+    """Duration of this run of the plan."""
     is_interrupted: bool = False
     is_late: bool = False
-    """True if its time was up."""
+    """True if the time of the plan was up."""
     external_cpu_cores: float | None = None
-    """In use by other programs meanwhile."""
+    """Mean cores used by other programs during the plan."""
     notes: tuple[Text, ...] = ()
 
 
 class _CpuReading(NamedTuple):
-    """CPU of other programs at a time, in seconds."""
+    """CPU seconds of other programs, with the clock at that time."""
 
     clock_s: float
     others_s: float
 
 
 class OtherLoad:
-    """Cores of the host that other programs use, from now on.
+    """Measures the cores that other programs use, from its construction on.
 
     Args:
         read_own_s: CPU seconds that our trainings have used so far.
@@ -129,7 +131,7 @@ class OtherLoad:
         return _CpuReading(monotonic_s(), read_busy_s() - self._read_own_s())
 
     def read_cores(self) -> float | None:
-        """Mean since construction."""
+        """Mean cores used by other programs since construction."""
         now = self._read()
         passed_s = now.clock_s - self._begin.clock_s
         used_s = now.others_s - self._begin.others_s
@@ -143,7 +145,7 @@ def run_plan(
     max_seconds: float = float('inf'),
     on_progress: OnProgress = lambda words, share, left_s: None,
 ) -> Outcome:
-    """Train what a plan asks for; nothing is left running, however it ends.
+    """Trains the turns of a plan; leaves no process running, however it ends.
 
     A trial that crashes, hangs or runs out of memory is a record with its reason.
     Ctrl-C ends what is on its way, and what was measured is returned.
@@ -190,7 +192,7 @@ def run_plan(
 
 @dataclass
 class _Engine:
-    """Trains one turn after the other; the first fields are those of `run_plan`."""
+    """Trains one turn after the other; its first fields are those of `run_plan`."""
 
     plan: Plan
     trials: Sequence[Trial]
@@ -200,10 +202,10 @@ class _Engine:
     def __post_init__(self) -> None:
         self._begin_s = monotonic_s()
         self._live: dict[str, RunningTrial] = {}
-        """By folder: the one that trains, and those that are held."""
+        """Running and held trainings by folder."""
         self._ended_cpu_s = 0.0
         self._turns_s = list[float]()
-        """Seconds of each turn of this start."""
+        """Duration of each finished turn in seconds."""
         self.load = OtherLoad(self._read_own_cpu_s)
         self._others_cores: float | None = None
 
@@ -216,7 +218,7 @@ class _Engine:
         return self.max_seconds - self.passed_s
 
     def train(self, turn: Turn) -> Trial:
-        """Train a turn to its end, whatever that is."""
+        """Trains a turn until its trial has ended in any way."""
         # between turns alone: to read it takes a while
         if self.passed_s > 1:
             self._others_cores = self.load.read_cores()
@@ -258,7 +260,7 @@ class _Engine:
         return replace(ended, figures=turn.summarize(progress, ended))
 
     def _take_in(self, turn: Turn, trial: RunningTrial, progress: Progress) -> None:
-        """What it has reported; asks for more before the last block ends."""
+        """Reads a trial's reports; extends it before its last block ends."""
         for event in trial.read_events():
             progress.add(event)
             is_open = not progress.is_over and not progress.is_enough
@@ -277,7 +279,7 @@ class _Engine:
             checkpoint.unlink(missing_ok=True)
 
     def end_all(self) -> None:
-        """End what trains or is held."""
+        """Ends every training that runs or is held."""
         for folder in list(self._live):
             self._end(folder)
 
@@ -315,12 +317,12 @@ class _Engine:
 
 
 class PlanProgress(NamedTuple):
-    """How far a plan is."""
+    """Share of a plan that is done, and the seconds left."""
 
     share: float
-    """Of it that is done."""
+    """Share of the plan that is done, 0 to 1."""
     left_s: float | None
-    """``None`` while no turn has ended and nothing is known of the first one."""
+    """Seconds left; ``None`` until the first turn allows an estimate."""
 
 
 def estimate_left(
@@ -331,7 +333,7 @@ def estimate_left(
     done: int,
     count: int,
 ) -> PlanProgress:
-    """Estimate how far a plan is.
+    """Estimates the progress of a plan and the seconds left.
 
     Args:
         turns_s: What turns of this start took; those of earlier starts took nothing.

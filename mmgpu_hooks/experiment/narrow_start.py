@@ -1,4 +1,4 @@
-"""Refuses to measure where srun bound this process to less than SLURM gave it."""
+"""Refuses trials in a process that srun bound to fewer CPUs than the job has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmgpu_hooks.schema.text import phrase, sentences
 
 
 def refuse_narrow_start() -> None:
-    """Raise a `UserError` where a trial would show the binding, and not the machine."""
+    """Raises a `UserError` if srun bound this process to too few CPUs for a trial."""
     found = find_narrow_start(read_host_limits(ranks_on_host=1))
     if found is not None:
         raise UserError(

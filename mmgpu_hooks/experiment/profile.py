@@ -1,4 +1,4 @@
-"""Reads a profile out of torch.profiler's events: parts, modules, launches."""
+"""Summarises torch.profiler's events: step parts, modules, kernel launches."""
 
 from __future__ import annotations
 
@@ -25,49 +25,51 @@ UNPROFILED = (
     WARM_UP,
     *(PLAIN,) * 4,
 )
-"""Ways of the iterations before those that are profiled: as they are, and with the
-optimisations, in an order in which a drift cancels out."""
+"""Ways of the iterations before the profiled ones: plain and with optimisations.
+
+Their order lets a drift of the machine cancel out.
+"""
 MOST_PROFILE_BYTES = 2**20
-"""Larger than any file that we write of a profile."""
+"""Size limit of a profile file; we write smaller ones."""
 PROFILE_FOLDER = 'profile'
-"""Of a work_dir, with what a profile leaves."""
+"""Folder below a work_dir with the files of a profile."""
 TRACE_NAME, PROFILE_NAME = 'trace.json.gz', 'profile.json'
 LABEL = 'mmgpu '
-"""Before the names of our ranges in a trace."""
+"""Prefix of our ranges in a trace."""
 STEP, MODULE = f'{LABEL}step', f'{LABEL}module '
 LAUNCH_BOUND = 0.25
-"""Share of a step in which the card is idle: above it launching decides."""
+"""Idle share of a step's GPU time above which the step is launch-bound."""
 
 _PARTS = ('preprocessor', 'forward', 'backward', 'optimizer', 'copies', 'other')
 _PARTS_OF_MODULES = ('preprocessor', 'forward', 'backward')
 _MODULES, _LARGE = 5, 1 / 3
 _NODE = 'autograd::engine::evaluate_function: '
 _PRODUCT = re.compile('[Cc]onv|[Mm]m($|Backward)|[Mm]atmul|:linear|Linear|[Aa]ttention')
-"""Operators that are convolutions or matrix products: what AMP and TF32 shorten."""
+"""Names of operators that are convolutions or matrix products (for AMP, TF32)."""
 _LOSS = re.compile(r'(^|\.)loss')
-"""Modules that compute a loss, by the names that MMDetection gives them."""
+"""Names of modules that compute a loss, as MMDetection calls them."""
 
 
 class Owner(NamedTuple):
-    """What an event belongs to."""
+    """The step part and the module that an event belongs to."""
 
     part: str
-    """Of a step."""
+    """Part of a step."""
     module: str
-    """Dotted name; empty for the model itself."""
+    """Dotted name of the module; empty for the model itself."""
 
 
 class _Work(NamedTuple):
-    """A kernel, or an operator on a CPU."""
+    """A kernel on a GPU, or an operator on a CPU, with its duration."""
 
     name: str
-    """Of the kernel; empty for an operator on a CPU."""
+    """Name of the kernel; empty for an operator on a CPU."""
     took_us: float
 
 
 @dataclass(frozen=True)
 class StepSummary:
-    """Those figures of a `Profile` that events give: means over the steps."""
+    """Figures of a `Profile` that come from events: means over the steps."""
 
     plain_step_s: float
     parts: Mapping[str, float]
@@ -82,12 +84,12 @@ class StepSummary:
 
 
 def count_iterations(profiled: int) -> int:
-    """Iterations to train, those before the profiled ones included."""
+    """Iterations to train in all, the unprofiled first ones included."""
     return len(UNPROFILED) + 1 + profiled
 
 
 def read_profile(trial: Trial, iterations: int) -> Profile:
-    """Read the profile that a trial has left.
+    """Reads the profile in a trial's folder.
 
     Raises:
         UserError: If the training failed, or was over before all were profiled.
@@ -108,7 +110,7 @@ def read_profile(trial: Trial, iterations: int) -> Profile:
 
 
 def find_profile(work_dir: Path) -> Profile | None:
-    """The profile that ``mmgpu profile`` has left in a work_dir; ``None`` without one.
+    """Reads the profile that ``mmgpu profile`` left in a work_dir; ``None`` if none is.
 
     It is of no run: whoever uses it compares what both have counted.
     """
@@ -124,7 +126,7 @@ def find_profile(work_dir: Path) -> Profile | None:
 def summarize_steps(
     events: Sequence[Any], iterations: int, plain_s: float, *, on_card: bool
 ) -> StepSummary:
-    """Summarise profiled steps.
+    """Summarises the events of profiled steps.
 
     A kernel belongs where it was launched. On a CPU operators stand for kernels. Where
     streams overlap, the kernel that began first has the time.
@@ -181,7 +183,7 @@ def summarize_steps(
 def _judge_bound(
     busy_s: float, plain_s: float, kernels: int, *, on_card: bool
 ) -> tuple[str | None, str | None]:
-    """What a step waits for, or why that is unknown."""
+    """Decides if kernels or their launches bound a step; the reason if unknown."""
     if not on_card:
         return None, 'on a CPU nothing is launched'
     if not kernels:
@@ -190,7 +192,7 @@ def _judge_bound(
 
 
 def _is_fill_of_new(event: Any) -> bool:
-    """True if an operator fills memory that was just allocated, and not written yet."""
+    """True if an operator fills newly allocated memory."""
     outer = event.cpu_parent
     is_fill = event.name == 'aten::fill_' and outer is not None
     return is_fill and outer.name.startswith(('aten::empty', 'aten::resize_'))
@@ -199,7 +201,7 @@ def _is_fill_of_new(event: Any) -> bool:
 def _find_owner(
     event: Any, outer: Owner | None, forward: dict[int, str]
 ) -> Owner | None:
-    """Find what an event belongs to; ``None`` outside of the steps.
+    """Finds the step part and module of an event; ``None`` outside of the steps.
 
     What a node of the backward pass belongs to is known from the operator of the
     forward pass with its sequence number; on a card it has a thread of its own.
@@ -229,7 +231,7 @@ def _find_owner(
 
 
 def _find_overlaps(events: Sequence[Any]) -> dict[_Work, float]:
-    """Microseconds of kernels, by name and duration, in which earlier ones ran too."""
+    """Microseconds during which an earlier kernel ran too, by kernel."""
     beside_us: dict[_Work, float] = defaultdict(float)
     # ranges of the host are listed on the card once more, and are no kernels
     ranges = {event.name for event in events if event.device_type.name == 'CPU'}
@@ -245,7 +247,7 @@ def _find_overlaps(events: Sequence[Any]) -> dict[_Work, float]:
 
 
 def _list_work(event: Any, on_card: bool) -> Iterator[_Work]:
-    """List the kernels that an operator launched; itself on a CPU."""
+    """Kernels that an operator launched; on a CPU the operator itself."""
     if event.name.startswith(LABEL):
         return
     if not on_card:
@@ -256,7 +258,7 @@ def _list_work(event: Any, on_card: bool) -> Iterator[_Work]:
 
 
 def list_modules(spent: Mapping[str, float]) -> dict[str, float]:
-    """The modules that take most, none of which contains another.
+    """Modules with the most time, none of which contains another.
 
     The largest is divided into what it contains, unless most of its time is its own,
     until there are five, and no large one that could be divided is left.

@@ -1,4 +1,4 @@
-"""The plan of ``mmgpu save-bench``: saves beside several numbers of workers."""
+"""Plan of ``mmgpu save-bench``: saves at several numbers of workers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from mmgpu_hooks.schema.text import decode_text, encode_text, phrase
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial, TrialSpec
 
 SETTLING = 8
-"""Least iterations between saves in which the workers' queue is what it usually is; as
-many as there are workers where those are more, since their batches come in bursts."""
+"""Fewest iterations between saves that let the workers' queue recover.
+
+With more workers it is their number, since their batches come in bursts.
+"""
 
 
 def count_between_saves(num_workers: int, prefetch_factor: int) -> int:
@@ -52,23 +54,23 @@ def plan_blocks(num_workers: int, *, saves: int, prefetch_factor: int) -> list[i
 
 @dataclass
 class SaveBenchPlan(Plan):
-    """Trains each setting, in random order.
+    """Trains with each number of workers, in random order.
 
     A drift of the machine is then not taken for the effect of a setting.
     """
 
     config: str
-    """Absolute."""
+    """Absolute path of the config."""
     folder: Path
-    """Where checkpoints go while it lasts."""
+    """Folder for checkpoints during the benchmark."""
     num_workers: Sequence[int]
     saves: int
-    """To be measured beside each number of workers."""
+    """Saves to measure with each number of workers."""
     prefetch_factor: int
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of every training, by dotted key."""
+    """Settings of every training, by dotted key."""
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
-    """Of each training, its start included."""
+    """Limit of each training in seconds, its start included."""
 
     def __post_init__(self) -> None:
         numbers = set(self.num_workers)
@@ -76,7 +78,7 @@ class SaveBenchPlan(Plan):
         self.turns = [self._make_turn(workers) for workers in order]
 
     def finish(self, outcome: Outcome) -> SaveBench:
-        """Every setting against the one with the fewest workers.
+        """Compares every number of workers with the smallest one.
 
         Raises:
             UserError: If nothing was measured without an interruption.

@@ -1,4 +1,4 @@
-"""Judges saves that were made beside several numbers of workers. Pure."""
+"""Judges saves made at several numbers of workers. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial
 def summarize_saves(
     num_workers: int, most: int, result: Trial, run: Run | None
 ) -> SaveBenchRow:
-    """The saves beside one number of workers, by themselves.
+    """Summarises the saves at one number of workers.
 
     Args:
         num_workers: Of the training.
@@ -61,7 +61,7 @@ def judge_save_bench(
     seconds: float = 0.0,
     is_interrupted: bool = False,
 ) -> SaveBench:
-    """Compare every setting with the one with the fewest workers.
+    """Compares the saves at each number of workers with those at the smallest.
 
     Args:
         measured: Rows of :func:`summarize_saves`, in any order.
@@ -125,7 +125,7 @@ def _compare(row: SaveBenchRow, reference: SaveBenchRow | None) -> SaveBenchRow:
 
 
 def _is_by_chance(usual_walls_s: Sequence[float], walls_s: Sequence[float]) -> bool:
-    """True if saves as long as these are not unlikely without any difference."""
+    """True if saves this long could be chance, with no real difference."""
     return rank_sum_chance(usual_walls_s, walls_s) > thresholds.BENCH_CHANCE
 
 

@@ -1,4 +1,4 @@
-"""Keeps the trials of a plan, so that it can go on later."""
+"""Stores the trials of a plan, so that a later start can continue it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mmgpu_hooks.version import __version__
 
 STORE_NAME = 'trials.json'
 _VERSION = 6
-"""Raised when a key of it changes its meaning or goes away."""
+"""Version of the file; goes up when a key changes its meaning or is removed."""
 
 _PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet')
 _VARIABLES = (
@@ -33,19 +33,19 @@ _VARIABLES = (
     'OMP_NUM_THREADS',
     'MKL_NUM_THREADS',
 )
-"""Of the environment, those that make the same training a faster or slower one."""
+"""Environment variables that change the speed of the same training."""
 
 
 class KeptTrials(NamedTuple):
-    """Trials of earlier starts that count."""
+    """Trials of earlier starts that count for this one."""
 
     trials: Sequence[Trial] = ()
     notes: tuple[Text, ...] = ()
-    """A sentence where all of them are of another identity."""
+    """A sentence if the stored trials were of another identity."""
 
 
 class TrialStore:
-    """The file of one folder, put in place as a whole after each trial.
+    """Trials in a file of one folder, replaced as a whole after each trial.
 
     Args:
         path: Of the file.
@@ -58,7 +58,7 @@ class TrialStore:
         self._kept: dict[str, Trial] = {}
 
     def append(self, trial: Trial) -> None:
-        """Add one trial.
+        """Adds one trial and writes the file.
 
         Raises:
             OSError: If it cannot be written; those before it are there then.
@@ -68,7 +68,7 @@ class TrialStore:
         write_atomic(self._path, msgspec.json.encode(body, enc_hook=encode_text))
 
     def read(self, keep: Callable[[Sequence[Trial]], list[Trial]]) -> KeptTrials:
-        """Read the trials that count.
+        """Reads the trials of earlier starts that count.
 
         Args:
             keep: Says of those with the same identity which count.
@@ -96,7 +96,7 @@ class TrialStore:
         return KeptTrials(keep(trials))
 
     def clear(self) -> None:
-        """Forget every trial."""
+        """Deletes all stored trials."""
         self._path.unlink(missing_ok=True)
 
 
@@ -104,7 +104,7 @@ class TrialStore:
 def open_store(
     folder: Path, identity: Mapping[str, Any], *, fresh: bool = False
 ) -> Iterator[TrialStore]:
-    """Open the store of a folder, which is made, for this process alone.
+    """Opens the store in a folder, created if missing, for this process alone.
 
     Args:
         folder: Of the plan.
@@ -139,7 +139,7 @@ def open_store(
 
 
 def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
-    """Read what two measurements must have in common to stand in one table.
+    """Facts that trials must share to be compared: config, host, cards, versions.
 
     Args:
         config: As loaded; comments and the spelling of it are no matter.
@@ -169,7 +169,7 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
 
 
 def digest_config(config: FlatConfig) -> str:
-    """A digest that is the same for equal configs, in any process."""
+    """SHA-256 digest of a config, the same for equal configs in any process."""
     lines = sorted(f'{path!r} {_spell(value)}' for path, value in config.items())
     return hashlib.sha256('\n'.join(lines).encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""The plan of ``mmgpu sweep``: a short training of each combination of settings."""
+"""Plan of ``mmgpu sweep``: a short training per combination of settings."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ _OF_WORKERS = frozenset(
     setting.name for setting in SETTINGS if setting.resting is not ...
 )
 _ALIKE = 2
-"""Trials, the first ones, that fail alike: the others would fail alike too."""
+"""Number of first trials that, if all fail alike, end the sweep."""
 _LEAST_INTERVAL = 10
 _BLOCK_S = 1.0
-"""About as long as a block trains, after which the evidence is read again."""
+"""Approximate seconds of a block, after which the evidence is read again."""
 
 
 def list_settings(
@@ -57,7 +57,7 @@ def list_settings(
     amp: Sequence[bool] = (),
     gpus: Sequence[int] = (),
 ) -> tuple[SweepSetting, ...]:
-    """Every combination once, in the order of the table.
+    """All combinations of the settings, in the order of the table.
 
     What PyTorch refuses without workers is left to the config there, so no workers are
     trained once for all of its values.
@@ -90,16 +90,16 @@ def list_settings(
 
 
 class IntervalPlan(NamedTuple):
-    """Intervals of the evidence of a trial."""
+    """Interval length and warm-up of a trial's evidence."""
 
     iterations: int
-    """Of each interval."""
+    """Iterations of each interval."""
     warm_up: int
-    """First intervals that are left out."""
+    """Number of first intervals that are left out."""
 
 
 def plan_intervals(loader: LoaderSetting) -> IntervalPlan:
-    """Plan the intervals of a trial.
+    """Chooses the interval length and warm-up for a loader's queue.
 
     An interval is a round of all workers at least, whose batches come in bursts. What
     workers make while the model is built comes all at once: that is the warm-up.
@@ -111,25 +111,25 @@ def plan_intervals(loader: LoaderSetting) -> IntervalPlan:
 
 @dataclass
 class SweepPlan(Plan):
-    """What is swept, and when a trial is long enough."""
+    """Trials of a sweep, each of which ends when its iteration time is settled."""
 
     config: str
-    """Absolute."""
+    """Absolute path of the config."""
     folder: Path
-    """Of the sweep; absolute."""
+    """Absolute path of the sweep's folder."""
     settings: Sequence[SweepSetting]
     measure_s: float
-    """Seconds of measuring, once there are three intervals."""
+    """Seconds of measuring after which a trial ends, with three intervals or more."""
     whole_s: float
-    """Seconds of a whole trial, its start included; then it is killed."""
+    """Seconds after which a trial is killed, its start included."""
     lengthened: Mapping[str, Any] = field(default_factory=dict)
     """Settings that keep a short training from ending early."""
     saves: int = 0
-    """Of a checkpoint, to be measured at the end of each trial; one more is made."""
+    """Checkpoint saves to measure at the end of each trial, after one warm-up save."""
     prefetch_factor: int = DEFAULT_PREFETCH
-    """The config's own."""
+    """Prefetch factor of the config."""
     notes: Sequence[str] = ()
-    """What to say of the settings themselves."""
+    """Sentences about the requested settings."""
 
     def __post_init__(self) -> None:
         # a drift of the machine must not look like the effect of a setting
@@ -141,7 +141,7 @@ class SweepPlan(Plan):
         return super().choose(trials)
 
     def finish(self, outcome: Outcome) -> Sweep:
-        """The table.
+        """Makes the sweep's answer from its trials.
 
         Raises:
             UserError: If all of them fail.
@@ -164,7 +164,7 @@ class SweepPlan(Plan):
         )
 
     def _refuse_failing(self, trials: Sequence[Trial]) -> None:
-        """It is the config that does not train, not one setting of it."""
+        """Raises a `UserError` if the config itself does not train."""
         if not trials or any(trial.status != 'failed' for trial in trials):
             return
         is_alike = len(trials) == _ALIKE and len({trial.error for trial in trials}) == 1
@@ -230,7 +230,7 @@ class SweepPlan(Plan):
         )
 
     def _add(self, planned: IntervalPlan, progress: Progress) -> int:
-        """Iterations until it is judged again; none when it is known well enough."""
+        """Iterations until the trial is judged again; 0 when it is settled."""
         iter_s = estimate_iter(read_trial_run(progress.folder), planned.warm_up)
         is_late = iter_s is not None and progress.measured_s >= self.measure_s
         if is_iter_settled(iter_s) or is_late:

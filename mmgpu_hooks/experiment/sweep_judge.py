@@ -1,4 +1,4 @@
-"""Results of the trials of a sweep: rows of figures, and the best.
+"""Judges the trials of a sweep: rows of figures, and the best setting.
 
 Each trial left the evidence of a run; its row holds what the table and CSV say of it.
 """
@@ -26,14 +26,14 @@ from mmgpu_hooks.schema.tried import (
 )
 
 KNOWN_WITHIN = 0.03
-"""The iteration time is known well enough when its interval is within this share."""
+"""Relative half width of the iteration time's interval at which a trial may end."""
 
 LEAST_INTERVALS = 3
-"""Fewest intervals of a trial whose time is up; its interval is then a wide one."""
+"""Fewest intervals of a trial that ran out of time; its interval is then wide."""
 
 
 def estimate_iter(run: Run | None, warm_up: int) -> Estimate | None:
-    """A steady iteration with its interval; ``None`` while intervals are too few.
+    """Mean steady iteration with its interval; ``None`` with too few intervals.
 
     Args:
         run: As far as it was recorded.
@@ -46,7 +46,7 @@ def estimate_iter(run: Run | None, warm_up: int) -> Estimate | None:
 
 
 def is_iter_settled(iter_s: Estimate | None) -> bool:
-    """True if more iterations would show nothing that matters."""
+    """True if more iterations would not change the estimate notably."""
     if iter_s is None or iter_s.count < LEAST_VALUES:
         return False
     return iter_s.half_width <= KNOWN_WITHIN * iter_s.value
@@ -55,7 +55,7 @@ def is_iter_settled(iter_s: Estimate | None) -> bool:
 def complete_row(
     row: SweepRow, run: Run | None, warm_up: int, until: int | None = None
 ) -> SweepRow:
-    """Add what a trial recorded.
+    """Adds a trial's recorded figures to its row.
 
     Args:
         row: With how the trial ended.
@@ -102,7 +102,7 @@ def complete_row(
 
 
 def _add_saves(row: SweepRow, run: Run) -> SweepRow:
-    """The saves beside the running workers, without the first: its caches are cold."""
+    """Adds the saves made beside running workers, without the first (cold caches)."""
     saves = [save for save in run.save_records[1:] if save.error is None]
     if not saves:
         return row
@@ -116,7 +116,7 @@ def _add_saves(row: SweepRow, run: Run) -> SweepRow:
 
 
 def _list_spans(run: Run, warm_up: int) -> Iterator[GpuSpan]:
-    """The card in each interval with samples of its utilisation."""
+    """GPU utilisation of each interval with samples."""
     for number, interval in enumerate(run.intervals):
         gpu = interval.gpu
         if gpu is None or gpu.util_pct is None:
@@ -132,7 +132,7 @@ def _list_spans(run: Run, warm_up: int) -> Iterator[GpuSpan]:
 
 
 def fit_memory(rows: Sequence[SweepRow]) -> tuple[MemoryLine, ...]:
-    """Memory against batch size, a line for each group of otherwise equal settings.
+    """Fits memory to batch size, one line per group of otherwise equal settings.
 
     Args:
         rows: All trials; those that failed are left out.
@@ -177,7 +177,7 @@ def _fit_memory(
 
 
 def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
-    """The best setting of each batch size, the fastest of all first.
+    """Best setting of each batch size, the fastest of all first.
 
     A batch size belongs to the recipe, so it is not traded for speed: within each, what
     is as good as equal to the fastest and needs the fewest workers is best.
@@ -202,7 +202,7 @@ def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
 
 
 def _speed(row: SweepRow) -> float:
-    """Images per second; iterations where the images are unknown."""
+    """Images per second of a trial; iterations per second if images are unknown."""
     if row.images_per_s is not None:
         return row.images_per_s
     return 1 / row.iter_s.value if row.iter_s is not None else 0.0

@@ -1,4 +1,4 @@
-"""A training in a process of its own: started, given iterations, held, ended."""
+"""Runs a training in its own process: start, feed iterations, hold, end."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from mmgpu_hooks.schema.tried import (
 
 DEFAULT_TIME_LIMIT_S = 600.0
 ENDLESS = 10**9
-"""Iterations of a block that nothing but the training's end ends."""
+"""Iterations of a block that lasts until the training ends."""
 LOG_NAME = 'training.log'
 EVENTS_NAME = 'events.jsonl'
-"""What the training reports: a JSON line for each block, and one when it is over."""
+"""File with the training's reports: a JSON line per block, and one at the end."""
 
 _POLL_S = 0.05
 _LONGEST_REASON = 300
 
 
 class RunningTrial:
-    """A trial in a process of its own, until it is closed.
+    """A trial that trains in its own process until it is closed.
 
     The process leads a session, so that one signal holds or ends it and its workers.
 
@@ -78,28 +78,28 @@ class RunningTrial:
             )
 
     def send(self, iterations: int) -> None:
-        """Let it train another block after those that it knows of."""
+        """Lets the trial train another block after those already sent."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(b'%d\n' % iterations)
             self._process.stdin.flush()
 
     def finish(self) -> None:
-        """Let it end by itself after the blocks that it knows of."""
+        """Lets the trial end by itself after the blocks already sent."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def hold(self) -> None:
-        """Stop it and its workers where they are, until `resume`."""
+        """Stops the trial and its workers (SIGSTOP) until `resume`."""
         signal_group(self._process, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it run on from where it was held."""
+        """Lets a held trial continue (SIGCONT)."""
         signal_group(self._process, signal.SIGCONT)
 
     def read_events(self) -> list[TrialEvent]:
-        """What it has reported since, after a short wait where that is nothing.
+        """Reads new reports of the trial; waits a moment if there are none.
 
         A trial that is gone without a report gives its end all the same.
         """
@@ -117,11 +117,11 @@ class RunningTrial:
         return events
 
     def read_cpu_s(self) -> float:
-        """CPU seconds used so far, by it, its descendants and those it had."""
+        """CPU seconds used so far by the trial and all its descendants."""
         return read_tree_cpu_s(self._process.pid)
 
     def close(self) -> None:
-        """End it with all its descendants, and wait until they are gone.
+        """Ends the trial with all its descendants, and waits until they are gone.
 
         What the kernel cannot end within seconds is left to it.
         """
@@ -134,7 +134,7 @@ class RunningTrial:
 
 
 def build_command(spec: TrialSpec, parent: int) -> list[str]:
-    """The command line of a trial: one process, or torchrun and one a rank.
+    """Command line of a trial: one process, or torchrun with one per rank.
 
     Args:
         spec: What to train.
@@ -150,7 +150,7 @@ def build_command(spec: TrialSpec, parent: int) -> list[str]:
 
 
 def read_tree_cpu_s(pid: int | None = None) -> float:
-    """CPU seconds of a process, its descendants and those that were waited for.
+    """CPU seconds of a process, its descendants and its reaped children.
 
     Args:
         pid: Of the process; by default this one. Of one that is gone it is 0.
@@ -169,7 +169,7 @@ def read_tree_cpu_s(pid: int | None = None) -> float:
 
 
 def render_event(event: TrialEvent) -> str:
-    """Render an event as a line of the events file.
+    """Encodes an event as a line of the events file.
 
     By json, since the text of an error may hold bytes of a path that is not UTF-8.
     """
@@ -177,13 +177,13 @@ def render_event(event: TrialEvent) -> str:
 
 
 def parse_event(line: bytes) -> TrialEvent:
-    """Parse a line of the events file."""
+    """Parses a line of the events file."""
     event: TrialEvent = msgspec.convert(json.loads(line), TrialEvent)
     return event
 
 
 def classify_exit(code: int, last_line: str) -> TrialEnd:
-    """Conclude how a process ended that left no report.
+    """Classifies how a trial ended that left no report, by its exit code.
 
     Args:
         code: Its return code, negative for a signal as :mod:`subprocess` has it.
@@ -209,7 +209,7 @@ def classify_exit(code: int, last_line: str) -> TrialEnd:
 
 
 def shorten(line: str) -> str:
-    """A reason in one line of bounded length."""
+    """Cuts a reason to one line of bounded length."""
     if len(line) <= _LONGEST_REASON:
         return line
     return line[: _LONGEST_REASON - 3] + '...'
@@ -217,7 +217,7 @@ def shorten(line: str) -> str:
 
 @dataclass
 class Progress:
-    """How far a trial is, and in the end how it ended."""
+    """Progress of a trial, and finally how it ended."""
 
     folder: Path
     status: str = 'timed_out'
@@ -228,24 +228,24 @@ class Progress:
     is_over: bool = False
     """True if the process has ended."""
     is_enough: bool = False
-    """True if no further iterations are asked for."""
+    """True if no further iterations are wanted."""
     first_block_s: float | None = None
-    """``seconds`` when it was done."""
+    """Value of ``seconds`` when the first block was done."""
     save_error: str | None = None
-    """Why its last saves ended the training."""
+    """Error with which the last saves ended the training."""
 
     @property
     def measured_s(self) -> float:
-        """Seconds since its first block was done; 0 before."""
+        """Seconds since the first block was done; 0 before."""
         return 0.0 if self.first_block_s is None else self.seconds - self.first_block_s
 
     @property
     def measured(self) -> int:
-        """Iterations of all blocks, without those of its last saves."""
+        """Iterations of all blocks, without those between the last saves."""
         return sum(len(block.seconds) for block in self.blocks)
 
     def add(self, event: TrialEvent) -> None:
-        """Take one event of :meth:`RunningTrial.read_events` in."""
+        """Adds one event of :meth:`RunningTrial.read_events`."""
         if isinstance(event, TrialEnd):
             self.is_over = True
             self.status = event.status
@@ -259,7 +259,7 @@ class Progress:
             self.first_block_s = self.seconds
 
     def end(self, name: str, time_limit_s: float) -> Trial:
-        """The record of the trial, but for its figures."""
+        """Makes the record of the trial, without its figures."""
         if self.status == 'timed_out':
             done = self.iterations
             self.error = phrase(
@@ -278,7 +278,7 @@ class Progress:
 
 
 def read_trial_run(folder: Path) -> Run | None:
-    """What a trial has recorded so far; ``None`` when nothing can be read."""
+    """Evidence that a trial has recorded so far; ``None`` if none can be read."""
     try:
         path = read_run_folder(folder).evidence
         return Run.read(path) if path is not None else None

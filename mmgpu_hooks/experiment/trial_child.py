@@ -1,4 +1,4 @@
-"""The process of one trial: ``python -m mmgpu_hooks.experiment.trial_child``.
+"""Process of one trial: ``python -m mmgpu_hooks.experiment.trial_child``.
 
 It trains the user's config, changed in memory, with MMEngine's own Runner. A line of
 its events file says what each block of iterations took and how it ended; each line on
@@ -44,7 +44,7 @@ from mmgpu_hooks.schema.tried import (
 _VALIDATION = ('val_cfg', 'val_dataloader', 'val_evaluator')
 _TEST = ('test_cfg', 'test_dataloader', 'test_evaluator')
 _CONTENT_OF_SAVES = ('save_optimizer', 'save_param_scheduler')
-"""Arguments of MMEngine's CheckpointHook that say what a checkpoint holds."""
+"""Arguments of MMEngine's CheckpointHook that decide what a checkpoint holds."""
 _NO_MEMORY = (
     'out of memory',
     'cannot allocate memory',
@@ -57,24 +57,24 @@ _NO_MEMORY = (
     "no space left on device: '/dev/shm",
     'is killed by signal: killed',
 )
-"""What CUDA, the C library, NumPy, PyTorch's allocator and its DataLoader say."""
+"""Parts of out-of-memory messages of CUDA, libc, NumPy and PyTorch."""
 
 
 class TrialOver(SystemExit):
-    """Raised inside a training loop to leave it, since an epoch has no other exit.
+    """Exception that leaves a training loop in the middle of an epoch.
 
     A SystemExit, so that a training's own ``except Exception`` lets it through.
     """
 
 
 def append_event(events: Path, event: TrialEvent) -> None:
-    """Append one event."""
+    """Appends one event to the events file."""
     with events.open('a') as file:
         file.write(render_event(event))
 
 
 class TrialHook(Hook):
-    """Trains a block of iterations, reports what each took, and waits for the next.
+    """Trains blocks of iterations: reports each block's times, and waits for the next.
 
     An iteration is timed from the end of one to the end of the next; the time spent
     waiting for the next block is in none of them.
@@ -101,7 +101,7 @@ class TrialHook(Hook):
         self._left = 1
         self._last_saves, self._save_gap = last_saves, save_gap
         self._until_save: int | None = None
-        """Iterations to the next of the last saves, once the blocks have ended."""
+        """Iterations left before the next of the last saves."""
         self._last_s: float | None = None
         self._seconds: list[float] = []
         self._starts: list[int] = []
@@ -111,7 +111,7 @@ class TrialHook(Hook):
 
     @property
     def is_saving(self) -> bool:
-        """True after the last block, while only saves are made."""
+        """True after the last block, while only saves are measured."""
         return self._until_save is not None
 
     def before_train(self, runner: Any) -> None:
@@ -182,7 +182,7 @@ class TrialHook(Hook):
         self._last_s = monotonic_s()
 
     def _next_block(self) -> int | None:
-        """Iterations of the next block, the same on every rank; ``None`` at the end."""
+        """Iterations of the next block, the same on all ranks; ``None`` at the end."""
         said = [next(self._blocks, None) if is_main_process() else None]
         broadcast_object_list(said)
         return said[0]
@@ -193,7 +193,7 @@ def _find_saver(runner: Any) -> Any:
 
 
 def count_model_bytes(runner: Any) -> ModelBytes:
-    """Count the bytes of the model, its gradients and its optimizer's state.
+    """Counts the bytes of the model, its gradients and its optimizer state.
 
     MMEngine frees gradients after each step, so one is counted as its parameter.
     """
@@ -220,7 +220,7 @@ def _count_bytes(tensors: Iterable[Any]) -> int:
 
 
 def run_child(spec: TrialSpec) -> None:
-    """Train, and report how it ended."""
+    """Trains as a spec says, and reports how the training ended."""
     events = Path(spec.folder, EVENTS_NAME)
     hook = TrialHook(events, map(int, sys.stdin), spec.last_saves, spec.save_gap)
     end = TrialEnd('completed')
@@ -261,7 +261,7 @@ def _train(spec: TrialSpec, hook: TrialHook) -> None:
 
 
 def read_trial_config(spec: TrialSpec) -> Any:
-    """Load the config of a trial, with MMEngine.
+    """Loads the config of a trial and applies its settings.
 
     What trains stays: model, data, schedule and every hook that belongs to them. Out
     go validation, logging to anywhere but the trial's folder, resuming and, unless
@@ -302,7 +302,7 @@ def read_trial_config(spec: TrialSpec) -> Any:
 
 
 def _drop_amp_arguments(config: Any) -> None:
-    """Take out what only MMEngine's AmpOptimWrapper knows, where it is not used."""
+    """Removes arguments that a plain OptimWrapper does not take."""
     wrapper = config.get('optim_wrapper')
     if wrapper and wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':
         for name in ('loss_scale', 'dtype', 'use_fsdp'):
@@ -344,13 +344,13 @@ def _kind(hook: Any) -> Any:
 
 
 def _stays(hook: Any) -> bool:
-    """True if it neither saves nor is ours."""
+    """True if a hook stays in a trial: it is neither a CheckpointHook nor ours."""
     kind = _kind(hook)
     return not (is_our_hook(kind) or bare_name(kind).endswith('CheckpointHook'))
 
 
 def classify_error(kind: str, message: str) -> TrialEnd:
-    """Conclude how a trial ended that an exception ended.
+    """Classifies how a trial ended, by the exception that ended it.
 
     Args:
         kind: Name of the exception's class.
@@ -365,7 +365,7 @@ def classify_error(kind: str, message: str) -> TrialEnd:
 
 
 def main(text: str) -> None:
-    """Train.
+    """Runs one trial from the JSON of its spec.
 
     Args:
         text: JSON: ``spec`` with the fields of a TrialSpec; ``parent``, a process id.

@@ -1,4 +1,4 @@
-"""Profiles the steps of a trial with torch.profiler, and names its modules.
+"""Profiles a trial's steps with torch.profiler, and labels its modules.
 
 Before that, the parts of an iteration on the host are timed: as they are, and with the
 optimisations that leave all bits the same.
@@ -29,31 +29,33 @@ from mmgpu_hooks.optimize.turns import Turns
 from mmgpu_hooks.schema.tried import HOST_PARTS, HostPart, Profile
 
 _CALLS = ('forward', 'loss', 'loss_and_predict')
-"""Methods that a detector calls of its modules; its losses are in the latter two."""
+"""Methods of modules that are labelled; losses are computed in the latter two."""
 _REPLACED = {'param_groups': 'optimizer step', 'ema': 'average'}
-"""Optimisations that are switched on for some iterations, and the part they replace."""
+"""Optimisations that are switched on in turns, with the step part each replaces."""
 _OF_HOOKS = {EMAHook: 'average', ParamSchedulerHook: 'schedulers'}
-"""Parts of an iteration that are a hook's."""
+"""Parts of an iteration that are spent in an MMEngine hook."""
 _MAIN = 'forward and backward'
-"""The part that the others of a step are called in."""
+"""Part of a step during which the other parts are called."""
 _END = len(names.UNPROFILED) - names.UNPROFILED[::-1].index(names.OPTIMIZED)
 _BEGIN = names.UNPROFILED.index(names.OPTIMIZED) - 2
-"""Iterations before those with the optimisations, and before those without again. The
-first two with them make lists and are a warm-up."""
+"""Iterations before the optimisations are switched on; ``_END`` before they are off.
+
+The first two with them make lists and are a warm-up.
+"""
 
 
 HostParts = dict[str, HostPart]
 
 
 class HostClock:
-    """Adds up the CPU of the training thread by part, iteration by iteration."""
+    """Adds up the training thread's CPU seconds by part, for each iteration."""
 
     def __init__(self) -> None:
         self._now_s: dict[str, float] = defaultdict(float)
         self._parts_s: dict[str, list[Mapping[str, float]]] = defaultdict(list)
 
     def time(self, holder: Any, name: str, part: str, within: str = '') -> None:
-        """Time what a method does, from now on.
+        """Wraps a method so that its CPU time counts as a part.
 
         Args:
             holder: Of the method.
@@ -74,7 +76,7 @@ class HostClock:
 
     @contextlib.contextmanager
     def timing(self, part: str, within: str = '') -> Iterator[None]:
-        """Time what is done meanwhile; arguments as of :meth:`time`."""
+        """Context whose CPU time counts as a part; arguments as of :meth:`time`."""
         began_s = thread_cpu_s()
         try:
             yield
@@ -85,12 +87,12 @@ class HostClock:
                 self._now_s[within] -= spent_s
 
     def end_iteration(self, way: str) -> None:
-        """An iteration is over that trained in this way."""
+        """Ends an iteration and files its times under the way it was trained."""
         self._parts_s[way].append(self._now_s)
         self._now_s = defaultdict(float)
 
     def summarize(self, *, is_optimized: bool, rare: Collection[str] = ()) -> HostParts:
-        """Parts of an iteration, as they are and with the optimisations.
+        """CPU seconds of an iteration by part, plain and with the optimisations.
 
         Args:
             is_optimized: True if an optimisation was on.
@@ -111,20 +113,20 @@ class HostClock:
 
 
 def _average(seconds: list[float], is_rare: bool) -> float:
-    """The median; the mean of what only some iterations do."""
+    """Median of the seconds; their mean for parts that only some iterations have."""
     if is_rare or 0 in seconds:
         return statistics.fmean(seconds)
     return statistics.median(seconds)
 
 
 def _find_error(seconds: list[float]) -> float:
-    """Standard error of the mean; the longest may be Python's collector at work."""
+    """Standard error of the mean without the longest value (Python's collector)."""
     usual = sorted(seconds)[:-1]
     return statistics.stdev(usual) / len(usual) ** 0.5 if len(usual) > 1 else 0.0
 
 
 class ProfileHook(Hook):
-    """Leaves a trace of some steps, and the Profile of them, in the trial's folder.
+    """Hook that leaves a trace and a Profile of some steps in the trial's folder.
 
     Steps begin and end with an idle card here, so that a step's kernels are in it.
 
@@ -146,7 +148,7 @@ class ProfileHook(Hook):
         self._sent: HostParts = {}
 
     def before_train(self, runner: Any) -> None:
-        """Label what is called in a step; copies of the model are made by now."""
+        """Labels the calls of a step in the trace; model copies exist by now."""
         from torch.profiler import profile, schedule
 
         model, optim = runner.model, runner.optim_wrapper
@@ -205,7 +207,7 @@ class ProfileHook(Hook):
     def after_train_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        """Tell the clock that an iteration is over, and how it trained."""
+        """Ends the iteration on the host clock."""
         done = len(self._seconds) - 1
         is_profiled = done >= len(names.UNPROFILED)
         self._host.end_iteration(
@@ -213,14 +215,14 @@ class ProfileHook(Hook):
         )
 
     def _end_optimized(self) -> None:
-        """Leave training as it was, and keep which optimisations could be used."""
+        """Switches optimisations off; keeps the names of those that could be used."""
         assert self._optimizations is not None
         self._used = self._optimizations.names
         self._refused = self._optimizations.refused
         self._optimizations.close()
 
     def _time_batch(self, batch: Any) -> None:
-        """Time how a batch comes out of a worker, where there are workers."""
+        """Times how a batch is transferred from a worker, if there are workers."""
         if not getattr(self._runner.train_dataloader, 'num_workers', 0):
             return
         try:
@@ -236,7 +238,7 @@ class ProfileHook(Hook):
         }
 
     def _list_host_parts(self) -> HostParts:
-        """All parts of an iteration on the host, those of a step first."""
+        """Host times of an iteration by part, the parts of a step first."""
         # an average may be taken now and then
         often = [average.interval or 1 for average in self._counted.averages]
         rare = ('average',) if max(often, default=1) > 1 else ()
@@ -286,7 +288,7 @@ class ProfileHook(Hook):
 
 
 def _label(holder: Any, name: str, label: str) -> None:
-    """Put what a method does into a range of the trace."""
+    """Wraps a method in a named range of the trace."""
     import torch
 
     call = getattr(holder, name, None)

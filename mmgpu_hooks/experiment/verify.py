@@ -1,4 +1,4 @@
-"""The plan of ``mmgpu verify``: blocks of two trainings in turns, A B B A."""
+"""Plan of ``mmgpu verify``: blocks of two trainings in turns, A B B A."""
 
 from __future__ import annotations
 
@@ -27,23 +27,26 @@ from mmgpu_hooks.schema.tried import (
 )
 
 LEAST_PAIRS = 6
-"""Below these a narrow interval is too often narrow by chance: stopping at +-2 % from
-6 pairs on, an interval of 95 % covers the truth 92 to 96 times in 100."""
+"""Fewest pairs before stopping early; with fewer, a narrow interval is often chance.
+
+Stopping at +-2 % from 6 pairs on, a 95 % interval covers the truth 92 to 96 times in
+100.
+"""
 SETTLED_GAIN = 0.02
-"""The gain is known well enough when its interval is +- this,"""
+"""Half width of the gain's interval at which it counts as settled."""
 SETTLED_SHARE = 0.1
-"""or this share of the gain itself."""
+"""Half width, as a share of the gain itself, at which it counts as settled."""
 
 _SIDE_NAMES = {FIRST: phrase('first'), SECOND: phrase('second'), '': phrase('other')}
 
 _LEAST_WARM_UP = 10
 _BLOCK_S = 3.0
 _LEAST_MEASURED, _MOST_MEASURED = 8, 400
-"""Iterations of a block that count."""
+"""Fewest and most counted iterations of a block."""
 _FEWEST_MEASURED = 4
-"""The least where the budget does not allow more."""
+"""Fewest counted iterations of a block when the budget allows no more."""
 _RESUMED = 2
-"""Iterations after a halt whose caches are cold."""
+"""Iterations after a halt that are not counted: their caches are cold."""
 
 
 @dataclass
@@ -91,7 +94,7 @@ class VerifyPlan(Plan):
         return first if side == FIRST else second
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Keep whole pairs.
+        """Keeps whole pairs of blocks.
 
         With them go the warm-ups by which their length was chosen, and what showed that
         both trainings do not fit in memory together.
@@ -104,7 +107,7 @@ class VerifyPlan(Plan):
         return [*lacking, *kept] if measured else []
 
     def finish(self, outcome: Outcome) -> Verification:
-        """The gain with its interval.
+        """Computes the gain with its interval.
 
         Raises:
             UserError: If one of them cannot train, or too few blocks were done.
@@ -171,7 +174,7 @@ class VerifyPlan(Plan):
         )
 
     def _plan_block(self, warm_ups: Sequence[_MeasuredTrial]) -> _BlockPlan:
-        """Plan the length of a block.
+        """Plans the length of a block from the warm-ups and the budget.
 
         It is long enough to average over batches, and short enough to share the state
         of the machine. What a worker waits for while it is held (storage, a sleep) goes
@@ -191,29 +194,29 @@ class VerifyPlan(Plan):
 
 
 class _BlockPlan(NamedTuple):
-    """Length of a block, in iterations."""
+    """Length of a block in iterations."""
 
     skipped: int
-    """Trained first, and not counted."""
+    """Iterations at the start of a block that do not count."""
     measured: int
 
     @property
     def iterations(self) -> int:
-        """All of them."""
+        """All iterations of a block."""
         return self.skipped + self.measured
 
 
 class _MeasuredTrial(NamedTuple):
-    """A block that was trained to its end."""
+    """A block that trained to its end."""
 
     trial: Trial
     side: str
-    """One of :data:`SIDES`."""
+    """Side of the block, one of :data:`SIDES`."""
     figures: BlockFigures
 
 
 def _is_short_of_memory(trial: Trial) -> bool:
-    """True if it failed because both trainings are in memory together."""
+    """True if a trial failed because memory does not hold both trainings."""
     is_held = trial.role is not None and trial.role.is_held
     return is_held and trial.status == 'out_of_memory'
 
@@ -223,23 +226,23 @@ class _SideFigures:
     """Figures of one side over its blocks."""
 
     steady_s: float
-    """A steady iteration."""
+    """Seconds of a steady iteration."""
     start_s: float | None
-    """What an epoch's start adds to an iteration."""
+    """Extra seconds that the start of an epoch costs."""
     images_per_s: float | None
     epoch: int | None
-    """Iterations of an epoch."""
+    """Iterations per epoch."""
 
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Trials in their roles."""
+    """Trials sorted into warm-ups and measured blocks."""
 
     warm_ups: list[_MeasuredTrial]
     measured: list[_MeasuredTrial]
     is_held: bool
     is_well: bool
-    """True if none of them failed or ended early."""
+    """True if no block failed or ended early."""
 
     def list_figures(self, side: str) -> list[BlockFigures]:
         """Figures of the measured blocks of one side."""
@@ -247,7 +250,7 @@ class _Blocks:
 
     @property
     def gain(self) -> Estimate | None:
-        """In images, or in iterations where a batch size is unknown."""
+        """Relative gain in images/s, or iterations/s if a batch size is unknown."""
         is_known = all(block.figures.batch_size for block in self.measured)
         before, after = (
             [
@@ -260,14 +263,14 @@ class _Blocks:
 
     @property
     def speed_up(self) -> Estimate | None:
-        """The gain in iterations."""
+        """Relative gain in iterations per second."""
         before, after = (
             [figures.steady_s for figures in self.list_figures(side)] for side in SIDES
         )
         return paired_gain(before, after)
 
     def summarize(self, side: str, pairs: int) -> _SideFigures:
-        """Figures of one side over the first so many pairs."""
+        """Figures of one side over its first ``pairs`` pairs."""
         found = self.list_figures(side)
         starts = [start_s for figures in found for start_s in figures.starts_s]
         steady_s = statistics.fmean(figures.steady_s for figures in found[:pairs])
@@ -300,7 +303,7 @@ def _sort(trials: Sequence[Trial]) -> _Blocks:
 
 
 def _invert(speed_up: Estimate | None) -> Estimate | None:
-    """The change of the time that an iteration takes, of the gain in iterations."""
+    """Converts a gain in iterations/s to the change of the iteration time."""
     if speed_up is None:
         return None
     # the shortest time is the highest speed
@@ -311,7 +314,7 @@ def _invert(speed_up: Estimate | None) -> Estimate | None:
 
 
 def is_settled(gain: Estimate | None) -> bool:
-    """True if more pairs would show nothing that matters.
+    """True if more pairs would not change the gain notably.
 
     Only after an even number of pairs: then each setting was first as often.
     """
@@ -321,7 +324,7 @@ def is_settled(gain: Estimate | None) -> bool:
 
 
 def _summarize_block(progress: Progress, plan: _BlockPlan) -> dict[str, Any]:
-    """`BlockFigures` of the last block; none when the training ended within it."""
+    """`BlockFigures` of the last block as JSON; empty if training ended within it."""
     block = progress.blocks[-1] if progress.blocks else None
     is_whole = block is not None and len(block.seconds) == plan.iterations
     if block is None or not is_whole or progress.status != 'completed':

@@ -1,1 +1,1 @@
-"""The memory that training a config takes, counted on the CPU."""
+"""Estimates the memory that training a config takes, on the CPU."""

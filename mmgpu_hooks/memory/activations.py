@@ -1,4 +1,4 @@
-"""Counts what a real step on the CPU keeps: for its backward pass, and afterwards.
+"""Counts the bytes that a real step on the CPU saves for its backward pass.
 
 torch calls a hook for each tensor that it saves for the backward pass, and another when
 it wants it back. What is saved is put into a holder; the holders that are alive
@@ -26,9 +26,9 @@ from mmgpu_hooks.schema.memory import ActivationPoint, ImageSize
 
 _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128
-"""Stride of the coarsest features of detectors: such sizes scale without rounding."""
+"""Stride of a detector's coarsest features: multiples of it scale without rounding."""
 _MOST_PROBE_PIXELS = 640 * 640
-"""Most pixels of an image that is run here."""
+"""Most pixels of an image that is run on the CPU."""
 
 
 class Gradient(NamedTuple):
@@ -36,7 +36,7 @@ class Gradient(NamedTuple):
 
     numbers: int
     number_bytes: int
-    """Bytes of one of its numbers."""
+    """Bytes per number."""
 
     @classmethod
     def of(cls, tensor: Any) -> Gradient:
@@ -45,25 +45,27 @@ class Gradient(NamedTuple):
 
 
 class ModelProbe(NamedTuple):
-    """Counts of a model, at small batches and sizes."""
+    """Saved bytes of a model at small batches and image sizes."""
 
     points: list[ActivationPoint]
     gradients: list[Gradient]
-    """Gradients of the parameters that get one."""
+    """Sizes of the gradients of the trained parameters."""
 
 
 class StepCount(NamedTuple):
-    """Counts of one step."""
+    """Saved bytes and gradients of one step."""
 
     saved_bytes: int
-    """Storage kept for the backward pass, shared storage once, without parameters and
-    buffers."""
+    """Bytes saved for the backward pass, without parameters and buffers.
+
+    Shared storage counts once.
+    """
     gradients: list[Gradient]
-    """Gradients of the parameters that got one; they are dropped again."""
+    """Sizes of the gradients that the step gave, which are dropped again."""
 
 
 class _Plan(NamedTuple):
-    """Batches to count."""
+    """Image sizes to run, at one batch size."""
 
     sizes: list[ImageSize]
     batch: int
@@ -72,7 +74,7 @@ class _Plan(NamedTuple):
 def probe_model(
     built: ConfigModel, mixed: bool, target: ImageSize | None
 ) -> ModelProbe:
-    """Count at several small batches and sizes, and run one backward pass.
+    """Counts saved bytes at several small sizes, and runs one backward pass.
 
     Args:
         built: The model.
@@ -119,7 +121,7 @@ def _run_plan(built: ConfigModel, mixed: bool, plan: _Plan) -> ModelProbe:
 
 
 class _Holder:
-    """Stands in the graph for a saved tensor."""
+    """Holds a saved tensor in the autograd graph."""
 
     __slots__ = ('__weakref__', 'tensor')
 
@@ -130,7 +132,7 @@ class _Holder:
 def run_step(
     model: Any, batch: Mapping[str, Any], *, mixed: bool, is_backward: bool
 ) -> StepCount:
-    """Run the forward pass with its losses and count what is kept for the backward.
+    """Runs the forward pass with losses, and counts the bytes saved for backward.
 
     Args:
         model: MMEngine's ``BaseModel``, on the CPU, in training mode.
@@ -186,7 +188,7 @@ def _place(tensor: Any) -> int:
 def count_state(
     optimizer: Mapping[str, Any], gradients: Sequence[Gradient]
 ) -> int | None:
-    """Bytes that an optimizer keeps once it has stepped, on tensors without memory.
+    """Bytes of an optimizer's state after one step, on tensors without memory.
 
     Args:
         optimizer: Its class and arguments, as in a config.
@@ -224,7 +226,7 @@ def count_state(
 
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Replace what stands in for CUDA kernels, in modules that are loaded already."""
+    """Context in which stand-ins for CUDA kernels count as one operation."""
     with contextlib.ExitStack() as exits:
         for stand_in in _STAND_INS:
             module = sys.modules.get(stand_in.module)
@@ -287,7 +289,7 @@ class _StandIn(NamedTuple):
     module: str
     function: str
     replace: Callable[[Any, Callable[..., Any]], Any]
-    """Makes one operation of it, from the module and the function."""
+    """Makes one operation of the chain, from its module and function."""
 
 
 _STAND_INS = (
@@ -303,7 +305,7 @@ _STAND_INS = (
 
 
 def choose_probe_sizes(target: ImageSize | None) -> list[ImageSize]:
-    """Image sizes to run at: small ones of the target's shape, and it if it is small.
+    """Image sizes to run: small ones of the target's shape, and a small target itself.
 
     Examples:
         >>> choose_probe_sizes(ImageSize(320, 320))

@@ -1,4 +1,4 @@
-"""The model of a config, built as training would, but for its pretrained weights."""
+"""Builds the model of a config as training does, without pretrained weights."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from mmgpu_hooks.schema.text import phrase
 
 @dataclass(frozen=True)
 class ConfigModel:
-    """The model that a config trains."""
+    """The model of a config, built on the CPU."""
 
     config: Any
-    """Config as MMEngine loaded it, with the changes that were made for the CPU."""
+    """Config as MMEngine loaded it, adapted to the CPU."""
     model: Any
-    """On the CPU, in training mode."""
+    """Model on the CPU, in training mode."""
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Let the model's own code find what it registered, and the hub's figures of
-        the last epoch, and keep it quiet.
+        """Context to run the model in, as in the last epoch and without output.
+
+        It sets the registry's scope and the message hub's values of that epoch.
         """
         from mmengine.logging import MessageHub
 
@@ -40,7 +41,7 @@ class ConfigModel:
             yield
 
     def make_batch(self, images: int, height: int, width: int) -> dict[str, list[Any]]:
-        """A made-up batch as the data loader would give it, while `running`.
+        """Makes an artificial batch as the data loader would, while `running`.
 
         Args:
             images: In the batch.
@@ -85,7 +86,7 @@ class ConfigModel:
 
 
 def read_config_model(path: Path) -> ConfigModel:
-    """Load a config and build its model on the CPU; nothing is downloaded.
+    """Loads a config and builds its model on the CPU; downloads nothing.
 
     Pretrained weights and the resizing of whole batches are left out.
 
@@ -146,7 +147,7 @@ def read_config_model(path: Path) -> ConfigModel:
 
 @contextlib.contextmanager
 def _scope(config: Any) -> Iterator[None]:
-    """Names of classes belong to the config's project."""
+    """Context in which class names belong to the config's project."""
     from mmengine.registry import DefaultScope
 
     with DefaultScope.overwrite_default_scope(config.get('default_scope')):
@@ -154,7 +155,7 @@ def _scope(config: Any) -> Iterator[None]:
 
 
 def _leave_out(part: Any) -> None:
-    """Take out what would be downloaded, and the resizing of whole batches."""
+    """Removes pretrained weights and the resizing of whole batches from a config."""
     if isinstance(part, dict):
         init = part.get('init_cfg')
         if isinstance(init, dict) and type_name(init).startswith('Pretrained'):
@@ -168,13 +169,13 @@ def _leave_out(part: Any) -> None:
 
 
 def shorten_error(error: BaseException) -> str:
-    """An error as a part of a sentence."""
+    """Formats an exception as part of a sentence."""
     text = textwrap.shorten(str(error), 200, placeholder=' ...')
     return f'{type(error).__name__}: {text}' if text else type(error).__name__
 
 
 def find_progress(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Find what MMEngine's ``RuntimeInfoHook`` says in the last epoch.
+    """Values that MMEngine's ``RuntimeInfoHook`` sets in the last epoch.
 
     What a config leaves open is as in a training of one epoch, of one iteration.
 
@@ -194,15 +195,15 @@ def find_progress(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BOXES = 7
-"""Per image, as in COCO, where an image has 7.3 on average."""
+"""Boxes per artificial image; COCO has 7.3 on average."""
 
 
 class CannotRunError(Exception):
-    """The model does not run here; the message says why."""
+    """Raised when a model cannot run on the CPU; the message says why."""
 
 
 def _raw(number: int, height: int, width: int) -> dict[str, Any]:
-    """A made-up sample, as after the loading of its image."""
+    """An artificial sample, as it is after its image was loaded."""
     import numpy as np
 
     pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3))
@@ -222,7 +223,7 @@ def _raw(number: int, height: int, width: int) -> dict[str, Any]:
 
 
 def _instance(number: int, height: int, width: int) -> dict[str, Any]:
-    """A box with its outline as mask: from 8 to 40 % of the image, spread evenly."""
+    """An artificial object: a box of 8 to 40 % of the image, its outline as mask."""
     share = 0.08 * 1.5 ** (number % 5)
     # multiples of the golden ratio and its square, which spread evenly
     middle_x = width * (0.2 + 0.6 * (0.618 * number % 1))

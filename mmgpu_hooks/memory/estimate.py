@@ -1,4 +1,4 @@
-"""Estimates the memory of training a config, by running its model on the CPU."""
+"""Estimates the memory of training a config by running its model on the CPU."""
 
 from __future__ import annotations
 
@@ -36,11 +36,13 @@ PEAK_FACTORS = {
     False: PeakFactors(least=1.01, most=1.5),
     True: PeakFactors(least=1.06, most=6.7),
 }
-"""Least and most that peaks published by MMDetection were of their estimates, without
-and with cudnn_benchmark: benchmarks/results/memory.md."""
+"""Least and most ratio of published peaks to their estimates, by ``cudnn_benchmark``.
+
+MMDetection published the peaks: benchmarks/results/memory.md.
+"""
 
 _EMA_STEPS_BYTES = 8
-"""MMEngine's averaged model counts its steps in one 64-bit number."""
+"""Bytes of the step counter of MMEngine's averaged model."""
 
 
 def estimate_memory(
@@ -50,7 +52,7 @@ def estimate_memory(
     image_size: ImageSize | None = None,
     mixed_precision: bool = False,
 ) -> MemoryEstimate:
-    """Build a config's model and estimate what training it needs.
+    """Builds a config's model and estimates the memory of its training.
 
     A model that cannot be run on the CPU gets its static part, and a note that says
     why; its trainable parameters then stand for those that get a gradient.
@@ -117,7 +119,7 @@ def estimate_memory(
 def fit_card(
     estimate: MemoryEstimate, card_bytes: int, measured: MeasuredPeak | None = None
 ) -> MemoryEstimate:
-    """The estimate with the largest batch sizes that a card has room for.
+    """Adds the largest batch sizes that fit a card to an estimate.
 
     Args:
         estimate: Of the training.
@@ -145,18 +147,18 @@ def fit_card(
 
 
 class _SafeEstimate(NamedTuple):
-    """An estimate whose peak fills the room that a card has."""
+    """The estimate whose real peak would just fill a card."""
 
     factor: float
-    """A peak over its estimate."""
+    """Ratio of the peak to its estimate."""
     room_bytes: float
-    """The estimate."""
+    """Estimated bytes that may be used."""
 
 
 def _correct(
     estimate: MemoryEstimate, room: int, measured: MeasuredPeak
 ) -> _SafeEstimate:
-    """Correct the estimate by the peak of a run."""
+    """Corrects the estimate by the measured peak of a run."""
     peak_bytes = measured.peak_bytes
     static = estimate.static.total_bytes
     activations = _activations(estimate.fit, estimate.image_size, measured.batch_size)
@@ -191,7 +193,7 @@ def _activations(
 
 
 def _largest_batch(estimate: MemoryEstimate, room_bytes: float) -> int | None:
-    """The largest batch that fits, or 0; ``None`` where the estimate is unknown."""
+    """Largest batch size that fits, or 0; ``None`` if the estimate is unknown."""
     static = estimate.static.total_bytes
     fixed = _activations(estimate.fit, estimate.image_size, 0)
     first = _activations(estimate.fit, estimate.image_size, 1)
@@ -204,7 +206,7 @@ def _largest_batch(estimate: MemoryEstimate, room_bytes: float) -> int | None:
 def count_static(
     built: ConfigModel, gradients: Sequence[Gradient], notes: list[str]
 ) -> StaticBytes:
-    """Bytes of a model's training that do not grow with the batch.
+    """Counts the bytes of a training that do not grow with the batch.
 
     Args:
         built: The model.
@@ -246,19 +248,19 @@ def count_static(
 
 
 _GOOD_PCT = 0.5
-"""A simpler law of growth that is as close as this is kept: it extrapolates better."""
+"""Largest error in per cent at which a simpler growth law is preferred."""
 
 _MEGAPIXEL = 1e6
 
 _FIXED, _PER_IMAGE, _PER_PIXEL, _PER_PIXEL_PAIR = range(4)
-"""Terms of a law of growth."""
+"""Terms of a growth law of the saved bytes."""
 
 
 class _Law(NamedTuple):
-    """A law of growth."""
+    """A growth law of the saved bytes: the terms it has."""
 
     sizes: int
-    """Image sizes that it takes to see one."""
+    """Number of image sizes needed to fit the law."""
     terms: list[int]
 
 
@@ -272,11 +274,11 @@ _LAWS = (
     _Law(2, [_PER_IMAGE, _PER_PIXEL, _PER_PIXEL_PAIR]),
     _Law(3, [_FIXED, _PER_IMAGE, _PER_PIXEL, _PER_PIXEL_PAIR]),
 )
-"""Simplest first."""
+"""Growth laws of the saved bytes, the simplest first."""
 
 
 def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
-    """Fit how the saved bytes grow with batch and padded pixels.
+    """Fits how the saved bytes grow with the batch and the padded pixels.
 
     Least squares on relative distances, of the simplest law that is within 0.5 % of
     all points: per pixel; and per batch or image; and per pair of pixels. No
@@ -319,7 +321,7 @@ def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
 
 
 def predict_activations(fit: ActivationFit, batch_size: int, pixels: float) -> int:
-    """Bytes kept for the backward pass.
+    """Predicts the bytes saved for the backward pass.
 
     Args:
         fit: Of :func:`fit_activations`.

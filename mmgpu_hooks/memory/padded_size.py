@@ -1,4 +1,4 @@
-"""The largest padded image that a training config makes. Pure: reads the config."""
+"""Finds the largest padded image of a training config. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from mmgpu_hooks.schema.memory import ImageSize
 
 
 class PaddedSize(NamedTuple):
-    """Padded size of the largest image that a config makes."""
+    """Padded size of a config's largest image, and its source."""
 
     size: ImageSize | None
-    """``None`` where the config does not say it."""
+    """Height and width; ``None`` if the config does not determine it."""
     source: str
-    """Names of the transforms that set it, or why it is unknown."""
+    """Names of the transforms that set the size, or why it is unknown."""
 
 
 _Transform = Mapping[str, Any]
 
 
 def locate_padded_size(config: Mapping[str, Any]) -> PaddedSize:
-    """Follow the train pipeline and the data preprocessor.
+    """Follows the train pipeline and the data preprocessor to the padded size.
 
     Where images keep their ratio, a landscape image that fills the scale is taken, and
     a portrait one beside it where they are not grouped (``AspectRatioBatchSampler``) or
@@ -64,13 +64,13 @@ def locate_padded_size(config: Mapping[str, Any]) -> PaddedSize:
 
 
 def each_transform(config: Mapping[str, Any]) -> Iterator[_Transform]:
-    """Transforms of the train data set in their order, those of wrapped sets first."""
+    """Yields the train data set's transforms in order, those of wrapped sets first."""
     loader = config.get('train_dataloader') or {}
     yield from _of_dataset(loader.get('dataset') or {})
 
 
 def type_name(part: Mapping[str, Any]) -> str:
-    """The class's bare name, however the config spells it."""
+    """Bare class name of a config part, however it is spelled."""
     return bare_name(part.get('type'))
 
 
@@ -101,7 +101,7 @@ def _mixes_ratios(transforms: Iterable[_Transform], mixes: bool) -> bool:
 
 
 def _branches(transform: _Transform) -> Iterator[Sequence[_Transform]]:
-    """Pipelines of which one is applied; nothing, or all, for ``RandomApply``."""
+    """Pipelines of which a transform applies one; for ``RandomApply`` none or all."""
     inner = transform.get('transforms') or ()
     if type_name(transform) == 'RandomApply':
         inner = [(), inner]
@@ -137,7 +137,7 @@ def _join(transform: _Transform, size: ImageSize | None) -> ImageSize | None:
 def _transform_affine(
     transform: _Transform, size: ImageSize | None
 ) -> ImageSize | None:
-    """A mosaic of four is cut to one."""
+    """Size after RandomAffine, whose border cuts a mosaic of four to one image."""
     across, down = transform.get('border', (0, 0))
     return size and ImageSize(size.height + 2 * down, size.width + 2 * across)
 
@@ -200,9 +200,9 @@ _RULES: dict[str, Callable[[_Transform, ImageSize | None], ImageSize | None]] = 
     'RandomCrop': _crop,
     'Pad': _pad,
 }
-"""The size after a transform that has a say, by its name."""
+"""Size after each known transform, by its name."""
 _RESIZES = re.compile('Resize|Crop|Pad|Mosaic|Scale|Expand')
-"""In the name of another transform: the size after it is unknown."""
+"""Pattern of transform names after which the size is unknown."""
 
 
 def _scale(scale: Any, transform: _Transform | None = None) -> ImageSize:

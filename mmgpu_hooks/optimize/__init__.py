@@ -1,1 +1,1 @@
-"""Makes a training cheaper where asked: one file each, imported when asked for."""
+"""Optimisations that make a training cheaper, each a module imported on demand."""

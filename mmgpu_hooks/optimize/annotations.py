@@ -1,4 +1,4 @@
-"""Keeps parsed annotations from one start of a training to the next.
+"""Caches parsed annotations between the starts of a training.
 
 What a data set makes of its annotation files is the same at each start and on each
 rank, and takes minutes where the files are large. It is kept in a folder of the user's
@@ -48,27 +48,27 @@ _KNOWN_INITS = (
     ('mmengine.dataset.base_dataset', 'BaseDataset.full_init'),
     ('mmdet.datasets.base_det_dataset', 'BaseDetDataset.full_init'),
 )
-"""Methods that do nothing but load, filter, cut and serialise."""
+"""``full_init`` methods that only load, filter, cut and serialise."""
 _PLAIN_METHODS = 'get_data_info', '_serialize_data', '__len__'
-"""Methods of `BaseDataset` that samples are read by."""
+"""Methods of `BaseDataset` with which samples are read."""
 _NOT_IN_KEY = {'pipeline', 'data_list', 'max_refetch', 'full_init'}
 _NOT_KEPT = _NOT_IN_KEY | {'data_bytes', 'data_address', '_fully_initialized'}
 _LIBRARIES = 'mmengine', 'mmdet', 'mmcv', 'numpy', 'pycocotools', 'lvis'
 _GRAIN_S, _NETWORK_GRAIN_S = 0.1, 2.0
-"""Grain of the times of a file, here and where another host keeps them."""
+"""Resolution of file times in seconds, on local and on network file systems."""
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How one data set is kept."""
+    """Cache key of a data set, with its attributes before initialisation."""
 
     key: str
     before: Mapping[str, str] = field(repr=False)
-    """Its attributes before it was initialised, as text."""
+    """Attributes of the data set before it was initialised, as text."""
 
 
 class AnnotationCache:
-    """Has the data sets that are built from now on keep what they parse.
+    """Makes data sets that are built from now on cache their parsed annotations.
 
     Args:
         watch: Sees them; it is open.
@@ -94,7 +94,7 @@ class AnnotationCache:
         )
 
     def close(self) -> None:
-        """Keep no more; what is mapped stays so, and a second call does nothing."""
+        """Ends caching; mapped annotations stay so, and a second call does nothing."""
         folder, self._folder = self._folder, None
         if folder is not None:
             self._watch.provide = None
@@ -103,7 +103,7 @@ class AnnotationCache:
     def _provide(
         self, dataset: Any, found: Initialisation, parse: Callable[[], OpenedFiles]
     ) -> None:
-        """Initialise a data set by what is kept, or else keep what it parses."""
+        """Initialises a data set from the cache, or caches what it parses."""
         plan = self._try(found, functools.partial(self._plan, dataset))
         if plan is not None:
             entry = self._try(found, functools.partial(self._read, plan))
@@ -119,7 +119,7 @@ class AnnotationCache:
             )
 
     def _try(self, found: Initialisation, function: Callable[[], Any]) -> Any:
-        """Call what is ours; a failure is said, and the data set parses as ever."""
+        """Calls our code; a failure is logged, and the data set parses as usual."""
         try:
             return function()
         except (RefusalError, CacheError) as reason:
@@ -136,7 +136,7 @@ class AnnotationCache:
         return None
 
     def _plan(self, dataset: Any) -> _Plan:
-        """Say what parsing depends on.
+        """Describes everything that a data set's parsing depends on.
 
         Raises:
             RefusalError: If that is not known.
@@ -169,7 +169,7 @@ class AnnotationCache:
     def _keep(
         self, dataset: Any, plan: _Plan, found: Initialisation, opened: OpenedFiles
     ) -> None:
-        """Keep what was parsed, and have the data set map it as the next start does."""
+        """Stores parsed annotations; the data set maps them as later starts do."""
         assert self._folder is not None
         if opened.lists_folders:
             raise RefusalError('it reads what is in a folder, which may change')
@@ -215,7 +215,7 @@ class AnnotationCache:
 
 
 def check_dataset(dataset: Any) -> None:
-    """Check that what a data set parses can be kept.
+    """Checks that the parsed annotations of a data set can be cached.
 
     Raises:
         RefusalError: If not.
@@ -238,7 +238,7 @@ def check_dataset(dataset: Any) -> None:
 
 
 def list_attributes(dataset: Any) -> dict[str, str]:
-    """The attributes of a data set as text, the pipeline left out.
+    """Attributes of a data set as text, without the pipeline.
 
     Raises:
         RefusalError: If one is of a kind of which it is unknown what it depends on.
@@ -255,7 +255,7 @@ def list_attributes(dataset: Any) -> dict[str, str]:
 
 
 def describe(value: Any) -> str:
-    """Write a value as text that differs where the value does.
+    """Writes a value as text that is equal only for equal values.
 
     Raises:
         RefusalError: If it is no plain data.
@@ -285,7 +285,7 @@ def _name_class(kind: type) -> str:
 
 
 def _list_code(kind: type) -> dict[str, Any]:
-    """Files of the classes that parse, in the state that they are in."""
+    """Path, size and time of the files with the classes that parse."""
     classes = [each for each in kind.__mro__ if each is not object]
     for each in list(classes):
         own = vars(each).values()
@@ -312,7 +312,7 @@ def _list_versions() -> dict[str, Any]:
 
 
 def take_state(dataset: Any, before: Mapping[str, str]) -> bytes:
-    """Pickle the attributes that initialising a data set has set.
+    """Pickles the attributes that the initialisation of a data set has set.
 
     Args:
         dataset: Which is initialised.
@@ -345,7 +345,7 @@ def _is_changed(value: Any, text: str) -> bool:
 
 
 def _restore(dataset: Any, entry: ParsedAnnotations) -> bool:
-    """Give a data set what is kept of one that was initialised."""
+    """Gives a data set the cached state of an initialised one."""
     changed, removed = _StateUnpickler(io.BytesIO(entry.state)).load()
     own = vars(dataset)
     for name in removed:
@@ -361,14 +361,14 @@ def _restore(dataset: Any, entry: ParsedAnnotations) -> bool:
 
 
 _PLAIN = (list, dict, set, frozenset, tuple, int, float, str, bytes, bool, complex)
-"""Types, and what may stand for an attribute itself, such as that of a defaultdict."""
+"""Plain types that are cached: values, and the types themselves (``defaultdict``)."""
 _TYPES: tuple[type, ...] = (OrderedDict, defaultdict, np.ndarray, np.dtype)
 _NUMPY_MODULES = ('numpy', 'numpy.core.multiarray', 'numpy._core.multiarray')
 _NUMPY_NAMES = ('_reconstruct', 'scalar', 'ndarray', 'dtype')
 
 
 class _StatePickler(pickle.Pickler):
-    """Pickles plain data alone."""
+    """Pickler that takes plain data only."""
 
     def reducer_override(self, value: Any) -> Any:
         kind = value if isinstance(value, type) else type(value)
@@ -380,7 +380,7 @@ class _StatePickler(pickle.Pickler):
 
 
 class _StateUnpickler(pickle.Unpickler):
-    """Reads plain data alone."""
+    """Unpickler that reads plain data only."""
 
     def find_class(self, module: str, name: str) -> Any:
         plain = {kind.__name__ for kind in _PLAIN}

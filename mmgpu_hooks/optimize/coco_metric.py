@@ -1,4 +1,4 @@
-"""MMDetection's CocoMetric on a fast evaluator, without its files of JSON.
+"""CocoMetric of MMDetection on a fast evaluator, without JSON files.
 
 Importing it asks MMEngine's registry for CocoMetric, which imports MMDetection.
 """
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LARGEST_ID = 2**53
-"""A table of float64 holds every whole number up to here."""
+"""Largest whole number up to which float64 is exact."""
 _CHUNK_BYTES = 2**26
-"""Largest copy of masks that is made at a time, on the card where they lie there."""
+"""Most bytes of masks copied at a time, on the device that holds them."""
 ARRAYS = ('precision', 'recall', 'scores')
-"""Of an evaluation, by threshold, category, area and number of results."""
+"""Result arrays of COCOeval, by threshold, category, area and number of results."""
 
 
 @dataclass(frozen=True)
@@ -41,27 +41,27 @@ class Backend:
     module: str
     distribution: str
     lowest: str
-    """Lowest version that was compared with pycocotools."""
+    """Lowest version whose results were compared with pycocotools."""
 
 
 BACKENDS = (
     Backend('ultrafast_pycocotools', 'ultrafast-pycocotools', '0.1.14'),
     Backend('hotcoco', 'hotcoco', '1.3.0'),
 )
-"""In the order in which they are taken."""
+"""Supported backends in order of preference."""
 
 
 @dataclass(frozen=True)
 class OpenBackend:
-    """A backend that is imported."""
+    """An imported backend with its version."""
 
     module: types.ModuleType
     title: str
-    """Its name and version."""
+    """Name and version of the backend."""
 
 
 class NoBackendError(Exception):
-    """No backend can be used; the message is why."""
+    """Raised when no backend can be used; the message says why."""
 
 
 def open_backend(backends: Sequence[Backend]) -> OpenBackend:
@@ -90,7 +90,7 @@ def open_backend(backends: Sequence[Backend]) -> OpenBackend:
 
 
 def find_coco_metric() -> Any:
-    """MMDetection's class, as the registry has it.
+    """CocoMetric of MMDetection, from MMEngine's registry.
 
     Raises:
         RuntimeError: If MMDetection is not installed. MMEngine drops an ImportError
@@ -129,7 +129,7 @@ class FastCocoMetric(_CocoMetric):
         self._is_off = is_disabled(os.environ)
         self._has_told = False
         self.plain_reason: str | None = None
-        """Why the last evaluation was CocoMetric's own; ``None`` if it was not."""
+        """Reason why CocoMetric made the last evaluation; ``None`` if it did not."""
         self._backend: Any = None
         self._truth: Any = None
         try:
@@ -144,7 +144,7 @@ class FastCocoMetric(_CocoMetric):
             self._tell_plain(reason)
 
     def _find_plain_reason(self) -> str | None:
-        """Why the arguments want CocoMetric's own way; ``None`` if they do not."""
+        """Reason why the arguments need plain CocoMetric; ``None`` if they do not."""
         kind = type(self)
         if self._is_off:
             return f'{DISABLE} is set'
@@ -262,23 +262,23 @@ functools.update_wrapper(FastCocoMetric.__init__, _CocoMetric.__init__)
 
 @dataclass(frozen=True)
 class Results:
-    """Results in memory, in the place of a file of JSON."""
+    """Results of a validation in memory, where CocoMetric writes a JSON file."""
 
     rows: NDArray[np.float64] | list[dict[str, Any]]
-    """Boxes: image, x, y, width, height, score, category. Masks: dicts."""
+    """Boxes as image, x, y, width, height, score and category; masks as dicts."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Nothing: MMDetection goes over masks to drop boxes, which these lack."""
+        """Yields nothing: MMDetection iterates masks only to drop their boxes."""
         return iter(())
 
 
 def _pass_on(results: Results) -> Results:
-    """Stands for MMEngine's ``load``: there is no file to read."""
+    """Replaces MMEngine's ``load``: results in memory need no reading."""
     return results
 
 
 def _evaluate(evaluation: Any, backend: Any) -> None:
-    """Stands for ``evaluate``: gives the backend the parameters of pycocotools."""
+    """Replaces ``COCOeval.evaluate``: passes pycocotools' parameters to the backend."""
     asked, given = evaluation.params, backend.params
     given.imgIds = asked.imgIds = np.unique(asked.imgIds).tolist()
     if asked.useCats:
@@ -290,13 +290,13 @@ def _evaluate(evaluation: Any, backend: Any) -> None:
 
 
 def _accumulate(evaluation: Any, backend: Any) -> None:
-    """Stands for ``accumulate``: takes over the backend's arrays."""
+    """Replaces ``COCOeval.accumulate``: takes over the backend's arrays."""
     backend.accumulate()
     evaluation.eval = {name: np.asarray(backend.eval[name]) for name in ARRAYS}
 
 
 def _can_rebind(function: Any) -> bool:
-    """True for a plain function that finds ``load`` and ``COCOeval`` in its module."""
+    """True for a function that looks up ``load`` and ``COCOeval`` in its module."""
     names = {'load', 'COCOeval', 'loadRes', 'results2json'}
     return isinstance(function, types.FunctionType) and (
         names <= {*function.__code__.co_names}
@@ -304,7 +304,7 @@ def _can_rebind(function: Any) -> bool:
 
 
 def rebind(function: Any, names: Mapping[str, Any]) -> Any:
-    """Copies a function that finds other objects under some names of its module.
+    """Copies a function with other objects for some of its module's names.
 
     The module itself stays as it is, for all threads.
     """
@@ -323,7 +323,7 @@ def _phrase(error: BaseException) -> str:
 
 
 def expect_regular(dataset: Mapping[str, Any]) -> None:
-    """Refuses ground truth that backends may take in another way than pycocotools.
+    """Raises for ground truth that backends may read differently than pycocotools.
 
     Raises:
         ValueError: If ids are no whole numbers above 0 (0 will do for images and
@@ -346,7 +346,7 @@ def expect_regular(dataset: Mapping[str, Any]) -> None:
 
 
 def index_truth(backend: Any, dataset: dict[str, Any]) -> Any:
-    """Makes the backend's COCO object of ground truth that is in memory."""
+    """Makes the backend's COCO object from ground truth in memory."""
     truth = backend.COCO()
     truth.dataset = dataset
     truth.createIndex()
@@ -354,7 +354,7 @@ def index_truth(backend: Any, dataset: dict[str, Any]) -> Any:
 
 
 def _tabulate(metric: Any, results: Sequence[Any], _: str) -> dict[str, Results]:
-    """Stands for ``results2json``: the same results, in memory."""
+    """Replaces ``results2json``: keeps the results in memory."""
     found = [
         ImageResults(result.get('img_id', index), result)
         for index, result in enumerate(results)
@@ -370,7 +370,7 @@ def _tabulate(metric: Any, results: Sequence[Any], _: str) -> dict[str, Results]
 
 
 class ImageResults(NamedTuple):
-    """What a model found in an image; by name boxes, scores, labels and masks."""
+    """Results of a model for one image: boxes, scores, labels and masks by name."""
 
     image_id: int
     results: Mapping[str, Any]
@@ -379,7 +379,7 @@ class ImageResults(NamedTuple):
 def tabulate_boxes(
     found: Sequence[ImageResults], categories: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Makes one table of all boxes.
+    """Makes one table of the boxes of all images.
 
     Args:
         found: The images that have results.
@@ -409,7 +409,7 @@ def tabulate_boxes(
 def list_masks(
     found: Sequence[ImageResults], categories: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """Lists all masks as COCO has them.
+    """Lists all masks in COCO's result format.
 
     Args:
         found: The images that have results.
@@ -438,7 +438,7 @@ def list_masks(
 
 
 def _with_encoded_masks(sample: Any) -> Any:
-    """Returns a sample whose masks are encoded already, or the sample itself."""
+    """Returns a sample with encoded masks, or the sample itself if they are already."""
     found = sample.get('pred_instances') if isinstance(sample, dict) else None
     if not isinstance(found, dict) or 'masks' not in found:
         return sample
@@ -482,7 +482,7 @@ def encode_masks(masks: Any) -> list[dict[str, Any]] | None:
 
 
 def _transpose(masks: Any) -> NDArray[np.uint8]:
-    """Copies masks so that each lies by column, into memory of the host."""
+    """Copies masks into host memory in column order."""
     import cv2
 
     if masks.device.type != 'cpu':

@@ -1,4 +1,4 @@
-"""Counts what a step has the host do, once, as training begins."""
+"""Counts the host's work per step, once when training begins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.recorded import AveragedModel, StepOverhead
 
 
 def count_overhead(runner: Any) -> StepOverhead:
-    """Count parameter groups, averages and what else each step goes through.
+    """Counts parameter groups, averaged tensors and other host work per step.
 
     Args:
         runner: About to enter its train loop.
@@ -60,11 +60,11 @@ def count_overhead(runner: Any) -> StepOverhead:
 
 
 _FIRST_WITH_TF32 = (8, 0)
-"""Compute capability of Ampere."""
+"""Compute capability of Ampere, the first with TF32."""
 
 
 def _read_settings(optimizer: Any, group: Any) -> str:
-    """All settings of a group but its tensors; one that is a list cannot be hashed."""
+    """Settings of a parameter group as text, without its tensors."""
     return repr([group.get(name) for name in optimizer.defaults])
 
 

@@ -1,4 +1,4 @@
-"""Averages a model's tensors in a few calls instead of a few for each tensor.
+"""Averages a model's tensors with multi-tensor calls (``torch._foreach``).
 
 MMEngine's and MMDetection's formulas, over lists of tensors (``torch._foreach_*``).
 """
@@ -48,11 +48,11 @@ FORMULAS: dict[str, Formula] = {
     'mmengine.model.averaged_model.MomentumAnnealingEMA': _anneal,
     'mmdet.models.layers.ema.ExpMomentumEMA': _warm_up,
 }
-"""By the class of an averaged model, its ``avg_func`` over lists of tensors."""
+"""Update formula over lists of tensors, by the class of the averaged model."""
 
 
 class ListedAverages(Several):
-    """All averaged models that EMA hooks of a Runner keep, averaged by lists.
+    """All EMA models of a Runner, updated with multi-tensor calls.
 
     Args:
         runner: About to enter its train loop.
@@ -73,28 +73,28 @@ class ListedAverages(Several):
 
 
 class _Lists(NamedTuple):
-    """Tensors of one update, as long as the modules hold the same ones."""
+    """Tensors of an update, valid while the modules hold the same ones."""
 
     model: Any
-    """The model whose tensors are averaged."""
+    """Model whose tensors are averaged."""
     dicts: list[dict[str, Any]]
-    """Where modules of both models hold tensors and modules."""
+    """Dicts in which the modules of both models hold tensors and submodules."""
     held: list[Any]
-    """What they held."""
+    """Contents of ``dicts`` when the lists were made."""
     averaged: list[tuple[list[Any], list[Any]]]
-    """Averages and sources; no list has two tensors of one storage."""
+    """Averages with their sources; no two tensors of a list share a storage."""
     copied: list[tuple[list[Any], list[Any]]]
-    """Buffers, and those that they are copied from."""
+    """Buffers with the buffers that they are copied from."""
 
     def is_current(self, model: Any) -> bool:
-        """True if nothing was put in the place of a tensor or module."""
+        """True if no tensor or submodule was replaced since."""
         now = _list_held(self.dicts)
         is_same = model is self.model and len(now) == len(self.held)
         return is_same and all(map(is_, now, self.held))
 
 
 class ListedAverage:
-    """Stands in for ``update_parameters`` of one averaged model.
+    """Replaces ``update_parameters`` of one averaged model.
 
     A copy or a pickle of the model has its own method in the place of this.
 
@@ -132,7 +132,7 @@ class ListedAverage:
         return getattr, (self._ema, 'update_parameters')
 
     def _prove(self) -> None:
-        """Average one tensor in both ways, of each type and device."""
+        """Proves equal bits: averages a tensor of each type and device in both ways."""
         ema = self._ema
         for device, dtype in {
             (average.device, average.dtype)
@@ -153,7 +153,7 @@ class ListedAverage:
                 )
 
     def __call__(self, model: Any) -> None:
-        """Average the tensors of ``model``."""
+        """Updates the averages with the tensors of ``model``."""
         ema, lists, began_s = self._ema, None, self._turns.begin()
         steps = int(ema.steps)
         if self._is_open and steps and steps % ema.interval == 0:
@@ -183,11 +183,11 @@ class ListedAverage:
 
     @property
     def spared(self) -> SparedTime | None:
-        """What a plain update and a listed one took, in turns; ``None`` if unknown."""
+        """CPU time of a plain and a multi-tensor update; ``None`` if unknown."""
         return self._turns.spared
 
     def close(self) -> None:
-        """Take the method back; one that somebody wrapped only passes calls on."""
+        """Restores the method; if it was wrapped meanwhile, calls are passed on."""
         self._is_open = False
         self._lists = None
         self._patches.close()
@@ -198,7 +198,7 @@ def _list_held(dicts: Iterable[dict[str, Any]]) -> list[Any]:
 
 
 def _make_lists(ema: Any, model: Any) -> _Lists:
-    """Sort the tensors of both models.
+    """Pairs the tensors of both models in lists.
 
     Raises:
         RefusalError: If a tensor must be averaged by itself.
@@ -238,13 +238,13 @@ def _make_lists(ema: Any, model: Any) -> _Lists:
 
 
 class _Sorted:
-    """Pairs of tensors in lists of one kind, so that one kernel takes many."""
+    """Pairs of tensors, sorted into lists that one kernel can take."""
 
     def __init__(self) -> None:
         self._lists: dict[Any, tuple[list[Any], list[Any]]] = {}
 
     def add(self, name: str, average: Any, source: Any, turn: int = 0) -> None:
-        """Add a pair.
+        """Adds an average and its source.
 
         Args:
             name: Of the tensor.
@@ -270,5 +270,5 @@ class _Sorted:
         sources.append(source)
 
     def in_turns(self) -> list[tuple[list[Any], list[Any]]]:
-        """Averages and sources, list by list."""
+        """Lists of averages and sources, in the order of their turns."""
         return [self._lists[key] for key in sorted(self._lists, key=lambda key: key[0])]

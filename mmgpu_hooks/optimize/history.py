@@ -1,4 +1,4 @@
-"""Histories of scalars that grow by doubling.
+"""Histories of scalars whose arrays grow by doubling.
 
 MMEngine's ``HistoryBuffer`` copies its whole history for each value that is added, so
 that an iteration takes longer the older the training is.
@@ -18,11 +18,11 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import SparedTime
 
 _LEAST_SPARE, _MOST_SPARE = 1024, 131_072
-"""Places, in a history that was copied, for what comes next: as many as it has."""
+"""Fewest and most spare places; between them, as many as there are values."""
 
 
 class GrowingHistories:
-    """Has all histories of a Runner's message hub grow by doubling.
+    """Makes all histories of a Runner's message hub grow by doubling.
 
     Args:
         runner: About to enter its train loop.
@@ -55,7 +55,7 @@ class GrowingHistories:
 
     @property
     def spared(self) -> SparedTime | None:
-        """A copy of the histories as they are now, and a value added to each."""
+        """CPU time of copying all histories, and of adding a value to each."""
         buffers = list(self._hub.log_scalars.values())
         copied = HistoryMeter(self._hub.log_scalars).read(
             max((len(buffer.data[0]) for buffer in buffers), default=0)
@@ -67,7 +67,7 @@ class GrowingHistories:
         )
 
     def close(self) -> None:
-        """Make the histories MMEngine's own again."""
+        """Makes the histories MMEngine's plain ones again."""
         self._is_open = False
         self._patches.close()
         for buffer in self._hub.log_scalars.values():
@@ -76,14 +76,14 @@ class GrowingHistories:
 
 
 class GrowingHistory(HistoryBuffer):
-    """A ``HistoryBuffer`` with spare places; a copy or a pickle is a plain one."""
+    """A ``HistoryBuffer`` with spare places; its copies and pickles are plain ones."""
 
     _log: _Grown
     _counts: _Grown
 
     @classmethod
     def adopt(cls, buffer: HistoryBuffer) -> None:
-        """Make a growing one of a plain one, which stays the same object."""
+        """Turns a plain buffer into a growing one, in place."""
         own = buffer.__dict__
         own.update(
             _log=_Grown(own['_log_history']), _counts=_Grown(own['_count_history'])
@@ -92,7 +92,7 @@ class GrowingHistory(HistoryBuffer):
         del own['_log_history'], own['_count_history']
 
     def release(self) -> None:
-        """Make it a plain ``HistoryBuffer`` again."""
+        """Turns it into a plain ``HistoryBuffer`` again, in place."""
         own = self.__dict__
         own.update(
             _log_history=self._log.values.copy(),
@@ -119,7 +119,7 @@ class GrowingHistory(HistoryBuffer):
         self._counts = _Grown(values)
 
     def update(self, log_val: int | float, count: int | float = 1) -> None:
-        """Add a value, and drop the oldest beyond ``max_length``."""
+        """Adds a value, and drops the oldest ones beyond ``max_length``."""
         log, counts = self._log, self._counts
         is_even = log.size == counts.size and self.max_length > 0
         if is_even and log.takes(log_val) and counts.takes(count):
@@ -156,12 +156,12 @@ class _Grown:
 
     @property
     def values(self) -> Any:
-        """The array as it is now; one that somebody keeps is not changed later."""
+        """The array at this time; values added later do not change it."""
         return self._store[self._first : self._end]
 
     @property
     def size(self) -> int:
-        """How many values it has."""
+        """Number of values."""
         return self._end - self._first
 
     def takes(self, value: Any) -> bool:
@@ -175,7 +175,7 @@ class _Grown:
         return is_number and -(2**63) <= value < 2**63
 
     def append(self, value: float, most: int) -> None:
-        """Add a value.
+        """Adds a value, and keeps at most ``most``.
 
         Args:
             value: One that it :meth:`takes`.

@@ -1,4 +1,4 @@
-"""Evaluates results by CocoMetric and by FastCocoMetric, and compares every array.
+"""Compares CocoMetric and FastCocoMetric on the same results, array by array.
 
 Importing it imports MMDetection, as `coco_metric` does.
 """
@@ -28,7 +28,7 @@ from mmgpu_hooks.schema.judged import MetricCheck
 
 
 class _Kept(FastCocoMetric):
-    """Keeps each evaluation that it makes."""
+    """A FastCocoMetric that keeps each COCOeval it makes."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -40,7 +40,7 @@ class _Kept(FastCocoMetric):
 
 
 def check_metric(annotations: Path, results: Path, kind: str) -> MetricCheck:
-    """Evaluate results once by each; it takes what a validation's metric takes.
+    """Evaluates results once with each metric; each takes as long as in a validation.
 
     Args:
         annotations: Ground truth.
@@ -78,7 +78,7 @@ def check_metric(annotations: Path, results: Path, kind: str) -> MetricCheck:
 
 
 def _keep_evaluations(function: Any, made: list[Any]) -> Any:
-    """``compute_metrics`` that adds each COCOeval to a list."""
+    """Copies ``compute_metrics`` so that each COCOeval is added to a list."""
     make = function.__globals__['COCOeval']
 
     def keep(*args: Any) -> Any:
@@ -91,7 +91,7 @@ def _keep_evaluations(function: Any, made: list[Any]) -> Any:
 def _list_results(
     rows: list[dict[str, Any]], categories: list[int], kind: str
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Results as ``process`` keeps them, an image each."""
+    """Results per image, in the form that ``CocoMetric.process`` stores."""
     by_image: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         by_image[row['image_id']].append(row)
@@ -128,7 +128,7 @@ def _list_differing(
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """pycocotools prints, and MMDetection logs."""
+    """Context without the prints of pycocotools and the log of MMDetection."""
     logger = MMLogger.get_current_instance()
     level = logger.level
     logger.setLevel(logging.CRITICAL)

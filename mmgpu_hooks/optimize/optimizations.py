@@ -1,4 +1,4 @@
-"""Switches on what ``GPUEfficiencyHook(optimize=...)`` asks for, and takes it back."""
+"""Switches the optimisations of ``optimize=...`` on, and off again."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _CLASSES = {
     'annotations': 'AnnotationCache',
     'resume': 'SampledResume',
 }
-"""The class that does it, by the name of an optimisation and of its module."""
+"""Class of each optimisation by its name, which is its module's, too."""
 
 
 class Optimization(Protocol):
-    """What a class of :data:`_CLASSES` gives once it is on."""
+    """Interface of an active optimisation."""
 
     changed: str
-    """For the log: what is done differently from now on."""
+    """Log text on what is done differently from now on."""
 
     def close(self) -> None:
-        """Leave everything as it was; a second call does nothing."""
+        """Restores everything; a second call does nothing."""
 
 
 class Optimizations:
-    """The optimisations of one training: each is on, refused or taken back.
+    """Optimisations of one training: each is on, refused or switched off.
 
     Nothing in here raises, and what fails is taken back with one warning.
 
@@ -49,17 +49,17 @@ class Optimizations:
         self._names, self._logger = tuple(names), logger
         self._on: dict[str, Optimization] = {}
         self.refused: dict[str, str] = {}
-        """Why one is not used, by its name."""
+        """Reason why an optimisation is not used, by its name."""
         self._has_loader = self._has_data_sets = False
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those that are on."""
+        """Names of the active optimisations."""
         return tuple(self._on)
 
     @property
     def spared(self) -> dict[str, SparedTime]:
-        """What those that are on gave, by name, as far as that could be timed."""
+        """CPU time that each active optimisation saved, if it was timed."""
         # one whose work is not in this thread's calls has none
         known = {
             name: getattr(active, 'spared', None) for name, active in self._on.items()
@@ -67,7 +67,7 @@ class Optimizations:
         return {name: found for name, found in known.items() if found is not None}
 
     def begin_data_sets(self, watch: DatasetWatch) -> None:
-        """Begin those of the data sets, of which none is built yet.
+        """Starts optimisations of data sets, before any is built.
 
         Args:
             watch: Sees them.
@@ -77,7 +77,7 @@ class Optimizations:
             self._begin('annotations', watch, self._logger)
 
     def begin_loader(self, loader: Any) -> None:
-        """Begin those of the train loader, which has started no worker yet."""
+        """Starts optimisations of the train loader, before it starts workers."""
         self._has_loader = True
         if 'small_tensors' in self._names:
             self._begin(
@@ -85,7 +85,7 @@ class Optimizations:
             )
 
     def begin_training(self, runner: Any) -> None:
-        """Begin the others: the train loop is about to run, and all is resumed."""
+        """Starts the other optimisations, right before the train loop runs."""
         for name in self._names:
             if name == 'annotations':
                 if not self._has_data_sets:
@@ -96,7 +96,7 @@ class Optimizations:
                 self._begin_late(runner.train_loop)
 
     def begin_epoch(self, book: Callable[[Callable[[], int]], None]) -> None:
-        """Begin what a resumed loop does before its first iteration.
+        """Starts the part that comes before a resumed loop's first iteration.
 
         Args:
             book: Calls what skips batches, and books its time; it returns how many are
@@ -111,7 +111,7 @@ class Optimizations:
             self._give_up('resume', error)
 
     def _begin_late(self, loop: Any) -> None:
-        """Begin those of the loader where the hook did not see the loop being built."""
+        """Starts loader optimisations if the hook did not see the loop being built."""
         running = getattr(loop.dataloader, '_iterator', None)
         # iteration-based loops start workers in their constructor
         if running is not None or hasattr(loop, 'dataloader_iterator'):
@@ -147,7 +147,7 @@ class Optimizations:
         self._say(name, f'not used: {reason}; training goes on as it was.')
 
     def _give_up(self, name: str, error: Exception) -> None:
-        """Take one back that failed, or that found out that it cannot go on."""
+        """Switches an optimisation off after a failure, with one warning."""
         active = self._on.pop(name, None)
         text = ' '.join(str(error).split())
         is_known = isinstance(error, RefusalError)
@@ -182,7 +182,7 @@ class Optimizations:
             )
 
     def report(self) -> None:
-        """Say in the log what each gave: training is over."""
+        """Logs the CPU time that each optimisation saved."""
         for name, found in self.spared.items():
             said = phrase(
                 'GPUEfficiencyHook: optimize={name} gave {change} of CPU of the '
@@ -194,6 +194,6 @@ class Optimizations:
             self._logger.info(say(said))
 
     def close(self) -> None:
-        """Take all back; a second call does nothing."""
+        """Switches all optimisations off; a second call does nothing."""
         while self._on:
             self._close(*self._on.popitem())

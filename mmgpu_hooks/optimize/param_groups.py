@@ -1,4 +1,4 @@
-"""Merges parameter groups of equal settings while the optimizer's step runs.
+"""Merges parameter groups with equal settings during the optimizer's step.
 
 MMEngine makes a group of each tensor where a config has ``paramwise_cfg``, and PyTorch
 steps group by group: hundreds of calls where a few would do. Before and after the step
@@ -40,11 +40,11 @@ MERGEABLE = (
     'Adadelta',
     'Adamax',
 )
-"""Optimizers of PyTorch that treat each tensor by itself, and were tried."""
+"""PyTorch optimizers that update each tensor independently, and were tested."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _MEMORY_EVERY = 100
-"""Steps from one look at the card's memory to the next: it takes 0.1 ms."""
+"""Steps between two checks of the card's memory, which take 0.1 ms each."""
 
 _NO_GRADIENT, _ALONE = 'no gradient', 'alone'
 
@@ -72,7 +72,7 @@ class MergedGroups(Several):
 
 
 class StepMerger:
-    """Stands in for the ``step`` of one optimizer.
+    """Replaces the ``step`` of one optimizer by one over merged groups.
 
     A step is the optimizer's own, over its own groups, where somebody else sees the
     groups in it (a closure, hooks of the optimizer) and where it makes state: then the
@@ -149,7 +149,7 @@ class StepMerger:
         return values
 
     def _try_to_merge(self) -> list[Group] | None:
-        """The merged groups, made anew; ``None`` where the step is the plain one."""
+        """Merges the groups anew; ``None`` if this step must be the plain one."""
         optimizer = self._optimizer
         try:
             if _has_hooks(optimizer):
@@ -193,18 +193,18 @@ class StepMerger:
 
     @property
     def spared(self) -> SparedTime | None:
-        """What a plain step and a merged one took, in turns; ``None`` if unknown."""
+        """CPU time of a plain and of a merged step; ``None`` if unknown."""
         return self._turns.spared
 
     def close(self) -> None:
-        """Take the step back; where somebody wrapped it, ours only passes calls on."""
+        """Restores the step; if it was wrapped meanwhile, calls are passed on."""
         self._is_open = False
         self._patches.close()
         self._quick.close()
 
 
 def _why_not(wrapper: Any) -> str | None:
-    """Why an optimizer cannot step over merged groups."""
+    """Reason why an optimizer cannot step over merged groups; ``None`` if it can."""
     # Apex puts other tensors into the groups
     is_apex = any(kind.__name__ == 'ApexOptimWrapper' for kind in type(wrapper).__mro__)
     if not isinstance(wrapper, OptimWrapper) or is_apex:
@@ -224,7 +224,7 @@ def _why_not(wrapper: Any) -> str | None:
 
 
 def _has_hooks(optimizer: Any) -> bool:
-    """True if somebody is called within a step, and may read the groups."""
+    """True if the optimizer has hooks that may read the groups during a step."""
     return bool(
         optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
@@ -234,7 +234,7 @@ def _has_hooks(optimizer: Any) -> bool:
 
 
 def _find_kind(params: Iterable[Any], state: Any) -> Any:
-    """What else groups must have in common: PyTorch chooses its way for a whole group.
+    """Device, types and layout that groups must share to be stepped as one.
 
     Args:
         params: Of one group.
@@ -262,7 +262,7 @@ def _find_kind(params: Iterable[Any], state: Any) -> Any:
 
 
 def _prove(optimizer: Any) -> None:
-    """Step over a few tensors one by one and together, where the parameters are.
+    """Proves equal bits: steps over a few tensors one by one and together.
 
     Raises:
         RefusalError: If the results differ in one bit.
@@ -303,7 +303,7 @@ def _prove(optimizer: Any) -> None:
 
 
 def _uses_card(optimizer: Any) -> bool:
-    """True if merged steps take memory of a card: lists of intermediates."""
+    """True if merged steps need GPU memory for lists of intermediates."""
     return any(
         param.is_cuda
         for group in optimizer.param_groups
@@ -313,7 +313,7 @@ def _uses_card(optimizer: Any) -> bool:
 
 
 def _weigh(optimizer: Any) -> dict[torch.device, int]:
-    """Bytes of the parameters by card."""
+    """Bytes of the parameters by GPU."""
     sizes: dict[torch.device, int] = {}
     for group in optimizer.param_groups:
         for param in group['params']:
@@ -323,14 +323,14 @@ def _weigh(optimizer: Any) -> dict[torch.device, int]:
 
 
 def _spare_bytes(device: torch.device) -> int:
-    """Memory of a card that is free, or kept by the allocator and not used."""
+    """GPU memory that is free, or reserved by the allocator and unused."""
     free, _ = torch.cuda.mem_get_info(device)
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(free + kept)
 
 
 class QuickGroup(ConfigDict):
-    """A parameter group that is a ``ConfigDict`` and is read as quickly as a dict.
+    """A parameter group: a ``ConfigDict`` that is read as fast as a dict.
 
     ``ConfigDict`` looks for lazy objects each time a value is read. A copy or a pickle
     is a plain ``ConfigDict``.
@@ -362,7 +362,7 @@ class QuickGroup(ConfigDict):
 
 
 class QuickGroups:
-    """Parameter groups that MMEngine's registry left as ``ConfigDict``, read quickly.
+    """Makes an optimizer's ``ConfigDict`` groups fast to read, in place.
 
     They stay the same objects: a hook may hold one.
 
@@ -384,7 +384,7 @@ class QuickGroups:
             object.__setattr__(group, '__class__', QuickGroup)
 
     def close(self) -> None:
-        """Make them plain ``ConfigDict`` again."""
+        """Makes the groups plain ``ConfigDict`` objects again."""
         for group in self._changed:
             if type(group) is QuickGroup:
                 object.__setattr__(group, '__class__', ConfigDict)

@@ -1,4 +1,4 @@
-"""Advances the sampler of a resumed training, in the place of loading what it skips.
+"""Advances the sampler of a resumed training instead of loading skipped batches.
 
 MMEngine's iteration-based loop takes every batch that it has trained on from its
 loader again, and throws it away. Here the sampler alone goes on, and the loop is given
@@ -24,15 +24,15 @@ from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.schema.text import phrase
 
 Book = Callable[[Callable[[], int]], None]
-"""Calls what skips, which returns how many batches are still to be loaded."""
+"""Callback that times the skipping, which returns the batches still to be loaded."""
 
 _NAMES = ('_sampler_iter', '_index_sampler', '_dataset_kind')
 _WORKER_NAMES = ('_send_idx', '_shutdown_workers')
-"""Private attributes of PyTorch's iterators that are needed."""
+"""Private attributes of PyTorch's multi-process iterator that are used."""
 
 
 class SampledResume:
-    """Has a resumed iteration-based loop skip by its sampler.
+    """Makes a resumed iteration-based loop skip batches in the sampler.
 
     Args:
         runner: About to enter its train loop, with all resumed.
@@ -70,7 +70,7 @@ class SampledResume:
         )
 
     def begin_epoch(self, book: Book) -> None:
-        """Stand in for the loader's iterator until the loop has skipped.
+        """Replaces the loader's iterator until the loop has skipped.
 
         Args:
             book: Calls what skips, and books its time.
@@ -81,7 +81,7 @@ class SampledResume:
             self._patches.set(self._wrapper, '_iterator', stand_in)
 
     def _skip(self) -> _Skipped:
-        """Skip, and say how many batches were: where that fails, not all of them."""
+        """Skips batches; after a failure fewer than the loop throws away."""
         done = self._count
 
         def advance() -> int:
@@ -95,7 +95,7 @@ class SampledResume:
         return _Skipped(done, live, self._go_on)
 
     def _go_on(self, iterator: Any) -> None:
-        """The loop has skipped: it takes its batches from the iterator again."""
+        """Gives the loop its iterator back after it has skipped."""
         self._wrapper._iterator = iterator
         # the patch keeps the old one, and the batches that it had loaded
         self._patches.close()
@@ -104,7 +104,7 @@ class SampledResume:
             self._on_failure(failure)
 
     def _advance(self) -> int:
-        """Advance the sampler; how many batches need not be loaded."""
+        """Advances the sampler; returns the number of batches not to load."""
         live, left = self._live, self._count - self._drawn
         # an iterator that is freed closes its indices; InfiniteSampler has no others
         indices, live._sampler_iter = live._sampler_iter, iter(())
@@ -127,7 +127,7 @@ class SampledResume:
         return self._count
 
     def _draw(self, indices: Iterator[Any], count: int) -> Iterator[Any]:
-        """Draw batches of indices, over ends of epochs as MMEngine's wrapper does."""
+        """Draws index batches, across epoch ends as MMEngine's wrapper does."""
         sampler = self._live._index_sampler
         for _ in range(count):
             try:
@@ -150,7 +150,7 @@ class SampledResume:
                 return
 
     def _start_workers(self, indices: Iterator[Any]) -> Any:
-        """Make an iterator that goes on with the indices; the old one lives on."""
+        """Makes an iterator that continues with the indices; the old one lives on."""
         loader, live, patches = self._loader, self._live, Patches()
         sampler = live._index_sampler
         name = 'batch_sampler' if loader._auto_collation else 'sampler'
@@ -173,25 +173,25 @@ class SampledResume:
         return fresh
 
     def close(self) -> None:
-        """Have the loop load again what it has not skipped yet."""
+        """Lets the loop load whatever it has not skipped yet."""
         self._patches.close()
         self._live = None
 
 
 @dataclass(frozen=True)
 class _Skipped:
-    """What came of skipping."""
+    """Result of skipping: the count, and how the loop continues."""
 
     count: int
-    """Batches that need not be loaded."""
+    """Number of batches that need not be loaded."""
     iterator: Any
-    """The batches that follow come from it."""
+    """Iterator with the batches that follow."""
     go_on: Callable[[Any], None]
-    """Called with it once the loop has been given nothing so many times."""
+    """Called with ``iterator`` after ``count`` empty batches."""
 
 
 class _Skipping:
-    """Stands where the loop's iterator is, and gives nothing for each skipped batch.
+    """Replaces the loop's iterator, and gives ``None`` for each skipped batch.
 
     Args:
         count: Batches that the loop is about to throw away.
@@ -216,7 +216,7 @@ class _Skipping:
 
 @dataclass
 class _Once:
-    """Stands in for a sampler while a loader makes one iterator."""
+    """Replaces a sampler while a loader makes one iterator."""
 
     indices: Iterator[Any]
 
@@ -226,20 +226,20 @@ class _Once:
 
 @dataclass
 class SeededInit:
-    """A ``worker_init_fn`` that calls the loader's own, and seeds by the iteration."""
+    """A ``worker_init_fn`` that calls the loader's own, then seeds by the iteration."""
 
     own_init: Callable[[int], Any] | None
     iteration: int
 
     def __call__(self, worker_id: int) -> None:
-        """Run in the worker, before it loads anything."""
+        """Seeds the worker before it loads anything."""
         if self.own_init is not None:
             self.own_init(worker_id)
         seed_anew(self.iteration)
 
 
 def seed_anew(iteration: int) -> None:
-    """Seed this process by the seed that it has and an iteration.
+    """Seeds this process from its seed and an iteration.
 
     So what is drawn from here on does not repeat what was drawn when training began.
     """
@@ -251,7 +251,7 @@ def seed_anew(iteration: int) -> None:
 
 
 def count_skipped(loop: Any) -> int:
-    """How many batches a loop is going to throw away.
+    """Number of batches that a resumed loop will throw away.
 
     Raises:
         RefusalError: If none, or not in the way of MMEngine's own loop.

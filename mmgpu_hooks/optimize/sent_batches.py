@@ -1,4 +1,4 @@
-"""Times how a batch comes out of a worker: as ever, and small tensors by value."""
+"""Times the transfer of a batch from a worker: plain, and small tensors by value."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _WARM_UP, _BATCHES = 4, 24
 
 
 class SentBatch(NamedTuple):
-    """CPU of one batch on its way, in seconds."""
+    """CPU seconds of one batch transfer."""
 
     received_s: float
-    """Of the training thread, median."""
+    """CPU of the training thread, median."""
     sent_s: float
-    """Of the worker, mean; the copy that stands for loading left out."""
+    """CPU of the worker, mean, without the copy that stands for loading."""
     received_error_s: float
-    """Standard error of the first."""
+    """Standard error of ``received_s``."""
 
 
 class SentBatches(NamedTuple):
-    """The same batch in both ways."""
+    """Transfer times of the same batch, plain and by value."""
 
     plain: SentBatch
     by_value: SentBatch
 
 
 class _Copies:
-    """Copies of a batch, each with the CPU seconds of its worker.
+    """A data set of copies of a batch, each with its worker's CPU seconds.
 
     Args:
         batch: To be copied.
@@ -50,16 +50,16 @@ class _Copies:
 
 
 def _give(item: Any) -> Any:
-    """Collate nothing: each item is a batch."""
+    """Collate function that returns its item: each item is a batch."""
     return item
 
 
 def _ignore(error: Exception) -> None:
-    """A worker sends as ever what it cannot send so."""
+    """Failure callback that does nothing: a worker falls back to the plain way."""
 
 
 def time_sending(batch: Any) -> SentBatches:
-    """Send a batch again and again from a worker of its own, in both ways.
+    """Times repeated transfers of a batch from a worker, in both ways.
 
     Args:
         batch: As a loader gives it, in memory of the host.

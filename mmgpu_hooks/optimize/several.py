@@ -1,4 +1,4 @@
-"""One optimisation at several places of a training: each optimizer, each average."""
+"""One optimisation applied at several places: each optimizer, each average."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.schema.recorded import SparedTime
 
 OnFailure = Callable[[Exception], None]
-"""Called with what failed when an optimisation cannot go on."""
+"""Callback with the exception of an optimisation that cannot go on."""
 
 
 class Part(Protocol):
-    """An optimisation at one place, from when it is made until it is closed."""
+    """Interface of an optimisation at one place, until it is closed."""
 
     changed: str
-    """What it changed: the rest of a sentence for the log."""
+    """Log text on what it changed."""
 
     @property
     def spared(self) -> SparedTime | None:
-        """What one call took in both ways; ``None`` if unknown."""
+        """CPU time of one call in both ways; ``None`` if unknown."""
 
     def close(self) -> None:
-        """Take it back."""
+        """Restores the place as it was."""
 
 
 class Opener(NamedTuple):
-    """How the part of one place is made."""
+    """Makes the optimisation of one place."""
 
     prefix: str
-    """Words before what it says; empty where there is one place."""
+    """Prefix of its log texts; empty for a single place."""
     open: Callable[[], Part]
 
 
 class Several:
-    """The parts that could be opened; the others leave training as it is.
+    """The optimisations of all places where one could be opened.
 
     Args:
         openers: One for each place.
@@ -56,13 +56,13 @@ class Several:
                 self._parts.append(part)
                 said.append(f'{opener.prefix}{part.changed}')
         self.changed = '; '.join(said)
-        """What each part changed, or why it was refused."""
+        """Log text on what each part changed, or why it was refused."""
         if not self._parts:
             raise RefusalError(self.changed)
 
     @property
     def spared(self) -> SparedTime | None:
-        """What one call of each part took in both ways, added up."""
+        """CPU time of one call of each part in both ways, added up."""
         known = [part.spared for part in self._parts if part.spared is not None]
         if not known:
             return None
@@ -73,6 +73,6 @@ class Several:
         )
 
     def close(self) -> None:
-        """Take all parts back."""
+        """Closes all parts."""
         for part in self._parts:
             part.close()

@@ -1,4 +1,4 @@
-"""Sends small tensors of a batch inside a worker's message, and large arrays as files.
+"""Sends a worker's small tensors in the message itself, and large arrays as files.
 
 PyTorch passes each tensor as a file in shared memory: a descriptor, an mmap and a few
 system calls on both sides, for the 16 bytes of a label too. Arrays of NumPy, of which
@@ -22,13 +22,13 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.refusal import RefusalError
 
 MOST_BYTES = SMALL_BYTES
-"""Of a tensor that goes by value; more gained nothing more."""
+"""Largest tensor sent by value; a higher limit gained nothing."""
 
 LEAST_BYTES = 65_536
-"""Of an array that goes through shared memory."""
+"""Smallest array sent through shared memory."""
 
 SPARE_SHM_BYTES = 2**29
-"""Room in ``/dev/shm`` that arrays leave to tensors, which have no other way."""
+"""Bytes of ``/dev/shm`` left free for tensors, which have no other way."""
 
 _KINDS = {
     torch.float32,
@@ -41,7 +41,7 @@ _KINDS = {
     torch.int32,
     torch.int64,
 }
-"""Types that NumPy has, too."""
+"""Tensor types that are sent by value: those that NumPy has, too."""
 _ARRAY_KINDS = {
     np.dtype(name)
     for name in (
@@ -56,14 +56,14 @@ _ARRAY_KINDS = {
         'int64',
     )
 }
-"""Those of arrays, in this machine's order of bytes."""
+"""Array types that are sent as files, in native byte order."""
 
 # private: without it nothing is sent by value
 _count_uses: Callable[[int], int] | None = getattr(torch._C, '_storage_Use_Count', None)
 
 
 class SmallTensors:
-    """Has the workers of a loader send small tensors by value, and large arrays not.
+    """Makes a loader's workers send small tensors by value and large arrays as files.
 
     Args:
         loader: The train loader, before it starts workers.
@@ -89,19 +89,19 @@ class SmallTensors:
         )
 
     def close(self) -> None:
-        """Have workers that start from now on send as ever."""
+        """Makes workers that start from now on send in the plain way."""
         self._patches.close()
 
 
 @dataclass
 class ByValueInit:
-    """A ``worker_init_fn`` that calls the user's and then has small tensors sent so."""
+    """A ``worker_init_fn`` that calls the user's, then switches the sending over."""
 
     user_init: Callable[[int], Any] | None
-    """The loader's own."""
+    """The loader's own ``worker_init_fn``."""
 
     def __call__(self, worker_id: int) -> None:
-        """Run in the worker, right before it takes its first task."""
+        """Switches this worker over, right before its first task."""
         if self.user_init is not None:
             self.user_init(worker_id)
         reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
@@ -112,7 +112,7 @@ class ByValueInit:
 
 
 def reduce_by_value(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Say how a tensor is sent: as bytes where nobody could tell, else as a file."""
+    """Reducer of tensors: as bytes if that is indistinguishable, else as a file."""
     if _holds(_may_go_by_value, tensor):
         data = tensor.numpy().tobytes()
         return rebuild, (data, tensor.dtype, tuple(tensor.shape), tensor.stride())
@@ -122,14 +122,14 @@ def reduce_by_value(tensor: torch.Tensor) -> tuple[Any, ...]:
 def rebuild(
     data: bytes, dtype: Any, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> torch.Tensor:
-    """Make the tensor where it was sent to, in memory of its own."""
+    """Rebuilds a tensor sent by value, in its own memory."""
     flat = torch.frombuffer(bytearray(data), dtype=dtype)
     # not of the buffer: PyTorch's memory is aligned, as that of a file is
     return flat.as_strided(shape, stride).clone()
 
 
 def _holds(question: Callable[[Any], bool], value: Any) -> bool:
-    """Answer a question; what raises here would lose the batch, and training hang."""
+    """Evaluates a condition; False on an exception, which would lose the batch."""
     try:
         return question(value)
     except Exception:  # noqa: BLE001, it goes as ever
@@ -154,7 +154,7 @@ def _may_go_by_value(tensor: torch.Tensor) -> bool:
 
 
 def _is_count_known() -> bool:
-    """True if the count of uses tells a tensor from one with a view."""
+    """True if a storage's use count tells a tensor from one with a view."""
     if _count_uses is None:
         return False
     alone, viewed = torch.zeros(2), torch.zeros(2)
@@ -165,19 +165,19 @@ def _is_count_known() -> bool:
 
 
 def reduce_array(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    """Say how an array is sent: as a file where that is worth it, else byte by byte."""
+    """Reducer of arrays: as a file where that is worth it, else as bytes."""
     if _holds(_may_go_as_file, array):
         return rebuild_array, (torch.from_numpy(array),)
     return array.__reduce_ex__(pickle.DEFAULT_PROTOCOL)  # type: ignore[return-value]
 
 
 def rebuild_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The array, in the memory of the file that it came in."""
+    """Rebuilds an array in the memory of its file."""
     return tensor.numpy()  # type: ignore[no-any-return]
 
 
 def _may_go_as_file(array: np.ndarray[Any, Any]) -> bool:
-    """True for a large, plain array, where shared memory has room for more than it."""
+    """True for a large, plain array that leaves room in shared memory."""
     is_large = array.nbytes >= LEAST_BYTES and array.dtype in _ARRAY_KINDS
     is_whole = array.flags.c_contiguous and array.flags.writeable
     if not is_large or not is_whole:

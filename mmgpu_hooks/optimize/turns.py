@@ -1,4 +1,4 @@
-"""Times the plain way and ours in turns, so that the log can say what was gained."""
+"""Times plain and optimised calls in turns, for the saving in the log."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from mmgpu_hooks.schema.recorded import SparedTime
 
 
 class Turns:
-    """Has the first calls go both ways in turns, and times the thread's CPU of each.
+    """Alternates the first calls between both ways, and times the thread's CPU.
 
     Both ways compute the same bits, so it does not matter which goes first. After
     that every call is ours, and none is timed.
     """
 
     calls: ClassVar[int] = 8
-    """Of each way that are timed, after the first of each. 0 takes no turns: who
-    compares whole iterations in a process of its own."""
+    """Number of timed calls of each way, after the first of each.
+
+    0 takes no turns, for who compares whole iterations in a process of its own.
+    """
 
     def __init__(self) -> None:
         self._ours_s: list[float] = []
@@ -26,30 +28,30 @@ class Turns:
 
     @property
     def is_plain_due(self) -> bool:
-        """True if the next call goes the plain way, to be timed."""
+        """True if the next call must go the plain way, to be timed."""
         wanted = self.calls and min(len(self._ours_s), self.calls + 1)
         return len(self._plain_s) < wanted
 
     def call_plain(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Go the plain way, timed."""
+        """Calls the plain function and times it."""
         began_s = thread_cpu_s()
         result = function(*args)
         self._plain_s.append(thread_cpu_s() - began_s)
         return result
 
     def begin(self) -> float | None:
-        """A call of ours begins; ``None`` where it is not timed any more."""
+        """Starts timing an optimised call; ``None`` once timing is over."""
         is_timed = self.calls and len(self._ours_s) <= self.calls
         return thread_cpu_s() if is_timed else None
 
     def end(self, began_s: float | None) -> None:
-        """It ended, as :meth:`begin` said."""
+        """Ends timing an optimised call begun by :meth:`begin`."""
         if began_s is not None:
             self._ours_s.append(thread_cpu_s() - began_s)
 
     @property
     def spared(self) -> SparedTime | None:
-        """What both ways took; ``None`` before two calls of each, the first aside."""
+        """Median CPU time of both ways, without the first call of each."""
         count = min(len(self._plain_s), len(self._ours_s)) - 1
         if count < 2:
             return None

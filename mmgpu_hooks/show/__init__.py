@@ -1,1 +1,1 @@
-"""Renderers: every one returns a string."""
+"""Renderers of answers: sections, text, JSON, CSV and pages, returned as values."""

@@ -28,12 +28,12 @@ from mmgpu_hooks.show.words import say
 
 
 class Color(NamedTuple):
-    """Colour of one role."""
+    """Colour of one role on a page, in the light and the dark scheme."""
 
     light: str
-    """On a light ground."""
+    """Hex colour on a light background."""
     dark: str
-    """On a dark one."""
+    """Hex colour on a dark background."""
 
 
 COLORS: dict[str, Color] = {
@@ -64,7 +64,7 @@ _INK, _FAINT = LIGHT['ink'], LIGHT['faint']
 _PAPER, _RULE = LIGHT['paper'], LIGHT['rule']
 WIDTH = 8.6
 _BAR, _PANEL, _EDGE = 0.29, 1.55, 0.45
-"""Inches at 96 pixels: the page's column, a bar, a panel with its title, an axis."""
+"""Inches, at 96 pixels each: a bar, a panel with its title, the time axis."""
 _SMALL, _TINY = 9.5, 8.5
 _STYLE: dict[str, Any] = {
     'svg.fonttype': 'none',
@@ -84,23 +84,23 @@ _STYLE: dict[str, Any] = {
     'legend.labelcolor': _FAINT,
 }
 _POINTS = 400
-"""Points of a timeline; more than the page's width can show."""
+"""Most points of a line over time; the page's width cannot show more."""
 _CUT = 4.0
-"""Times the 99th percentile: a stall beyond is cut off and its height written."""
+"""Multiple of the 99th percentile at which a stall is cut off and labelled."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture of a page."""
+    """A chart of a page, drawn when the page is rendered."""
 
     description: Text
-    """For a reader who cannot see it."""
+    """Alternative text for readers who cannot see the chart."""
     paint: Callable[[Any], None]
-    """Draws it on a figure of matplotlib."""
+    """Draws the chart on a matplotlib figure."""
 
 
 def can_draw() -> bool:
-    """True if matplotlib is there and works: one built for another NumPy does not."""
+    """True if matplotlib can be imported; one built for another NumPy cannot."""
     try:
         importlib.import_module('matplotlib.figure')
     except Exception:  # noqa: BLE001 - whatever its import raises
@@ -109,7 +109,7 @@ def can_draw() -> bool:
 
 
 def chart_ledger(run: Run) -> Chart | None:
-    """The seconds of a run by part of the time ledger; ``None`` without any."""
+    """Bar chart of the time ledger; ``None`` without recorded time."""
     ledger_s = defaultdict[str, float](float)
     for part in PARTS:
         if seconds := run.figures.ledger_s.get(part):
@@ -139,7 +139,7 @@ def chart_ledger(run: Run) -> Chart | None:
 
 
 def _open_panels(figure: Any, titles: Sequence[Text], x_title: Text) -> list[Any]:
-    """Axes below each other, over a common one."""
+    """Stacks one panel per title on a figure, with a common x axis."""
     figure.set_size_inches(WIDTH, len(titles) * _PANEL + _EDGE)
     panels = figure.subplots(len(titles), sharex=True, squeeze=False)[:, 0]
     for axes, title in zip(panels, titles):
@@ -153,8 +153,10 @@ def _open_panels(figure: Any, titles: Sequence[Text], x_title: Text) -> list[Any
 
 
 def chart_growth(run: Run) -> Chart | None:
-    """Memory of the host over iterations, up to where it is full; ``None`` without
-    growth, or where what is free is unknown."""
+    """Chart of growing host memory over iterations, up to where it is full.
+
+    ``None`` without growth, or where the free memory is unknown.
+    """
     growth = find_host_growth(run)
     if growth is None or growth.room is None or growth.full_in is None:
         return None
@@ -198,7 +200,7 @@ def chart_growth(run: Run) -> Chart | None:
 def chart_forecast(
     points: Sequence[Prediction], marks: Mapping[int, Text], measured_s: float | None
 ) -> Chart | None:
-    """Predicted iterations against workers with their 90 % band; ``None`` for one.
+    """Predicted iteration time by workers with its 90 % band; ``None`` for one point.
 
     Args:
         points: By number of workers.
@@ -265,15 +267,15 @@ _BAND = phrase('9 times in 10 within')
 
 
 class Scale(NamedTuple):
-    """A unit that figures are shown in."""
+    """A unit to show figures in, with the factor from the base unit."""
 
     factor: float
-    """Factor of a figure in the base unit."""
+    """Multiplier from the base unit to this unit."""
     unit: str
 
 
 def scale_seconds(largest_s: float) -> Scale:
-    """A unit that seconds up to this number are legible in."""
+    """Chooses s, ms or us so that the largest value is at least 1."""
     for scale in (Scale(1.0, 's'), Scale(1e3, 'ms')):
         if largest_s * scale.factor >= 1:
             return scale
@@ -281,13 +283,13 @@ def scale_seconds(largest_s: float) -> Scale:
 
 
 class _TrackSource(NamedTuple):
-    """The figure that a track shows."""
+    """The interval field that a timeline panel shows."""
 
     title: Text
     role: str
-    """Role of its colour."""
+    """Colour role of the panel."""
     field: str
-    """Field of an interval."""
+    """Name of the field of an interval."""
 
 
 _TRACKS = (
@@ -300,13 +302,13 @@ _TRACKS = (
 
 
 class _TimeUnit(NamedTuple):
-    """A unit of the axis of time."""
+    """A unit of the time axis, chosen by the length of the training."""
 
     least_s: float
-    """Length of a training from which it is taken."""
+    """Shortest training for which this unit is used, in seconds."""
     seconds: float
     title: Text
-    """Of the axis."""
+    """Title of the time axis in this unit."""
 
 
 _TIME_UNITS = (
@@ -331,7 +333,7 @@ _MARKS = {'checkpoint_save': '▼', 'validation': '◆'}
 
 @dataclass(frozen=True)
 class _Track:
-    """A figure over time, of merged intervals."""
+    """Mean, least and most of one figure over time, in merged intervals."""
 
     title: Text
     color: str
@@ -339,19 +341,19 @@ class _Track:
     least: Sequence[float]
     most: Sequence[float]
     top: float | None
-    """Where its axis ends; ``None`` leaves that to matplotlib."""
+    """Upper end of the y axis; ``None`` lets matplotlib choose it."""
 
 
 class _Event(NamedTuple):
-    """Something that is marked over time."""
+    """A save, a validation or the start of an epoch, marked on the timeline."""
 
     at_s: float
-    """Since training began."""
+    """Seconds since training began."""
     kind: str
 
 
 def chart_timeline(run: Run) -> Chart | None:
-    """Data wait, step, GPU utilisation and memory; saves and epochs marked.
+    """Timeline of data wait, step and GPU, with saves and epochs marked.
 
     Neighbouring intervals are merged where there are too many: the line is their
     mean, the band reaches from the smallest to the largest.
@@ -389,7 +391,7 @@ def chart_timeline(run: Run) -> Chart | None:
 
 
 def _merge(run: Run, figure: _TrackSource, groups: Sequence[Any]) -> _Track | None:
-    """Merge the intervals of each group; ``None`` where nothing is known of them."""
+    """Merges each group of intervals; ``None`` if the figure was never recorded."""
     values, is_sum = run.column(figure.field), figure.field.endswith('total_s')
     if is_sum:
         iterations = run.column('iterations')
@@ -433,7 +435,7 @@ def _merge(run: Run, figure: _TrackSource, groups: Sequence[Any]) -> _Track | No
 
 
 def _find_events(run: Run) -> Iterator[_Event]:
-    """When intervals with a save or a validation ended, and epochs began.
+    """Finds when intervals with a save or validation ended, and when epochs began.
 
     At most one of a kind in a hundredth of the axis.
     """
@@ -454,7 +456,7 @@ _IDS = re.compile(r'(\bid="|url\(#|href="#)')
 
 
 def draw(chart: Chart, prefix: str) -> str:
-    """The chart as an element of a page: its colours are the page's variables.
+    """Renders a chart as an SVG element whose colours are the page's variables.
 
     Args:
         chart: What to draw.

@@ -1,4 +1,4 @@
-"""``mmgpu doctor``: a line for each thing that was examined, its cure below it."""
+"""Renders ``mmgpu doctor``: a line for each check, its cure below it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.document import BLANK, SIGNS, Fact, Section, to_json
 
 _UNSIGNED = {**SIGNS, 'ok': ' '}
-"""Signs of the levels; a line that is in order has none."""
+"""Sign of each level of a check; a check that passed has none."""
 
 
 def describe_checkup(rows: Sequence[Checked]) -> list[Section]:
-    """The number of things that are wrong; then all lines in order."""
+    """Sections of ``mmgpu doctor``: the number of problems, then every check."""
     wrong = [row.name for row in rows if row.level == 'problem']
     unknown = [row.name for row in rows if row.level == 'unknown']
     title = phrase('Nothing is wrong')
@@ -37,7 +37,7 @@ def describe_checkup(rows: Sequence[Checked]) -> list[Section]:
 
 
 def render_checkup_json(machine: Machine, rows: Sequence[Checked]) -> str:
-    """The same lines with stable keys, and the facts behind them."""
+    """The checks of ``mmgpu doctor`` as JSON, with the machine's facts."""
     return to_json(
         problems=count_problems(rows),
         rows=rows,

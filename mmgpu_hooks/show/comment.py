@@ -1,4 +1,4 @@
-"""A verdict in the few words that a job's comment has room for."""
+"""Shortens a verdict to the length of a SLURM job comment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mmgpu_hooks.judge.verdict_names import VERDICTS
 from mmgpu_hooks.schema.recorded import VerdictRecord
 
 COMMENT_START = 'mmgpu:'
-"""Comments that begin so are ours."""
+"""Prefix by which a job comment is recognised as ours."""
 
 _MOST_LETTERS = 250
 _PART = {
@@ -16,11 +16,11 @@ _PART = {
     'hook_bound': 'hooks',
     'compute_bound': 'step',
 }
-"""Part of the time ledger that a verdict is about, where it is not about data."""
+"""Time ledger part of each verdict that is not data-bound."""
 
 
 def phrase_comment(verdict: VerdictRecord) -> str | None:
-    """``mmgpu: data-bound 54 %, num_workers 0 -> 8``.
+    """The job comment of a verdict: ``mmgpu: data-bound 54 %, num_workers 0 -> 8``.
 
     Without ``|``, which separates the columns of ``sacct -P``.
 

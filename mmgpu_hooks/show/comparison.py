@@ -1,4 +1,4 @@
-"""Two runs side by side: ``mmgpu compare``, and the end of the demo."""
+"""Renders two runs side by side, for ``mmgpu compare`` and the demo."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _NAMES = {
     **{f'{part}_s': name for part, name in PART_NAMES.items()},
 }
 _LEAST_SHARE = 0.0005
-"""Share of an iteration: a part below it in both runs is not worth a line."""
+"""Share of an iteration below which a part is left out of the table."""
 
 
 class _Figures(NamedTuple):
-    """The figures of a comparison by what they are."""
+    """Figures of a comparison: iteration time, rate, and the ledger's parts."""
 
     iteration: FigureComparison
     rate: FigureComparison
     parts: Sequence[FigureComparison]
-    """Of an iteration, in the order of the time ledger."""
+    """Parts of an iteration in the order of the time ledger."""
 
     @classmethod
     def of(cls, comparison: RunComparison) -> _Figures:
-        """Sort the figures out by their names."""
+        """Sorts the figures of a comparison by their names."""
         named = {figure.name: figure for figure in comparison.figures}
         return cls(named.pop(ITER), named.pop(RATE), tuple(named.values()))
 
@@ -86,7 +86,7 @@ def describe_compare(comparison: RunComparison) -> list[Section]:
 def describe_whole_training(
     comparison: RunComparison, before: float, after: float
 ) -> Text:
-    """The speeds of two whole trainings, in a sentence that fits the comparison.
+    """Compares the speed of two whole trainings in a sentence.
 
     How many times as fast the second one was is said only where its iterations differ
     in the same direction beyond noise.

@@ -25,45 +25,45 @@ BLANK = Text('')
 
 
 class Fact(NamedTuple):
-    """A label and what stands behind it."""
+    """A label and its value, shown on one row."""
 
     label: Text
     value: object
-    """``None`` leaves the fact out."""
+    """Value to show; ``None`` leaves the row out."""
 
 
 class KeyFigure(NamedTuple):
-    """A figure in large print."""
+    """A figure shown in large print at the top of a page."""
 
     name: Text
     value: str
-    """With its unit."""
+    """Formatted value with its unit."""
     basis: str
-    """Where the figure comes from."""
+    """Source of the figure."""
 
 
 SIGNS = {'problem': '!', 'notice': '-', 'ok': '+', 'unknown': '?'}
-"""Signs of the levels of an item."""
+"""Sign of each level of an item."""
 _WORDS = ('', 'limited by', '9 times in 10', 'verdict', 'do')
-"""Headings of columns with words."""
+"""Headings of columns that hold words, not figures."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells below a heading."""
+    """A table of cells with a heading per column."""
 
     head: Sequence[Text]
     rows: Sequence[Sequence[object]]
     caption: Text = BLANK
     texts: int = 1
-    """Columns from the left that hold words; the others hold figures."""
+    """Number of leading columns that hold words; the others hold figures."""
     strong: Sequence[int] = ()
-    """Rows that stand out."""
+    """Indices of the rows in bold type."""
     is_sortable: bool = False
-    """On a page: a click on a heading sorts the rows."""
+    """True if a click on a heading sorts the rows (on a page)."""
 
     def is_words(self, column: int) -> bool:
-        """True if a column holds words: one of the first, or by its heading."""
+        """True if a column holds words and not figures."""
         return column < self.texts or self.head[column] in _WORDS
 
 
@@ -76,30 +76,30 @@ class Item:
     basis: str = ''
     """Source of the item, in small print."""
     level: str = ''
-    """A key of :data:`SIGNS`; empty without a judgement."""
+    """Severity, a key of :data:`SIGNS`; empty without a judgement."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of an answer. Whatever is empty is left out."""
+    """A part of an answer; empty fields are left out."""
 
     title: Text = BLANK
     name: str = ''
-    """On a page: its anchor, the same for each of several runs."""
+    """Anchor of the section on a page, the same for each of several runs."""
     sentences: Sequence[str] = ()
     figures: Sequence[KeyFigure] = ()
-    """The page alone shows them."""
+    """Figures in large print; shown on pages only."""
     facts: Sequence[Fact] = ()
     table: Table | None = None
     chart: Chart | None = None
-    """The page alone shows it."""
+    """Chart of the section; shown on pages only."""
     items: Sequence[Item] = ()
     code: str = ''
-    """Lines that are never wrapped: a diff, commands."""
+    """Lines that are never wrapped, such as a diff or commands."""
 
 
 def align(lines: Mapping[Text, str | None], width: int = 10) -> str:
-    """Lines with their labels, of those that have something to say.
+    """Joins labelled lines in two columns, and leaves out empty ones.
 
     Args:
         lines: By label.
@@ -115,7 +115,7 @@ def align(lines: Mapping[Text, str | None], width: int = 10) -> str:
 
 
 def listing(title: Text, sentences: Iterable[str], name: str = '') -> list[Section]:
-    """A titled list of sentences; nothing where nothing is said."""
+    """A section with a titled list of sentences; none without sentences."""
     items = tuple(map(Item, sentences))
     return [Section(title, name, items=items)] if items else []
 
@@ -126,7 +126,7 @@ def compose(
     basis: Sequence[str] = (),
     notes: Iterable[str] = (),
 ) -> list[Section]:
-    """An answer: its first sentence is the title; a table, what it rests on, notes."""
+    """Sections of an answer: title sentence, table, its basis, notes."""
     title, *more = sentences
     sections = [Section(title, sentences=more)]
     if table.rows:
@@ -136,11 +136,11 @@ def compose(
 
 
 class TableColumn(NamedTuple):
-    """A figure of each record of a list, and how it is shown."""
+    """A table column: heading, path in each record, and format."""
 
     label: Text
     path: str
-    """Dotted, from the record on; empty for the record itself."""
+    """Dotted path of the figure in the record; empty for the record itself."""
     write: Callable[[Any], str]
 
 
@@ -152,7 +152,7 @@ def _cell(record: Any, column: TableColumn) -> str | None:
 
 
 def tabulate_setting(name: str, path: str) -> TableColumn:
-    """A column of a setting's values.
+    """A table column with the values of one setting.
 
     Args:
         name: Of the setting; two words a line, so that a table fits.
@@ -181,7 +181,7 @@ def tabulate(
     texts: int = 0,
     strong: Sequence[int] = (),
 ) -> Table:
-    """A row a record, a column a figure; a column that is unknown in all goes."""
+    """A table with one row per record; columns unknown in every record are dropped."""
     rows = [[_cell(record, column) for column in columns] for record in records]
     used = [place for place in range(len(columns)) if any(row[place] for row in rows)]
     head = [columns[place].label for place in used]
@@ -192,7 +192,7 @@ def tabulate(
 
 
 def to_json(**body: Any) -> str:
-    """An answer as one JSON object: records become objects, unknown is ``null``.
+    """Encodes an answer as one JSON object; unknown values become ``null``.
 
     An object with sentences that were made of facts has these as ``facts``, by the key
     of the sentence. ``version`` is raised when a key changes its meaning or goes away.
@@ -201,7 +201,7 @@ def to_json(**body: Any) -> str:
 
 
 def with_facts(body: Mapping[str, Any]) -> dict[str, Any]:
-    """An object of JSON with the facts of its sentences.
+    """Adds the facts of each sentence to a JSON object.
 
     Args:
         body: What it holds by key; sentences stand in it, or in lists in it.
@@ -211,7 +211,7 @@ def with_facts(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_facts(value: Any) -> Any:
-    """The facts of a sentence; of a list of some, those of each."""
+    """The facts of a sentence, or of each sentence in a list."""
     if isinstance(value, (list, tuple)):
         if not any(isinstance(said, Text) and said.facts for said in value):
             return None

@@ -1,4 +1,4 @@
-"""When a training ends, and what a job's limit leaves undone, in words."""
+"""Phrases when a training ends, and what a job's time limit cuts off."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WEEK_DAYS = 6
 
 
 def format_moment(moment: datetime, now: datetime) -> Text:
-    """``14:20``, ``tomorrow 14:20``, ``Mon 14:20`` or ``3 Dec 14:20``."""
+    """Formats a time as ``14:20``, ``tomorrow 14:20`` or ``3 Dec 14:20``."""
     days, time = (moment.date() - now.date()).days, f'{moment:%H:%M}'
     if days == 0:
         return quoted(time)
@@ -23,7 +23,9 @@ def format_moment(moment: datetime, now: datetime) -> Text:
 
 
 def phrase_ending(ending: TrainingEnd, now: datetime) -> Text:
-    """``ends tomorrow 14:20 (13:40 to 15:10): training 9.1 h, validation 3.0 h (metric
+    """Phrases the predicted end of a training, with the hours left by part.
+
+    ``ends tomorrow 14:20 (13:40 to 15:10): training 9.1 h, validation 3.0 h (metric
     2.2 h), saves 12 min``.
 
     Args:
@@ -62,7 +64,9 @@ def _list_parts(ending: TrainingEnd) -> Iterator[Text]:
 
 
 def phrase_limit(limit: JobLimit, end: datetime, now: datetime) -> Text:
-    """``SLURM ends this job at 08:00: 3 of 12 epochs will be missing; epoch 9 is the
+    """Phrases when SLURM ends the job, and what of the training will be missing.
+
+    ``SLURM ends this job at 08:00: 3 of 12 epochs will be missing; epoch 9 is the
     last that is saved``.
 
     Args:

@@ -1,4 +1,4 @@
-"""Answers of short trainings: sweeps, benches of saves, verifications, profiles."""
+"""Renders sweeps, save benchmarks, verifications and profiles."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from mmgpu_hooks.show.text import short_path
 from mmgpu_hooks.show.words import phrase_status
 
 _OTHERS_CORES = 0.25
-"""Cores that other programs used, from which a note says so."""
+"""Cores used by other programs from which a note mentions them."""
 
 
 def _show_half_width(iter_s: Estimate) -> str:
-    """Half of the interval in per cent of the mean."""
+    """Half width of an iteration's confidence interval in per cent of its mean."""
     return f'{100 * iter_s.half_width / iter_s.value:.1f}'
 
 
@@ -59,11 +59,11 @@ _SWEEP_FIGURES: Sequence[TableColumn] = (
 
 
 def describe_sweep(sweep: Sweep) -> list[Section]:
-    """The fastest setting, then a line a trial; the best stand out."""
+    """Sections of a sweep: the fastest setting, then one row per trial."""
     rows = sweep.rows
 
     def judge(row: SweepRow) -> Text:
-        """The best, or why a trial cannot be it."""
+        """Marks the best trial, or gives the reason why a trial is excluded."""
         if row.is_measured and row.exceeds_host:
             return phrase('beyond the host')
         if row.status != 'completed':
@@ -86,7 +86,7 @@ def describe_sweep(sweep: Sweep) -> list[Section]:
 
 
 def _list_varied(rows: Sequence[SweepRow]) -> list[str]:
-    """Settings of which there are several values, but those of every table."""
+    """Names of settings with several values that have no column of their own."""
     others = dict.fromkeys(name for row in rows for name in row.setting.others)
     return [
         name
@@ -111,7 +111,7 @@ def _phrase_stop(done: int, asked: int) -> Text:
 
 
 def _sweep_sentences(sweep: Sweep) -> Iterator[Text]:
-    """The answer, then what belongs to it."""
+    """Sentences of a sweep: its best setting first, then the remarks."""
     if sweep.is_interrupted:
         yield _phrase_stop(len(sweep.rows), sweep.asked)
     elif not sweep.best:
@@ -143,7 +143,7 @@ def _sweep_sentences(sweep: Sweep) -> Iterator[Text]:
 
 
 def _phrase_speed(row: SweepRow) -> Text:
-    """``6.1 images/s, 0.412 s +- 3.1 ms per iteration``."""
+    """Speed of a trial: ``6.1 images/s, 0.412 s +- 3.1 ms per iteration``."""
     iter_s = row.iter_s
     assert iter_s is not None  # only measured ones are best
     facts = {'iter_s': iter_s.value, 'half_width_s': iter_s.half_width}
@@ -198,7 +198,7 @@ _SAVE_COLUMNS: Sequence[TableColumn] = (
 
 
 def describe_save_bench(bench: SaveBench) -> list[Section]:
-    """From which number of workers on saves are harmed, then a line a setting."""
+    """Sections of a save benchmark: harmful worker counts, then one row each."""
     rows = bench.rows
 
     def judge(row: SaveBenchRow) -> Text:
@@ -222,7 +222,7 @@ def describe_save_bench(bench: SaveBench) -> list[Section]:
 
 
 def _save_sentences(bench: SaveBench) -> Iterator[Text]:
-    """The answer, then what belongs to it."""
+    """Sentences of a save benchmark: its answer first, then the remarks."""
     if bench.is_interrupted:
         yield _phrase_stop(len(bench.rows), bench.asked)
     found = {row.num_workers: row for row in bench.rows}
@@ -267,13 +267,13 @@ def _save_notes(bench: SaveBench) -> Iterator[Text]:
 
 
 _MOST_SETTINGS = 12
-"""Settings that are listed in a terminal."""
+"""Most settings listed in a terminal."""
 _LONGEST_VALUE, _LONGEST_KEY = 18, 34
 _OF_LOADER = 'train_dataloader.'
 
 
 def describe_metric_check(path: str, check: MetricCheck) -> Text:
-    """What a comparison of the COCO metrics showed, as a sentence.
+    """Result of comparing FastCocoMetric with CocoMetric, as a sentence.
 
     Args:
         path: Of the results.
@@ -302,7 +302,7 @@ def describe_metric_check(path: str, check: MetricCheck) -> Text:
 
 
 def describe_verify(measured: Verification) -> list[Section]:
-    """The measured gain beside the predicted one, and what differs between both."""
+    """Sections of a verification: measured and predicted gain, differing settings."""
     keys = [*{**measured.before, **measured.after}]
     rows: list[Sequence[object]] = [
         (
@@ -349,13 +349,12 @@ def _cut(text: str, most: int) -> str:
 
 
 def _cut_left(text: str, most: int) -> str:
-    """The end of a dotted key says most."""
+    """Shortens a dotted key from the left: its end says most."""
     return text if len(text) <= most else f'...{text[3 - most :]}'
 
 
 def _verify_sentences(measured: Verification) -> Iterator[Text]:
-    """Sentences on what was measured and predicted; the gain over whole epochs, too,
-    where those were measured."""
+    """Sentences on the measured and predicted gain, over whole epochs if measured."""
     predicted, gain = measured.predicted_gain, measured.gain
     is_setting = measured.before_config == measured.after_config
     rates = (measured.before_images_per_s, measured.after_images_per_s)
@@ -397,7 +396,7 @@ def _verify_sentences(measured: Verification) -> Iterator[Text]:
 
 
 def _phrase_change(change: Estimate) -> Text:
-    """``+20.0 % (+16.4 to +23.9 %)``."""
+    """A relative change with its interval: ``+20.0 % (+16.4 to +23.9 %)``."""
     return phrase(
         '{change:+.1%} ({low_pct:+.1f} to {high:+.1%})',
         change=change.value,
@@ -407,7 +406,7 @@ def _phrase_change(change: Estimate) -> Text:
 
 
 def _phrase_epochs(measured: Verification) -> Iterator[Text]:
-    """The gain over whole epochs, where their starts were measured."""
+    """Phrases the gain over whole epochs, if the start of epochs was measured."""
     before_s, after_s = measured.before_start_s, measured.after_start_s
     before = measured.batches_per_epoch
     after = measured.after_batches_per_epoch or before
@@ -487,19 +486,19 @@ _BOUNDS = {
     ),
 }
 _CLOSES_WITHIN_PCT = 5.0
-"""Share of the step that its parts may be off before a note says so."""
+"""Gap between the step and the sum of its parts that a note mentions, in per cent."""
 _FEW_PRODUCTS_PCT = 30.0
-"""Share of the busy time in matrix products below which AMP gains little."""
+"""Share of busy time in matrix products below which AMP gains little."""
 _MANY_LOSSES_PCT = 30.0
-"""Share of the busy time in losses, from which they are why AMP brings little."""
+"""Share of busy time in losses from which they explain a small gain of AMP."""
 _TF32 = (8, 0)
-"""Compute capability of the first cards with it."""
+"""Lowest compute capability with TF32."""
 _TENSOR_CORES = (7, 0)
-"""Compute capability of the first cards with tensor cores."""
+"""Lowest compute capability with tensor cores."""
 
 
 def describe_profile(profile: Profile) -> list[Section]:
-    """Sections of a profile: what decides, the parts of a step, the modules, flags."""
+    """Sections of a profile: its verdict, the step's parts, modules, flags."""
     whole_s = sum(profile.parts.values())
 
     tables = [
@@ -584,7 +583,7 @@ def describe_profile(profile: Profile) -> list[Section]:
 
 
 def _describe_host_parts(profile: Profile) -> list[Section]:
-    """The parts of an iteration on the host, plain and with ``optimize``."""
+    """Table of an iteration's host time by part, plain and with ``optimize``."""
     parts = profile.host_parts
     if not parts:
         return []
@@ -609,7 +608,7 @@ def _computes_in_tf32(profile: Profile) -> bool:
 
 
 def _say_amp(profile: Profile) -> Text:
-    """Says if AMP is on, and why it brings little where that shows."""
+    """Says if AMP is on, and the reason where its gain is small."""
     products_pct, why, share = profile.products_pct, None, None
     if products_pct is not None:
         share = phrase(

@@ -1,4 +1,4 @@
-"""Answers without a training: ``mmgpu predict`` and ``mmgpu estimate-memory``."""
+"""Renders ``mmgpu predict`` and ``mmgpu estimate-memory``."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _MEMORY_PARTS: dict[str, Text] = {
     'ema_bytes': phrase('ema bytes'),
     'optimizer_state_bytes': phrase('optimizer state bytes'),
 }
-"""By the field of a model's memory."""
+"""Label of each field of a model's memory."""
 
 
 def phrase_limit(limit: str) -> Text:
-    """What keeps an iteration from being faster, in words."""
+    """Name of the resource that limits an iteration."""
     return _LIMIT_NAMES.get(limit) or quoted(limit)
 
 
@@ -52,7 +52,7 @@ def tabulate_predictions(
     marks: Mapping[int, Text],
     own: Mapping[str, Any] | None = None,
 ) -> Table:
-    """A row a setting; batch sizes where they are not all the run's own.
+    """Table of predictions, one row per setting.
 
     Args:
         predictions: In the order of the rows.
@@ -99,7 +99,7 @@ def tabulate_predictions(
 
 
 def describe_forecast(forecast: Forecast) -> list[Section]:
-    """Sections of a forecast: what was measured, then one line a setting."""
+    """Sections of a forecast: the measured run, then one row per setting."""
     workload = forecast.workload
     marks = {workload.num_workers: quoted('*')}
     table = tabulate_predictions(
@@ -130,7 +130,7 @@ def describe_forecast(forecast: Forecast) -> list[Section]:
 
 
 def render_forecast_json(forecast: Forecast) -> str:
-    """The forecast with stable keys; ``docs/en/predict.md`` documents them."""
+    """The forecast as JSON; ``docs/en/predict.md`` documents its keys."""
     several: dict[str, object] = {}
     if forecast.fitted_runs is not None:
         several = {'fitted_runs': forecast.fitted_runs, 'memory': forecast.memory}
@@ -145,7 +145,7 @@ def render_forecast_json(forecast: Forecast) -> str:
 
 
 def _describe_memory(memory: MemoryForecast | None) -> Iterator[Fact]:
-    """Memory against batch size, the peaks that were asked for, the card."""
+    """Facts on memory by batch size: the fit, the requested peaks, the card."""
     if memory is None:
         return
     sizes = phrase('{fixed_bytes} and {image_bytes} per image', memory)
@@ -167,7 +167,7 @@ def _describe_memory(memory: MemoryForecast | None) -> Iterator[Fact]:
 
 
 def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
-    """The parts of a training's memory, and the totals by batch size."""
+    """Sections of a memory estimate: its parts, then totals by batch size."""
     static, size, image = estimate.static, estimate.image_size, None
     if size is not None:
         image = phrase(
@@ -227,7 +227,7 @@ def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
 
 
 def _describe_card(card: CardFit | None) -> list[Fact]:
-    """Batch sizes that fit by the estimate, and that are safe."""
+    """Largest batch sizes for a card: by the estimate, and to be safe."""
     if card is None:
         return []
     text = phrase('unknown, see below')
@@ -243,6 +243,6 @@ def _describe_card(card: CardFit | None) -> list[Fact]:
 
 
 def render_estimate_json(estimate: MemoryEstimate) -> str:
-    """Every figure; unknown ones are null."""
+    """The memory estimate as JSON; unknown figures are ``null``."""
     totals = {str(n): estimate.total_bytes(n) for n in estimate.activation_bytes}
     return to_json(**asdict(estimate), total_bytes=totals)

@@ -1,4 +1,4 @@
-"""Many runs as a table in a terminal, as JSON and as CSV."""
+"""Renders a list of runs as a terminal table, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mmgpu_hooks.show.document import Section, Table, compose
 from mmgpu_hooks.show.text import visible
 
 _MOST_CHANGES = 2
-"""Changes that are named in a row of text."""
+"""Most changes named in a row of the terminal table."""
 _UNKNOWN = Text('-')
 _PIECE = 500
-"""Rows that are made text of at a time."""
+"""Rows that are encoded at a time."""
 
 
 def describe_runs(answer: ManyRuns, shown: Sequence[RunRow]) -> list[Section]:
-    """The runs for a terminal.
+    """Sections of ``mmgpu runs`` for a terminal.
 
     Args:
         answer: All of them.
@@ -35,7 +35,7 @@ def describe_runs(answer: ManyRuns, shown: Sequence[RunRow]) -> list[Section]:
 
 
 def title_runs(totals: RunTotals) -> Text:
-    """``214 runs, 3,120 GPU hours, 611 of them lost (20 %)``."""
+    """Totals in a sentence: ``214 runs, 3,120 GPU hours, 611 of them lost (20 %)``."""
     spent, lost = totals.gpu_hours, totals.saved_gpu_hours
     if not spent:
         spent, lost = totals.training_hours, totals.saved_hours
@@ -57,7 +57,7 @@ def title_runs(totals: RunTotals) -> Text:
 
 
 def tabulate_runs(totals: RunTotals, rows: Sequence[RunRow]) -> Table:
-    """A row a run; hours are GPU hours where any run had a GPU."""
+    """Table with one row per run, in GPU hours if any run had a GPU."""
     is_gpu = totals.gpu_hours > 0
     head = [
         phrase('run'),
@@ -99,14 +99,14 @@ def _share(share_pct: float | None) -> str:
 
 
 def name_verdict(verdict: str | None) -> Text:
-    """How a verdict is called; one of a newer version has its name alone."""
+    """Title of a verdict; an unknown one, of a newer version, keeps its code."""
     if verdict is None:
         return _UNKNOWN
     return VERDICTS.get(verdict) or quoted(verdict)
 
 
 def phrase_changes(changes: Sequence[RecommendedChange]) -> Text:
-    """``num_workers 0 -> 8``; of many, the first ones."""
+    """The first changes of a run in short: ``num_workers 0 -> 8``."""
     words: list[str] = [
         f'{change.key.rpartition(".")[2]} {change.old} -> {change.new}'
         for change in changes[:_MOST_CHANGES]
@@ -118,7 +118,7 @@ def phrase_changes(changes: Sequence[RecommendedChange]) -> Text:
 
 
 def list_notes(answer: ManyRuns) -> Iterator[Text]:
-    """What is missing of the answer, and why: sentences."""
+    """Sentences on what the answer leaves out, and why."""
     if answer.totals.runs < answer.found:
         left_out = answer.found - answer.totals.runs
         yield phrase('The filters leave out {left_out} more.', left_out=left_out)
@@ -157,7 +157,7 @@ def _list_notes(answer: ManyRuns, shown: Sequence[RunRow]) -> Iterator[Text]:
 
 
 def render_runs_json(answer: ManyRuns) -> Iterator[str]:
-    """The answer as one JSON object, each run on a line of its own, in pieces.
+    """Yields the runs as one JSON object, one line per run.
 
     What is unknown is ``null``. Pieces and msgspec, since 10,000 runs as one indented
     text take 0.5 s and 30 MiB more.
@@ -178,7 +178,7 @@ def _split(rows: Sequence[RunRow]) -> Iterator[Sequence[RunRow]]:
 
 
 def render_runs_csv(rows: Sequence[RunRow]) -> Iterator[str]:
-    """A line a run below a line of names, in pieces; what is unknown is empty."""
+    """Yields the runs as CSV with a header; unknown cells are empty."""
     shares = [f'{part}_pct' for part in PARTS]
     names = [name for name in RunRow.__struct_fields__ if name != 'ledger_pct']
     yield ','.join([*names, *shares]) + '\n'

@@ -1,4 +1,4 @@
-"""A run, a sweep or many runs as a page: one file, no request to anywhere.
+"""Renders a run, a sweep or many runs as one self-contained HTML file.
 
 No script either, but where a table sorts: that one is named by its hash in the page's
 own policy, and no other may run.
@@ -28,7 +28,7 @@ _MARK = b'name="generator" content="mmgpu_hooks '
 
 
 def is_page(beginning: bytes) -> bool:
-    """True if a file that begins so is a page of ours.
+    """True if a file with this beginning is one of our pages.
 
     Args:
         beginning: Some kilobytes of it.
@@ -37,17 +37,17 @@ def is_page(beginning: bytes) -> bool:
 
 
 def render_page(answer: Answer, label: str) -> str:
-    """The page of a run, with the label as its title."""
+    """The HTML page of a run; the label is its title."""
     return _render(describe_page(answer), label, 'report')
 
 
 def render_sweep_page(sweep: Sweep, label: str) -> str:
-    """The page of a sweep, with the label as its title."""
+    """The HTML page of a sweep; the label is its title."""
     return _render(describe_sweep_page(sweep), label, 'sweep')
 
 
 def render_runs_page(answer: ManyRuns, label: str) -> str:
-    """The page of many runs, with the label as its title."""
+    """The HTML page of many runs; the label is its title."""
     return _render(describe_runs_page(answer), label, 'runs')
 
 
@@ -102,5 +102,5 @@ def _style() -> str:
 
 
 def _read_own(name: str) -> str:
-    """A part of the page that is kept in its own language."""
+    """Reads a part of the page that has a file of its own, such as its styles."""
     return files('mmgpu_hooks.show').joinpath(name).read_text(encoding='utf-8')

@@ -1,4 +1,4 @@
-"""The answer of ``mmgpu recommend``, as text and as JSON."""
+"""Renders the answer of ``mmgpu recommend`` as text and as JSON."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from mmgpu_hooks.show.terminal import render
 from mmgpu_hooks.show.text import shell_path
 
 MOST_LINES = 25
-"""Lines of an answer without details."""
+"""Most lines of an answer without details."""
 
 _LEAST_HOURS = 0.05
-"""Three minutes: less is not worth a line."""
+"""Hours below which a saving is left out (three minutes)."""
 
 
 def render_json(answer: Answer) -> str:
-    """The answer with stable keys; ``docs/en/recommend.md`` documents them."""
+    """The recommendation as JSON; ``docs/en/recommend.md`` documents its keys."""
     found, run = answer.recommendation, answer.summary
     # of what was asked for only, and of what there was
     optional = {
@@ -84,7 +84,7 @@ def render_json(answer: Answer) -> str:
 
 
 def describe_answer(answer: Answer) -> list[Section]:
-    """The answer for a terminal: verdict, both settings, diff, what to type next.
+    """Sections for a terminal: verdict, both settings, diff, next commands.
 
     It has :data:`MOST_LINES` at most, as far as the changes themselves allow it; for
     more see :func:`mmgpu_hooks.show.run_sections.describe_details`.
@@ -126,13 +126,13 @@ def describe_answer(answer: Answer) -> list[Section]:
 
 
 def describe_verdict(answer: Answer) -> Section:
-    """The verdict, how sure it is, and why."""
+    """Section with the verdict, its confidence and its reason."""
     verdict = answer.diagnosis.verdict
     return Section(title_verdict(verdict), 'verdict', [verdict.why])
 
 
 def title_verdict(verdict: Verdict) -> Text:
-    """``Data-bound (high confidence)``."""
+    """Title of a verdict with its confidence: ``Data-bound (high confidence)``."""
     if verdict.confidence == 'high':
         return phrase('{title} (high confidence)', verdict)
     if verdict.confidence == 'medium':
@@ -143,7 +143,7 @@ def title_verdict(verdict: Verdict) -> Text:
 def describe_changes(
     answer: Answer, title: Text = BLANK, *, every: bool = False
 ) -> Section:
-    """Both settings side by side, what the change gives, the diff.
+    """Section with the old and new settings, their predicted gain, the diff.
 
     Args:
         answer: What to say.
@@ -180,7 +180,7 @@ def describe_changes(
 
 
 def describe_mended(answer: Answer) -> list[Section]:
-    """What a start gives that srun does not narrow; nothing where none was."""
+    """Section on the gain of a start with all CPUs; empty unless srun narrowed it."""
     found, run = answer.mended, answer.summary
     if found is None:
         return []
@@ -210,7 +210,7 @@ def describe_mended(answer: Answer) -> list[Section]:
 
 
 def describe_host_overhead(answer: Answer, *, every: bool = False) -> list[Section]:
-    """What ``optimize`` takes off, and what to type; nothing where it is not worth it.
+    """Section on the host time that ``optimize`` saves; empty if it is not worth it.
 
     Args:
         answer: What to say.
@@ -267,7 +267,7 @@ def describe_host_overhead(answer: Answer, *, every: bool = False) -> list[Secti
 
 
 def _phrase_iteration(found: HostSaving | HostOverhead) -> tuple[str, str]:
-    """The predicted iteration, and what is saved with its interval."""
+    """Predicted iteration time, and the saving with its interval."""
     gain = found.predicted_gain_pct
     low, high = found.predicted_gain_low_pct, found.predicted_gain_high_pct
     if gain is None or low is None or high is None:
@@ -282,7 +282,7 @@ def _phrase_iteration(found: HostSaving | HostOverhead) -> tuple[str, str]:
 
 
 def describe_hours(answer: Answer) -> list[Section]:
-    """When a run ends that goes on, and the hours that changes take off."""
+    """Section on when a running training ends, and the hours that changes save."""
     facts = [Fact(phrase('End     '), _phrase_end(answer))]
     for saved in answer.saved_hours:
         if max(saved.whole, saved.rest or 0.0) >= _LEAST_HOURS:
@@ -292,8 +292,7 @@ def describe_hours(answer: Answer) -> list[Section]:
 
 
 def _phrase_saved(saved: SavedHours) -> Text:
-    """``num_workers, persistent_workers: 3.1 h off a whole run, 2.4 h off what is
-    left``."""
+    """Phrases the hours that changes save, of a whole run and of what is left."""
     names = listed(map(_name_key, saved.keys))
     if saved.keys == (FAST_METRIC_KEY,):
         names = quoted('FastCocoMetric (MG501)')
@@ -307,7 +306,7 @@ def _phrase_saved(saved: SavedHours) -> Text:
 
 
 def _phrase_end(answer: Answer) -> Text | None:
-    """When it ends, where it has just written; else what was left."""
+    """Predicted end of a run that wrote just now, else its remaining hours."""
     ending = answer.ending
     if ending is None:
         return None
@@ -326,7 +325,7 @@ def _phrase_end(answer: Answer) -> Text | None:
 
 
 def describe_next_job(answer: Answer) -> list[Section]:
-    """The CPUs that the next SLURM job should ask for; nothing for another run."""
+    """Section on the CPUs to ask for in the next SLURM job; empty outside of SLURM."""
     found = answer.next_job
     if found is None:
         return []
@@ -362,7 +361,7 @@ def _name(change: Change) -> Text:
 
 
 def _name_key(key: str) -> Text:
-    """Last part of a setting's key, marked where it is of validation's loader."""
+    """Last part of a setting's key; marks keys of the validation loader."""
     short = key.rpartition('.')[2]
     if key.startswith(VALIDATION_KEY):
         return phrase('val {setting}', setting=short)
@@ -370,12 +369,12 @@ def _name_key(key: str) -> Text:
 
 
 def _value_of(value: object) -> Text:
-    """Value of a setting, in words."""
+    """Value of a setting as text; ``not set`` for ``None``."""
     return phrase('not set') if value is None else quoted(str(value))
 
 
 def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
-    """Rows of the table: what all changes together are predicted to give.
+    """Table rows with the predicted gain of all changes together.
 
     Those of validation's loader have a row of their own.
     """
@@ -423,7 +422,7 @@ def _train_command(answer: Answer) -> str | None:
 
 
 def list_commands(answer: Answer, *, details: bool = False, more: Text = BLANK) -> str:
-    """Lines that say where the config was written, and what to type next.
+    """Lines on where the config was written, and the commands to run next.
 
     Args:
         answer: What is said.
@@ -447,7 +446,7 @@ def list_commands(answer: Answer, *, details: bool = False, more: Text = BLANK) 
 
 
 def describe_settings(run: Run) -> Text:
-    """Settings of the train loader: ``batch_size=4, num_workers=2, ...``."""
+    """The train loader's settings in short: ``batch_size=4, num_workers=2, ...``."""
     loader = run.meta.loader
     if loader.num_workers is None:
         why = run.figures.unknown.get('loader inside')

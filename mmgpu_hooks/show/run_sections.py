@@ -1,4 +1,4 @@
-"""A run as sections: the page has them below the verdict, ``--details`` as well."""
+"""Renders one run as sections, for its page and for ``--details``."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ from mmgpu_hooks.show.words import phrase_status
 
 _HOOKS_NAMED = 3
 _SHOWN = 12
-"""Rows at most: transforms, saves."""
+"""Most rows of the tables of transforms and saves."""
 _SHOWN_SHARE = 0.0005
-"""Share of the run: a part that took less is not worth a line."""
+"""Share of the run below which a part of the time ledger is left out."""
 _USUAL_WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 _LOADER: Sequence[TableColumn] = (
@@ -97,7 +97,7 @@ _HOST: Sequence[TableColumn] = (
 
 
 def _phrase_start(parts_s: Mapping[str, float]) -> Text:
-    """``13.4 s: imports 6.1 s, config 0.9 s, model 6.4 s``."""
+    """Seconds of a start by part: ``13.4 s: imports 6.1 s, model 6.4 s``."""
     return phrase(
         '{whole_s}: {parts}',
         whole_s=sum(parts_s.values()),
@@ -119,7 +119,7 @@ _SETTINGS: Sequence[TableColumn] = (
 
 
 def describe_page(answer: Answer) -> list[Section]:
-    """The sections of a page: the verdict with its figures in large print first."""
+    """Sections of a run's page: the verdict with its key figures first."""
     figures = list(_list_figures(answer.summary))
     verdict = replace(describe_verdict(answer), figures=figures)
     hours = describe_hours(answer)
@@ -127,7 +127,7 @@ def describe_page(answer: Answer) -> list[Section]:
 
 
 def describe_details(answer: Answer) -> list[Section]:
-    """The answer for a terminal with all that is known of the run.
+    """Sections for a terminal with everything known about the run.
 
     Beside verdict and changes these are the time ledger, the loader, memory, saves,
     ranks, the host, every finding and all advice.
@@ -151,7 +151,7 @@ def _has_words(section: Section) -> bool:
 
 
 def describe_run(answer: Answer) -> list[Section]:
-    """Every section of a run below its verdict."""
+    """Sections of a run, without the verdict."""
     run, found = answer.summary, answer.recommendation
     cures = [cure.sentence for cure in found.save_cures]
     advice = list(found.advice)
@@ -201,7 +201,7 @@ def describe_run(answer: Answer) -> list[Section]:
 
 
 def _list_figures(run: Run) -> Iterator[KeyFigure]:
-    """The few figures by which runs differ; unknown ones say so."""
+    """Key figures of a run; unknown ones say so."""
     figures, parts = run.figures, run.figures.per_iteration
     steady = phrase('mean of {steady_iterations}', figures)
     yield KeyFigure(phrase('Iteration'), format_seconds(figures.iter_s), steady)
@@ -230,7 +230,7 @@ def _list_figures(run: Run) -> Iterator[KeyFigure]:
 
 
 def _time_section(run: Run) -> Section:
-    """The time ledger: every second of training."""
+    """Section with the time ledger: every second of training by part."""
     # without an interval both are 0
     figures = run.figures
     whole_s, count = figures.duration_s, figures.iterations
@@ -266,7 +266,7 @@ def _time_section(run: Run) -> Section:
 
 
 def _what_if_section(answer: Answer, run: Run) -> Section:
-    """The prediction for each number of workers."""
+    """Section with the predicted iteration for other numbers of workers."""
     workload, workers = run.workload, BY_NAME['num_workers']
     title = phrase('Other numbers of workers')
     if workload is None:
@@ -284,7 +284,7 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
 
 
 def _loader_section(run: Run) -> Section:
-    """The cost of a batch, and of each transform."""
+    """Section on the cost of a batch and of each transform."""
     costs = run.transforms[:_SHOWN]
     rows = [(cost.name, format_seconds(cost.image_s)) for cost in costs]
     head = [phrase('transform'), phrase('per image')]
@@ -294,7 +294,7 @@ def _loader_section(run: Run) -> Section:
 
 
 def _saves_section(run: Run) -> Section:
-    """Table of the saves and their waits, the longest first."""
+    """Section with the checkpoint saves and their waits, the longest first."""
     figures = run.figures
     if not figures.saves and not run.save_records:
         nothing = phrase('No checkpoint was saved.')
@@ -333,7 +333,7 @@ def _name_save(save: SaveRecord) -> Text:
 
 
 def _ranks_section(answer: Answer) -> list[Section]:
-    """An iteration of each rank by part, and which one the others wait for."""
+    """Section with each rank's iteration by part, and the slowest rank."""
     ranks = answer.ranks
     if ranks is None:
         return []
@@ -359,7 +359,7 @@ def _ranks_section(answer: Answer) -> list[Section]:
 
 
 def _findings_section(answer: Answer) -> Section:
-    """Each judgement with its numbers; ``mmgpu explain`` has what its rule says."""
+    """Section with each finding, its figures and its rule code."""
     items = []
     for finding in answer.diagnosis.findings:
         basis = quoted(finding.code)

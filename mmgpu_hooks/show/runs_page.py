@@ -1,4 +1,4 @@
-"""Many runs as sections of a page: totals, hours by verdict over time, the table."""
+"""Page of many runs: totals, hours by verdict over time, table."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mmgpu_hooks.show.words import say
 
 
 class _Family(NamedTuple):
-    """Verdicts that share a colour."""
+    """A group of verdicts that share a colour in the chart."""
 
     label: Text
     role: str
-    """Role of its colour."""
+    """Colour role of the group."""
     verdicts: tuple[str, ...]
 
 
@@ -51,16 +51,16 @@ _BY_VERDICT = {name: family for family in _FAMILIES for name in family.verdicts}
 
 
 class _Period(NamedTuple):
-    """A length of the bars."""
+    """A bar width of the chart: day, week or month."""
 
     phrase_count: Callable[[int], Text]
-    """So many of them, in words."""
+    """Phrases a number of these periods."""
     title: Text
     gpu_title: Text
     most_days: float
-    """Longest span of time that is shown in such bars."""
+    """Longest time span shown with these bars, in days."""
     begin: Callable[[date], date]
-    """First day of the period of a day."""
+    """Returns the first day of the period that contains a day."""
 
 
 _PERIODS = (
@@ -89,7 +89,7 @@ _PERIODS = (
 
 
 def describe_runs_page(answer: ManyRuns) -> list[Section]:
-    """The totals with their figures in large print first."""
+    """Sections of the page of many runs: the totals in large print first."""
     totals = answer.totals
     verdict = Section(title_runs(totals), 'verdict', figures=list(_figures(answer)))
     table = replace(tabulate_runs(totals, answer.rows), is_sortable=True)
@@ -128,11 +128,10 @@ def _figures(answer: ManyRuns) -> Iterator[KeyFigure]:
 
 
 def chart_verdicts(rows: Sequence[RunRow], *, is_gpu: bool) -> Chart | None:
-    """Stacked bars: hours of the runs that began in a period, by verdict; ``None``
-    without any.
+    """Stacked bars of hours by verdict and period of start; ``None`` without hours.
 
     Args:
-        rows: Of the runs.
+        rows: The runs.
         is_gpu: True for GPU hours, else hours of training.
     """
     known = [
@@ -193,7 +192,7 @@ def _stack(
     hours_by: Mapping[_Family, Mapping[date, float]],
     begins: Sequence[date],
 ) -> None:
-    """Draw the families above each other, in the order of their table."""
+    """Draws one stacked bar segment per verdict group, in the order of the table."""
     bottom = [0.0] * len(begins)
     for family in (*_FAMILIES, _REST):
         if family not in hours_by:

@@ -1,4 +1,4 @@
-"""A training's start in words: its parts, and its data sets."""
+"""Phrases the parts of a training's start, and its data sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.document import Section, Table, TableColumn, tabulate
 
 _NAMED = 4
-"""Parts in a row of the summary."""
+"""Most parts of a start named in the summary."""
 
 
 def _phrase_use(is_validation: bool) -> Text:
@@ -40,7 +40,7 @@ _DATA_SETS: Sequence[TableColumn] = (
 
 
 def describe_data_set(start: DatasetStart) -> Text:
-    """What one data set took, for the log."""
+    """Log sentence on how long one data set took to load."""
     took: Text = phrase('{wall_s:sum}', start)
     if start.samples is not None:
         took = phrase('{wall_s:sum}, {samples}', start)
@@ -51,7 +51,7 @@ def describe_data_set(start: DatasetStart) -> Text:
 
 
 def describe_start(record: StartRecord) -> Text:
-    """What a start was spent on, for the log."""
+    """Log sentence on the seconds of a start by part."""
     parts = list_parts(record)
     return phrase('the start took {wall_s:sum}: {parts}.', record, parts=parts)
 
@@ -71,7 +71,7 @@ def list_parts(record: StartRecord, most: int | None = None) -> tuple[Text, ...]
 
 
 def phrase_start(run: Run) -> Text:
-    """A row of the summary; empty where the start is not worth one."""
+    """Summary row on the start; empty if it was short."""
     record = run.evidence.start
     if record is None or not run.is_start_long:
         return Text('')
@@ -83,7 +83,7 @@ def phrase_start(run: Run) -> Text:
 
 
 def list_start(run: Run) -> Iterator[Section]:
-    """The section on a run's start, where its evidence has it."""
+    """Section on a run's start, if its evidence has a start record."""
     record = run.evidence.start
     if record is None:
         return

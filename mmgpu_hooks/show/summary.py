@@ -1,4 +1,4 @@
-"""The summary that training ends with: at most ten lines."""
+"""Renders the summary at the end of training: at most ten lines."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from mmgpu_hooks.show.words import is_english, phrase_status, say
 
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
-"""Share of the run from which on a part outside of iterations is named."""
+"""Share of the run from which a part outside of iterations is named, in per cent."""
 _SPARED = ('why', 'rest', 'loader', 'validation', 'machine', 'start')
-"""Rows that go, in this order, while there are too many lines: recommend has them."""
+"""Rows dropped first, in this order, when the summary is too long."""
 
 
 def render_training_summary(
@@ -43,7 +43,7 @@ def render_training_summary(
     judged: int | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> str:
-    """The verdict first, the command to run next last.
+    """Renders the summary: the verdict first, the next command last.
 
     It takes about 1 ms, and no more for a long run.
 
@@ -89,7 +89,7 @@ def render_training_summary(
 
 
 def _fit_logs(text: str) -> str:
-    """Write as ``\\u4e2d`` what a log file or the console here cannot take.
+    """Escapes characters that the log file or the console cannot encode.
 
     Paths may hold anything. Those that the logs take stay as they are, so that the
     command can be typed.
@@ -101,7 +101,7 @@ def _fit_logs(text: str) -> str:
 
 
 def _phrase_end(run: Run, done: int) -> Text:
-    """How training ended, after how many iterations and how long."""
+    """Phrases how training ended, after how many iterations and seconds."""
     recorded = run.figures.iterations
     facts = {
         'status': phrase_status(run.status),
@@ -128,7 +128,7 @@ def _next(
     program: Sequence[str],
     arguments: Mapping[str, Any] | None,
 ) -> Iterator[str]:
-    """The command that goes on from here, as long as it is, and what it gives."""
+    """Row with the next command, unwrapped, and its predicted gain."""
     label, indent = _label(phrase('next')), ' ' * _LABEL
     if advice is not None and (advice.config or advice.worker_nice):
         if advice.worker_nice is not None:
@@ -145,7 +145,7 @@ def _next(
 
 
 def _describe_advice(advice: RunAdvice) -> Iterator[Text]:
-    """Lines on what the command gives, and on what is not in its config."""
+    """Lines on the predicted gain of the recommended config, and what it leaves out."""
     gain = _phrase_gain(advice.recommendation)
     if advice.config and gain:
         yield phrase('predicted: {gain}', gain=gain)
@@ -165,7 +165,7 @@ def _train_command(
     program: Sequence[str],
     arguments: Mapping[str, Any] | None,
 ) -> str:
-    """The words that trained, where they can be typed again with another config.
+    """The command line of this training with another config.
 
     Args:
         run: Of the training.
@@ -192,7 +192,7 @@ def _train_command(
 
 
 def _phrase_gain(found: Recommendation) -> Text | None:
-    """All changes of the train loader together; else those of validation's."""
+    """Predicted gain of the train loader's changes, else of the validation loader's."""
     for change in found.changes:
         gain = change.predicted_gain_pct
         low, high = change.predicted_gain_low_pct, change.predicted_gain_high_pct
@@ -222,12 +222,12 @@ def _join(parts: Iterator[Text]) -> str:
 
 
 def _shorten(text: str) -> str:
-    """To two lines."""
+    """Cuts a text to two lines of the summary."""
     return textwrap.shorten(text, 2 * (_WIDTH - _LABEL), placeholder=' ...')
 
 
 def _label(label: Text) -> str:
-    """The label of a row, as wide as all of them by the cells of a terminal."""
+    """Pads the label of a row to the common width, in terminal cells."""
     said = say(label)
     wide = sum(east_asian_width(letter) in 'WF' for letter in said)
     return f'  {said}{" " * (_LABEL - 2 - len(said) - wide)}'
@@ -264,7 +264,7 @@ _LABELS: dict[str, Text] = {
     'tuned': phrase('tuned'),
     'ranks': phrase('ranks'),
 }
-"""By the name of a row."""
+"""Label of each row by its name."""
 
 
 def _iteration(run: Run) -> Iterator[Text]:
@@ -358,7 +358,7 @@ def _gpu(run: Run) -> Iterator[Text]:
 
 
 def _optimized(run: Run) -> Iterator[str]:
-    """Optimisations that were on, with what each made of a call, where it is known."""
+    """Active optimisations, with the measured change per call if known."""
     spared = {} if run.end is None else run.end.spared
     for name in run.meta.optimized:
         found = spared.get(name)
@@ -367,7 +367,7 @@ def _optimized(run: Run) -> Iterator[str]:
 
 
 def _memory(diagnosis: Diagnosis) -> Text:
-    """What takes more than there may be of it, the worst."""
+    """Detail of the worst memory finding; empty without one."""
     for finding in diagnosis.findings:
         is_found = finding.severity in ('problem', 'notice')
         if finding.code.startswith('MG4') and is_found:
@@ -376,7 +376,7 @@ def _memory(diagnosis: Diagnosis) -> Text:
 
 
 def _validations(run: Run) -> Text:
-    """Parts of the validations, where those are a part of the run that is named."""
+    """Summary row on validations; empty below ``_WORTH_PCT`` of the run."""
     costs = find_costs(run)
     if costs is None or 100 * run.figures.part_share('validation') < _WORTH_PCT:
         return Text('')
@@ -384,7 +384,7 @@ def _validations(run: Run) -> Text:
 
 
 def _outside(run: Run) -> Iterator[Text]:
-    """Parts of the time ledger that are in no iteration."""
+    """Parts of the time ledger outside of iterations, with their share."""
     figures = run.figures
     for part, seconds in figures.ledger_s.items():
         share = 100 * seconds / figures.duration_s if figures.duration_s > 0 else 0.0

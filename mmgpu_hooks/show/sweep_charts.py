@@ -1,4 +1,4 @@
-"""The charts of a sweep's page: memory, utilisation over time, speed and saves.
+"""Charts of a sweep's page: memory, utilisation over time, speed, saves.
 
 Each title says what was found; a figure that is unknown has no axes.
 """
@@ -19,10 +19,10 @@ from mmgpu_hooks.show.words import say
 
 
 class _LineStyle(NamedTuple):
-    """Look of a line: no two differ by colour alone."""
+    """Colour and marker of a line: no two lines differ by colour alone."""
 
     role: str
-    """Role of its colour."""
+    """Colour role of the line."""
     marker: str
 
 
@@ -38,11 +38,11 @@ _LINES = (
 )
 _TINY = 8.5
 _LEGEND_WIDTH = 32
-"""Characters of a line in a legend."""
+"""Most characters per line of a legend."""
 _MOST_TIMELINES = 24
 _BEST = phrase('best of its batch size')
 _LONGEST_AXIS = 2.5
-"""Times the largest mean: intervals beyond are cut off, and the page says so."""
+"""Multiple of the largest mean at which an interval is cut off, with a note."""
 
 
 def _titled(axes: Any, title: Text) -> None:
@@ -57,7 +57,7 @@ def _label_x(axes: Any, words: Text) -> None:
 
 
 def title_memory(line: MemoryLine) -> Text:
-    """``Batch 8 takes 1.5 times what batch 1 takes, not 8 times: ...``."""
+    """Title of the memory chart: ``Batch 8 takes 1.5 times what batch 1 takes``."""
     first, last = line.points[0], line.points[-1]
     times = last.batch_size / first.batch_size
     grown = last.total_bytes / first.total_bytes
@@ -87,17 +87,17 @@ def _scale_memory(line: MemoryLine) -> Scale:
 
 
 class _MemoryPart(NamedTuple):
-    """A part of the memory in bars."""
+    """One part of the memory in a stacked bar chart."""
 
     role: str
-    """Role of its colour."""
+    """Colour role of the part."""
     label: Text
     sizes: Sequence[float]
-    """Sizes of each batch size, in the unit of the axis."""
+    """Size at each batch size, in the unit of the axis."""
 
 
 def _memory_parts(line: MemoryLine) -> list[_MemoryPart]:
-    """The parts of the memory, from below."""
+    """Parts of the memory bars, from the bottom up."""
     factor = _scale_memory(line).factor
     rest = phrase('activations and temporaries')
     if line.source == 'host':
@@ -126,7 +126,7 @@ def _memory_parts(line: MemoryLine) -> list[_MemoryPart]:
 
 
 def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
-    """Memory against batch size by part, with the fitted line and its intercept.
+    """Memory by batch size and part, with the fitted line and its intercept.
 
     Args:
         line: Fitted to at least two batch sizes.
@@ -184,14 +184,14 @@ def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
 
 
 class _TimelineTitle(NamedTuple):
-    """Two lines above a timeline."""
+    """The two title lines of a timeline panel."""
 
     setting: Text
     figures: Text
 
 
 def title_timeline(row: SweepRow, *, is_best: bool) -> _TimelineTitle:
-    """``2 workers, batch 8`` and ``43 %, 31 % of time at 0 (n=12)``."""
+    """Title lines of a trial: ``2 workers, batch 8``, ``43 %, 31 % of time at 0``."""
     name = row.setting.name
     if is_best:
         name = phrase('★ {setting}', setting=name)
@@ -206,7 +206,7 @@ def title_timeline(row: SweepRow, *, is_best: bool) -> _TimelineTitle:
 
 
 def chart_timelines(sweep: Sweep) -> Chart | None:
-    """Utilisation and its share at 0 % over time, a panel a setting.
+    """GPU utilisation and its share at 0 % over time, one panel per setting.
 
     Returns:
         ``None`` where no trial has a sample.
@@ -268,7 +268,7 @@ def _paint_timeline(axes: Any, row: SweepRow, *, is_best: bool) -> None:
 def group_rows(
     rows: Sequence[SweepRow], is_shown: Callable[[SweepRow], bool]
 ) -> dict[Text, list[SweepRow]]:
-    """Rows that differ in their workers alone, by what they have in common."""
+    """Groups trials that differ in the number of workers alone."""
     groups: dict[Text, list[SweepRow]] = defaultdict(list)
     own = phrase("the config's own settings")
     for row in rows:
@@ -279,19 +279,21 @@ def group_rows(
 
 
 def _wrap(group: Text) -> str:
-    """A name of several lines, so that a legend leaves room for the chart."""
+    """Wraps the name of a group to the width of a legend."""
     return '\n'.join(textwrap.wrap(say(group), _LEGEND_WIDTH))
 
 
 def _ordinals(groups: Mapping[Text, Sequence[SweepRow]]) -> dict[int, int]:
-    """The place of each number of workers: evenly spaced, so that 0, 1, 2 are legible
-    beside 32."""
+    """Axis position of each number of workers, evenly spaced.
+
+    So 0, 1 and 2 stay legible beside 32.
+    """
     numbers = {row.setting.num_workers for rows in groups.values() for row in rows}
     return {workers: place for place, workers in enumerate(sorted(numbers))}
 
 
 def title_speed(sweep: Sweep) -> Text:
-    """``Fastest: 2 workers, batch 8, with 6.1 images/s``."""
+    """Title of the speed chart: ``Fastest: 2 workers, batch 8, with 6.1 images/s``."""
     rows = {row.setting: row for row in sweep.rows}
     if not sweep.best:
         return phrase('No setting can be recommended')
@@ -309,7 +311,7 @@ def title_speed(sweep: Sweep) -> Text:
 
 
 def _phrase_intervals(estimates: Sequence[Estimate]) -> Text:
-    """What the lines and intervals of a chart of speed are taken over."""
+    """Caption of the speed chart: how many intervals its means are taken over."""
     counts = [estimate.count for estimate in estimates]
     least, most = min(counts), max(counts)
     basis = phrase(
@@ -327,7 +329,7 @@ def _phrase_intervals(estimates: Sequence[Estimate]) -> Text:
 
 
 def chart_speed(sweep: Sweep) -> Chart | None:
-    """Iteration and images/s against workers, with 95 % intervals."""
+    """Line charts of iteration time and images/s by workers, with 95 % intervals."""
     groups = group_rows(sweep.rows, lambda row: row.is_measured)
     if not groups:
         return None
@@ -388,7 +390,7 @@ def chart_speed(sweep: Sweep) -> Chart | None:
 
 
 class _Span(NamedTuple):
-    """A mean with its interval, in the unit of the axis."""
+    """A mean with the ends of its interval, in the unit of the axis."""
 
     value: float
     low: float
@@ -432,17 +434,17 @@ def _mark_best(axes: Any, points: Sequence[tuple[float, float]]) -> None:
 
 
 class _SaveGrowth(NamedTuple):
-    """Saves beside the fewest and the most workers of a group."""
+    """Save times of a group of settings with the fewest and the most workers."""
 
     group: Text
     fewest: SweepRow
     most: SweepRow
     ratio: float
-    """Length of a save beside the most workers over that beside the fewest."""
+    """Save time with the most workers over that with the fewest."""
 
 
 def title_saves(groups: Mapping[Text, Sequence[SweepRow]]) -> Text:
-    """``A save takes 0.31 s beside 2 workers, 0.12 s beside 0 (batch 8)``."""
+    """Title of the saves chart: ``A save takes 0.31 s beside 2 workers, ...``."""
     found = []
     for group, rows in groups.items():
         fewest, most = rows[0], rows[-1]
@@ -468,7 +470,7 @@ def title_saves(groups: Mapping[Text, Sequence[SweepRow]]) -> Text:
 
 
 def chart_saves(sweep: Sweep) -> Chart | None:
-    """Checkpoint saves against workers: each save, and the median of a setting."""
+    """Chart of checkpoint saves by workers: each save, and the median of a setting."""
     groups = group_rows(sweep.rows, lambda row: row.save_s is not None)
     if not groups:
         return None

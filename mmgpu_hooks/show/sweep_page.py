@@ -1,4 +1,4 @@
-"""A sweep as sections of a page: an answer, four questions with pictures, the table."""
+"""Renders a sweep as sections of a page: answer, four charts, table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmgpu_hooks.show.experiments import describe_sweep
 
 
 def describe_sweep_page(sweep: Sweep) -> list[Section]:
-    """The verdict with its figures in large print first."""
+    """Sections of a sweep's page: the answer with its key figures first."""
     title, *below = describe_sweep(sweep)
     figures = list(_list_figures(sweep))
     verdict = Section(title.title, 'verdict', title.sentences, figures)

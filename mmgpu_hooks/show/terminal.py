@@ -1,4 +1,4 @@
-"""Sections as text for a terminal, laid out by rich."""
+"""Renders sections as text for a terminal, laid out by rich."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 DEFAULT_WIDTH = 80
-"""Columns when the output is no terminal."""
+"""Columns of output that does not go to a terminal."""
 MOST_WIDTH = 100
-"""Longer lines of words are hard to read."""
+"""Most columns of prose; longer lines are hard to read."""
 _UNLIMITED = 1000
 _MANY = 8
-"""From so many columns on they stand closer."""
+"""Number of table columns from which they stand closer."""
 _STYLES = {'problem': 'red', 'notice': 'yellow', 'ok': 'green', 'unknown': 'dim'}
 _DIFF_STYLES = {'+': 'green', '-': 'red', '@': 'cyan'}
 
@@ -30,7 +30,7 @@ _DIFF_STYLES = {'+': 'green', '-': 'red', '@': 'cyan'}
 def render(
     sections: Sequence[Section], *, width: int = DEFAULT_WIDTH, color: bool = False
 ) -> str:
-    """The sections below each other, an empty line between them.
+    """Renders sections below each other, with an empty line between them.
 
     Args:
         sections: What to show; the first one's title is the answer.
@@ -116,7 +116,7 @@ def _item(item: Item) -> tuple[Text, Text]:
 
 
 def _pairs(rows: Sequence[tuple[Text, Text]]) -> RenderableType:
-    """A label and the text beside it, which takes the rest and wraps."""
+    """Two-column grid of labels and texts; the texts wrap."""
     from rich.table import Table as Grid
 
     grid = Grid.grid(padding=(0, 2, 0, 0), pad_edge=False)

@@ -1,4 +1,4 @@
-"""Text as it is shown: no control character, no broken figure, paths as typed here."""
+"""Makes text safe to show: control characters, line breaks in figures, paths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INVISIBLE = re.compile(
 
 
 def visible(text: object) -> str:
-    r"""Text in which control and bidi characters are seen and command nothing.
+    r"""Text in which control and bidi characters are shown and have no effect.
 
     A name from a file, a config or a driver may hold any of them: ``\x1b]0;`` sets
     a terminal's title, U+202E reverses what follows. All that is shown passes here:
@@ -30,14 +30,14 @@ def visible(text: object) -> str:
 
 
 _OWN_STYLES = re.compile(r'(\x1b\[(?:0|1|2|1?;?3[1236])m)')
-"""Colours and bold type as `terminal.render` writes them for a terminal."""
+"""Escape sequences for colour and bold type that `terminal.render` writes."""
 
 
 STANDARD_OUTPUT = 'standard output'
 
 
 class _Guarded:
-    """A stream that shows control characters in place of obeying them.
+    """A stream that shows control characters as text and does not pass them on.
 
     An `OSError` of it has the name of the stream as its ``filename``.
     """
@@ -81,7 +81,7 @@ class _Guarded:
 
 @contextlib.contextmanager
 def guarded_output() -> Iterator[None]:
-    """All that a command prints, errors included, passes :func:`visible`."""
+    """Context in which all printed text, errors too, passes :func:`visible`."""
     before = sys.stdout, sys.stderr
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):
@@ -99,7 +99,7 @@ def guarded_output() -> Iterator[None]:
 
 
 BOUND = '\ue000'
-"""A private character for a space: rich breaks lines at a no-break space, too."""
+"""Private character for an unbreakable space: rich breaks at a no-break space too."""
 _UNIT = re.compile(r'(\d) (%|s|us|ms|min|KiB|MiB|GiB|MHz|W|C)(?![A-Za-z])')
 
 
@@ -109,7 +109,7 @@ def bind_units(text: str, space: str = BOUND) -> str:
 
 
 def short_path(path: Path | str | None) -> str | None:
-    """The path as a user here would type it."""
+    """A path relative to the working directory, if it is below that."""
     if path is None:
         return None
     relative = os.path.relpath(path)
@@ -117,6 +117,6 @@ def short_path(path: Path | str | None) -> str | None:
 
 
 def shell_path(path: str | None) -> str | None:
-    """The same, as a word of a shell's command."""
+    """A path as in :func:`short_path`, quoted for a shell."""
     short = short_path(path)
     return None if short is None else shlex.quote(short)

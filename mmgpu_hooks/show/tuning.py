@@ -1,4 +1,4 @@
-"""Words for what ``tune=True`` changed: for the log, the summary and the page."""
+"""Phrases the changes of ``tune=True`` for the log, summary and page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHORT = {
 
 
 def phrase_tuned(record: TunedRecord) -> Text:
-    """One change, or what it gave, as a clause for the log."""
+    """Log clause on one change of a setting, or on its measured gain."""
     what = phrase_settings(record.old, record.new)
     if record.action == 'change':
         return _phrase_change(record, what)
@@ -84,7 +84,7 @@ def _phrase_taken_back(record: TunedRecord, what: Text) -> Text:
 
 
 def phrase_settings(old: TunedSettings, new: TunedSettings) -> Text:
-    """The settings that differ, or how many workers there are where none does."""
+    """Names the settings that differ, or the number of workers if none does."""
     changed = [
         phrase(
             '{name} {old} -> {new}',
@@ -103,7 +103,7 @@ def _spell(value: object) -> Text:
 
 
 def _phrase_gain(record: TunedRecord) -> Text:
-    """``63 % less time, 41 to 80 %``; of a loss how much more."""
+    """Measured change of an iteration: ``63 % less time, 41 to 80 %``."""
     gain_pct = record.gain_pct
     low_pct, high_pct = record.gain_low_pct, record.gain_high_pct
     if gain_pct is None:
@@ -128,7 +128,7 @@ def _phrase_gain(record: TunedRecord) -> Text:
 
 
 def list_tuned(evidence: RunEvidence) -> Iterator[Text]:
-    """Each change with what was predicted and measured of it, for the summary."""
+    """Each change with its predicted and measured gain, for the summary."""
     tuned = evidence.tuned
     for record, after in zip(tuned, [*tuned[1:], None]):
         if record.action != 'change':
@@ -146,7 +146,7 @@ def list_tuned(evidence: RunEvidence) -> Iterator[Text]:
 
 
 def _phrase_place(record: TunedRecord) -> Text:
-    """A change, where in training it was made, and how long that took."""
+    """A change, the iteration it was made at, and how long the switch took."""
     what = phrase_settings(record.old, record.new)
     if record.is_within and record.switch_s is None:
         return phrase('{what} at iteration {iteration}', record, what=what)
@@ -166,7 +166,7 @@ def _phrase_place(record: TunedRecord) -> Text:
 
 
 def _list_results(after: TunedRecord) -> Iterator[Text]:
-    """What was measured of a change, and whether it stays."""
+    """Measured gain of a change, and if it was kept or taken back."""
     if after.gain_pct is not None:
         yield phrase('measured {gain_pct}', after)
     kept, why = phrase('kept'), _SHORT[after.reason]

@@ -1,4 +1,4 @@
-"""The language that texts are shown in: the user's, where a catalog has the sentence.
+"""Chooses the language of texts: the user's, if a catalog has it.
 
 ``MMGPU_LANG`` names it; commands also heed ``LANG`` and its like. What a training
 writes into its log heeds ``MMGPU_LANG`` alone: the language of a server must not change
@@ -19,20 +19,20 @@ from mmgpu_hooks.schema.text import ENGLISH, Text, Wording, phrase, quoted
 
 DOMAIN = 'mmgpu_hooks'
 PSEUDO = 'pseudo'
-"""A language for tests: each sentence that a catalog could translate in brackets."""
+"""Test language that puts each translatable sentence in brackets."""
 MARKS = '\u27e6', '\u27e7'
-"""The brackets of :data:`PSEUDO`."""
+"""Brackets around each sentence in the language :data:`PSEUDO`."""
 
 _SHORT = {'zh': 'zh_CN'}
-"""Catalogs by the short name that ``MMGPU_LANG`` may have for them."""
+"""Catalog for each short name that ``MMGPU_LANG`` accepts."""
 _LOCALES = 'LANGUAGE', 'LC_ALL', 'LC_MESSAGES', 'LANG'
-"""Variables that name the user's languages, the first that is set before the others."""
+"""Environment variables for the language, in order of precedence."""
 
 
 def list_languages(
     environ: Mapping[str, str], *, heeds_locale: bool = True
 ) -> list[str]:
-    """Languages that are asked for, the best first; none where English is.
+    """Requested languages, the best first; empty for English.
 
     Args:
         environ: Environment variables.
@@ -54,12 +54,12 @@ def list_languages(
 
 
 def find_folder() -> Path:
-    """The folder of the catalogs."""
+    """Folder of the translation catalogs."""
     return Path(str(files('mmgpu_hooks'))) / 'locale'
 
 
 def make_wording(languages: list[str]) -> Wording:
-    """The wording of the first of some languages that has a catalog.
+    """The wording of the first requested language, or English without a catalog.
 
     Args:
         languages: As :func:`list_languages` returns them.
@@ -79,11 +79,11 @@ def make_wording(languages: list[str]) -> Wording:
 
 
 _wording: Wording | None = None
-"""Set once a process: a process speaks to one user."""
+"""Wording of this process, set once: a process speaks to one user."""
 
 
 def speak(environ: Mapping[str, str] | None = None) -> None:
-    """Choose the language of this process by its locale, click's own words included.
+    """Chooses the language of this process by its locale, click's own words included.
 
     Without it ``MMGPU_LANG`` alone counts, as in a training.
 
@@ -101,7 +101,7 @@ def speak(environ: Mapping[str, str] | None = None) -> None:
 
 
 def current() -> Wording:
-    """The wording of this process.
+    """Returns the wording of this process.
 
     Until a command calls :func:`speak` it is that of a training: English where the
     console, or a log file, has no room for other letters.
@@ -122,7 +122,7 @@ def is_english() -> bool:
 
 
 def say(said: object) -> str:
-    """A text in the language of this process; anything else as it is."""
+    """Translates a text to this process's language; leaves other values as they are."""
     return current().say(said)
 
 
@@ -138,5 +138,5 @@ _STATUS_NAMES: dict[str, Text] = {
 
 
 def phrase_status(status: str) -> Text:
-    """How a training, or a trial, ended."""
+    """Phrases how a training or a trial ended."""
     return _STATUS_NAMES.get(status) or quoted(status.replace('_', ' '))

@@ -95,7 +95,9 @@ def test_a_config_where_none_can_be_is_one_sentence(command, tmp_path):
     assert 'name it with --config' in err
 
 
-def test_a_config_in_a_folder_that_may_not_be_entered(tmp_path, capsys, monkeypatch):
+def test_a_config_in_a_folder_that_may_not_be_entered_is_named_with_the_reason(
+    tmp_path, capsys, monkeypatch
+):
     config, stat = tmp_path / 'locked' / 'mine.py', os.stat
     folder = write_run(tmp_path / 'run', make_starved(config))
 

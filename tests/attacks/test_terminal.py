@@ -60,7 +60,9 @@ def test_every_command_says_what_it_lacks(name, fake_nvml):
 
 
 @pytest.mark.parametrize('name', PRINTING)
-def test_an_output_that_cannot_be_written(name, command_of):
+def test_an_output_that_cannot_be_written_is_one_sentence_and_exit_code_2(
+    name, command_of
+):
     code, out, _ = run_forked(command_of(name))
     assert code in WITHOUT_ARGUMENTS.get(name, {0})
     assert out

@@ -80,7 +80,9 @@ def gpu_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespac
         ({'cost': [], 'losses': ModuleNotFoundError(name='a.b')}, '', 4, '0'),
     ],
 )
-def test_exit_codes(gpu_check, capsys, found, load, code, verdicts):
+def test_the_exit_code_tells_met_from_missed_busy_and_nothing_judged(
+    gpu_check, capsys, found, load, code, verdicts
+):
     gpu_check.found, gpu_check.load = found, load
     assert check.main(['--only', 'cost,losses']) == code
     assert gpu_check.ran == ['losses', 'cost']
@@ -119,7 +121,7 @@ def test_the_long_ones_are_asked_for_and_the_others_end_in_time(gpu_check, monke
         (['--wheels', 'nowhere'], 'expected .whl files, found none in nowhere'),
     ],
 )
-def test_words_that_are_refused(words, said, capsys):
+def test_bad_arguments_are_refused_with_what_was_found(words, said, capsys):
     with pytest.raises(SystemExit, match='2'):
         check.main(words)
     assert said in capsys.readouterr().err
@@ -396,7 +398,7 @@ def test_what_the_hook_adds_is_measured_in_turns(monkeypatch):
         ([], 30, None),
     ],
 )
-def test_stalls_between_kernels(inner, stall_us, share):
+def test_idle_share_is_the_time_in_stalls_between_kernels(inner, stall_us, share):
     spans = [(n * 100 + a, n * 100 + b) for n in range(7) for a, b in inner]
     assert training.read_idle_pct(spans, stall_us) == share
 
@@ -442,7 +444,9 @@ PROFILED: dict[str, Any] = {
         ({'uncovered_s': None, 'bound_reason': 'no kernels'}, [SKIPPED]),
     ],
 )
-def test_host_time_that_no_kernel_covers(monkeypatch, more, verdicts):
+def test_host_time_without_a_kernel_is_compared_with_and_without_optimize(
+    monkeypatch, more, verdicts
+):
     monkeypatch.setattr(host, 'start_python', lambda *words: None)
     monkeypatch.setattr(host, 'read_answer', lambda process: {**PROFILED, **more})
     rows = host.check_overhead()

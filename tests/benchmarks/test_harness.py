@@ -46,7 +46,7 @@ def other_pct(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         'no figure',
     ],
 )
-def test_exit_codes(figures, used_pct, code):
+def test_the_exit_code_tells_met_from_missed_and_too_busy(figures, used_pct, code):
     assert harness.judge(figures, used_pct) == code
 
 

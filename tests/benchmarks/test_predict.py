@@ -26,7 +26,7 @@ def works() -> dict[str, costs.Work]:
     return costs.make_works()
 
 
-def test_there_are_at_least_twelve_and_each_says_who_has_it():
+def test_at_least_twelve_pipelines_are_planted_by_others_each_described():
     assert len({pipeline.name for pipeline in OTHERS}) == len(OTHERS) >= 12
     known = (*predict.SEEN, *predict.draw_unseen(), *predict.MMDET)
     assert not {pipeline.name for pipeline in OTHERS} & {other.name for other in known}
@@ -148,7 +148,7 @@ HIT, OFF, TWO_VALUED = (0.101, 0.101), (0.2, 0.2), (0.05, 0.12)
         'nothing',
     ],
 )
-def test_targets_of_those_planted_by_others(judged, verdicts):
+def test_pipelines_planted_by_others_are_judged_by_their_own_targets(judged, verdicts):
     figures = list(predict.judge_others(['a', 'b'], judged))
     assert [figure.verdict for figure in figures if figure.target] == verdicts.split()
 

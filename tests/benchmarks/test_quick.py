@@ -40,7 +40,7 @@ def read_table(text: str) -> dict[str, tuple[str, str]]:
     return {name: (result, last_line) for name, _, result, last_line in rows}
 
 
-def test_all_are_run_and_the_table_says_how_each_ended(planted, capfd):
+def test_all_benchmarks_are_run_and_the_table_says_how_each_ended(planted, capfd):
     assert quick.main([]) == 1
     said = capfd.readouterr()
     assert read_table(said.out) == {
@@ -64,7 +64,7 @@ def test_all_are_run_and_the_table_says_how_each_ended(planted, capfd):
     ('names', 'code'),
     [('good,gpu_check', 0), ('good,busy', 3), ('busy,missing', 1)],
 )
-def test_exit_codes(planted, names, code):
+def test_the_exit_code_is_that_of_the_worst_benchmark(planted, names, code):
     assert quick.main(['--only', names]) == code
 
 

@@ -43,7 +43,7 @@ def test_the_slower_run_is_named_and_in_what(runs, capsys):
     assert 'No difference beyond noise: +0.0 %' in capsys.readouterr().out
 
 
-def test_the_answer_as_json(runs, capsys):
+def test_the_json_answer_has_verdict_figures_and_settings(runs, capsys):
     assert main(['compare', *runs, '--format', 'json']) == 0
     answer = json.loads(capsys.readouterr().out)
     keys = 'version before after verdict figures settings obstacles notes'
@@ -53,7 +53,7 @@ def test_the_answer_as_json(runs, capsys):
     assert answer['figures'][0]['difference']['low'] > 0.015
 
 
-def test_runs_that_cannot_be_compared(tmp_path, runs, capsys):
+def test_runs_that_cannot_be_compared_end_with_exit_code_3(tmp_path, runs, capsys):
     other = write_run(tmp_path / 'other', make_noisy_run(3, world_size=2))
     short = write_run(tmp_path / 'short', make_noisy_run(3, intervals=3))
     rank = 'Of the second run, rank 0 of 2 is compared.'

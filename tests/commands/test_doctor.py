@@ -103,7 +103,7 @@ def check_in_process(*before: str, **environ: str) -> Rows:
     return read_rows(done.returncode, done.stdout)
 
 
-def test_this_machine_as_it_is_and_without_torch_being_imported():
+def test_doctor_examines_this_machine_without_importing_torch():
     code = (
         'import sys\n'
         'from mmgpu_hooks.commands.main import main\n'
@@ -123,7 +123,7 @@ def test_this_machine_as_it_is_and_without_torch_being_imported():
 
 
 @needs_two
-def test_limits_of_a_container(host, check):
+def test_limits_of_a_container_bound_cores_and_memory(host, check):
     rows = check()
     cores, memory = rows['cores'], rows['memory']
     assert cores['text'].startswith('1.5 usable of ')
@@ -137,7 +137,7 @@ def test_limits_of_a_container(host, check):
 
 
 @needs_two
-def test_cores_that_slurm_gave(host, check, monkeypatch):
+def test_cores_that_slurm_gave_are_the_usable_ones(host, check, monkeypatch):
     (host / 'sys' / 'fs' / 'cgroup' / 'cpu.max').write_text('max 100000\n')
     monkeypatch.setenv('SLURM_CPUS_PER_TASK', '1')
     assert '1 usable of ' in (text := check()['cores']['text'])
@@ -162,7 +162,7 @@ def cpu_group():
         folder.rmdir()
 
 
-def test_a_real_quota(cpu_group):
+def test_a_real_cpu_quota_bounds_the_usable_cores(cpu_group):
     enter = f'echo $$ > {cpu_group}/cgroup.procs && exec "$@"'
     rows = check_in_process('sh', '-c', enter, 'sh')
     assert rows['cores']['text'].startswith('0.5 usable of ')
@@ -191,7 +191,7 @@ needs_openmp = pytest.mark.skipif(
 @pytest.mark.parametrize(
     'variable', ['OMP_PROC_BIND=true', 'OMP_PLACES=threads', 'GOMP_CPU_AFFINITY=0']
 )
-def test_openmp_that_would_bind_a_training(variable):
+def test_openmp_that_would_bind_a_training_is_a_problem_with_one_cure(variable):
     name, _, value = variable.partition('=')
     cores = check_in_process(**{name: value})['cores']
     assert cores['level'] == 'problem'
@@ -219,14 +219,16 @@ def test_what_is_said_of_openmp_is_what_torch_does():
         ('many', 'notice', 'no number of threads'),
     ],
 )
-def test_threads(host, check, monkeypatch, value, level, text):
+def test_a_bad_number_of_openmp_threads_is_a_notice(
+    host, check, monkeypatch, value, level, text
+):
     monkeypatch.setenv('OMP_NUM_THREADS', value)
     threads = check()['threads']
     assert threads['level'] == level
     assert text in threads['text']
 
 
-def test_a_real_dev_shm_of_64_mib():
+def test_a_real_dev_shm_of_64_mib_is_a_problem():
     mount = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"'
     inside = ['unshare', '-m', 'sh', '-c', mount, 'sh']
     tried = subprocess.run([*inside, 'true'], capture_output=True, text=True)
@@ -264,7 +266,7 @@ work_dir = '{folder}/work'
         (16, 8, 16384, 16384, 'ok', 'enough for 8 workers'),
     ],
 )
-def test_shared_memory_for_the_loader_of_a_config(
+def test_shared_memory_is_judged_by_the_batches_in_flight_of_a_config(
     host, check, monkeypatch, images, workers, mib, free_mib, level, text
 ):
     pytest.importorskip('mmengine.config', reason='MMEngine loads configs')
@@ -320,7 +322,9 @@ def test_a_run_of_the_config_says_what_a_batch_takes(host, check, monkeypatch):
         (None, None, 'no limit'),
     ],
 )
-def test_open_files(host, check, monkeypatch, soft, hard, text):
+def test_the_limit_of_open_files_is_shown_as_mmengine_raises_it(
+    host, check, monkeypatch, soft, hard, text
+):
     monkeypatch.setattr(
         'mmgpu_hooks.experiment.doctor.read_open_files', lambda: OpenFiles(soft, hard)
     )
@@ -328,7 +332,7 @@ def test_open_files(host, check, monkeypatch, soft, hard, text):
     assert (files['level'], files['text']) == ('ok', text)
 
 
-def test_file_systems_of_data_and_work_dir(host, check, monkeypatch):
+def test_data_and_work_dir_are_shown_with_their_file_systems(host, check, monkeypatch):
     pytest.importorskip('mmengine.config', reason='MMEngine loads configs')
     monkeypatch.chdir(host)
     share = host / 'nfs share' / 'coco'
@@ -356,14 +360,16 @@ def test_file_systems_of_data_and_work_dir(host, check, monkeypatch):
     assert data['text'].startswith('s3://bucket/coco/train.json')
 
 
-def test_a_work_dir_that_cannot_be_written_to(host, check, monkeypatch):
+def test_a_work_dir_that_cannot_be_written_to_is_a_problem(host, check, monkeypatch):
     monkeypatch.setattr('os.access', lambda path, mode: mode != os.W_OK)
     work_dir = check()['work_dir']
     assert work_dir['level'] == 'problem'
     assert 'cannot be written to' in work_dir['text']
 
 
-def test_a_file_system_that_does_not_answer(host, check, monkeypatch):
+def test_a_file_system_that_does_not_answer_is_a_problem_and_not_waited_for(
+    host, check, monkeypatch
+):
     pytest.importorskip('mmengine.config', reason='MMEngine loads configs')
     monkeypatch.setattr(doctor, 'PATIENCE_S', 0.2)
     answer, stat = threading.Event(), os.stat
@@ -395,7 +401,9 @@ def test_a_file_system_that_does_not_answer(host, check, monkeypatch):
 H100 = FakeGpu(name='NVIDIA H100', memory=(80 * GIB, GIB), util=(0,))
 
 
-def test_cards_and_a_torch_without_cuda(site, check, fake_nvml):
+def test_a_torch_without_cuda_is_a_problem_where_there_are_cards(
+    site, check, fake_nvml
+):
     fake_nvml.set(H100, FakeGpu(uuid='GPU-2', name='NVIDIA H100', memory=(80 * GIB, 0)))
     for cuda, level in ((None, 'problem'), ('12.4', 'ok')):
         version = f"__version__ = '2.5.0'\ncuda: str = {cuda!r}\n"
@@ -426,7 +434,9 @@ def test_a_torch_for_rocm_is_named_so(site, check, fake_nvml):
     ('visible', 'level'),
     [('-1', 'problem'), ('', 'problem'), ('1', 'problem'), ('0', 'ok'), ('0,1', 'ok')],
 )
-def test_cards_that_are_hidden(host, check, fake_nvml, monkeypatch, visible, level):
+def test_hiding_all_cards_from_cuda_is_a_problem(
+    host, check, fake_nvml, monkeypatch, visible, level
+):
     fake_nvml.set(H100)
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
     card = check()['GPU']
@@ -554,7 +564,7 @@ def test_a_number_may_name_any_of_unlike_cards(host, check, fake_nvml, monkeypat
         assert check()['GPU']['level'] == level
 
 
-def test_a_card_that_is_lost(host, check, fake_nvml):
+def test_a_card_that_is_lost_is_a_problem_beside_the_others(host, check, fake_nvml):
     fake_nvml.set(H100, FakeGpu(uuid='GPU-lost', fail={'name': (15, 0)}))
     card = check()['GPU']
     assert card['level'] == 'problem'
@@ -654,7 +664,9 @@ def site(host, monkeypatch) -> Path:
         'none',
     ],
 )
-def test_packages_of_openmmlab(site, check, installed, level, text, cure):
+def test_versions_of_openmmlab_that_do_not_fit_have_a_cure(
+    site, check, installed, level, text, cure
+):
     for name, version in installed.items():
         install(site, name, version)
     if 'mmdet' in installed:
@@ -665,7 +677,7 @@ def test_packages_of_openmmlab(site, check, installed, level, text, cure):
     assert cure is None or found['cure'] == cure
 
 
-def test_a_fork_beside_upstream_for_real(tmp_path):
+def test_a_real_fork_installed_beside_upstream_is_a_problem(tmp_path):
     pytest.importorskip('mmengine', reason='what the fork is installed beside')
     if 'onedl-mmengine' in read_versions(FAMILIES['mmengine']):
         pytest.skip('the fork itself is installed here')
@@ -688,7 +700,7 @@ def test_a_fork_beside_upstream_for_real(tmp_path):
         ('unknown', 'torch.load(filename)', '', None),
     ],
 )
-def test_a_checkpoint_that_torch_refuses(
+def test_a_torch_that_refuses_checkpoints_of_mmengine_is_a_problem(
     site, check, monkeypatch, torch, checkpoint, variable, level
 ):
     install(site, 'mmengine', '0.10.7')
@@ -711,7 +723,9 @@ def test_a_checkpoint_that_torch_refuses(
         ('from importlib import metadata', False, None),
     ],
 )
-def test_setuptools_without_what_mmengine_imports(site, check, imports, has_it, cure):
+def test_setuptools_without_pkg_resources_is_a_problem_where_mmengine_imports_it(
+    site, check, imports, has_it, cure
+):
     install(site, 'mmengine', '0.10.7')
     make_package(site, 'mmengine', {'utils/package_utils.py': imports})
     if has_it:
@@ -763,7 +777,9 @@ RTMDET = "_base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'\n"
 OWN = "custom_hooks = [dict(type='CheckInvalidLossHook')]\n"
 
 
-def test_a_real_config_that_lost_its_ema(host, check, monkeypatch, capsys):
+def test_a_real_config_gets_its_lost_ema_back_by_the_printed_cure(
+    host, check, monkeypatch, capsys
+):
     if find_package('mmdet') is None:
         pytest.skip('its base comes with MMDetection')
     monkeypatch.chdir(host)

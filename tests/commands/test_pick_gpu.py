@@ -145,7 +145,7 @@ def test_the_command_takes_our_place_and_ignores_no_signal(environ):
         ('24GB', 24 * 10**9),
     ],
 )
-def test_sizes(text, size):
+def test_sizes_are_read_in_binary_and_decimal_units(text, size):
     assert SIZE(text) == size
 
 
@@ -239,7 +239,7 @@ FORBID: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize('kind', FORBID)
-def test_nobody_else_can_forbid_it(environ, show_table, kind):
+def test_another_user_cannot_forbid_this_one_to_pick_cards(environ, show_table, kind):
     FORBID[kind](LOCKS)
     assert show_table().returncode == 0
     with holding(environ) as first:

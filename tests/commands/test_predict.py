@@ -53,7 +53,7 @@ def write_pair(tmp_path):
     return write
 
 
-def test_the_table(starved, capsys):
+def test_the_table_has_a_row_per_number_of_workers_and_marks_the_run(starved, capsys):
     assert main(['predict', starved, '--num-workers', '0', '1', '2', '8']) == 0
     rows = map(str.split, capsys.readouterr().out.splitlines())
     known = [row[:2] for row in rows if row and row[0].isdigit()]
@@ -122,7 +122,7 @@ def test_what_a_pinned_copy_takes_is_not_in_a_run(tmp_path, capsys):
     assert 'mmgpu sweep --pin-memory off on measures it' in capsys.readouterr().err
 
 
-def test_the_json(starved, ask):
+def test_the_json_answer_has_intervals_and_limits(starved, ask):
     answer = ask('predict', starved)
     keys = ('version', 'run', 'status', 'workload', 'predictions', 'notes')
     assert tuple(answer) == keys

@@ -94,7 +94,7 @@ def test_the_config_is_rewritten_beside_the_original(work_dir, config, capsys):
     assert 'tools/train.py' in capsys.readouterr().out
 
 
-def test_the_json_answer(work_dir, config, recommend):
+def test_the_json_answer_has_changes_with_reasons(work_dir, config, recommend):
     answer = recommend(work_dir)
     assert answer['version'] == 1
     assert [(c['old'], c['new']) for c in answer['changes']] == [(0, 2), (False, True)]
@@ -399,7 +399,9 @@ def test_when_training_ends_the_config_is_for_the_start_as_it_was(narrow):
         ('0', 'expected a number of cores above 0'),
     ],
 )
-def test_cores_that_the_evidence_says_nothing_of(narrow, config, cores, said, capsys):
+def test_cores_that_the_host_cannot_give_are_refused(
+    narrow, config, cores, said, capsys
+):
     before = files_of(config.parents[1])
     assert main(['recommend', str(narrow), '--cores', cores]) == 2
     assert said in capsys.readouterr().err

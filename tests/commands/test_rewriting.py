@@ -79,7 +79,7 @@ def test_every_argument_of_pytorch_and_of_our_hook_is_known(config, capsys):
     assert {*ours, 'type', 'priority'} == set(OF_OUR_HOOK)
 
 
-def test_in_place(config, capsys):
+def test_in_place_writes_once_and_check_tells_if_it_would(config, capsys):
     for _ in range(2):
         assert main(['set', str(config), WORKERS, '--in-place']) == 0
     changed = CONFIG.replace('num_workers=2', 'num_workers=8')

@@ -508,7 +508,7 @@ def test_odd_names_that_python_can_run_are_run(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, '5\n', '')
 
 
-def test_it_is_compiled_once_where_python_writes_no_compiled_files(tmp_path):
+def test_sitecustomize_is_compiled_once_where_python_writes_no_compiled_files(tmp_path):
     env = {'PYTHONPYCACHEPREFIX': str(tmp_path), 'PYTHONDONTWRITEBYTECODE': '1'}
     done = start('true', env=env)
     assert (done.returncode, done.stderr) == (0, '')
@@ -528,7 +528,7 @@ def test_every_argument_of_the_hook_is_an_option():
     assert names == {*ARGUMENTS, 'is_module'}
 
 
-def test_the_environment_of_children():
+def test_children_inherit_the_hook_by_their_python_path():
     once = switch_on({'PYTHONPATH': '/a:/b', 'HOME': '/h'}, {'interval': 5})
     assert once == {
         'HOME': '/h',

@@ -132,7 +132,9 @@ def test_csv_has_the_same_figures(tmp_path, ask, capsys):
     assert rows[1]['evidence'] == second['evidence']
 
 
-def test_filters(tmp_path, ask, monkeypatch):
+def test_filters_by_date_verdict_and_owner_keep_the_right_runs(
+    tmp_path, ask, monkeypatch
+):
     day_s = 86400.0
     for name, days, saved in (('old', 1.5, 1.0), ('new', 40.5, 2.0), ('ok', 41, None)):
         lay(tmp_path / name, make_verdict(saved), started_unix_s=days * day_s)
@@ -148,7 +150,9 @@ def test_filters(tmp_path, ask, monkeypatch):
     assert names_of(ask('runs', tmp_path, '--since', '2w')) == []
 
 
-def test_links_loops_and_foreign_files(tmp_path, ask):
+def test_links_and_loops_are_followed_once_and_foreign_files_have_reasons(
+    tmp_path, ask
+):
     scratch, work = tmp_path / 'scratch', tmp_path / 'work'
     lay(scratch / 'far', make_verdict())
     evidence = lay(work / 'near', make_verdict())
@@ -353,7 +357,7 @@ def test_every_verdict_has_a_colour():
     assert {*VERDICTS} - {*FAMILIES} == {'not_enough_evidence'}
 
 
-def test_a_page_with_a_table_that_sorts(tmp_path, capsys):
+def test_the_page_escapes_names_and_has_a_table_that_sorts(tmp_path, capsys):
     lay(tmp_path / 'w' / '<script>alert(1)<', make_verdict())
     lay(tmp_path / 'w' / 'b', make_verdict(None))
     page = tmp_path / 'pages' / 'runs.html'

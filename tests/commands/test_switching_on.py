@@ -131,7 +131,7 @@ def test_a_hook_of_a_script_is_named_as_such(make, overhead):
     )
 
 
-def test_it_is_written_with_optimize(make, ask):
+def test_with_optimize_the_argument_is_written_into_the_config(make, ask):
     answer = ask('recommend', make(IN_DEFAULTS), '--optimize')
     (change,) = answer['changes']
     assert change['key'] == 'default_hooks.gpu_efficiency.optimize'

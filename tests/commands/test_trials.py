@@ -46,7 +46,9 @@ BAD_CONFIGS = {
 
 @pytest.mark.parametrize('name', ['sweep', 'save-bench', 'verify', 'profile'])
 @pytest.mark.parametrize('text', BAD_CONFIGS)
-def test_configs_that_cannot_be_trained(name, text, tmp_path, refusal):
+def test_configs_that_cannot_be_trained_are_refused_in_one_line(
+    name, text, tmp_path, refusal
+):
     path = tmp_path / 'bad.py'
     if text is not None:
         path.write_text(text)
@@ -164,7 +166,7 @@ def test_a_sweep_that_is_refused_forgets_nothing(config, tmp_path, refusal):
         assert not path.exists()
 
 
-def test_runs_that_cannot_be_verified(tmp_path, refusal):
+def test_runs_that_cannot_be_verified_are_refused_with_the_reason(tmp_path, refusal):
     well = make_evidence(data_wait_s=0.0001, step_s=0.2)
     plain = tmp_path / 'plain'
     plain.mkdir()
@@ -183,7 +185,7 @@ def test_a_folder_is_no_config(tmp_path, refusal):
 
 
 @pytest.mark.parametrize('iterations', [0, 51, 'all'])
-def test_so_many_iterations_cannot_be_profiled(iterations, config, refusal):
+def test_iterations_out_of_range_are_refused_by_profile(iterations, config, refusal):
     assert '--iterations' in refusal('profile', config, '--iterations', iterations)
 
 
@@ -195,7 +197,7 @@ def test_so_many_iterations_cannot_be_profiled(iterations, config, refusal):
         ('completed', None, 'completed after 0: the training was over'),
     ],
 )
-def test_a_training_that_cannot_be_profiled(
+def test_a_training_that_ends_before_its_profile_is_one_line(
     status, error, words, config, tmp_path, scripted, refusal
 ):
     scripted.ending = staticmethod(lambda spec: (status, error))

@@ -59,7 +59,7 @@ NOISE = {
     'name',
     ['console_logs.txt', 'console_logs_of_others.txt', 'console_logs_of_ranks.txt'],
 )
-def test_console_logs(ask, tmp_path, name, noise):
+def test_real_console_logs_have_their_cause_under_any_noise(ask, tmp_path, name, noise):
     wrong, path = [], tmp_path / 'slurm.out'
     encoding = 'utf-16-le' if noise == 'power shell' else 'utf-8'
     for cause, title, log in _read_cases(name):
@@ -76,7 +76,7 @@ def test_console_logs(ask, tmp_path, name, noise):
     assert not wrong
 
 
-def test_from_a_pipe_with_line_numbers(ask, monkeypatch):
+def test_a_log_from_a_pipe_is_judged_with_line_numbers(ask, monkeypatch):
     log = b'one\r 10%|# | 1/10 [00:01<00:09,  1.00it/s]\ntwo\nKilled\n'
     monkeypatch.setattr(sys, 'stdin', io.TextIOWrapper(io.BytesIO(log)))
     answer = ask('why', '--log', '-')
@@ -126,7 +126,9 @@ def test_nothing_reaches_the_terminal_raw(capsys, tmp_path):
         'a closed standard input',
     ],
 )
-def test_what_cannot_be_read(capsys, tmp_path, monkeypatch, words):
+def test_input_that_cannot_be_read_is_one_line_and_exit_code_2(
+    capsys, tmp_path, monkeypatch, words
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, 'stdin', None)
     assert main(['why', *words]) == 2
@@ -192,7 +194,9 @@ def test_a_console_that_ends_before_the_run_began_is_left_out(capsys, tmp_path, 
     assert 'ends before the run began' in shown.err
 
 
-def test_a_run_that_completed_and_crashed_in_what_came_after(ask, tmp_path):
+def test_a_crash_after_a_completed_run_has_its_cause_and_the_run_stays_completed(
+    ask, tmp_path
+):
     work_dir, console = make_work_dir(tmp_path / 'one'), tmp_path / 'one.out'
     trained = _iterations(1).replace('2024/05/01 09', '2026/11/20 11')
     console.write_text(
@@ -217,7 +221,9 @@ def test_a_test_of_a_checkpoint_is_no_attempt_to_train(ask, tmp_path):
     assert answer['run'].endswith(OLD) and answer['started'] == '2026-11-20 10:15:00'
 
 
-def test_a_folder_whose_one_attempt_left_no_evidence(ask, capsys, tmp_path):
+def test_a_folder_whose_one_attempt_left_no_evidence_is_judged_by_its_log(
+    ask, capsys, tmp_path
+):
     folder = tmp_path / 'one' / NEW
     folder.mkdir(parents=True)
     (folder / f'{NEW}.log').write_text(LOGGED)
@@ -279,7 +285,7 @@ def test_nothing_in_a_run_keeps_it_waiting(tmp_path, name, kind):
     assert 'Traceback' not in err and (out or err.count('\n') == 1)
 
 
-def test_a_null_byte_in_the_name_of_a_control_group(ask, tmp_path):
+def test_a_null_byte_in_the_name_of_a_control_group_is_no_error(ask, tmp_path):
     run = make_run(
         pid=1, process_start=1, hostname=os.uname().nodename, memory_cgroup='a\0b'
     )
@@ -299,7 +305,7 @@ def test_a_null_byte_in_the_name_of_a_control_group(ask, tmp_path):
         ('absent.log', 'found No such file'),
     ],
 )
-def test_a_log_in_which_is_nothing_to_read(tmp_path, name, found):
+def test_a_log_with_nothing_to_read_is_refused_in_one_line(tmp_path, name, found):
     (tmp_path / 'empty.log').touch()
     (tmp_path / 'folder.log').mkdir()
     os.mkfifo(tmp_path / 'pipe')
@@ -358,7 +364,7 @@ def test_an_empty_log_beside_a_run_is_passed_over(ask, capsys, tmp_path):
     assert 'found nothing in it' in capsys.readouterr().err
 
 
-def test_an_empty_log_of_an_attempt(ask, tmp_path):
+def test_an_empty_log_of_an_attempt_leaves_its_cause_unknown(ask, tmp_path):
     work_dir = make_work_dir(tmp_path / 'two', NEW)
     (work_dir / NEW / f'{NEW}.log').write_text('')
     silent = ask('why', work_dir)

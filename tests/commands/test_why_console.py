@@ -245,7 +245,9 @@ GLUED = (
         'a rank ended by SIGKILL',
     ],
 )  # fmt: skip
-def test_lines_as_they_are_found(ask, tmp_path, text, cause):
+def test_error_lines_have_their_cause_in_each_form_found_in_logs(
+    ask, tmp_path, text, cause
+):
     assert cause_of(ask, tmp_path, text + '\n') == cause
 
 
@@ -264,7 +266,9 @@ ENCODINGS = [
 
 
 @pytest.mark.parametrize(('encoding', 'mark'), ENCODINGS)
-def test_wide_encodings(ask, tmp_path, encoding, mark):
+def test_a_log_in_utf_16_or_utf_32_has_its_cause_and_line(
+    ask, tmp_path, encoding, mark
+):
     path = tmp_path / 'log'
     path.write_bytes(mark + f'start\n{REAL["oom_gpu"]}\n'.encode(encoding))
     answer = ask('why', '--log', path)
@@ -523,7 +527,7 @@ def test_a_month_is_no_word_of_a_banner(form, month):
         ('[1]+  Running                 python tools/abort.py', None),
     ],
 )
-def test_what_shells_print_of_their_jobs(line, cause):
+def test_job_messages_of_shells_have_their_cause(line, cause):
     for head in ('', f'{ITERATIONS}\n'):
         assert [sign.cause for sign in list_signs(f'{head}{line}\n')] == (
             [cause] if cause else []

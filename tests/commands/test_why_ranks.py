@@ -239,7 +239,9 @@ def ask_ranks(ask, tmp_path):
         ),
     ],
 )
-def test_who_the_ranks_wait_for(ask_ranks, ranks, size, batches, cause, rank, said):
+def test_the_rank_that_the_others_wait_for_is_named_with_its_cause(
+    ask_ranks, ranks, size, batches, cause, rank, said
+):
     answer = ask_ranks(ranks, size, batches)
     assert (answer['cause'], answer['rank']) == (cause, rank)
     assert said in answer['sentence']
@@ -352,7 +354,7 @@ def ask_starts(ask, tmp_path):
         ),
     ],
 )
-def test_ranks_that_wait_before_they_train(
+def test_the_rank_that_others_wait_for_before_training_is_named(
     ask_starts, ranks, trains, cause, rank, said
 ):
     answer = ask_starts(ranks, 2, trains)

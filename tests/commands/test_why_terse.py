@@ -110,7 +110,7 @@ def judge(*lines: str) -> str | None:
     return judge_end([NamedLog('console', read_log(io.BytesIO(text.encode())))]).cause
 
 
-def test_there_are_as_many_as_it_takes():
+def test_there_are_150_banners_and_50_ends_at_least():
     assert len(set(BANNERS)) >= 150 and len(set(ENDS)) >= 50
 
 
@@ -140,7 +140,7 @@ def test_a_real_end_counts_wherever_it_stands(ask, tmp_path, cause, end):
 
 
 @pytest.mark.parametrize(('cause', 'line'), LINES)
-def test_forms_of_real_lines(cause, line):
+def test_real_lines_have_their_cause_wherever_they_stand(cause, line):
     for lines in ((line,), ('Starting', line), (line, 'Epilog: done')):
         assert judge(*lines) == cause
 
@@ -309,7 +309,7 @@ WIDE = 'utf-16-le'
          'utf-16 after utf-8', 'utf-16 with a mark after utf-8', 'zeros',
          'carriage returns alone', 'steps back', 'bytes'],
 )  # fmt: skip
-def test_consoles_that_several_programs_wrote(ask, tmp_path, data):
+def test_a_console_in_mixed_encodings_still_has_its_cause(ask, tmp_path, data):
     (tmp_path / 'log').write_bytes(data)
     answer = ask('why', tmp_path / 'log')
     assert (answer['cause'], answer['certainty']) == ('oom_gpu', 'sure')

@@ -24,7 +24,7 @@ def config(tmp_path):
     return tmp_path / 'config.py'
 
 
-def test_it_is_rewritten(case, config):
+def test_each_case_is_rewritten_as_expected_and_only_once(case, config):
     config.write_text(case.before)
     outcome = rewrite_config(config, case.settings, output=config.with_name('new.py'))
     assert outcome.reason is None

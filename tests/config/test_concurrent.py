@@ -95,7 +95,7 @@ def test_no_edit_is_lost_in_a_race(config, change, races):
     assert {name.partition('.bak')[0] for name in names} == {'k.py', 'other'}
 
 
-def test_the_hook_and_a_setting_at_once(config):
+def test_the_hook_and_a_setting_written_at_once_are_both_kept(config):
     here = Options(in_place=True)
     for _ in range(5):
         config.write_text(CONFIG)
@@ -115,7 +115,7 @@ def test_the_hook_and_a_setting_at_once(config):
 
 
 @pytest.mark.slow
-def test_two_commands_of_a_shell_at_once(config):
+def test_two_commands_started_at_once_both_write_their_setting(config):
     for _ in range(5):
         config.write_text(CONFIG)
         start = [sys.executable, '-m', 'mmgpu_hooks', 'set', str(config), '--in-place']
@@ -227,7 +227,9 @@ def holder_that_is_no_python():
 
 
 @pytest.mark.parametrize('find', [holder_of_another_user, holder_that_is_no_python])
-def test_who_rewrites_nothing_cannot_forbid_it(config, capsys, monkeypatch, find):
+def test_a_foreign_process_that_holds_the_lock_delays_a_rewrite_only(
+    config, capsys, monkeypatch, find
+):
     monkeypatch.setattr(locks, 'WAIT_S', 0.3)
     with held_by(*find(), config.parent) as holder:
         start = time.monotonic()
@@ -259,7 +261,7 @@ def test_a_lock_that_a_wrapper_shares_with_us_forbids_nothing(config):
     assert config.read_text() == CONFIG.replace('2', '8')
 
 
-def test_it_goes_on_as_soon_as_the_folder_is_free(config):
+def test_a_rewrite_goes_on_as_soon_as_the_folder_is_free(config):
     done = threading.Event()
 
     def rewrite():

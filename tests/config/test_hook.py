@@ -218,7 +218,9 @@ def test_a_hook_in_the_list_is_seen(config, entry):
         ('default_hooks = None\n', 'the result to load'),
     ],
 )
-def test_where_it_cannot_be_added(config, text, words):
+def test_a_config_that_cannot_take_the_hook_is_refused_and_unchanged(
+    config, text, words
+):
     config.write_text(text)
     outcome = enable_hook(config, HERE)
     assert outcome.status == 'refused'

@@ -30,13 +30,13 @@ custom_hooks = [
     ],
     ids=['call', 'short name', 'dict', 'none', 'a word alone', 'does not load'],
 )
-def test_the_line_of_the_type(tmp_path, text, line):
+def test_the_line_that_names_the_type_of_the_hook_is_found(tmp_path, text, line):
     path = tmp_path / 'mine.py'
     path.write_text(text)
     assert find_hook_line(path) == (None if line is None else HookLine(path, line))
 
 
-def test_a_base_has_it(tmp_path):
+def test_a_hook_in_a_base_is_found_unless_the_child_has_one(tmp_path):
     (tmp_path / 'base.py').write_text(LISTED)
     child = tmp_path / 'child.py'
     child.write_text("_base_ = 'base.py'\n")

@@ -32,7 +32,7 @@ def test_config_proof_names_an_unintended_change():
     assert parse_flat({'a': [1]}) != parse_flat({'a': (1,)})
 
 
-def test_what_holds_already():
+def test_a_setting_holds_only_with_the_same_type_and_value():
     config = flat(num_workers=1)
     assert is_held(config, 'train_dataloader.num_workers', 1)
     assert not is_held(config, 'train_dataloader.num_workers', True)

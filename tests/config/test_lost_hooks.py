@@ -54,7 +54,7 @@ def folder(tmp_path):
         ),
     ],
 )
-def test_what_is_lost_and_its_cure(folder, text, lost):
+def test_lost_hooks_are_named_and_the_printed_cure_brings_them_back(folder, text, lost):
     config = folder / 'leaf.py'
     config.write_text(text)
     found = find_lost_hooks(config)

@@ -189,7 +189,7 @@ def test_after_a_resumed_run_it_begins_anew(tmp_path, text, is_child, weights):
 
 
 @pytest.mark.parametrize(('text', 'is_child'), [(CONFIG, True), (PURE, False)])
-def test_it_needs_no_older_run(tmp_path, text, is_child):
+def test_a_recommended_config_needs_no_older_run(tmp_path, text, is_child):
     config = write_configs(tmp_path, text=text)
     first, _ = make_run(tmp_path / 'older', config)
     older = write_beside_run(FOUND, str(config), first).outcome.target

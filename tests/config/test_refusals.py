@@ -56,7 +56,7 @@ def refuse(source, settings=None, **options):
         (b'x = ' + b'-' * 3000 + b'1\n' + OWN, 'expected'),
     ],
 )
-def test_content(tmp_path, raw, words):
+def test_a_file_that_is_no_config_with_a_loader_is_refused(tmp_path, raw, words):
     source = tmp_path / 'c.py'
     source.write_bytes(raw)
     assert words in refuse(source).reason
@@ -70,7 +70,7 @@ def test_what_is_no_loader_is_not_blamed_on_its_workers(tmp_path, loader):
     assert 'train_dataloader to be a dict' in refuse(source, keeps).reason
 
 
-def test_paths(tmp_path):
+def test_bad_paths_of_config_and_output_are_refused(tmp_path):
     own = tmp_path / 'own.py'
     own.write_bytes(OWN)
     (tmp_path / 'c.json').write_text('{}')
@@ -118,7 +118,7 @@ def test_paths(tmp_path):
         ({'train_dataloader.dataset': None}, 'found a dict or list'),
     ],
 )
-def test_settings(tmp_path, settings, words):
+def test_bad_settings_are_refused_with_the_reason(tmp_path, settings, words):
     source = tmp_path / 'c.py'
     source.write_bytes(b'train_dataloader = dict(num_workers=1, dataset=dict(a=1))\n')
     assert words in refuse(source, settings).reason
@@ -143,7 +143,9 @@ def test_settings(tmp_path, settings, words):
         ),
     ],
 )
-def test_no_batch_size_beside_what_needs_one(tmp_path, loader, settings, beside):
+def test_batch_size_none_is_refused_beside_a_setting_that_needs_one(
+    tmp_path, loader, settings, beside
+):
     source = tmp_path / 'c.py'
     source.write_text(f'val_dataloader = dict(num_workers=0, {loader})\n')
     wanted = {f'val_dataloader.{key}': value for key, value in settings.items()}
@@ -162,7 +164,9 @@ def test_no_batch_size_beside_what_needs_one(tmp_path, loader, settings, beside)
         ("type='MyLoader', drop_last=True, batch_size=2", {'batch_size': None}),
     ],
 )
-def test_no_batch_size_where_nothing_needs_one(tmp_path, loader, settings):
+def test_batch_size_none_is_written_where_no_setting_needs_one(
+    tmp_path, loader, settings
+):
     source = tmp_path / 'c.py'
     source.write_text(f'train_dataloader = dict(num_workers=0, {loader})\n')
     wanted = {f'train_dataloader.{key}': value for key, value in settings.items()}
@@ -171,7 +175,7 @@ def test_no_batch_size_where_nothing_needs_one(tmp_path, loader, settings):
 
 
 @pytest.mark.parametrize('key', ['batch_sampler', 'sampler', 'worker_init_fn'])
-def test_no_plain_value_for_what_mmengine_builds(tmp_path, key):
+def test_a_plain_value_for_an_object_that_mmengine_builds_is_refused(tmp_path, key):
     source = tmp_path / 'c.py'
     source.write_text(f'train_dataloader = dict(num_workers=0, {key}=None)\n')
     reason = refuse(source, {f'train_dataloader.{key}': 'Some'}).reason
@@ -181,7 +185,9 @@ def test_no_plain_value_for_what_mmengine_builds(tmp_path, key):
     assert rewrite_config(source, wanted, dry_run=True).status == 'rewritten'
 
 
-def test_a_read_only_folder(tmp_path, monkeypatch):
+def test_a_read_only_folder_is_refused_but_output_elsewhere_works(
+    tmp_path, monkeypatch
+):
     source = tmp_path / 'own.py'
     source.write_bytes(OWN)
     real = tempfile.mkstemp
@@ -201,7 +207,7 @@ def test_a_read_only_folder(tmp_path, monkeypatch):
     assert outcome.status == 'rewritten', outcome.reason
 
 
-def test_the_original_changes_meanwhile(tmp_path, monkeypatch):
+def test_an_original_that_changes_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
     source = tmp_path / 'own.py'
     source.write_bytes(OWN)
     real, reads = Path.read_bytes, []
@@ -259,7 +265,9 @@ val_evaluator = [
         'another key',
     ],
 )
-def test_metrics(tmp_path, text, settings, words):
+def test_a_metric_that_cannot_be_set_is_refused_with_its_line(
+    tmp_path, text, settings, words
+):
     (tmp_path / 'base.py').write_text(EVALUATORS)
     source = tmp_path / 'c.py'
     source.write_text(text)

@@ -117,7 +117,7 @@ def test_an_index_is_no_name_where_cuda_counts_in_another_order():
         (FakeGpu(util=()), None),
     ],
 )
-def test_what_keeps_a_process_off_a_card(fake_nvml: FakeNvml, gpu, reason):
+def test_an_unreadable_or_sliced_card_has_the_reason(fake_nvml: FakeNvml, gpu, reason):
     fake_nvml.set(FakeGpu(uuid='GPU-1', memory=(1000, 300)), gpu)
     first, second = read_cards()
     assert first == Card(0, 'GPU-1', 'NVIDIA Fake 100', 1000, 700, 50.0)

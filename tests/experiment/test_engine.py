@@ -63,7 +63,9 @@ def test_every_turn_is_a_record_and_nothing_is_left(scripted, tmp_path):
         ([10.0], 5.0, 0.0, 3, 4, (0.875, 5.0)),
     ],
 )
-def test_what_is_left_of_the_time(turns_s, passed_s, running, done, count, expected):
+def test_progress_and_time_left_follow_finished_turns_and_iterations(
+    turns_s, passed_s, running, done, count, expected
+):
     found = estimate_left(turns_s, passed_s, running=running, done=done, count=count)
     assert found == pytest.approx(expected)
 
@@ -79,7 +81,7 @@ def test_other_load_is_said_while_it_can_still_be_stopped(
     assert (said[0], said[-1]) == (False, True)
 
 
-def test_one_that_fails_or_hangs_is_a_record_with_its_reason(scripted, tmp_path):
+def test_a_trial_that_fails_or_hangs_is_a_record_with_its_reason(scripted, tmp_path):
     ends = {'1': ('failed', 'ValueError: no'), '2': ('out_of_memory', 'no room')}
     scripted.ending = staticmethod(lambda spec: ends.get(Path(spec.folder).name))
     outcome = run_plan(make_plan(tmp_path))

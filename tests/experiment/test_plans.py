@@ -172,7 +172,7 @@ class TestVerify:
         assert scripted.started[0].trained == 10 + 6 * 24
 
     @pytest.mark.parametrize('fails', ['first', 'second'])
-    def test_one_that_does_not_train_is_named(self, scripted, tmp_path, fails):
+    def test_the_config_that_does_not_train_is_named(self, scripted, tmp_path, fails):
         scripted.ending = staticmethod(
             lambda spec: ('failed', 'E: no') if spec.folder.endswith(fails) else None
         )

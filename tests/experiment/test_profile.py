@@ -115,7 +115,9 @@ def test_kernels_belong_where_they_were_launched():
         (600, 'kernels', 'Kernel-bound'),
     ],
 )
-def test_whether_launches_or_kernels_decide(plain_us: float, bound: str, words: str):
+def test_a_step_is_launch_bound_when_the_card_is_idle_for_a_quarter(
+    plain_us: float, bound: str, words: str
+):
     # the profiler slows launches, so a step without it is judged
     profile = profile_of(plain_us)
     assert profile.bound == bound
@@ -233,7 +235,9 @@ AMP = {'amp': 'float16', 'bound': 'kernels', 'products_pct': 80.0}
         ({'capability': None, 'products_pct': None}, 'AMP is off.'),
     ],
 )
-def test_what_is_said_of_amp(facts: dict[str, Any], said: str):
+def test_amp_is_named_with_the_reason_for_a_small_gain(
+    facts: dict[str, Any], said: str
+):
     text = render(describe_profile(replace(profile_of(), **facts)))
     assert said in ' '.join(text.split())
 

@@ -30,7 +30,7 @@ HARMFUL = {
 
 
 @pytest.mark.parametrize('name', HARMFUL)
-def test_the_smallest_harmful_number(name):
+def test_the_smallest_harmful_number_of_workers_is_found(name):
     rows, harmful = HARMFUL[name]
     bench = make_bench(*(make_row(workers, save_s) for workers, save_s in rows))
     assert bench.harmful_workers == harmful
@@ -61,7 +61,7 @@ def test_only_what_is_beyond_noise_and_of_no_other_program_is_harmful(
     ('save_s', 'won_s', 'gross_s', 'net_s'),
     [(2.0, 0.5, 1.6, 1.1), (2.0, None, 1.6, None), (0.3, 0.0, -0.1, 0.0)],
 )
-def test_gross_and_net(save_s, won_s, gross_s, net_s):
+def test_net_delay_is_gross_delay_minus_time_won_back(save_s, won_s, gross_s, net_s):
     row = make_bench(make_row(0, 0.4), make_row(8, save_s, won_s=won_s)).rows[1]
     assert row.gross_s == pytest.approx(gross_s)
     assert row.net_s == (net_s if net_s is None else pytest.approx(net_s))

@@ -35,7 +35,7 @@ def is_gone(process: psutil.Process) -> bool:
         return True
 
 
-def test_all_of_it_is_ended_though_it_is_held() -> None:
+def test_all_processes_of_a_held_trial_are_ended() -> None:
     pipes: dict[str, Any] = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE}
     with subprocess.Popen(
         [sys.executable, '-S', '-c', FAMILY], start_new_session=True, **pipes

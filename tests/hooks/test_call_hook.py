@@ -207,7 +207,7 @@ def test_a_runner_with_a_call_hook_of_its_own_is_timed_as_a_whole():
     assert whole_s == pytest.approx(sleeper.spent_s, abs=0.001)
 
 
-def test_one_that_somebody_replaced_is_not_ours_to_replace():
+def test_a_replaced_call_hook_is_not_replaced_by_ours():
     runner = bare(Runner)
     runner.call_hook = runner.call_hook
     assert not is_plain(runner)

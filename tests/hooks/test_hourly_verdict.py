@@ -61,7 +61,7 @@ def follow_until(source: VerdictSource, recording: Recording, count: int) -> Non
         time.sleep(0.02)
 
 
-def test_each_hour_one_is_written_and_no_interval_waits_for_it(recording):
+def test_each_hour_a_verdict_is_written_and_no_interval_waits_for_it(recording):
     clock = HandClock()
     source = VerdictSource(recording, recording.written.append, clock)
     clock.turn(VERDICT_PERIOD_S - 1)
@@ -157,7 +157,7 @@ def test_a_child_that_gives_no_answer_is_a_reason(
         answer_of(HourlyAdviser(evidence))
 
 
-def test_one_that_takes_too_long_is_ended_by_the_kernel(
+def test_a_child_that_takes_too_long_is_ended_by_the_kernel(
     evidence, tmp_path, monkeypatch
 ):
     slow = tmp_path / 'modules'

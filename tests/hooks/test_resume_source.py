@@ -15,7 +15,7 @@ class Log:
         self.lines.append(line)
 
 
-def test_it_is_said_after_ten_seconds_and_once_a_minute():
+def test_a_resume_is_said_after_ten_seconds_and_once_a_minute():
     log, now_s = Log(), [0.0]
     progress = ResumeProgress(log, 1000, lambda: now_s[0])
     for left in range(1000, 0, -1):
@@ -29,7 +29,7 @@ def test_it_is_said_after_ten_seconds_and_once_a_minute():
     ]
 
 
-def test_a_short_one_is_not_worth_a_line():
+def test_a_short_resume_is_not_worth_a_line():
     log = Log()
     progress = ResumeProgress(log, 3, lambda: 0.0)
     for left in (3, 2, 1):

@@ -81,7 +81,7 @@ def waits_after(
 
 
 @pytest.mark.parametrize('case', list(CASES))
-def test_waits_after_a_save(case, records):
+def test_waits_after_a_save_are_recorded_up_to_a_horizon_or_a_cut(case, records):
     arguments, events, waits, expected = CASES[case]
     found = waits_after(records, **arguments)
     for iteration, is_save in events:

@@ -46,7 +46,7 @@ def an_offer(workers: int = 2) -> TuneOffer:
     return TuneOffer(record=record, salt=7)
 
 
-def test_all_learn_when_once_all_can(ranks):
+def test_all_ranks_learn_the_iteration_once_all_can_change(ranks):
     first, *others = ranks
     assert [rank.look() for rank in others] == [None, None]
     first.offer(an_offer())
@@ -61,7 +61,7 @@ def test_all_learn_when_once_all_can(ranks):
     assert [rank.read_decision() for rank in ranks] == [70, 70, 70]
 
 
-def test_one_that_cannot_is_enough_for_none(ranks):
+def test_one_rank_that_cannot_change_keeps_all_from_changing(ranks):
     first, second, _ = ranks
     first.offer(an_offer())
     second.look()
@@ -72,7 +72,7 @@ def test_one_that_cannot_is_enough_for_none(ranks):
     assert second.read_decision() == NEVER
 
 
-def test_one_that_does_not_answer_leaves_it_open(ranks):
+def test_a_rank_that_does_not_answer_leaves_the_change_open(ranks):
     first, second, _ = ranks
     first.offer(an_offer())
     first.answer(can_change=True)

@@ -59,7 +59,7 @@ def wait_for(adviser: TuningAdviser) -> TuneAnswer:
     raise AssertionError('no answer')
 
 
-def test_it_answers_as_often_as_it_is_asked(adviser):
+def test_the_adviser_answers_as_often_as_it_is_asked(adviser):
     for _ in range(2):
         assert adviser.is_free
         adviser.ask(QUESTION)

@@ -76,13 +76,15 @@ def test_the_largest_batch_is_named_by_its_height_and_width():
     ],
     ids=['enough is free', 'nearly full', 'no larger batch', 'unknown', 'no driver'],
 )
-def test_when_it_is_a_finding_and_what_it_says(grown, figures, words):
+def test_card_memory_is_a_finding_with_its_reason_once_it_grew_or_is_nearly_full(
+    grown, figures, words
+):
     said = find(make_card_run(grown, **figures))
     assert words in said if words else not said
 
 
 @pytest.mark.parametrize('size', [24, 16], ids=['enough is free', 'nearly full'])
-def test_it_is_always_under_details_and_in_the_short_answer_where_it_matters(size):
+def test_card_memory_is_in_the_details_and_if_nearly_full_in_the_short_answer(size):
     answer = make_reported(make_card_run({}, size=size))
     long = ' '.join(render(describe_details(answer)).split())
     short = ' '.join(render(describe_answer(answer)).split())

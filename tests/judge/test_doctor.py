@@ -70,7 +70,7 @@ def test_of_a_sound_machine_nothing_is_wrong_or_unknown():
         ({'usable_cores': None}, 'this platform does not say'),
     ],
 )
-def test_who_bounds_the_cores(host, text):
+def test_the_narrowest_limit_of_the_cores_is_named(host, text):
     cores = judge(host=on_host(**host))['cores']
     assert cores.text.startswith(text)
     assert cores.level == ('unknown' if host.get('usable_cores', 1) is None else 'ok')
@@ -97,7 +97,7 @@ def test_who_bounds_the_cores(host, text):
     ],
     ids=['bound', 'not bound', 'unknown', 'the shell is bound'],
 )
-def test_openmp_that_binds(host, binding, level, text):
+def test_openmp_that_binds_the_training_is_a_problem(host, binding, level, text):
     cores = judge(host=on_host(**host), binding=binding)['cores']
     assert cores.level == level
     assert text in cores.text
@@ -125,7 +125,7 @@ def test_a_start_that_srun_narrowed_is_a_problem_with_its_cure():
         ('12.4', None, 'ok'),
     ],
 )
-def test_a_driver_that_is_too_old_for_torch(driver, torch, level):
+def test_a_driver_that_is_too_old_for_torch_is_a_problem(driver, torch, level):
     cards = Cards((H100,), '550.163.01', driver)
     installed = Installed('3.11.7', {}, '2.5.1', torch)
     found = judge(cards=cards, installed=installed)['driver']
@@ -145,7 +145,7 @@ NEAR, FAR = tuple(range(32)), tuple(range(32, 64))
         (None, 'ok', 'GPU 0-1 on NUMA node 0, 32 CPUs beside it'),
     ],
 )
-def test_cards_and_the_cores_beside_them(own, level, text):
+def test_cards_without_own_cores_on_their_numa_node_are_a_notice(own, level, text):
     nodes = ((0, NEAR), (0, NEAR), (1, FAR))
     cards = Cards(
         tuple(
@@ -182,7 +182,7 @@ def test_a_place_that_is_unknown_has_no_line():
         ),
     ],
 )
-def test_shared_memory(shm, config, level, text):
+def test_shared_memory_is_judged_by_size_or_by_the_loader(shm, config, level, text):
     host = on_host(shm_total_bytes=shm, shm_free_bytes=shm)
     check = config and ConfigCheck('mine.py', loader=config)
     found = judge(host=host, config=check)['/dev/shm']
@@ -208,7 +208,7 @@ def test_shared_memory(shm, config, level, text):
         ),
     ],
 )
-def test_the_hook(config, level, text):
+def test_a_config_without_the_hook_gets_the_commands_that_add_it(config, level, text):
     hook = judge(config=config)['hook']
     assert (hook.level, hook.cure) == (level, text)
 
@@ -224,5 +224,5 @@ def test_the_hook(config, level, text):
         ('unknown', True),
     ],
 )
-def test_versions_in_bounds(version, is_in):
+def test_versions_are_compared_with_their_bounds(version, is_in):
     assert is_within(version, Bounds('mmcv', '2.0.0rc4', '2.2.0')) is is_in

@@ -69,6 +69,6 @@ def test_healthy_calls_match_no_row(calls):
     ],
     ids=['C code at a lock', 'a file', 'unknown', 'an event', 'a thread of its own'],
 )
-def test_a_worker_that_waits_at_a_lock_in_c_code(call, innermost, is_found):
+def test_user_code_in_a_futex_call_is_a_hang_in_openmp(call, innermost, is_found):
     found = find_hanging_frame((innermost, FETCH), call=call)
     assert (found is not None and 'OpenMP' in found.reason) is is_found

@@ -95,7 +95,7 @@ def test_one_sentence_names_who_holds_memory_and_the_number_that_holds():
         'no workers',
     ],
 )
-def test_what_the_sentence_says(record, words):
+def test_the_sentence_names_bound_holders_and_how_they_were_counted(record, words):
     said = judge(record)
     assert words.lower() in said.lower() if words else not said
 

@@ -112,7 +112,7 @@ def on_card(bound: str, uncovered_s: float) -> RunEvidence:
     return make_host_bound(profile, run=make_gpu_run(**CARD))
 
 
-def test_on_a_card_no_more_is_gained_than_it_waits():
+def test_on_a_card_no_more_is_gained_than_it_waits_for_the_host():
     cost = Run(on_card('launches', 0.012)).host_costs['param_groups']
     assert (cost.saved_s, cost.is_covered) == (0.012, False)
     assert 'MG601' in find(on_card('launches', 0.012))

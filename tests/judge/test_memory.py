@@ -110,7 +110,7 @@ ENDING = replace(LONG, loader=make_loader(persistent_workers=False))
         'twin',
     ],
 )
-def test_growth_of_host_memory(fields, run, severity):
+def test_growth_of_host_memory_is_judged_by_when_it_will_be_full(fields, run, severity):
     named, found = judge(fields, run)
     assert found.get('MG401', (None,))[0] == severity
     assert (named == 'memory_bound') == (severity == 'problem')
@@ -145,7 +145,7 @@ def test_a_short_run_that_rises_says_what_it_lacks():
     ],
     ids=['copies', 'more than was free', 'few', 'no workers', 'twin: serialised'],
 )
-def test_copies_of_the_dataset(loader, free, severity):
+def test_copies_of_a_large_dataset_in_workers_are_found(loader, free, severity):
     settings = {'num_workers': 4, 'object_count': 9, 'object_name': 'D.data', **loader}
     host = replace(LONG.host, ram_available_bytes=free)
     run = replace(LONG, loader=make_loader(**settings), host=host)
@@ -166,7 +166,9 @@ def test_copies_of_the_dataset(loader, free, severity):
         (None, None, 10 * MIB, False),
     ],
 )
-def test_shared_memory_that_is_small(total, free, batch, is_found):
+def test_shared_memory_that_batches_in_flight_fill_is_found(
+    total, free, batch, is_found
+):
     run = replace(LONG, host=replace(LONG.host, shm_total_bytes=total))
     host = make_host_window(shm_free_bytes=free)
     _, found = judge(lambda n: {'host': host, 'batch_bytes': batch}, run)
@@ -211,7 +213,7 @@ def bursting(n: int) -> dict[str, Any]:
     ],
     ids=['leak', 'leak that fills', 'twin', 'retries', 'fragments', 'burst'],
 )
-def test_memory_of_the_card(fields, run, expected):
+def test_leaks_retries_and_bursts_on_the_card_are_found(fields, run, expected):
     _, found = judge(fields, make_gpu_run(**run))
     got = {code: severity for code, (severity, _) in found.items() if code in expected}
     assert got == expected
@@ -235,7 +237,9 @@ def on_cores(cores: float, workers: int) -> Any:
     ],
     ids=['thrash', 'a little', 'idle', 'cores enough', 'sending', "PyTorch's own"],
 )
-def test_threads_of_workers(threads, beside, delay_s, sent_s, severity):
+def test_threads_that_workers_start_are_found_where_cores_are_short(
+    threads, beside, delay_s, sent_s, severity
+):
     cpu_s = 0.2
     window = replace(
         make_workers(cpu_s, count=4, run_delay_s=delay_s),
@@ -262,7 +266,9 @@ def test_threads_of_workers(threads, beside, delay_s, sent_s, severity):
         (2, 8.0, {'occupancy': steady(2.0, 20)}, False),
     ],
 )
-def test_cores_that_are_idle_while_the_loop_waits(count, cores, fields, is_found):
+def test_idle_cores_while_the_loop_waits_for_workers_are_found(
+    count, cores, fields, is_found
+):
     window = make_inside_workers(0.6, count=count)
     window = replace(window, thread_cpu_s=0.0, fetch_cpu_s=0.54)
     fields = {'workers': replace(window, **fields), 'worker_threads': 2}
@@ -273,7 +279,7 @@ def test_cores_that_are_idle_while_the_loop_waits(count, cores, fields, is_found
 @pytest.mark.parametrize(
     ('mib', 'is_found'), [(300, True), (200, False), (None, False)]
 )
-def test_results_that_validation_keeps(mib, is_found):
+def test_large_results_that_validation_keeps_are_found(mib, is_found):
     record = ValidationRecord(
         iteration=20,
         wall_s=2.0,
@@ -289,7 +295,7 @@ def test_results_that_validation_keeps(mib, is_found):
 
 
 @pytest.mark.parametrize(('count', 'is_found'), [(900, True), (500, False)])
-def test_open_files_near_their_limit(count, is_found):
+def test_open_files_near_their_limit_are_found(count, is_found):
     run = replace(LONG, host=replace(LONG.host, open_files_soft=1024))
     _, found = judge(lambda n: {'open_files': count}, run)
     assert ('MG408' in found) == is_found

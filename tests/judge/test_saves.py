@@ -189,7 +189,7 @@ def test_the_net_delay_is_less_what_was_won_back(fields, won_back_s):
     assert judged.net_delay_s == judged.gross_delay_s
 
 
-def test_each_of_the_last_saves_of_an_iteration_has_its_own_aftermath():
+def test_each_of_the_last_saves_of_an_iteration_has_its_own_waits_after_it():
     saves = [make_contended(100), make_contended(100), make_contended(200)]
     after = [
         make_aftermath(100, iterations=0, waits_s=0.0),

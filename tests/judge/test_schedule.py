@@ -48,7 +48,7 @@ def play(plan: TrainingPlan, epochs: int, epoch: int) -> list[PlannedEvent]:
 
 
 @pytest.mark.parametrize('seed', range(4))
-def test_it_is_what_mmengine_does(seed):
+def test_the_schedule_lists_the_events_that_mmengine_would_have(seed):
     draw = random.Random(seed)
     for _ in range(200):
         epoch, epochs = draw.choice([1, 3, 7]), draw.randint(1, 40)
@@ -62,7 +62,7 @@ def test_it_is_what_mmengine_does(seed):
         assert schedule.count_validations(done) == len(ahead) - saves
 
 
-def test_of_an_unknown_plan_nothing_is_said():
+def test_without_a_plan_the_schedule_is_unknown():
     schedule = Schedule(100, None, None)
     assert schedule.count_validations(0) is None
     assert schedule.count_saves(0) is None

@@ -130,7 +130,7 @@ CASES: dict[str, tuple[Run, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize('case', CASES)
-def test_what_is_found(case):
+def test_long_parts_of_a_start_are_found_with_their_rule(case):
     run, expected = CASES[case]
     assert list_found(run) == expected
 

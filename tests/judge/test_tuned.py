@@ -148,7 +148,7 @@ def test_a_change_is_judged_by_what_it_gave(given, reason, is_kept):
     [{'after': 2}, {'after': 5, 'wait_s': 0.3}, {'after': 6, 'system_pct': 60.0}],
     ids=['short', 'unclear yet', 'other programs may go'],
 )
-def test_it_may_be_too_early_for_a_verdict(given):
+def test_a_change_without_enough_evidence_is_not_judged_yet(given):
     assert judge_change(make_tuned(**given)) is None
 
 

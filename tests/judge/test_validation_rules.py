@@ -90,7 +90,7 @@ def test_of_another_metric_no_key_is_offered(metric):
     assert list_saved_hours(run, Recommendation(), None) == ()
 
 
-def test_on_a_card_the_wait_for_it_may_be_in_process():
+def test_on_a_card_the_wait_for_the_forward_pass_may_be_in_process():
     run = validate(process=30.0, run={'device': 'cuda'})
     finding = find(run, 'MG502')
     assert finding is not None

@@ -84,7 +84,9 @@ def judge(text, *, free=None, limit=None, kills=None, end=None, host=GONE):
         ('', {'host': stands_in('numpy/core.py:1 in dot')}, 'unknown', 'unknown'),
     ],
 )
-def test_figures_confirm_or_refute(text, figures, cause, certainty):
+def test_recorded_figures_confirm_or_refute_the_cause_in_the_log(
+    text, figures, cause, certainty
+):
     why = judge(text, **figures)
     assert (why.cause, why.certainty) == (cause, certainty)
 
@@ -113,7 +115,7 @@ CLOSED = 'RuntimeError: gloo/transport/tcp/pair.cc:5] Connection closed by peer 
         ),
     ],
 )
-def test_the_end_record_alone(said, fields, cause, certainty):
+def test_the_end_record_alone_gives_cause_and_certainty(said, fields, cause, certainty):
     end = make_end(said, **fields)
     evidence = replace(make_evidence(run=make_run(oom_kills=2)), end=end)
     why = judge_end([], [Rank(evidence, GONE)])
@@ -152,7 +154,7 @@ RAISED = make_end('ValueError: no boxes')
         ({'stuck': make_stuck('checkpoint_save')}, 'work_on_one_rank', 1),
     ],
 )
-def test_the_rank_that_the_others_wait_for(other, cause, rank):
+def test_a_stuck_or_lost_rank_is_named_where_the_others_wait(other, cause, rank):
     why = judge_end([], [make_rank(0, stuck=STEP), make_rank(1, **other)])
     assert (why.state, why.cause, why.rank) == ('running', cause, rank)
     if 'stuck' in other and rank is not None:
@@ -211,7 +213,9 @@ def make_gone(number, iteration, stuck=None):
         ((40,), (40,), None, 'unknown', 'ended first is unknown'),
     ],
 )
-def test_the_rank_that_ended_first(first, second, rank, cause, said):
+def test_the_rank_that_ended_first_is_named_or_unknown(
+    first, second, rank, cause, said
+):
     why = judge_end([], [make_gone(0, *first), make_gone(1, *second)])
     assert (why.rank, why.cause) == (rank, cause)
     assert said in why.sentence
@@ -235,7 +239,7 @@ def test_the_rank_that_ended_the_others_is_named(first, second, cause):
     assert (why.state, why.cause, why.rank) == ('ended', cause, 1)
 
 
-def test_a_launch_failure_of_a_card_that_is_lost():
+def test_a_cuda_error_of_a_lost_card_is_put_down_to_the_card():
     off = recorded.SourceOffRecord(
         source='GPU', reason='NVML: GPU is lost', iteration=3
     )
@@ -248,7 +252,7 @@ def test_a_launch_failure_of_a_card_that_is_lost():
     assert why.sentence == 'It came to its end, but: The GPU is lost.'
 
 
-def test_a_loss_that_is_none_until_the_end():
+def test_a_loss_that_is_nan_until_the_end_is_the_cause():
     lines = [
         f'Epoch(train) [1][{n}/90]  loss: {"nan" if n > 3 else 1}' for n in range(9)
     ]
@@ -258,7 +262,7 @@ def test_a_loss_that_is_none_until_the_end():
     assert (why.state, why.cause) == ('completed', 'nan_loss')
 
 
-def test_the_kernel_log(tmp_path):
+def test_the_kernel_log_tells_a_kill_by_the_control_group(tmp_path):
     log = (
         '6,1,1000000,-;Out of memory: Killed process 5 (old)\n'
         '6,2,9000000,-;Memory cgroup out of memory: Killed process 7 (python)\n'
@@ -270,7 +274,7 @@ def test_the_kernel_log(tmp_path):
     assert now.read_kernel_log(0, tmp_path / 'none') == ()
 
 
-def test_proc_and_cgroup(tmp_path):
+def test_process_start_and_oom_kills_are_read_from_proc_and_cgroup(tmp_path):
     stat = '41 (a) b) S ' + ' '.join(str(n) for n in range(4, 53))
     assert parse_process_start(stat) == ('S', 22)
     events = 'low 0\noom 3\noom_kill 2\noom_group_kill 0\n'

@@ -362,7 +362,7 @@ def test_the_folder_is_the_users_own(tmp_path):
     assert locate_folder({**own, 'MMGPU_CACHE': '/fast/me'}) == Path('/fast/me')
 
 
-def test_its_use_is_read_without_making_it(tmp_path, source):
+def test_use_of_the_cache_is_read_without_making_its_folder(tmp_path, source):
     environ = {'MMGPU_CACHE': str(tmp_path / 'cache' / 'annotations')}
     use = read_use(environ)
     assert (use.is_there, use.files, use.reason) == (False, 0, None)

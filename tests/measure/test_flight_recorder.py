@@ -124,7 +124,7 @@ def test_what_torchs_reader_cannot_take_is_said(tmp_path):
     ],
     ids=['newer torch', 'older torch', 'home', 'cache folder'],
 )
-def test_where_dumps_are_written(environ, first):
+def test_the_place_of_dumps_follows_the_variables_that_torch_reads(environ, first):
     assert list_dump_prefixes(environ)[0] == first
 
 

@@ -16,7 +16,7 @@ def make_histories(*lengths: int) -> dict[str, SimpleNamespace]:
     }
 
 
-def test_a_copy_of_those_that_grow_in_each_iteration():
+def test_histories_that_grow_in_each_iteration_are_copied_and_timed():
     ticks = iter((1.0, 1.5))
     meter = HistoryMeter(
         make_histories(12_000, 11_000, 6_000, 5_999, 40), clock=lambda: next(ticks)
@@ -38,5 +38,5 @@ def test_nothing_is_measured_before_and_between():
     assert meter.read(50_000) is not None
 
 
-def test_a_training_without_scalars():
+def test_a_training_without_scalars_has_nothing_to_measure():
     assert HistoryMeter({}).read(10**6) is None

@@ -115,7 +115,9 @@ def test_full_readings_are_rare_and_cost_little_whatever_one_takes():
         ({}, '0::/', '', None),
     ],
 )
-def test_who_set_the_limits(tmp_path, environ, group, file, expected):
+def test_the_container_or_job_manager_that_set_the_limits_is_named(
+    tmp_path, environ, group, file, expected
+):
     (tmp_path / 'proc/self').mkdir(parents=True)
     (tmp_path / 'proc/self/cgroup').write_text(group)
     if file:

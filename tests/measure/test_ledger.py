@@ -145,7 +145,7 @@ def test_durations_are_summarised_as_numpy_does(count: int):
     assert stats.p95_s == pytest.approx(np.percentile(seconds, 95))
 
 
-def test_of_some_that_are_known_the_sum_is_of_all():
+def test_quantiles_of_some_durations_stand_beside_the_total_of_all():
     stats = summarize_some([3.0, 1.0], count=10, total_s=25.0)
     figures = stats.count, stats.total_s, stats.mean_s, stats.p50_s, stats.p95_s
     assert figures == pytest.approx((10, 25.0, 2.5, 2.0, 2.9))

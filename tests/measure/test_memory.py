@@ -81,7 +81,7 @@ def test_memory_that_takes_long_to_read_is_read_seldom(proc):
         ({}, None),
     ],
 )
-def test_the_group_without_its_page_cache(tmp_path, files, expected):
+def test_memory_of_a_control_group_is_without_its_page_cache(tmp_path, files, expected):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert read_group_bytes(tmp_path) == expected

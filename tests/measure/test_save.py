@@ -68,7 +68,7 @@ def test_surroundings_are_of_the_time_between(before, workers_cpu_s, other_cpu_s
     assert (found.memory_pressure_pct, found.major_faults) == (5.0, 2)
 
 
-def test_surroundings_of_this_host(tmp_path: Path):
+def test_surroundings_that_this_host_does_not_give_are_unknown(tmp_path: Path):
     before = Surroundings.read(tmp_path)
     assert before.memory_waited_s is None
     assert Surroundings.read().since(before, 0.0).major_faults >= 0

@@ -60,7 +60,7 @@ def test_inner_calls_are_counted_once(parts, clock):
     assert parts.sum_metrics('process') == {}
 
 
-def test_it_says_where_it_stands_and_what_is_usual(parts, clock):
+def test_the_open_call_and_its_longest_time_before_are_known(parts, clock):
     run(parts, clock, METRIC, 2.0)
     run(parts, clock, METRIC, 0.5)
     depth = parts.begin(METRIC)

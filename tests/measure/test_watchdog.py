@@ -41,7 +41,7 @@ class Training:
             self.watchdog.check()
 
 
-def test_it_says_so_once_and_again_after_10_and_60_minutes():
+def test_a_standstill_is_said_once_and_again_after_10_and_60_minutes():
     training = Training()
     training.pass_s(60)
     assert training.alarms == []

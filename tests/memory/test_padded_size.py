@@ -113,7 +113,7 @@ MIXED = 'portrait beside landscape'
         'one shape for all',
     ],
 )
-def test_the_largest_image_of_a_pipeline(case, size, source):
+def test_the_largest_padded_image_follows_from_the_pipeline(case, size, source):
     assert locate_padded_size(case) == (size, source)
 
 

@@ -22,7 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
         ('t4', '4 x NVIDIA T4, 16.0 GiB'),
     ],
 )
-def test_cards_driver_and_their_place(mock_source: Path, tmp_path: Path, kind, card):
+def test_doctor_names_cards_driver_and_numa_nodes(
+    mock_source: Path, tmp_path: Path, kind, card
+):
     write_cards(mock_source, tmp_path, kind, {})
     environ = {
         **{n: v for n, v in os.environ.items() if n != 'CUDA_VISIBLE_DEVICES'},

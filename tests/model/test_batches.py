@@ -111,6 +111,6 @@ def test_steps_of_two_batch_sizes_make_a_line():
         (fit_batch_memory, points_of(2, 4, each=MIB), '602 MiB with 2, 604 MiB with 4'),
     ],
 )
-def test_points_that_make_no_line(fit, points, reason):
+def test_points_that_make_no_line_are_refused_with_the_reason(fit, points, reason):
     with pytest.raises(NoPredictionError, match=reason):
         fit(points)

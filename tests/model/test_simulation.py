@@ -163,7 +163,7 @@ def test_rare_slow_batches_hold_the_loop_up_as_planted(workers, step_s, every, t
     assert drawn == pytest.approx(planted, rel=0.07)
 
 
-def test_more_rare_ones_make_the_mean_and_more_images_more_rare_batches():
+def test_a_larger_mean_or_batch_has_more_rare_slow_images():
     cost = Cost(0.0158, 0.001, rare_share=0.02, rare_s=0.3)
     assert cost.usual_s == pytest.approx(0.01)
     longer = cost.with_mean(1.5 * cost.mean_s)

@@ -63,7 +63,7 @@ NOISE = [0.01, -0.02, 0.015, -0.005, 0.0, 0.02]
         ([1.0, 3.0] * 5 + [2.0, 4.0] * 5, None),
     ],
 )
-def test_the_last_level(values, expected):
+def test_the_last_lasting_change_of_level_is_found(values, expected):
     assert find_last_change(values) == expected
 
 
@@ -91,7 +91,7 @@ def test_a_series_is_weighted_and_its_interval_grows_with_its_drift():
     assert drift.half_width > max(5.5, 1.5 * noise.half_width)
 
 
-def test_a_known_answer_for_independent_values():
+def test_for_independent_values_the_interval_is_close_to_students():
     # 400 values alternate around a mean: no drift fits them, and Student's t is left
     values = [1.0, 2.0, 2.0, 1.0] * 100
     mean = estimate_mean(summarize_series(values, [1.0] * 400))
@@ -170,7 +170,7 @@ def test_simulated_series_meet_the_targets_of_the_benchmark():
     ],
     ids=['level', 'one step', 'full', 'slow', 'falling'],
 )
-def test_what_is_no_steady_growth(sizes):
+def test_jumps_and_full_memory_are_no_steady_growth(sizes):
     assert find_growth(range(len(sizes)), sizes) is None
 
 

@@ -225,7 +225,7 @@ def test_the_first_start_has_it_mapped_as_well(data, folder):
     assert line.endswith('train.json (CocoDataset) are kept for the next start.')
 
 
-def test_one_data_set_alone_is_opened_of_many(data, folder, monkeypatch):
+def test_a_data_set_whose_annotations_are_kept_opens_no_file(data, folder, monkeypatch):
     """No annotation file is opened where what it holds is kept."""
     with Start(folder):
         build_voc(data)
@@ -467,7 +467,7 @@ def test_a_folder_that_others_may_write_is_not_used(data, folder):
     assert str(refused.value) == reason
 
 
-def test_it_never_lies_beside_the_data(data):
+def test_the_cache_never_lies_beside_the_data(data):
     with Start(data / 'coco' / 'cache') as start:
         build_coco(data)
     assert 'lies beside the data' in start.logger.lines[0]

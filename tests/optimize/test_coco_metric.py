@@ -130,7 +130,9 @@ def test_every_array_is_that_of_pycocotools(case, backend, truth, evaluations, s
 
 
 @BY_BACKEND
-def test_categories_in_any_order(backend, truth, tmp_path, evaluations, said):
+def test_categories_in_reverse_order_give_the_figures_of_pycocotools(
+    backend, truth, tmp_path, evaluations, said
+):
     """CocoMetric takes classes in the order of the file, and pycocotools sorts ids."""
     coco = json.loads(truth.read_text())
     for category in coco['categories']:
@@ -216,7 +218,7 @@ def test_without_a_backend_it_is_coco_metric(backends, words, truth, said):
     assert words in said[0]
 
 
-def test_it_is_switched_off_with_everything_of_ours(truth, monkeypatch, said):
+def test_the_metric_is_switched_off_with_everything_of_ours(truth, monkeypatch, said):
     monkeypatch.setenv('MMGPU_DISABLE', '1')
     monkeypatch.setattr(coco_metric, 'encode_masks', None)
     samples = predict(truth, masks=True)

@@ -121,7 +121,7 @@ def ema():
     return made
 
 
-def test_lists_are_what_averages(ema, calls):
+def test_averages_are_updated_by_lists_until_closed(ema, calls):
     listed = ListedAverages(hooked(ema), fail)
     calls.clear()
     ema.update_parameters(Heads())

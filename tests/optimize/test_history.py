@@ -131,7 +131,7 @@ def test_a_full_history_drops_its_oldest():
     assert is_equal(ours.data, plain.data)
 
 
-def test_who_holds_a_buffer_sees_what_is_added():
+def test_a_held_buffer_shows_the_values_added_later():
     hub = make_hub('held', 10)
     held = hub.get_scalar('train/loss')
     growing = grow(hub)

@@ -216,7 +216,7 @@ def test_a_step_that_raises_leaves_the_groups(wrapper, monkeypatch):
     assert len(groups) == 14
 
 
-def test_who_is_called_in_a_step_sees_the_groups(wrapper, seen):
+def test_hooks_and_closures_of_a_step_see_the_unmerged_groups(wrapper, seen):
     lengths = []
 
     def count(*_: Any) -> None:

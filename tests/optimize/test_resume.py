@@ -138,7 +138,7 @@ def test_the_batches_that_follow_are_the_same(tmp_path, wholes, sampler, workers
     assert set(psutil.Process().children()) <= before
 
 
-def test_it_is_booked_as_resume_and_nothing_is_loaded(tmp_path):
+def test_skipping_is_booked_as_resume_and_nothing_is_loaded(tmp_path):
     loaded: list[int] = []
 
     class Counted(SizedDataset):

@@ -54,7 +54,7 @@ def test_both_ways_take_turns_until_they_are_known(clock):
     assert clock['s'] == before_s
 
 
-def test_none_are_taken_where_iterations_are_compared(clock, monkeypatch):
+def test_no_turns_are_taken_where_whole_iterations_are_compared(clock, monkeypatch):
     monkeypatch.setattr(Turns, 'calls', 0)
     timed = Turns()
     assert go(timed, clock, 5) == 'ooooo'

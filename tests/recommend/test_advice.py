@@ -31,7 +31,7 @@ def test_the_costliest_transform_is_named_with_a_cheaper_one():
     assert 'cheaper: CachedMosaic' in said
 
 
-def test_a_step_in_full_precision_on_a_gpu():
+def test_amp_is_advised_for_a_step_in_full_precision_on_a_gpu():
     run = make_run(device='cuda', optim_wrapper='OptimWrapper')
     said = advice(run=run, data_wait_s=0.001)
     assert "optim_wrapper.type='AmpOptimWrapper'" in said

@@ -90,7 +90,7 @@ def test_workers_that_keep_up_gain_nothing_by_sending_less():
     assert 'ema' not in names
 
 
-def test_it_is_judged_beside_the_settings_that_are_recommended():
+def test_host_overhead_is_judged_with_the_recommended_settings():
     # data-bound as it ran; with the recommended workers the step decides
     slow = make_inside_workers(0.3, std_s=0.01)
     evidence = make_host_bound(make_profile(), workers=slow, data_wait_s=0.05)

@@ -54,7 +54,7 @@ def test_validation_is_fitted_to_them_too():
         (4, 2.5, 'at most the 8 CPUs of the host for 4 ranks, found 2.5'),
     ],
 )
-def test_cores_that_the_host_can_give_each_rank(ranks, cores, said):
+def test_cores_that_the_host_cannot_give_each_rank_are_refused(ranks, cores, said):
     run = Run(make_evidence(run=make_run(host=replace(HAD, ranks_on_host=ranks))))
     if said is None:
         expect_cores(run, cores)

@@ -31,7 +31,7 @@ USUAL = 40
         for seed in range(len(EXPECTED))
     ],
 )
-def test_what_is_chosen_of_drawn_runs(seed: int) -> None:
+def test_drawn_runs_get_the_expected_settings_which_the_host_carries(seed: int) -> None:
     run = Run(draw_run(seed))
     found = recommend_settings(run)
     assert changed(found) == EXPECTED[seed]

@@ -32,7 +32,7 @@ def judge(run: Run, *, is_final: bool = True) -> VerdictRecord:
     return record
 
 
-def test_it_has_the_hours_their_parts_and_what_the_changes_save():
+def test_a_verdict_has_hours_their_parts_and_what_the_changes_save():
     meta = make_run(loader=NO_WORKERS, device='cuda', world_size=4, slurm_job_id=4711)
     run = Run(make_evidence(run=meta, **WAITS))
     record = judge(run)

@@ -43,7 +43,7 @@ def make_verdict(name: str, **fields: Any) -> VerdictRecord:
         ('memory_bound', (), 'memory runs out'),
     ],
 )
-def test_it_says_what_a_run_is_bound_by_and_what_would_help(name, changes, said):
+def test_a_comment_says_what_bounds_a_run_and_what_would_help(name, changes, said):
     assert phrase_comment(make_verdict(name, changes=changes)) == f'mmgpu: {said}'
 
 

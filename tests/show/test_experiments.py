@@ -89,7 +89,7 @@ def test_a_sweep_answers_first_and_has_a_line_a_trial():
         (make_sweep(row(0), notes=('Something else.',)), '- Something else.'),
     ],
 )
-def test_what_else_a_sweep_says(sweep, words):
+def test_a_sweep_says_what_was_not_measured_or_was_disturbed(sweep, words):
     assert words in words_of(describe_sweep(sweep))
 
 
@@ -121,7 +121,7 @@ def test_a_bench_of_saves_answers_first_and_has_a_line_a_setting():
     ],
     ids=['harmless', 'alone', 'alone, and noisy'],
 )
-def test_what_is_known_of_saves(rows, words):
+def test_a_save_bench_says_which_numbers_of_workers_are_harmful(rows, words):
     assert words_of(describe_save_bench(make_bench(*rows))).startswith(words)
     bench = make_bench(*rows, interrupted=True)
     assert words_of(describe_save_bench(bench)).startswith('Stopped when ')
@@ -189,7 +189,7 @@ OTHERS = {f'model.head.{n}': n for n in range(40)}
         ),
     ],
 )
-def test_what_else_is_said_of_two_configs(fields, words):
+def test_a_verification_says_what_differs_between_two_configs(fields, words):
     answer = replace(VERIFIED, batches_per_epoch=10, **fields)
     text = words_of(describe_verify(answer))
     assert [word for word in words if word not in text] == []

@@ -84,7 +84,7 @@ def test_every_section_has_its_figures(has_matplotlib, monkeypatch):
     assert ('pip install' in page.words['verdict']) is not has_matplotlib
 
 
-def test_what_a_screen_reader_needs():
+def test_sections_pictures_and_tables_have_names_for_a_screen_reader():
     page = Page(render_page(make_full_run(), 'run1'))
     ids = [known['id'] for _, known in page.tags if known.get('id')]
     assert len(ids) == len(set(ids))

@@ -66,7 +66,7 @@ def pseudo(monkeypatch):
     monkeypatch.setenv('MMGPU_LANG', 'pseudo')
 
 
-def test_what_is_outside_is_found():
+def test_words_outside_of_the_brackets_are_found():
     out = '⟦Of ⟦2 saves⟧ one\n  was slow⟧ and two words left'
     assert strip_marked(out) == '| and two words left'
     assert [*find_escapes(out)] == ['and two words left']

@@ -61,7 +61,7 @@ def rows_of(text: str) -> dict[str, str]:
     return rows
 
 
-def test_it_holds_the_figures_of_the_run():
+def test_the_summary_holds_the_figures_of_the_run():
     text = render_of(full_run())
     rows = rows_of(text)
     assert list(rows) == [
@@ -86,7 +86,7 @@ def test_it_holds_the_figures_of_the_run():
 
 
 @pytest.mark.parametrize('ranks', [1, 4, 64])
-def test_it_fits_into_a_log(ranks: int):
+def test_the_summary_fits_into_a_log(ranks: int):
     found = [full_run()]
     if ranks > 1:
         waits = [0.006] * (ranks - 1) + [0.052]

@@ -53,7 +53,7 @@ def asks(cluster, monkeypatch):
     return cluster
 
 
-def test_it_is_read_back_and_follows_the_newest_verdict(asks):
+def test_the_comment_is_read_back_and_follows_the_newest_verdict(asks):
     job = start_job(asks)
     try:
         assert comment_on_job(make_verdict(job))

@@ -141,7 +141,9 @@ def test_without_slurm_it_says_so(tmp_path, monkeypatch, capsys):
         ("-p 'gpu", 'No closing quotation'),
     ],
 )
-def test_options_that_no_followed_job_can_have(options, found, capsys):
+def test_options_with_which_a_job_cannot_be_followed_are_refused(
+    options, found, capsys
+):
     assert main(['sweep', 'toy.py', f'--slurm={options}']) == 2
     err = capsys.readouterr().err
     assert err.count('\n') == 1

@@ -28,14 +28,14 @@ def options(**more: Any) -> dict[str, Any]:
     }
 
 
-def test_it_is_said_after_each_validation_but_the_last(tmp_path):
+def test_the_end_is_said_after_each_validation_but_the_last(tmp_path):
     runner = train(build_runner(tmp_path, **options()))
     found = re.findall(ENDS, log_of(runner))
     assert len(found) == 3
     assert 'validation 0 s' in log_of(runner)
 
 
-def test_without_a_validation_it_is_said_every_so_often(tmp_path, monkeypatch):
+def test_without_validations_the_end_is_said_in_a_period(tmp_path, monkeypatch):
     monkeypatch.setattr(end_source, 'PERIOD_S', 0.1)
     runner = train(build_runner(tmp_path, **options(evaluation_s=None)))
     assert len(re.findall(ENDS, log_of(runner))) >= 2

@@ -286,7 +286,7 @@ def test_a_training_that_is_killed_leaves_evidence_to_judge(start, ask, tmp_path
 
 
 @pytest.mark.parametrize('cause', ['config_error', 'resume_refused'])
-def test_why_of_a_restart_that_came_to_no_iteration(tmp_path, capsys, ask, cause):
+def test_why_judges_a_restart_that_came_to_no_iteration(tmp_path, capsys, ask, cause):
     work_dir, console = tmp_path / 'run', tmp_path / 'console.txt'
     saved = {'interval': 1, 'by_epoch': True}
     build_runner(work_dir, checkpoint=saved).train()

@@ -264,7 +264,7 @@ def test_a_loader_that_a_hook_put_there_is_the_one_that_is_measured(tmp_path, in
     assert evidence_of(tmp_path).intervals[-1].workers.count == 1
 
 
-def test_two_of_ours_are_one_run_and_one_sentence(tmp_path, inspect):
+def test_two_hooks_of_ours_record_one_run_and_warn_once(tmp_path, inspect):
     trained = inspect(tmp_path, custom_hooks=[HOOK, LossTape()])
     (warning,) = trained.warnings
     assert 'found several; only the first records' in warning

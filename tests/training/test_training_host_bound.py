@@ -87,7 +87,7 @@ def test_what_is_named_is_what_verify_measures(ask, train):
 
 @pytest.mark.slow
 @pytest.mark.timing
-def test_one_that_is_bound_elsewhere_gets_silence(ask, train):
+def test_a_training_that_is_bound_elsewhere_has_no_host_overhead(ask, train):
     # the model sleeps for so long that what can be spared is below one per cent
     work = train(ask, step_s=0.2, tensors=10, length=120)
     answer = ask('recommend', work, '--dry-run')

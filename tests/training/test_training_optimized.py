@@ -265,7 +265,9 @@ def test_what_cannot_be_used_is_said_in_a_sentence(tmp_path, monkeypatch):
         ('history', 'mmgpu_hooks.optimize.history.GrowingHistories.__init__'),
     ],
 )
-def test_one_that_fails_is_taken_back(tmp_path, monkeypatch, name, place, plain):
+def test_an_optimisation_that_fails_is_taken_back(
+    tmp_path, monkeypatch, name, place, plain
+):
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError('planted')
 

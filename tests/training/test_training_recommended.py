@@ -183,7 +183,7 @@ def test_what_the_command_line_had_set_is_in_it(tmp_path):
     assert Config.fromfile(path).optim_wrapper.optimizer.lr == 0.02
 
 
-def test_it_can_be_left_out(tmp_path):
+def test_the_recommended_config_can_be_left_out(tmp_path):
     config = write_configs(tmp_path)
     options = {'default_hooks.gpu_efficiency.write_config': False}
     ended = train(config, tmp_path / 'run', options=options)

@@ -133,7 +133,7 @@ def test_planted_parts_are_found_and_add_up(tmp_path, monkeypatch, loop):
 
 @pytest.mark.parametrize('kind', [Runner, FlexibleRunner])
 @pytest.mark.parametrize('workers', [0, 2])
-def test_nothing_is_left_of_it(tmp_path, kind, workers):
+def test_nothing_of_the_start_watch_is_left_in_the_training(tmp_path, kind, workers):
     runner = build_runner(
         tmp_path,
         kind=kind,
@@ -154,7 +154,9 @@ def test_nothing_is_left_of_it(tmp_path, kind, workers):
     assert ('workers' in record.parts_s) or not workers
 
 
-def test_nothing_is_left_of_one_that_raises_and_no_hook_is_told(tmp_path, monkeypatch):
+def test_nothing_of_the_start_watch_is_left_after_a_start_that_raises(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr('mmgpu_hooks.hooks.memory_source._PERIOD_S', 0.05)
     runner = build_runner(tmp_path, iterations=4, load_from=str(tmp_path / 'none.pth'))
     with pytest.raises(FileNotFoundError):

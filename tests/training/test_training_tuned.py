@@ -123,7 +123,7 @@ def test_a_loss_is_taken_back_and_ends_tuning(tmp_path, script):
     assert 'num_workers 2 -> 0, as before: an iteration took' in log_of(tuned)
 
 
-def test_there_are_at_most_two_changes(tmp_path, script):
+def test_loader_settings_change_at_most_twice(tmp_path, script):
     script(
         propose(NONE, TWO),
         judge(TWO, TWO, 'gain'),

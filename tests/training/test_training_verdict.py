@@ -69,7 +69,9 @@ def test_a_run_that_is_killed_after_its_first_hour_has_its_verdict(tmp_path, ask
         pytest.param(endings.fail, 1, {}, id='failed'),
     ],
 )
-def test_one_that_ends_has_it_after_the_end_record(tmp_path, end, code, options):
+def test_a_training_that_ends_has_its_verdict_after_the_end_record(
+    tmp_path, end, code, options
+):
     work_dir = tmp_path / 'run'
     keys = {f'default_hooks.gpu_efficiency.{key}': options[key] for key in options}
     ended = train(write_configs(tmp_path), work_dir, end, options=keys)
@@ -83,7 +85,7 @@ def test_one_that_ends_has_it_after_the_end_record(tmp_path, end, code, options)
     assert len(read_verdicts(work_dir)) == 1
 
 
-def test_where_all_of_the_end_is_off_there_is_none(tmp_path):
+def test_without_summary_and_config_no_verdict_is_written_at_the_end(tmp_path):
     work_dir, names = tmp_path / 'run', ('summary', 'write_config')
     keys = {f'default_hooks.gpu_efficiency.{name}': False for name in names}
     assert train(write_configs(tmp_path), work_dir, options=keys).code == SCRIPT_CODE

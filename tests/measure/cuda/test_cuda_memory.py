@@ -181,7 +181,9 @@ def test_cuda_that_is_not_in_use_is_left_alone():
     assert not torch.cuda.is_initialized()
 
 
-def test_creep_fragmentation_and_what_failed(memory, allocator):
+def test_allocated_inactive_and_retries_are_drained_and_a_reset_is_unknown(
+    memory, allocator
+):
     allocator.retries = 2
     allocator.current = 12
     memory.observe()

@@ -61,7 +61,7 @@ def test_a_card_is_found_by_its_names_in_any_order(fake_nvml, names, found):
         assert name_of(**names) == found
 
 
-def test_texts_that_the_abandoned_package_pynvml_gives_as_bytes(fake_nvml, monkeypatch):
+def test_texts_that_an_old_pynvml_gives_as_bytes_are_decoded(fake_nvml, monkeypatch):
     import pynvml
 
     for name in ('nvmlDeviceGetName', 'nvmlDeviceGetUUID'):
@@ -110,7 +110,7 @@ def test_a_mig_slice_has_memory_but_no_utilisation(fake_nvml: FakeNvml):
     ('code', 'words'),
     [(9, 'driver is not loaded'), (18, 'reboot'), (999, 'could not start: Unknown')],
 )
-def test_nvml_that_does_not_start(fake_nvml: FakeNvml, code: int, words: str):
+def test_nvml_that_does_not_start_says_why(fake_nvml: FakeNvml, code: int, words: str):
     fake_nvml.set(FIRST, init=code)
     assert words in refused(uuid=FIRST.uuid)
 

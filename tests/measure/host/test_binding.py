@@ -49,7 +49,9 @@ ELASTIC = {**BIND, 'TORCHELASTIC_RUN_ID': 'none'}
         (ELASTIC, None, None, None, None),
     ],
 )
-def test_who_bound_a_process_of_one_cpu(environ, library, thread, ancestor, found):
+def test_the_variable_that_bound_a_process_is_named(
+    environ, library, thread, ancestor, found
+):
     binding = find_binding(1, environ, library, thread, ancestor)
     assert binding == (found or CpuBinding())
 
@@ -65,7 +67,9 @@ def test_no_runtime_is_loaded_to_ask_it():
     assert done.stdout.split() == ['True', 'False'], done.stderr
 
 
-def test_without_proc_and_where_processes_of_others_are_hidden(tmp_path, monkeypatch):
+def test_without_proc_or_with_hidden_processes_the_binding_is_unknown(
+    tmp_path, monkeypatch
+):
     assert read_binding(1, BIND, tmp_path) == CpuBinding()
     hidden = Mock(side_effect=psutil.AccessDenied(1))
     monkeypatch.setattr(psutil.Process, 'parents', hidden)

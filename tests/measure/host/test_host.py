@@ -63,7 +63,9 @@ def test_every_limit_is_recorded(host: Path):
         (None, None, 0.5, None, 1, True, 0.5),
     ],
 )
-def test_usable_cores(cpus, affinity, quota, slurm, ranks, is_task, usable):
+def test_usable_cores_are_the_share_of_a_rank_in_the_narrowest_limit(
+    cpus, affinity, quota, slurm, ranks, is_task, usable
+):
     assert usable == compute_usable_cores(
         HostLimits(
             logical_cpus=cpus,
@@ -102,7 +104,9 @@ def test_usable_cores(cpus, affinity, quota, slurm, ranks, is_task, usable):
         (1, 1, SlurmTask(8, 8, 8, tasks=1), 1.0, None),
     ],
 )
-def test_usable_cores_of_a_slurm_task(affinity, ranks, task, usable, mended):
+def test_a_slurm_task_has_the_cores_of_its_mask_and_may_be_narrow(
+    affinity, ranks, task, usable, mended
+):
     limits = HostLimits(logical_cpus=64, affinity_cpus=affinity, ranks_on_host=ranks)
     assert compute_usable_cores(limits, task) == usable
     assert task.is_narrow(affinity) == (mended is not None)
@@ -126,7 +130,7 @@ def test_usable_cores_of_a_slurm_task(affinity, ranks, task, usable, mended):
         ('none', '0x1', '0', None),
     ],
 )
-def test_the_mask_of_a_task(kind, masks, task, cpus):
+def test_the_cpus_of_a_task_are_counted_in_its_mask(kind, masks, task, cpus):
     names = ('SLURM_CPU_BIND_TYPE', 'SLURM_CPU_BIND_LIST', 'SLURM_LOCALID')
     assert parse_bound_cpus(dict(zip(names, (kind, masks, task)))) == cpus
 

@@ -104,6 +104,8 @@ class Times(NamedTuple):
         (Times(2, idle=2, steal=0.5), 2.5),
     ],
 )
-def test_what_the_host_works(monkeypatch, times: Times, busy_s: float):
+def test_busy_time_of_the_host_counts_steal_and_guest_once(
+    monkeypatch, times: Times, busy_s: float
+):
     monkeypatch.setattr('psutil.cpu_times', lambda: times)
     assert read_busy_s() == busy_s

@@ -29,7 +29,7 @@ this line is torn
         ('/mnt/dat/x', Mount('/mnt/dat', 'xfs')),
     ],
 )
-def test_the_mount_of_a_path(path, mount):
+def test_the_innermost_and_latest_mount_of_a_path_counts(path, mount):
     assert parse_mounts(MOUNTS, path) == mount
 
 
@@ -69,7 +69,9 @@ def test_without_proc_nothing_is_known_of_mounts(tmp_path):
         (None, None, (None, None)),
     ],
 )
-def test_the_place_of_a_card(tmp_path, node, cpus, place):
+def test_the_numa_node_and_cpus_of_a_card_are_read_or_unknown(
+    tmp_path, node, cpus, place
+):
     folder = tmp_path / 'bus' / 'pci' / 'devices' / '0000:3b:00.0'
     folder.mkdir(parents=True)
     for name, text in (('numa_node', node), ('local_cpulist', cpus)):
@@ -79,7 +81,7 @@ def test_the_place_of_a_card(tmp_path, node, cpus, place):
         assert read_device_place(written, tmp_path) == place
 
 
-def test_lists_of_cpus():
+def test_lists_of_cpus_are_parsed_and_formatted_as_ranges():
     assert parse_cpu_list('0-2,8\n') == (0, 1, 2, 8)
     assert parse_cpu_list('\n') == ()
     assert format_numbers((8, 0, 1, 2)) == '0-2,8'

@@ -61,7 +61,9 @@ BRANCHES = dict(
         (Array(2, 3, 10, 20), (2, 400, None)),
     ],
 )
-def test_what_a_batch_holds(batch: Any, held: tuple[Any, ...]):
+def test_images_padded_pixels_and_boxes_of_a_batch_are_counted(
+    batch: Any, held: tuple[Any, ...]
+):
     assert BatchWatch().examine(batch)[:3] == held
 
 
@@ -124,7 +126,7 @@ class Boxes:
         return len(self.tensor)
 
 
-def test_real_data_samples():
+def test_images_boxes_and_tensors_of_real_data_samples_are_counted():
     torch = pytest.importorskip('torch', exc_type=ImportError)
     structures = pytest.importorskip('mmengine.structures', exc_type=ImportError)
     data_samples = []

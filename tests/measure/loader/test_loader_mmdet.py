@@ -78,7 +78,7 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ],
     ids=['a pipeline', 'mosaic', 'branches', 'concatenated'],
 )
-def test_transforms_of_a_dataset_by_name(coco, wrap, names):
+def test_the_transforms_of_a_dataset_are_timed_by_name(coco, wrap, names):
     dataset, timer = DATASETS.build(wrap(coco)), PipelineTimer()
     timer.start(SimpleNamespace(dataset=dataset))
     dataset[1]

@@ -55,7 +55,9 @@ def wanting(cpu_s: float | None, wanting_s: float | None) -> WorkerTimes:
         ),
     ],
 )
-def test_workers_between_two_marks(before, after, expected):
+def test_cpu_and_run_delay_of_workers_between_two_marks_are_summed(
+    before, after, expected
+):
     assert sum_workers_meanwhile(before, after, 4.0) == expected
 
 
@@ -73,7 +75,9 @@ def write(proc: Path, pid: int, cpu_s: float, run_delay_s: float) -> None:
     (proc / str(pid) / 'schedstat').write_text(text)
 
 
-def test_cpu_and_run_delay_of_all_workers(tmp_path: Path, clocks: dict[int, float]):
+def test_cpu_and_run_delay_of_all_workers_count_ended_threads(
+    tmp_path: Path, clocks: dict[int, float]
+):
     write(tmp_path, 7, 1.0, 0.5)
     write(tmp_path, 8, 2.0, 0.0)
     clocks[8] = 2.5  # threads that came and went are in it

@@ -30,7 +30,7 @@ def test_the_settings_are_those_of_the_live_loader():
     )
 
 
-def test_a_loader_without_length_and_workers():
+def test_a_loader_without_length_and_workers_has_no_settings_of_workers():
     loader = DataLoader(Counting(), batch_size=None)
     none = LoaderSettings(num_workers=0, persistent_workers=False, pin_memory=False)
     assert read_loader_settings(loader) == none
