@@ -13,7 +13,9 @@ from rich.cells import cell_len
 from golden.facts import CASES, SHARED_CONFIG, lay_out, list_cases
 from mmgpu_hooks.commands.main import COMMANDS, main
 
-_ENGLISH = re.compile(r"(?<![\w/.=<`'\"-])[A-Za-z][a-z']+(?: [a-z']+){2,}(?![\w/=-]|\.\w)")
+_ENGLISH = re.compile(
+    r"(?<![\w/.=<`'\"-])[A-Za-z][a-z']+(?: [a-z']+){2,}(?![\w/=-]|\.\w)"
+)
 """Three English words in a row."""
 
 QUOTED = re.compile(
