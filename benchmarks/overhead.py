@@ -72,6 +72,7 @@ PEER_SHARE, PEER_INTERVAL = 0.0667, 3.0
 ADDED_PCT, ADDED_HALF_WIDTH_PCT = 0.4, 0.2
 GROWN_RATIO, GROWN_MIB, KEPT_BLOCKS = 1.05, 1.0, 0.5
 """Limits of growth: cost, resident memory, and Python's memory blocks per interval.
+
 One object kept per interval is a block at least; short-lived ones make tens of blocks
 more or less, in any loop.
 """

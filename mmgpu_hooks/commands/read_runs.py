@@ -138,7 +138,7 @@ def find_run(folder: Path) -> FoundRun:
 
 
 def read_run(folder: Path) -> ReadRun:
-    """Read all ranks of the newest run of a folder.
+    """Reads all ranks of the newest run of a folder.
 
     The rank that the others wait for is judged; without one, the rank that waits most.
 

@@ -274,7 +274,7 @@ def count_skipped(loop: Any) -> int:
 
 
 def check_iterator(iterator: Any, loader: Any) -> None:
-    """Check that an iterator's sampler can be advanced.
+    """Checks that an iterator's sampler can be advanced.
 
     Raises:
         RefusalError: If it cannot.
