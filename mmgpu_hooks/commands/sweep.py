@@ -1,4 +1,10 @@
-"""``mmgpu sweep``: which setting is fastest here."""
+"""``mmgpu sweep``: which setting is fastest here.
+
+Keys:
+    config (str): The config that was trained.
+    folder (str): Trials and page.
+    page (str): The page with the pictures.
+"""
 
 from __future__ import annotations
 
