@@ -30,18 +30,23 @@ class SizedPeak:
 
 @dataclass(frozen=True)
 class MemoryForecast:
-    """Memory of the card against batch size; ``docs/en/batch-size.md`` has the keys."""
+    """Memory of the card against batch size: a line."""
 
     fixed_bytes: int
+    """Of any batch."""
     image_bytes: int
+    """Of each image of a batch."""
     relative_error: float
+    """Standard error of a peak over itself."""
     peaks: tuple[SizedPeak, ...]
     """Peaks of the batch sizes that were asked for."""
     card_bytes: int | None
     """``None`` when the size of the card is unknown, as are then the next two."""
     oom_batch_size: int | None
-    """``None`` also when no batch size is expected to run out of memory."""
+    """The smallest batch size that is expected to run out of memory; ``None`` also when
+    none is."""
     safe_batch_size: int | None
+    """The largest batch size that fits safely."""
 
 
 def forecast_memory(

@@ -425,7 +425,8 @@ class Verification:
     """What was predicted of the gain; ``None`` without a prediction."""
     notes: Tuple[Text, ...] = ()
     before: Mapping[str, Any] = field(default_factory=dict)
-    """Settings by dotted key."""
+    """Settings by dotted key; of two configs those that differ, where a key that one
+    lacks is missing, and lists, dicts and classes are texts."""
     after: Mapping[str, Any] = field(default_factory=dict)
     folder: str = ''
     """Logs of the trainings."""

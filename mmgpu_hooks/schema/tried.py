@@ -135,7 +135,8 @@ class SweepRow:
 
     setting: SweepSetting
     status: str
-    """Of the :class:`Trial`; ``loss_not_finite`` where the training diverged."""
+    """``completed``, ``failed``, ``timed_out``, ``out_of_memory``, or
+    ``loss_not_finite`` where the training diverged. Only a completed one can be best."""
     error: Optional[str] = None
     """The decisive line; ``None`` when it completed."""
     seconds: float = 0.0
@@ -268,7 +269,7 @@ class SaveBenchRow:
 
     num_workers: int
     status: str
-    """Of the :class:`Trial`."""
+    """``completed``, ``failed``, ``timed_out`` or ``out_of_memory``."""
     error: Optional[str] = None
     """The decisive line; ``None`` when it completed."""
     saves: Tuple[SaveRecord, ...] = ()
