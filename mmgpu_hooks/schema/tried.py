@@ -136,7 +136,8 @@ class SweepRow:
     setting: SweepSetting
     status: str
     """``completed``, ``failed``, ``timed_out``, ``out_of_memory``, or
-    ``loss_not_finite`` where the training diverged. Only a completed one can be best."""
+    ``loss_not_finite`` where the training diverged. Only one that completed can be
+    best."""
     error: Optional[str] = None
     """The decisive line; ``None`` when it completed."""
     seconds: float = 0.0
