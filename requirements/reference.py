@@ -90,7 +90,7 @@ def render_causes() -> str:
     parts = [
         '# What do the causes of `mmgpu why` mean?\n\n'
         'The answer names one of them, or none; `mmgpu explain oom_host` prints the '
-        'same text. [Which message has which cause?](../why.md#what-the-messages-mean)\n'
+        'same text. [Which message has which cause?](../messages.md)\n'
     ]
     for cause in CAUSES.values():
         text = cause.page.replace('``', '`')
@@ -358,6 +358,8 @@ _TYPES = {
     'int': 'whole number',
     'bool': 'true or false',
     'Ending': 'text',
+    'MemoryBound': 'text',
+    'MemoryPhase': 'text',
     'TunedAction': 'text',
     'TunedReason': 'text',
     'TunedLoader': 'text',

@@ -80,6 +80,26 @@ def test_every_relative_link_leads_somewhere():
     assert broken == []
 
 
+def list_anchors(page: Path) -> set[str]:
+    """Names that a link may have behind ``#``, as GitHub makes them of headings."""
+    text = re.sub(r'^```.*?^```', '', page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r'^#+ (.+)$', text, re.MULTILINE)
+    slugs = {re.sub(r'[^\w -]', '', h.lower()).replace(' ', '-') for h in headings}
+    return {*slugs, *re.findall(r'<a id="([\w-]+)">', text)}
+
+
+def test_every_inner_link_leads_to_a_heading():
+    broken = [
+        (page.name, target, anchor)
+        for page in [*ROOT.glob('*.md'), *PAGES]
+        for target, anchor in re.findall(
+            r'\]\((?!https?:)([^)#]*)#([^)]+)\)', page.read_text()
+        )
+        if anchor not in list_anchors(page.parent / target if target else page)
+    ]
+    assert broken == []
+
+
 def test_published_peaks_are_said_as_the_benchmark_has_them():
     table = (ROOT / 'benchmarks' / 'results' / 'memory.md').read_text()
     row = r'\| ([\w-]+): total off the published peak +\| (\S+)'
