@@ -1,4 +1,9 @@
-"""Compares two runs: what changed, and how sure that is. Pure."""
+"""Compares two runs: what changed, and how sure that is. Pure.
+
+The intervals of a run are taken for an autoregressive series, since neighbours resemble
+each other. One estimate of its coefficient would make intervals of short runs too
+short, or endless, so they are averaged over all coefficients.
+"""
 
 from __future__ import annotations
 

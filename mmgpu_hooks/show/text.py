@@ -1,4 +1,10 @@
-"""Text as it is shown: no control character, no broken figure, paths as typed here."""
+"""Text as it is shown: no control character, no broken figure, paths as typed here.
+
+What is shown passes one function, ``visible``, which writes control and bidi characters
+as ``\\x1b``: names come from files, configs and drivers. ``guarded_output`` puts it
+around all that a command prints, errors included; the page and the summary call it
+themselves; a chart holds words of our own alone.
+"""
 
 from __future__ import annotations
 
