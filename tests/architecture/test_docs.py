@@ -100,6 +100,13 @@ def test_every_inner_link_leads_to_a_heading():
     assert broken == []
 
 
+def test_the_index_leads_to_every_page():
+    folder = ROOT / 'docs' / 'en'
+    linked = re.findall(r'\]\(([^)]+)\)', (folder / 'index.md').read_text())
+    pages = {str(page.relative_to(folder)) for page in PAGES} - {'index.md'}
+    assert sorted(linked) == sorted(pages)
+
+
 def test_published_peaks_are_said_as_the_benchmark_has_them():
     table = (ROOT / 'benchmarks' / 'results' / 'memory.md').read_text()
     row = r'\| ([\w-]+): total off the published peak +\| (\S+)'
