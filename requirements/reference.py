@@ -218,10 +218,10 @@ class Records:
         self._constants = read_constants()
 
     def tabulate(self, fields: Sequence[Field]) -> str:
-        """A table of fields: name, type, meaning."""
+        """A table of fields: name, type, meaning; else what their record is."""
         rows = [
             f'| `{field.name}` | {self._describe_type(field.kind)} '
-            f'| {self._phrase(field.text)} |'
+            f'| {self._phrase(field.text or self._read_title(field.kind))} |'
             for field in fields
         ]
         return '\n'.join(['| key | holds | meaning |', '| --- | --- | --- |', *rows])
@@ -229,6 +229,12 @@ class Records:
     def describe(self, node: ast.ClassDef) -> str:
         """The docstring of a class."""
         return self._phrase(_docstring(node), folds=False)
+
+    def _read_title(self, hint: ast.expr) -> str:
+        """The first line of the docstring of the record that a type names, if any."""
+        names = (node.id for node in ast.walk(hint) if isinstance(node, ast.Name))
+        nodes = [self.classes[name] for name in names if name in self.classes]
+        return _docstring(nodes[0]).partition('\n\n')[0] if nodes else ''
 
     def _phrase(self, text: str, *, folds: bool = True) -> str:
         text = _phrase(text) if folds else text.replace('`None`', '`null`')

@@ -45,6 +45,7 @@ class Finding:
     code: str
     """Stable rule code, such as ``MG101``."""
     title: Text
+    """What the rule is called."""
     severity: str
     """``problem``, ``notice``, ``ok`` or ``unknown`` (an input was missing)."""
     detail: Text
@@ -86,12 +87,15 @@ class Change:
     key: str
     """Dotted, as in ``--cfg-options``."""
     old: Any
+    """The run's value."""
     new: Any
     """``None`` is what PyTorch takes for a setting that only workers have."""
     reason: Text
     """A sentence."""
     confidence: str
+    """``high``, ``medium`` or ``low``."""
     rules: Tuple[str, ...] = ()
+    """Codes of the rules that ask for it."""
     predicted_iter_s: Optional[float] = None
     """Predicted iteration time with all changes made; ``None`` is no claim."""
     predicted_gain_pct: Optional[float] = None
@@ -387,6 +391,7 @@ class RunComparison:
     before: str
     """Evidence file of the first."""
     after: str
+    """Evidence file of the second."""
     verdict: Optional[str]
     """An iteration of the second run is ``faster``, ``slower``, or shows
     ``no_difference`` beyond noise; ``None`` when the speeds cannot be compared."""
@@ -398,6 +403,7 @@ class RunComparison:
     obstacles: Tuple[Text, ...]
     """Why the speeds cannot be compared: sentences. Empty when they can."""
     notes: Tuple[Text, ...]
+    """Sentences for the reader."""
 
 
 @dataclass(frozen=True)
@@ -409,6 +415,7 @@ class Verification:
     before_s: float
     """Mean iteration with the first setting, first ones of epochs left out."""
     after_s: float
+    """The same with the second."""
     before_start_s: Optional[float] = None
     """What the first iteration of an epoch takes longer; ``None`` when none was
     seen."""
@@ -521,8 +528,11 @@ class Why:
     certainty: str
     """``sure``, ``likely`` or ``unknown``."""
     sentence: Text
+    """What happened."""
     proof: Tuple[Proof, ...] = ()
+    """Lines that say why."""
     do: Tuple[Text, ...] = ()
+    """What helps: sentences."""
     rank: Optional[int] = None
     """Whose line it is, where the log says so."""
     sample: Optional[str] = None
