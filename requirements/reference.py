@@ -144,14 +144,11 @@ def render_answers() -> str:
     records = Records()
     parts = [_INTRODUCTION]
     for answer in ANSWERS:
-        names = answer.commands.split(', ')
-        title = ', '.join(f'`mmgpu {name}`' for name in names)
+        title = ', '.join(f'`mmgpu {name}`' for name in answer.commands.split(', '))
         fields = list_keys(answer.function) if answer.function else []
         if answer.record:
             fields += list_fields(records.classes[answer.record])
-        parts.append(
-            f'<a id="{names[0]}"></a>\n## {title}\n\n{records.tabulate(fields)}'
-        )
+        parts.append(f'## {title}\n\n{records.tabulate(fields)}')
     shown = [answer.record for answer in ANSWERS]
     while waiting := [name for name in records.linked if name not in shown]:
         name = waiting[0]
