@@ -126,6 +126,7 @@ NO_REAL_CARD = (
     'doctor.md',
     'fast-metric.md',
     'how-it-works.md',
+    'memory-estimate.md',
     'pick-a-gpu.md',
     'profile.md',
     'read-the-summary.md',
