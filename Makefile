@@ -16,7 +16,7 @@ DEMO_CONFIG := configs/demo/rtmdet-tiny_demo.py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dist messages test test-slow lint clean bench-drift bench-end bench-host bench-ledger
+.PHONY: help setup demo dist messages reference test test-slow lint clean bench-drift bench-end bench-host bench-ledger
 .PHONY: bench-holders bench-overhead bench-memory bench-memory-causes bench-metric bench-predict
 .PHONY: bench-quick bench-regret bench-runs
 .PHONY: bench-rewrite bench-saves bench-setup bench-start bench-tune bench-validation bench-whole bench-why
@@ -29,6 +29,7 @@ help:
 	@echo 'make lint   run ruff, mypy (package, benchmarks, tests) and import-linter'
 	@echo 'make setup  only do the set-up that the others do first (5 minutes, once)'
 	@echo 'make messages  sentences into the catalogs of languages, and those compiled'
+	@echo 'make reference  write docs/en/reference from the code'
 	@echo 'make dist   build the wheel, and try it on each Python at hand (5 minutes)'
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
 	@echo 'make bench-drift     intervals of short, drifting runs against planted truth (5 minutes)'
@@ -78,6 +79,10 @@ lint: setup
 # of a language: mmgpu_hooks/locale/zh_CN/LC_MESSAGES/mmgpu_hooks.po
 messages: setup
 	$(BIN)/python requirements/messages.py
+
+# pages that say what the code does: rules, causes, scalars, evidence, JSON answers
+reference: setup
+	$(BIN)/python requirements/reference.py
 
 dist: .venv-dist/.tools
 	rm -rf dist build .nox/rows

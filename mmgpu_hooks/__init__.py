@@ -2,6 +2,10 @@
 
 Importing the package registers ``GPUEfficiencyHook`` with MMEngine when MMEngine is
 installed, and imports neither torch nor the hook before somebody builds it.
+
+A name stands in for the class until it is built: ``import mmgpu_hooks`` must register
+the hook, and ``mmgpu --help`` must not import torch. So a function is registered under
+the hook's name; it imports the class, which takes its place.
 """
 
 import sys

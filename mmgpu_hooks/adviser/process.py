@@ -9,6 +9,14 @@ A package of its own, above everything that judges and edits configs, below the 
 that asks: so the hook imports no command, and no command a hook. The child is started
 by ``exec`` in a fresh interpreter: a training has threads and a CUDA context, which a
 fork would break, and must not import what MMEngine's configs import. It sees no card.
+
+The config of the end is made in another process since a config is a program and may
+import anything: the training process does not load it again. The child judges the
+evidence with the code of ``mmgpu recommend`` and answers with one JSON record, which
+the summary shows; the parent kills it after 10 s with all that it started, and the
+kernel does when the parent dies. The hook starts it at the end of its loop and not in
+``after_run``: there hooks of MMEngine copy the log and the run's folder away, with the
+summary and the config.
 """
 
 from __future__ import annotations

@@ -104,7 +104,22 @@ def render_once(outcome: RewriteOutcome) -> str | None:
 
 
 def _render_json(outcome: RewriteOutcome, *, written: bool) -> str:
-    """The outcome of a rewrite as JSON; ``docs/en/rewrite.md`` documents its keys."""
+    """The outcome of a rewrite as JSON.
+
+    Keys:
+        status (str): ``rewritten``, ``unchanged`` or ``refused``.
+        config (str): The file that was read.
+        output (str | None): The file that was written; ``None`` where none was.
+        backup (str | None): What was kept of what was there.
+        changes (Mapping[str, Any]): What the edit sets, by dotted key; ``null``
+            stands for no value, and for one that JSON does not have.
+        diff (str): Unified diff; empty where nothing changes or it was refused.
+        cfg_options (str | None): The equivalent argument of ``tools/train.py`` over the
+            original; ``None`` where nothing changes.
+        proven (bool): True if MMEngine loaded the result and only the changes differed.
+        notes (Tuple[str]): Sentences for the reader.
+        error (str | None): Why it was refused.
+    """
     return to_json(
         status=outcome.status,
         config=str(outcome.source),

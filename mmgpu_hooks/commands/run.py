@@ -1,4 +1,8 @@
-"""``mmgpu run``: trains with GPUEfficiencyHook without editing a config."""
+"""``mmgpu run``: trains with GPUEfficiencyHook without editing a config.
+
+It changes the environment and is gone: it puts ``injected/`` on ``PYTHONPATH`` and
+becomes the program (``exec``), so that signals and the exit code need no care.
+"""
 
 from __future__ import annotations
 

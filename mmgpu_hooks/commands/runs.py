@@ -1,4 +1,9 @@
-"""``mmgpu runs``: lists many runs, those with the most lost hours first."""
+"""``mmgpu runs``: lists many runs, those with the most lost hours first.
+
+A listing imports no numpy. What has no verdict is judged through an executor of
+``concurrent.futures`` by a function of the path alone, so that processes and a Dask
+cluster are the same to it.
+"""
 
 from __future__ import annotations
 

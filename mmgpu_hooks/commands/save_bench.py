@@ -88,6 +88,11 @@ def save_bench(
             store.clear()
 
     def render_json(bench: SaveBench) -> str:
+        """The answer, and its config.
+
+        Keys:
+            config (str): The config that was trained.
+        """
         return to_json(config=str(config), **vars(bench))
 
     print_answer(bench, form, show.describe_save_bench, render_json)

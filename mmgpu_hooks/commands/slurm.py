@@ -5,6 +5,11 @@ script becomes the command (``exec``): ``srun`` could bind it to less than the j
 and signals need no care. ``scancel``, a time limit and a preemption send it SIGTERM,
 which ends a command as Ctrl-C does. State and exit code come from ``scontrol``, which
 works without accounting.
+
+The batch script goes to the standard input of ``sbatch``. The job is named after the
+line, so the same line finds it again. Standard error is followed in its file; the
+answer goes to another one that each start writes anew, so that a requeue leaves no half
+answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""``mmgpu sweep``: measures which combination of settings is fastest."""
+"""``mmgpu sweep``: measures which combination of settings is fastest.
+
+Keys:
+    config (str): The config that was trained.
+    folder (str): Trials and page.
+    page (str): The page with the pictures.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 An entry of a ``dict(...)`` or ``{...}`` is added in its style. The others are
 read with what follows it up to the next entry or the bracket: perhaps a comma, and the
 gap (blanks, newlines, comments).
+
+A variable that only one setting uses is changed, others never. Both it and the setting
+then differ in the loaded config; a literal beside an idle ``train_num_workers = 4``
+would mislead the next reader. The outcome says so.
 """
 
 from __future__ import annotations

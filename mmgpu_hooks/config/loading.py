@@ -2,6 +2,12 @@
 
 Compares two that are loaded: with what a run was started with, and to prove that a
 rewrite changed what was asked for.
+
+The proof of a rewrite gives MMEngine the new text. During a load, the name ``open`` in
+MMEngine's config module returns the edited text in place of the file. So nothing is
+written before it is proven, read-only folders are no obstacle, and a killed proof
+leaves nothing behind. A version of MMEngine that read in another way would not see the
+edit, and the proof would refuse it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Applies a recommendation to a config: the user's, or one in the folder of the run."""
+"""Applies a recommendation to a config: the user's, or one in the folder of the run.
+
+The user's file and the copy that MMEngine dumped are both loaded. Where they are equal
+(but for what a start sets: ``work_dir``, ``launcher``, resuming) the text is one
+``_base_`` line and the changes; else it is the copy, edited. Both are texts that are in
+no file until they are proven there.
+"""
 
 from __future__ import annotations
 

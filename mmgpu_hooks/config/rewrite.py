@@ -2,6 +2,15 @@
 
 Everything is proven in memory first; the target then appears in one atomic step
 or not at all.
+
+One rewrite from the command to the file: ``commands/set_values.py`` calls this module.
+``files.py`` reads the file, ``loading.py`` has MMEngine load it, ``settings.py`` checks
+what is asked and adds what that entails. ``edits.py`` edits setting by setting:
+``syntax.py`` reads the text and finds the statement that decides, and how it spells the
+setting gives the edit, in the style of the text. ``loading.py`` compares both loaded
+configs, ``accepted.py`` asks PyTorch, ``files.py`` writes while ``locks.py`` holds the
+folder. ``removal.py`` takes our hook out; ``lock_holders.py`` says who holds up a
+rewrite.
 """
 
 from __future__ import annotations

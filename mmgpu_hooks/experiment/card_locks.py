@@ -4,6 +4,9 @@ The lock of a card is ``flock`` on a file with its UUID, in each folder for lock
 kernel releases it when the last process that has the file open ends; a program started
 by ``exec`` keeps it. There is more than one folder, since shells of a user may differ
 in ``XDG_RUNTIME_DIR``, and since anybody can be first to make the one in ``/tmp``.
+
+``pick-gpu`` does not stay as a parent: the command replaces it (``exec``), gets signals
+and gives its exit code without us, and the lock ends with it, by ``kill -9`` too.
 """
 
 from __future__ import annotations

@@ -2,6 +2,16 @@
 
 A plan sees the trials so far and says what comes next, so it goes on after an
 interruption as if there had been none.
+
+``Plan.choose`` returns the next `Turn` or ``None``; it knows no process and no clock.
+The engine starts, holds and ends the trainings, keeps each trial in the store as soon
+as it has ended, and says while it lasts that other programs use cores.
+
+One trial from the command to its record: ``commands/sweep.py`` asks ``sweep.py`` for a
+plan, and has this engine run it (``commands/trials.py``). ``trial.py`` starts, follows,
+holds and ends the process; in it ``trial_child.py`` trains with the config changed in
+memory, and reports each block. ``sweep_judge.py`` says from the evidence when it has
+trained enough. ``schema/tried.py`` holds the record and ``store.py`` keeps it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Judges saves made at several numbers of workers. Pure."""
+"""Judges saves made at several numbers of workers. Pure.
+
+Ranks are compared, not means: there are a handful of saves on either side, and one may
+be ten times as long. The exact rank sum test needs no assumption about their spread,
+and three saves against three can already differ. Saves are held against those beside
+the fewest workers of the same experiment, and settings are trained in random order, so
+that a drift of the machine does not look like an effect.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Plan of ``mmgpu sweep``: a short training per combination of settings."""
+"""Plan of ``mmgpu sweep``: a short training per combination of settings.
+
+A trial is never halted: it is asked for its next block before the last one ends.
+Meanwhile its evidence is read and judged, and once the interval has settled no further
+block is asked for. So it measures what a user's run would, with the same figures and
+the same code.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Runs a training in its own process: start, feed iterations, hold, end."""
+"""Runs a training in its own process: start, feed iterations, hold, end.
+
+A trial is a result, whatever happens in it. It trains the user's config on MMEngine's
+Runner, with the settings changed in memory; a crash, a lack of memory or a hang is a
+status with the decisive line. It leads a session of its own and is killed with all its
+descendants; the kernel kills it too when its parent dies.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""The hook that users name in their config."""
+"""The hook that users name in their config.
+
+An iteration ends at this hook (priority 55). Hooks after it, LoggerHook among them,
+belong to the next iteration: no second is lost, and the figures are complete when
+LoggerHook prints them.
+
+The train loader is known before its workers. Iteration-based loops start workers as
+they are built, before any hook point; a hook's constructor runs earlier. From then on,
+until the train loop is built, ``BaseLoop.__init__`` shows each loop once it has its
+loader, and the workers' counters are installed there. Start-up counts from the hook's
+constructor: what the Runner took until its train loop began is ``build_s`` in the run
+record, and in no interval.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Adds the hook to the Runners of a training that ``mmgpu run`` has started."""
+"""Adds the hook to the Runners of a training that ``mmgpu run`` has started.
+
+In each Python below ``mmgpu run``, our ``sitecustomize`` puts a finder on
+``sys.meta_path`` and runs the ``sitecustomize`` that Python would have run. Once a
+module that defines a Runner is executed, its ``register_hooks`` is replaced here, which
+is the same in MMEngine 0.8 to 0.10 and in the fork. There all hooks of the config are
+built, whatever their spelling, so ours is added by ``isinstance`` where there is none.
+It is not put into the config: that goes into checkpoints.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,15 @@ MMEngine's ``call_hook`` is a loop of a few lines over the Runner's hooks, the s
 0.7 to 0.10, in `FlexibleRunner` and in the maintained forks. Where a Runner's is
 MMEngine's own, the same loop runs here with one stamp after each hook. Any other is
 timed as a whole.
+
+Hooks that inherit both of MMEngine's empty methods of an iteration are skipped. Calls
+nest (a hook saves, and a save calls hooks): a stack says what runs, and inner time is
+counted once. The hooks of a Runner that is timed as a whole are ``(unattributed)``.
+
+``step`` excludes ``before_train_iter``: the hooks that run there are hooks, so the
+parts add up without an overlap. Where the model is not on the CPU, all of
+``RuntimeInfoHook.after_train_iter`` belongs to the step: reading the losses is where
+the host waits for the device.
 """
 
 from __future__ import annotations

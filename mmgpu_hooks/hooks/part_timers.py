@@ -4,6 +4,9 @@ For as long as it lasts, on the instances that it calls: the model's ``val_step`
 evaluator's and its metrics' methods, the Runner's ``save_checkpoint``. Of several ranks
 also functions of ``torch.distributed``: there a rank waits for the others, whatever
 module of MMEngine or MMDetection calls them.
+
+A metric may pickle itself for processes of its own: a timer pickles as the method that
+it stands for.
 """
 
 from __future__ import annotations

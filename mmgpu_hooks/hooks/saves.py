@@ -5,6 +5,11 @@ A save of MMEngine is: copies of the model and the optimizer, the hooks of
 that buffer. For the time of one save the backend has a stand-in that stamps and passes
 on. Calls of other threads pass unseen. Whatever a save does in another way (DeepSpeed's
 own files) passes no stamp and stays in ``rest``.
+
+MMEngine's checkpoint module looks up its backend by a name of its own: the ``put`` of
+the backend that it finds there is stamped, on the instance. Each stand-in is gone
+before the save returns. Each save is judged, and a slow one warned about, as it ends;
+the waits after it come out of the ledger's laps, and the finding afterwards has them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,66 @@
-"""Publishes scalars to MMEngine's message hub, for LoggerHook and its backends."""
+"""Publishes scalars to MMEngine's message hub, for LoggerHook and its backends.
+
+Each appears once per logging interval on the terminal line, in TensorBoard and in every
+other backend of MMEngine (as ``train/<name>`` in the message hub). All figures are of
+one rank and are taken over *all* iterations since the last record, not over a window.
+``GPUEfficiencyHook(scalars='all')`` adds those that are marked *all*.
+
+``data_wait_s`` (s)
+    mean time the loop was blocked in ``next(loader)``: no ``data_time``, which [holds
+    more](../data-wait.md)
+``step_s`` (s)
+    *all*: mean of forward, backward and optimizer, and of reading the losses, where the
+    CPU [waits for the GPU](../data-wait.md#why-is-waiting-for-the-gpu-in-step_s)
+``iter_s`` (s)
+    mean of an iteration: wait, step and hooks, without saves and validation
+``data_wait_pct`` (%)
+    share of the iterations' time spent waiting for data
+``images_per_s`` (1/s)
+    images over the iterations' time
+``gpu_util_pct`` (%)
+    NVML utilisation, weighted by time: the share in which at least one kernel ran
+``gpu_zero_pct`` (%)
+    share of the sampled time at 0 %
+``gpu_idle_pct`` (%)
+    *all*: share of the time in which the GPU had nothing to do between two steps: from
+    the end of the hooks behind a step to the next one (CUDA events). The GPU work of
+    hooks is in no idle time; gaps inside a step or among those hooks are not seen
+``gpu_mem_peak_mib`` (MiB)
+    peak of PyTorch's allocator since the last record, validation's left out
+``gpu_mem_reserved_mib`` (MiB)
+    *all*: the most the allocator held
+``process_cpu_cores`` (cores)
+    *all*: CPU of the training process, its loader workers left out
+``system_cpu_pct`` (%)
+    *all*: busy share of all CPUs of the host, by anyone
+``hours_left`` (h)
+    *all*: until training ends, [validations and saves included](../when-it-ends.md);
+    absent until 20 iterations behind the first interval were seen
+``num_workers`` (workers)
+    *all*: workers of the train loader at the last record; [``tune=True``](../tune.md)
+    changes them
+``save_s`` (s)
+    mean of the checkpoint saves since the last record; absent where there was none
+
+A figure that is unknown is absent, never 0. The evidence file says why.
+
+Records end with LoggerHook's lines. With an ``interval`` of your own, a line shows all
+the records since the line before it as if they were one: means and shares over all
+their iterations, the largest of the peaks. A line before which no record ended has none
+of our figures.
+
+The means hold every wait, so the first interval of an epoch has the start of the
+workers in its ``data_wait_s``. The time ledger (the summary, ``ledger_s`` in the
+evidence) books that part as start-up. A save comes after the iteration that it saves,
+so it is on the next line; one that ends the training is in the summary and in the
+evidence alone.
+
+What the scalars that begin with ``gpu_`` say has met mocks, and [no real card
+yet](../no-real-card.md). They are of the one card that is current when training starts:
+a model that is spread over several shows that one. What CUDA graphs (``torch.compile``
+with ``mode='reduce-overhead'``) keep is in ``gpu_mem_reserved_mib``, and after the
+first interval not in the peak.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 What passes before the hook is built is known afterwards. From then on the Runner's own
 methods are timed, as long as it starts, and each data set of MMEngine by itself; from
 the train loop on the time ledger says the rest.
+
+``BaseDataset.__init__`` is replaced on the class: it puts a stand-in on each data set
+where that initialises itself. The Runner's methods are replaced on the instance. All is
+taken back when the loop begins.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 A child process decides and judges, from the evidence. Here the loader is switched, at
 the end of an interval or before an epoch. Of several ranks the first one asks, and all
 switch at one iteration.
+
+The child has niceness 5: one decision is a second of CPU, most of it imports. A tuned
+run is judged by what it ended with: ``RecordedRun.meta`` has these settings, and steady
+intervals begin after the last change.
 """
 
 from __future__ import annotations

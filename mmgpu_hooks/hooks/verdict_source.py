@@ -1,4 +1,13 @@
-"""Has the run so far judged about once an hour, so that a killed run has a verdict."""
+"""Has the run so far judged about once an hour, so that a killed run has a verdict.
+
+Judging takes a second of CPU and the libraries of analysis, so a child starts by
+``exec``, at nice 19, reads the evidence so far and prints one record. The kernel ends
+it after 120 s, by its own alarm: nothing waits for it and no thread watches it. The
+hook looks whether it is over when an interval ends, and writes the record itself, so
+that the file has one writer. At the end the child that writes the config gives the
+record as well. Where no config is written, the training process makes it of what it has
+judged for the summary.
+"""
 
 from __future__ import annotations
 

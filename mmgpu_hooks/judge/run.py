@@ -3,6 +3,13 @@
 The rules, the recommendation and the reports all ask this one object. What was recorded
 stands in `RecordedRun`, the figures in `RunFigures`; here is their assessment: whether
 the run waits for data, why, and what is free.
+
+A run is three things, and arrows point one way. `RecordedRun`
+(``run.meta.loader.num_workers``) has any figure of its intervals as a numpy column, NaN
+where it is unknown; `RunFigures` is one frozen record, made once
+(``run.figures.batch_bytes``), where figures that are known together are one record
+(``run.figures.per_iteration``). The assessment (``run.is_data_bound``,
+``run.workload``) asks both, and nothing reads the file again.
 """
 
 from __future__ import annotations

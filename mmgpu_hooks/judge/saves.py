@@ -5,6 +5,11 @@ what it took beyond an uncontended save: of the run itself where there are some,
 of its own parts that were not waiting. Meanwhile the loader's workers go on: what they
 made ahead is won back after the save, so the job loses less (the *net* delay) than the
 save did (the *gross* one). Light on purpose: the hook judges each save as it happens.
+
+Saves are judged in the order they happened: each is measured by the uncontended ones
+before it, so that the warning during the run and the finding afterwards say the same.
+The newest 32 of those are kept, so thousands of saves cost little. A slow save may stay
+without a cause; a wrong one sends people to the wrong cure.
 """
 
 from __future__ import annotations

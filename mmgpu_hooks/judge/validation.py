@@ -2,6 +2,12 @@
 
 A validation is to its loader what an interval is to the train loader: workers make
 batches, and batch follows batch.
+
+So the records of validations are put, as they are, in the place of the intervals, and
+the same code makes figures of them and judges them; what no validation records is
+unknown. Nothing is carried over from training but what its workers hold. Their waits
+come from their own loader's iterator; a step is all between a batch in hand and the
+next one asked for, whatever the loop calls its iterations.
 """
 
 from __future__ import annotations

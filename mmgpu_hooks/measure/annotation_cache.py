@@ -5,6 +5,13 @@ and a file that belong to this user and that nobody else may write; neither may 
 link. A file is written under another name and renamed once it is whole and on the disk,
 so that a reader meets all of it or nothing, whatever is killed. It may be deleted at
 any time: who has mapped it keeps it.
+
+What is kept is checked by what was read. The key says which data set it is (arguments,
+class, code, versions), and the file holds the state of every file that Python opened
+while it was parsed. The folder is opened once and checked by its descriptor, so no name
+is looked up twice. A writer holds a lock on its part as long as it lives, which tells a
+killed one's from a living one's. An array in it is a subclass that is pickled as its
+file only while a process is being spawned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The host: its limits, its CPU, and what went on there between two reads."""
+"""The host: its limits, its CPU, and what went on there between two reads.
+
+The host is read every five seconds at most, the CPU of the training process in each
+interval.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Clocks and counters around a checkpoint save: of its thread, of the host."""
+"""Clocks and counters around a checkpoint save: of its thread, of the host.
+
+A save's CPU is the thread's clock, its run delay the scheduler's: ``schedstat`` adds
+running time only at the next tick, and has waits that are over exactly. Blocked is what
+remains.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,10 @@
 ``srun`` sets that from a mask, and the mask can be smaller than the request. Whether it
 is meant shows in the variables: ``srun -c1`` changes the request, too, and ``taskset``
 leaves the mask wider than the affinity.
+
+An exclusive job has more than it asked for. The mask that SLURM says it set is as wide
+as the affinity where ``srun`` narrowed the task. What follows from it is recorded at
+the start, since the variables are gone afterwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The account of a training's start: each second of it is in exactly one part."""
+"""The account of a training's start: each second of it is in exactly one part.
+
+A hook is built after the model, so what came before is one number, of the process's
+age. The time ledger has all from the train loop on, and the record is written once,
+with the first iteration.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 It knows no trainer. What runs is the innermost call; the seconds until the next call
 begins or ends belong to it, so the parts add up to the wall clock by construction.
+
+The stack is readable from any thread, which is what the watchdog asks and what notes
+for a kill are made of.
 """
 
 from __future__ import annotations

@@ -10,7 +10,12 @@ saves tensors as large as the whole result; :func:`as_on_cuda` runs such a chain
 operation that saves its inputs alone and runs again in the backward pass.
 
 torch's private ``MemTracker`` cannot take its place: under ``FakeTensorMode`` no
-detector runs, as assigning targets reads values (docs/en/will-it-fit.md has figures).
+detector runs, as assigning targets reads values (docs/en/memory-estimate.md has
+figures).
+
+This is the one file of ``memory/`` that imports torch, late: ``mmgpu --help`` does
+without. MMDetection is not imported: the config's registry builds the model, and the
+config's own transforms pack the made-up images.
 """
 
 from __future__ import annotations

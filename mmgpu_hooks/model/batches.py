@@ -2,6 +2,9 @@
 
 Memory is not proportional to the batch: parameters, gradients, optimizer state and
 workspaces are there for one image as for a hundred.
+
+The newest run is judged by itself. Other runs show how step and memory grow with the
+batch size, and nothing else: costs of another day would blur what training takes now.
 """
 
 from __future__ import annotations

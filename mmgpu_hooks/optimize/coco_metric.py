@@ -1,6 +1,14 @@
 """CocoMetric of MMDetection on a fast evaluator, without JSON files.
 
 Importing it asks MMEngine's registry for CocoMetric, which imports MMDetection.
+
+It runs MMDetection's own code with other globals. ``CocoMetric.compute_metrics`` finds
+``load`` and ``COCOeval`` in its module; that function is copied with others under these
+two names, and runs on a copy of the metric whose ``results2json`` keeps results in
+memory. So the module stays as it is, for all threads, nothing is to be put back after a
+failure, and names and rounding of figures are MMDetection's. Backends match and
+accumulate alone: parameters and the summary are pycocotools', of which hotcoco has ways
+of its own. Whatever fails there is evaluated once more the plain way.
 """
 
 from __future__ import annotations

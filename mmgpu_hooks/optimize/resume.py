@@ -4,6 +4,11 @@ MMEngine's iteration-based loop takes every batch that it has trained on from it
 loader again, and throws it away. Here the sampler alone goes on, and the loop is given
 nothing as many times. The batches that follow are the same; random numbers that the
 skipped ones had drawn are not drawn, so that augmentation differs.
+
+It replaces one iterator. The loop asks for as many batches as it skips, and a stand-in
+gives nothing. The new iterator goes on with the old one's indices, since a second
+``iter`` of MMEngine's endless sampler would lose some. The old workers live until the
+new ones do, so that they can go on where none could be started.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Times plain and optimised calls in turns, for the saving in the log."""
+"""Times plain and optimised calls in turns, for the saving in the log.
+
+What an optimisation gives is measured twice. Both ways leave the same bits, so a
+training may take them in turns: the first calls of a step and of an average do. ``mmgpu
+profile`` compares whole iterations with and without them in a trial, part by part. A
+run finds that profile in its ``work_dir`` and takes it for its own where both have
+counted the same (``judge/host_costs.py``); what is spared goes into the workload, and
+the model that predicts all settings predicts it (``recommend/host_overhead.py``).
+"""
 
 from __future__ import annotations
 

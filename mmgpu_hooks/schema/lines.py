@@ -1,4 +1,13 @@
-"""Records to JSON lines and back, with msgspec, and the lines of a damaged file."""
+"""Records to JSON lines and back, with msgspec, and the lines of a damaged file.
+
+msgspec encodes an interval while training waits, and decodes and checks it in C; what
+it refuses is counted and left out. What is unknown or empty is left out of a line, so
+lines stay short. A longer line than some MiB is not ours: nothing in the folder of a
+run is read without a bound.
+
+What is unknown carries its reason: in the run record, in an ``unknown`` record where it
+shows only while the run is on, or in a ``source_off`` record where a source failed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reads the first record of a run's evidence and the last ones, and nothing between."""
+"""Reads the first record of a run's evidence and the last ones, and nothing between.
+
+A verdict is a record, so ``mmgpu runs`` judges nothing: it reads the first line and the
+last 64 KiB of each run, more where an hour of intervals lies behind the newest verdict.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 Colours follow the page's light or dark scheme. Where matplotlib is not installed there
 are no pictures: tables and sentences stand in.
+
+A chart paints itself: a `Chart` has a description and a function that draws it on a
+figure of matplotlib. On the page it is SVG, and its colours become the page's
+variables.
 """
 
 from __future__ import annotations

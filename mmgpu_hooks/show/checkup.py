@@ -37,7 +37,13 @@ def describe_checkup(rows: Sequence[Checked]) -> list[Section]:
 
 
 def render_checkup_json(machine: Machine, rows: Sequence[Checked]) -> str:
-    """The checks of ``mmgpu doctor`` as JSON, with the machine's facts."""
+    """The checks of ``mmgpu doctor`` as JSON, with the machine's facts.
+
+    Keys:
+        problems (int): How many things are wrong.
+        rows (Tuple[Checked]): The lines in order.
+        machine (Machine): The facts behind them.
+    """
     return to_json(
         problems=count_problems(rows),
         rows=rows,

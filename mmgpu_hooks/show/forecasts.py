@@ -130,7 +130,19 @@ def describe_forecast(forecast: Forecast) -> list[Section]:
 
 
 def render_forecast_json(forecast: Forecast) -> str:
-    """The forecast as JSON; ``docs/en/predict.md`` documents its keys."""
+    """The forecast as JSON.
+
+    Keys:
+        run (str): The evidence file.
+        status (str): How the run ended, as in the answer of ``mmgpu recommend``.
+        workload (Workload): What was measured of the run.
+        predictions (Tuple[Prediction]): One for each combination of settings.
+        notes (Tuple[str]): What is not predicted, and why: sentences.
+        fitted_runs (Mapping[str, int | None]): Only with several runs: batch size by
+            evidence file, the newest first.
+        memory (MemoryForecast | None): Only with several runs; ``None`` where memory is
+            unknown.
+    """
     several: dict[str, object] = {}
     if forecast.fitted_runs is not None:
         several = {'fitted_runs': forecast.fitted_runs, 'memory': forecast.memory}
@@ -243,6 +255,10 @@ def _describe_card(card: CardFit | None) -> list[Fact]:
 
 
 def render_estimate_json(estimate: MemoryEstimate) -> str:
-    """The memory estimate as JSON; unknown figures are ``null``."""
+    """The memory estimate as JSON; unknown figures are ``null``.
+
+    Keys:
+        total_bytes (Mapping[str, int | None]): Everything together, by batch size.
+    """
     totals = {str(n): estimate.total_bytes(n) for n in estimate.activation_bytes}
     return to_json(**asdict(estimate), total_bytes=totals)

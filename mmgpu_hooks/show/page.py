@@ -2,6 +2,8 @@
 
 No script either, but where a table sorts: that one is named by its hash in the page's
 own policy, and no other may run.
+
+Text cannot become markup: jinja2 escapes all that is put into the page.
 """
 
 from __future__ import annotations

@@ -1,4 +1,44 @@
-"""Renders the answer of ``mmgpu recommend`` as text and as JSON."""
+"""Renders the answer of ``mmgpu recommend`` as text and as JSON.
+
+Keys:
+    run (str): The evidence file.
+    status (str): How the run ended: ``completed``, ``interrupted``, ``failed``, or
+        ``killed`` (no end record: it was killed, or still trains).
+    verdict (Verdict): Where the time goes.
+    ranks (RanksSummary | None): The ranks side by side; ``None`` for one rank.
+    findings (Tuple[Finding]): Worst first.
+    changes (Tuple[Change]): Settings to change.
+    no_change_reason (str | None): Why ``changes`` is empty.
+    checkpoint_saves (Tuple[SaveJudgement]): One per save: the fields of a ``save`` line
+        of [the evidence](evidence.md#save) (``iteration``, ``wall_s``, ``cpu_s``,
+        ``run_delay_s``, ``blocked_s``, ``bytes``, ``workers_busy``, ``phases`` and
+        others), and what is judged of it.
+    save_cures (Tuple[SaveCure]): What would make saves cost less.
+    advice (Tuple[str]): Sentences about what else would help; never applied.
+    evidence (EvidenceCounts): How much it rests on.
+    config (str | None): The file that was rewritten.
+    output (str | None): The file that was written; ``None`` where none was.
+    backup (str | None): The original, where it was kept.
+    diff (str): Unified diff.
+    train_command (str | None): How to train with the new config.
+    cfg_options (str | None): How to train the original with the same settings.
+    error (str | None): Why the rewrite was refused (exit code 2).
+    notes (Tuple[str]): Sentences for the reader.
+    validation (ValidationOutlook): Only for a run with validations; ``gain_s`` is of
+        the changes of ``val_dataloader``, and its interval, in per cent, stands in the
+        sentence.
+    mended_start (MendedStart): Only where ``srun`` bound the training to less than
+        SLURM gave it, without ``--cores``.
+    host_overhead (HostOverhead): Only where it is worth a line.
+    next_job (NextJob): Only where the run was a SLURM job, without ``--cores``.
+    ending (TrainingEnd): Only where the run did not come to its end and its length is
+        known.
+    saved_hours (Tuple[SavedHours]): Only where something is predicted to be saved.
+    fitted_runs (Mapping[str, int | None]): Only with several runs: batch size by
+        evidence file, the newest first.
+    batch_size (Tuple[str]): Only with ``--allow-batch-size``: what was decided of it,
+        in sentences.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +83,7 @@ _LEAST_HOURS = 0.05
 
 
 def render_json(answer: Answer) -> str:
-    """The recommendation as JSON; ``docs/en/recommend.md`` documents its keys."""
+    """The answer with stable keys, which the docstring of this module lists."""
     found, run = answer.recommendation, answer.summary
     # of what was asked for only, and of what there was
     optional = {

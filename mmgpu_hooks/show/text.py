@@ -1,4 +1,10 @@
-"""Makes text safe to show: control characters, line breaks in figures, paths."""
+"""Makes text safe to show: control characters, line breaks in figures, paths.
+
+What is shown passes one function, ``visible``, which writes control and bidi characters
+as ``\\x1b``: names come from files, configs and drivers. ``guarded_output`` puts it
+around all that a command prints, errors included; the page and the summary call it
+themselves; a chart holds words of our own alone.
+"""
 
 from __future__ import annotations
 

@@ -1,113 +1,109 @@
-"""The documents say what the code does. Run as a script, this writes two."""
+"""The documents say what the code does."""
 
 from __future__ import annotations
 
-import ast
+import importlib.util
 import re
-from collections.abc import Iterator
+import sys
 from pathlib import Path
+from types import ModuleType
 
-from mmgpu_hooks.judge.rules import RULES
-from mmgpu_hooks.judge.verdict_names import VERDICTS
+import click
+import pytest
+
 from mmgpu_hooks.memory.estimate import PEAK_FACTORS
 from mmgpu_hooks.schema import recorded
-from mmgpu_hooks.schema.lines import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
-RULES_PAGE = ROOT / 'docs' / 'en' / 'rules.md'
-EVIDENCE_PAGE = ROOT / 'docs' / 'en' / 'evidence-format.md'
+PAGES = sorted((ROOT / 'docs' / 'en').rglob('*.md'))
 
 
-def render_rules() -> str:
-    """The page of all rules, out of their own docstrings."""
-    parts = [
-        '# What do the rule codes mean?\n\n'
-        'Each finding carries the code of its rule; `mmgpu explain CODE` prints the '
-        "same text. What is said of a card has met mocks (NVIDIA's driver, FakeGPU) "
-        'and made-up statistics, and no real card yet.\n'
-    ]
-    for rule in RULES.values():
-        text = rule.explanation.replace('``', '`')
-        parts.append(f'## {rule.code}: {rule.title}\n\n{text}\n')
-    return '\n'.join(parts)
+def load_reference() -> ModuleType:
+    """The script of ``make reference``."""
+    path = ROOT / 'requirements' / 'reference.py'
+    spec = importlib.util.spec_from_file_location('reference', path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
-def render_evidence() -> str:
-    """The page of all that is recorded, out of the docstrings of the schema."""
-    tree = ast.parse(Path(recorded.__file__).read_text())
-    title, text = _docstring(tree).split('\n', 1)
-    parts = [f'# {title}\n{text}']
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    lines = {kind.__name__: f'`{name}`' for name, kind in KINDS.items()}
-    nested = {
-        name: name
-        for name in classes
-        if name not in (*lines, 'Recorded', 'EvidenceLine')
+reference = load_reference()
+
+
+@pytest.mark.parametrize('name', reference.PAGES)
+def test_a_page_of_the_reference_is_what_make_reference_writes(name: str):
+    assert (reference.FOLDER / name).read_text() == reference.PAGES[name]()
+
+
+def test_every_page_of_the_reference_is_generated():
+    assert {page.name for page in reference.FOLDER.iterdir()} == {*reference.PAGES}
+
+
+@pytest.mark.parametrize(
+    'function',
+    [answer.function for answer in reference.ANSWERS if answer.function],
+)
+def test_the_keys_of_an_answer_are_documented(function: str):
+    documented = {key.name for key in reference.list_keys(function)}
+    assert documented == {*reference.list_written(function)}
+
+
+def test_every_command_that_answers_in_json_is_in_the_reference():
+    from mmgpu_hooks.commands.main import COMMANDS, mmgpu
+
+    context = click.Context(mmgpu)
+    answering = {
+        name
+        for name in COMMANDS
+        for option in mmgpu.get_command(context, name).params
+        if '--format' in option.opts
     }
-    for name, heading in {**lines, **nested}.items():
-        node = classes[name]
-        rows = [
-            f'| `{name}` | {_describe_type(kind)} | {text} |'
-            for name, kind, text in _fields(node)
-        ]
-        table = '\n'.join(['| field | holds | meaning |', '| --- | --- | --- |', *rows])
-        parts.append(f'## {heading}\n\n{_docstring(node)}\n\n{table}')
-    return '\n\n'.join(parts) + '\n'
+    documented = ', '.join(answer.commands for answer in reference.ANSWERS)
+    assert {*documented.split(', ')} == answering
 
 
-def _docstring(node: ast.Module | ast.ClassDef) -> str:
-    return (ast.get_docstring(node) or '').replace('``', '`')
+def test_the_scalars_of_the_reference_are_those_that_are_published():
+    from mmgpu_hooks.hooks.scalars import SCALARS
 
-
-def _fields(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr, str]]:
-    """Name and type of each field, with the string literal behind it."""
-    for field, after in zip(node.body, [*node.body[1:], None]):
-        if isinstance(field, ast.AnnAssign):
-            value = after.value if isinstance(after, ast.Expr) else None
-            text = str(value.value) if isinstance(value, ast.Constant) else ''
-            text = ' '.join(text.split()).replace('``', '`').replace('`None`', '`null`')
-            text = re.sub(r':\w+:(`\w+`)', r'\1', text)
-            yield ast.unparse(field.target), field.annotation, text
-
-
-def _describe_type(hint: ast.expr) -> str:
-    if isinstance(hint, ast.Name):
-        return _TYPES.get(hint.id) or f'[{hint.id}](#{hint.id.lower()})'
-    assert isinstance(hint, ast.Subscript)
-    inner = hint.slice.elts if isinstance(hint.slice, ast.Tuple) else [hint.slice]
-    kind = ast.unparse(hint.value)
-    if kind == 'Optional':
-        return _describe_type(inner[0])
-    form = {'Mapping': 'object: {} by name', 'Tuple': 'list: {}'}[kind]
-    return form.format(_describe_type(inner[-1] if kind == 'Mapping' else inner[0]))
-
-
-_TYPES = {
-    'Count': 'whole number',
-    'Number': 'number',
-    'str': 'text',
-    'bool': 'true or false',
-    'Ending': 'text',
-    'TunedAction': 'text',
-    'TunedReason': 'text',
-    'TunedLoader': 'text',
-    'float': 'number',
-    'Plain': 'true or false, number or text',
-}
-
-
-def test_the_page_of_rules_is_up_to_date():
-    assert RULES_PAGE.read_text() == render_rules()
+    rows = re.findall(r'^\| `(\w+)`', reference.render_scalars(), re.MULTILINE)
+    assert {*rows} == {*SCALARS}
 
 
 def test_every_relative_link_leads_somewhere():
     broken = [
         (page.name, target)
-        for page in [*ROOT.glob('*.md'), *(ROOT / 'docs' / 'en').glob('*.md')]
+        for page in [*ROOT.glob('*.md'), *PAGES]
         for target in re.findall(r'\]\((?!https?:|#)([^)#]+)', page.read_text())
         if not (page.parent / target).exists()
     ]
     assert broken == []
+
+
+def list_anchors(page: Path) -> set[str]:
+    """Names that a link may have behind ``#``, as GitHub makes them of headings."""
+    text = re.sub(r'^```.*?^```', '', page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r'^#+ (.+)$', text, re.MULTILINE)
+    return {re.sub(r'[^\w -]', '', h.lower()).replace(' ', '-') for h in headings}
+
+
+def test_every_inner_link_leads_to_a_heading():
+    broken = [
+        (page.name, target, anchor)
+        for page in [*ROOT.glob('*.md'), *PAGES]
+        for target, anchor in re.findall(
+            r'\]\((?!https?:)([^)#]*)#([^)]+)\)', page.read_text()
+        )
+        if anchor not in list_anchors(page.parent / target if target else page)
+    ]
+    assert broken == []
+
+
+def test_the_index_leads_to_every_page():
+    folder = ROOT / 'docs' / 'en'
+    linked = re.findall(r'\]\(([^)]+)\)', (folder / 'index.md').read_text())
+    pages = {str(page.relative_to(folder)) for page in PAGES} - {'index.md'}
+    assert sorted(linked) == sorted(pages)
 
 
 def test_published_peaks_are_said_as_the_benchmark_has_them():
@@ -124,37 +120,34 @@ def test_published_peaks_are_said_as_the_benchmark_has_them():
 
 
 NO_REAL_CARD = (
-    'README.md',
-    'CONTRIBUTING.md',
-    'docs/en/batch-size.md',
-    'docs/en/evidence-format.md',
-    'docs/en/faq.md',
-    'docs/en/fast-metric.md',
-    'docs/en/how-it-works.md',
-    'docs/en/pick-a-gpu.md',
-    'docs/en/read-the-summary.md',
-    'docs/en/what-the-scalars-mean.md',
-    'docs/en/will-it-fit.md',
+    'batch-size.md',
+    'card-memory.md',
+    'data-wait.md',
+    'doctor.md',
+    'fast-metric.md',
+    'how-it-works.md',
+    'memory-estimate.md',
+    'pick-a-gpu.md',
+    'profile.md',
+    'read-the-summary.md',
+    'reference/evidence.md',
+    'reference/rules.md',
+    'reference/scalars.md',
+    'sweep.md',
+    'will-it-fit.md',
 )
 
 
-def test_pages_say_what_no_real_card_has_shown():
-    for page in NO_REAL_CARD:
-        assert 'no real card' in (ROOT / page).read_text().replace('\n', ' '), page
-
-
-def test_every_verdict_is_documented():
-    page = (ROOT / 'docs' / 'en' / 'recommend.md').read_text()
-    assert [name for name in VERDICTS if f'`{name}`' not in page] == []
-
-
-def test_the_page_of_the_evidence_is_up_to_date():
-    assert EVIDENCE_PAGE.read_text() == render_evidence()
-
-
-if __name__ == '__main__':
-    RULES_PAGE.write_text(render_rules())
-    EVIDENCE_PAGE.write_text(render_evidence())
+def test_pages_link_what_no_real_card_has_shown():
+    folder = ROOT / 'docs' / 'en'
+    lacking = [
+        name
+        for name in NO_REAL_CARD
+        if 'no-real-card.md)' not in (folder / name).read_text()
+    ]
+    assert lacking == []
+    for page in ('README.md', 'CONTRIBUTING.md', 'docs/en/no-real-card.md'):
+        assert 'no real card' in (ROOT / page).read_text(), page
 
 
 KEPT = {

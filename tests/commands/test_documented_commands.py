@@ -23,7 +23,7 @@ from mmgpu_hooks.commands.main import COMMANDS as NAMES
 from mmgpu_hooks.commands.main import mmgpu
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *ROOT.glob('docs/en/*.md')]
+PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *ROOT.glob('docs/en/**/*.md')]
 
 PLACEHOLDERS = {
     'work_dirs/CONFIG': 'work_dirs/mine',

@@ -172,7 +172,7 @@ def test_ctrl_c_kill_and_hangup_end_a_command_with_a_sentence(
 
 def test_every_rule_and_cause_of_the_project_is_explained(capsys):
     # the changelog names rules that are gone
-    pages = [ROOT / 'README.md', *(ROOT / 'docs' / 'en').glob('*.md')]
+    pages = [ROOT / 'README.md', *(ROOT / 'docs' / 'en').rglob('*.md')]
     sources = (ROOT / 'mmgpu_hooks').rglob('*.py')
     text = ''.join(path.read_text() for path in (*pages, *sources))
     codes = {*re.findall(r'\bMG\d{3}\b', text), *CAUSES}

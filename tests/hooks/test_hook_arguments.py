@@ -69,8 +69,8 @@ def test_good_arguments_build_the_hook(name, arguments):
         assert getattr(hook, key) == value
 
 
-def test_the_page_for_newcomers_lists_every_argument_with_its_default():
-    page = Path(__file__).parents[2] / 'docs' / 'en' / 'switch-it-on.md'
+def test_the_page_of_arguments_lists_every_argument_with_its_default():
+    page = Path(__file__).parents[2] / 'docs' / 'en' / 'arguments.md'
     rows = re.findall(r'^\| `(\w+)` \| (.+?) \|', page.read_text(), re.MULTILINE)
     found = {name: default.strip('`') for name, default in rows}
     arguments = inspect.signature(mmgpu_hooks.GPUEfficiencyHook).parameters.values()

@@ -1,4 +1,11 @@
-"""All rules by code, a family a file; importing a family registers its rules."""
+"""All rules by code, a family a file; importing a family registers its rules.
+
+A rule is one function: it stands in the file of its family, takes a `Run` and returns
+``problem``, ``notice``, ``fine``, ``cannot_tell`` or ``None``. ``@rule`` gives its
+code, its title and the verdict of a run whose largest problem it is; its docstring is
+the page of ``mmgpu explain``. The lists of rules in the docs and in the frozen public
+surface are generated.
+"""
 
 from mmgpu_hooks.judge.rules import (
     card,

@@ -1,4 +1,9 @@
-"""Times the transforms of a dataset's pipeline during one fetch."""
+"""Times the transforms of a dataset's pipeline during one fetch.
+
+For one batch now and then the transforms' classes get a timing ``__call__``, in a
+training process without workers, too: an instance that is not in the pipeline, and
+another thread, pass untimed.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,13 @@
 Between two passes the settings alone change. Within a pass the sampler's own iterator
 is carried over: batches that the old workers owe come first, then a new pool goes on
 with what the sampler has left. So the order is that of an untouched run.
+
+A second ``iter(loader)`` would lose what the first has in flight, and end MMEngine's
+``InfiniteSampler`` for good. So the sampler's iterator is taken out of the old one,
+which then gives what it owes and gets no more work; the loader makes the heir with that
+iterator in the sampler's place. A relay stands where the old one makes its batches,
+since the loop holds it until the epoch ends. What was drawn for an heir that could not
+be started is put back.
 """
 
 from __future__ import annotations

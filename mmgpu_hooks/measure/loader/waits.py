@@ -3,6 +3,10 @@
 What lies between two hook points holds more than a wait: freeing the last batch,
 ``model.train()``, the fork of workers and their end. The live iterator's own
 ``_next_data`` is exact, and the same in torch 2.1 to 2.13.
+
+The rest is booked by name: ``loop``, ``startup`` (the fork of workers and the first
+batch), ``teardown`` (their end), ``resume`` (batches that a resumed loop throws away).
+Where batches come from no PyTorch iterator, all between two steps is the wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,21 @@
-"""Measures fetches inside the process that loads: a worker, or this one."""
+"""Measures fetches inside the process that loads: a worker, or this one.
+
+Batches are examined where they are made: that costs 15 us between two steps, and in a
+worker it costs the training thread nothing. Inside a worker process PyTorch's fetch
+functions are replaced. A worker leaves what each batch took and held in a ring buffer
+in shared memory, under the number that the loader gave the batch (from the frame of
+PyTorch's worker loop, which alone knows it), so the figures are those of the batches
+that the loop took. A training process without workers does the same in its own fetch.
+Where workers cannot be reached, images are counted by an interval's last batch, and
+pixels and boxes are unknown. Where the step resizes batches
+(``BatchSyncRandomResize``), pixels are unknown too: no worker sees that size.
+
+A worker copies a batch to shared memory and passes descriptors in two threads of its
+own, beside the fetches. Their clocks measure what sends a batch, and their CPU is taken
+out of a fetch's (``fetch_cpu_s``): that is what loading without workers takes. Where a
+run has no workers it is assumed from the tensors and bytes of a batch, with a wide
+interval.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Every setting that is tuned, in the order of the search; a setting is a file."""
+"""Every setting that is tuned, in the order of the search; a setting is a file.
+
+A setting is a function from a prospect to a prospect (``model/prospect.py``): its file
+says its key, type and range, how it is read from a run, its candidates or what it
+follows from, what it makes of a prospect, how far that may be off (``slip``, in
+standard errors), and why it changes. A value of ``None`` is left to the default, so
+that a key which nobody named is written by nobody.
+"""
 
 from mmgpu_hooks.recommend.job import Setting
 from mmgpu_hooks.recommend.settings.batch_size import BatchSize
