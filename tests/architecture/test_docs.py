@@ -124,6 +124,7 @@ NO_REAL_CARD = (
     'card-memory.md',
     'data-wait.md',
     'doctor.md',
+    'faq.md',
     'fast-metric.md',
     'how-it-works.md',
     'memory-estimate.md',
