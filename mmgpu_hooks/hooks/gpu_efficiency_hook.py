@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,6 +27,10 @@ from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from mmgpu_hooks.hooks.sources import open_train_probe
 from mmgpu_hooks.hooks.start import START_SOURCE, Start
 from mmgpu_hooks.hooks.start_source import ACCOUNT_SOURCE, StartSource
+from mmgpu_hooks.hooks.train_loop_watch import (
+    expect_no_train_loop,
+    expect_train_loop,
+)
 from mmgpu_hooks.hooks.tuned_start import TunedStart, begin_tuned
 from mmgpu_hooks.hooks.tuner import TUNER_SOURCE
 from mmgpu_hooks.judge.run import Run
@@ -236,7 +238,7 @@ class GPUEfficiencyHook(Hook):
         self.tuned_start: TunedStart | None = None
         self._is_disabled = is_disabled(os.environ)
         if not self._is_disabled:
-            self._guard.run('loader workers', expect_loop, self)
+            self._guard.run('loader workers', expect_train_loop, self)
             self._start_account = self._guard.run(ACCOUNT_SOURCE, self._follow_start)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -359,7 +361,7 @@ class GPUEfficiencyHook(Hook):
                 )
             )
             return
-        expect_no_loop(self)
+        expect_no_train_loop(self)
         if not self._guard.run('start', self._wrap_train_loop, runner):
             self._let_go()
 
@@ -399,7 +401,7 @@ class GPUEfficiencyHook(Hook):
     def after_run(self, runner: Any) -> None:
         self._end_lone_loop()
         # val() and test() leave the train loop as it was; one that joined late, too
-        expect_no_loop(self)
+        expect_no_train_loop(self)
         self._guard.run('start', self._patches.close)
         self.built_s = monotonic_s()
         if not self._is_disabled:
@@ -589,63 +591,3 @@ def _list_words() -> list[str]:
     if spec is not None and spec.origin == os.path.abspath(''.join(sys.argv[:1])):
         return ['-m', spec.name.removesuffix('.__main__'), *sys.argv[1:]]
     return sys.argv
-
-
-# Iteration-based loops of MMEngine start workers in their constructor, before any hook
-# point. The constructor of a hook runs before that. So from then on, until the train
-# loop is built, MMEngine's `BaseLoop` shows each loop once it has its loader.
-_patches = Patches()
-_waiting: dict[int, weakref.ref[Any]] = {}
-"""Hooks whose train loop was not built yet, by their ids."""
-
-
-def expect_loop(hook: Any) -> None:
-    """Call ``hook.see_loop(loop)`` when its Runner's train loop gets its loader."""
-    if not _waiting:
-        original = BaseLoop.__init__
-
-        @functools.wraps(original)
-        def __init__(loop: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            given = args[1] if len(args) > 1 else kwargs.get('dataloader')
-            runner, begun = args[0] if args else kwargs.get('runner'), list[Any]()
-            for find_hook in list(_waiting.values()):
-                found = find_hook()
-                if found is not None and _is_train_loader_of(found, runner, given):
-                    found.begin_loop(runner)
-                    begun.append(found)
-            try:
-                original(loop, *args, **kwargs)
-            except BaseException:
-                for found in begun:
-                    found.end_start()
-                raise
-            for find_hook in list(_waiting.values()):
-                found = find_hook()
-                if found is not None and _is_train_loop_of(found, loop, given):
-                    expect_no_loop(found)
-                    found.see_loop(loop)
-
-        _patches.set(BaseLoop, '__init__', __init__)
-    key = id(hook)
-    _waiting[key] = weakref.ref(hook, lambda _: _forget(key))
-
-
-def expect_no_loop(hook: Any) -> None:
-    """Wait no longer for its train loop."""
-    _forget(id(hook))
-
-
-def _forget(key: int) -> None:
-    _waiting.pop(key, None)
-    if not _waiting:
-        _patches.close()
-
-
-def _is_train_loop_of(hook: Any, loop: Any, given: Any) -> bool:
-    return _is_train_loader_of(hook, getattr(loop, '_runner', None), given)
-
-
-def _is_train_loader_of(hook: Any, runner: Any, given: Any) -> bool:
-    is_ours = any(hook is each for each in getattr(runner, '_hooks', ()))
-    # loops of validation get another one
-    return is_ours and given is getattr(runner, '_train_dataloader', None)
