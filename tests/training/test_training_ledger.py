@@ -258,6 +258,31 @@ def test_what_a_subclass_does_at_our_points_is_done(tmp_path):
     assert [record.iterations for record in evidence_of(tmp_path).intervals] == [4] * 3
 
 
+class WithoutSuper(GPUEfficiencyHook):
+    """A user's, which does something at the end of an iteration in our place."""
+
+    def __init__(self) -> None:
+        super().__init__(interval=4)
+        self.ended: list[int] = []
+
+    def after_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        self.ended.append(batch_idx)
+
+
+def test_a_subclass_that_never_calls_super_is_recorded(tmp_path):
+    hook = WithoutSuper()
+    runner = build_runner(tmp_path, hook=None)
+    runner.register_hook(hook)
+    runner.train()
+    assert hook.ended == [*range(12)]
+    evidence = evidence_of(tmp_path)
+    assert [record.iterations for record in evidence.intervals] == [4] * 3
+    # what it does counts as the hook's own time
+    assert evidence.end is not None and 'WithoutSuper' in evidence.end.hooks_s
+
+
 def test_a_ledger_that_failed_keeps_no_stamps(tmp_path, monkeypatch):
     tapes: list[list[Any]] = []
     sum_up = TimeLedger.sum_up
