@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +27,7 @@ from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from mmgpu_hooks.hooks.sources import open_train_probe
-from mmgpu_hooks.hooks.start import START_SOURCE, Start
+from mmgpu_hooks.hooks.start import START_SOURCE, Start, StartListener
 from mmgpu_hooks.hooks.start_source import ACCOUNT_SOURCE, StartSource
 from mmgpu_hooks.hooks.train_loop_watch import (
     expect_no_train_loop,
@@ -210,6 +212,23 @@ class GPUEfficiencyHook(Hook):
         for name, value in changed.items():
             setattr(self, name, value)
 
+    def note_command(
+        self, arguments: Mapping[str, Any], added_by: str | None = None
+    ) -> None:
+        """Note that a command started this training.
+
+        Args:
+            arguments: Arguments of the hook that the command was given.
+            added_by: The command, if it added this hook.
+        """
+        self.command_arguments = arguments
+        if added_by is not None:
+            self.added_by = added_by
+
+    def note_start(self, before_hook_s: Mapping[str, float] | None) -> None:
+        """Note what the process took until the hook was built, in seconds by part."""
+        self.before_hook_s = before_hook_s
+
     @property
     def scalar_names(self) -> tuple[str, ...]:
         """The scalars to publish."""
@@ -292,18 +311,6 @@ class GPUEfficiencyHook(Hook):
         if optimizations is not None and account is not None:
             optimizations.begin_data_sets(account.watch)
 
-    def _begin_workers(self) -> None:
-        if self._start is not None:
-            self._guard.run(MEMORY_SOURCE, self._start.memory.pause)
-        if self._start_account is not None:
-            self._start_account.begin_workers()
-
-    def _end_workers(self, iterator: Any) -> None:
-        if self._start_account is not None:
-            self._start_account.end_workers()
-        if self._start is not None:
-            self._guard.run(MEMORY_SOURCE, self._start.memory.go_on)
-
     def end_start(self) -> None:
         """What is watched from the train loop on, or no more, is left alone here."""
         if self._start is not None:
@@ -317,11 +324,11 @@ class GPUEfficiencyHook(Hook):
             self._start_account.end_loader()
         runner = loop.runner
         self._logger = runner.logger
-        self._probe = open_train_probe(self._guard, runner, loop.dataloader)
-        if self._probe is not None:
-            # iteration-based loops make their iterator now, others once they run
-            self._probe.on_create_begin = self._begin_workers
-            self._probe.on_create_end = self._end_workers
+        # iteration-based loops make their iterator now, others once they run
+        listener = StartListener(
+            self._guard.run, self._start, self._start_account, self._take_back
+        )
+        self._probe = open_train_probe(self._guard, runner, loop.dataloader, listener)
         optimizations = self._provide_optimizations()
         if optimizations is not None:
             optimizations.begin_loader(loop.dataloader)
@@ -329,9 +336,18 @@ class GPUEfficiencyHook(Hook):
             self._guard.run(TUNER_SOURCE, self._begin_tuned, runner, self._probe)
 
     def _begin_tuned(self, runner: Any, probe: LoaderProbe) -> None:
-        start = self.tuned_start = begin_tuned(runner, probe.loader)
-        if start is not None:
-            probe.on_failure = start.switch.take_back
+        self.tuned_start = begin_tuned(runner, probe.loader, self._book_teardown)
+
+    def _take_back(self, error: Exception) -> bool:
+        """Undo what a run before had found, where its workers could not be started."""
+        start = self.tuned_start
+        return start is not None and start.switch.take_back(error)
+
+    def _book_teardown(self) -> AbstractContextManager[Any]:
+        """Book the end of workers that the tuner replaced, once there is a ledger."""
+        if self._recorder is None:
+            return contextlib.nullcontext()
+        return self._recorder.book_teardown()
 
     def _provide_optimizations(self) -> Optimizations | None:
         """Those of the training that is on; ``None`` where none is asked for."""

@@ -10,7 +10,6 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -22,13 +21,13 @@ from msgspec import structs
 
 from mmgpu_hooks.config.hook_arguments import is_our_hook
 from mmgpu_hooks.hooks.end_source import END_SOURCE, EndSource
-from mmgpu_hooks.hooks.loop_timer import LoopTimer
+from mmgpu_hooks.hooks.loop_timer import LoopTimer, open_ledger
 from mmgpu_hooks.hooks.memory_source import MEMORY_SOURCE, MemorySource
-from mmgpu_hooks.hooks.recording import Guard, Recording, vis_data_folder
+from mmgpu_hooks.hooks.recording import Guard, Recording
 from mmgpu_hooks.hooks.resume_source import ResumeProgress
 from mmgpu_hooks.hooks.saves import SAVES_SOURCE, SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarPublisher
-from mmgpu_hooks.hooks.sources import UNPROVEN, Sources, read_device
+from mmgpu_hooks.hooks.sources import UNPROVEN, GpuSource, Sources, read_device
 from mmgpu_hooks.hooks.start_source import ACCOUNT_SOURCE, StartSource
 from mmgpu_hooks.hooks.stuck_source import WATCHDOG_SOURCE, StuckSource
 from mmgpu_hooks.hooks.tuner import TUNER_SOURCE, Tuner
@@ -42,6 +41,7 @@ from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.settings import read_length, read_loader_settings
 from mmgpu_hooks.measure.loader.switch import LoaderSwitch
+from mmgpu_hooks.measure.loop_listener import LoopListener
 from mmgpu_hooks.measure.memory import weigh_objects
 from mmgpu_hooks.measure.now import read_oom_kills, read_process_identity
 from mmgpu_hooks.measure.patches import Patches
@@ -54,15 +54,15 @@ from mmgpu_hooks.schema.recorded import (
     IntervalRecord,
     LoaderSettings,
     RunRecord,
+    SaveRecord,
     SourceOffRecord,
     TrainingPlan,
     UnknownRecord,
+    ValidationRecord,
     ValInterval,
     VerdictRecord,
 )
-from mmgpu_hooks.schema.run_folder import evidence_name, unused_path
 from mmgpu_hooks.schema.text import phrase
-from mmgpu_hooks.schema.writer import open_evidence
 from mmgpu_hooks.show.words import say
 from mmgpu_hooks.version import __version__
 
@@ -106,8 +106,7 @@ class LogSchedule:
         self._own_interval = interval
         self._runner = runner
         self._batches: int | None = None
-        self.most: int = MOST_ITERATIONS
-        """Iterations at which an interval is cut, whatever its length is."""
+        self._most = MOST_ITERATIONS
         self.begin_epoch()
         logged = self._logger.interval if self._logger else DEFAULT_INTERVAL
         self.interval = logged if interval is None else interval
@@ -115,6 +114,14 @@ class LogSchedule:
     def begin_epoch(self) -> None:
         """Read the length of the epoch; asking for it each time costs more."""
         self._batches = read_length(self._runner.train_dataloader)
+
+    def cut_at(self, most: int | None) -> None:
+        """Cut intervals from now on, whatever their length is.
+
+        Args:
+            most: Iterations at which one is cut; ``None`` is `MOST_ITERATIONS`.
+        """
+        self._most = MOST_ITERATIONS if most is None else most
 
     def is_due(self, batch_idx: int, iterations: int) -> Due:
         """Say what ends with an iteration.
@@ -131,8 +138,8 @@ class LogSchedule:
                 done == self._batches and (not logger.ignore_last or done <= interval)
             )
             if self._own_interval is None:
-                return Due(is_logged, is_logged or iterations >= self.most)
-        return Due(is_logged, iterations >= min(self.interval, self.most))
+                return Due(is_logged, is_logged or iterations >= self._most)
+        return Due(is_logged, iterations >= min(self.interval, self._most))
 
     def find_next(self, batch_idx: int, iterations: int) -> int:
         """The next iteration at which something may end, by its number in the epoch.
@@ -147,12 +154,14 @@ class LogSchedule:
             ahead.append(line - (batch_idx + 1) % line)
         if self._logger is None or self._own_interval is not None:
             ahead.append(self.interval - iterations)
-        ahead.append(self.most - iterations)
+        ahead.append(self._most - iterations)
         return batch_idx + min(count for count in ahead if count > 0)
 
 
-class Recorder:
+class Recorder(LoopListener):
     """Records one call of a train loop, from its first line to its last.
+
+    What the loop tells meanwhile arrives at its ``on_...`` methods.
 
     Args:
         runner: The runner, about to enter its train loop.
@@ -191,21 +200,18 @@ class Recorder:
         self.end: EndRecord | None = None
         """Once it is over, also where there was no room to write it."""
         device = run('device', read_device, runner) or 'cpu'
-        self._timer = LoopTimer(runner, device)
-        self._ledger = self._timer.ledger
-        self._ledger.lap_of = hook
+        self._ledger = open_ledger(runner, hook, device)
         self._build_s = max(self._ledger.stamped_s - hook.built_s, 0.0)
         self._ledger.push(hook)
+        gpu = GpuSource(guard, hook.gpu_sample_period_s, device)
+        self._timer = LoopTimer(runner, self._ledger, self, gpu.around_steps)
         self._recording = Recording(runner, hook, guard, self._timer)
-        self._sources = Sources(self._recording, device, probe)
+        self._sources = Sources(self._recording, gpu, device, probe, self)
         self._known = dict(self._sources.unknown)
-        self._saving = SaveSource(self._recording, self._sources)
-        self._validation = ValidationSource(self._recording, self._sources)
+        self._saving = SaveSource(self._recording, self._sources, self)
+        self._validation = ValidationSource(self._recording, self._sources, self)
         self._memory: MemorySource | None = None
-        skipped = self._timer.waits.skipped
-        if skipped:
-            progress = ResumeProgress(runner.logger, skipped)
-            self._timer.waits.before_skip = partial(run, 'resume', progress.note)
+        self._resuming = ResumeProgress(runner.logger, self._timer.waits.skipped)
 
     def begin(self) -> None:
         """Write the run record and time the loop."""
@@ -215,12 +221,9 @@ class Recorder:
             runner.logger.info(f'GPUEfficiencyHook: {UNPROVEN}')
         if record is not None:
             self._memory_cgroup = record.memory_cgroup
-            run('evidence', self._open_writer, record)
-        hooks = self._timer.hooks
-        hooks.before_validation = self._begin_validation
-        hooks.after_validation = self._validation.end
+            run('evidence', self._recording.open, record)
         if record is not None and is_main_process():
-            self._follow_end(record)
+            self._ending = run(END_SOURCE, EndSource, self._recording, record)
         run('ledger', self._timer.open)
         if 'ledger' in self._guard.off:
             self._timer.stop()
@@ -248,11 +251,15 @@ class Recorder:
 
     def _open_tuner(self) -> None:
         recording, runner = self._recording, self._runner
-        start, ranks = self._hook.tuned_start, runner.world_size
-        switch = LoaderSwitch(runner.train_dataloader, ranks=ranks)
+        start = self._hook.tuned_start
         if start is not None:
             switch = start.switch
-        switch.book_teardown = self._book_teardown
+        else:
+            switch = LoaderSwitch(
+                runner.train_dataloader,
+                ranks=runner.world_size,
+                book_teardown=self.book_teardown,
+            )
         self._tuner = Tuner(
             recording,
             self._sources.loader,
@@ -263,7 +270,8 @@ class Recorder:
         self._tuner.begin(start.config if start else None)
 
     @contextlib.contextmanager
-    def _book_teardown(self) -> Iterator[None]:
+    def book_teardown(self) -> Iterator[None]:
+        """Book the time in which workers end that the tuner has replaced."""
         self._guard.run('ledger', self._ledger.push, 'teardown')
         try:
             yield
@@ -271,7 +279,7 @@ class Recorder:
             self._guard.run('ledger', self._ledger.pop, 'teardown')
 
     def _shorten_intervals(self, most: int | None) -> None:
-        self._schedule.most = MOST_ITERATIONS if most is None else most
+        self._schedule.cut_at(most)
         # what was found to be due later may be due now
         self._due_at = 0
 
@@ -325,12 +333,12 @@ class Recorder:
             slurm_end_unix_s=read_end_unix_s(os.environ),
         )
 
-    def _open_writer(self, run: RunRecord) -> None:
-        path = vis_data_folder(self._runner) / evidence_name(run.rank)
-        self._recording.writer = open_evidence(unused_path(path), run)
-
     def _make_end(self) -> Callable[..., None]:
-        """The function to set as ``hook.after_train_iter``."""
+        """Make the function that stands as ``hook.after_train_iter`` while it records.
+
+        It is an attribute of the hook itself, so a subclass of the user's that has an
+        ``after_train_iter`` of its own is recorded whether it calls ``super()`` or not.
+        """
         ledger, hooks, run = self._ledger, self._timer.hooks, self._guard.run
         stamp, clock = ledger.stamps.extend, ledger.clock
         subclass = None
@@ -344,15 +352,18 @@ class Recorder:
                 stamp((clock(), LAP))
                 if batch_idx >= self._due_at:
                     run(
-                        'interval', self._do_what_is_due, batch_idx, data_batch, outputs
+                        'interval',
+                        self.on_iteration_end,
+                        batch_idx,
+                        data_batch,
+                        outputs,
                     )
             if subclass is not None:
                 subclass(runner, batch_idx, data_batch, outputs)
 
         return after_train_iter
 
-    def _do_what_is_due(self, batch_idx: int, batch: Any, outputs: Any) -> None:
-        """At the end of an interval, record and publish it."""
+    def on_iteration_end(self, batch_idx: int, batch: Any, outputs: Any) -> None:
         run, schedule, ledger = self._guard.run, self._schedule, self._ledger
         ledger.sum_up()
         if self._starting is not None:
@@ -377,8 +388,8 @@ class Recorder:
 
     def begin_epoch(self) -> None:
         """An epoch begins: it may be of another length."""
-        self._recording.epoch, self._due_at = self._runner.epoch + 1, 0
-        self._recording.epoch_start = self._recording.count_iterations()
+        self._due_at = 0
+        self._recording.begin_epoch()
         self._schedule.begin_epoch()
         self._sources.gpu.interrupt()
         if self._tuner is not None:
@@ -393,7 +404,8 @@ class Recorder:
         self._guard.run('ledger', self._ledger.push, 'resume')
         began_s, count = monotonic_s(), self._timer.waits.skipped
         try:
-            left = self._timer.waits.skipped = advance()
+            left = advance()
+            self._timer.waits.expect_skipped(left)
         finally:
             self._guard.run('ledger', self._ledger.pop, 'resume')
         said = phrase(
@@ -405,19 +417,39 @@ class Recorder:
         )
         self._runner.logger.info(say(said))
 
-    def _begin_validation(self) -> None:
+    def on_iterator_begin(self) -> None:
+        self._sources.begin_iterator()
+
+    def on_iterator_end(self, iterator: Any) -> None:
+        self._sources.end_iterator(iterator)
+
+    def on_iterator_failure(self, error: Exception) -> bool:
+        if self._tuner is not None:
+            return self._tuner.take_back(error)
+        start = self._hook.tuned_start
+        return start is not None and bool(start.switch.take_back(error))
+
+    def on_last_wait(self, iterator: Any) -> None:
+        self._sources.loader.before_wait(iterator)
+
+    def on_skipped_wait(self, left: int) -> None:
+        self._guard.run('resume', self._resuming.note, left)
+
+    def on_validation_begin(self) -> None:
         iteration = self._recording.count_iterations()
         self._guard.run(SAVES_SOURCE, self._saving.waits.add, iteration, is_save=False)
         self._validation.begin()
 
-    def _follow_end(self, record: RunRecord) -> None:
-        """Say from now on when training ends."""
-        run = self._guard.run
-        self._ending = ending = run(END_SOURCE, EndSource, self._recording, record)
-        if ending is not None:
-            on_validation = partial(run, END_SOURCE, ending.add_validation)
-            self._validation.on_record = on_validation
-            self._saving.on_record = partial(run, END_SOURCE, ending.add_save)
+    def on_validation_end(self) -> None:
+        self._validation.end()
+
+    def on_validation_record(self, record: ValidationRecord) -> None:
+        if self._ending is not None:
+            self._guard.run(END_SOURCE, self._ending.add_validation, record)
+
+    def on_save_record(self, record: SaveRecord) -> None:
+        if self._ending is not None:
+            self._guard.run(END_SOURCE, self._ending.add_save, record)
 
     def _forecast_end(self, record: IntervalRecord) -> None:
         if self._ending is None:
@@ -431,7 +463,7 @@ class Recorder:
     ) -> IntervalRecord | None:
         count, first_s = len(window.iters_s), window.waits_s[window.firsts].sum()
         recording = self._recording
-        recording.recorded += count
+        recording.add_recorded(count)
         waits_s = window.waits_s.tolist()
         self._guard.run(
             SAVES_SOURCE, self._saving.waits.add_waits, waits_s, window.firsts
@@ -498,7 +530,7 @@ class Recorder:
         if source == VALIDATION_SOURCE:
             self._guard.clean_up(source, self._validation.close)
         if source == TUNER_SOURCE and self._tuner is not None:
-            self._schedule.most = MOST_ITERATIONS
+            self._schedule.cut_at(None)
             self._guard.clean_up(source, self._tuner.close)
         if source in ('ledger', 'interval', 'scalars'):
             # nothing else takes the last values off LoggerHook's lines
@@ -554,9 +586,7 @@ class Recorder:
 
     def close(self) -> None:
         """Close the evidence; a second call does nothing."""
-        writer, self._recording.writer = self._recording.writer, None
-        if writer is not None:
-            self._guard.clean_up('evidence', writer.close)
+        self._recording.close()
 
     def _end(self, is_timed: bool, error: BaseException | None) -> EndRecord:
         # the totals of a ledger that was switched off would be wrong

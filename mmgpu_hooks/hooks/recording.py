@@ -12,8 +12,14 @@ from typing import Any, Callable, TypeVar
 
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.measure.absent import AbsentError, SourceError
-from mmgpu_hooks.schema.recorded import EvidenceLine, SourceOffRecord, UnknownRecord
-from mmgpu_hooks.schema.writer import EvidenceWriter
+from mmgpu_hooks.schema.recorded import (
+    EvidenceLine,
+    RunRecord,
+    SourceOffRecord,
+    UnknownRecord,
+)
+from mmgpu_hooks.schema.run_folder import evidence_name, unused_path
+from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
 
 _T = TypeVar('_T')
 
@@ -103,6 +109,30 @@ class Recording:
         """Iterations done."""
         self.guard.run('interval', self.ledger.sum_up)
         return self.iteration
+
+    def open(self, run: RunRecord) -> None:
+        """Open the evidence file.
+
+        Args:
+            run: The first line of it.
+        """
+        path = vis_data_folder(self.runner) / evidence_name(run.rank)
+        self.writer = open_evidence(unused_path(path), run)
+
+    def close(self) -> None:
+        """Close the evidence file; a second call does nothing."""
+        writer, self.writer = self.writer, None
+        if writer is not None:
+            self.guard.clean_up('evidence', writer.close)
+
+    def begin_epoch(self) -> None:
+        """Note that an epoch begins."""
+        self.epoch = self.runner.epoch + 1
+        self.epoch_start = self.count_iterations()
+
+    def add_recorded(self, iterations: int) -> None:
+        """Note that so many more iterations are in records."""
+        self.recorded += iterations
 
     def write(self, record: EvidenceLine) -> None:
         """Add a line to the evidence, where there is any."""

@@ -24,6 +24,7 @@ from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.judge.saves import KEPT_REFERENCES, is_reference, judge_save
 from mmgpu_hooks.measure.loader.processes import sum_workers_meanwhile
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
+from mmgpu_hooks.measure.loop_listener import LoopListener
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.save import (
     PhaseStamp,
@@ -217,10 +218,14 @@ class SaveSource:
     Args:
         recording: The run, whose ledger books saves.
         sources: Know the workers of the train loader, the host and the GPU.
+        listener: Hears of each save; what it raises ends this source.
     """
 
-    def __init__(self, recording: Recording, sources: Sources) -> None:
+    def __init__(
+        self, recording: Recording, sources: Sources, listener: LoopListener
+    ) -> None:
         self._recording, self._sources = recording, sources
+        self._listener = listener
         self._guard, self._runner = recording.guard, recording.runner
         self._patches = Patches()
         loader = self._runner.train_dataloader
@@ -236,8 +241,6 @@ class SaveSource:
         self._earlier: deque[SaveRecord] = deque(maxlen=KEPT_REFERENCES)
         self._warned: set[str] = set()
         self._thread = threading.get_ident()
-        self.on_record: Callable[[SaveRecord], Any] = lambda record: None
-        """Called with the record of each; what it raises ends this source."""
 
     def open(self) -> None:
         """Watch every save from now on."""
@@ -298,7 +301,7 @@ class SaveSource:
             error=error,
         )
         self._recording.write(save)
-        self.on_record(save)
+        self._listener.on_save_record(save)
         self.waits.add(save.iteration, is_save=True)
         self._warn_of(save)
 

@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 from msgspec import structs
 
+from mmgpu_hooks.hooks.loop_timer import PointCalls
 from mmgpu_hooks.hooks.recording import Guard, Recording
 from mmgpu_hooks.measure.absent import AbsentError, SourceError
 from mmgpu_hooks.measure.clock import monotonic_s
@@ -32,6 +33,7 @@ from mmgpu_hooks.measure.loader.batches import (
 )
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import WorkersMark, write_nice
+from mmgpu_hooks.measure.loop_listener import LoopListener
 from mmgpu_hooks.measure.memory import MemoryMeter
 from mmgpu_hooks.measure.slurm import parse_most_tasks
 from mmgpu_hooks.schema.recorded import (
@@ -102,6 +104,17 @@ class GpuSource:
         self._sampler = GpuSampler(gpu.read_sample, period_s, close=gpu.close)
         self._sampler.start()
         self.readers['GPU'] = self._read_driver
+
+    @property
+    def around_steps(self) -> PointCalls:
+        """What to call at the hook points around a step: CUDA events, if there are."""
+        events, run = self.events, self._run
+        if events is None:
+            return {}
+        return {
+            'before_train_iter': (partial(run, 'GPU idle', events.begin_step),),
+            'after_train_iter': (partial(run, 'GPU idle', events.end_step),),
+        }
 
     @property
     def unknown(self) -> dict[str, str]:
@@ -177,12 +190,19 @@ class Sources:
 
     Args:
         recording: The run that is recorded.
+        gpu: What is measured of the card; it is closed with the others.
         device: Type of the device that the model is on.
         probe: Of the train loader, where one watches it already.
+        listener: Hears of the iterators that the train loader makes.
     """
 
     def __init__(
-        self, recording: Recording, device: str, probe: LoaderProbe | None
+        self,
+        recording: Recording,
+        gpu: GpuSource,
+        device: str,
+        probe: LoaderProbe | None,
+        listener: LoopListener,
     ) -> None:
         guard, runner = recording.guard, recording.runner
         run = self._run = guard.run
@@ -196,7 +216,7 @@ class Sources:
         # of a source that cannot be opened nothing is read: it is off
         self._host = run('host', HostMeter)
         self._memory = run('memory', MemoryMeter)
-        self.gpu = GpuSource(guard, recording.hook.gpu_sample_period_s, device)
+        self.gpu = gpu
         self.device = 'cuda' if self.gpu.is_used else device
         self._watch = BatchWatch(_pad_size_divisor(runner))
         """Examines a batch where no worker has counted its own."""
@@ -205,7 +225,11 @@ class Sources:
             # a hook may have put another one there since
             guard.clean_up('loader workers', probe.close)
             probe = None
-        probe = probe or open_train_probe(guard, runner, runner.train_dataloader)
+        if probe is None:
+            loader = runner.train_dataloader
+            probe = open_train_probe(guard, runner, loader, listener)
+        else:
+            probe.hand_over(listener)
         self.loader = probe or LoaderProbe(None)
         """What watches the loader; where that failed it sees nothing."""
         self._follow_loader()
@@ -215,31 +239,29 @@ class Sources:
             'memory': self._read_memory,
             **self.gpu.readers,
         }
-        events, after = self.gpu.events, self._timer.hooks.after
-        if events is not None:
-            after['before_train_iter'] = (partial(run, 'GPU idle', events.begin_step),)
-            after['after_train_iter'] = (partial(run, 'GPU idle', events.end_step),)
+
+    def begin_iterator(self) -> None:
+        """Book what the train loader's next iterator takes until it is made."""
+        self._run('ledger', self._timer.ledger.push, WORKER_START)
+
+    def end_iterator(self, iterator: Any) -> None:
+        """Time the waits of the train loader's newest iterator.
+
+        Args:
+            iterator: The iterator; ``None`` if it could not be made.
+        """
+        self._run('ledger', self._timer.ledger.pop, WORKER_START)
+        if iterator is not None:
+            self._run('ledger', self._timer.follow, iterator)
+        self._set_nice()
 
     def _follow_loader(self) -> None:
         runner, timer, run = self._runner, self._timer, self._run
-
-        def begin_creation() -> None:
-            run('ledger', timer.ledger.push, WORKER_START)
-
-        def end_creation(iterator: Any) -> None:
-            run('ledger', timer.ledger.pop, WORKER_START)
-            if iterator is not None:
-                run('ledger', timer.follow, iterator)
-            self._set_nice()
-
         # iteration-based loops start their workers before any hook is called
         endless = getattr(runner.train_loop, 'dataloader_iterator', None)
         running = getattr(endless, '_iterator', None)
-        probe = self.loader
-        probe.on_create_begin, probe.on_create_end = begin_creation, end_creation
-        timer.waits.before_end = probe.before_wait
         if running is not None:
-            run('loader workers', probe.watch_running, running)
+            run('loader workers', self.loader.watch_running, running)
             run('ledger', timer.follow, running)
         elif not hasattr(runner.train_dataloader, '_get_iterator'):
             timer.give_up_waits()
@@ -407,10 +429,22 @@ def _name_resizers(runner: Any) -> str:
     return ', '.join(names)
 
 
-def open_train_probe(guard: Guard, runner: Any, loader: Any) -> LoaderProbe | None:
-    """Watch the train loader of a Runner."""
+def open_train_probe(
+    guard: Guard, runner: Any, loader: Any, listener: LoopListener
+) -> LoaderProbe | None:
+    """Watch the train loader of a Runner.
+
+    Args:
+        guard: Switches off what fails.
+        runner: The Runner.
+        loader: Its train loader.
+        listener: Hears of the iterators that the loader makes.
+
+    Returns:
+        ``None`` if that failed.
+    """
     run, divisor = partial(guard.run, 'loader workers'), _pad_size_divisor(runner)
-    return run(LoaderProbe, loader, run, pad_size_divisor=divisor)
+    return run(LoaderProbe, loader, run, listener=listener, pad_size_divisor=divisor)
 
 
 def _pad_size_divisor(runner: Any) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import structs
 
 from mmgpu_hooks.hooks.alarms import Alarms
-from mmgpu_hooks.hooks.memory_source import StartMemory
+from mmgpu_hooks.hooks.memory_source import MEMORY_SOURCE, StartMemory
 from mmgpu_hooks.hooks.rank_waits import RankWaits
 from mmgpu_hooks.hooks.recording import Guard, vis_data_folder
 from mmgpu_hooks.hooks.sources import count_ranks_on_host
@@ -26,6 +26,7 @@ from mmgpu_hooks.hooks.start_source import StartSource
 from mmgpu_hooks.judge.standstill import describe_stuck, is_in_collective
 from mmgpu_hooks.measure.clock import monotonic_s, wall_unix_s
 from mmgpu_hooks.measure.flight_recorder import list_dump_prefixes
+from mmgpu_hooks.measure.loop_listener import LoopListener
 from mmgpu_hooks.measure.now import read_process_identity
 from mmgpu_hooks.measure.proc import ThreadUse, read_thread_use
 from mmgpu_hooks.measure.slurm import parse_job_id
@@ -315,6 +316,42 @@ class Start:
         self.file.close()
         if self._account is not None:
             self._account.leave()
+
+
+class StartListener(LoopListener):
+    """Hears the train loader while training starts; its recording does afterwards.
+
+    Args:
+        run: Calls a function for a source, and keeps from training what it raises.
+        start: Watches the start; ``None`` where nothing does.
+        account: Takes the start apart; ``None`` where nothing does.
+        take_back: Undoes settings with which no iterator could be made: True if it did.
+    """
+
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        start: Start | None,
+        account: StartSource | None,
+        take_back: Callable[[Exception], bool],
+    ) -> None:
+        self._run, self._start, self._account = run, start, account
+        self._take_back = take_back
+
+    def on_iterator_begin(self) -> None:
+        if self._start is not None:
+            self._run(MEMORY_SOURCE, self._start.memory.pause)
+        if self._account is not None:
+            self._account.begin_workers()
+
+    def on_iterator_end(self, iterator: Any) -> None:
+        if self._account is not None:
+            self._account.end_workers()
+        if self._start is not None:
+            self._run(MEMORY_SOURCE, self._start.memory.go_on)
+
+    def on_iterator_failure(self, error: Exception) -> bool:
+        return self._take_back(error)
 
 
 def watch_building(runner: Any, stuck_after_s: float) -> Start:

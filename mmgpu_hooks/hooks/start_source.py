@@ -85,9 +85,8 @@ class StartSource:
             self._age_s = read_process_age_s()
         _seen.add(os.getpid())
         self._account = StartAccount(monotonic_s, 'runner')
-        self.watch = DatasetWatch(run)
+        self.watch = DatasetWatch(run, self._begin_data_set, self._note)
         """Sees the data sets that are built."""
-        self.watch.on_begin, self.watch.on_end = self._begin_data_set, self._note
         self._patches = Patches()
         self._data_sets: list[DatasetStart] = []
         self._logger: Any = None

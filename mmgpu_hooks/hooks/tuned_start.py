@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mmgpu_hooks.hooks.sources import count_ranks_on_host
 from mmgpu_hooks.measure.host import read_host_limits
-from mmgpu_hooks.measure.loader.switch import LoaderSwitch
+from mmgpu_hooks.measure.loader.switch import BookTeardown, LoaderSwitch
 from mmgpu_hooks.schema.recorded import TunedSettings
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, EvidenceError
@@ -25,7 +25,9 @@ class TunedStart(NamedTuple):
     """What it had: the config's."""
 
 
-def begin_tuned(runner: Any, loader: Any) -> TunedStart | None:
+def begin_tuned(
+    runner: Any, loader: Any, book_teardown: BookTeardown
+) -> TunedStart | None:
     """Give a loader what the run had found that is about to be resumed.
 
     Only where that run began with the same settings, on as many cores.
@@ -33,6 +35,7 @@ def begin_tuned(runner: Any, loader: Any) -> TunedStart | None:
     Args:
         runner: About to train; of one rank.
         loader: Its train loader, which has made no iterator yet.
+        book_teardown: Books the time in which old workers end.
 
     Returns:
         ``None`` where nothing is resumed, or nothing was found.
@@ -42,7 +45,8 @@ def begin_tuned(runner: Any, loader: Any) -> TunedStart | None:
     evidence = _read_before(Path(runner.work_dir), Path(runner.log_dir))
     if evidence is None or not evidence.switches:
         return None
-    switch, found = LoaderSwitch(loader), evidence.switches[-1].new
+    switch = LoaderSwitch(loader, book_teardown=book_teardown)
+    found = evidence.switches[-1].new
     config, began = switch.settings, evidence.switches[0].old
     if _loader_part(began) != _loader_part(config) or found == config:
         return None

@@ -86,6 +86,8 @@ class Tuner:
         self._open: TunedRecord | None = None
         """The last change, until it is judged."""
         self._changes = 0
+        self._has_switched = False
+        """True once the loader was switched before an epoch."""
         self._since = self._ask_at = recording.recorded
         """Iteration of the last change, and that from which the next question is."""
         self._is_over = False
@@ -439,14 +441,24 @@ class Tuner:
         except Exception as error:  # noqa: BLE001, training goes on as it was
             self._refuse(record, error)
             return
-        self._probe.on_failure = self._take_back
+        self._has_switched = True
         took_s = self._clock() - began_s
         self._begin_stage(structs.replace(record, switch_s=took_s))
 
-    def _take_back(self, error: Exception) -> bool:
-        """The iterator of an epoch could not be made: True if it is worth a try."""
+    def take_back(self, error: Exception) -> bool:
+        """Undo the switch before an epoch whose iterator could not be made.
+
+        Args:
+            error: What making it raised.
+
+        Returns:
+            True if it is worth another try.
+        """
         if not self._switch.take_back(error):
             return False
+        if not self._has_switched:
+            # what a run before had found; the config's settings go on
+            return True
         with contextlib.suppress(Exception):  # the loader is as it was: that counts
             self._note_failure(error)
         return True

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -23,6 +23,7 @@ from mmgpu_hooks.measure.loader.owed import OwedBatch
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import WorkersMark, sum_workers_meanwhile
 from mmgpu_hooks.measure.loader.settings import read_length, read_loader_settings
+from mmgpu_hooks.measure.loop_listener import LoopListener
 from mmgpu_hooks.measure.memory import Objects, weigh_results
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.save import Surroundings
@@ -134,16 +135,23 @@ class _Validation:
         )
 
 
-class ValidationSource:
+class ValidationSource(LoopListener):
     """The validations of one run, which all go through one loader. No call raises.
+
+    It hears of the iterators that this loader makes.
 
     Args:
         recording: The run.
         sources: Know the workers of the train loader, and the GPU.
+        listener: Hears of each validation that was measured; what it raises ends this
+            source.
     """
 
-    def __init__(self, recording: Recording, sources: Sources) -> None:
+    def __init__(
+        self, recording: Recording, sources: Sources, listener: LoopListener
+    ) -> None:
         self._recording, self._sources = recording, sources
+        self._listener = listener
         self._run = recording.guard.run
         self._patches = Patches()
         self._loop = getattr(recording.runner, '_val_loop', None)
@@ -165,13 +173,9 @@ class ValidationSource:
         )
         self._creating: int | None = None
         """The making of an iterator that is timed."""
-        self.on_record: Callable[[ValidationRecord], Any] = lambda record: None
-        """Called with the record of each; what it raises ends this source."""
         guarded = partial(self._run, VALIDATION_SOURCE)
-        probe = guarded(LoaderProbe, self._loader, guarded)
+        probe = guarded(LoaderProbe, self._loader, guarded, listener=self)
         self._probe = probe or LoaderProbe(None)
-        self._probe.on_create_begin = self._create
-        self._probe.on_create_end = self._created
         # workers that live on from a validation before this training
         running = getattr(self._loader, '_iterator', None)
         if running is not None:
@@ -249,12 +253,12 @@ class ValidationSource:
         if self._progress is not None:
             self._progress.end()
 
-    def _create(self) -> None:
+    def on_iterator_begin(self) -> None:
         now = self._now
         self._creating = None if now is None else now.parts.begin(DATA_WAIT)
         self._started_s = -monotonic_s()
 
-    def _created(self, iterator: Any) -> None:
+    def on_iterator_end(self, iterator: Any) -> None:
         self._started_s += monotonic_s()
         if self._now is not None:
             self._now.parts.end(self._creating)
@@ -329,7 +333,7 @@ class ValidationSource:
         )
         record, self._has_ended = now.add_batches(record), True
         self._recording.write(record)
-        self.on_record(record)
+        self._listener.on_validation_record(record)
 
     def close(self) -> None:
         """Leave the loader as it was; a second call does nothing."""

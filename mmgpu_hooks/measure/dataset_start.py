@@ -135,6 +135,10 @@ class _Pending:
     patches: Patches
 
 
+Provide = Callable[[Any, Initialisation, Parse], None]
+"""Initialises a data set in the place of its own method, which it may call."""
+
+
 class DatasetWatch:
     """Watches all data sets that are built while it is open.
 
@@ -143,16 +147,18 @@ class DatasetWatch:
 
     Args:
         run: Calls a function with arguments, and keeps from training what it raises.
+        on_begin: Called before a data set is initialised.
+        on_end: Called once it is.
     """
 
-    def __init__(self, run: Callable[..., Any]) -> None:
-        self._run = run
-        self.on_begin: Callable[[Initialisation], None] = lambda found: None
-        """Called before one is initialised."""
-        self.on_end: Callable[[Initialisation], None] = lambda found: None
-        """Called once it is."""
-        self.provide: Callable[[Any, Initialisation, Parse], None] | None = None
-        """Initialises a data set in the place of its own method, which it may call."""
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        on_begin: Callable[[Initialisation], None] = lambda found: None,
+        on_end: Callable[[Initialisation], None] = lambda found: None,
+    ) -> None:
+        self._run, self._on_begin, self._on_end = run, on_begin, on_end
+        self._provide: Provide | None = None
         self._patches = Patches()
         self._pending: dict[int, _Pending] = {}
         """Data sets that are not initialised, by identity."""
@@ -175,6 +181,14 @@ class DatasetWatch:
                 raise
 
         self._patches.set(kind, '__init__', __init__)
+
+    def initialise_by(self, provide: Provide | None) -> None:
+        """Have data sets initialised in another way from now on.
+
+        Args:
+            provide: The way; ``None`` is their own method again.
+        """
+        self._provide = provide
 
     def leave_lazy(self) -> None:
         """Leave alone those that are not initialised yet: workers are to start."""
@@ -207,10 +221,10 @@ class DatasetWatch:
         if found is None:
             type(dataset).full_init(dataset)
             return
-        self._run(self.on_begin, found)
+        self._run(self._on_begin, found)
         begun_s, begun_cpu_s = monotonic_s(), thread_cpu_s()
         parse = functools.partial(self._parse, dataset, found)
-        provide = self.provide
+        provide = self._provide
         try:
             if provide is None:
                 parse()
@@ -220,10 +234,10 @@ class DatasetWatch:
             found.wall_s = monotonic_s() - begun_s
             found.cpu_s = thread_cpu_s() - begun_cpu_s
         self._run(_weigh, dataset, found)
-        self._run(self.on_end, found)
+        self._run(self._on_end, found)
 
     def _parse(self, dataset: Any, found: Initialisation) -> OpenedFiles:
-        opened = OpenedFiles(with_state=self.provide is not None)
+        opened = OpenedFiles(with_state=self._provide is not None)
         patches = Patches()
         self._run(opened.open)
         for name, field in PHASES.items():

@@ -29,7 +29,7 @@ WORKER_START = 'worker_start'
 """Making a loader's iterator, and its workers: it is `startup`."""
 
 LAP = 'lap'
-"""An iteration ended, and with it what ran: see :attr:`TimeLedger.lap_of`."""
+"""An iteration ended, and with it what ran: ``lap_of`` of the :class:`TimeLedger`."""
 
 _LABELS = (*PARTS, FIRST_WAIT, WORKER_START, LAP)
 _FIRST_HOOK = len(_LABELS)
@@ -88,6 +88,7 @@ class TimeLedger:
         clock: Monotonic seconds.
         part: The part that is running.
         step_hooks: Classes of hooks whose calls right behind a step belong to it.
+        lap_of: Hook, or another name of hooks, that runs where a :data:`LAP` is noted.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class TimeLedger:
         clock: Callable[[], float],
         part: str = 'startup',
         step_hooks: tuple[type, ...] = (),
+        lap_of: Any = 'hooks',
     ) -> None:
         self.clock = clock
         self.stamps: list[Any] = []
@@ -102,8 +104,7 @@ class TimeLedger:
         another name of hooks. Both come in one call, lest Ctrl-C parts them."""
         self.running: list[Any] = [part]
         """What runs, the innermost last: parts, and hooks."""
-        self.lap_of: Any = 'hooks'
-        """Hook, or another name of hooks, that runs where a :data:`LAP` is noted."""
+        self._lap_of = lap_of
         self.totals = LedgerWindow()
         """Sums over all windows taken."""
         self.elapsed_s = 0.0
@@ -258,7 +259,7 @@ class TimeLedger:
         sums, self._sums = self._sums.tolist(), np.zeros(len(self._sums))
         laps, self._laps = np.concatenate([np.zeros((0, _LAP_WIDTH)), *self._laps]), []
         parts = dict(zip(_LABELS, sums))
-        hooks = [(self.lap_of, parts.pop(LAP))]
+        hooks = [(self._lap_of, parts.pop(LAP))]
         hooks += zip(self._labels[_FIRST_HOOK:], sums[_FIRST_HOOK:])
         parts['hooks'] += sum(seconds for _, seconds in hooks)
         first_s = parts.pop(FIRST_WAIT)

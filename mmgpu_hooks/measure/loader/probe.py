@@ -25,6 +25,7 @@ from mmgpu_hooks.measure.loader.counters import (
 from mmgpu_hooks.measure.loader.owed import OwedBatch, find_owed
 from mmgpu_hooks.measure.loader.processes import WorkerProcesses, WorkersUse
 from mmgpu_hooks.measure.loader.worker import FetchProbe, enter_workers
+from mmgpu_hooks.measure.loop_listener import NO_LISTENER, LoopListener
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import MOST_BATCH_SIZES, WorkersWindow
 
@@ -174,6 +175,7 @@ class LoaderProbe:
     Args:
         loader: That trains; anything that is no ``DataLoader`` is left alone.
         run: Calls a function with arguments, and keeps from training what it raises.
+        listener: Hears of the iterators that the loader makes.
         pad_size_divisor: Of the model's data preprocessor.
         clock: Monotonic seconds.
     """
@@ -183,19 +185,12 @@ class LoaderProbe:
         loader: Any,
         run: Callable[..., Any] = lambda function, *args: function(*args),
         *,
+        listener: LoopListener = NO_LISTENER,
         pad_size_divisor: int = 1,
         clock: Clock = monotonic_s,
     ) -> None:
         self.loader = loader
-        self.on_create_begin: Callable[[], None] = lambda: None
-        """Called before the loader makes an iterator and starts its workers; it must
-        not raise."""
-        self.on_create_end: Callable[[Any], None] = lambda iterator: None
-        """Called after that with the iterator, or with ``None`` when that failed; it
-        must not raise either."""
-        self.on_failure: Callable[[Exception], bool] = lambda error: False
-        """Called when an iterator could not be made: True if it is to be made again;
-        it must not raise."""
+        self._listener = listener
         self.unsupported: dict[str, str] = {}
         """Reasons of figures that this loader does not give, by figure."""
         self.inside_failure: str | None = None
@@ -226,6 +221,14 @@ class LoaderProbe:
             maker = _IteratorMaker(loader, self._watch_creation)
             self._patches.set(loader, '_get_iterator', maker)
 
+    def hand_over(self, listener: LoopListener) -> None:
+        """Tell somebody else from now on: the start hands the loader to the recording.
+
+        Args:
+            listener: Hears of the iterators that the loader makes from now on.
+        """
+        self._listener = listener
+
     def watch_running(self, iterator: Any) -> None:
         """Follow an iterator, which may have been made before we came."""
         if all(known.iterator() is not iterator for known in self._followed):
@@ -237,12 +240,12 @@ class LoaderProbe:
         try:
             return self._create(make)
         except Exception as error:
-            if not self.on_failure(error):
+            if not self._listener.on_iterator_failure(error):
                 raise
         return self._create(make)
 
     def _create(self, make: Callable[[], Any]) -> Any:
-        self.on_create_begin()
+        self._listener.on_iterator_begin()
         iterator = init = None
         if self.inside_failure is None:
             try:
@@ -257,7 +260,7 @@ class LoaderProbe:
             if iterator is not None:
                 counters = None if init is None else init.counters
                 self._run(self._follow, iterator, counters)
-            self.on_create_end(iterator)
+            self._listener.on_iterator_end(iterator)
         return iterator
 
     def _follow(self, iterator: Any, counters: Counters | None) -> None:

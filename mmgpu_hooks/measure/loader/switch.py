@@ -45,6 +45,9 @@ _NEEDED_OF_WORKERS = ('_task_info', '_try_put_index', '_shutdown_workers')
 _STOPPED = 'TtZXx'
 """States of processes that will not go on by themselves."""
 
+BookTeardown = Callable[[], AbstractContextManager[Any]]
+"""Makes what books the time in which old workers end, as long as it lasts."""
+
 _SEEDS, _MOST_SEED = 2**32, 2**63
 """NumPy takes no seed beyond the first, PyTorch none beyond the second."""
 
@@ -55,14 +58,18 @@ class LoaderSwitch:
     Args:
         loader: The loader.
         ranks: Of the training: their workers have seeds of their own.
+        book_teardown: Books the time in which old workers end.
     """
 
-    def __init__(self, loader: Any, *, ranks: int = 1) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        *,
+        ranks: int = 1,
+        book_teardown: BookTeardown = contextlib.nullcontext,
+    ) -> None:
         self._loader, self._ranks = loader, ranks
-        self.book_teardown: Callable[[], AbstractContextManager[Any]] = (
-            contextlib.nullcontext
-        )
-        """Books the time in which old workers end."""
+        self._book_teardown = book_teardown
         self._used_seeds = ranks * (getattr(loader, 'num_workers', 0) or 0)
         """Seeds from the loader's own on that workers have had."""
         self._before: Patches | None = None
@@ -185,7 +192,7 @@ class LoaderSwitch:
         loader = self._loader
         live: Any = getattr(loader, '_iterator', None)
         if hasattr(live, '_shutdown_workers'):
-            with self.book_teardown():
+            with self._book_teardown():
                 live._shutdown_workers()
         loader._iterator = None
         self._before = self._set(new, salt)
@@ -243,7 +250,7 @@ class LoaderSwitch:
         # from here on it gets no more work, and gives what it has in flight
         live._sampler_iter = iter(())
         make = functools.partial(self._make_heir, rest, new, salt)
-        relay = _Relay(live, make, holder, self.book_teardown)
+        relay = _Relay(live, make, holder, self._book_teardown)
         try:
             if is_drained_first:
                 relay.make_heir = functools.partial(self._try_heir, make, on_failure)
@@ -359,7 +366,7 @@ class _Relay:
         old: Any,
         make_heir: Callable[[], Any],
         holder: Any,
-        book_teardown: Callable[[], AbstractContextManager[Any]],
+        book_teardown: BookTeardown,
     ) -> None:
         self._find_old = weakref.ref(old)
         self._own = vars(old).get('_next_data')
