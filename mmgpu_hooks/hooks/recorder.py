@@ -21,13 +21,14 @@ from msgspec import structs
 
 from mmgpu_hooks.config.hook_arguments import is_our_hook
 from mmgpu_hooks.hooks.end_source import END_SOURCE, EndSource
+from mmgpu_hooks.hooks.figure_source import IntervalEnd
 from mmgpu_hooks.hooks.loop_timer import LoopTimer, open_ledger
 from mmgpu_hooks.hooks.memory_source import MEMORY_SOURCE, MemorySource
 from mmgpu_hooks.hooks.recording import Guard, Recording
 from mmgpu_hooks.hooks.resume_source import ResumeProgress
 from mmgpu_hooks.hooks.saves import SAVES_SOURCE, SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarPublisher
-from mmgpu_hooks.hooks.sources import UNPROVEN, GpuSource, Sources, read_device
+from mmgpu_hooks.hooks.sources import UNPROVEN, GpuSources, Sources, read_device
 from mmgpu_hooks.hooks.start_source import ACCOUNT_SOURCE, StartSource
 from mmgpu_hooks.hooks.stuck_source import WATCHDOG_SOURCE, StuckSource
 from mmgpu_hooks.hooks.tuner import TUNER_SOURCE, Tuner
@@ -203,7 +204,7 @@ class Recorder(LoopListener):
         self._ledger = open_ledger(runner, hook, device)
         self._build_s = max(self._ledger.stamped_s - hook.built_s, 0.0)
         self._ledger.push(hook)
-        gpu = GpuSource(guard, hook.gpu_sample_period_s, device)
+        gpu = GpuSources(guard, hook.gpu_sample_period_s, device)
         self._timer = LoopTimer(runner, self._ledger, self, gpu.around_steps)
         self._recording = Recording(runner, hook, guard, self._timer)
         self._sources = Sources(self._recording, gpu, device, probe, self)
@@ -569,8 +570,7 @@ class Recorder(LoopListener):
         run(SAVES_SOURCE, self._saving.waits.finish)
         if error is not None:
             # a card that was lost meanwhile is the reason
-            for source, read in self._sources.gpu.readers.items():
-                run(source, read)
+            self._sources.gpu.read(IntervalEnd(0, None))
         run('end', self._write_once_known)
         self.end = run('end', self._end, window is not None, error)
         if self.end is not None:

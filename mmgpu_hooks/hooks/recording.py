@@ -42,6 +42,14 @@ class Guard:
         self.absent: dict[str, str] = {}
         """Why there is no such source."""
 
+    def is_on(self, source: str) -> bool:
+        """True if a source is there and has not failed."""
+        return source not in self.off and source not in self.absent
+
+    def note_absent(self, source: str, reason: str) -> None:
+        """Note why there is no such source."""
+        self.absent[str(source)] = reason
+
     def run(
         self, source: str, function: Callable[..., _T], *args: Any, **kwargs: Any
     ) -> _T | None:
@@ -61,7 +69,7 @@ class Guard:
         try:
             return function(*args, **kwargs)
         except AbsentError as error:
-            self.absent[source] = str(error)
+            self.note_absent(source, str(error))
             return None
         except Exception as error:  # noqa: BLE001  # training must not see it
             self.switch_off(source, error)
@@ -75,9 +83,11 @@ class Guard:
         # our own error is a sentence; of a foreign one the type says more than the text
         if not isinstance(error, SourceError):
             text = f'{type(error).__name__}: {text}'
-        self.off[source] = text
+        # a name out of an enum is text from here on
+        name = str(source)
+        self.off[name] = text
         with contextlib.suppress(Exception):  # not even the warning may do harm
-            self._on_off(source, text)
+            self._on_off(name, text)
 
 
 class Recording:
