@@ -85,6 +85,8 @@ class SourceList:
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._sources: list[FigureSource] = []
+        self._opened: list[FigureSource] = []
+        """Those of them that could be opened."""
 
     def open(self, source: _Source) -> _Source:
         """Open a source, and keep it: it is closed whatever fails.
@@ -94,15 +96,15 @@ class SourceList:
         """
         self._sources.append(source)
         self._guard.run(source.name, source.open)
+        if self._guard.is_on(source.name):
+            self._opened.append(source)
         return source
 
     def read(self, interval: IntervalEnd) -> dict[str, Any]:
         """Fields of an interval's record by all sources that are on."""
         fields: dict[str, Any] = {}
-        for source in self._sources:
-            if self._guard.is_on(source.name):
-                read = self._guard.run(source.name, source.read, interval)
-                fields.update(read or {})
+        for source in self._opened:
+            fields |= self._guard.run(source.name, source.read, interval) or {}
         return fields
 
     @property
