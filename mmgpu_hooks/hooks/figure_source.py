@@ -25,6 +25,7 @@ class SourceName(str, enum.Enum):
     GPU_IDLE = 'GPU idle'
     GPU_MEMORY = 'GPU memory'
     BATCH_CONTENTS = 'batch contents'
+    HOST_OVERHEAD = 'host overhead'
 
     # wherever it is shown or written it is its text
     __str__ = str.__str__
@@ -33,10 +34,14 @@ class SourceName(str, enum.Enum):
 class IntervalEnd(NamedTuple):
     """The end of an interval, as sources of figures get it."""
 
-    iterations: int
+    iteration: int
+    """Iterations of the whole training that are done."""
+    iterations: int = 0
     """Iterations of the interval; 0 once training is over."""
-    batch: Any
+    batch: Any = None
     """The last batch; ``None`` when it is gone."""
+    outputs: Any = None
+    """What the last ``train_step`` returned; ``None`` when it is gone."""
 
 
 class FigureSource:

@@ -462,6 +462,9 @@ class GPUEfficiencyHook(Hook):
                 call_plainly if recorder is None else recorder.book_resume
             )
 
+    # after_train_iter is an attribute of this very hook while training is recorded, so
+    # that a subclass needs no super(): see Recorder.on_iteration_end for what it does
+
     def before_val(self, runner: Any) -> None:
         self._begin_lone_loop(runner, 'val_loop')
 

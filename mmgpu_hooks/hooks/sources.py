@@ -33,6 +33,7 @@ from mmgpu_hooks.measure.cuda import (
     read_cudnn_benchmark,
 )
 from mmgpu_hooks.measure.gpu import Gpu, GpuSampler, open_gpu
+from mmgpu_hooks.measure.histories import HistoryMeter
 from mmgpu_hooks.measure.host import HostMeter, pause_s, read_host_limits
 from mmgpu_hooks.measure.ledger import WORKER_START
 from mmgpu_hooks.measure.loader.batches import (
@@ -49,6 +50,7 @@ from mmgpu_hooks.schema.recorded import (
     CudaMemoryWindow,
     GpuDevice,
     GpuWindow,
+    HistoryCost,
     HostLimits,
     IntervalRecord,
 )
@@ -353,7 +355,7 @@ class BatchSource(FigureSource):
         self._resizers = _name_resizers(self._runner)
 
     def read(self, interval: IntervalEnd) -> dict[str, Any]:
-        iterations, batch = interval
+        iterations, batch = interval.iterations, interval.batch
         held = self._probe.read_contents(iterations)
         images = held.images
         if None in (images, held.pixels, held.boxes) and batch is not None:
@@ -396,6 +398,35 @@ class BatchSource(FigureSource):
         return prefix_reasons('batch', contents)
 
 
+class OverheadSource(FigureSource):
+    """What scalars cost the host: losses that are read, histories that are copied.
+
+    Args:
+        runner: The Runner.
+    """
+
+    name = SourceName.HOST_OVERHEAD
+
+    def __init__(self, runner: Any) -> None:
+        self._histories = HistoryMeter(runner.message_hub.log_scalars)
+        self._is_read_counted = False
+
+    def read(self, interval: IntervalEnd) -> dict[str, Any]:
+        figures: dict[str, Any] = {}
+        outputs = interval.outputs
+        if not self._is_read_counted and isinstance(outputs, dict):
+            self._is_read_counted = True
+            figures['read_scalars'] = sum(
+                getattr(value, 'device', None) is not None
+                and value.device.type != 'cpu'
+                for value in outputs.values()
+            )
+        copied = self._histories.read(interval.iteration)
+        if copied is not None:
+            figures['histories'] = HistoryCost(**copied._asdict())
+        return figures
+
+
 class Sources:
     """All sources of figures of one run; the time ledger is none of them.
 
@@ -432,6 +463,7 @@ class Sources:
         sources.open(HostMemorySource(self.list_workers))
         # it reads what the loader's source has collected just before
         sources.open(BatchSource(runner, self.loader))
+        sources.open(OverheadSource(runner))
         self._follow_loader()
 
     def _provide_probe(
@@ -497,14 +529,13 @@ class Sources:
         """Reasons why a figure is missing, by source or figure."""
         return {**self._guard.absent, **self.gpu.unknown, **self._sources.unknown}
 
-    def complete(self, record: IntervalRecord, batch: Any) -> IntervalRecord:
+    def complete(self, record: IntervalRecord, interval: IntervalEnd) -> IntervalRecord:
         """Add the figures of every source to the record of an interval.
 
         Args:
             record: The interval as the ledger saw it.
-            batch: The last batch, or ``None`` when it is gone.
+            interval: Its end.
         """
-        interval = IntervalEnd(record.iterations, batch)
         fields = {**self.gpu.read(interval), **self._sources.read(interval)}
         return structs.replace(record, **fields)
 

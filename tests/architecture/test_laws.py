@@ -168,7 +168,7 @@ def test_durations_never_come_from_the_wall_clock():
     assert wall <= {'measure/clock.py'}
     # it labels a run, and the driver stamps its samples with it
     readers = {name for name, text in SOURCES.items() if 'wall_unix_s' in text}
-    recorders = {'hooks/recorder.py', 'hooks/start.py'}
+    recorders = {'hooks/recorder.py', 'hooks/run_description.py', 'hooks/start.py'}
     assert readers <= {'measure/clock.py', 'measure/gpu.py', *recorders}
     # when a training ends is said by the clock on the wall
     words = ('local_time', 'seconds_until')
