@@ -41,7 +41,7 @@ class IntervalEnd(NamedTuple):
     batch: Any = None
     """The last batch; ``None`` when it is gone."""
     outputs: Any = None
-    """What the last ``train_step`` returned; ``None`` when it is gone."""
+    """Outputs of the last ``train_step``; ``None`` when they are gone."""
 
 
 class FigureSource:
@@ -91,7 +91,7 @@ class SourceList:
         self._guard = guard
         self._sources: list[FigureSource] = []
         self._opened: list[FigureSource] = []
-        """Those of them that could be opened."""
+        """Sources that could be opened."""
 
     def open(self, source: _Source) -> _Source:
         """Open a source, and keep it: it is closed whatever fails.

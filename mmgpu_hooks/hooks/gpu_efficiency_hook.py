@@ -236,7 +236,7 @@ class GPUEfficiencyHook(Hook):
 
     @property
     def optimized(self) -> tuple[str, ...]:
-        """Optimisations that are on, by name."""
+        """Names of the optimisations that are on."""
         optimizations = self._optimizations
         return () if optimizations is None else optimizations.names
 
@@ -292,7 +292,7 @@ class GPUEfficiencyHook(Hook):
         return StartSource(partial(self._guard.run, ACCOUNT_SOURCE))
 
     def begin_loop(self, runner: Any) -> None:
-        """The Runner is about to build its train loop, and the loader with it."""
+        """Begin to watch the start: the Runner is about to build its train loop."""
         self._logger = runner.logger
         if _find_recording(runner) is not self:
             self._start_account = None
@@ -312,12 +312,12 @@ class GPUEfficiencyHook(Hook):
             optimizations.begin_data_sets(account.watch)
 
     def end_start(self) -> None:
-        """What is watched from the train loop on, or no more, is left alone here."""
+        """End the watch over the start; a second call does nothing."""
         if self._start is not None:
             self._guard.clean_up(START_SOURCE, self._start.close)
 
     def see_loop(self, loop: Any) -> None:
-        """The Runner's train loop has its loader, and no worker yet."""
+        """Watch the train loader, which has started no worker yet."""
         if self._start is not None:
             self._guard.run(MEMORY_SOURCE, self._start.memory.end_loader)
         if self._start_account is not None:
@@ -350,7 +350,7 @@ class GPUEfficiencyHook(Hook):
         return self._recorder.book_teardown()
 
     def _provide_optimizations(self) -> Optimizations | None:
-        """Those of the training that is on; ``None`` where none is asked for."""
+        """Make the optimisations of this training; ``None`` where none is asked for."""
         names = parse_optimizations(self.optimize)
         if names and self._optimizations is None:
             self._optimizations = Optimizations(names, self._logger)
@@ -593,14 +593,14 @@ class GPUEfficiencyHook(Hook):
 
 
 def _find_recording(runner: Any) -> Any:
-    """Of several hooks of ours the one that records."""
+    """Find the one hook of ours that records; ``None`` where there is none."""
     ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
     # the first; one that a script registered itself goes before the one we added
     return min(ours, key=lambda hook: hook.added_by is not None, default=None)
 
 
 def call_plainly(advance: Callable[[], int]) -> None:
-    """Skip batches where nobody books the time."""
+    """Skip batches without booking the time."""
     advance()
 
 

@@ -12,14 +12,14 @@ DEFAULT_INTERVAL = 10
 """LoggerHook's own default, for runs that have none."""
 
 MOST_ITERATIONS = 10_000
-"""An interval is cut here: each of its iterations is kept until it ends."""
+"""Longest interval, in iterations: each of them is kept until it ends."""
 
 MOST_SKIPPED = 64
-"""Iterations; what is kept of them until the next sum stays small."""
+"""Most iterations between two sums of the ledger, so that few stamps are kept."""
 
 
 class Due(NamedTuple):
-    """What ends with an iteration."""
+    """Events that fall on the end of an iteration: a log line, an interval."""
 
     is_logged: bool
     """True if LoggerHook prints a line for it."""

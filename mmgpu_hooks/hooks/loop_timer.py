@@ -49,7 +49,7 @@ from mmgpu_hooks.schema.recorded import UNATTRIBUTED
 
 SAVE = 'checkpoint_save'
 VALIDATION_PART = 'validation'
-"""Parts that hold whatever hooks are called inside them."""
+"""Parts of the ledger in which hooks are called and not timed singly."""
 
 FOLLOWING: Mapping[str, str] = {
     'before_train_iter': 'step',
@@ -58,7 +58,7 @@ FOLLOWING: Mapping[str, str] = {
 }
 
 IDLE_POINTS = {'before_train_iter': '_before_iter', 'after_train_iter': '_after_iter'}
-"""Points of an iteration, and what MMEngine's `Hook` calls at each."""
+"""Hook points of an iteration, and the method that MMEngine's `Hook` calls at each."""
 
 PointCalls = Mapping[str, tuple[Callable[[], Any], ...]]
 """Functions to call right after the hooks of a point, by point; they must not raise."""
@@ -115,7 +115,7 @@ class HookTimer:
             self._points[name] = self._idle.get(name, ()), part, calls
 
     def make(self) -> Callable[..., None]:
-        """The function to set as ``runner.call_hook``."""
+        """Make the function to set as ``runner.call_hook``."""
         runner, ledger, original = self._runner, self._ledger, self._runner.call_hook
         running, clock, stamp = ledger.running, ledger.clock, ledger.stamps.extend
         is_known, keeps_cause = is_plain(runner), isinstance(runner, FlexibleRunner)
@@ -280,7 +280,7 @@ class LoopTimer:
             listener=listener,
         )
         self.hooks = HookTimer(runner, ledger, listener, after)
-        """Calls the hooks."""
+        """Times the hooks."""
 
     def open(self) -> None:
         """Put everything in place."""
@@ -296,7 +296,7 @@ class LoopTimer:
             self.give_up_waits()
 
     def give_up_waits(self) -> None:
-        """Batches come from no PyTorch iterator: all between two steps is the wait."""
+        """Count all time between two steps as the wait: no PyTorch iterator is used."""
         self.hooks.follow('after_train_iter', 'data_wait')
 
     def stop(self) -> None:
@@ -312,18 +312,18 @@ class LoopTimer:
 
 
 def loading_cpu_clock(loader: Any) -> Callable[[], float]:
-    """CPU seconds of what loads inside the waits for a loader."""
+    """Clock of the CPU seconds that loading takes inside the waits for a loader."""
     # without workers the loading has threads of its own (OpenCV, torch)
     loads_itself = getattr(loader, 'num_workers', None) == 0
     return process_cpu_s if loads_itself else thread_cpu_s
 
 
 class _WaitClock(NamedTuple):
-    """How the CPU inside the waits for a loader is read."""
+    """Clock that reads the CPU used inside the waits for a loader."""
 
     cpu_s: Callable[[], float]
     every: int
-    """Waits from one that is read to the next, on average."""
+    """Mean number of waits from one whose CPU is read to the next."""
 
 
 def _choose_clock(loader: Any) -> _WaitClock:
@@ -332,7 +332,7 @@ def _choose_clock(loader: Any) -> _WaitClock:
 
 
 def count_replayed(runner: Any) -> int:
-    """Batches that a resumed loop loads again first, and throws away.
+    """Number of batches that a resumed loop loads again first, and throws away.
 
     A loop that skips by itself (onedl-mmengine from 0.10.11 on) loads only where its
     sampler cannot skip, and workers have drawn from that.

@@ -1,4 +1,4 @@
-"""One run's recording: the ledger, the sources and the evidence file together."""
+"""Records one run: the time ledger, the sources and the evidence file together."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ class Recorder(LoopListener):
         """Iteration of the epoch before which nothing is due."""
         self._start = runner.iter
         self._saves = 0
-        """Saves that are in records."""
+        """Saves that are in the records of intervals so far."""
         self._memory_cgroup: str | None = None
         self._stuck: StuckSource | None = None
         self._verdicts: VerdictSource | None = None
         self._ending: EndSource | None = None
         self._tuner: Tuner | None = None
         self.end: EndRecord | None = None
-        """Once it is over, also where there was no room to write it."""
+        """Record of the end, also where there was no room to write it."""
         device = run('device', read_device, runner) or 'cpu'
         self._ledger = open_ledger(runner, hook, device)
         self._build_s = max(self._ledger.stamped_s - hook.built_s, 0.0)
@@ -311,7 +311,7 @@ class Recorder(LoopListener):
             self._publisher.note('hours_left', self._ending.hours_left)
 
     def begin_epoch(self) -> None:
-        """An epoch begins: it may be of another length."""
+        """Read what changes with an epoch, such as its length."""
         self._due_at = 0
         self._recording.begin_epoch()
         self._schedule.begin_epoch()

@@ -1,4 +1,4 @@
-"""Shared by the parts of one run's recording: where training is, and the evidence.
+"""State of one run that is recorded: where training is, its evidence, its guard.
 
 The guard keeps every failure of ours away from training.
 """
@@ -40,14 +40,14 @@ class Guard:
         self._on_off = on_off
         self.off: dict[str, str] = {}
         self.absent: dict[str, str] = {}
-        """Why there is no such source."""
+        """Reasons why a source is not there, by source."""
 
     def is_on(self, source: str) -> bool:
         """True if a source is there and has not failed."""
         return source not in self.off and source not in self.absent
 
     def note_absent(self, source: str, reason: str) -> None:
-        """Note why there is no such source."""
+        """Note why a source is not there."""
         self.absent[str(source)] = reason
 
     def run(

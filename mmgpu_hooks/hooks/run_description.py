@@ -111,7 +111,7 @@ def _count_parameters(model: Any) -> int | None:
 
 
 def _describe_loader(loader: Any) -> LoaderSettings:
-    """Its settings, and what its dataset weighs: once, for it takes some 20 ms."""
+    """Describe a loader and weigh its dataset: once, since that takes some 20 ms."""
     settings, objects = read_loader_settings(loader), None
     with contextlib.suppress(Exception):  # a thread of the user's may change it now
         objects = weigh_objects(getattr(loader, 'dataset', None))
@@ -143,7 +143,7 @@ def _whole(value: Any) -> int | None:
 
 
 def describe_plan(runner: Any) -> TrainingPlan | None:
-    """When a Runner that is about to train validates and saves.
+    """Describe when a Runner that is about to train validates and saves.
 
     Returns:
         ``None`` of a loop of another class than MMEngine's.

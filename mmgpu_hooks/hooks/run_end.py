@@ -7,7 +7,7 @@ import traceback
 from typing import Any, NamedTuple
 
 _LETTERS, _MOST_LINES = 300, 60
-"""Of a traceback."""
+"""Most characters of a line of a traceback, and most lines."""
 _FETCH = re.compile(r'torch[/\\]utils[/\\]data[/\\]_utils[/\\]fetch\.py$')
 
 _NO_GRADIENT = re.compile(
@@ -40,9 +40,9 @@ class RaisedError(NamedTuple):
     """The exception that ended training, as the end record has it."""
 
     error: str | None = None
-    """Its type; ``None`` where there was none."""
+    """Type of the exception; ``None`` where there was none."""
     traceback: tuple[str, ...] = ()
-    """Without lines of code. PyTorch puts a worker's into the message."""
+    """Lines of the traceback without code; PyTorch puts a worker's into the message."""
     sample: str | None = None
     """The sample that raised in this process."""
 

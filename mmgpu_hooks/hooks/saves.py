@@ -40,7 +40,7 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.words import say
 
 SAVES_SOURCE = 'checkpoint saves'
-"""What the guard knows us by."""
+"""Name of this source in warnings and in the evidence."""
 
 
 class _Save:
@@ -57,7 +57,7 @@ class _Save:
         self.around = Surroundings.read()
         self.path: str | None = None
         self.bytes: int | None = None
-        """What the backend got to write, and where."""
+        """Bytes that the backend got to write."""
         self.backend: str | None = None
         self.message_hub_bytes = count_history_bytes(recording.runner.message_hub)
         self.stamps = [PhaseStamp('rest', read_thread_times())]
@@ -203,7 +203,7 @@ class WaitsAfterSaves:
         self._saved_at, self._waits = None, []
 
     def finish(self) -> None:
-        """All waits are known, and the run is over."""
+        """Write what followed the last save: the run is over."""
         self._heed_events()
         self._close()
 

@@ -334,7 +334,7 @@ class LoaderSource(FigureSource):
 
 
 class BatchSource(FigureSource):
-    """What the batches held that the loop took: images, pixels, boxes, tensors.
+    """Contents of the batches that the loop took: images, pixels, boxes, tensors.
 
     Args:
         runner: The Runner.
@@ -399,7 +399,7 @@ class BatchSource(FigureSource):
 
 
 class OverheadSource(FigureSource):
-    """What scalars cost the host: losses that are read, histories that are copied.
+    """Cost of scalars on the host: losses that are read, histories that are copied.
 
     Args:
         runner: The Runner.
@@ -456,7 +456,7 @@ class Sources:
         self.gpu = gpu
         self.device = 'cuda' if gpu.is_used else device
         self.loader = self._provide_probe(probe, listener)
-        """What watches the loader; where that failed it sees nothing."""
+        """Probe of the train loader; where it could not be opened it sees nothing."""
         sources = self._sources = SourceList(guard)
         sources.open(LoaderSource(guard, self.loader))
         sources.open(HostSource())
@@ -579,7 +579,7 @@ def _bare(model: Any) -> Any:
 
 
 def _name_resizers(runner: Any) -> str:
-    """What may change the size of batches in the step, beyond padding."""
+    """Names of the transforms that may resize batches in the step, beyond padding."""
     outer = getattr(_bare(runner.model), 'data_preprocessor', None)
     inner = getattr(outer, 'data_preprocessor', None)
     names: list[str] = []

@@ -43,12 +43,12 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
 
 START_SOURCE = 'watchdog of the start'
-"""What the guard knows the watch over standstills by."""
+"""Name of the watch for standstills in warnings and in the evidence."""
 
 _BUSY_SHARE = 0.02
-"""Share of a core from which on a thread does something, and does not only look."""
+"""Smallest share of a core that a thread uses when it works; polling uses less."""
 _MMENGINE = 'mmengine/runner/'
-"""In the calls of a Runner that is being built, or that starts a training."""
+"""Part of the path of every call while a Runner is built or starts a training."""
 
 
 class StartFile:
@@ -65,7 +65,7 @@ class StartFile:
 
     @property
     def path(self) -> Path | None:
-        """Where it is; ``None`` until the Runner has a folder."""
+        """Path of the file; ``None`` until the Runner has a folder."""
         if getattr(self._runner, 'log_dir', None) is None:
             return None
         return vis_data_folder(self._runner) / start_name(self._runner.rank)
@@ -86,7 +86,7 @@ class StartFile:
                 self._writer.write(record)
 
     def _describe(self) -> RunRecord:
-        """Who this rank is: all else is known when it trains."""
+        """Describe this rank; everything else is known only when it trains."""
         runner, identity = self._runner, read_process_identity()
         world = runner.world_size
         ranks = count_ranks_on_host(world, os.environ)
@@ -108,7 +108,7 @@ class StartFile:
         )
 
     def close(self) -> None:
-        """Take it away: there is evidence now, or no training."""
+        """Delete the file: there is evidence now, or no training."""
         with self._lock:
             self._is_over = True
             writer, self._writer = self._writer, None
@@ -143,7 +143,7 @@ class StartWatch:
         self._run = partial(run, START_SOURCE)
         self._waits: RankWaits | None = None
         self._noted: StuckRecord | None = None
-        """Since when this rank asks the others, and where it stood then."""
+        """Record of the wait for other ranks that is on; ``None`` without one."""
         self._stack: tuple[str, ...] = ()
         self._use: ThreadUse | None = None
         self._thread_id = threading.get_native_id()
@@ -269,7 +269,7 @@ class StartWatch:
 
 
 class Start:
-    """All that is watched of a start.
+    """Watches the start of a training: memory, and standstills.
 
     Args:
         runner: The Runner.
@@ -302,7 +302,7 @@ class Start:
         self._end_if_left()
 
     def _end_if_left(self) -> None:
-        """Close this once the Runner has raised, of which no hook is told."""
+        """Close this once building the Runner has raised: no hook is told of that."""
         stack = format_stack(sys._current_frames().get(self._trainer))
         if not any(_MMENGINE in call for call in stack):
             self.close()

@@ -14,7 +14,7 @@ from mmgpu_hooks.schema.run import RunEvidence, read_evidence
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, EvidenceError
 
 _MOST_BYTES = 64 * 2**20
-"""Of evidence that is read: training waits for it."""
+"""Largest evidence file that is read, in bytes: training waits for it."""
 
 
 class TunedStart(NamedTuple):
@@ -22,7 +22,7 @@ class TunedStart(NamedTuple):
 
     switch: LoaderSwitch
     config: TunedSettings
-    """What it had: the config's."""
+    """Settings that the loader had before: those of the config."""
 
 
 def begin_tuned(
@@ -61,7 +61,7 @@ def begin_tuned(
 
 
 def _loader_part(settings: TunedSettings) -> list[object]:
-    """What a loader itself says of its settings."""
+    """Settings that a loader itself has, without those of its workers' insides."""
     workers = settings.num_workers
     return [
         workers,

@@ -37,14 +37,14 @@ from mmgpu_hooks.measure.validation_parts import (
 from mmgpu_hooks.schema.recorded import ValidationRecord
 
 VALIDATION_SOURCE = 'validation'
-"""The name of this source for the guard."""
+"""Name of this source in warnings and in the evidence."""
 
 _MEMORY_AT = 20
 """Batch at which the workers' memory is sampled: up to 20 ms, in a long loop only."""
 
 
 class _StepBegin(NamedTuple):
-    """When a step began, and the CPU of this process until then."""
+    """Start of a step: the clock, and the CPU of this process until then."""
 
     clock_s: float
     cpu_s: float
@@ -52,7 +52,7 @@ class _StepBegin(NamedTuple):
 
 @dataclass
 class _Validation:
-    """One that is on: where everything stood when it began, and its batches since.
+    """A validation that is on: readings at its start, and its batches since.
 
     A step is all between a batch in hand and the next one asked for, however the loop
     names its iterations. What follows the last batch, the metric above all, is in
@@ -67,32 +67,32 @@ class _Validation:
     around: Surroundings = field(default_factory=Surroundings.read)
     waits_s: list[float] = field(default_factory=list)
     steps_s: list[float] = field(default_factory=list)
-    """One less than waits while a step runs, or was cut short by an error."""
+    """Seconds of each step; one fewer than waits while one runs, or after an error."""
     firsts_s: list[float] = field(default_factory=list)
     wait_cpu_s: float = 0.0
     step_cpu_s: float = 0.0
     step: _StepBegin | None = None
-    """Of the step that runs."""
+    """Start of the step that runs; ``None`` between two steps."""
     batch: TensorCount | None = None
-    """What the first batch carried."""
+    """Tensors of the first batch; ``None`` until it is there."""
     results: Objects | None = None
-    """What metrics kept when the last batch was done."""
+    """Results that metrics kept after the last batch; ``None`` until then."""
 
     def end_step(self) -> None:
-        """The next batch is asked for."""
+        """End a step: the next batch is asked for."""
         step, self.step = self.step, None
         if step is not None:
             self.steps_s.append(monotonic_s() - step.clock_s)
             self.step_cpu_s += process_cpu_s() - step.cpu_s
 
     def end_pass(self) -> None:
-        """There are no more batches, and results are still there."""
+        """Weigh the results of the metrics: there are no more batches."""
         kept = weigh_results(self.metrics)
         if kept is not None:
             self.results = kept
 
     def begin_step(self, batch: Any) -> None:
-        """A batch is there."""
+        """Begin a step: a batch is there."""
         if self.batch is None:
             self.batch = count_tensors(batch)
         # what we did ourselves is in no part
@@ -158,7 +158,7 @@ class ValidationSource(LoopListener):
         self._loader = getattr(self._loop, 'dataloader', None)
         self._load_cpu = loading_cpu_clock(self._loader)
         self._batches = 0
-        """Of all validations."""
+        """Batches of all validations."""
         self._started_s = 0.0
         """Seconds of making the iterator, which belong to the first wait."""
         self._now: _Validation | None = None
@@ -166,13 +166,13 @@ class ValidationSource(LoopListener):
         self._longest_s: dict[PartCall, float] = {}
         """Longest stretch of each call of all validations."""
         self._has_ended = False
-        """True once a validation has."""
+        """True once a validation has ended."""
         self._evaluator = getattr(self._loop, 'evaluator', None)
         self._timers = PartTimers(
             recording.runner, self._evaluator, recording.runner.world_size
         )
         self._creating: int | None = None
-        """The making of an iterator that is timed."""
+        """Call that times the making of an iterator; ``None`` while none is made."""
         guarded = partial(self._run, VALIDATION_SOURCE)
         probe = guarded(LoaderProbe, self._loader, guarded, listener=self)
         self._probe = probe or LoaderProbe(None)
@@ -189,7 +189,7 @@ class ValidationSource(LoopListener):
         return None if now is None else now.metrics
 
     def read_standing(self) -> Standing | None:
-        """Where the validation stands that is on; from any thread."""
+        """Read where the validation that is on stands; from any thread."""
         now = self._now
         return None if now is None else now.parts.read()
 
@@ -203,7 +203,7 @@ class ValidationSource(LoopListener):
         return self._longest_s.get(call)
 
     def find_owed(self) -> OwedBatch:
-        """Find who owes the loop its next batch, as far as it is known."""
+        """Find the worker that owes the loop its next batch, as far as it is known."""
         return self._probe.find_owed()
 
     def list_workers(self) -> Sequence[int]:
@@ -212,13 +212,13 @@ class ValidationSource(LoopListener):
         return () if processes is None else processes.pids
 
     def begin(self) -> None:
-        """A validation is about to begin."""
+        """Begin to measure a validation."""
         # a logged validation resets the allocator's peak, and has one of its own
         self._sources.gpu.begin_validation()
         self._run(VALIDATION_SOURCE, self._begin)
 
     def end(self) -> None:
-        """It is over."""
+        """End the measuring of a validation, and write its record."""
         self._run(VALIDATION_SOURCE, self._end)
         self._sources.gpu.end_validation()
 
