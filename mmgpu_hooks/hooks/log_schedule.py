@@ -1,4 +1,4 @@
-"""When a log line and an interval are due, in iterations of one training."""
+"""Schedule of log lines and intervals, in iterations of one training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a training ended: the exception that went through its loop, for its record."""
+"""Describes the exception that ended a training, for the last record."""
 
 from __future__ import annotations
 

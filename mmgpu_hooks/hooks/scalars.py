@@ -43,7 +43,7 @@ class _Ratio(NamedTuple):
     """A scalar as a part of a whole; both add up over intervals."""
 
     part: float | None
-    """``None`` where it is unknown."""
+    """Numerator of the ratio; ``None`` where it is unknown."""
     whole: float
 
 

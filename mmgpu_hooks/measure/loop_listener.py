@@ -1,4 +1,4 @@
-"""What a loop and its loader tell while they run: the one protocol for all of it.
+"""The one protocol by which a loop and its loader tell what they do as they run.
 
 Whoever wants to hear something inherits :class:`LoopListener`, overrides the methods
 that it needs, and is given to the constructors of those that tell it. The order in one
@@ -29,17 +29,17 @@ class LoopListener:
     """
 
     def on_iterator_begin(self) -> None:
-        """A loader is about to make an iterator and to start its workers."""
+        """Called before a loader makes an iterator and starts its workers."""
 
     def on_iterator_end(self, iterator: Any) -> None:
-        """A loader has made an iterator.
+        """Called when a loader has made an iterator, or failed to.
 
         Args:
             iterator: The iterator; ``None`` if it could not be made.
         """
 
     def on_iterator_failure(self, error: Exception) -> bool:
-        """A loader could not make an iterator.
+        """Called when a loader could not make an iterator.
 
         Args:
             error: What it raised.
@@ -50,21 +50,21 @@ class LoopListener:
         return False
 
     def on_last_wait(self, iterator: Any) -> None:
-        """A wait begins to which no batch is owed: it may end the epoch's workers.
+        """Called before a wait to which no batch is owed: it may end the workers.
 
         Args:
             iterator: The iterator that is waited for.
         """
 
     def on_skipped_wait(self, left: int) -> None:
-        """A wait begins whose batch a resumed training throws away.
+        """Called before a wait whose batch a resumed training throws away.
 
         Args:
             left: Batches that are still to be thrown away, this one included.
         """
 
     def on_iteration_end(self, batch_idx: int, batch: Any, outputs: Any) -> None:
-        """An iteration of the train loop ended with which something is due.
+        """Called after an iteration of the train loop with which something is due.
 
         Args:
             batch_idx: Number of the iteration in its epoch.
@@ -73,13 +73,13 @@ class LoopListener:
         """
 
     def on_validation_begin(self) -> None:
-        """A validation inside the training is about to begin."""
+        """Called before a validation inside the training."""
 
     def on_validation_end(self) -> None:
-        """A validation inside the training is over."""
+        """Called after a validation inside the training."""
 
     def on_validation_record(self, record: ValidationRecord) -> None:
-        """A validation was measured.
+        """Called when a validation was measured.
 
         Args:
             record: What was measured.
@@ -89,7 +89,7 @@ class LoopListener:
         """
 
     def on_save_record(self, record: SaveRecord) -> None:
-        """A save of a checkpoint was measured.
+        """Called when the save of a checkpoint was measured.
 
         Args:
             record: What was measured.
@@ -100,4 +100,4 @@ class LoopListener:
 
 
 NO_LISTENER = LoopListener()
-"""Hears nothing: the default where nobody listens."""
+"""Listener that hears nothing: the default where nobody listens."""

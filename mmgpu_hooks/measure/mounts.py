@@ -20,7 +20,7 @@ class Mount(NamedTuple):
 
     point: str
     kind: str
-    """As the kernel names it, such as ``ext4``."""
+    """Kind of file system as the kernel names it, such as ``ext4``."""
 
     @property
     def is_network(self) -> bool:

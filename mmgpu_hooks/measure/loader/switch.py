@@ -46,7 +46,7 @@ _STOPPED = 'TtZXx'
 """States of processes that will not go on by themselves."""
 
 BookTeardown = Callable[[], AbstractContextManager[Any]]
-"""Makes what books the time in which old workers end, as long as it lasts."""
+"""Makes a context manager that books the time in which old workers end."""
 
 _SEEDS, _MOST_SEED = 2**32, 2**63
 """NumPy takes no seed beyond the first, PyTorch none beyond the second."""
@@ -75,7 +75,7 @@ class LoaderSwitch:
         self._before: Patches | None = None
         """Takes back the last switch between two passes, until its iterator is made."""
         self._own_init = self._init = getattr(loader, 'worker_init_fn', None)
-        """As the loader was built with, and as it was set last."""
+        """``worker_init_fn`` that the loader was built with, and the one set last."""
         self._old_init = self._init
         self._find_relay: Callable[[], _Relay | None] = lambda: None
         self.settings = TunedSettings(
@@ -83,11 +83,11 @@ class LoaderSwitch:
             prefetch_factor=getattr(loader, 'prefetch_factor', None),
             persistent_workers=bool(getattr(loader, 'persistent_workers', None)),
         )
-        """As they are now."""
+        """Settings of the loader now."""
         self._old = self.settings
 
     def find_obstacle(self) -> str | None:
-        """Why the loader cannot be switched at all, as a clause; ``None`` if it can."""
+        """Say in a clause why the loader cannot be switched; ``None`` if it can."""
         from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
 
         loader = self._loader
@@ -104,14 +104,14 @@ class LoaderSwitch:
         return None
 
     def find_obstacle_to(self, new: TunedSettings) -> str | None:
-        """Why these settings cannot be had at all; ``None`` if they can."""
+        """Say why these settings cannot be had at all; ``None`` if they can."""
         timeout_s: Any = getattr(self._loader, 'timeout', 0)
         if not new.num_workers and timeout_s:
             return 'its timeout needs workers'
         return None
 
     def find_obstacle_within(self, live: Any, new: TunedSettings) -> str | None:
-        """Why it cannot be switched within a pass; ``None`` if it can.
+        """Say why the loader cannot be switched within a pass; ``None`` if it can.
 
         Args:
             live: The iterator that the loop takes its batches of.
@@ -172,7 +172,7 @@ class LoaderSwitch:
         return isinstance(relay, _Relay) and relay.is_over
 
     def take_salt(self, iteration: int) -> int:
-        """What to add to the seeds of the next workers.
+        """Choose what is added to the seeds of the next workers.
 
         Args:
             iteration: Iterations done.
@@ -198,7 +198,7 @@ class LoaderSwitch:
         self._before = self._set(new, salt)
 
     def confirm(self) -> None:
-        """The first iterator since :meth:`switch_between` has been made."""
+        """Note that the first iterator since :meth:`switch_between` has been made."""
         self._before = None
 
     def take_back(self, error: Exception) -> bool:
@@ -265,7 +265,7 @@ class LoaderSwitch:
     def _try_heir(
         self, make: Callable[[], Any], on_failure: Callable[[Exception], None]
     ) -> Any:
-        """The new iterator, or where it cannot be made one with the old settings."""
+        """Make the new iterator, or one with the old settings where that fails."""
         old = self.settings
         try:
             return make()
@@ -328,7 +328,7 @@ class LoaderSwitch:
 
 
 class _Rest:
-    """What a sampler has left; it stands in for the sampler for one iterator.
+    """Rest of a sampler: it stands in for the sampler for one iterator.
 
     What was drawn of it can be put back as long as no worker has it.
     """
@@ -347,7 +347,7 @@ class _Rest:
 
     @property
     def whole(self) -> Iterator[Any]:
-        """All of it, from the beginning."""
+        """Indices from the beginning, those that were drawn included."""
         return itertools.chain(self._drawn, self.indices)
 
 
@@ -406,11 +406,11 @@ class TunedInit:
     """A ``worker_init_fn`` that calls the user's, then sets threads and niceness."""
 
     user_init: Callable[[int], Any] | None
-    """The loader's own."""
+    """``worker_init_fn`` of the loader itself."""
     opencv_num_threads: int | None
-    """Of OpenCV; ``None`` leaves them alone."""
+    """Threads of OpenCV; ``None`` leaves them alone."""
     nice: int | None
-    """Likewise."""
+    """Nice value of the workers; ``None`` leaves it alone."""
 
     def __call__(self, worker_id: int) -> None:
         """Run in the worker, before it takes its first task."""
@@ -444,7 +444,7 @@ def make_init(
 
 
 def _reseed(init: Any, workers: int, salt: int, ranks: int) -> Any:
-    """MMEngine's own function for another number of workers; any other as it is.
+    """Adapt MMEngine's own function to another number of workers; keep any other.
 
     It seeds a worker with ``seed + rank * num_workers + worker_id``, and the number is
     frozen when the loader is built: left as it is, ranks would share seeds.

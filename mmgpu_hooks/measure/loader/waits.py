@@ -1,4 +1,4 @@
-"""The waits for a loader's batches.
+"""Times the waits for a loader's batches.
 
 What lies between two hook points holds more than a wait: freeing the last batch,
 ``model.train()``, the fork of workers and their end. The live iterator's own
