@@ -85,6 +85,20 @@ class _Validation:
             self.steps_s.append(monotonic_s() - step.clock_s)
             self.step_cpu_s += process_cpu_s() - step.cpu_s
 
+    def add_wait(self, wait_s: float, cpu_s: float | None) -> None:
+        """Note a wait for a batch.
+
+        Args:
+            wait_s: Its seconds.
+            cpu_s: CPU inside it; ``None`` for the first wait of a pass, which starts
+                workers.
+        """
+        if cpu_s is None:
+            self.firsts_s.append(wait_s)
+        else:
+            self.wait_cpu_s += cpu_s
+        self.waits_s.append(wait_s)
+
     def end_pass(self) -> None:
         """Weigh the results of the metrics: there are no more batches."""
         kept = weigh_results(self.metrics)
@@ -299,10 +313,7 @@ class ValidationSource(LoopListener):
     ) -> None:
         if is_first:
             wait_s, self._started_s = wait_s + self._started_s, 0.0
-            now.firsts_s.append(wait_s)
-        else:
-            now.wait_cpu_s += wait_cpu_s
-        now.waits_s.append(wait_s)
+        now.add_wait(wait_s, None if is_first else wait_cpu_s)
         self._batches += 1
         if self._batches % _MEMORY_AT == 0:
             self._probe.read_memory()
