@@ -56,8 +56,6 @@ def describe_training(
     runner, hook, run = recording.runner, recording.hook, recording.guard.run
     loop, path = runner.train_loop, runner.cfg.filename
     wrapper, world = runner.optim_wrapper, runner.world_size
-    identity = read_process_identity()
-    uses_nccl = world > 1 and sources.device == 'cuda'
     # a source that fails here is in `unknown` below
     plan = run('schedule', describe_plan, runner)
     overhead = run(SourceName.HOST_OVERHEAD, count_overhead, runner)
@@ -91,16 +89,24 @@ def describe_training(
         gpu=sources.gpu.device,
         versions=_versions(),
         unknown={**unknown, **recording.guard.off},
-        hostname=identity.hostname,
-        pid=identity.pid,
-        process_start=identity.start_ticks,
-        memory_cgroup=identity.memory_cgroup,
-        oom_kills=identity.oom_kills,
         plan=plan,
-        slurm_job_id=parse_job_id(os.environ),
-        flight_recorder=list_dump_prefixes(os.environ) if uses_nccl else (),
-        slurm_end_unix_s=read_end_unix_s(os.environ),
+        **_describe_process(uses_nccl=world > 1 and sources.device == 'cuda'),
     )
+
+
+def _describe_process(*, uses_nccl: bool) -> dict[str, Any]:
+    """Fields of a run's record by which its process is found later, by name."""
+    identity = read_process_identity()
+    return {
+        'hostname': identity.hostname,
+        'pid': identity.pid,
+        'process_start': identity.start_ticks,
+        'memory_cgroup': identity.memory_cgroup,
+        'oom_kills': identity.oom_kills,
+        'slurm_job_id': parse_job_id(os.environ),
+        'slurm_end_unix_s': read_end_unix_s(os.environ),
+        'flight_recorder': list_dump_prefixes(os.environ) if uses_nccl else (),
+    }
 
 
 def _count_parameters(model: Any) -> int | None:
