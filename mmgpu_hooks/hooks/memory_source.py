@@ -29,8 +29,9 @@ MEMORY_SOURCE = phrase('memory holders')
 HOLDERS_THREAD = 'mmgpu-memory'
 
 _SHORTEST_S, _PERIOD_S, _PERIODS = 0.25, 2.0, 20
-"""Seconds between two readings of free memory (60 us): at first, and later. It is never
-more than a twentieth of the time so far."""
+"""Seconds between two readings of free memory (60 us each): at first, and later.
+
+The pause is never more than a twentieth of the time so far."""
 _PERIOD_SCARCE_S = 0.5
 """Seconds between two readings while less than `_SCARCE_SHARE` is free."""
 _LOW_SHARE, _SCARCE_SHARE, _SOON_S = 0.05, 0.2, 30.0

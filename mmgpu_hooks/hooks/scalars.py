@@ -29,8 +29,10 @@ SCALARS = (
     'hours_left',
     'num_workers',
 )
-"""Every scalar we publish. No name holds ``time``, ``loss`` or ``grad_norm`` and none
-ends in ``lr``: MMEngine would average or reformat those."""
+"""Every scalar that we publish.
+
+No name holds ``time``, ``loss`` or ``grad_norm`` and none ends in ``lr``: MMEngine
+would average or reformat those."""
 
 _MIB = 2.0**20
 _PEAKS = {

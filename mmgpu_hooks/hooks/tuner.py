@@ -37,12 +37,15 @@ MOST_CHANGES = 2
 """Most changes in one run; taking one back does not count."""
 
 MOST_WATCHED = 2000
-"""Iterations after which nothing more is looked for: a loader that could be faster has
-shown it, and what other programs do later is not chased."""
+"""Iterations after which no other setting is looked for.
+
+A loader that could be faster has shown it by then, and what other programs do later is
+not chased."""
 
 SHORT_ITERATIONS, SHORT_S = 10, 0.5
-"""Longest interval while the loader is watched, the more of both: one in intervals of
-50 iterations would be judged late."""
+"""Longest interval while the loader is watched: so many iterations or seconds.
+
+The longer of both counts. A run in intervals of 50 iterations would be judged late."""
 
 ASK_AGAIN = 1.3
 """Factor on the iterations of the last question at which the next one is asked."""

@@ -1,6 +1,4 @@
-"""Finds who holds the host's memory: PSS of processes, shared memory, the bound full
-first.
-"""
+"""Finds who holds the host's memory: processes (PSS), shared memory, the bound."""
 
 from __future__ import annotations
 

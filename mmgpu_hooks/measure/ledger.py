@@ -36,8 +36,7 @@ _FIRST_HOOK = len(_LABELS)
 _RESUME = _LABELS[_LABELS.index('resume')]
 _LAP, _STEP, _HOOKS = (_LABELS.index(name) for name in (LAP, 'step', 'hooks'))
 _WAIT, _FIRST, _OWN_STEP, _INSIDE, _OUTSIDE = range(5)
-"""Columns of a lap: waits, the step, the rest of the iteration, and what is no part of
-an iteration."""
+"""Columns of a lap: waits, the step, the rest of the iteration, all outside of it."""
 _LAP_WIDTH = 5
 _COLUMNS = {
     'data_wait': _WAIT,
@@ -149,8 +148,7 @@ class TimeLedger:
 
     @property
     def mean_resume_s(self) -> float | None:
-        """Mean wait of the batches skipped since the last :meth:`sum_up`; from any
-        thread."""
+        """Mean wait of batches skipped since :meth:`sum_up`; from any thread."""
         stamps = self.stamps[:]
         ends = [place for place, ended in enumerate(stamps[1::2]) if ended is _RESUME]
         if not ends:
@@ -246,8 +244,7 @@ class TimeLedger:
         codes[np.isin(codes, self._step_codes) & (codes[last] == _STEP)] = _STEP
 
     def read_parts(self) -> dict[str, float]:
-        """Seconds by part and label since the last :meth:`take`, as of
-        :meth:`sum_up`."""
+        """Seconds by part since the last :meth:`take`, as of :meth:`sum_up`."""
         sums = self._sums.tolist()
         parts = dict(zip(_LABELS, sums))
         parts['hooks'] += parts.pop(LAP) + sum(sums[_FIRST_HOOK:])

@@ -52,8 +52,9 @@ class IntervalContents(NamedTuple):
     boxes: int | None = None
     """Boxes of the batch that had most."""
     new_sizes: int | None = None
-    """Sizes in pixels that no batch before the interval had; a landscape batch and a
-    portrait one of as many pixels have one size."""
+    """Sizes in pixels that no batch before the interval had.
+
+    A landscape batch and a portrait one of as many pixels have one size."""
 
 
 class _Padded(NamedTuple):

@@ -37,8 +37,9 @@ class ProcessState:
     state: str
     """State as in ``ps``: R, S, D, T, Z, or X when it is gone."""
     call: str | None = None
-    """System call that it waits in; in an uninterruptible sleep the kernel's function
-    where that is known."""
+    """System call that it waits in.
+
+    In an uninterruptible sleep it is the kernel's function, where that is known."""
     path: str | None = None
     """File that the call is about."""
     mount: str | None = None

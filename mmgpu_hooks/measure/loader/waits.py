@@ -16,8 +16,9 @@ from mmgpu_hooks.measure.loop_listener import NO_LISTENER, LoopListener
 from mmgpu_hooks.measure.patches import Patches
 
 CPU_EVERY = 8
-"""Waits from one whose CPU is read to the next, on average, where workers load: two
-reads are 30 us of the kernel's on cold caches, most of what an iteration costs."""
+"""Mean number of waits from one whose CPU is read to the next, where workers load.
+
+Two reads are 30 us of the kernel's on cold caches, most of what an iteration costs."""
 
 
 class WaitTimer:
