@@ -1,10 +1,5 @@
 """Drives the time ledger from one Runner: each hook by itself, saves, waits.
 
-MMEngine's ``call_hook`` is a loop of a few lines over the Runner's hooks, the same in
-0.7 to 0.10, in `FlexibleRunner` and in the maintained forks. Where a Runner's is
-MMEngine's own, the same loop runs here with one stamp after each hook. Any other is
-timed as a whole.
-
 Calls nest. ``ledger.running`` is the stack of what runs, the innermost last, and a
 stamp gives the time since the last one to the innermost. An iteration at whose end a
 checkpoint is saved, and the stack beside it::
@@ -29,6 +24,11 @@ checkpoint is saved, and the stack beside it::
 Inside `SAVE` and `VALIDATION_PART` hooks are called and not timed, since all the time
 there is the outer part's. A hook that runs an iteration inside itself only adds to the
 stack; what an error left open is cut off where the next iteration begins.
+
+MMEngine's ``call_hook`` is a loop of a few lines over the Runner's hooks, the same in
+0.7 to 0.10, in `FlexibleRunner` and in the maintained forks. Where a Runner's is
+MMEngine's own, the same loop runs here with one stamp after each hook. Any other is
+timed as a whole.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hourly verdict on a run so far, by a child process: a killed run has one, too."""
+"""Has the run so far judged about once an hour, so that a killed run has a verdict."""
 
 from __future__ import annotations
 

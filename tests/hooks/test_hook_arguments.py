@@ -19,6 +19,18 @@ NAMES = pytest.mark.parametrize(
 )
 
 
+def test_a_script_that_imports_us_before_mmengine_may_name_the_hook_alone():
+    code = (
+        'import mmgpu_hooks, sys\n'
+        "assert 'mmengine' not in sys.modules\n"
+        'from mmengine.runner import Runner\n'
+        'from mmengine.registry import HOOKS\n'
+        "print(type(HOOKS.build({'type': 'GPUEfficiencyHook'})).__module__)\n"
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert done.stdout.strip() == 'mmgpu_hooks.hooks.gpu_efficiency_hook', done.stderr
+
+
 @NAMES
 @pytest.mark.parametrize(
     ('arguments', 'error', 'sentence'),
@@ -70,18 +82,6 @@ def test_good_arguments_build_the_hook(name, arguments):
     assert type(hook) is mmgpu_hooks.GPUEfficiencyHook
     for key, value in arguments.items():
         assert getattr(hook, key) == value
-
-
-def test_a_script_that_imports_us_before_mmengine_may_name_the_hook_alone():
-    code = (
-        'import mmgpu_hooks, sys\n'
-        "assert 'mmengine' not in sys.modules\n"
-        'from mmengine.runner import Runner\n'
-        'from mmengine.registry import HOOKS\n'
-        "print(type(HOOKS.build({'type': 'GPUEfficiencyHook'})).__module__)\n"
-    )
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
-    assert done.stdout.strip() == 'mmgpu_hooks.hooks.gpu_efficiency_hook', done.stderr
 
 
 def test_the_page_for_newcomers_lists_every_argument_with_its_default():
