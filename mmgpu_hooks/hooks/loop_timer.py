@@ -1,7 +1,7 @@
 """Drives the time ledger from one Runner: each hook by itself, saves, waits.
 
-Calls nest. ``ledger.running`` is the stack of what runs, the innermost last, and a
-stamp gives the time since the last one to the innermost. An iteration at whose end a
+Calls nest. ``ledger.running`` is the stack of what runs, the innermost last; a stamp
+gives the time since the last one to what it names. An iteration at whose end a
 checkpoint is saved, and the stack beside it::
 
     call_hook('after_train_iter')                  step
