@@ -27,8 +27,8 @@ class SourceName(str, enum.Enum):
     BATCH_CONTENTS = 'batch contents'
     HOST_OVERHEAD = 'host overhead'
 
-    # wherever it is shown or written it is its text
-    __str__ = str.__str__
+    def __str__(self) -> str:
+        return str(self.value)
 
 
 class IntervalEnd(NamedTuple):
