@@ -250,12 +250,10 @@ class LoaderSwitch:
         # from here on it gets no more work, and gives what it has in flight
         live._sampler_iter = iter(())
         make = functools.partial(self._make_heir, rest, new, salt)
-        relay = _Relay(live, make, holder, self._book_teardown)
+        make_later = functools.partial(self._try_heir, make, on_failure)
         try:
-            if is_drained_first:
-                relay.make_heir = functools.partial(self._try_heir, make, on_failure)
-            else:
-                relay.heir = make()
+            heir = None if is_drained_first else make()
+            relay = _Relay(live, heir, make_later, holder, self._book_teardown)
             Patches().set(live, '_next_data', relay)
         except BaseException:
             live._sampler_iter = rest.whole
@@ -356,7 +354,8 @@ class _Relay:
 
     Args:
         old: The iterator; it is not kept alive.
-        make_heir: Makes the one that goes on, where ``heir`` is not set.
+        heir: The iterator that goes on; ``None`` where it is made only then.
+        make_heir: Makes that iterator.
         holder: As in :meth:`LoaderSwitch.switch_within`.
         book_teardown: Books the time in which old workers end.
     """
@@ -364,6 +363,7 @@ class _Relay:
     def __init__(
         self,
         old: Any,
+        heir: Any,
         make_heir: Callable[[], Any],
         holder: Any,
         book_teardown: BookTeardown,
@@ -371,8 +371,7 @@ class _Relay:
         self._find_old = weakref.ref(old)
         self._own = vars(old).get('_next_data')
         self._holder, self._book_teardown = holder, book_teardown
-        self.make_heir = make_heir
-        self.heir: Any = None
+        self.heir, self._make_heir = heir, make_heir
         self.is_over = False
         """True once the old iterator has given all that it had in flight."""
 
@@ -395,7 +394,7 @@ class _Relay:
             # a persistent one does not end them by itself
             getattr(old, '_shutdown_workers', lambda: None)()
         if self.heir is None:
-            self.heir = self.make_heir()
+            self.heir = self._make_heir()
         self.is_over = True
         if getattr(self._holder, '_iterator', None) is old:
             self._holder._iterator = self.heir
