@@ -52,9 +52,12 @@ def _register() -> None:
 
 
 class _AtFirstUse:
-    """Registers the hook when MMEngine is about to import what builds hooks.
+    """Import finder that registers the hook as MMEngine imports what builds hooks.
 
-    A finder of modules without their base class, whose import is slow.
+    It finds no module itself. Without it, a script that imports us before MMEngine
+    could not name the hook ``GPUEfficiencyHook`` alone, since MMEngine's registry has
+    no way to be told of a name before it is imported. It has no base class: importing
+    that is slow.
     """
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:

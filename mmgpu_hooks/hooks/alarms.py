@@ -20,13 +20,13 @@ from mmgpu_hooks.show.text import visible
 from mmgpu_hooks.show.words import say
 
 _RANKS_S = 2.0
-"""What the others are given to say where they stand."""
+"""Seconds that other ranks are given to say where they stand."""
 _FILES_S = 10.0
-"""What the work folder is given."""
+"""Seconds that the file system of the work folder is given to answer."""
 
 
 class Alarms:
-    """Says alarms of one process, and files them.
+    """Writes alarms of one process into the log and into the evidence.
 
     Args:
         run: Calls a function, and keeps from training what it raises.
@@ -87,7 +87,7 @@ class Alarms:
 
 
 def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
-    """The cause, and the rank that the others wait for, as far as they are known."""
+    """Name the cause, and the rank that the others wait for, as far as known."""
     why = judge_ranks([], (own, *others))
     said: list[str] = []
     if why.cause not in (None, 'unknown'):

@@ -23,12 +23,12 @@ from mmgpu_hooks.show.validation import phrase_validation
 from mmgpu_hooks.show.words import say
 
 END_SOURCE = 'end of training'
-"""What the guard knows us by."""
+"""Name of this source in warnings and in the evidence."""
 
 PERIOD_S = 1800.0
-"""Without a validation it is said so often."""
+"""Seconds after which the end is forecast again where no validation comes."""
 SCALAR_S = 10.0
-"""Between two forecasts for the scalar, of 0.3 ms each."""
+"""Seconds between two forecasts for the scalar, of 0.3 ms each."""
 
 _ASKING_THREAD = 'mmgpu-job-end'
 
@@ -59,17 +59,17 @@ class EndSource:
         self._limit_unix_s = ask_end_unix_s(job)
 
     def add_interval(self, record: IntervalRecord) -> None:
-        """An interval has ended."""
+        """Take the record of an interval into account."""
         self._forecaster.add_interval(record)
         if self._clock() >= self._due_s:
             self._say()
 
     def add_save(self, record: SaveRecord) -> None:
-        """A save has ended."""
+        """Take the record of a save into account."""
         self._forecaster.add_save(record)
 
     def add_validation(self, record: ValidationRecord) -> None:
-        """A validation has ended: it is said what it took, and when all ends."""
+        """Take a validation into account; say what it took, and when training ends."""
         self._forecaster.add_validation(record)
         said = phrase_validation(record)
         if said is not None:

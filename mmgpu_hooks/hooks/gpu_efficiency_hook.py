@@ -14,11 +14,11 @@ record, and in no interval.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
 import sys
-import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,8 +39,12 @@ from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from mmgpu_hooks.hooks.sources import open_train_probe
-from mmgpu_hooks.hooks.start import START_SOURCE, Start
+from mmgpu_hooks.hooks.start import START_SOURCE, Start, StartListener
 from mmgpu_hooks.hooks.start_source import ACCOUNT_SOURCE, StartSource
+from mmgpu_hooks.hooks.train_loop_watch import (
+    expect_no_train_loop,
+    expect_train_loop,
+)
 from mmgpu_hooks.hooks.tuned_start import TunedStart, begin_tuned
 from mmgpu_hooks.hooks.tuner import TUNER_SOURCE
 from mmgpu_hooks.judge.run import Run
@@ -220,6 +224,23 @@ class GPUEfficiencyHook(Hook):
         for name, value in changed.items():
             setattr(self, name, value)
 
+    def note_command(
+        self, arguments: Mapping[str, Any], added_by: str | None = None
+    ) -> None:
+        """Note that a command started this training.
+
+        Args:
+            arguments: Arguments of the hook that the command was given.
+            added_by: The command, if it added this hook.
+        """
+        self.command_arguments = arguments
+        if added_by is not None:
+            self.added_by = added_by
+
+    def note_start(self, before_hook_s: Mapping[str, float] | None) -> None:
+        """Note what the process took until the hook was built, in seconds by part."""
+        self.before_hook_s = before_hook_s
+
     @property
     def scalar_names(self) -> tuple[str, ...]:
         """The scalars to publish."""
@@ -227,7 +248,7 @@ class GPUEfficiencyHook(Hook):
 
     @property
     def optimized(self) -> tuple[str, ...]:
-        """Optimisations that are on, by name."""
+        """Names of the optimisations that are on."""
         optimizations = self._optimizations
         return () if optimizations is None else optimizations.names
 
@@ -248,7 +269,7 @@ class GPUEfficiencyHook(Hook):
         self.tuned_start: TunedStart | None = None
         self._is_disabled = is_disabled(os.environ)
         if not self._is_disabled:
-            self._guard.run('loader workers', expect_loop, self)
+            self._guard.run('loader workers', expect_train_loop, self)
             self._start_account = self._guard.run(ACCOUNT_SOURCE, self._follow_start)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -283,7 +304,7 @@ class GPUEfficiencyHook(Hook):
         return StartSource(partial(self._guard.run, ACCOUNT_SOURCE))
 
     def begin_loop(self, runner: Any) -> None:
-        """The Runner is about to build its train loop, and the loader with it."""
+        """Begin to watch the start: the Runner is about to build its train loop."""
         self._logger = runner.logger
         if _find_recording(runner) is not self:
             self._start_account = None
@@ -302,36 +323,24 @@ class GPUEfficiencyHook(Hook):
         if optimizations is not None and account is not None:
             optimizations.begin_data_sets(account.watch)
 
-    def _begin_workers(self) -> None:
-        if self._start is not None:
-            self._guard.run(MEMORY_SOURCE, self._start.memory.pause)
-        if self._start_account is not None:
-            self._start_account.begin_workers()
-
-    def _end_workers(self, iterator: Any) -> None:
-        if self._start_account is not None:
-            self._start_account.end_workers()
-        if self._start is not None:
-            self._guard.run(MEMORY_SOURCE, self._start.memory.go_on)
-
     def end_start(self) -> None:
-        """What is watched from the train loop on, or no more, is left alone here."""
+        """End the watch over the start; a second call does nothing."""
         if self._start is not None:
             self._guard.clean_up(START_SOURCE, self._start.close)
 
     def see_loop(self, loop: Any) -> None:
-        """The Runner's train loop has its loader, and no worker yet."""
+        """Watch the train loader, which has started no worker yet."""
         if self._start is not None:
             self._guard.run(MEMORY_SOURCE, self._start.memory.end_loader)
         if self._start_account is not None:
             self._start_account.end_loader()
         runner = loop.runner
         self._logger = runner.logger
-        self._probe = open_train_probe(self._guard, runner, loop.dataloader)
-        if self._probe is not None:
-            # iteration-based loops make their iterator now, others once they run
-            self._probe.on_create_begin = self._begin_workers
-            self._probe.on_create_end = self._end_workers
+        # iteration-based loops make their iterator now, others once they run
+        listener = StartListener(
+            self._guard.run, self._start, self._start_account, self._take_back
+        )
+        self._probe = open_train_probe(self._guard, runner, loop.dataloader, listener)
         optimizations = self._provide_optimizations()
         if optimizations is not None:
             optimizations.begin_loader(loop.dataloader)
@@ -339,12 +348,21 @@ class GPUEfficiencyHook(Hook):
             self._guard.run(TUNER_SOURCE, self._begin_tuned, runner, self._probe)
 
     def _begin_tuned(self, runner: Any, probe: LoaderProbe) -> None:
-        start = self.tuned_start = begin_tuned(runner, probe.loader)
-        if start is not None:
-            probe.on_failure = start.switch.take_back
+        self.tuned_start = begin_tuned(runner, probe.loader, self._book_teardown)
+
+    def _take_back(self, error: Exception) -> bool:
+        """Undo what a run before had found, where its workers could not be started."""
+        start = self.tuned_start
+        return start is not None and start.switch.take_back(error)
+
+    def _book_teardown(self) -> AbstractContextManager[Any]:
+        """Book the end of workers that the tuner replaced, once there is a ledger."""
+        if self._recorder is None:
+            return contextlib.nullcontext()
+        return self._recorder.book_teardown()
 
     def _provide_optimizations(self) -> Optimizations | None:
-        """Those of the training that is on; ``None`` where none is asked for."""
+        """Make the optimisations of this training; ``None`` where none is asked for."""
         names = parse_optimizations(self.optimize)
         if names and self._optimizations is None:
             self._optimizations = Optimizations(names, self._logger)
@@ -371,7 +389,7 @@ class GPUEfficiencyHook(Hook):
                 )
             )
             return
-        expect_no_loop(self)
+        expect_no_train_loop(self)
         if not self._guard.run('start', self._wrap_train_loop, runner):
             self._let_go()
 
@@ -411,7 +429,7 @@ class GPUEfficiencyHook(Hook):
     def after_run(self, runner: Any) -> None:
         self._end_lone_loop()
         # val() and test() leave the train loop as it was; one that joined late, too
-        expect_no_loop(self)
+        expect_no_train_loop(self)
         self._guard.run('start', self._patches.close)
         self.built_s = monotonic_s()
         if not self._is_disabled:
@@ -455,6 +473,9 @@ class GPUEfficiencyHook(Hook):
             self._optimizations.begin_epoch(
                 call_plainly if recorder is None else recorder.book_resume
             )
+
+    # after_train_iter is an attribute of this very hook while training is recorded, so
+    # that a subclass needs no super(): see Recorder.on_iteration_end for what it does
 
     def before_val(self, runner: Any) -> None:
         self._begin_lone_loop(runner, 'val_loop')
@@ -584,14 +605,14 @@ class GPUEfficiencyHook(Hook):
 
 
 def _find_recording(runner: Any) -> Any:
-    """Of several hooks of ours the one that records."""
+    """Find the one hook of ours that records; ``None`` where there is none."""
     ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
     # the first; one that a script registered itself goes before the one we added
     return min(ours, key=lambda hook: hook.added_by is not None, default=None)
 
 
 def call_plainly(advance: Callable[[], int]) -> None:
-    """Skip batches where nobody books the time."""
+    """Skip batches without booking the time."""
     advance()
 
 
@@ -601,63 +622,3 @@ def _list_words() -> list[str]:
     if spec is not None and spec.origin == os.path.abspath(''.join(sys.argv[:1])):
         return ['-m', spec.name.removesuffix('.__main__'), *sys.argv[1:]]
     return sys.argv
-
-
-# Iteration-based loops of MMEngine start workers in their constructor, before any hook
-# point. The constructor of a hook runs before that. So from then on, until the train
-# loop is built, MMEngine's `BaseLoop` shows each loop once it has its loader.
-_patches = Patches()
-_waiting: dict[int, weakref.ref[Any]] = {}
-"""Hooks whose train loop was not built yet, by their ids."""
-
-
-def expect_loop(hook: Any) -> None:
-    """Call ``hook.see_loop(loop)`` when its Runner's train loop gets its loader."""
-    if not _waiting:
-        original = BaseLoop.__init__
-
-        @functools.wraps(original)
-        def __init__(loop: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            given = args[1] if len(args) > 1 else kwargs.get('dataloader')
-            runner, begun = args[0] if args else kwargs.get('runner'), list[Any]()
-            for find_hook in list(_waiting.values()):
-                found = find_hook()
-                if found is not None and _is_train_loader_of(found, runner, given):
-                    found.begin_loop(runner)
-                    begun.append(found)
-            try:
-                original(loop, *args, **kwargs)
-            except BaseException:
-                for found in begun:
-                    found.end_start()
-                raise
-            for find_hook in list(_waiting.values()):
-                found = find_hook()
-                if found is not None and _is_train_loop_of(found, loop, given):
-                    expect_no_loop(found)
-                    found.see_loop(loop)
-
-        _patches.set(BaseLoop, '__init__', __init__)
-    key = id(hook)
-    _waiting[key] = weakref.ref(hook, lambda _: _forget(key))
-
-
-def expect_no_loop(hook: Any) -> None:
-    """Wait no longer for its train loop."""
-    _forget(id(hook))
-
-
-def _forget(key: int) -> None:
-    _waiting.pop(key, None)
-    if not _waiting:
-        _patches.close()
-
-
-def _is_train_loop_of(hook: Any, loop: Any, given: Any) -> bool:
-    return _is_train_loader_of(hook, getattr(loop, '_runner', None), given)
-
-
-def _is_train_loader_of(hook: Any, runner: Any, given: Any) -> bool:
-    is_ours = any(hook is each for each in getattr(runner, '_hooks', ()))
-    # loops of validation get another one
-    return is_ours and given is getattr(runner, '_train_dataloader', None)

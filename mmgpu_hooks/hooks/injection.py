@@ -54,7 +54,7 @@ def _inject_into(kind: Any, arguments: Mapping[str, Any], began_s: float) -> Non
         try:
             hook = _provide_hook(runner, arguments)
             if hook is not None:
-                hook.before_hook_s = start.take()
+                hook.note_start(start.take())
         except Exception as error:  # noqa: BLE001  # training must not see it
             runner.logger.warning(
                 say(
@@ -88,7 +88,7 @@ def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
     if any(hook.command_arguments is not None for hook in hooks):
         return None
     if hooks:
-        hooks[0].command_arguments = arguments
+        hooks[0].note_command(arguments)
         if arguments:
             hooks[0].change_arguments(arguments)
             runner.logger.info(
@@ -105,7 +105,7 @@ def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
     if runner._train_loop is None:
         return None
     hook = GPUEfficiencyHook(**arguments)
-    hook.added_by, hook.command_arguments = COMMAND, arguments
+    hook.note_command(arguments, added_by=COMMAND)
     runner.register_hook(hook)
     said = phrase('GPUEfficiencyHook: switched on by {command}.', command=COMMAND)
     if given:

@@ -10,7 +10,7 @@ from mmgpu_hooks.measure.validation_parts import DATA_WAIT, ValidationParts
 from mmgpu_hooks.schema.recorded import ValidationRecord
 
 LONE_LOOP_SOURCE = 'test'
-"""What the guard knows us by."""
+"""Name of this source in warnings and in the evidence."""
 
 
 class LoneLoop:
@@ -33,7 +33,7 @@ class LoneLoop:
         self._iterations = 0
 
     def begin_wait(self, *, is_first: bool = False) -> None:
-        """The next batch is asked for.
+        """Begin the wait for the next batch.
 
         Args:
             is_first: Of the loop.
@@ -42,12 +42,12 @@ class LoneLoop:
         self._wait = self._parts.begin(DATA_WAIT)
 
     def end_wait(self) -> None:
-        """A batch is there, or no more comes."""
+        """End the wait: a batch is there, or no more comes."""
         wait, self._wait = self._wait, None
         self._parts.end(wait)
 
     def end(self) -> ValidationRecord:
-        """It is over; what it took."""
+        """End the measuring, and make the record."""
         self.close()
         wall_s = monotonic_s() - self._began_s
         return ValidationRecord(

@@ -1,5 +1,30 @@
 """Drives the time ledger from one Runner: each hook by itself, saves, waits.
 
+Calls nest. ``ledger.running`` is the stack of what runs, the innermost last; a stamp
+gives the time since the last one to what it names. An iteration at whose end a
+checkpoint is saved, and the stack beside it::
+
+    call_hook('after_train_iter')                  step
+      RuntimeInfoHook.after_train_iter             step, RuntimeInfoHook
+        stamp -> RuntimeInfoHook
+      GPUEfficiencyHook.after_train_iter           step, GPUEfficiencyHook
+        stamp -> LAP: the iteration ends here
+        stamp -> GPUEfficiencyHook
+      CheckpointHook.after_train_iter              step, CheckpointHook
+        runner.save_checkpoint()                   step, CheckpointHook, SAVE
+          stamp -> CheckpointHook: until the save
+          call_hook('before_save_checkpoint')      passed on untimed: it is the save's
+          stamp -> SAVE
+        stamp -> CheckpointHook: what followed the save
+    the hooks are done: FOLLOWING says             loop
+    data loader's next                             loop, data_wait
+    call_hook('before_train_iter') ...             loop, each hook in turn
+    train_step()                                   step
+
+Inside `SAVE` and `VALIDATION_PART` hooks are called and not timed, since all the time
+there is the outer part's. A hook that runs an iteration inside itself only adds to the
+stack; what an error left open is cut off where the next iteration begins.
+
 MMEngine's ``call_hook`` is a loop of a few lines over the Runner's hooks, the same in
 0.7 to 0.10, in `FlexibleRunner` and in the maintained forks. Where a Runner's is
 MMEngine's own, the same loop runs here with one stamp after each hook. Any other is
@@ -27,12 +52,13 @@ from mmengine.runner import FlexibleRunner, IterBasedTrainLoop
 from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s, thread_cpu_s
 from mmgpu_hooks.measure.ledger import TimeLedger
 from mmgpu_hooks.measure.loader.waits import CPU_EVERY, WaitTimer
+from mmgpu_hooks.measure.loop_listener import NO_LISTENER, LoopListener
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import UNATTRIBUTED
 
 SAVE = 'checkpoint_save'
 VALIDATION_PART = 'validation'
-"""Parts that hold whatever hooks are called inside them."""
+"""Parts of the ledger in which hooks are called and not timed singly."""
 
 FOLLOWING: Mapping[str, str] = {
     'before_train_iter': 'step',
@@ -41,7 +67,10 @@ FOLLOWING: Mapping[str, str] = {
 }
 
 IDLE_POINTS = {'before_train_iter': '_before_iter', 'after_train_iter': '_after_iter'}
-"""Points of an iteration, and what MMEngine's `Hook` calls at each."""
+"""Hook points of an iteration, and the method that MMEngine's `Hook` calls at each."""
+
+PointCalls = Mapping[str, tuple[Callable[[], Any], ...]]
+"""Functions to call right after the hooks of a point, by point; they must not raise."""
 
 _Point = tuple[Collection[type], Optional[str], tuple[Callable[[], Any], ...]]
 """Classes that need no call, the part that follows, and what to call afterwards.
@@ -57,17 +86,22 @@ class HookTimer:
     Args:
         runner: The runner.
         ledger: Gets the seconds.
+        listener: Hears of validations: right before the hooks of ``before_val`` and
+            right after those of ``after_val``.
+        after: What to call at other points; none by default.
     """
 
-    def __init__(self, runner: Any, ledger: TimeLedger) -> None:
+    def __init__(
+        self,
+        runner: Any,
+        ledger: TimeLedger,
+        listener: LoopListener = NO_LISTENER,
+        after: PointCalls | None = None,
+    ) -> None:
         self._runner = runner
         self._ledger = ledger
-        self.before_validation: Callable[[], Any] = lambda: None
-        """Called right before the hooks of ``before_val``; it must not raise."""
-        self.after_validation: Callable[[], Any] = lambda: None
-        """Called right after those of ``after_val``; it must not raise."""
-        self.after: dict[str, tuple[Callable[[], Any], ...]] = {}
-        """What to call right after the hooks of other points; it must not raise."""
+        self._listener = listener
+        self._after = after or {}
         self.is_open = True
         """While false, hooks are called and nothing is timed."""
         self._following = dict(FOLLOWING)
@@ -86,19 +120,17 @@ class HookTimer:
 
     def _plan(self) -> None:
         for name, part in self._following.items() if self.is_open else ():
-            calls = self.after.get(name, ())
+            calls = self._after.get(name, ())
             self._points[name] = self._idle.get(name, ()), part, calls
 
     def make(self) -> Callable[..., None]:
-        """The function to set as ``runner.call_hook``."""
+        """Make the function to set as ``runner.call_hook``."""
         runner, ledger, original = self._runner, self._ledger, self._runner.call_hook
         running, clock, stamp = ledger.running, ledger.clock, ledger.stamps.extend
         is_known, keeps_cause = is_plain(runner), isinstance(runner, FlexibleRunner)
         points, whole = self._points, UNATTRIBUTED
         if is_known:
             self._idle, whole = find_idle_hooks(runner), 'hooks'
-        else:
-            ledger.lap_of = UNATTRIBUTED
         self._plan()
         floor = 1
 
@@ -163,12 +195,12 @@ class HookTimer:
 
     def _begin_validation(self) -> None:
         self._ledger.push(VALIDATION_PART)
-        self.before_validation()
+        self._listener.on_validation_begin()
 
     def _end_validation(self) -> None:
         is_validating = any(part is VALIDATION_PART for part in self._ledger.running)
         if self.is_open and is_validating:
-            self.after_validation()
+            self._listener.on_validation_end()
             self._ledger.pop(VALIDATION_PART)
 
 
@@ -214,30 +246,50 @@ def _calls(function: Any) -> tuple[str, ...] | None:
     return names
 
 
+def open_ledger(runner: Any, hook: Any, device: str) -> TimeLedger:
+    """Begin the time ledger of a training; it runs from here on.
+
+    Args:
+        runner: The runner.
+        hook: The hook that notes the ends of iterations.
+        device: What the model runs on. Anywhere but on ``cpu``, reading the losses
+            (`RuntimeInfoHook`) is where the host waits for the device, and so step.
+    """
+    step_hooks = () if device == 'cpu' else (RuntimeInfoHook,)
+    lap_of = hook if is_plain(runner) else UNATTRIBUTED
+    return TimeLedger(monotonic_s, step_hooks=step_hooks, lap_of=lap_of)
+
+
 class LoopTimer:
     """Times everything that a train loop does.
 
     Args:
         runner: The runner, its train loop built and not yet running.
-        device: What the model runs on. Anywhere but on ``cpu``, reading the losses
-            (`RuntimeInfoHook`) is where the host waits for the device, and so step.
+        ledger: Gets the seconds.
+        listener: Hears of validations, of skipped waits and of the last ones.
+        after: What to call right after the hooks of a point.
     """
 
-    def __init__(self, runner: Any, device: str) -> None:
+    def __init__(
+        self,
+        runner: Any,
+        ledger: TimeLedger,
+        listener: LoopListener,
+        after: PointCalls,
+    ) -> None:
         self._runner = runner
         self._patches = Patches()
-        # reading the losses is where the host waits for a device
-        step_hooks = () if device == 'cpu' else (RuntimeInfoHook,)
-        self.ledger = TimeLedger(monotonic_s, step_hooks=step_hooks)
+        self.ledger = ledger
         clock = _choose_clock(runner.train_dataloader)
         self.waits = WaitTimer(
-            self.ledger,
+            ledger,
             clock.cpu_s,
             cpu_every=clock.every,
             skipped=count_replayed(runner),
+            listener=listener,
         )
-        self.hooks = HookTimer(runner, self.ledger)
-        """Calls the hooks."""
+        self.hooks = HookTimer(runner, ledger, listener, after)
+        """Times the hooks."""
 
     def open(self) -> None:
         """Put everything in place."""
@@ -253,13 +305,13 @@ class LoopTimer:
             self.give_up_waits()
 
     def give_up_waits(self) -> None:
-        """Batches come from no PyTorch iterator: all between two steps is the wait."""
+        """Count all time between two steps as the wait: no PyTorch iterator is used."""
         self.hooks.follow('after_train_iter', 'data_wait')
 
     def stop(self) -> None:
         """Only pass calls on from here on: somebody may have wrapped ours."""
         self.hooks.stop()
-        self.waits.is_open = False
+        self.waits.stop()
 
     def close(self) -> None:
         """Leave the Runner as it was; a second call does nothing."""
@@ -269,18 +321,18 @@ class LoopTimer:
 
 
 def loading_cpu_clock(loader: Any) -> Callable[[], float]:
-    """CPU seconds of what loads inside the waits for a loader."""
+    """Clock of the CPU seconds that loading takes inside the waits for a loader."""
     # without workers the loading has threads of its own (OpenCV, torch)
     loads_itself = getattr(loader, 'num_workers', None) == 0
     return process_cpu_s if loads_itself else thread_cpu_s
 
 
 class _WaitClock(NamedTuple):
-    """How the CPU inside the waits for a loader is read."""
+    """Clock that reads the CPU used inside the waits for a loader."""
 
     cpu_s: Callable[[], float]
     every: int
-    """Waits from one that is read to the next, on average."""
+    """Mean number of waits from one whose CPU is read to the next."""
 
 
 def _choose_clock(loader: Any) -> _WaitClock:
@@ -289,7 +341,7 @@ def _choose_clock(loader: Any) -> _WaitClock:
 
 
 def count_replayed(runner: Any) -> int:
-    """Batches that a resumed loop loads again first, and throws away.
+    """Number of batches that a resumed loop loads again first, and throws away.
 
     A loop that skips by itself (onedl-mmengine from 0.10.11 on) loads only where its
     sampler cannot skip, and workers have drawn from that.

@@ -25,20 +25,21 @@ from mmgpu_hooks.show.text import visible
 from mmgpu_hooks.show.words import say
 
 MEMORY_SOURCE = phrase('memory holders')
-"""The name of this source for the guard."""
+"""Name of this source in warnings and in the evidence."""
 HOLDERS_THREAD = 'mmgpu-memory'
 
 _SHORTEST_S, _PERIOD_S, _PERIODS = 0.25, 2.0, 20
-"""Between two readings of what is free, 60 us each: at first, and later. It is never
-more than a twentieth of the time so far."""
+"""Seconds between two readings of free memory (60 us each): at first, and later.
+
+The pause is never more than a twentieth of the time so far."""
 _PERIOD_SCARCE_S = 0.5
-"""The same while less than `_SCARCE_SHARE` is free."""
+"""Seconds between two readings while less than `_SCARCE_SHARE` is free."""
 _LOW_SHARE, _SCARCE_SHARE, _SOON_S = 0.05, 0.2, 30.0
 """Memory is low below 5 % free, or below 20 % that are gone in 30 s."""
 _CALM_SHARE, _AGAIN_S = 0.25, 600.0
-"""Free share from which on it may be said again, and the least time between."""
+"""Free share that allows another warning, and the least seconds between two."""
 _FIRST_S, _SELDOM_S, _VALIDATION_S = 4.0, 60.0, 5.0
-"""Between two full readings: at first, later, and while a metric keeps results."""
+"""Seconds between full readings: at first, later, while a metric keeps results."""
 _MOST_SHARE, _MOST_SHARE_LOW = 0.0005, 0.02
 """Largest share of the time that full readings use a core; while memory is low."""
 _CHANGE_SHARE = 0.02
@@ -55,7 +56,7 @@ class MemoryPace:
     def __init__(self) -> None:
         self._pause_s, self._due_s, self._earliest_s = _FIRST_S, 0.0, 0.0
         self._used_bytes: int | None = None
-        """At the last full reading."""
+        """Bytes in use at the last full reading."""
         self._seen = deque[tuple[float, int]](maxlen=6)
         """Time, and bytes in use."""
 
@@ -99,7 +100,7 @@ class MemoryPace:
         return now_s >= self._due_s - max(soon_s, 0.0)
 
     def note(self, now_s: float, room: MemoryRoom, cost_s: float, *, low: bool) -> None:
-        """A full reading has ended now."""
+        """Note that a full reading has ended now."""
         share = _MOST_SHARE_LOW if low else _MOST_SHARE
         self._earliest_s = now_s + cost_s / share
         self._due_s = max(now_s + self._pause_s, self._earliest_s)
@@ -185,7 +186,7 @@ class MemorySource:
         )
 
     def _say(self) -> None:
-        """One sentence in the log: memory is nearly full, and who holds it."""
+        """Warn in the log that memory is nearly full, and name who holds it."""
         writer, logger = self._recording.writer, self._recording.runner.logger
         if writer is None:
             return
@@ -235,7 +236,7 @@ class StartMemory:
         """Memory that building the train loader took; ``None`` until that is known."""
 
     def begin_loader(self) -> None:
-        """The train loader is about to be built."""
+        """Begin to count what building the train loader takes."""
         self._own_bytes = self._meter.read_own_bytes() or 0
         self.go_on()
 
@@ -252,7 +253,7 @@ class StartMemory:
             thread.stop()
 
     def end_loader(self) -> None:
-        """It is built."""
+        """Note what building the train loader took."""
         own_bytes = self._meter.read_own_bytes()
         if own_bytes is not None:
             self.dataset_bytes = max(own_bytes - self._own_bytes, 0)

@@ -30,11 +30,11 @@ from mmgpu_hooks.measure.validation_parts import (
 _WAITS = ('barrier', 'broadcast', 'broadcast_object_list')
 _STEPS = ('val_step', 'test_step')
 _METHODS = {'process': 'process', 'evaluate': 'gather', 'compute_metrics': 'metric'}
-"""Of a metric or an evaluator, and the part that each is, inner calls left out."""
+"""Methods of a metric or evaluator, and the part each is, without inner calls."""
 
 
 class PartTimers:
-    """What stands in the place of a loop's methods, until :meth:`close`.
+    """Timers in the place of a loop's methods, until :meth:`close`.
 
     What cannot be replaced is not told apart from what calls it.
 

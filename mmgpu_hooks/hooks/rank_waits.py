@@ -24,7 +24,7 @@ from mmgpu_hooks.schema.run_folder import EvidenceError, find_peers
 
 _PERIOD_S = 1.0
 _ANSWER_S = 10.0
-"""What the file system is given to answer for the first time."""
+"""Seconds that the file system is given to answer for the first time."""
 
 
 class RankWaits:
@@ -45,7 +45,7 @@ class RankWaits:
         self._write, self._run, self._evidence = write, run, evidence
         self._runs: dict[Path, RunRecord] = {}
         self._ended: threading.Event | None = None
-        """Of the wait that is on."""
+        """Event that ends the wait that is on."""
         self._is_late: bool | None = None
         self._has_answered = False
 
@@ -72,7 +72,7 @@ class RankWaits:
         return self._is_late
 
     def end(self) -> None:
-        """The wait is over, or the run is."""
+        """End the wait: this rank goes on, or the run is over."""
         ended, self._ended = self._ended, None
         if ended is not None:
             ended.set()

@@ -1,4 +1,4 @@
-"""Shared by the parts of one run's recording: where training is, and the evidence.
+"""State of one run that is recorded: where training is, its evidence, its guard.
 
 The guard keeps every failure of ours away from training.
 """
@@ -12,8 +12,14 @@ from typing import Any, Callable, TypeVar
 
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.measure.absent import AbsentError, SourceError
-from mmgpu_hooks.schema.recorded import EvidenceLine, SourceOffRecord, UnknownRecord
-from mmgpu_hooks.schema.writer import EvidenceWriter
+from mmgpu_hooks.schema.recorded import (
+    EvidenceLine,
+    RunRecord,
+    SourceOffRecord,
+    UnknownRecord,
+)
+from mmgpu_hooks.schema.run_folder import evidence_name, unused_path
+from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
 
 _T = TypeVar('_T')
 
@@ -34,7 +40,15 @@ class Guard:
         self._on_off = on_off
         self.off: dict[str, str] = {}
         self.absent: dict[str, str] = {}
-        """Why there is no such source."""
+        """Reasons why a source is not there, by source."""
+
+    def is_on(self, source: str) -> bool:
+        """True if a source is there and has not failed."""
+        return source not in self.off and source not in self.absent
+
+    def note_absent(self, source: str, reason: str) -> None:
+        """Note why a source is not there."""
+        self.absent[str(source)] = reason
 
     def run(
         self, source: str, function: Callable[..., _T], *args: Any, **kwargs: Any
@@ -55,7 +69,7 @@ class Guard:
         try:
             return function(*args, **kwargs)
         except AbsentError as error:
-            self.absent[source] = str(error)
+            self.note_absent(source, str(error))
             return None
         except Exception as error:  # noqa: BLE001  # training must not see it
             self.switch_off(source, error)
@@ -69,9 +83,11 @@ class Guard:
         # our own error is a sentence; of a foreign one the type says more than the text
         if not isinstance(error, SourceError):
             text = f'{type(error).__name__}: {text}'
-        self.off[source] = text
+        # a name out of an enum is text from here on
+        name = str(source)
+        self.off[name] = text
         with contextlib.suppress(Exception):  # not even the warning may do harm
-            self._on_off(source, text)
+            self._on_off(name, text)
 
 
 class Recording:
@@ -103,6 +119,30 @@ class Recording:
         """Iterations done."""
         self.guard.run('interval', self.ledger.sum_up)
         return self.iteration
+
+    def open(self, run: RunRecord) -> None:
+        """Open the evidence file.
+
+        Args:
+            run: The first line of it.
+        """
+        path = vis_data_folder(self.runner) / evidence_name(run.rank)
+        self.writer = open_evidence(unused_path(path), run)
+
+    def close(self) -> None:
+        """Close the evidence file; a second call does nothing."""
+        writer, self.writer = self.writer, None
+        if writer is not None:
+            self.guard.clean_up('evidence', writer.close)
+
+    def begin_epoch(self) -> None:
+        """Note that an epoch begins."""
+        self.epoch = self.runner.epoch + 1
+        self.epoch_start = self.count_iterations()
+
+    def add_recorded(self, iterations: int) -> None:
+        """Note that so many more iterations are in records."""
+        self.recorded += iterations
 
     def write(self, record: EvidenceLine) -> None:
         """Add a line to the evidence, where there is any."""

@@ -29,6 +29,7 @@ from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.judge.saves import KEPT_REFERENCES, is_reference, judge_save
 from mmgpu_hooks.measure.loader.processes import sum_workers_meanwhile
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
+from mmgpu_hooks.measure.loop_listener import LoopListener
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.save import (
     PhaseStamp,
@@ -44,7 +45,7 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.words import say
 
 SAVES_SOURCE = 'checkpoint saves'
-"""What the guard knows us by."""
+"""Name of this source in warnings and in the evidence."""
 
 
 class _Save:
@@ -61,7 +62,7 @@ class _Save:
         self.around = Surroundings.read()
         self.path: str | None = None
         self.bytes: int | None = None
-        """What the backend got to write, and where."""
+        """Bytes that the backend got to write."""
         self.backend: str | None = None
         self.message_hub_bytes = count_history_bytes(recording.runner.message_hub)
         self.stamps = [PhaseStamp('rest', read_thread_times())]
@@ -207,7 +208,7 @@ class WaitsAfterSaves:
         self._saved_at, self._waits = None, []
 
     def finish(self) -> None:
-        """All waits are known, and the run is over."""
+        """Write what followed the last save: the run is over."""
         self._heed_events()
         self._close()
 
@@ -222,10 +223,14 @@ class SaveSource:
     Args:
         recording: The run, whose ledger books saves.
         sources: Know the workers of the train loader, the host and the GPU.
+        listener: Hears of each save; what it raises ends this source.
     """
 
-    def __init__(self, recording: Recording, sources: Sources) -> None:
+    def __init__(
+        self, recording: Recording, sources: Sources, listener: LoopListener
+    ) -> None:
         self._recording, self._sources = recording, sources
+        self._listener = listener
         self._guard, self._runner = recording.guard, recording.runner
         self._patches = Patches()
         loader = self._runner.train_dataloader
@@ -241,8 +246,6 @@ class SaveSource:
         self._earlier: deque[SaveRecord] = deque(maxlen=KEPT_REFERENCES)
         self._warned: set[str] = set()
         self._thread = threading.get_ident()
-        self.on_record: Callable[[SaveRecord], Any] = lambda record: None
-        """Called with the record of each; what it raises ends this source."""
 
     def open(self) -> None:
         """Watch every save from now on."""
@@ -303,7 +306,7 @@ class SaveSource:
             error=error,
         )
         self._recording.write(save)
-        self.on_record(save)
+        self._listener.on_save_record(save)
         self.waits.add(save.iteration, is_save=True)
         self._warn_of(save)
 

@@ -91,8 +91,10 @@ SCALARS = (
     'hours_left',
     'num_workers',
 )
-"""Every scalar we publish. No name holds ``time``, ``loss`` or ``grad_norm`` and none
-ends in ``lr``: MMEngine would average or reformat those."""
+"""Every scalar that we publish.
+
+No name holds ``time``, ``loss`` or ``grad_norm`` and none ends in ``lr``: MMEngine
+would average or reformat those."""
 
 _MIB = 2.0**20
 _PEAKS = {
@@ -105,7 +107,7 @@ class _Ratio(NamedTuple):
     """A scalar as a part of a whole; both add up over intervals."""
 
     part: float | None
-    """``None`` where it is unknown."""
+    """Numerator of the ratio; ``None`` where it is unknown."""
     whole: float
 
 

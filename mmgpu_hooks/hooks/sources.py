@@ -1,4 +1,4 @@
-"""All sources of one run except the time ledger; each fails on its own."""
+"""All sources of figures of one run: the card, the host, the loader, its batches."""
 
 from __future__ import annotations
 
@@ -12,17 +12,28 @@ from typing import Any, Callable
 
 from msgspec import structs
 
+from mmgpu_hooks.hooks.figure_source import (
+    FigureSource,
+    IntervalEnd,
+    SourceList,
+    SourceName,
+    prefix_reasons,
+)
+from mmgpu_hooks.hooks.loop_timer import PointCalls
 from mmgpu_hooks.hooks.recording import Guard, Recording
 from mmgpu_hooks.measure.absent import AbsentError, SourceError
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.cuda import (
     CudaDevice,
+    CudaEvents,
+    CudaMemory,
     cuda_device,
     open_cuda_events,
     open_cuda_memory,
     read_cudnn_benchmark,
 )
 from mmgpu_hooks.measure.gpu import Gpu, GpuSampler, open_gpu
+from mmgpu_hooks.measure.histories import HistoryMeter
 from mmgpu_hooks.measure.host import HostMeter, pause_s, read_host_limits
 from mmgpu_hooks.measure.ledger import WORKER_START
 from mmgpu_hooks.measure.loader.batches import (
@@ -32,12 +43,14 @@ from mmgpu_hooks.measure.loader.batches import (
 )
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import WorkersMark, write_nice
+from mmgpu_hooks.measure.loop_listener import LoopListener
 from mmgpu_hooks.measure.memory import MemoryMeter
 from mmgpu_hooks.measure.slurm import parse_most_tasks
 from mmgpu_hooks.schema.recorded import (
     CudaMemoryWindow,
     GpuDevice,
     GpuWindow,
+    HistoryCost,
     HostLimits,
     IntervalRecord,
 )
@@ -49,93 +62,39 @@ UNPROVEN = (
     'real card yet.'
 )
 
-Readers = dict[str, Callable[[], dict[str, Any]]]
-"""By source, what gives its fields of an interval's record."""
-
 _LOCAL_WORLD = ('LOCAL_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE', 'MPI_LOCALNRANKS')
 
 
-def _prefix(source: str, reasons: Mapping[str, str]) -> dict[str, str]:
-    return {f'{source} {name}': why for name, why in reasons.items()}
-
-
-class GpuSource:
-    """Everything measured of the card that this rank trains on.
+class CardSource(FigureSource):
+    """Samples of the card that this rank trains on, by its driver (NVML).
 
     Args:
-        guard: Switches off what fails.
-        sample_period_s: Seconds between two samples of NVML.
-        device: Type of the device that the model is on.
+        guard: Switches off single figures that the driver does not give.
+        ours: The card.
+        period_s: Seconds between two samples, on average.
     """
 
-    def __init__(self, guard: Guard, sample_period_s: float, device: str) -> None:
-        self._guard, self._run = guard, guard.run
+    name = SourceName.GPU
+
+    def __init__(self, guard: Guard, ours: CudaDevice, period_s: float) -> None:
+        self._guard, self._ours, self._period_s = guard, ours, period_s
         self.device: GpuDevice | None = None
-        self.readers: Readers = {}
+        """The card; ``None`` where its driver cannot be asked."""
         self._gpu: Gpu | None = None
         self._sampler: GpuSampler | None = None
-        ours = self._run('GPU', cuda_device)
-        self.is_used = ours is not None or 'GPU' in guard.off
-        """True if this process uses CUDA."""
-        if ours is not None:
-            self._run('GPU', self._open_driver, ours, sample_period_s)
-        elif not self.is_used:
-            guard.absent['GPU'] = f'training runs on the {device.upper()}'
-        self.cudnn_benchmark: bool | None = None
-        if self.is_used:
-            self.cudnn_benchmark = self._run('cuDNN', read_cudnn_benchmark)
-        self.events = self._run('GPU idle', open_cuda_events)
-        self._memory = self._run('GPU memory', open_cuda_memory)
-        if self.events is not None:
-            self.readers['GPU idle'] = self._read_idle
-        if self._memory is not None:
-            self.readers['GPU memory'] = self._read_memory
 
-    def _open_driver(self, ours: CudaDevice, period_s: float) -> None:
+    def open(self) -> None:
         import torch
 
         if torch.version.hip:
             raise AbsentError('NVML knows no AMD card, and this torch is for ROCm')
         # kept first: it is to be closed, whatever fails
-        self._gpu = gpu = open_gpu(**ours)
+        self._gpu = gpu = open_gpu(**self._ours)
         self.device = GpuDevice(**gpu.device())
-        self._sampler = GpuSampler(gpu.read_sample, period_s, close=gpu.close)
+        self._sampler = GpuSampler(gpu.read_sample, self._period_s, close=gpu.close)
         self._sampler.start()
-        self.readers['GPU'] = self._read_driver
 
-    @property
-    def unknown(self) -> dict[str, str]:
-        """Why a figure is missing, by source; what a card does not offer, too."""
-        card = {} if self._gpu is None else self._gpu.reasons()
-        memory = {} if self._memory is None else self._memory.lacking
-        return {
-            **self._guard.absent,
-            **_prefix('GPU', card),
-            **_prefix('GPU memory', memory),
-        }
-
-    def observe_memory(self) -> None:
-        """Sample the allocator's peaks before somebody resets them."""
-        if self._memory is not None:
-            self._run('GPU memory', self._memory.observe)
-
-    def begin_validation(self) -> None:
-        """From here on the peak is validation's."""
-        if self._memory is not None:
-            self._run('GPU memory', self._memory.begin_validation)
-
-    def end_validation(self) -> None:
-        """From here on the peak is training's again."""
-        if self._memory is not None:
-            self._run('GPU memory', self._memory.end_validation)
-        self.interrupt()
-
-    def interrupt(self) -> None:
-        """Leave the time since the last step out of the idle share."""
-        if self.events is not None:
-            self._run('GPU idle', self.events.interrupt)
-
-    def _read_driver(self) -> dict[str, Any]:
+    def read(self, interval: IntervalEnd) -> dict[str, Any]:
         assert self._gpu is not None and self._sampler is not None
         window = self._sampler.drain()
         # a window that ends early is left out: figures hold until the one before
@@ -145,15 +104,51 @@ class GpuSource:
             self._guard.switch_off(f'GPU {figure}', SourceError(reason))
         return {'gpu': GpuWindow(**window)}
 
-    def _read_idle(self) -> dict[str, Any]:
+    @property
+    def unknown(self) -> Mapping[str, str]:
+        return {} if self._gpu is None else prefix_reasons('GPU', self._gpu.reasons())
+
+    def close(self) -> None:
+        if self._sampler is not None:
+            self._sampler.stop()
+        elif self._gpu is not None:
+            self._gpu.close()
+
+
+class IdleSource(FigureSource):
+    """Share of an iteration in which the GPU had nothing to do, by CUDA events."""
+
+    name = SourceName.GPU_IDLE
+
+    def __init__(self) -> None:
+        self.events: CudaEvents | None = None
+        """Events around each step; ``None`` where this process uses no CUDA."""
+
+    def open(self) -> None:
+        self.events = open_cuda_events()
+
+    def read(self, interval: IntervalEnd) -> dict[str, Any]:
         assert self.events is not None
         idle = self.events.drain()
         return {'gpu_idle_pct': idle.pct, 'gpu_idle_iterations': idle.iterations}
 
-    def _read_memory(self) -> dict[str, Any]:
-        assert self._memory is not None
-        self._memory.observe()
-        figures = self._memory.drain()
+
+class AllocatorSource(FigureSource):
+    """Statistics of PyTorch's CUDA allocator."""
+
+    name = SourceName.GPU_MEMORY
+
+    def __init__(self) -> None:
+        self.memory: CudaMemory | None = None
+        """The statistics; ``None`` where this process uses no CUDA."""
+
+    def open(self) -> None:
+        self.memory = open_cuda_memory()
+
+    def read(self, interval: IntervalEnd) -> dict[str, Any]:
+        assert self.memory is not None
+        self.memory.observe()
+        figures = self.memory.drain()
         return {
             'gpu_mem_peak_bytes': figures['peak_bytes'],
             'gpu_mem_reserved_bytes': figures['reserved_bytes'],
@@ -164,165 +159,204 @@ class GpuSource:
             ),
         }
 
-    def close(self) -> None:
-        """Stop the sampler and let the driver go."""
-        if self._sampler is not None:
-            self._guard.clean_up('GPU', self._sampler.stop)
-        elif self._gpu is not None:
-            self._guard.clean_up('GPU', self._gpu.close)
+    @property
+    def unknown(self) -> Mapping[str, str]:
+        lacking = {} if self.memory is None else self.memory.lacking
+        return prefix_reasons('GPU memory', lacking)
 
 
-class Sources:
-    """Opens all sources of one run except the time ledger.
+class GpuSources:
+    """Everything measured of the card that this rank trains on.
 
     Args:
-        recording: The run that is recorded.
+        guard: Switches off what fails.
+        sample_period_s: Seconds between two samples of NVML.
         device: Type of the device that the model is on.
-        probe: Of the train loader, where one watches it already.
     """
 
-    def __init__(
-        self, recording: Recording, device: str, probe: LoaderProbe | None
-    ) -> None:
-        guard, runner = recording.guard, recording.runner
-        run = self._run = guard.run
-        self._guard, self._runner, self._timer = guard, runner, recording.timer
-        self._worker_nice = recording.hook.worker_nice
-        self._memory_thread: threading.Thread | None = None
-        self._opened_s = self._batch_due_s = monotonic_s()
-        ranks = count_ranks_on_host(runner.world_size, os.environ)
-        limits = run('host limits', read_host_limits, ranks_on_host=ranks)
-        self.host = limits or HostLimits()
-        # of a source that cannot be opened nothing is read: it is off
-        self._host = run('host', HostMeter)
-        self._memory = run('memory', MemoryMeter)
-        self.gpu = GpuSource(guard, recording.hook.gpu_sample_period_s, device)
-        self.device = 'cuda' if self.gpu.is_used else device
-        self._watch = BatchWatch(_pad_size_divisor(runner))
-        """Examines a batch where no worker has counted its own."""
-        self._resizers = run('batch contents', _name_resizers, runner)
-        if probe is not None and probe.loader is not runner.train_dataloader:
-            # a hook may have put another one there since
-            guard.clean_up('loader workers', probe.close)
-            probe = None
-        probe = probe or open_train_probe(guard, runner, runner.train_dataloader)
-        self.loader = probe or LoaderProbe(None)
-        """What watches the loader; where that failed it sees nothing."""
-        self._follow_loader()
-        self._readers: Readers = {
-            'loader workers': self._read_loader,
-            'host': self._read_host,
-            'memory': self._read_memory,
-            **self.gpu.readers,
+    def __init__(self, guard: Guard, sample_period_s: float, device: str) -> None:
+        self._guard, self._run = guard, guard.run
+        self._sources = SourceList(guard)
+        self._card: CardSource | None = None
+        ours = self._run(SourceName.GPU, cuda_device)
+        self.is_used = ours is not None or SourceName.GPU in guard.off
+        """True if this process uses CUDA."""
+        if ours is not None:
+            card = CardSource(guard, ours, sample_period_s)
+            self._card = self._sources.open(card)
+        elif not self.is_used:
+            guard.note_absent(SourceName.GPU, f'training runs on the {device.upper()}')
+        self.cudnn_benchmark: bool | None = None
+        if self.is_used:
+            self.cudnn_benchmark = self._run('cuDNN', read_cudnn_benchmark)
+        self._idle = self._sources.open(IdleSource())
+        self._allocator = self._sources.open(AllocatorSource())
+
+    @property
+    def device(self) -> GpuDevice | None:
+        """The card; ``None`` where there is none, or its driver cannot be asked."""
+        return None if self._card is None else self._card.device
+
+    @property
+    def around_steps(self) -> PointCalls:
+        """Functions to call at the hook points around a step: CUDA events, if any."""
+        events = self._idle.events
+        if events is None:
+            return {}
+        # plain text: it is looked up in each iteration
+        run = partial(self._run, SourceName.GPU_IDLE.value)
+        return {
+            'before_train_iter': (partial(run, events.begin_step),),
+            'after_train_iter': (partial(run, events.end_step),),
         }
-        events, after = self.gpu.events, self._timer.hooks.after
-        if events is not None:
-            after['before_train_iter'] = (partial(run, 'GPU idle', events.begin_step),)
-            after['after_train_iter'] = (partial(run, 'GPU idle', events.end_step),)
-
-    def _follow_loader(self) -> None:
-        runner, timer, run = self._runner, self._timer, self._run
-
-        def begin_creation() -> None:
-            run('ledger', timer.ledger.push, WORKER_START)
-
-        def end_creation(iterator: Any) -> None:
-            run('ledger', timer.ledger.pop, WORKER_START)
-            if iterator is not None:
-                run('ledger', timer.follow, iterator)
-            self._set_nice()
-
-        # iteration-based loops start their workers before any hook is called
-        endless = getattr(runner.train_loop, 'dataloader_iterator', None)
-        running = getattr(endless, '_iterator', None)
-        probe = self.loader
-        probe.on_create_begin, probe.on_create_end = begin_creation, end_creation
-        timer.waits.before_end = probe.before_wait
-        if running is not None:
-            run('loader workers', probe.watch_running, running)
-            run('ledger', timer.follow, running)
-        elif not hasattr(runner.train_dataloader, '_get_iterator'):
-            timer.give_up_waits()
-        self._set_nice()
-
-    def list_workers(self) -> Sequence[int]:
-        """Process ids of the train loader's workers that live; from any thread."""
-        processes = self.loader.processes
-        return () if processes is None else processes.pids
-
-    def mark_workers(self) -> WorkersMark | None:
-        """CPU of the train loader's workers so far; ``None`` when it is not watched."""
-        if 'loader workers' in self._guard.off:
-            return None
-        processes = self.loader.processes
-        return {} if processes is None else processes.mark()
-
-    def _set_nice(self) -> None:
-        """Set the nice value of the workers, each time they start."""
-        if self._worker_nice is not None:
-            self._run('worker_nice', write_nice, self.list_workers(), self._worker_nice)
 
     @property
     def unknown(self) -> dict[str, str]:
-        """Why a figure is missing, by source."""
-        contents = dict(self._watch.unknown)
-        if self._resizers:
-            contents['largest_batch_pixels'] = (
-                f'the data preprocessor may change the size of batches: '
-                f'{self._resizers}'
-            )
-        host = {} if self._host is None else self._host.unknown
-        return {
-            **self.gpu.unknown,
-            **self.loader.unsupported,
-            **_prefix('host', host),
-            **_prefix('batch', contents),
-        }
+        """Reasons why a figure is missing; what a card does not offer, too."""
+        return self._sources.unknown
 
-    def complete(self, record: IntervalRecord, batch: Any) -> IntervalRecord:
-        """Add the figures of every source to the record of an interval.
+    def observe_memory(self) -> None:
+        """Sample the allocator's peaks before somebody resets them."""
+        memory = self._allocator.memory
+        if memory is not None:
+            self._run(SourceName.GPU_MEMORY, memory.observe)
 
-        Args:
-            record: The interval as the ledger saw it.
-            batch: The last batch, or ``None`` when it is gone.
-        """
-        figures: dict[str, Any] = {}
-        for source, read in self._readers.items():
-            figures.update(self._run(source, read) or {})
-        contents = self._run(
-            'batch contents', self._read_batches, record.iterations, batch
-        )
-        return structs.replace(record, **figures, **(contents or {}))
+    def begin_validation(self) -> None:
+        """Count the allocator's peak as validation's from here on."""
+        memory = self._allocator.memory
+        if memory is not None:
+            self._run(SourceName.GPU_MEMORY, memory.begin_validation)
 
-    def _read_host(self) -> dict[str, Any]:
-        # one that could not be opened is off
-        assert self._host is not None
-        return self._host.read()._asdict()
+    def end_validation(self) -> None:
+        """Count the allocator's peak as training's again."""
+        memory = self._allocator.memory
+        if memory is not None:
+            self._run(SourceName.GPU_MEMORY, memory.end_validation)
+        self.interrupt()
 
-    def _read_memory(self) -> dict[str, Any]:
-        assert self._memory is not None
-        figures = self._memory.read(self.list_workers())
+    def interrupt(self) -> None:
+        """Leave the time since the last step out of the idle share."""
+        events = self._idle.events
+        if events is not None:
+            self._run(SourceName.GPU_IDLE, events.interrupt)
+
+    def read(self, interval: IntervalEnd) -> dict[str, Any]:
+        """Fields of the record of an interval that has ended, by name."""
+        return self._sources.read(interval)
+
+    def close(self) -> None:
+        """Stop the sampler and let the driver go."""
+        self._sources.close()
+
+
+class HostSource(FigureSource):
+    """Processors, pressure and this process's own CPU."""
+
+    name = SourceName.HOST
+
+    def __init__(self) -> None:
+        self._meter: HostMeter | None = None
+
+    def open(self) -> None:
+        self._meter = HostMeter()
+
+    def read(self, interval: IntervalEnd) -> dict[str, Any]:
+        assert self._meter is not None
+        return self._meter.read()._asdict()
+
+    @property
+    def unknown(self) -> Mapping[str, str]:
+        meter = self._meter
+        return {} if meter is None else prefix_reasons('host', meter.unknown)
+
+
+class HostMemorySource(FigureSource):
+    """Memory of the host, of this process and of the loader's workers.
+
+    Args:
+        list_workers: Gives the process ids of the workers that live.
+    """
+
+    name = SourceName.MEMORY
+
+    def __init__(self, list_workers: Callable[[], Sequence[int]]) -> None:
+        self._list_workers = list_workers
+        self._meter: MemoryMeter | None = None
+
+    def open(self) -> None:
+        self._meter = MemoryMeter()
+
+    def read(self, interval: IntervalEnd) -> dict[str, Any]:
+        assert self._meter is not None
+        figures = self._meter.read(self._list_workers())
         return {} if figures is None else figures._asdict()
 
-    def _read_loader(self) -> dict[str, Any]:
-        loader = self.loader
-        window = loader.read()
-        if loader.inside_failure is not None:
-            self._guard.switch_off('loader inside', SourceError(loader.inside_failure))
+
+class LoaderSource(FigureSource):
+    """The train loader's workers, from inside and outside.
+
+    Args:
+        guard: Switches off what fails.
+        probe: Watches the loader.
+    """
+
+    name = SourceName.LOADER_WORKERS
+
+    def __init__(self, guard: Guard, probe: LoaderProbe) -> None:
+        self._guard, self._probe = guard, probe
+        self._memory_thread: threading.Thread | None = None
+
+    def read(self, interval: IntervalEnd) -> dict[str, Any]:
+        probe = self._probe
+        window = probe.read()
+        if probe.inside_failure is not None:
+            self._guard.switch_off('loader inside', SourceError(probe.inside_failure))
         is_busy = self._memory_thread is not None and self._memory_thread.is_alive()
-        if loader.is_memory_due and not is_busy:
+        if probe.is_memory_due and not is_busy:
             # a few milliseconds of the kernel's: not in the loop
             self._memory_thread = threading.Thread(
-                target=self._run,
-                args=('worker memory', loader.read_memory),
+                target=self._guard.run,
+                args=('worker memory', probe.read_memory),
                 name=MEMORY_THREAD,
                 daemon=True,
             )
             self._memory_thread.start()
         return {'workers': window}
 
-    def _read_batches(self, iterations: int, batch: Any) -> dict[str, Any]:
-        held = self.loader.read_contents(iterations)
+    @property
+    def unknown(self) -> Mapping[str, str]:
+        return self._probe.unsupported
+
+    def close(self) -> None:
+        if self._memory_thread is not None:
+            self._guard.clean_up('worker memory', self._memory_thread.join, 1.0)
+        self._probe.close()
+
+
+class BatchSource(FigureSource):
+    """Contents of the batches that the loop took: images, pixels, boxes, tensors.
+
+    Args:
+        runner: The Runner.
+        probe: Watches the train loader, whose workers count their own batches; it is
+            read first.
+    """
+
+    name = SourceName.BATCH_CONTENTS
+
+    def __init__(self, runner: Any, probe: LoaderProbe) -> None:
+        self._runner, self._probe = runner, probe
+        self._opened_s = self._due_s = monotonic_s()
+        self._watch = BatchWatch(_pad_size_divisor(runner))
+        """Examines a batch where no worker has counted its own."""
+        self._resizers = ''
+
+    def open(self) -> None:
+        self._resizers = _name_resizers(self._runner)
+
+    def read(self, interval: IntervalEnd) -> dict[str, Any]:
+        iterations, batch = interval.iterations, interval.batch
+        held = self._probe.read_contents(iterations)
         images = held.images
         if None in (images, held.pixels, held.boxes) and batch is not None:
             last = self._watch.examine(batch).images
@@ -338,10 +372,10 @@ class Sources:
                 new_batch_sizes=held.new_sizes,
             )
         now_s = monotonic_s()
-        if batch is None or now_s < self._batch_due_s:
+        if batch is None or now_s < self._due_s:
             return figures
         # 5 us for each image
-        self._batch_due_s = now_s + pause_s(now_s - self._opened_s)
+        self._due_s = now_s + pause_s(now_s - self._opened_s)
         counted = count_tensors(batch)
         if counted.tensors:
             figures.update(
@@ -353,12 +387,162 @@ class Sources:
             figures.update(stored_pixel_ratio=find_stored_ratio(batch))
         return figures
 
+    @property
+    def unknown(self) -> Mapping[str, str]:
+        contents = dict(self._watch.unknown)
+        if self._resizers:
+            contents['largest_batch_pixels'] = (
+                f'the data preprocessor may change the size of batches: '
+                f'{self._resizers}'
+            )
+        return prefix_reasons('batch', contents)
+
+
+class OverheadSource(FigureSource):
+    """Cost of scalars on the host: losses that are read, histories that are copied.
+
+    Args:
+        runner: The Runner.
+    """
+
+    name = SourceName.HOST_OVERHEAD
+
+    def __init__(self, runner: Any) -> None:
+        self._histories = HistoryMeter(runner.message_hub.log_scalars)
+        self._is_read_counted = False
+
+    def read(self, interval: IntervalEnd) -> dict[str, Any]:
+        figures: dict[str, Any] = {}
+        outputs = interval.outputs
+        if not self._is_read_counted and isinstance(outputs, dict):
+            self._is_read_counted = True
+            figures['read_scalars'] = sum(
+                getattr(value, 'device', None) is not None
+                and value.device.type != 'cpu'
+                for value in outputs.values()
+            )
+        copied = self._histories.read(interval.iteration)
+        if copied is not None:
+            figures['histories'] = HistoryCost(**copied._asdict())
+        return figures
+
+
+class Sources:
+    """All sources of figures of one run; the time ledger is none of them.
+
+    Args:
+        recording: The run that is recorded.
+        gpu: What is measured of the card; it is closed with the others.
+        device: Type of the device that the model is on.
+        probe: Of the train loader, where one watches it already.
+        listener: Hears of the iterators that the train loader makes.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        gpu: GpuSources,
+        device: str,
+        probe: LoaderProbe | None,
+        listener: LoopListener,
+    ) -> None:
+        guard, runner = recording.guard, recording.runner
+        run = self._run = guard.run
+        self._guard, self._runner, self._timer = guard, runner, recording.timer
+        self._worker_nice = recording.hook.worker_nice
+        ranks = count_ranks_on_host(runner.world_size, os.environ)
+        limits = run('host limits', read_host_limits, ranks_on_host=ranks)
+        self.host = limits or HostLimits()
+        self.gpu = gpu
+        self.device = 'cuda' if gpu.is_used else device
+        self.loader = self._provide_probe(probe, listener)
+        """Probe of the train loader; where it could not be opened it sees nothing."""
+        sources = self._sources = SourceList(guard)
+        sources.open(LoaderSource(guard, self.loader))
+        sources.open(HostSource())
+        sources.open(HostMemorySource(self.list_workers))
+        # it reads what the loader's source has collected just before
+        sources.open(BatchSource(runner, self.loader))
+        sources.open(OverheadSource(runner))
+        self._follow_loader()
+
+    def _provide_probe(
+        self, probe: LoaderProbe | None, listener: LoopListener
+    ) -> LoaderProbe:
+        """Watch the train loader, by the probe of the start where that is possible."""
+        loader, guard = self._runner.train_dataloader, self._guard
+        if probe is not None and probe.loader is loader:
+            probe.hand_over(listener)
+            return probe
+        if probe is not None:
+            # a hook may have put another loader there since
+            guard.clean_up(SourceName.LOADER_WORKERS, probe.close)
+        opened = open_train_probe(guard, self._runner, loader, listener)
+        return opened or LoaderProbe(None)
+
+    def begin_iterator(self) -> None:
+        """Book what the train loader's next iterator takes until it is made."""
+        self._run('ledger', self._timer.ledger.push, WORKER_START)
+
+    def end_iterator(self, iterator: Any) -> None:
+        """Time the waits of the train loader's newest iterator.
+
+        Args:
+            iterator: The iterator; ``None`` if it could not be made.
+        """
+        self._run('ledger', self._timer.ledger.pop, WORKER_START)
+        if iterator is not None:
+            self._run('ledger', self._timer.follow, iterator)
+        self._set_nice()
+
+    def _follow_loader(self) -> None:
+        runner, timer, run = self._runner, self._timer, self._run
+        # iteration-based loops start their workers before any hook is called
+        endless = getattr(runner.train_loop, 'dataloader_iterator', None)
+        running = getattr(endless, '_iterator', None)
+        if running is not None:
+            run(SourceName.LOADER_WORKERS, self.loader.watch_running, running)
+            run('ledger', timer.follow, running)
+        elif not hasattr(runner.train_dataloader, '_get_iterator'):
+            timer.give_up_waits()
+        self._set_nice()
+
+    def list_workers(self) -> Sequence[int]:
+        """Process ids of the train loader's workers that live; from any thread."""
+        processes = self.loader.processes
+        return () if processes is None else processes.pids
+
+    def mark_workers(self) -> WorkersMark | None:
+        """CPU of the train loader's workers so far; ``None`` when it is not watched."""
+        if SourceName.LOADER_WORKERS in self._guard.off:
+            return None
+        processes = self.loader.processes
+        return {} if processes is None else processes.mark()
+
+    def _set_nice(self) -> None:
+        """Set the nice value of the workers, each time they start."""
+        if self._worker_nice is not None:
+            self._run('worker_nice', write_nice, self.list_workers(), self._worker_nice)
+
+    @property
+    def unknown(self) -> dict[str, str]:
+        """Reasons why a figure is missing, by source or figure."""
+        return {**self._guard.absent, **self.gpu.unknown, **self._sources.unknown}
+
+    def complete(self, record: IntervalRecord, interval: IntervalEnd) -> IntervalRecord:
+        """Add the figures of every source to the record of an interval.
+
+        Args:
+            record: The interval as the ledger saw it.
+            interval: Its end.
+        """
+        fields = {**self.gpu.read(interval), **self._sources.read(interval)}
+        return structs.replace(record, **fields)
+
     def close(self) -> None:
         """Stop the threads and leave everything as it was."""
         self.gpu.close()
-        if self._memory_thread is not None:
-            self._guard.clean_up('worker memory', self._memory_thread.join, 1.0)
-        self._guard.clean_up('loader workers', self.loader.close)
+        self._sources.close()
 
 
 def count_ranks_on_host(world_size: int, environ: Mapping[str, str]) -> int:
@@ -395,7 +579,7 @@ def _bare(model: Any) -> Any:
 
 
 def _name_resizers(runner: Any) -> str:
-    """What may change the size of batches in the step, beyond padding."""
+    """Names of the transforms that may resize batches in the step, beyond padding."""
     outer = getattr(_bare(runner.model), 'data_preprocessor', None)
     inner = getattr(outer, 'data_preprocessor', None)
     names: list[str] = []
@@ -407,10 +591,25 @@ def _name_resizers(runner: Any) -> str:
     return ', '.join(names)
 
 
-def open_train_probe(guard: Guard, runner: Any, loader: Any) -> LoaderProbe | None:
-    """Watch the train loader of a Runner."""
-    run, divisor = partial(guard.run, 'loader workers'), _pad_size_divisor(runner)
-    return run(LoaderProbe, loader, run, pad_size_divisor=divisor)
+def open_train_probe(
+    guard: Guard, runner: Any, loader: Any, listener: LoopListener
+) -> LoaderProbe | None:
+    """Watch the train loader of a Runner.
+
+    Args:
+        guard: Switches off what fails.
+        runner: The Runner.
+        loader: Its train loader.
+        listener: Hears of the iterators that the loader makes.
+
+    Returns:
+        ``None`` if that failed.
+    """
+    run, divisor = (
+        partial(guard.run, SourceName.LOADER_WORKERS.value),
+        _pad_size_divisor(runner),
+    )
+    return run(LoaderProbe, loader, run, listener=listener, pad_size_divisor=divisor)
 
 
 def _pad_size_divisor(runner: Any) -> int:

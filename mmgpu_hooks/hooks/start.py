@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import structs
 
 from mmgpu_hooks.hooks.alarms import Alarms
-from mmgpu_hooks.hooks.memory_source import StartMemory
+from mmgpu_hooks.hooks.memory_source import MEMORY_SOURCE, StartMemory
 from mmgpu_hooks.hooks.rank_waits import RankWaits
 from mmgpu_hooks.hooks.recording import Guard, vis_data_folder
 from mmgpu_hooks.hooks.sources import count_ranks_on_host
@@ -26,6 +26,7 @@ from mmgpu_hooks.hooks.start_source import StartSource
 from mmgpu_hooks.judge.standstill import describe_stuck, is_in_collective
 from mmgpu_hooks.measure.clock import monotonic_s, wall_unix_s
 from mmgpu_hooks.measure.flight_recorder import list_dump_prefixes
+from mmgpu_hooks.measure.loop_listener import LoopListener
 from mmgpu_hooks.measure.now import read_process_identity
 from mmgpu_hooks.measure.proc import ThreadUse, read_thread_use
 from mmgpu_hooks.measure.slurm import parse_job_id
@@ -42,12 +43,12 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
 
 START_SOURCE = 'watchdog of the start'
-"""What the guard knows the watch over standstills by."""
+"""Name of the watch for standstills in warnings and in the evidence."""
 
 _BUSY_SHARE = 0.02
-"""Share of a core from which on a thread does something, and does not only look."""
+"""Smallest share of a core that a thread uses when it works; polling uses less."""
 _MMENGINE = 'mmengine/runner/'
-"""In the calls of a Runner that is being built, or that starts a training."""
+"""Part of the path of every call while a Runner is built or starts a training."""
 
 
 class StartFile:
@@ -64,7 +65,7 @@ class StartFile:
 
     @property
     def path(self) -> Path | None:
-        """Where it is; ``None`` until the Runner has a folder."""
+        """Path of the file; ``None`` until the Runner has a folder."""
         if getattr(self._runner, 'log_dir', None) is None:
             return None
         return vis_data_folder(self._runner) / start_name(self._runner.rank)
@@ -85,7 +86,7 @@ class StartFile:
                 self._writer.write(record)
 
     def _describe(self) -> RunRecord:
-        """Who this rank is: all else is known when it trains."""
+        """Describe this rank; everything else is known only when it trains."""
         runner, identity = self._runner, read_process_identity()
         world = runner.world_size
         ranks = count_ranks_on_host(world, os.environ)
@@ -107,7 +108,7 @@ class StartFile:
         )
 
     def close(self) -> None:
-        """Take it away: there is evidence now, or no training."""
+        """Delete the file: there is evidence now, or no training."""
         with self._lock:
             self._is_over = True
             writer, self._writer = self._writer, None
@@ -142,7 +143,7 @@ class StartWatch:
         self._run = partial(run, START_SOURCE)
         self._waits: RankWaits | None = None
         self._noted: StuckRecord | None = None
-        """Since when this rank asks the others, and where it stood then."""
+        """Record of the wait for other ranks that is on; ``None`` without one."""
         self._stack: tuple[str, ...] = ()
         self._use: ThreadUse | None = None
         self._thread_id = threading.get_native_id()
@@ -268,7 +269,7 @@ class StartWatch:
 
 
 class Start:
-    """All that is watched of a start.
+    """Watches the start of a training: memory, and standstills.
 
     Args:
         runner: The Runner.
@@ -301,7 +302,7 @@ class Start:
         self._end_if_left()
 
     def _end_if_left(self) -> None:
-        """Close this once the Runner has raised, of which no hook is told."""
+        """Close this once building the Runner has raised: no hook is told of that."""
         stack = format_stack(sys._current_frames().get(self._trainer))
         if not any(_MMENGINE in call for call in stack):
             self.close()
@@ -315,6 +316,42 @@ class Start:
         self.file.close()
         if self._account is not None:
             self._account.leave()
+
+
+class StartListener(LoopListener):
+    """Hears the train loader while training starts; its recording does afterwards.
+
+    Args:
+        run: Calls a function for a source, and keeps from training what it raises.
+        start: Watches the start; ``None`` where nothing does.
+        account: Takes the start apart; ``None`` where nothing does.
+        take_back: Undoes settings with which no iterator could be made: True if it did.
+    """
+
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        start: Start | None,
+        account: StartSource | None,
+        take_back: Callable[[Exception], bool],
+    ) -> None:
+        self._run, self._start, self._account = run, start, account
+        self._take_back = take_back
+
+    def on_iterator_begin(self) -> None:
+        if self._start is not None:
+            self._run(MEMORY_SOURCE, self._start.memory.pause)
+        if self._account is not None:
+            self._account.begin_workers()
+
+    def on_iterator_end(self, iterator: Any) -> None:
+        if self._account is not None:
+            self._account.end_workers()
+        if self._start is not None:
+            self._run(MEMORY_SOURCE, self._start.memory.go_on)
+
+    def on_iterator_failure(self, error: Exception) -> bool:
+        return self._take_back(error)
 
 
 def watch_building(runner: Any, stuck_after_s: float) -> Start:

@@ -38,7 +38,7 @@ from mmgpu_hooks.show.text import visible
 from mmgpu_hooks.show.words import say
 
 ACCOUNT_SOURCE = 'account of the start'
-"""The name of this source for the guard."""
+"""Name of this source in warnings and in the evidence."""
 
 METHODS: Mapping[str, str] = {
     'build_optim_wrapper': 'optimizer',
@@ -60,18 +60,18 @@ _OF_LEDGER = {
 """Parts of the time ledger; all others are ``other``."""
 
 SAID_BYTES = 20 * 2**20
-"""Size of a file from which on it is said that it is about to be read."""
+"""Smallest file, in bytes, that the log announces before it is read."""
 SAID_S = 5.0
-"""What a part takes from which on it is said."""
+"""Shortest part of a start, in seconds, that the log mentions."""
 SUMMED_S = 10.0
-"""What a start takes from which on all of it is said."""
+"""Shortest start, in seconds, that the log takes apart."""
 STILL_S = 60.0
-"""Until it is said again what runs."""
+"""Seconds after which the log says again what still runs."""
 _WRITTEN_BYTES = 2**20
 """Size of an annotation file from which on a kill in its parsing is explained."""
 
 _seen: set[int] = set()
-"""Processes of which a hook was built: its age is that of the first one's start."""
+"""Processes in which a hook was built; only the first one takes the process's age."""
 
 
 class StartSource:
@@ -89,9 +89,8 @@ class StartSource:
             self._age_s = read_process_age_s()
         _seen.add(os.getpid())
         self._account = StartAccount(monotonic_s, 'runner')
-        self.watch = DatasetWatch(run)
+        self.watch = DatasetWatch(run, self._begin_data_set, self._note)
         """Sees the data sets that are built."""
-        self.watch.on_begin, self.watch.on_end = self._begin_data_set, self._note
         self._patches = Patches()
         self._data_sets: list[DatasetStart] = []
         self._logger: Any = None
@@ -101,10 +100,10 @@ class StartSource:
         self._lines = 0
         self._said_s = monotonic_s()
         self.doing: str | None = None
-        """What is done, or read, for the log; from any thread."""
+        """Clause for the log that says what is done now; from any thread."""
 
     def begin_loop(self, runner: Any, write: Callable[[StartPartRecord], Any]) -> None:
-        """The Runner is about to build its train loop, and the loader with it.
+        """Time the Runner's methods: its train loop is about to be built.
 
         Args:
             runner: The Runner.
@@ -158,7 +157,7 @@ class StartSource:
         self._write(part, None, named, size)
 
     def _count_line(self, record: Any) -> bool:
-        """A filter of the logger that lets everything pass."""
+        """Count lines on parameters, as a filter of the logger that lets all pass."""
         self._lines += str(record.msg).startswith('paramwise_options')
         return True
 
@@ -254,20 +253,20 @@ class StartSource:
             )
 
     def end_loader(self) -> None:
-        """The train loop has its loader."""
+        """Note that the train loop has its loader."""
         self._run(self._say_end, 'train_data')
         self._run(self.watch.leave_lazy)
 
     def begin_workers(self) -> None:
-        """The loader is about to make its iterator."""
+        """Begin to count the making of the loader's iterator."""
         self._run(self._account.push, 'workers')
 
     def end_workers(self) -> None:
-        """It has made it."""
+        """Note that the loader has made its iterator."""
         self._run(self._account.pop, 'workers')
 
     def leave(self) -> None:
-        """The train loop begins, and the ledger with it: leave the Runner as it was."""
+        """Leave the Runner as it was: the train loop begins, and the ledger with it."""
         self._patches.close()
         self.watch.close()
         self._account.follow('other')
@@ -277,7 +276,7 @@ class StartSource:
         before_s: Mapping[str, float] | None,
         ledger_s: Mapping[str, float],
     ) -> StartRecord:
-        """The record, at the end of the first iteration.
+        """Make the record of the start, at the end of the first iteration.
 
         Args:
             before_s: Seconds of the process before the hook by part, where known.

@@ -36,10 +36,10 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.words import say
 
 WATCHDOG_SOURCE = 'watchdog'
-"""What the guard knows us by."""
+"""Name of this source in warnings and in the evidence."""
 
 _PARTS = {FIRST_WAIT: 'data_wait', WORKER_START: 'startup'}
-"""Parts that labels of the ledger stand for."""
+"""Parts of the evidence that labels of the ledger stand for."""
 
 
 class StuckSource:
@@ -61,7 +61,7 @@ class StuckSource:
         self._evidence = None if writer is None else writer.path
         self._waits: RankWaits | None = None
         self._noted: StuckRecord | None = None
-        """Wait for other ranks that is in the evidence, and no alarm."""
+        """Record of the wait for other ranks that is no alarm; ``None`` without one."""
         self._world_size = recording.runner.world_size
         if self._evidence is not None and self._world_size > 1:
             run = partial(self._run, WATCHDOG_SOURCE)
@@ -74,7 +74,7 @@ class StuckSource:
             lambda: self._evidence,
         )
         self._usual_s: dict[str, float] = {}
-        """What a part that has ended takes, by part."""
+        """Usual seconds of each part that has ended at least once."""
         self._beat = 0.0
         self._watchdog = Watchdog(
             recording.hook.stuck_after_s,
@@ -146,7 +146,7 @@ class StuckSource:
         self._recording.write(structs.replace(noted, is_over=True, stack=()))
 
     def _find_owed(self, running: Running) -> OwedBatch:
-        """Find who owes the batch that is waited for, if one is."""
+        """Find the worker that owes the batch that is waited for, if one is."""
         if running.inside == DATA_WAIT:
             return self._validation.find_owed()
         is_wait = running.part in ('data_wait', 'resume')
@@ -247,7 +247,7 @@ class StuckSource:
 
 
 PIN_THREAD = '_pin_memory_loop'
-"""In the name that Python gives PyTorch's thread, and the function that it runs."""
+"""Function of PyTorch's pinning thread; Python names the thread after it."""
 
 
 def read_thread_stack(function: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ _trainings = itertools.count()
 
 
 class RankAgreement:
-    """One rank's part in it.
+    """One rank's part in an agreement on a change.
 
     Args:
         rank: This one.
@@ -35,15 +35,15 @@ class RankAgreement:
         self.rank, self._ranks, self._store = rank, world_size, store
         self._prefix = f'mmgpu_hooks/tune/{next(_trainings)}'
         self._number = 0
-        """Of the newest offer that this rank knows."""
+        """Number of the newest offer that this rank knows."""
 
     def offer(self, offer: TuneOffer) -> None:
-        """Rank 0 proposes a change, or says what the last one gave."""
+        """Propose a change as rank 0, or say what the last one gave."""
         self._number += 1
         self._set('offer', msgspec.json.encode(offer))
 
     def look(self) -> TuneOffer | None:
-        """The next offer; ``None`` while there is none."""
+        """Read the next offer; ``None`` while there is none."""
         found = self._get('offer', self._number + 1)
         if found is None:
             return None
@@ -64,11 +64,11 @@ class RankAgreement:
         return None if None in answers else True
 
     def decide(self, iteration: int) -> None:
-        """Rank 0 says at which iteration all make the change, or `NEVER`."""
+        """Say as rank 0 at which iteration all make the change, or `NEVER`."""
         self._set('at', str(iteration).encode())
 
     def read_decision(self) -> int | None:
-        """That iteration; ``None`` while it is open."""
+        """Read the iteration that was decided on; ``None`` until it is."""
         found = self._get('at', self._number)
         return None if found is None else int(found)
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from mmgpu_hooks.hooks.sources import count_ranks_on_host
 from mmgpu_hooks.measure.host import read_host_limits
-from mmgpu_hooks.measure.loader.switch import LoaderSwitch
+from mmgpu_hooks.measure.loader.switch import BookTeardown, LoaderSwitch
 from mmgpu_hooks.schema.recorded import TunedSettings
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, EvidenceError
 
 _MOST_BYTES = 64 * 2**20
-"""Of evidence that is read: training waits for it."""
+"""Largest evidence file that is read, in bytes: training waits for it."""
 
 
 class TunedStart(NamedTuple):
@@ -22,10 +22,12 @@ class TunedStart(NamedTuple):
 
     switch: LoaderSwitch
     config: TunedSettings
-    """What it had: the config's."""
+    """Settings that the loader had before: those of the config."""
 
 
-def begin_tuned(runner: Any, loader: Any) -> TunedStart | None:
+def begin_tuned(
+    runner: Any, loader: Any, book_teardown: BookTeardown
+) -> TunedStart | None:
     """Give a loader what the run had found that is about to be resumed.
 
     Only where that run began with the same settings, on as many cores.
@@ -33,6 +35,7 @@ def begin_tuned(runner: Any, loader: Any) -> TunedStart | None:
     Args:
         runner: About to train; of one rank.
         loader: Its train loader, which has made no iterator yet.
+        book_teardown: Books the time in which old workers end.
 
     Returns:
         ``None`` where nothing is resumed, or nothing was found.
@@ -42,7 +45,8 @@ def begin_tuned(runner: Any, loader: Any) -> TunedStart | None:
     evidence = _read_before(Path(runner.work_dir), Path(runner.log_dir))
     if evidence is None or not evidence.switches:
         return None
-    switch, found = LoaderSwitch(loader), evidence.switches[-1].new
+    switch = LoaderSwitch(loader, book_teardown=book_teardown)
+    found = evidence.switches[-1].new
     config, began = switch.settings, evidence.switches[0].old
     if _loader_part(began) != _loader_part(config) or found == config:
         return None
@@ -57,7 +61,7 @@ def begin_tuned(runner: Any, loader: Any) -> TunedStart | None:
 
 
 def _loader_part(settings: TunedSettings) -> list[object]:
-    """What a loader itself says of its settings."""
+    """Settings that a loader itself has, without those of its workers' insides."""
     workers = settings.num_workers
     return [
         workers,

@@ -35,21 +35,24 @@ from mmgpu_hooks.show.tuning import phrase_settings, phrase_tuned
 from mmgpu_hooks.show.words import say
 
 TUNER_SOURCE = 'tune'
-"""What the guard knows us by."""
+"""Name of this source in warnings and in the evidence."""
 
 MOST_CHANGES = 2
-"""In one run; what takes one back is none."""
+"""Most changes in one run; taking one back does not count."""
 
 MOST_WATCHED = 2000
-"""Iterations after which nothing more is looked for: a loader that could be faster has
-shown it, and what other programs do later is not chased."""
+"""Iterations after which no other setting is looked for.
+
+A loader that could be faster has shown it by then, and what other programs do later is
+not chased."""
 
 SHORT_ITERATIONS, SHORT_S = 10, 0.5
-"""Of an interval while the loader is watched, the more of both: a run in intervals of
-50 iterations would be judged late."""
+"""Longest interval while the loader is watched: so many iterations or seconds.
+
+The longer of both counts. A run in intervals of 50 iterations would be judged late."""
 
 ASK_AGAIN = 1.3
-"""Times the iterations of the last question, until the next one is asked."""
+"""Factor on the iterations of the last question at which the next one is asked."""
 
 SPARE_BYTES = 2**30
 """Memory that stays free beside both pools of workers; else the old one ends first."""
@@ -86,23 +89,25 @@ class Tuner:
         self._loop = self._runner.train_loop
         self._adviser: TuningAdviser | None = None
         self._pending: TunedRecord | None = None
-        """What is to be changed before the next epoch."""
+        """Change that is due before the next epoch; ``None`` while there is none."""
         self._open: TunedRecord | None = None
         """The last change, until it is judged."""
         self._changes = 0
+        self._has_switched = False
+        """True once the loader was switched before an epoch."""
         self._since = self._ask_at = recording.recorded
         """Iteration of the last change, and that from which the next question is."""
         self._is_over = False
         self._ranks: RankAgreement | None = None
-        """``None`` in a training of one rank."""
+        """Agreement between the ranks; ``None`` in a training of one rank."""
         self._offered: TuneOffer | None = None
-        """What the ranks are about to agree on."""
+        """Change that the ranks are about to agree on; ``None`` while there is none."""
         self._due_at: int | None = None
-        """The iteration that they agreed on."""
+        """Iteration at which the ranks agreed to change; ``None`` until they have."""
         self._length = SHORT_ITERATIONS
 
     def begin(self, found: TunedSettings | None = None) -> None:
-        """Training begins.
+        """Begin to watch, or say why nothing is tuned.
 
         Args:
             found: Settings that the loader was given before, as the run had found that
@@ -183,7 +188,7 @@ class Tuner:
             self._say(clause)
 
     def follow(self, iter_s: float) -> None:
-        """An interval ended: take an answer, or ask.
+        """Take an answer of the child, or ask it, at the end of an interval.
 
         Args:
             iter_s: Mean iteration of that interval.
@@ -260,7 +265,7 @@ class Tuner:
         self._say(phrase_tuned(record))
 
     def _change(self, record: TunedRecord, cost_s: float) -> None:
-        """Switch now, or before the next epoch, or never.
+        """Make a change now, or before the next epoch, or never.
 
         Args:
             record: The change.
@@ -303,7 +308,7 @@ class Tuner:
         )
 
     def _follow_ranks(self, ranks: RankAgreement, done: int) -> None:
-        """Do one rank's part of an agreement."""
+        """Do this rank's part of an agreement."""
         if self._offered is None:
             if ranks.rank:
                 self._take_offer(ranks)
@@ -332,7 +337,7 @@ class Tuner:
             ranks.answer(can_change=self._can_change(offer.record))
 
     def _decide(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
-        """Rank 0 says when, once all have answered."""
+        """Decide as rank 0 when all switch, once all have answered."""
         can_all = ranks.read_answers()
         if can_all is None:
             return
@@ -395,7 +400,7 @@ class Tuner:
         return None if processes is None else processes.read_pss_bytes().pss_bytes
 
     def _begin_stage(self, record: TunedRecord) -> None:
-        """The loader has other settings from here on."""
+        """Note that the loader has other settings from here on."""
         self._note(record)
         done = self._recording.iteration
         self._since = self._ask_at = done
@@ -417,7 +422,7 @@ class Tuner:
         )
 
     def _note_failure(self, error: Exception) -> None:
-        """New workers could not be started after all: the old setting goes on."""
+        """Note that new workers could not be started: the old setting goes on."""
         last, self._open = self._open, None
         if last is not None:
             back = structs.replace(last, action='roll_back', reason='failed')
@@ -429,7 +434,7 @@ class Tuner:
         )
 
     def begin_epoch(self) -> None:
-        """An epoch is about to begin, and its iterator to be made."""
+        """Make the change that is due before the epoch that is about to begin."""
         record, self._pending = self._pending, None
         if record is None or self._is_over:
             return
@@ -443,27 +448,37 @@ class Tuner:
         except Exception as error:  # noqa: BLE001, training goes on as it was
             self._refuse(record, error)
             return
-        self._probe.on_failure = self._take_back
+        self._has_switched = True
         took_s = self._clock() - began_s
         self._begin_stage(structs.replace(record, switch_s=took_s))
 
-    def _take_back(self, error: Exception) -> bool:
-        """The iterator of an epoch could not be made: True if it is worth a try."""
+    def take_back(self, error: Exception) -> bool:
+        """Undo the switch before an epoch whose iterator could not be made.
+
+        Args:
+            error: What making it raised.
+
+        Returns:
+            True if it is worth another try.
+        """
         if not self._switch.take_back(error):
             return False
+        if not self._has_switched:
+            # what a run before had found; the config's settings go on
+            return True
         with contextlib.suppress(Exception):  # the loader is as it was: that counts
             self._note_failure(error)
         return True
 
     def close(self) -> None:
-        """Training is over: end the child."""
+        """End the child process: training is over."""
         adviser, self._adviser = self._adviser, None
         if adviser is not None:
             adviser.end()
 
 
 def _choose_length(iter_s: float, watched: int) -> int | None:
-    """The most iterations of the next interval; ``None`` is as ever."""
+    """Choose the most iterations of the next interval; ``None`` sets no limit."""
     if watched > 10 * SHORT_ITERATIONS:
         return None
     return max(SHORT_ITERATIONS, math.ceil(SHORT_S / max(iter_s, 1e-3)))

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -23,6 +23,7 @@ from mmgpu_hooks.measure.loader.owed import OwedBatch
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import WorkersMark, sum_workers_meanwhile
 from mmgpu_hooks.measure.loader.settings import read_length, read_loader_settings
+from mmgpu_hooks.measure.loop_listener import LoopListener
 from mmgpu_hooks.measure.memory import Objects, weigh_results
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.save import Surroundings
@@ -36,14 +37,14 @@ from mmgpu_hooks.measure.validation_parts import (
 from mmgpu_hooks.schema.recorded import ValidationRecord
 
 VALIDATION_SOURCE = 'validation'
-"""The name of this source for the guard."""
+"""Name of this source in warnings and in the evidence."""
 
 _MEMORY_AT = 20
 """Batch at which the workers' memory is sampled: up to 20 ms, in a long loop only."""
 
 
 class _StepBegin(NamedTuple):
-    """When a step began, and the CPU of this process until then."""
+    """Start of a step: the clock, and the CPU of this process until then."""
 
     clock_s: float
     cpu_s: float
@@ -51,7 +52,7 @@ class _StepBegin(NamedTuple):
 
 @dataclass
 class _Validation:
-    """One that is on: where everything stood when it began, and its batches since.
+    """A validation that is on: readings at its start, and its batches since.
 
     A step is all between a batch in hand and the next one asked for, however the loop
     names its iterations. What follows the last batch, the metric above all, is in
@@ -66,32 +67,46 @@ class _Validation:
     around: Surroundings = field(default_factory=Surroundings.read)
     waits_s: list[float] = field(default_factory=list)
     steps_s: list[float] = field(default_factory=list)
-    """One less than waits while a step runs, or was cut short by an error."""
+    """Seconds of each step; one fewer than waits while one runs, or after an error."""
     firsts_s: list[float] = field(default_factory=list)
     wait_cpu_s: float = 0.0
     step_cpu_s: float = 0.0
     step: _StepBegin | None = None
-    """Of the step that runs."""
+    """Start of the step that runs; ``None`` between two steps."""
     batch: TensorCount | None = None
-    """What the first batch carried."""
+    """Tensors of the first batch; ``None`` until it is there."""
     results: Objects | None = None
-    """What metrics kept when the last batch was done."""
+    """Results that metrics kept after the last batch; ``None`` until then."""
 
     def end_step(self) -> None:
-        """The next batch is asked for."""
+        """End a step: the next batch is asked for."""
         step, self.step = self.step, None
         if step is not None:
             self.steps_s.append(monotonic_s() - step.clock_s)
             self.step_cpu_s += process_cpu_s() - step.cpu_s
 
+    def add_wait(self, wait_s: float, cpu_s: float | None) -> None:
+        """Note a wait for a batch.
+
+        Args:
+            wait_s: Its seconds.
+            cpu_s: CPU inside it; ``None`` for the first wait of a pass, which starts
+                workers.
+        """
+        if cpu_s is None:
+            self.firsts_s.append(wait_s)
+        else:
+            self.wait_cpu_s += cpu_s
+        self.waits_s.append(wait_s)
+
     def end_pass(self) -> None:
-        """There are no more batches, and results are still there."""
+        """Weigh the results of the metrics: there are no more batches."""
         kept = weigh_results(self.metrics)
         if kept is not None:
             self.results = kept
 
     def begin_step(self, batch: Any) -> None:
-        """A batch is there."""
+        """Begin a step: a batch is there."""
         if self.batch is None:
             self.batch = count_tensors(batch)
         # what we did ourselves is in no part
@@ -134,23 +149,30 @@ class _Validation:
         )
 
 
-class ValidationSource:
+class ValidationSource(LoopListener):
     """The validations of one run, which all go through one loader. No call raises.
+
+    It hears of the iterators that this loader makes.
 
     Args:
         recording: The run.
         sources: Know the workers of the train loader, and the GPU.
+        listener: Hears of each validation that was measured; what it raises ends this
+            source.
     """
 
-    def __init__(self, recording: Recording, sources: Sources) -> None:
+    def __init__(
+        self, recording: Recording, sources: Sources, listener: LoopListener
+    ) -> None:
         self._recording, self._sources = recording, sources
+        self._listener = listener
         self._run = recording.guard.run
         self._patches = Patches()
         self._loop = getattr(recording.runner, '_val_loop', None)
         self._loader = getattr(self._loop, 'dataloader', None)
         self._load_cpu = loading_cpu_clock(self._loader)
         self._batches = 0
-        """Of all validations."""
+        """Batches of all validations."""
         self._started_s = 0.0
         """Seconds of making the iterator, which belong to the first wait."""
         self._now: _Validation | None = None
@@ -158,20 +180,16 @@ class ValidationSource:
         self._longest_s: dict[PartCall, float] = {}
         """Longest stretch of each call of all validations."""
         self._has_ended = False
-        """True once a validation has."""
+        """True once a validation has ended."""
         self._evaluator = getattr(self._loop, 'evaluator', None)
         self._timers = PartTimers(
             recording.runner, self._evaluator, recording.runner.world_size
         )
         self._creating: int | None = None
-        """The making of an iterator that is timed."""
-        self.on_record: Callable[[ValidationRecord], Any] = lambda record: None
-        """Called with the record of each; what it raises ends this source."""
+        """Call that times the making of an iterator; ``None`` while none is made."""
         guarded = partial(self._run, VALIDATION_SOURCE)
-        probe = guarded(LoaderProbe, self._loader, guarded)
+        probe = guarded(LoaderProbe, self._loader, guarded, listener=self)
         self._probe = probe or LoaderProbe(None)
-        self._probe.on_create_begin = self._create
-        self._probe.on_create_end = self._created
         # workers that live on from a validation before this training
         running = getattr(self._loader, '_iterator', None)
         if running is not None:
@@ -185,7 +203,7 @@ class ValidationSource:
         return None if now is None else now.metrics
 
     def read_standing(self) -> Standing | None:
-        """Where the validation stands that is on; from any thread."""
+        """Read where the validation that is on stands; from any thread."""
         now = self._now
         return None if now is None else now.parts.read()
 
@@ -199,7 +217,7 @@ class ValidationSource:
         return self._longest_s.get(call)
 
     def find_owed(self) -> OwedBatch:
-        """Find who owes the loop its next batch, as far as it is known."""
+        """Find the worker that owes the loop its next batch, as far as it is known."""
         return self._probe.find_owed()
 
     def list_workers(self) -> Sequence[int]:
@@ -208,13 +226,13 @@ class ValidationSource:
         return () if processes is None else processes.pids
 
     def begin(self) -> None:
-        """A validation is about to begin."""
+        """Begin to measure a validation."""
         # a logged validation resets the allocator's peak, and has one of its own
         self._sources.gpu.begin_validation()
         self._run(VALIDATION_SOURCE, self._begin)
 
     def end(self) -> None:
-        """It is over."""
+        """End the measuring of a validation, and write its record."""
         self._run(VALIDATION_SOURCE, self._end)
         self._sources.gpu.end_validation()
 
@@ -249,12 +267,12 @@ class ValidationSource:
         if self._progress is not None:
             self._progress.end()
 
-    def _create(self) -> None:
+    def on_iterator_begin(self) -> None:
         now = self._now
         self._creating = None if now is None else now.parts.begin(DATA_WAIT)
         self._started_s = -monotonic_s()
 
-    def _created(self, iterator: Any) -> None:
+    def on_iterator_end(self, iterator: Any) -> None:
         self._started_s += monotonic_s()
         if self._now is not None:
             self._now.parts.end(self._creating)
@@ -295,10 +313,7 @@ class ValidationSource:
     ) -> None:
         if is_first:
             wait_s, self._started_s = wait_s + self._started_s, 0.0
-            now.firsts_s.append(wait_s)
-        else:
-            now.wait_cpu_s += wait_cpu_s
-        now.waits_s.append(wait_s)
+        now.add_wait(wait_s, None if is_first else wait_cpu_s)
         self._batches += 1
         if self._batches % _MEMORY_AT == 0:
             self._probe.read_memory()
@@ -329,7 +344,7 @@ class ValidationSource:
         )
         record, self._has_ended = now.add_batches(record), True
         self._recording.write(record)
-        self.on_record(record)
+        self._listener.on_validation_record(record)
 
     def close(self) -> None:
         """Leave the loader as it was; a second call does nothing."""

@@ -16,7 +16,7 @@ _LOOK_S = 1.0
 _CALL_S = 3.0
 """A call that lasts is noted after so many seconds, and after each doubling."""
 _PAUSE_S, _PAUSE_SHARE = 30.0, 0.05
-"""Between two notes while it goes on: at least this, and this share of its time."""
+"""Pause between two notes: at least these seconds, and this share of its time."""
 
 
 class ProgressPace:
@@ -24,12 +24,12 @@ class ProgressPace:
 
     def __init__(self) -> None:
         self._noted_s = 0.0
-        """Of the validation, at the last note."""
+        """Seconds of the validation that had passed at the last note."""
         self._call: PartCall | None = None
         self._since_s, self._due_s = -1.0, _CALL_S
 
     def is_due(self, standing: Standing, now_s: float) -> bool:
-        """True if it is to be noted now.
+        """True if the validation's place is to be noted now.
 
         Args:
             standing: Where the validation stands.
@@ -96,9 +96,9 @@ class ValidationProgress:
         return _LOOK_S
 
     def end(self) -> None:
-        """It is over; nobody waits for the thread, which has nothing more to do."""
+        """Ask the thread to end, without waiting: the validation is over."""
         self._thread.ask_to_end()
 
     def close(self) -> None:
-        """The thread has ended then."""
+        """End the thread, and wait for it."""
         self._thread.stop()

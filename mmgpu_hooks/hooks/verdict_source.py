@@ -21,10 +21,10 @@ from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.schema.recorded import VerdictRecord
 
 VERDICT_SOURCE = 'hourly verdict'
-"""What the guard knows us by."""
+"""Name of this source in warnings and in the evidence."""
 
 VERDICT_PERIOD_S = 3600.0
-"""From one verdict to the next, and from the start to the first."""
+"""Seconds from one verdict to the next, and from the start to the first."""
 
 
 class VerdictSource:
@@ -50,7 +50,7 @@ class VerdictSource:
         self._adviser: HourlyAdviser | None = None
 
     def follow(self) -> None:
-        """At the end of an interval: start a child, or write what one has answered.
+        """Start a child at the end of an interval, or write what one has answered.
 
         Raises:
             SourceError: If a child gave no answer: the next one would not, either.
@@ -71,6 +71,6 @@ class VerdictSource:
             )
 
     def close(self) -> None:
-        """Training is over: end what is judging it."""
+        """End the child that is judging: training is over."""
         if self._adviser is not None:
             self._adviser.end()

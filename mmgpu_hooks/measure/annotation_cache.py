@@ -44,7 +44,7 @@ FOLDER_VARIABLE = 'MMGPU_CACHE'
 """Environment variable that names the folder."""
 
 MOST_BYTES = 20 * 10**9
-"""Of all files together; the least recently used go first."""
+"""Most bytes of all files together; the least recently used go first."""
 SPARE_TIMES = 2
 """Room that the file system must have, over the size of a file that is written."""
 
@@ -54,7 +54,7 @@ _HEAD = struct.Struct('<20sQI')
 """Magic; length and CRC-32 of the header that follows."""
 _PAGE = 4096
 _MOST_DIGITS = 64
-"""Of the three places in a header."""
+"""Most digits of each of the three places in a header."""
 _OPEN = getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_CLOEXEC', 0)
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -67,11 +67,11 @@ class FileStamp(NamedTuple):
     """State of a file that was read: another one shows that it has changed."""
 
     path: str
-    """Absolute."""
+    """Absolute path."""
     size: int
     mtime_ns: int
     ctime_ns: int
-    """Also changed by what sets the time of modification back."""
+    """Time of the last change, which setting the modification time back moves, too."""
     inode: int
 
 
@@ -96,14 +96,14 @@ class _Section(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Header(msgspec.Struct, frozen=True):
-    """What a file says of itself."""
+    """Header of a file: what it holds, and where."""
 
     key: str
     files: list[tuple[str, int, int, int, int]]
     state: _Section
     addresses: _Section
     data: _Section
-    """Its CRC is 0: to check it would read all of it."""
+    """Place of the samples; its CRC is 0, since checking it would read all of it."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class ParsedAnnotations:
 
 
 def locate_folder(environ: Mapping[str, str]) -> Path:
-    """The folder of this user, which may not be there yet.
+    """Name the folder of this user, which may not be there yet.
 
     Raises:
         CacheError: If nothing says where the user's files are.
@@ -138,7 +138,7 @@ def locate_folder(environ: Mapping[str, str]) -> Path:
 
 
 class CacheFolder:
-    """The open folder.
+    """Folder of parsed annotations, opened.
 
     Args:
         path: Of the folder, absolute; with its parents it is made where it is missing.
@@ -341,7 +341,7 @@ class _KeptFile(NamedTuple):
     name: str
     size: int
     used_ns: int
-    """When it was written or mapped last."""
+    """Time at which it was written or mapped last."""
 
 
 def _list_files(folder: int | str) -> Iterator[_KeptFile]:

@@ -1,4 +1,4 @@
-"""What control groups allow this process, and how long they held it back.
+"""Limits of control groups on this process, and the time they held it back.
 
 Version 1, version 2 and both at once, where systemd and containers mount them; the
 limit that counts is the smallest over the process's own group and all its ancestors.
@@ -20,7 +20,7 @@ class CpuGroup(NamedTuple):
     """A control group with a CPU quota."""
 
     cores: float
-    """The quota."""
+    """CPU quota, in cores."""
     folder: Path
 
 
@@ -35,7 +35,7 @@ class GroupFolder(NamedTuple):
     """Folder of a control group."""
 
     version: int
-    """Of the hierarchy: 1 or 2."""
+    """Version of the hierarchy: 1 or 2."""
     folder: Path
 
 

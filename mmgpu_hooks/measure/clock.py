@@ -10,7 +10,7 @@ Clock = Callable[[], float]
 """Returns seconds; only differences of two readings mean anything."""
 
 monotonic_s: Clock = time.perf_counter
-"""For durations: never set back, runs on while the process sleeps."""
+"""Clock for durations: never set back, runs on while the process sleeps."""
 
 thread_cpu_s: Clock = time.thread_time
 """CPU time of the calling thread."""
@@ -33,5 +33,5 @@ def seconds_until(unix_s: float) -> float:
 
 
 def grown(before: float | None, now: float | None) -> float | None:
-    """What a counter grew by, never below 0; ``None`` where either is unknown."""
+    """Growth of a counter, never below 0; ``None`` where either is unknown."""
     return None if before is None or now is None else max(now - before, 0.0)

@@ -45,7 +45,7 @@ class CudaDevice(TypedDict):
     """Names of a CUDA device; ``None`` where torch or the driver does not say."""
 
     uuid: str | None
-    """Without NVML's prefix; torch has it from 2.4 on."""
+    """Identifier without NVML's prefix; torch has it from 2.4 on."""
     pci_bus_id: str | None
 
 
@@ -106,26 +106,26 @@ _STATISTICS = {
     'inactive_bytes': ('inactive_split_bytes', 'all', 'current'),
     'retries': ('num_alloc_retries',),
 }
-"""By figure, where torch's nested statistics hold it; other allocators keep fewer."""
+"""Place of each figure in torch's nested statistics; some allocators keep fewer."""
 
 
 class CudaMemoryFigures(TypedDict):
-    """What the CUDA allocator went through in one window; ``None`` is unknown."""
+    """Figures of the CUDA allocator in one window; ``None`` is unknown."""
 
     peak_bytes: int | None
     """Largest that was observed; unknown where validation hides it."""
     reserved_bytes: int | None
     """Largest that was observed."""
     allocated_bytes: int | None
-    """Of live tensors when the window ended."""
+    """Bytes of live tensors when the window ended."""
     inactive_bytes: int | None
     """Held in split blocks that nothing uses, when it ended."""
     retries: int | None
-    """Those of validations in between are counted too."""
+    """Number of retries, those of validations in between included."""
 
 
 class CudaMemory:
-    """What the CUDA allocator went through since the last drain; resets nothing.
+    """Figures of the CUDA allocator since the last drain; resets nothing.
 
     MMEngine's ``LoggerHook`` resets the allocator's peaks whenever it logs, in
     validation too, so call :meth:`observe` before each of its logs. Where nothing
@@ -161,9 +161,9 @@ class CudaMemory:
         self._left: int | None = None
         """The allocator's peak as validation, or what came before training, left it."""
         self._hidden = 0
-        """What training may have reached since the last drain, unseen."""
+        """Peak that training may have reached since the last drain, unseen."""
         self._retries: int | None = None
-        """Of the whole process, when it was last drained."""
+        """Retries of the whole process, when it was last drained."""
         self._stats: Mapping[str, Any] = {}
 
     def begin(self) -> None:
@@ -226,7 +226,7 @@ class CudaMemory:
             self._in_validation = True
 
     def end_validation(self) -> None:
-        """From here on the peak is training's again; nothing outside a validation.
+        """Count the peak as training's again; do nothing outside a validation.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -299,7 +299,7 @@ def _read_backend(torch: Any) -> str | None:
 
 
 def _choose_statistics(torch: Any, index: int) -> Callable[[], Mapping[str, Any]]:
-    """How to read the allocator's statistics, nested.
+    """Choose the function that reads the allocator's statistics, nested.
 
     The flat form takes several times as long, but what stands in for ``torch.cuda``
     may have that alone.
@@ -364,9 +364,9 @@ class IdleShare(NamedTuple):
     """Share of the iterations in which the GPU was idle between two steps."""
 
     pct: float | None
-    """``None`` where no iteration was timed."""
+    """Share in percent; ``None`` where no iteration was timed."""
     iterations: int
-    """Timed ones."""
+    """Number of iterations that were timed."""
 
 
 class _StepSpan(NamedTuple):
@@ -407,7 +407,7 @@ class CudaEvents:
         self._most = most
         self._free: list[_Step] = []
         self._steps: deque[_Step | None] = deque()
-        """In order; ``None`` where something else came between two of them."""
+        """Steps in order; ``None`` where something else came between two of them."""
         self._step: _Step | None = None
         """The step that began last."""
 

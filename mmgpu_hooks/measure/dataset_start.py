@@ -27,27 +27,27 @@ PHASES: Mapping[str, str] = {
 
 @dataclass
 class Initialisation:
-    """What initialising one data set took, in seconds."""
+    """Record of one data set's initialisation, in seconds."""
 
     kind: str
-    """Its class."""
+    """Class of the data set."""
     file: str | None
-    """Its annotation file, as the data set names it."""
+    """Annotation file, as the data set names it."""
     file_bytes: int | None
-    """``None`` where there is no such file on this host."""
+    """Size of that file; ``None`` where there is none on this host."""
     wall_s: float = 0.0
     cpu_s: float = 0.0
-    """Of the thread that trains."""
+    """CPU seconds of the thread that trains."""
     read_s: float = 0.0
-    """Reading and parsing."""
+    """Seconds of reading and parsing."""
     read_cpu_s: float = 0.0
     filter_s: float = 0.0
     serialise_s: float = 0.0
     files: int = 0
-    """That were opened for reading, each counted once."""
+    """Number of files that were opened for reading, each counted once."""
     samples: int | None = None
     bytes: int | None = None
-    """Of its serialised samples; ``None`` where they are kept as Python objects."""
+    """Bytes of its serialised samples; ``None`` where they are Python objects."""
     is_cached: bool = False
     """True if nothing was parsed, since it was kept."""
 
@@ -64,26 +64,26 @@ class OpenedFiles:
 
     def __init__(self, with_state: bool) -> None:
         self.paths: set[str] = set()
-        """As they were named."""
+        """Paths of the files, as they were named."""
         self.stamps: dict[str, FileStamp] = {}
-        """In the state that they were first opened in, by absolute path."""
+        """State in which each file was first opened, by absolute path."""
         self.lists_folders = False
         """True if the contents of a folder were asked for, where state is wanted."""
         self.misses_files = False
-        """True if a file was to be opened that is not there, likewise."""
+        """True if a file was to be opened that is not there, where state is wanted."""
         self._with_state = with_state
         self._thread = threading.get_ident()
         self._patches = Patches()
 
     def open(self) -> None:
-        """Begin."""
+        """Begin to note files."""
         for module in (builtins, io):
             self._patches.set(module, 'open', self._watch_open(module.open))
         for name in ('listdir', 'scandir') if self._with_state else ():
             self._patches.set(os, name, self._watch_listing(getattr(os, name)))
 
     def close(self) -> None:
-        """End; a second call does nothing."""
+        """Note no more files; a second call does nothing."""
         self._patches.close()
 
     def _watch_open(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,7 +123,7 @@ class OpenedFiles:
 
 
 Parse = Callable[[], OpenedFiles]
-"""Has the data set initialise itself; what it read meanwhile."""
+"""Function that has the data set initialise itself, and returns what it read."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,12 @@ class _Pending:
     """A data set that is not initialised."""
 
     dataset: Any
-    """Kept alive, so that its identity is no other's."""
+    """Data set, kept alive so that its identity is no other's."""
     patches: Patches
+
+
+Provide = Callable[[Any, Initialisation, Parse], None]
+"""Function that initialises a data set in place of its method, which it may call."""
 
 
 class DatasetWatch:
@@ -143,22 +147,24 @@ class DatasetWatch:
 
     Args:
         run: Calls a function with arguments, and keeps from training what it raises.
+        on_begin: Called before a data set is initialised.
+        on_end: Called once it is.
     """
 
-    def __init__(self, run: Callable[..., Any]) -> None:
-        self._run = run
-        self.on_begin: Callable[[Initialisation], None] = lambda found: None
-        """Called before one is initialised."""
-        self.on_end: Callable[[Initialisation], None] = lambda found: None
-        """Called once it is."""
-        self.provide: Callable[[Any, Initialisation, Parse], None] | None = None
-        """Initialises a data set in the place of its own method, which it may call."""
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        on_begin: Callable[[Initialisation], None] = lambda found: None,
+        on_end: Callable[[Initialisation], None] = lambda found: None,
+    ) -> None:
+        self._run, self._on_begin, self._on_end = run, on_begin, on_end
+        self._provide: Provide | None = None
         self._patches = Patches()
         self._pending: dict[int, _Pending] = {}
         """Data sets that are not initialised, by identity."""
 
     def open(self, kind: Any) -> None:
-        """Begin.
+        """Watch data sets that are built from now on.
 
         Args:
             kind: MMEngine's `BaseDataset`, which all are of.
@@ -176,6 +182,14 @@ class DatasetWatch:
 
         self._patches.set(kind, '__init__', __init__)
 
+    def initialise_by(self, provide: Provide | None) -> None:
+        """Have data sets initialised in another way from now on.
+
+        Args:
+            provide: The way; ``None`` is their own method again.
+        """
+        self._provide = provide
+
     def leave_lazy(self) -> None:
         """Leave alone those that are not initialised yet: workers are to start."""
         for pending in list(self._pending.values()):
@@ -187,7 +201,7 @@ class DatasetWatch:
         self.leave_lazy()
 
     def _expect(self, dataset: Any) -> None:
-        """Stand where the data set initialises itself."""
+        """Put a function of ours where the data set initialises itself."""
         patches = Patches()
         patches.set(dataset, 'full_init', functools.partial(self._begin, dataset))
         self._pending[id(dataset)] = _Pending(dataset, patches)
@@ -198,7 +212,7 @@ class DatasetWatch:
             pending.patches.close()
 
     def _begin(self, dataset: Any) -> None:
-        """In the place of ``full_init``."""
+        """Initialise a data set, timed; it stands in the place of ``full_init``."""
         self._release(dataset)
         if getattr(dataset, '_fully_initialized', False):
             type(dataset).full_init(dataset)
@@ -207,10 +221,10 @@ class DatasetWatch:
         if found is None:
             type(dataset).full_init(dataset)
             return
-        self._run(self.on_begin, found)
+        self._run(self._on_begin, found)
         begun_s, begun_cpu_s = monotonic_s(), thread_cpu_s()
         parse = functools.partial(self._parse, dataset, found)
-        provide = self.provide
+        provide = self._provide
         try:
             if provide is None:
                 parse()
@@ -220,10 +234,10 @@ class DatasetWatch:
             found.wall_s = monotonic_s() - begun_s
             found.cpu_s = thread_cpu_s() - begun_cpu_s
         self._run(_weigh, dataset, found)
-        self._run(self.on_end, found)
+        self._run(self._on_end, found)
 
     def _parse(self, dataset: Any, found: Initialisation) -> OpenedFiles:
-        opened = OpenedFiles(with_state=self.provide is not None)
+        opened = OpenedFiles(with_state=self._provide is not None)
         patches = Patches()
         self._run(opened.open)
         for name, field in PHASES.items():
@@ -240,7 +254,7 @@ class DatasetWatch:
 def _time(
     dataset: Any, name: str, found: Initialisation, field: str
 ) -> Callable[..., Any]:
-    """A method of a data set, timed."""
+    """Make a timed method out of a data set's own."""
     method = functools.partial(getattr(type(dataset), name), dataset)
 
     def timed(*args: Any, **kwargs: Any) -> Any:

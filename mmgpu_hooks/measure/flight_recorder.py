@@ -33,11 +33,11 @@ _DIFFERENT = (
     'SIZE_OR_SYNTAX_MISMATCH',
     'COLLECTIVE_DTYPE_MISMATCH',
 )
-"""What torch calls a collective that is another one than that of other ranks."""
+"""Name that torch gives a collective that differs from that of other ranks."""
 
 
 def list_dump_prefixes(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Where the flight recorder writes: the rank's number follows each prefix.
+    """List the prefixes of the recorder's files; the rank's number follows each.
 
     Args:
         environ: Of the process that trains.

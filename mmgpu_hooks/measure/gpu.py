@@ -59,7 +59,7 @@ _SLOW_S = 1.0
 
 
 class CardFacts(TypedDict, total=False):
-    """What does not change while training; what is unknown is left out."""
+    """Facts about a card that stay while training; unknown ones are left out."""
 
     name: str
     uuid: str
@@ -68,7 +68,7 @@ class CardFacts(TypedDict, total=False):
 
 
 class CardPlace(TypedDict, total=False):
-    """Where a card is plugged in; what is unknown is left out."""
+    """Place where a card is plugged in; unknown facts are left out."""
 
     pci_bus_id: str
     cpus: tuple[int, ...]
@@ -76,17 +76,17 @@ class CardPlace(TypedDict, total=False):
 
 
 class Sample(TypedDict, total=False):
-    """What one sample of the GPU gave, by the names of the record."""
+    """Figures of one sample of the GPU, by the names of the record."""
 
     util_pct: float
     """Share of the last period of the driver (1/6 to 1 s) with a kernel running."""
     mem_used_bytes: int
-    """In use by anyone, the driver's own reserve too."""
+    """Bytes in use by anyone, the driver's own reserve included."""
     sm_clock_mhz: float
-    """It is sampled seldom, as are all that follow."""
+    """Clock of the multiprocessors; this and all that follow are sampled seldom."""
     temperature_c: float
     throttled_pct: frozenset[str]
-    """All that held the clocks down."""
+    """Reasons that held the clocks down."""
     sm_active_pct: float
 
 
@@ -94,7 +94,7 @@ class TimedSample(NamedTuple):
     """A sample, and the time that it stands for."""
 
     seconds: float
-    """Since the sample before it."""
+    """Seconds since the sample before it."""
     sample: Sample
 
 
@@ -114,7 +114,7 @@ class SampleSummary(TypedDict, total=False):
 
 
 def describe(error: Exception) -> str:
-    """Text of an error of pynvml, which asks the driver for it, which may fail too."""
+    """Describe an error of pynvml: its text is asked of the driver, which may fail."""
     with contextlib.suppress(Exception):  # bytes that are no text, a missing symbol
         if text := ' '.join(str(error).split()):
             return text
@@ -122,7 +122,7 @@ def describe(error: Exception) -> str:
 
 
 def _within(value: float, most: float, what: str) -> float:
-    """The value as a float.
+    """Return a value as a float.
 
     Raises:
         ValueError: If the driver cannot mean it: some answer with all bits set.
@@ -149,9 +149,9 @@ class Gpu:
         self._handle = handle
         self._clock = clock
         self._missing: dict[str, str] = {}
-        """Why a figure was not given at its newest sample."""
+        """Reasons why a figure was not given at its newest sample."""
         self._refused: set[str] = set()
-        """Those that are asked for no more."""
+        """Figures that are asked for no more."""
         self._odd: Counter[str] = Counter()
         self.is_sliced = is_slice = False
         """True if it is a whole card that is cut into MIG slices."""
@@ -183,11 +183,11 @@ class Gpu:
 
     @property
     def unsupported(self) -> dict[str, str]:
-        """Why a figure that every card should give was given up."""
+        """Reasons why figures that every card should give were given up."""
         return {figure: self._missing[figure] for figure in self._refused & _ESSENTIAL}
 
     def reasons(self) -> dict[str, str]:
-        """Why a figure is missing now; may be called from another thread."""
+        """Reasons why figures are missing now; may be called from another thread."""
         return self._missing.copy()
 
     def _get(self, what: str, *which: int) -> Any:
@@ -231,7 +231,7 @@ class Gpu:
         return answer
 
     def device(self) -> CardFacts:
-        """Read what does not change while training.
+        """Read the facts about the card that stay while training.
 
         Raises:
             SourceError: If the device or the driver was lost.
@@ -295,7 +295,7 @@ class Gpu:
         return int(_within(int(memory.used), int(memory.total) or -1, 'bytes in use'))
 
     def _read_gpm(self) -> float | None:
-        """Since the counters were read last."""
+        """Figures since the counters were read last."""
         nvml = self._nvml
         if not self._gpm:
             if not nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
@@ -392,7 +392,7 @@ class Driver(NamedTuple):
     """The driver of the host; ``None`` where it does not say."""
 
     cards: int
-    """How many it lists."""
+    """Number of cards that it lists."""
     version: str | None
     cuda: str | None
     """Newest CUDA that it runs, such as ``12.4``."""
@@ -556,7 +556,7 @@ class GpuSampler:
         clock: Clock = monotonic_s,
     ) -> None:
         self.failure: str | None = None
-        """Why the source stopped giving samples; ``None`` while it works."""
+        """Reason why no samples come any more; ``None`` while they do."""
         self._read_sample = read_sample
         self._period_s = period_s
         self._close = close

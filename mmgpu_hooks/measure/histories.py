@@ -10,14 +10,14 @@ import numpy as np
 from mmgpu_hooks.measure.clock import Clock, thread_cpu_s
 
 LEAST_VALUES = 10_000
-"""Shorter ones cost below 0.5 ms an iteration, whatever the model."""
+"""Shortest history that is measured; shorter ones cost below 0.5 ms an iteration."""
 
 
 class CopiedHistories(NamedTuple):
     """Histories that get a value in each iteration, and a copy of all of them."""
 
     values: int
-    """Of the longest."""
+    """Values of the longest history."""
     scalars: int
     copy_s: float
 

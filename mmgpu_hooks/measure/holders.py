@@ -1,6 +1,4 @@
-"""Who holds the host's memory: PSS of processes, shared memory, the bound that is full
-first.
-"""
+"""Finds who holds the host's memory: processes (PSS), shared memory, the bound."""
 
 from __future__ import annotations
 
@@ -28,13 +26,13 @@ class MemoryRoom(NamedTuple):
     bound: MemoryBound
     total_bytes: int
     used_bytes: int
-    """By anyone; page cache is free, since it can be given back."""
+    """Bytes in use by anyone; page cache is free, since it can be given back."""
     shm_bytes: int | None
-    """Files in shared memory of that bound."""
+    """Bytes of the files in shared memory of that bound."""
 
     @property
     def free_bytes(self) -> int:
-        """What is left."""
+        """Bytes that are left."""
         return max(self.total_bytes - self.used_bytes, 0)
 
 
@@ -42,7 +40,7 @@ class HeldBytes(NamedTuple):
     """Memory of one process, or of several."""
 
     bytes: int
-    """Without pages of files and of shared memory."""
+    """Bytes without the pages of files and of shared memory."""
     is_pss: bool
     """True if pages that several processes share count in part."""
 

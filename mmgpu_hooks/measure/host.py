@@ -370,11 +370,11 @@ def read_pressure_s(path: Path) -> float:
 
 
 SELDOM_S = 5.0
-"""What is of the host is read so often, at most; between, an interval lacks it."""
+"""Seconds between two readings of the host, at least; intervals between lack it."""
 
 
 def pause_s(elapsed_s: float) -> float:
-    """From one reading of the host to the next; short runs are known well, too."""
+    """Seconds from one reading of the host to the next; fewer when a run is young."""
     return min(SELDOM_S, elapsed_s / 2)
 
 
@@ -384,7 +384,7 @@ class HostFigures(NamedTuple):
     process_cpu_s: float
     process_run_delay_s: float | None
     system_cpu_pct: float | None = None
-    """``None``, as ``host``, where the last window of the host is too new."""
+    """Busy share of all CPUs; ``None``, as ``host``, where the window is too new."""
     host: HostWindow | None = None
 
 
@@ -412,7 +412,7 @@ class HostMeter:
         clock: Clock = monotonic_s,
     ) -> None:
         self.unknown: dict[str, str] = {}
-        """Why a figure is missing, by its name."""
+        """Reasons why a figure is missing, by its name."""
         self._proc, self._shm, self._clock = proc, shm, clock
         self._quotas = [group.folder for group in find_cpu_groups(proc, sys)]
         if not self._quotas and not read_cgroup_folders('cpu', proc, sys):
@@ -424,7 +424,7 @@ class HostMeter:
         self._throttled_s = self._read_throttled_s()
 
     def _read_throttled_s(self) -> float | None:
-        """Since long ago; ``None`` without a quota."""
+        """Seconds held back by a quota so far; ``None`` without one."""
         if not self._quotas or self.unknown:
             return None
         try:

@@ -1,4 +1,4 @@
-"""When SLURM ends a job: from its environment, else from ``squeue``."""
+"""Reads when SLURM ends a job: from its environment, else from ``squeue``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from mmgpu_hooks.measure.clock import seconds_until
 
 _LIMIT_S = 5.0
-"""A busy controller takes long."""
+"""Seconds to wait for SLURM's controller, which takes long when it is busy."""
 _FARTHEST_S = 300 * 86400.0
-"""A job without a limit ends in a year, as SLURM says it."""
+"""Farthest end that is believed, in seconds: without a limit SLURM says a year."""
 
 
 def parse_end_unix_s(text: str) -> float | None:
@@ -50,5 +50,5 @@ def ask_end_unix_s(job: int) -> float | None:
 
 
 def read_end_unix_s(environ: Mapping[str, str]) -> float | None:
-    """When SLURM ends the job of a process, as its environment says since 23.02."""
+    """Read when SLURM ends this job from the environment, which says so since 23.02."""
     return parse_end_unix_s(environ.get('SLURM_JOB_END_TIME', ''))

@@ -26,21 +26,20 @@ import numpy.typing as npt
 from mmgpu_hooks.schema.recorded import PARTS, DurationStats
 
 FIRST_WAIT = 'first_wait'
-"""The first wait of an epoch: beyond the median wait it is `startup`."""
+"""Label of the first wait of an epoch: beyond the median wait it is `startup`."""
 
 WORKER_START = 'worker_start'
-"""Making a loader's iterator, and its workers: it is `startup`."""
+"""Label of making a loader's iterator and its workers: it is `startup`."""
 
 LAP = 'lap'
-"""An iteration ended, and with it what ran: see :attr:`TimeLedger.lap_of`."""
+"""Label of the end of an iteration, and of what ran: ``lap_of`` of the ledger."""
 
 _LABELS = (*PARTS, FIRST_WAIT, WORKER_START, LAP)
 _FIRST_HOOK = len(_LABELS)
 _RESUME = _LABELS[_LABELS.index('resume')]
 _LAP, _STEP, _HOOKS = (_LABELS.index(name) for name in (LAP, 'step', 'hooks'))
 _WAIT, _FIRST, _OWN_STEP, _INSIDE, _OUTSIDE = range(5)
-"""Columns of a lap: waits, the step, the rest of the iteration, and what is no part of
-an iteration."""
+"""Columns of a lap: waits, the step, the rest of the iteration, all outside of it."""
 _LAP_WIDTH = 5
 _COLUMNS = {
     'data_wait': _WAIT,
@@ -67,19 +66,19 @@ def _no_seconds() -> Seconds:
 
 @dataclass
 class LedgerWindow:
-    """What the ledger saw from one :meth:`TimeLedger.take` to the next, in seconds."""
+    """Seconds of the ledger from one :meth:`TimeLedger.take` to the next."""
 
     parts_s: dict[str, float] = field(default_factory=dict)
-    """By part; they add up to the wall clock."""
+    """Seconds by part; they add up to the wall clock."""
     hooks_s: dict[str, float] = field(default_factory=dict)
-    """Of ``hooks``, by class of hook."""
+    """Seconds of the part ``hooks``, by class of hook."""
     waits_s: Seconds = field(default_factory=_no_seconds)
     """Wait for data of each iteration, first waits of epochs included."""
     steps_s: Seconds = field(default_factory=_no_seconds)
     iters_s: Seconds = field(default_factory=_no_seconds)
-    """Each iteration: wait, step, hooks and loop."""
+    """Seconds of each iteration: wait, step, hooks and loop."""
     firsts: list[int] = field(default_factory=list)
-    """Which iterations began with the first wait of an epoch."""
+    """Positions of iterations that began with the first wait of an epoch."""
     wait_cpu_s: float = 0.0
     """CPU inside the waits, first ones left out (:meth:`TimeLedger.add_wait_cpu`)."""
 
@@ -91,6 +90,7 @@ class TimeLedger:
         clock: Monotonic seconds.
         part: The part that is running.
         step_hooks: Classes of hooks whose calls right behind a step belong to it.
+        lap_of: Hook, or another name of hooks, that runs where a :data:`LAP` is noted.
     """
 
     def __init__(
@@ -98,15 +98,15 @@ class TimeLedger:
         clock: Callable[[], float],
         part: str = 'startup',
         step_hooks: tuple[type, ...] = (),
+        lap_of: Any = 'hooks',
     ) -> None:
         self.clock = clock
         self.stamps: list[Any] = []
         """Timestamps, each followed by what ended then: a part, a hook itself, or
         another name of hooks. Both come in one call, lest Ctrl-C parts them."""
         self.running: list[Any] = [part]
-        """What runs, the innermost last: parts, and hooks."""
-        self.lap_of: Any = 'hooks'
-        """Hook, or another name of hooks, that runs where a :data:`LAP` is noted."""
+        """Stack of the parts and hooks that run, the innermost last."""
+        self._lap_of = lap_of
         self.totals = LedgerWindow()
         """Sums over all windows taken."""
         self.elapsed_s = 0.0
@@ -116,9 +116,9 @@ class TimeLedger:
         self._codes: dict[int, int] = {
             id(label): code for code, label in enumerate(_LABELS)
         }
-        """By identity: a hook need not be hashable, and two may be of one class."""
+        """Codes by identity: hooks need not be hashable, and may be of one class."""
         self._labels: list[Any] = [*_LABELS]
-        """By code; kept, so that no other object gets the same identity."""
+        """Labels by code; kept, so that no other object gets the same identity."""
         self._columns = [_COLUMNS.get(name, _OUTSIDE) for name in _LABELS]
         self._step_codes: list[int] = []
         self._sums = np.zeros(_FIRST_HOOK)
@@ -138,7 +138,7 @@ class TimeLedger:
 
     @property
     def stamped_s(self) -> float:
-        """When the last stamp was taken, by the ledger's clock; from any thread."""
+        """Time of the last stamp, by the ledger's clock; from any thread."""
         newest = self.stamps[-2:]
         return newest[0] if newest else self._until
 
@@ -151,8 +151,7 @@ class TimeLedger:
 
     @property
     def mean_resume_s(self) -> float | None:
-        """Mean wait of the batches skipped since the last :meth:`sum_up`; from any
-        thread."""
+        """Mean wait of batches skipped since :meth:`sum_up`; from any thread."""
         stamps = self.stamps[:]
         ends = [place for place, ended in enumerate(stamps[1::2]) if ended is _RESUME]
         if not ends:
@@ -171,7 +170,7 @@ class TimeLedger:
         self.running.append(part)
 
     def pop(self, part: Any) -> None:
-        """End it and what is nested in it; what does not run is ignored.
+        """End a part and what is nested in it; what does not run is ignored.
 
         So an error between two stamps cannot unbalance the ledger for good.
         """
@@ -181,7 +180,7 @@ class TimeLedger:
                 pass
 
     def add_wait_cpu(self, cpu_s: float) -> None:
-        """The CPU of one wait; the mean of some stands for all of a window's.
+        """Note the CPU of one wait; the mean of some stands for all of a window's.
 
         It takes as much to take a batch that had to be waited for as one that stood
         ready.
@@ -195,7 +194,7 @@ class TimeLedger:
 
     @property
     def iterations_now(self) -> int:
-        """The same, with those since; from any thread while nothing is stamped."""
+        """Iterations since the last :meth:`take`; from any thread at rest."""
         return self.iterations + sum(ended is LAP for ended in self.stamps[1::2])
 
     def sum_up(self) -> None:
@@ -248,20 +247,19 @@ class TimeLedger:
         codes[np.isin(codes, self._step_codes) & (codes[last] == _STEP)] = _STEP
 
     def read_parts(self) -> dict[str, float]:
-        """Seconds by part and label since the last :meth:`take`, as of
-        :meth:`sum_up`."""
+        """Seconds by part since the last :meth:`take`, as of :meth:`sum_up`."""
         sums = self._sums.tolist()
         parts = dict(zip(_LABELS, sums))
         parts['hooks'] += parts.pop(LAP) + sum(sums[_FIRST_HOOK:])
         return parts
 
     def take(self) -> LedgerWindow:
-        """What happened from the last call to the last stamp."""
+        """Take the window from the last call to the last stamp."""
         self.sum_up()
         sums, self._sums = self._sums.tolist(), np.zeros(len(self._sums))
         laps, self._laps = np.concatenate([np.zeros((0, _LAP_WIDTH)), *self._laps]), []
         parts = dict(zip(_LABELS, sums))
-        hooks = [(self.lap_of, parts.pop(LAP))]
+        hooks = [(self._lap_of, parts.pop(LAP))]
         hooks += zip(self._labels[_FIRST_HOOK:], sums[_FIRST_HOOK:])
         parts['hooks'] += sum(seconds for _, seconds in hooks)
         first_s = parts.pop(FIRST_WAIT)
@@ -295,7 +293,7 @@ class TimeLedger:
         return window
 
     def _startup_in(self, window: LedgerWindow) -> float:
-        """What the first waits of epochs took beyond the median wait.
+        """Seconds of the first waits of epochs beyond the median wait.
 
         All of a run's very first wait is start-up.
         """
@@ -348,7 +346,7 @@ def summarize_some(
 
 
 def _read_between(ordered: Sequence[float], share: float) -> float:
-    """A percentile; of the usual 50 values, for a quarter of what np.interp takes."""
+    """Interpolate a percentile; for 50 values in a quarter of np.interp's time."""
     below, rest = divmod(share * (len(ordered) - 1), 1)
     low, high = ordered[int(below)], ordered[math.ceil(below + rest)]
     return low + rest * (high - low)

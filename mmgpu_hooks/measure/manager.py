@@ -1,4 +1,4 @@
-"""Who set the limits of a process: Kubernetes, Docker, Podman, SLURM, systemd."""
+"""Finds who set a process's limits: Kubernetes, Docker, Podman, SLURM, systemd."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BY_GROUP = {
     'podman': re.compile(r'libpod'),
     'systemd': re.compile(r'\.(?:slice|scope|service)\b'),
 }
-"""By the name of the control group; the likelier first."""
+"""Pattern of a control group's name for each manager, the likelier first."""
 _BY_FILE = {'docker': '.dockerenv', 'podman': 'run/.containerenv'}
 
 

@@ -1,4 +1,4 @@
-"""Who holds the host's memory: workers, the control group, objects of the dataset."""
+"""Memory of the training: its workers, its control group, its dataset's objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROC = Path('/proc')
 
 
 PERIOD_S = 1.0
-"""Memory is read so often, at most; between, an interval lacks it."""
+"""Seconds between two readings of memory, at least; intervals between lack it."""
 
 COUNT_EVERY = 5
 """Reads of memory for each count of threads and open files, which takes as long."""
@@ -39,7 +39,7 @@ class MemoryFigures(NamedTuple):
     group_free_bytes: int | None
     worker_own_bytes: int | None
     worker_threads: int | None = None
-    """``None``, as ``open_files``, where this read did not count them."""
+    """Threads of all workers; ``None``, as ``open_files``, where not counted now."""
     open_files: int | None = None
 
 
@@ -48,7 +48,7 @@ class ResidentMemory(NamedTuple):
 
     all_bytes: int | None = None
     own_bytes: int | None = None
-    """Without pages of files and of shared memory."""
+    """Bytes without the pages of files and of shared memory."""
 
 
 def read_resident(proc: Path, pid: int | str = 'self') -> ResidentMemory:
@@ -132,7 +132,7 @@ class GroupUsage(NamedTuple):
     """Memory of a control group, with all below it."""
 
     used_bytes: int
-    """Page cache included."""
+    """Bytes in use, page cache included."""
     parts: Mapping[str, int]
     """Bytes by their names in ``memory.stat``."""
 
@@ -225,7 +225,7 @@ class Objects(NamedTuple):
     entries: int
     """Entries of the largest attribute."""
     name: str
-    """Of that attribute, such as ``CocoDataset.data_list``."""
+    """Name of that attribute, such as ``CocoDataset.data_list``."""
 
 
 _MOST_VISITS = 20_000
@@ -321,7 +321,7 @@ def _attributes(holder: Any) -> dict[str, Any]:
 
 
 def _is_one_of(kind: type, kinds: tuple[type, ...]) -> bool:
-    """As ``in``, which would call the equality of a metaclass of the user's."""
+    """True if an object is one of some; ``in`` would call a metaclass's equality."""
     return any(kind is known for known in kinds)
 
 

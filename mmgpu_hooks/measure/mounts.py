@@ -11,8 +11,9 @@ NETWORK = re.compile(
     r'wekafs|glusterfs|fuse\.(?!fuse-overlayfs|overlayfs|lxcfs|portal|'
     r'gvfsd-fuse|ntfs|exfat|mergerfs|unionfs).+'
 )
-"""Kinds of file system whose files are on another host. Of those in user space (FUSE)
-only a few are known to be local."""
+"""Kinds of file system whose files are on another host.
+
+Of those in user space (FUSE) only a few are known to be local."""
 
 
 class Mount(NamedTuple):
@@ -20,7 +21,7 @@ class Mount(NamedTuple):
 
     point: str
     kind: str
-    """As the kernel names it, such as ``ext4``."""
+    """Kind of file system as the kernel names it, such as ``ext4``."""
 
     @property
     def is_network(self) -> bool:

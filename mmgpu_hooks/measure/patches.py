@@ -81,7 +81,7 @@ REPLACED: Mapping[str, str] = {
     'update_parameters': "an averaged model's, where asked: averages by lists",
     'update_scalar': "the message hub's, where asked: its histories grow by doubling",
 }
-"""Where each stands, and what for, by its name."""
+"""Owner and purpose of each replaced attribute, by its name."""
 
 _ABSENT = object()
 
@@ -90,11 +90,11 @@ class _Patch(NamedTuple):
     """An attribute that was replaced."""
 
     find_owner: Callable[[], Any]
-    """Gives the object; ``None`` once it is gone."""
+    """Function that gives the object; ``None`` once it is gone."""
     name: str
     ours: Any
     before: Any
-    """What stood there, or `_ABSENT`."""
+    """Value that stood there before, or `_ABSENT`."""
 
 
 class Patches:

@@ -36,7 +36,7 @@ class SchedStat(NamedTuple):
 
     on_core_s: float
     run_delay_s: float
-    """Ready to run, but waiting for a core."""
+    """Seconds in which it was ready to run and waited for a core."""
 
 
 def read_schedstat_s(path: str) -> SchedStat | None:
@@ -99,11 +99,11 @@ def read_thread_cpu_s(thread: threading.Thread | None) -> float | None:
 
 
 class ThreadUse(NamedTuple):
-    """What a thread did since it began."""
+    """Use of a core and of files by a thread since it began."""
 
     cpu_s: float
     io_bytes: int
-    """Read and written, by files, pipes and sockets alike."""
+    """Bytes read and written, by files, pipes and sockets alike."""
 
 
 _IO = re.compile(rb'^[rw]char: (\d+)$', re.MULTILINE)

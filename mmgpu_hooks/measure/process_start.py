@@ -12,9 +12,9 @@ class ProcessStart(NamedTuple):
     """State of a process, and when it started."""
 
     state: str
-    """As in ``ps``."""
+    """State as in ``ps``: R, S, D, T or Z."""
     ticks: int
-    """Clock ticks after boot."""
+    """Start of the process, in clock ticks after boot."""
 
 
 def parse_process_start(text: str) -> ProcessStart:

@@ -28,7 +28,7 @@ class ThreadTimes(NamedTuple):
     wall_s: float
     cpu_s: float
     run_delay_s: float | None
-    """``None`` where the scheduler does not count it."""
+    """Seconds of waiting for a core; ``None`` where the scheduler does not count it."""
 
 
 def read_thread_times(proc: Path = _PROC) -> ThreadTimes:
@@ -69,10 +69,10 @@ def count_history_bytes(hub: Any) -> int | None:
 
 
 class PhaseStamp(NamedTuple):
-    """When a phase of a save began."""
+    """Start of a phase of a save."""
 
     phase: str
-    """Out of :data:`SAVE_PHASES`."""
+    """Name of the phase, out of :data:`SAVE_PHASES`."""
     times: ThreadTimes
 
 
@@ -81,7 +81,7 @@ class SaveSplit(NamedTuple):
 
     whole: SavePhase
     phases: dict[str, SavePhase]
-    """By name, in the order of :data:`SAVE_PHASES`; they add up to the whole."""
+    """Times of each phase, in the order of :data:`SAVE_PHASES`; they add up."""
 
 
 def split_phases(stamps: Sequence[PhaseStamp], end: ThreadTimes) -> SaveSplit:
@@ -113,7 +113,7 @@ def split_phases(stamps: Sequence[PhaseStamp], end: ThreadTimes) -> SaveSplit:
 
 
 def _add(parts: Sequence[SavePhase]) -> SavePhase:
-    """Add up; what one part does not know, the sum does not."""
+    """Add up times; one that is unknown makes the sum unknown."""
     sums: dict[str, Any] = {}
     for name in SavePhase.__struct_fields__:
         seconds = [getattr(part, name) for part in parts]
@@ -137,10 +137,10 @@ class Surroundings(NamedTuple):
 
     clock_s: float
     own_cpu_s: float
-    """Of this process."""
+    """CPU seconds of this process."""
     memory_waited_s: float | None
     busy_s: float | None
-    """Of all CPUs of the host."""
+    """Busy seconds of all CPUs of the host."""
     major_faults: int | None
 
     @classmethod

@@ -28,13 +28,11 @@ class SlurmTask:
     node_cpus: int | None = None
     """CPUs of the step, or of the job, on this node (``SLURM_CPUS_ON_NODE``)."""
     tasks: int | None = None
-    """Tasks of the step on all nodes; ``None`` outside of a step, as in a batch
-    script."""
+    """Tasks of the step on all nodes; ``None`` outside of a step (a batch script)."""
     node_tasks: int = 1
     """Tasks of the step on this node."""
     memory_bytes: int | None = None
-    """Memory of the job on a node (``--mem``, ``--mem-per-cpu``); ``None`` where it has
-    all."""
+    """Memory of the job on a node (``--mem``, ``--mem-per-cpu``); ``None`` is all."""
     is_rank: bool = True
     """True if a task is a rank; a launcher such as torchrun holds several in one."""
 

@@ -18,10 +18,10 @@ from mmgpu_hooks.measure.clock import Clock, monotonic_s
 
 
 class PartCall(NamedTuple):
-    """What runs in a validation."""
+    """Call that runs in a validation."""
 
     part: str
-    """Out of :data:`mmgpu_hooks.schema.recorded.VALIDATION_PARTS`."""
+    """Part, out of :data:`mmgpu_hooks.schema.recorded.VALIDATION_PARTS`."""
     metric: str | None = None
     """The metric that it is of, where there is one."""
 
@@ -31,20 +31,20 @@ RANK_WAIT, SAVE_CALL, REST = PartCall('rank_wait'), PartCall('save'), PartCall('
 
 
 class Standing(NamedTuple):
-    """Where a validation stands at one moment."""
+    """Place of a validation at one moment."""
 
     call: PartCall
-    """What runs."""
+    """Call that runs."""
     since_s: float
-    """When it went on last, by the clock: a call began or ended."""
+    """Time at which the last call began or ended, by the clock."""
     elapsed_s: float
-    """Since the validation began."""
+    """Seconds since the validation began."""
     parts_s: Mapping[str, float]
     """Seconds so far by part, those of the call that runs included."""
 
 
 class ValidationParts:
-    """Seconds of one validation, by what ran.
+    """Seconds of one validation, by the call that ran.
 
     Only the thread that makes it is timed. A call costs half a microsecond.
 
@@ -64,7 +64,7 @@ class ValidationParts:
         self._began_s = self._since_s = clock()
 
     def begin(self, call: PartCall) -> int | None:
-        """A call begins inside of what runs.
+        """Begin a call inside of what runs.
 
         Returns:
             What :meth:`end` is to be given; ``None`` of another thread's call.
@@ -76,7 +76,7 @@ class ValidationParts:
         return len(self._running) - 1
 
     def end(self, depth: int | None) -> None:
-        """A call is over, with all that began in it; nothing where it was not timed."""
+        """End a call with all that began in it; do nothing where it was not timed."""
         if depth is not None:
             self._stamp()
             # an error may have left something open inside of it
@@ -91,7 +91,7 @@ class ValidationParts:
         self._since_s = now_s
 
     def read(self) -> Standing:
-        """Where it stands now; from any thread."""
+        """Read where the validation stands now; from any thread."""
         now_s, since_s, call = self._clock(), self._since_s, self._running[-1]
         seconds = dict(self._seconds)
         seconds[call] = seconds.get(call, 0.0) + max(now_s - since_s, 0.0)

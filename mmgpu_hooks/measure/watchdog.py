@@ -31,7 +31,7 @@ USUAL_TIMES = 20
 UNKNOWN_TIMES = 10
 """The patience with a part that has not ended once, over the least patience."""
 AGAIN_S = (0.0, 600.0, 3600.0, math.inf)
-"""After the first alarm: when it is said, and then no more."""
+"""Seconds after the first alarm at which it is repeated, and then no more."""
 
 _MOST_GAP = 3.0
 """Times its period that the thread may be late; beyond, it did not run."""
@@ -63,13 +63,13 @@ class Running(NamedTuple):
     """Part of training, or hook, that runs."""
 
     part: str
-    """Of the time ledger, or the class of a hook."""
+    """Part of the time ledger, or class of the hook, that runs."""
     beat: float
-    """Anything that changes when it goes on."""
+    """Value that changes whenever training goes on."""
     usual_s: float | None
-    """What the part takes otherwise; ``None`` until it has ended once."""
+    """Usual seconds of the part; ``None`` until it has ended once."""
     inside: PartCall | None = None
-    """What runs in a validation; ``None`` outside of one."""
+    """Call that runs in a validation; ``None`` outside of one."""
 
 
 @dataclass
@@ -110,9 +110,9 @@ class Watchdog:
         self._running: Running | None = None
         self._stands_s, self._alarms = 0.0, 0
         self._proof: bool | None = None
-        """``None`` until it was asked for."""
+        """Answer to the question for a proof; ``None`` until it was asked."""
         self._alarmed_s = 0.0
-        """When the first alarm was, after it stood still."""
+        """Seconds that it had stood still at the first alarm."""
         self._checked_s = self.clock()
 
     def start(self) -> None:
@@ -135,7 +135,7 @@ class Watchdog:
                 return
 
     def check(self) -> None:
-        """One check; the thread makes one per period."""
+        """Check once; the thread does so each period."""
         now_s = self.clock()
         passed_s, self._checked_s = now_s - self._checked_s, now_s
         if self._stack_file is not None:
@@ -166,7 +166,7 @@ class Watchdog:
             self.on_stuck(running, self._stands_s)
 
     def _patience_s(self, running: Running) -> float:
-        """How long a part may take."""
+        """Seconds that a part may take."""
         is_late = None
         if self._stands_s >= self.stuck_after_s:
             is_late = self.ask_others(running, self._stands_s)
@@ -179,7 +179,7 @@ class Watchdog:
         return self.stuck_after_s * (1 if self._proof else UNKNOWN_TIMES)
 
     def read_stack(self) -> tuple[str, ...]:
-        """Where the thread that trains stands, the innermost call first."""
+        """Read the calls of the thread that trains, the innermost first."""
         return format_stack(sys._current_frames().get(self._trainer))
 
     def stop(self) -> None:

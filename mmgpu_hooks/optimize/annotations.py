@@ -88,7 +88,7 @@ class AnnotationCache:
         except CacheError as error:
             raise RefusalError(f'{error}; annotations are parsed') from error
         self._path = self._folder.path
-        watch.provide = self._provide
+        watch.initialise_by(self._provide)
         self.changed = phrase(
             'parsed annotations are kept in {folder} and mapped', folder=self._path
         )
@@ -97,7 +97,7 @@ class AnnotationCache:
         """Ends caching; mapped annotations stay so, and a second call does nothing."""
         folder, self._folder = self._folder, None
         if folder is not None:
-            self._watch.provide = None
+            self._watch.initialise_by(None)
             folder.close()
 
     def _provide(

@@ -168,7 +168,7 @@ def test_durations_never_come_from_the_wall_clock():
     assert wall <= {'measure/clock.py'}
     # it labels a run, and the driver stamps its samples with it
     readers = {name for name, text in SOURCES.items() if 'wall_unix_s' in text}
-    recorders = {'hooks/recorder.py', 'hooks/start.py'}
+    recorders = {'hooks/recorder.py', 'hooks/run_description.py', 'hooks/start.py'}
     assert readers <= {'measure/clock.py', 'measure/gpu.py', *recorders}
     # when a training ends is said by the clock on the wall
     words = ('local_time', 'seconds_until')
@@ -367,6 +367,41 @@ def test_what_runs_through_others_is_named_for_what_it_is():
         )
     )
     assert nameless == set()
+
+
+def list_wired(module: ast.Module) -> list[str]:
+    """Attributes of other objects that a module assigns."""
+    targets: list[ast.expr] = []
+    for node in ast.walk(module):
+        if isinstance(node, ast.Assign):
+            targets += node.targets
+        elif isinstance(node, (ast.AnnAssign, ast.AugAssign)):
+            targets.append(node.target)
+    places = [
+        place
+        for target in targets
+        for place in (target.elts if isinstance(target, ast.Tuple) else [target])
+    ]
+    return [
+        ast.unparse(place)
+        for place in places
+        if isinstance(place, ast.Attribute) and ast.unparse(place.value) != 'self'
+    ]
+
+
+def test_what_hears_of_a_training_is_passed_to_constructors():
+    # what replaces an attribute of somebody else's stands in measure/patches.py
+    wired = {
+        name: found
+        for name in SOURCES
+        if name.startswith('hooks/') and (found := list_wired(parse(name)))
+    }
+    assert wired == {}
+
+
+def test_an_attribute_that_is_assigned_from_outside_is_found():
+    code = 'probe.on_end, self.x = f, 1\nself.loader.end = f\nself.y += 1'
+    assert list_wired(ast.parse(code)) == ['probe.on_end', 'self.loader.end']
 
 
 def test_packages_import_only_packages_above_them():

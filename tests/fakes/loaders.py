@@ -14,6 +14,7 @@ from mmgpu_hooks.measure.clock import monotonic_s, thread_cpu_s
 from mmgpu_hooks.measure.ledger import TimeLedger
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.waits import WaitTimer
+from mmgpu_hooks.measure.loop_listener import LoopListener
 from mmgpu_hooks.schema.recorded import WorkersWindow
 
 
@@ -98,20 +99,23 @@ class Piped(Dataset):
         return value
 
 
-class Loop:
+class Loop(LoopListener):
     """A train loop that does nothing but ask for batches."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self.iterator: Any = None
         self.events: list[str] = []
-        self.probe = LoaderProbe(loader)
-        self.waits = WaitTimer(TimeLedger(monotonic_s), thread_cpu_s)
-        self.waits.before_end = self.probe.before_wait
-        self.probe.on_create_begin = lambda: self.events.append('begin')
-        self.probe.on_create_end = self._created
+        self.probe = LoaderProbe(loader, listener=self)
+        self.waits = WaitTimer(TimeLedger(monotonic_s), thread_cpu_s, listener=self)
 
-    def _created(self, iterator: Any) -> None:
+    def on_last_wait(self, iterator: Any) -> None:
+        self.probe.before_wait(iterator)
+
+    def on_iterator_begin(self) -> None:
+        self.events.append('begin')
+
+    def on_iterator_end(self, iterator: Any) -> None:
         self.events.append('end')
         if iterator is not None:
             self.waits.follow(iterator)

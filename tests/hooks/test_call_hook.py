@@ -13,6 +13,7 @@ from mmengine.runner import FlexibleRunner, Runner
 
 from mmgpu_hooks.hooks.loop_timer import HookTimer, is_plain
 from mmgpu_hooks.measure.ledger import TimeLedger
+from mmgpu_hooks.measure.loop_listener import LoopListener
 
 
 class Sleeper(Hook):
@@ -109,6 +110,45 @@ def test_hooks_are_called_by_methods_that_somebody_gave_to_all(monkeypatch):
         timed(runner)
         runner.call_hook('after_train_iter', batch_idx=0)
     assert spy.call_count == 2
+
+
+class Noting(Hook):
+    """Notes that it was called around a validation."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
+
+    def before_val(self, runner: Any) -> None:
+        self.events.append('before_val')
+
+    def after_val(self, runner: Any) -> None:
+        self.events.append('after_val')
+
+
+class Hearing(LoopListener):
+    """Notes what it hears."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
+
+    def on_validation_begin(self) -> None:
+        self.events.append('begin')
+
+    def on_validation_end(self) -> None:
+        self.events.append('end')
+
+
+def test_a_listener_hears_of_a_validation_around_its_hooks():
+    events: list[str] = []
+    runner = bare(Runner, Noting(events))
+    ledger = TimeLedger(time.perf_counter, part='loop')
+    around = {'after_train_iter': (lambda: events.append('around'),)}
+    timer = HookTimer(runner, ledger, Hearing(events), around)
+    runner.call_hook = timer.make()
+    for point in ('after_train_iter', 'before_val', 'after_val'):
+        runner.call_hook(point)
+    assert events == ['around', 'begin', 'before_val', 'after_val', 'end']
+    assert ledger.running == ['loop']
 
 
 def test_inner_time_of_nested_calls_is_counted_once():

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import mmengine.runner  # noqa: F401  # a name is known once this is imported
 import pytest
 from mmengine.registry import HOOKS
 
@@ -14,6 +17,18 @@ import mmgpu_hooks
 NAMES = pytest.mark.parametrize(
     'name', ['GPUEfficiencyHook', 'mmgpu_hooks.GPUEfficiencyHook']
 )
+
+
+def test_a_script_that_imports_us_before_mmengine_may_name_the_hook_alone():
+    code = (
+        'import mmgpu_hooks, sys\n'
+        "assert 'mmengine' not in sys.modules\n"
+        'from mmengine.runner import Runner\n'
+        'from mmengine.registry import HOOKS\n'
+        "print(type(HOOKS.build({'type': 'GPUEfficiencyHook'})).__module__)\n"
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert done.stdout.strip() == 'mmgpu_hooks.hooks.gpu_efficiency_hook', done.stderr
 
 
 @NAMES

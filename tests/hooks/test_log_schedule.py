@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from mmengine.hooks import LoggerHook
 
-from mmgpu_hooks.hooks.recorder import MOST_ITERATIONS, LogSchedule
+from mmgpu_hooks.hooks.log_schedule import MOST_ITERATIONS, LogSchedule
 
 
 def schedule_of(

@@ -48,8 +48,9 @@ class Start:
     def __init__(self, folder: Path | None) -> None:
         self.found: list[Initialisation] = []
         self.logger = Logger()
-        self.watch = DatasetWatch(lambda function, *args: function(*args))
-        self.watch.on_end = self.found.append
+        self.watch = DatasetWatch(
+            lambda function, *args: function(*args), on_end=self.found.append
+        )
         self.folder = folder
 
     def __enter__(self) -> Start:

@@ -322,7 +322,7 @@ def test_no_evidence_from_the_start_is_said_once(
     else:
         # a file lies where the folder should be, for root too
         (tmp_path / 'file').write_text('')
-        folder = 'mmgpu_hooks.hooks.recorder.vis_data_folder'
+        folder = 'mmgpu_hooks.hooks.recording.vis_data_folder'
         monkeypatch.setattr(folder, lambda runner: tmp_path / 'file')
     trained = inspect(tmp_path / 'run')
     (warning,) = trained.warnings

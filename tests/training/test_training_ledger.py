@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +16,13 @@ import torch
 from mmengine.hooks import Hook
 from mmengine.runner import Runner, loops
 
+import mmgpu_hooks
 from benchmarks.ledger import TAPE, WORKER_START_S, build_planted
 from mmgpu_hooks import GPUEfficiencyHook
 from mmgpu_hooks.measure.ledger import TimeLedger
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.schema.run import RunEvidence
-from training.toy import HOOK, build_runner, evidence_of, train
+from training.toy import HOOK, AfterIteration, build_runner, evidence_of, train
 
 
 def run_toy(work_dir: Path, **arguments: Any) -> RunEvidence:
@@ -256,6 +259,60 @@ def test_what_a_subclass_does_at_our_points_is_done(tmp_path):
     ]
     assert 'after_train_iter' not in vars(hook)
     assert [record.iterations for record in evidence_of(tmp_path).intervals] == [4] * 3
+
+
+class WithoutSuper(GPUEfficiencyHook):
+    """A user's, which does something at the end of an iteration in our place."""
+
+    def __init__(self) -> None:
+        super().__init__(interval=4)
+        self.ended: list[int] = []
+
+    def after_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        self.ended.append(batch_idx)
+
+
+def test_a_subclass_that_never_calls_super_is_recorded(tmp_path):
+    hook = WithoutSuper()
+    runner = build_runner(tmp_path, hook=None)
+    runner.register_hook(hook)
+    runner.train()
+    assert hook.ended == [*range(12)]
+    evidence = evidence_of(tmp_path)
+    assert [record.iterations for record in evidence.intervals] == [4] * 3
+    # what it does counts as the hook's own time
+    assert evidence.end is not None and 'WithoutSuper' in evidence.end.hooks_s
+
+
+def test_an_iteration_that_ends_nothing_runs_four_functions_of_ours(tmp_path):
+    folder = str(Path(mmgpu_hooks.__file__).parent)
+    # by the iteration before them
+    called: list[list[str]] = []
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == 'call' and frame.f_code.co_filename.startswith(folder):
+            called[-1].append(frame.f_code.co_name)
+
+    def begin(_: Any) -> None:
+        called.append([])
+        sys.setprofile(note)
+
+    late = AfterIteration(begin, 'VERY_LOW')
+    runner = build_runner(tmp_path, num_workers=1, custom_hooks=[late])
+    try:
+        runner.train()
+    finally:
+        sys.setprofile(None)
+    # a line and an interval end with every fourth
+    ordinary = [calls for done, calls in enumerate(called, 1) if (done + 1) % 4][:-1]
+    assert len(ordinary) == 8
+    for calls in ordinary:
+        counts = Counter(calls)
+        # the CPU of some waits is read
+        counts.pop('add_wait_cpu', None)
+        assert counts == {'timed': 1, 'call_hook': 2, 'after_train_iter': 1}
 
 
 def test_a_ledger_that_failed_keeps_no_stamps(tmp_path, monkeypatch):

@@ -31,11 +31,11 @@ class Contents(NamedTuple):
 
     images: int | None = None
     pixels: int | None = None
-    """Padded."""
+    """Pixels of all images, padded."""
     boxes: int | None = None
-    """Annotated."""
+    """Annotated boxes."""
     height: int | None = None
-    """Of each of its images, padded; ``None`` where branches differ."""
+    """Height of each of its images, padded; ``None`` where branches differ."""
     width: int | None = None
 
 
@@ -43,17 +43,18 @@ class IntervalContents(NamedTuple):
     """Images, pixels and boxes of the batches of an interval; ``None`` is unknown."""
 
     images: int | None = None
-    """All of them."""
+    """Images of all batches."""
     pixels: int | None = None
-    """Of the largest batch, as in :class:`Contents`."""
+    """Pixels of the largest batch, as in :class:`Contents`."""
     height: int | None = None
-    """Of the images of that batch."""
+    """Height of the images of that batch."""
     width: int | None = None
     boxes: int | None = None
-    """Of the batch that had most."""
+    """Boxes of the batch that had most."""
     new_sizes: int | None = None
-    """Sizes in pixels that no batch before the interval had; a landscape batch and a
-    portrait one of as many pixels have one size."""
+    """Sizes in pixels that no batch before the interval had.
+
+    A landscape batch and a portrait one of as many pixels have one size."""
 
 
 class _Padded(NamedTuple):
@@ -65,7 +66,7 @@ class _Padded(NamedTuple):
 
 
 class BatchWatch:
-    """Examines batches.
+    """Counts what batches hold.
 
     Pixels are those the model is given: the images of a batch are padded to the
     largest height and width among them, and those up to a multiple of the data
@@ -83,7 +84,7 @@ class BatchWatch:
 
     def __init__(self, pad_size_divisor: int = 1) -> None:
         self.unknown: dict[str, str] = {}
-        """Why a figure is missing, by its name."""
+        """Reasons why a figure is missing, by its name."""
         self._divisor = max(1, pad_size_divisor)
 
     def examine(self, batch: Any) -> Contents:
@@ -199,11 +200,11 @@ class TensorCount(NamedTuple):
 
     tensors: int
     bytes: int
-    """Of all of them."""
+    """Bytes of all tensors."""
     small: int
-    """Those of at most :data:`SMALL_BYTES`."""
+    """Number of tensors of at most :data:`SMALL_BYTES`."""
     small_bytes: int
-    """Of these."""
+    """Bytes of these small tensors."""
 
 
 def count_tensors(batch: Any) -> TensorCount:

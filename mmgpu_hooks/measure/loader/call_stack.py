@@ -1,4 +1,4 @@
-"""Where a process stands in its Python code, asked for from outside.
+"""Asks another process where it stands in its Python code.
 
 `faulthandler` prints the stack on a signal even where C code holds Python's lock. It
 prints into memory of the process's own, which the one who asks reads through ``/proc``.

@@ -66,15 +66,15 @@ Rows = NDArray[np.void]
 
 @dataclass(frozen=True)
 class WorkerNotes:
-    """What a worker leaves beside its figures, since it began."""
+    """Notes that a worker leaves beside its figures, since it began."""
 
     transforms_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds inside each transform, by class, over the timed samples."""
     timed_samples: int = 0
     opencv_threads: int | None = None
-    """``None`` where OpenCV is not loaded."""
+    """Threads of OpenCV; ``None`` where it is not loaded."""
     failure: str | None = None
-    """Why nothing more is measured there; the other fields say nothing then."""
+    """Reason why nothing more is measured there; the other fields are void then."""
 
 
 def join_rows(parts: Sequence[Rows]) -> Rows:
@@ -135,14 +135,14 @@ class Counters:
         fetch_cpu_s: float,
         held: Contents,
     ) -> None:
-        """Leave what a batch took and holds, in the place of an older one."""
+        """Write what a batch took and holds, in the place of an older one."""
         counts = [math.nan if count is None else count for count in held]
         # in one go, in the order of `BATCH`
         row = (number, wall_s, cpu_s, fetch_cpu_s, *counts)
         self.ring[number % len(self.ring)] = row
 
     def read_batches(self, first: int, stop: int) -> Rows:
-        """Batches by their numbers, as far as they are in the ring.
+        """Read batches by their numbers, as far as they are in the ring.
 
         Args:
             first: Number of the first one.
@@ -154,7 +154,7 @@ class Counters:
         return np.compress(rows['number'] == numbers, rows)
 
     def write_notes(self, worker: int, notes: WorkerNotes) -> None:
-        """Leave what is no figure; too much of it is left out."""
+        """Write what is no figure; too much of it is left out."""
         text = json.dumps(vars(notes)).encode()
         if len(text) <= _NOTES_BYTES:
             # odd while it is being written
@@ -163,7 +163,7 @@ class Counters:
             self._sequences[worker] += 1
 
     def read_notes(self) -> dict[int, WorkerNotes]:
-        """The notes that were written since the last call, by worker."""
+        """Read the notes that were written since the last call, by worker."""
         found = {}
         for worker in np.flatnonzero(self._sequences != self._seen).tolist():
             sequence = self._sequences[worker]

@@ -27,7 +27,7 @@ _CALLS = {
 }
 """System calls by number."""
 _ON_A_FILE = ('read', 'pread64')
-"""Those whose first argument is a descriptor."""
+"""System calls whose first argument is a descriptor."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,11 @@ class ProcessState:
     """State of a process by the kernel's account; ``None`` is unknown."""
 
     state: str
-    """As in ``ps``: R, S, D, T, Z, or X when it is gone."""
+    """State as in ``ps``: R, S, D, T, Z, or X when it is gone."""
     call: str | None = None
-    """System call that it waits in; in an uninterruptible sleep the kernel's function
-    where that is known."""
+    """System call that it waits in.
+
+    In an uninterruptible sleep it is the kernel's function, where that is known."""
     path: str | None = None
     """File that the call is about."""
     mount: str | None = None
@@ -50,16 +51,16 @@ class LoadingSample:
     """The sample that is being loaded."""
 
     index: int | None
-    """``None`` for an index that is no number."""
+    """Index of the sample; ``None`` for one that is no number."""
     seconds: float
-    """Since it was begun."""
+    """Seconds since it was begun."""
     image: str | None
-    """Its file, once its annotation was read."""
+    """File of the sample, once its annotation was read."""
     number: int | None = None
-    """Its place in the batch, from 1; ``None`` where samples are not seen singly."""
+    """Place in the batch, from 1; ``None`` where samples are not seen singly."""
     batch_samples: int | None = None
     batch_s: float | None = None
-    """Since the batch was begun."""
+    """Seconds since the batch was begun."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,16 @@ class OwedBatch:
     """The worker that owes the loop its next batch, and what keeps it."""
 
     worker: int | None = None
-    """``None`` where the process that trains loads, or nothing is known."""
+    """Worker; ``None`` where the process that trains loads, or none is known."""
     pid: int | None = None
     process: ProcessState | None = None
-    """``None`` without a worker."""
+    """State of the worker's process; ``None`` without a worker."""
     stack: tuple[str, ...] = ()
     """Calls of the worker, the innermost first; empty when it does not answer."""
     alike: int = 0
     """Workers that stand at the same line, itself included."""
     sample: LoadingSample | None = None
-    """``None`` between samples, and where it is unknown."""
+    """Sample that it loads; ``None`` between samples, and where it is unknown."""
 
 
 def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> OwedBatch:

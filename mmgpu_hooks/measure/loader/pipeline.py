@@ -16,7 +16,7 @@ from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.patches import Patches
 
 _DATASETS = ('dataset', 'datasets', '_mmgpu_dataset')
-"""The last is that of our own, which stands before a loader's."""
+"""Attributes that hold an inner dataset; the last one is our own."""
 _TRANSFORMS = (
     'pipeline',
     'transforms',

@@ -25,6 +25,7 @@ from mmgpu_hooks.measure.loader.counters import (
 from mmgpu_hooks.measure.loader.owed import OwedBatch, find_owed
 from mmgpu_hooks.measure.loader.processes import WorkerProcesses, WorkersUse
 from mmgpu_hooks.measure.loader.worker import FetchProbe, enter_workers
+from mmgpu_hooks.measure.loop_listener import NO_LISTENER, LoopListener
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import MOST_BATCH_SIZES, WorkersWindow
 
@@ -51,11 +52,11 @@ class _IteratorMaker:
 
 
 class _Tally:
-    """What is known of the batches since the last record."""
+    """Sums over the batches since the last record."""
 
     def __init__(self) -> None:
         self.rows: list[Rows] = []
-        """Of the ring, of the batches that the loop took."""
+        """Rows of the ring: the batches that the loop took."""
         self.made = 0
         self.transforms_s: dict[str, float] = defaultdict(float)
         self.timed_samples = 0
@@ -63,7 +64,7 @@ class _Tally:
         self.uses: list[WorkersUse] = []
 
     def summarize(self, pss_bytes: int | None) -> WorkersWindow | None:
-        """Summarise it for a record; ``None`` where no batch was measured."""
+        """Summarise the batches for a record; ``None`` where none was measured."""
         uses = self.uses or [WorkersUse()]
         cpus = [use.affinity_cpus for use in uses if use.affinity_cpus is not None]
         window = WorkersWindow(
@@ -116,7 +117,7 @@ class _Followed:
         self.iterator: Callable[[], Any] = weakref.ref(iterator)
         self.counters = counters
         self.local: FetchProbe | None = None
-        """What measures an iterator that loads in this process."""
+        """Probe of an iterator that loads in this process; else ``None``."""
         self.processes: WorkerProcesses | None = None
         workers = getattr(iterator, '_workers', None) or ()
         if workers:
@@ -127,9 +128,9 @@ class _Followed:
             self.local.follow(iterator._dataset_fetcher)
         self._taken = self._made = 0
         self._epoch: Any = None
-        """What the iterator makes anew whenever its numbers begin anew."""
+        """Object that the iterator makes anew whenever its numbers begin anew."""
         self.notes: dict[int, WorkerNotes] = {}
-        """The newest, by worker."""
+        """Newest notes of each worker."""
 
     def living(self) -> Any:
         """The iterator, or ``None`` when it is gone or has ended its workers."""
@@ -137,7 +138,7 @@ class _Followed:
         return None if getattr(iterator, '_shutdown', False) else iterator
 
     def collect(self, tally: _Tally) -> str | None:
-        """Add all that happened since the last call; why a worker ended to measure."""
+        """Add what happened since the last call; return why a worker gave up."""
         if self.processes is not None and self.living() is not None:
             tally.uses.append(self.processes.read())
         counters = self.counters
@@ -169,11 +170,12 @@ class _Followed:
 
 
 class LoaderProbe:
-    """Everything that is measured of a loader.
+    """Measures a loader: its iterators, its workers and the batches that they make.
 
     Args:
         loader: That trains; anything that is no ``DataLoader`` is left alone.
         run: Calls a function with arguments, and keeps from training what it raises.
+        listener: Hears of the iterators that the loader makes.
         pad_size_divisor: Of the model's data preprocessor.
         clock: Monotonic seconds.
     """
@@ -183,23 +185,16 @@ class LoaderProbe:
         loader: Any,
         run: Callable[..., Any] = lambda function, *args: function(*args),
         *,
+        listener: LoopListener = NO_LISTENER,
         pad_size_divisor: int = 1,
         clock: Clock = monotonic_s,
     ) -> None:
         self.loader = loader
-        self.on_create_begin: Callable[[], None] = lambda: None
-        """Called before the loader makes an iterator and starts its workers; it must
-        not raise."""
-        self.on_create_end: Callable[[Any], None] = lambda iterator: None
-        """Called after that with the iterator, or with ``None`` when that failed; it
-        must not raise either."""
-        self.on_failure: Callable[[Exception], bool] = lambda error: False
-        """Called when an iterator could not be made: True if it is to be made again;
-        it must not raise."""
+        self._listener = listener
         self.unsupported: dict[str, str] = {}
         """Reasons of figures that this loader does not give, by figure."""
         self.inside_failure: str | None = None
-        """Why nothing is measured inside from the next iterator on, if we failed."""
+        """Reason why nothing is measured inside any more; ``None`` while it is."""
         self._run = run
         self._divisor = pad_size_divisor
         self._clock = clock
@@ -208,7 +203,7 @@ class LoaderProbe:
         self._tally = _Tally()
         self._contents: Rows = np.empty(0, BATCH)
         self._sizes: set[float] = set()
-        """In pixels, of all batches so far."""
+        """Sizes in pixels of all batches so far."""
         self._memory_due_s = clock()
         self._pss_bytes: int | None = None
         self._patches = Patches()
@@ -226,6 +221,14 @@ class LoaderProbe:
             maker = _IteratorMaker(loader, self._watch_creation)
             self._patches.set(loader, '_get_iterator', maker)
 
+    def hand_over(self, listener: LoopListener) -> None:
+        """Tell somebody else from now on: the start hands the loader to the recording.
+
+        Args:
+            listener: Hears of the iterators that the loader makes from now on.
+        """
+        self._listener = listener
+
     def watch_running(self, iterator: Any) -> None:
         """Follow an iterator, which may have been made before we came."""
         if all(known.iterator() is not iterator for known in self._followed):
@@ -237,12 +240,12 @@ class LoaderProbe:
         try:
             return self._create(make)
         except Exception as error:
-            if not self.on_failure(error):
+            if not self._listener.on_iterator_failure(error):
                 raise
         return self._create(make)
 
     def _create(self, make: Callable[[], Any]) -> Any:
-        self.on_create_begin()
+        self._listener.on_iterator_begin()
         iterator = init = None
         if self.inside_failure is None:
             try:
@@ -257,7 +260,7 @@ class LoaderProbe:
             if iterator is not None:
                 counters = None if init is None else init.counters
                 self._run(self._follow, iterator, counters)
-            self.on_create_end(iterator)
+            self._listener.on_iterator_end(iterator)
         return iterator
 
     def _follow(self, iterator: Any, counters: Counters | None) -> None:
@@ -273,7 +276,7 @@ class LoaderProbe:
             )
 
     def before_wait(self, iterator: Any) -> None:
-        """To be called before each wait for a batch: some end an epoch's workers."""
+        """Read the workers before a wait that may end them."""
         # no batch is owed, and they are still there
         if getattr(iterator, '_task_info', None) == {}:
             self._run(self._collect)
@@ -285,7 +288,7 @@ class LoaderProbe:
                 self.inside_failure = f'measuring in a worker ended: {reason}'
 
     def read(self) -> WorkersWindow | None:
-        """What the loader did since the last call, or since its workers started.
+        """Read what the loader did since the last call, or since its workers started.
 
         Figures per batch are over those that the loop took, counted are those that were
         made, by workers that have ended too. Where no worker can be read (``count`` is
@@ -302,7 +305,7 @@ class LoaderProbe:
         return tally.summarize(pss_bytes)
 
     def read_contents(self, iterations: int) -> IntervalContents:
-        """What the batches held that the loop took between the last two reads.
+        """Sum up what the batches held that the loop took between the last two reads.
 
         Args:
             iterations: How many it took; where others are known, nothing is.

@@ -21,18 +21,18 @@ from mmgpu_hooks.measure.proc import (
 _PROC = Path('/proc')
 _MOST_PSS_READS = 4
 _COSTLY_S = 0.02
-"""After a worker whose memory took so long to read, no other is read."""
+"""Seconds of reading a worker's memory after which no other worker is read."""
 
 
 class WorkerTimes(NamedTuple):
-    """Where a worker's times stood."""
+    """Times of a worker at one moment, since it began."""
 
     cpu_s: float | None
-    """All its threads; ``None`` where the platform does not show it."""
+    """CPU of all its threads; ``None`` where the platform does not show it."""
     run_delay_s: float | None = None
-    """How long its main thread waited for a core; ``None`` where it is hidden."""
+    """Seconds that its main thread waited for a core; ``None`` where it is hidden."""
     wanting_s: float | None = None
-    """How long its main thread was on a core or waited for one; likewise."""
+    """Seconds that its main thread was on a core or waited for one; else ``None``."""
 
 
 WorkersMark = Mapping[int, WorkerTimes]
@@ -44,16 +44,16 @@ class WorkersMeanwhile:
     """The workers between two marks; what one of them hides is ``None``."""
 
     count: int | None
-    """Alive at both."""
+    """Workers that were alive at both marks."""
     busy: float | None
-    """How many of them were on a core or waited for one, mean."""
+    """Mean number of workers that were on a core or waited for one."""
     cpu_s: float | None
 
 
 def sum_workers_meanwhile(
     before: WorkersMark | None, after: WorkersMark | None, wall_s: float
 ) -> WorkersMeanwhile:
-    """What the workers did between two marks.
+    """Sum up what workers did between two marks.
 
     Those that started or ended in between are left out. A worker that waits for a
     core at a mark is credited with that wait only when it is over.
@@ -79,7 +79,7 @@ def sum_workers_meanwhile(
 def _list_grown(
     both: Sequence[tuple[WorkerTimes, WorkerTimes]], name: str
 ) -> list[float]:
-    """What one of the times grew by, of each worker whose is known."""
+    """Growth of one of the times, for each worker whose time is known."""
     grew = (grown(getattr(old, name), getattr(new, name)) for old, new in both)
     return [seconds for seconds in grew if seconds is not None]
 
@@ -116,14 +116,14 @@ def write_nice(pids: Iterable[int], nice: int, proc: Path = _PROC) -> None:
 
 @dataclass(frozen=True)
 class WorkersUse:
-    """What workers did since they were read last."""
+    """CPU and run delay of workers since they were read last."""
 
     count: int = 0
     """Workers that were read at both ends."""
     cpu_s: float = 0.0
     run_delay_s: float = 0.0
     thread_cpu_s: float = 0.0
-    """Of ``cpu_s``, what other threads than the main ones used."""
+    """Part of ``cpu_s`` that other threads than the main ones used."""
     affinity_cpus: int | None = None
     """CPUs that the most confined of them may run on."""
 
@@ -132,7 +132,7 @@ class WorkersMemory(NamedTuple):
     """Memory of the workers, and what reading it costs."""
 
     pss_bytes: int | None
-    """Shared pages counted in part; ``None`` when no worker shows them."""
+    """Bytes, shared pages counted in part; ``None`` when no worker shows them."""
     is_costly: bool
     """True if one took so long that it should not be read again."""
 
@@ -158,7 +158,7 @@ class WorkerProcesses:
         return all(times.run_delay_s is None for times in self._last.values())
 
     def mark(self) -> WorkersMark:
-        """Where the times of those that live stand; no window ends by it."""
+        """Mark the times of the workers that live; no window ends by it."""
         mark = {}
         for pid in self.pids:
             cpu_s = read_process_cpu_s(pid)
@@ -174,7 +174,7 @@ class WorkerProcesses:
         return mark
 
     def read(self) -> WorkersUse:
-        """What the workers did since the last call, or since they were first read."""
+        """Read what workers did since the last call, or since they were first read."""
         before, self._last = self._last, self.mark()
         both = [
             (before[pid], times)

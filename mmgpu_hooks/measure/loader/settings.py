@@ -51,7 +51,7 @@ def _read(owner: Any, name: str, kind: type[_T]) -> _T | None:
 
 
 def read_length(sized: Any) -> int | None:
-    """How many there are; ``None`` where that is not known beforehand."""
+    """Count the batches of a loader; ``None`` where that is not known beforehand."""
     try:
         return len(sized)
     except (TypeError, NotImplementedError):

@@ -52,6 +52,9 @@ _NEEDED_OF_WORKERS = ('_task_info', '_try_put_index', '_shutdown_workers')
 _STOPPED = 'TtZXx'
 """States of processes that will not go on by themselves."""
 
+BookTeardown = Callable[[], AbstractContextManager[Any]]
+"""Makes a context manager that books the time in which old workers end."""
+
 _SEEDS, _MOST_SEED = 2**32, 2**63
 """NumPy takes no seed beyond the first, PyTorch none beyond the second."""
 
@@ -62,20 +65,24 @@ class LoaderSwitch:
     Args:
         loader: The loader.
         ranks: Of the training: their workers have seeds of their own.
+        book_teardown: Books the time in which old workers end.
     """
 
-    def __init__(self, loader: Any, *, ranks: int = 1) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        *,
+        ranks: int = 1,
+        book_teardown: BookTeardown = contextlib.nullcontext,
+    ) -> None:
         self._loader, self._ranks = loader, ranks
-        self.book_teardown: Callable[[], AbstractContextManager[Any]] = (
-            contextlib.nullcontext
-        )
-        """Books the time in which old workers end."""
+        self._book_teardown = book_teardown
         self._used_seeds = ranks * (getattr(loader, 'num_workers', 0) or 0)
         """Seeds from the loader's own on that workers have had."""
         self._before: Patches | None = None
         """Takes back the last switch between two passes, until its iterator is made."""
         self._own_init = self._init = getattr(loader, 'worker_init_fn', None)
-        """As the loader was built with, and as it was set last."""
+        """``worker_init_fn`` that the loader was built with, and the one set last."""
         self._old_init = self._init
         self._find_relay: Callable[[], _Relay | None] = lambda: None
         self.settings = TunedSettings(
@@ -83,11 +90,11 @@ class LoaderSwitch:
             prefetch_factor=getattr(loader, 'prefetch_factor', None),
             persistent_workers=bool(getattr(loader, 'persistent_workers', None)),
         )
-        """As they are now."""
+        """Settings of the loader now."""
         self._old = self.settings
 
     def find_obstacle(self) -> str | None:
-        """Why the loader cannot be switched at all, as a clause; ``None`` if it can."""
+        """Say in a clause why the loader cannot be switched; ``None`` if it can."""
         from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
 
         loader = self._loader
@@ -104,14 +111,14 @@ class LoaderSwitch:
         return None
 
     def find_obstacle_to(self, new: TunedSettings) -> str | None:
-        """Why these settings cannot be had at all; ``None`` if they can."""
+        """Say why these settings cannot be had at all; ``None`` if they can."""
         timeout_s: Any = getattr(self._loader, 'timeout', 0)
         if not new.num_workers and timeout_s:
             return 'its timeout needs workers'
         return None
 
     def find_obstacle_within(self, live: Any, new: TunedSettings) -> str | None:
-        """Why it cannot be switched within a pass; ``None`` if it can.
+        """Say why the loader cannot be switched within a pass; ``None`` if it can.
 
         Args:
             live: The iterator that the loop takes its batches of.
@@ -172,7 +179,7 @@ class LoaderSwitch:
         return isinstance(relay, _Relay) and relay.is_over
 
     def take_salt(self, iteration: int) -> int:
-        """What to add to the seeds of the next workers.
+        """Choose what is added to the seeds of the next workers.
 
         Args:
             iteration: Iterations done.
@@ -192,13 +199,13 @@ class LoaderSwitch:
         loader = self._loader
         live: Any = getattr(loader, '_iterator', None)
         if hasattr(live, '_shutdown_workers'):
-            with self.book_teardown():
+            with self._book_teardown():
                 live._shutdown_workers()
         loader._iterator = None
         self._before = self._set(new, salt)
 
     def confirm(self) -> None:
-        """The first iterator since :meth:`switch_between` has been made."""
+        """Note that the first iterator since :meth:`switch_between` has been made."""
         self._before = None
 
     def take_back(self, error: Exception) -> bool:
@@ -250,12 +257,10 @@ class LoaderSwitch:
         # from here on it gets no more work, and gives what it has in flight
         live._sampler_iter = iter(())
         make = functools.partial(self._make_heir, rest, new, salt)
-        relay = _Relay(live, make, holder, self.book_teardown)
+        make_later = functools.partial(self._try_heir, make, on_failure)
         try:
-            if is_drained_first:
-                relay.make_heir = functools.partial(self._try_heir, make, on_failure)
-            else:
-                relay.heir = make()
+            heir = None if is_drained_first else make()
+            relay = _Relay(live, heir, make_later, holder, self._book_teardown)
             Patches().set(live, '_next_data', relay)
         except BaseException:
             live._sampler_iter = rest.whole
@@ -265,7 +270,7 @@ class LoaderSwitch:
     def _try_heir(
         self, make: Callable[[], Any], on_failure: Callable[[Exception], None]
     ) -> Any:
-        """The new iterator, or where it cannot be made one with the old settings."""
+        """Make the new iterator, or one with the old settings where that fails."""
         old = self.settings
         try:
             return make()
@@ -328,7 +333,7 @@ class LoaderSwitch:
 
 
 class _Rest:
-    """What a sampler has left; it stands in for the sampler for one iterator.
+    """Rest of a sampler: it stands in for the sampler for one iterator.
 
     What was drawn of it can be put back as long as no worker has it.
     """
@@ -347,7 +352,7 @@ class _Rest:
 
     @property
     def whole(self) -> Iterator[Any]:
-        """All of it, from the beginning."""
+        """Indices from the beginning, those that were drawn included."""
         return itertools.chain(self._drawn, self.indices)
 
 
@@ -356,7 +361,8 @@ class _Relay:
 
     Args:
         old: The iterator; it is not kept alive.
-        make_heir: Makes the one that goes on, where ``heir`` is not set.
+        heir: The iterator that goes on; ``None`` where it is made only then.
+        make_heir: Makes that iterator.
         holder: As in :meth:`LoaderSwitch.switch_within`.
         book_teardown: Books the time in which old workers end.
     """
@@ -364,15 +370,15 @@ class _Relay:
     def __init__(
         self,
         old: Any,
+        heir: Any,
         make_heir: Callable[[], Any],
         holder: Any,
-        book_teardown: Callable[[], AbstractContextManager[Any]],
+        book_teardown: BookTeardown,
     ) -> None:
         self._find_old = weakref.ref(old)
         self._own = vars(old).get('_next_data')
         self._holder, self._book_teardown = holder, book_teardown
-        self.make_heir = make_heir
-        self.heir: Any = None
+        self.heir, self._make_heir = heir, make_heir
         self.is_over = False
         """True once the old iterator has given all that it had in flight."""
 
@@ -395,7 +401,7 @@ class _Relay:
             # a persistent one does not end them by itself
             getattr(old, '_shutdown_workers', lambda: None)()
         if self.heir is None:
-            self.heir = self.make_heir()
+            self.heir = self._make_heir()
         self.is_over = True
         if getattr(self._holder, '_iterator', None) is old:
             self._holder._iterator = self.heir
@@ -406,11 +412,11 @@ class TunedInit:
     """A ``worker_init_fn`` that calls the user's, then sets threads and niceness."""
 
     user_init: Callable[[int], Any] | None
-    """The loader's own."""
+    """``worker_init_fn`` of the loader itself."""
     opencv_num_threads: int | None
-    """Of OpenCV; ``None`` leaves them alone."""
+    """Threads of OpenCV; ``None`` leaves them alone."""
     nice: int | None
-    """Likewise."""
+    """Nice value of the workers; ``None`` leaves it alone."""
 
     def __call__(self, worker_id: int) -> None:
         """Run in the worker, before it takes its first task."""
@@ -444,7 +450,7 @@ def make_init(
 
 
 def _reseed(init: Any, workers: int, salt: int, ranks: int) -> Any:
-    """MMEngine's own function for another number of workers; any other as it is.
+    """Adapt MMEngine's own function to another number of workers; keep any other.
 
     It seeds a worker with ``seed + rank * num_workers + worker_id``, and the number is
     frozen when the loader is built: left as it is, ranks would share seeds.

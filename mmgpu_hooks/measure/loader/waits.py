@@ -1,4 +1,4 @@
-"""The waits for a loader's batches.
+"""Times the waits for a loader's batches.
 
 What lies between two hook points holds more than a wait: freeing the last batch,
 ``model.train()``, the fork of workers and their end. The live iterator's own
@@ -16,11 +16,13 @@ import weakref
 from typing import Any, Callable
 
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, TimeLedger
+from mmgpu_hooks.measure.loop_listener import NO_LISTENER, LoopListener
 from mmgpu_hooks.measure.patches import Patches
 
 CPU_EVERY = 8
-"""Waits from one whose CPU is read to the next, on average, where workers load: two
-reads are 30 us of the kernel's on cold caches, most of what an iteration costs."""
+"""Mean number of waits from one whose CPU is read to the next, where workers load.
+
+Two reads are 30 us of the kernel's on cold caches, most of what an iteration costs."""
 
 
 class WaitTimer:
@@ -32,6 +34,8 @@ class WaitTimer:
             the whole process where it loads without workers.
         cpu_every: Waits from one whose CPU is read to the next, on average.
         skipped: First waits of a resumed run whose batches are thrown away.
+        listener: Hears of waits that are not plain: the last of an epoch, and those
+            whose batches are thrown away.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class WaitTimer:
         cpu_clock: Callable[[], float],
         cpu_every: int = 1,
         skipped: int = 0,
+        listener: LoopListener = NO_LISTENER,
     ) -> None:
         self._ledger = ledger
         self._cpu_clock = cpu_clock
@@ -50,19 +55,17 @@ class WaitTimer:
         self._until_cpu = 1
         self.skipped = skipped
         """Waits to come whose batches are thrown away."""
-        self.before_skip: Callable[[int], None] = lambda left: None
-        """Called before each of those with how many are left, itself included; it must
-        not raise."""
+        self._listener = listener
         self._patches = Patches()
-        self.is_open = True
-        """While false, waits are not timed."""
-        self.before_end: Callable[[Any], None] = lambda iterator: None
-        """Called with the iterator before a wait to which no batch is owed, which ends
-        workers; it must not raise."""
+        self._is_open = True
 
     def read_cpu_by(self, cpu_clock: Callable[[], float], cpu_every: int) -> None:
         """Read the CPU of the next iterators' waits by this clock, so often."""
         self._cpu_clock, self._cpu_every = cpu_clock, cpu_every
+
+    def expect_skipped(self, count: int) -> None:
+        """Book so many of the next waits as `resume`: their batches are thrown away."""
+        self.skipped = count
 
     def follow(self, iterator: Any) -> None:
         """Time the waits of an iterator from now on.
@@ -76,18 +79,18 @@ class WaitTimer:
         find_iterator = weakref.ref(iterator)
         ledger, cpu_clock = self._ledger, self._cpu_clock
         stamp, clock = ledger.stamps.extend, ledger.clock
-        running = ledger.running
+        running, listener = ledger.running, self._listener
         draw, longest = self._lots.randint, 2 * self._cpu_every - 1
 
         def timed() -> Any:
             live: Any = find_iterator()
-            if not self.is_open:
+            if not self._is_open:
                 return next_data(live)
             if has_workers and not live._task_info:
-                self.before_end(live)
+                listener.on_last_wait(live)
             part = 'data_wait' if live._num_yielded else FIRST_WAIT
             if self.skipped > 0:
-                self.before_skip(self.skipped)
+                listener.on_skipped_wait(self.skipped)
                 self.skipped -= 1
                 part = 'resume'
             depth = len(running)
@@ -110,6 +113,10 @@ class WaitTimer:
                 del running[depth:]
 
         self._patches.set(iterator, '_next_data', timed)
+
+    def stop(self) -> None:
+        """Only pass calls on from here on: somebody may have wrapped ours."""
+        self._is_open = False
 
     def close(self) -> None:
         """Leave every iterator as it was; a second call does nothing."""

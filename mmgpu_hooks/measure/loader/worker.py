@@ -40,7 +40,7 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.proc import read_thread_cpu_s
 
 _TIMING_PERIOD_S = 1.0
-"""From one batch whose transforms are timed to the next: 2 us for each call of one."""
+"""Seconds between two batches whose transforms are timed, at 2 us for each call."""
 
 
 class WatchedDataset:
@@ -280,7 +280,7 @@ class FetchProbe:
 
 
 def _count_opencv_threads() -> int | None:
-    """Here, where the dataset or a ``worker_init_fn`` may have set another number."""
+    """Count OpenCV's threads in the worker, which may have set another number."""
     count = getattr(sys.modules.get('cv2'), 'getNumThreads', None)
     return None if count is None else max(int(count()), 0)
 
@@ -293,11 +293,11 @@ class WorkerInit:
     """
 
     user_init: Callable[[int], Any] | None
-    """The loader's own."""
+    """``worker_init_fn`` of the loader itself."""
     counters: Counters
-    """Where the workers write."""
+    """Counters that the workers write to."""
     pad_size_divisor: int
-    """Of the model's data preprocessor."""
+    """Divisor of padded images' sides, as the model's data preprocessor has it."""
     patches: Patches = field(default_factory=Patches)
 
     def __reduce__(self) -> tuple[Any, ...]:

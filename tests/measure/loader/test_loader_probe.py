@@ -20,6 +20,7 @@ from fakes import loaders as planted
 from fakes.loaders import Loop, open_loops
 from mmgpu_hooks.measure.loader.processes import WorkersMemory
 from mmgpu_hooks.measure.loader.worker import FetchProbe
+from mmgpu_hooks.measure.loop_listener import LoopListener
 
 
 @pytest.fixture
@@ -326,6 +327,59 @@ def test_copies_and_pickles_of_a_watched_loader_hold_nothing_of_ours(open_loop):
     for twin in (copy.deepcopy(loop.loader), pickle.loads(pickle.dumps(loop.loader))):
         assert list(twin) == list(DataLoader(planted.Texts(), batch_size=2))
     assert loop.events == events
+
+
+class Late(LoopListener):
+    """Hears of iterators once the loader was handed over to it."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def on_iterator_begin(self) -> None:
+        self.heard.append('begin')
+
+    def on_iterator_end(self, iterator: Any) -> None:
+        self.heard.append('end' if iterator is not None else 'nothing')
+
+    def on_iterator_failure(self, error: Exception) -> bool:
+        self.heard.append(str(error))
+        return True
+
+
+def test_a_loader_that_is_handed_over_tells_its_new_listener_alone(open_loop):
+    loop, late = open_loop(planted.Costly(4), batch_size=2), Late()
+    loop.run_epoch()
+    loop.probe.hand_over(late)
+    loop.run_epoch()
+    assert loop.events == late.heard == ['begin', 'end']
+
+
+class Refusing(DataLoader):
+    """A loader whose first iterator cannot be made."""
+
+    refusals = 1
+
+    def _get_iterator(self) -> Any:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError('no room')
+        return super()._get_iterator()
+
+
+def test_a_loader_tries_once_more_where_its_listener_says_so():
+    late = Late()
+    loop = Loop(Refusing(planted.Costly(4), batch_size=2))
+    loop.probe.hand_over(late)
+    assert len(loop.run_epoch()) == 2
+    assert late.heard == ['begin', 'nothing', 'no room', 'begin', 'end']
+    loop.close()
+
+
+def test_a_loader_that_is_not_to_try_again_raises_what_it_raised():
+    loop = Loop(Refusing(planted.Costly(4), batch_size=2))
+    with pytest.raises(OSError, match='no room'):
+        loop.run_epoch()
+    loop.close()
 
 
 @pytest.mark.parametrize('workers', [0, 1])

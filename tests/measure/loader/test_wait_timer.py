@@ -6,6 +6,7 @@ import pytest
 
 from mmgpu_hooks.measure.ledger import LAP, TimeLedger
 from mmgpu_hooks.measure.loader.waits import CPU_EVERY, WaitTimer
+from mmgpu_hooks.measure.loop_listener import LoopListener
 
 WAIT_S = 0.01
 
@@ -52,8 +53,12 @@ def test_waits_of_skipped_batches_are_counted_over_ends_of_epochs():
     batches = Batches(threads=1)
     ledger = TimeLedger(lambda: batches.now_s)
     seen = list[int]()
-    timer = WaitTimer(ledger, batches.read_cpu_s, skipped=3)
-    timer.before_skip = seen.append
+
+    class Skips(LoopListener):
+        def on_skipped_wait(self, left: int) -> None:
+            seen.append(left)
+
+    timer = WaitTimer(ledger, batches.read_cpu_s, skipped=3, listener=Skips())
 
     class Ending(Batches):
         def _next_data(self) -> int:

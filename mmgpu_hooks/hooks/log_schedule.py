@@ -1,0 +1,93 @@
+"""Schedule of log lines and intervals, in iterations of one training."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from mmengine.hooks import LoggerHook
+
+from mmgpu_hooks.measure.loader.settings import read_length
+
+DEFAULT_INTERVAL = 10
+"""LoggerHook's own default, for runs that have none."""
+
+MOST_ITERATIONS = 10_000
+"""Longest interval, in iterations: each of them is kept until it ends."""
+
+MOST_SKIPPED = 64
+"""Most iterations between two sums of the ledger, so that few stamps are kept."""
+
+
+class Due(NamedTuple):
+    """Events that fall on the end of an iteration: a log line, an interval."""
+
+    is_logged: bool
+    """True if LoggerHook prints a line for it."""
+    is_end: bool
+    """True if an interval ends."""
+
+
+class LogSchedule:
+    """Says when LoggerHook prints a line and when an interval ends, for one runner.
+
+    Args:
+        runner: The runner that trains.
+        interval: Iterations per interval; ``None`` follows LoggerHook.
+    """
+
+    def __init__(self, runner: Any, interval: int | None) -> None:
+        loggers = [hook for hook in runner.hooks if isinstance(hook, LoggerHook)]
+        self._logger: Any | None = loggers[0] if loggers else None
+        self._own_interval = interval
+        self._runner = runner
+        self._batches: int | None = None
+        self._most = MOST_ITERATIONS
+        self.begin_epoch()
+        logged = self._logger.interval if self._logger else DEFAULT_INTERVAL
+        self.interval = logged if interval is None else interval
+
+    def begin_epoch(self) -> None:
+        """Read the length of the epoch; asking for it each time costs more."""
+        self._batches = read_length(self._runner.train_dataloader)
+
+    def cut_at(self, most: int | None) -> None:
+        """Cut intervals from now on, whatever their length is.
+
+        Args:
+            most: Iterations at which one is cut; ``None`` is `MOST_ITERATIONS`.
+        """
+        self._most = MOST_ITERATIONS if most is None else most
+
+    def is_due(self, batch_idx: int, iterations: int) -> Due:
+        """Say what ends with an iteration.
+
+        Args:
+            batch_idx: Of the iteration, in its epoch.
+            iterations: Iterations since the last interval ended.
+        """
+        logger = self._logger
+        is_logged = False
+        if logger is not None:
+            done, interval = batch_idx + 1, logger.interval
+            is_logged = done % interval == 0 or (
+                done == self._batches and (not logger.ignore_last or done <= interval)
+            )
+            if self._own_interval is None:
+                return Due(is_logged, is_logged or iterations >= self._most)
+        return Due(is_logged, iterations >= min(self.interval, self._most))
+
+    def find_next(self, batch_idx: int, iterations: int) -> int:
+        """The next iteration at which something may end, by its number in the epoch.
+
+        Args:
+            batch_idx: Of the iteration that :meth:`is_due` was called for.
+            iterations: Iterations since the last interval ended.
+        """
+        ahead = [MOST_SKIPPED, (self._batches or 0) - 1 - batch_idx]
+        if self._logger is not None:
+            line = self._logger.interval
+            ahead.append(line - (batch_idx + 1) % line)
+        if self._logger is None or self._own_interval is not None:
+            ahead.append(self.interval - iterations)
+        ahead.append(self._most - iterations)
+        return batch_idx + min(count for count in ahead if count > 0)

@@ -1,0 +1,103 @@
+"""The one protocol by which a loop and its loader tell what they do as they run.
+
+Whoever wants to hear something inherits :class:`LoopListener`, overrides the methods
+that it needs, and is given to the constructors of those that tell it. The order in one
+epoch of a training that validates and saves at its end::
+
+    on_iterator_begin, on_iterator_end     the loader makes its iterator
+    on_skipped_wait                        once per batch that a resume throws away
+    on_iteration_end                       where a log line or an interval is due
+    on_last_wait                           no batch is owed: workers may end now
+    on_save_record                         after each checkpoint
+    on_validation_begin ... on_validation_record, on_validation_end
+
+Plain waits, steps and hooks are stamped on the ledger and told to nobody: between two
+steps a call costs more than a stamp.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmgpu_hooks.schema.recorded import SaveRecord, ValidationRecord
+
+
+class LoopListener:
+    """Hears what a loop does; each method does nothing unless it is overridden.
+
+    No method may raise, but for the two that say so.
+    """
+
+    def on_iterator_begin(self) -> None:
+        """Called before a loader makes an iterator and starts its workers."""
+
+    def on_iterator_end(self, iterator: Any) -> None:
+        """Called when a loader has made an iterator, or failed to.
+
+        Args:
+            iterator: The iterator; ``None`` if it could not be made.
+        """
+
+    def on_iterator_failure(self, error: Exception) -> bool:
+        """Called when a loader could not make an iterator.
+
+        Args:
+            error: What it raised.
+
+        Returns:
+            True if the loader is to try once more.
+        """
+        return False
+
+    def on_last_wait(self, iterator: Any) -> None:
+        """Called before a wait to which no batch is owed: it may end the workers.
+
+        Args:
+            iterator: The iterator that is waited for.
+        """
+
+    def on_skipped_wait(self, left: int) -> None:
+        """Called before a wait whose batch a resumed training throws away.
+
+        Args:
+            left: Batches that are still to be thrown away, this one included.
+        """
+
+    def on_iteration_end(self, batch_idx: int, batch: Any, outputs: Any) -> None:
+        """Called after an iteration of the train loop with which something is due.
+
+        Args:
+            batch_idx: Number of the iteration in its epoch.
+            batch: Its batch.
+            outputs: What the model's ``train_step`` returned.
+        """
+
+    def on_validation_begin(self) -> None:
+        """Called before a validation inside the training."""
+
+    def on_validation_end(self) -> None:
+        """Called after a validation inside the training."""
+
+    def on_validation_record(self, record: ValidationRecord) -> None:
+        """Called when a validation was measured.
+
+        Args:
+            record: What was measured.
+
+        Raises:
+            Exception: Ends the measuring of validations.
+        """
+
+    def on_save_record(self, record: SaveRecord) -> None:
+        """Called when the save of a checkpoint was measured.
+
+        Args:
+            record: What was measured.
+
+        Raises:
+            Exception: Ends the measuring of saves.
+        """
+
+
+NO_LISTENER = LoopListener()
+"""Listener that hears nothing: the default where nobody listens."""
