@@ -30,9 +30,8 @@ MMEngine's ``call_hook`` is a loop of a few lines over the Runner's hooks, the s
 MMEngine's own, the same loop runs here with one stamp after each hook. Any other is
 timed as a whole.
 
-Hooks that inherit both of MMEngine's empty methods of an iteration are skipped. Calls
-nest (a hook saves, and a save calls hooks): a stack says what runs, and inner time is
-counted once. The hooks of a Runner that is timed as a whole are ``(unattributed)``.
+Hooks that inherit both of MMEngine's empty methods of an iteration are skipped. The
+hooks of a Runner that is timed as a whole are ``(unattributed)``.
 
 ``step`` excludes ``before_train_iter``: the hooks that run there are hooks, so the
 parts add up without an overlap. Where the model is not on the CPU, all of
