@@ -86,6 +86,7 @@ setup(
             'injected/sitecustomize.py',
             # catalogs of languages
             'locale/*/LC_MESSAGES/*.mo',
+            'locale/*/LC_MESSAGES/*.po',
         ],
         'mmgpu_hooks.show': ['page.html', 'page.css', 'sort.js'],
     },

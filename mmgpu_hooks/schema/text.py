@@ -171,6 +171,10 @@ def phrase(template: str, /, *sources: object, **facts: Any) -> Text:
             if name and name not in facts:
                 owner = next(source for source in sources if hasattr(source, name))
                 facts[name] = getattr(owner, name)
+    for name, value in facts.items():
+        if isinstance(value, BaseException):
+            # it would keep the frames that it passed, and what is open in them
+            facts[name] = getattr(value, 'said', None) or str(value)
     return Text(ENGLISH.fill(template, facts), template, facts)
 
 

@@ -139,7 +139,7 @@ class SweepRow:
     """Status: ``completed``, ``failed``, ``timed_out``, ``out_of_memory``, or
     ``loss_not_finite`` where the training diverged. Only one that completed can be
     best."""
-    error: Optional[str] = None
+    error: Optional[Text] = None
     """Decisive line of the error; ``None`` when the trial completed."""
     seconds: float = 0.0
     """Seconds of the whole trial, its start included."""
@@ -275,7 +275,7 @@ class SaveBenchRow:
     num_workers: int
     status: str
     """Status: ``completed``, ``failed``, ``timed_out`` or ``out_of_memory``."""
-    error: Optional[str] = None
+    error: Optional[Text] = None
     """Decisive line of the error; ``None`` when the trial completed."""
     saves: Tuple[SaveRecord, ...] = ()
     """Saves in order; the first of the training is left out, and any that failed."""

@@ -7,6 +7,7 @@ from statistics import median
 
 from fakes.saves import make_save
 from mmgpu_hooks.experiment.save_bench_judge import judge_save_bench
+from mmgpu_hooks.schema.text import quoted
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow
 
 NOISE = (0.98, 0.99, 1.0, 1.0, 1.01, 1.02)
@@ -33,7 +34,7 @@ def make_row(
     return SaveBenchRow(
         workers,
         status,
-        error,
+        None if error is None else quoted(error),
         saves=saves,
         save_s=median(walls) if known else None,
         cpu_s=0.4 if known else None,

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import click
 import pytest
 from rich.cells import cell_len
 
 from golden.facts import CASES, SHARED_CONFIG, lay_out, list_cases
-from mmgpu_hooks.commands.main import COMMANDS, main
+from mmgpu_hooks.commands.main import COMMANDS, main, mmgpu
 
 _ENGLISH = re.compile(
     r"(?<![\w/.=<`'\"-])[A-Za-z][a-z']+(?: [a-z']+){2,}(?![\w/=-]|\.\w)"
@@ -57,6 +58,10 @@ def chinese(monkeypatch):
     monkeypatch.setenv('MMGPU_LANG', 'zh')
     # click asks gettext, which is told once a process
     monkeypatch.delenv('LANGUAGE', raising=False)
+    # and keeps what it was told first of --help
+    with click.Context(mmgpu) as ctx:
+        for command in (mmgpu, *(mmgpu.get_command(ctx, name) for name in COMMANDS)):
+            monkeypatch.setattr(command, '_help_option', None)
 
 
 def test_what_is_english_is_found():
