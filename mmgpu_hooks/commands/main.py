@@ -167,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _end(text: str) -> str:
     """Translates an error; adds the full stop that an English one lacks."""
     said = say(text)
-    is_open = said == text and not text.endswith(('.', '?'))
+    is_open = said == text and not text.endswith(('.', '?', '。', '\uff1f'))
     return f'{said}.' if is_open else said
 
 
