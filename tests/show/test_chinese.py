@@ -56,9 +56,9 @@ def list_reasons(recorded: Any) -> Iterator[str]:
 def chinese(monkeypatch):
     """Commands speak Chinese, click's own words included."""
     monkeypatch.setenv('MMGPU_LANG', 'zh')
-    # click asks gettext, which is told once a process
-    monkeypatch.delenv('LANGUAGE', raising=False)
-    # and keeps what it was told first of --help
+    # click asks gettext, which commands tell by this variable; taken back afterwards
+    monkeypatch.setenv('LANGUAGE', '')
+    # and it keeps what it was told first of --help
     with click.Context(mmgpu) as ctx:
         for command in (mmgpu, *(mmgpu.get_command(ctx, name) for name in COMMANDS)):
             monkeypatch.setattr(command, '_help_option', None)
