@@ -32,7 +32,7 @@ PACKAGE = ROOT / 'mmgpu_hooks'
 LOCALE = PACKAGE / 'locale'
 TEMPLATE = LOCALE / 'mmgpu_hooks.pot'
 KEYWORDS = {'phrase': (1,), 'worded': (1,), 'Noun': (1, 2), 'rule': (2,)}
-"""Which arguments of which functions are sentences."""
+"""Positions of the arguments that are sentences, by the name of the function."""
 CLICK = ('core', 'decorators', 'exceptions', 'formatting', 'parser', 'types')
 """Modules of click whose own words commands show; it looks them up in our catalog."""
 

@@ -26,7 +26,7 @@ def read_first_answer(folders: Sequence[Path]) -> FirstAnswer | None:
         return None
     (folder,) = folders
     logs = list[Path]()
-    # of a folder that cannot be read, whoever reads its runs says so
+    # a folder that cannot be read is refused where its runs are read
     with contextlib.suppress(OSError):
         logs = find_framework_logs(folder)
     if not logs:

@@ -28,6 +28,7 @@ from mmgpu_hooks.config.settings import (
     expect_plain,
     is_rewritable,
     parse_settings,
+    suggest_name,
     verify_changes,
 )
 from mmgpu_hooks.schema.text import phrase
@@ -168,15 +169,12 @@ def _expect_read(config: FlatConfig, root: str) -> None:
                 root=root,
             )
         )
-    near = difflib.get_close_matches(root, OF_RUNNER, 1)
-    hint = phrase('it reads {names}', names=tuple(OF_RUNNER))
-    if near:
-        hint = phrase('did you mean {near}?', near=near[0])
+    others = phrase('it reads {names}', names=tuple(OF_RUNNER))
     raise RefusedError(
         phrase(
             'expected a key that MMEngine reads, found {root}; {hint}',
             root=root,
-            hint=hint,
+            hint=suggest_name(root, OF_RUNNER, others),
         )
     )
 

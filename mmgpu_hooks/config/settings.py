@@ -27,7 +27,7 @@ from mmgpu_hooks.config.registry import (
     describe_refusal,
 )
 from mmgpu_hooks.config.syntax import Module, is_display, locate_setting, parse_entries
-from mmgpu_hooks.schema.text import phrase, sentences
+from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import FAST_METRIC
 
 HOOK_KEY = 'gpu_efficiency'
@@ -370,18 +370,27 @@ def _verify_known(held: Collection[KeyPath], path: KeyPath) -> None:
         if path[0] not in LOADERS or (path[0], 'type') in held:
             return
     if path[-1] not in known:
-        near = difflib.get_close_matches(path[-1], known, 1)
-        hint = phrase('it has {names}', names=tuple(known))
-        if near:
-            hint = phrase('did you mean {near}?', near=near[0])
+        others = phrase('it has {names}', names=tuple(known))
         raise RefusedError(
             phrase(
                 'expected an argument of {owner}, found {key}; {hint}',
                 owner=owner,
                 key='.'.join(path),
-                hint=hint,
+                hint=suggest_name(path[-1], known, others),
             )
         )
+
+
+def suggest_name(name: str, known: Iterable[str], others: Text) -> Text:
+    """Words a hint at the known name that resembles a mistyped one.
+
+    Args:
+        name: As it was typed.
+        known: All names that exist.
+        others: Hint where none of them resembles it.
+    """
+    near = difflib.get_close_matches(name, list(known), 1)
+    return phrase('did you mean {near}?', near=near[0]) if near else others
 
 
 def _refuse_plain(config: FlatConfig, path: KeyPath, value: SettingValue) -> None:

@@ -28,7 +28,7 @@ _LOADERS = {
 
 
 class _Means(NamedTuple):
-    """Of the lines after the first, each counted by its iterations."""
+    """Means of the log lines after the first, each weighted by its iterations."""
 
     iterations: int
     lines: int
@@ -36,10 +36,10 @@ class _Means(NamedTuple):
     data_s: float
     data_share: float
     median_share: float
-    """Of the lines."""
+    """Median over the lines of the share of ``data_time`` in an iteration."""
     most_share: float
     start_share: float
-    """What first lines of epochs have of ``data_time`` beyond the usual."""
+    """Share of the time by which first lines of epochs exceed the usual wait."""
 
 
 def judge_framework_log(
@@ -204,7 +204,7 @@ def _count_each(lines: Sequence[LoggedLine], first: LoggedLine) -> Iterator[int]
 
 
 def _advise(log: FrameworkLog, verdict: Verdict) -> Iterator[Text]:
-    """What can be done by hand where the hook cannot be switched on."""
+    """Advice for a training in which the hook cannot be switched on."""
     if log.writer != MMCV:
         return
     if verdict.name.startswith('data_bound'):

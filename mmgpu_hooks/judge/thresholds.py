@@ -46,7 +46,7 @@ START_LONG_S = 120.0
 them."""
 
 START_LEAST_S = 10.0
-"""Seconds of a start below which it is not worth a word: whoever starts a training
+"""Seconds of a start below which it is not worth a word: a user who starts a training
 waits as long without a thought."""
 
 SAVE_PROBLEM = 0.05

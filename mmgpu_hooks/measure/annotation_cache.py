@@ -309,7 +309,7 @@ class CacheFolder:
         return True
 
     def _is_abandoned(self, name: str) -> bool:
-        """True if nobody writes a file any more: whoever does holds its lock."""
+        """True if no process writes a file any more: a writer holds its lock."""
         try:
             descriptor = os.open(name, os.O_RDONLY | _OPEN, dir_fd=self._fd)
         except OSError:

@@ -90,7 +90,7 @@ class OpenedFiles:
         @functools.wraps(original)
         def opening(file: Any, mode: Any = 'r', *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() == self._thread:
-                # whoever opens it is told what is wrong
+                # the code that opens it is told what is wrong
                 with contextlib.suppress(TypeError, ValueError):
                     self._note(file, mode)
             return original(file, mode, *args, **kwargs)

@@ -1,8 +1,8 @@
 """The one protocol by which a loop and its loader tell what they do as they run.
 
-Whoever wants to hear something inherits :class:`LoopListener`, overrides the methods
-that it needs, and is given to the constructors of those that tell it. The order in one
-epoch of a training that validates and saves at its end::
+A class that wants to hear something inherits :class:`LoopListener`, overrides the
+methods that it needs, and is given to the constructors of those that tell it. The
+order in one epoch of a training that validates and saves at its end::
 
     on_iterator_begin, on_iterator_end     the loader makes its iterator
     on_skipped_wait                        once per batch that a resume throws away

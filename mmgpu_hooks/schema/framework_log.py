@@ -26,8 +26,8 @@ MMENGINE, MMCV = 'mmengine', 'mmcv'
 _MMCV_SUFFIX = '.log.json'
 _STAMP = re.compile(r'^\d{8}_\d{6}')
 _SECOND_NAME = re.compile(r'^\d{8}_\d{6}\.json$')
-"""What MMEngine calls its second copy, in ``vis_data``; elsewhere such a file holds
-the metrics of a test."""
+"""Name of MMEngine's second copy of the scalars, in ``vis_data``; elsewhere such a file
+holds the metrics of a test."""
 _MIB = 2**20
 _MOST_CONFIG_BYTES = 2 * 2**20
 """A longer file is no config."""

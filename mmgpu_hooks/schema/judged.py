@@ -591,14 +591,14 @@ class Prediction:
 
 @dataclass(frozen=True)
 class FirstAnswer:
-    """What the log of a training without our hook shows of its speed."""
+    """First answer on a training without GPUEfficiencyHook, from its log."""
 
     log: str
     """Path of the file."""
     source: str
     """``mmengine`` or ``mmcv``: who wrote it."""
     verdict: Verdict
-    """Of low confidence."""
+    """Verdict, always of low confidence."""
     evidence: EvidenceCounts
     no_change_reason: Text
     """Why no setting is recommended."""
@@ -609,13 +609,14 @@ class FirstAnswer:
     data_time_s: Optional[float] = None
     """Mean ``data_time``: waiting for data, and hooks, saves and starts of workers."""
     data_time_share: Optional[float] = None
-    """Of ``time``, 0 to 1."""
+    """Share of ``data_time`` in ``time``, 0 to 1."""
     peak_memory_bytes: Optional[int] = None
     """Most that torch's allocator held on a card; ``None`` where none is logged."""
     num_workers: Optional[int] = None
-    """By the config that the run left; ``None`` where it does not say so."""
+    """Workers in the config that the run left; ``None`` where it names none."""
     batch_size: Optional[int] = None
-    """Of one card, by the same."""
+    """Batch size of one card in the config that the run left; ``None`` where it names
+    none."""
     advice: Tuple[Text, ...] = ()
     switch_on: str = ''
     """The command that trains with the hook on."""

@@ -4,12 +4,12 @@ A template is an English sentence with named fields. The unit of a fact is the e
 its name (``iter_s``, ``free_bytes``, ``wait_share``, ``throttled_pct``), or a noun that
 is counted (``steady_iterations``); a format after a colon says otherwise.
 
-Whoever finds something out returns a `Text`, never a sentence that is put together;
-``show/`` words it where it is shown. A `Text` is a ``str``, which is its English
-sentence: logs, evidence, JSON and exceptions need nothing else, and a plain string
-among texts is shown as it is. Only what passes ``say`` is translated, and only
-templates are looked up, so that no name or path is. gettext of the standard library has
-the catalogs; a test holds that each template is one literal with the names of its
+A function that finds something out returns a `Text`, never a sentence that is put
+together; ``show/`` words it where it is shown. A `Text` is a ``str``, which is its
+English sentence: logs, evidence, JSON and exceptions need nothing else, and a plain
+string among texts is shown as it is. Only what passes ``say`` is translated, and only
+templates are looked up, so that no name or path is. gettext of the standard library
+has the catalogs; a test holds that each template is one literal with the names of its
 facts.
 """
 
