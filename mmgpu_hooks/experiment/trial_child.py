@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +288,8 @@ def read_trial_config(spec: TrialSpec) -> Any:
     _drop_amp_arguments(config)
     config.resume = False
     if spec.is_whole:
+        if spec.hook:
+            _set_arguments(config, spec.hook)
         return config
     for key in (*_VALIDATION, *_TEST):
         config[key] = None
@@ -307,6 +309,17 @@ def _drop_amp_arguments(config: Any) -> None:
     if wrapper and wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':
         for name in ('loss_scale', 'dtype', 'use_fsdp'):
             wrapper.pop(name, None)
+
+
+def _set_arguments(config: Any, arguments: Mapping[str, Any]) -> None:
+    """Gives GPUEfficiencyHook arguments where the config has it, or adds the hook."""
+    given = dict(config.get('default_hooks') or {})
+    hooks = (*given.values(), *(config.get('custom_hooks') or ()))
+    ours = [hook for hook in hooks if is_our_hook(_kind(hook))]
+    for hook in ours:
+        hook.update(arguments)
+    if not ours:
+        config.default_hooks = {**given, HOOK_KEY: {'type': HOOK_TYPE, **arguments}}
 
 
 def _set_hooks(config: Any, spec: TrialSpec) -> None:

@@ -134,6 +134,26 @@ def test_a_whole_trial_validates_and_saves_as_the_config_says(tmp_path):
     assert config.resume is False
 
 
+@pytest.mark.parametrize('place', ['default_hooks', 'custom_hooks', 'absent'])
+def test_a_whole_trial_gives_the_hook_its_arguments_where_it_stands(tmp_path, place):
+    ours = "dict(type='GPUEfficiencyHook', interval=7, tune=False)"
+    text = {
+        'default_hooks': f'default_hooks = dict(mine={ours})',
+        'custom_hooks': f"custom_hooks = [dict(type='EMAHook'), {ours}]",
+        'absent': "custom_hooks = [dict(type='EMAHook')]",
+    }[place]
+    config = read(tmp_path, text, is_whole=True, hook={'tune': True})
+    given = config.get('default_hooks') or {}
+    hooks = [*given.values(), *(config.get('custom_hooks') or ())]
+    found = [hook for hook in hooks if hook['type'] != 'EMAHook']
+    own = {'type': 'GPUEfficiencyHook', 'interval': 7, 'tune': True}
+    added = {'type': 'mmgpu_hooks.GPUEfficiencyHook', 'tune': True}
+    assert found == [added if place == 'absent' else own]
+    # not asked for, it stays as the user wrote it
+    if place == 'default_hooks':
+        assert read(tmp_path, text, is_whole=True).default_hooks.mine.tune is False
+
+
 @pytest.mark.parametrize('launcher', ['none', 'pytorch'])
 def test_several_ranks_are_launched_and_amp_leaves_nothing(tmp_path, launcher):
     text = textwrap.dedent(CONFIG) + textwrap.dedent(

@@ -21,6 +21,7 @@ from mmengine.dataset.utils import worker_init_fn
 from mmengine.runner import Runner, loops
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
+from mmgpu_hooks.measure.loader.owed import read_state
 from mmgpu_hooks.measure.loader.switch import LoaderSwitch
 from mmgpu_hooks.schema.recorded import TunedSettings
 
@@ -483,6 +484,13 @@ def test_settings_are_taken_back_where_the_next_pass_cannot_begin(no_fork):
     assert not kept.switch.take_back(raised.value)
 
 
+def wait_until_ended(pid: int, most_s: float = 30) -> None:
+    # not waited for by join(): PyTorch must find it ended itself
+    end_s = time.monotonic() + most_s
+    while read_state(pid).state not in 'ZX' and time.monotonic() < end_s:
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize('victim', ['old', 'new'])
 def test_a_worker_that_is_killed_ends_the_pass_as_ever(victim: str):
     kept = Kept(2)
@@ -491,15 +499,17 @@ def test_a_worker_that_is_killed_ends_the_pass_as_ever(victim: str):
     kept.within(live, 2)
     heir = kept.switch._find_relay().heir
     pool = live if victim == 'old' else heir
-    os.kill(pool._workers[0].pid, signal.SIGKILL)
+    killed = pool._workers[0].pid
 
-    def go_on() -> None:
+    def kill_and_go_on() -> None:
+        os.kill(killed, signal.SIGKILL)
+        # an old worker that dies once all that it owed was taken is nobody's loss
+        wait_until_ended(killed)
         for _ in live:
             time.sleep(0.01)
-        time.sleep(1)
 
     with pytest.raises(RuntimeError, match='DataLoader worker'):
-        go_on()
+        kill_and_go_on()
     for iterator in (live, heir):
         iterator._shutdown_workers()
 
