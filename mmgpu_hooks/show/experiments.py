@@ -497,6 +497,29 @@ _TENSOR_CORES = (7, 0)
 """Lowest compute capability with tensor cores."""
 
 
+_STEP_PARTS: dict[str, Text] = {
+    'preprocessor': phrase('preprocessor'),
+    'forward': phrase('forward'),
+    'backward': phrase('backward'),
+    'optimizer': phrase('optimizer'),
+    'copies': phrase('copies'),
+    'other': phrase('other'),
+    'idle': phrase('idle'),
+}
+"""Display names of the parts of a profiled train step."""
+_HOST_PARTS: dict[str, Text] = {
+    'forward and backward': phrase('forward and backward'),
+    'optimizer step': phrase('optimizer step'),
+    'clipping': phrase('clipping'),
+    'zeroing': phrase('zeroing'),
+    'average': phrase('average'),
+    'schedulers': phrase('schedulers'),
+    'batch received': phrase('batch received'),
+    'batch sent': phrase('batch sent'),
+}
+"""Display names of the parts of an iteration's host time, as HOST_PARTS has them."""
+
+
 def describe_profile(profile: Profile) -> list[Section]:
     """Sections of a profile: its verdict, the step's parts, modules, flags."""
     whole_s = sum(profile.parts.values())
@@ -514,7 +537,10 @@ def describe_profile(profile: Profile) -> list[Section]:
             ],
         )
         for head, spent in (
-            (phrase('part'), profile.parts),
+            (
+                phrase('part'),
+                {_STEP_PARTS.get(part, part): s for part, s in profile.parts.items()},
+            ),
             (phrase('module'), profile.modules),
         )
     ]
@@ -589,7 +615,7 @@ def _describe_host_parts(profile: Profile) -> list[Section]:
         return []
     rows = [
         (
-            name,
+            _HOST_PARTS.get(name, name),
             format_seconds(part.plain_s),
             '' if part.optimized_s is None else format_seconds(part.optimized_s),
         )

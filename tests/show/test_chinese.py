@@ -14,8 +14,11 @@ import click
 import pytest
 from rich.cells import cell_len
 
+from fakes.experiments import DESCRIBED
 from golden.facts import CASES, SHARED_CONFIG, lay_out, list_cases
 from mmgpu_hooks.commands.main import COMMANDS, main, mmgpu
+from mmgpu_hooks.show import words
+from mmgpu_hooks.show.terminal import render
 
 _ENGLISH = re.compile(
     r"(?<![\w/.=<`'\"-])[A-Za-z][a-z']+(?: [a-z']+){2,}(?![\w/=-]|\.\w)"
@@ -36,8 +39,8 @@ def find_english(out: str, *quotes: str) -> Iterator[str]:
     """English sentences, but for what is quoted."""
     whole = ' '.join(out.split())
     # one may be the end of another
-    for words in sorted(quotes, key=len, reverse=True):
-        whole = whole.replace(words, '')
+    for quote in sorted(quotes, key=len, reverse=True):
+        whole = whole.replace(quote, '')
     for found in _ENGLISH.findall(whole):
         if not QUOTED.search(found):
             yield found
@@ -96,6 +99,15 @@ def test_an_answer_is_in_chinese_and_no_wider_than_a_terminal(
     wide = [line for line in answer.out.splitlines() if cell_len(line) > 80]
     # a path, or a command, has no place to be broken at
     assert [line for line in wide if '/' not in line] == []
+
+
+@pytest.mark.parametrize('describe', DESCRIBED.values(), ids=DESCRIBED)
+def test_what_an_experiment_answers_is_in_chinese(monkeypatch, describe):
+    monkeypatch.setattr(words, '_wording', words.make_wording(['zh_CN']))
+    out = render(describe())
+    quotes = ('MemoryError: no room', 'on a CPU nothing is launched')
+    assert [*find_english(out, *quotes)] == []
+    assert [line for line in out.splitlines() if cell_len(line) > 80] == []
 
 
 def test_a_wrong_option_is_refused_in_chinese():

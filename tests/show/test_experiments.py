@@ -2,51 +2,18 @@ from __future__ import annotations
 
 import pytest
 
+from fakes.experiments import HARMED, SWEPT, VERIFIED
 from fakes.replaced import replace
 from fakes.save_bench import make_bench, make_row
 from fakes.sweeps import make_sweep
 from fakes.sweeps import make_sweep_row as row
-from mmgpu_hooks.schema.judged import Estimate, Verification
+from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.show.experiments import (
     describe_save_bench,
     describe_sweep,
     describe_verify,
 )
 from mmgpu_hooks.show.terminal import render
-
-SWEPT = make_sweep(
-    row(0, 0.8),
-    row(2, 0.5),
-    row(4, 0.4),
-    row(8, None, status='out_of_memory', error='MemoryError: no room'),
-)
-HARMED = make_bench(
-    make_row(0, 0.4),
-    make_row(2, 0.42),
-    make_row(8, 2.0, cause='workers', won_s=0.5),
-    make_row(32, None, status='out_of_memory', error='MemoryError: no room'),
-)
-VERIFIED = Verification(
-    gain=Estimate(0.5, 0.45, 0.55, 8),
-    before_s=0.3,
-    after_s=0.2,
-    iterations=120,
-    seconds=75.0,
-    ending='the gain is known well enough',
-    external_cpu_cores=0.3,
-    predicted_gain=0.52,
-    before={'train_dataloader.num_workers': 0},
-    after={
-        'train_dataloader.num_workers': 4,
-        'train_dataloader.persistent_workers': True,
-    },
-    folder='work_dirs/run/verify/1',
-    before_images_per_s=10.0,
-    after_images_per_s=15.0,
-    iteration_change=Estimate(-1 / 3, -0.355, -0.31, 8),
-    before_config='a.py',
-    after_config='a.py',
-)
 
 
 def lines_of(sections) -> list[str]:

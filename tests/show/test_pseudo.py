@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.experiments import DESCRIBED
 from fakes.overhead import make_host_bound, make_profile
 from fakes.replaced import replace
 from fakes.tuning import settings
@@ -140,6 +141,12 @@ def test_what_commands_answer_is_in_brackets(pseudo, capsys, tmp_path, words):
     answer = capsys.readouterr()
     assert answer.out or answer.err
     assert [*find_escapes(answer.out), *find_escapes(answer.err)] == []
+
+
+@pytest.mark.parametrize('describe', DESCRIBED.values(), ids=DESCRIBED)
+def test_what_an_experiment_answers_is_in_brackets(monkeypatch, describe):
+    monkeypatch.setattr(words, '_wording', Wording(marks=MARKS))
+    assert [*find_escapes(render(describe()))] == []
 
 
 def make_varied() -> Run:
