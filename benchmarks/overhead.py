@@ -718,57 +718,67 @@ def judge_pairs(pairs: Pairs) -> list[Figure]:
     ]
 
 
-class FixedHook(EmptyHook):
-    """Hook with a fixed work per interval that resembles ours, and none per iteration.
+@dataclass
+class Costs:
+    """Costs of two hooks that take turns, by interval, in seconds."""
 
-    It asks the kernel about this thread, and makes a line of JSON and takes it apart.
-    """
+    aged_s: MutableSequence[float]
+    """Mean cost of an ordinary iteration with the hook that gets old, borders
+    included."""
+    young_s: MutableSequence[float]
+    """Mean cost of an ordinary iteration with the hook that stays young, borders
+    included."""
+    border_s: MutableSequence[float]
+    """Mean cost of an ordinary iteration of the borders alone."""
+    aged_end_s: MutableSequence[float]
+    """Cost of an interval's end beyond an ordinary iteration, for the aged hook."""
+    young_end_s: MutableSequence[float]
+    """Cost of an interval's end beyond an ordinary iteration, for the young hook."""
 
-    def __init__(self) -> None:
-        self._record = {f'figure_{index}': index / 7 for index in range(300)}
 
-    def after_train_iter(self, runner: Any, batch_idx: int, **rest: Any) -> None:
-        """Does the fixed work at the end of an interval."""
-        if (batch_idx + 1) % INTERVAL == 0:
-            for _ in range(30):
-                # no Path: it interns its parts, and that table doubles by megabytes
-                with open('/proc/thread-self/schedstat') as file:
-                    file.read().split()
-            json.loads(json.dumps(self._record))
+def make_costs() -> Costs:
+    """Makes empty lists of costs: arrays, as a list's floats would be memory blocks."""
+    return Costs(*(array('d') for _ in range(5)))
 
 
 @dataclass
 class Growth:
-    """Cost by interval and memory by tenth of one long loop."""
+    """Costs and memory of one long loop."""
 
-    iteration: MutableSequence[float]
-    """Ordinary iteration without the borders, relative to their cost."""
-    end: MutableSequence[float]
-    """Cost of an interval's end, relative to the fixed work."""
-    rss_bytes: list[int]
-    blocks: list[int]
-    """Memory blocks that Python objects hold."""
+    early: Costs
+    """Costs while the hook that gets old is young, too."""
+    late: Costs
+    """Costs after it has got old."""
+    rss_bytes: MutableSequence[int]
+    """Resident memory of the process after each tenth of the time between."""
+    blocks: MutableSequence[int]
+    """Memory blocks that Python objects hold, after each tenth of the time between."""
+    intervals: int
+    """Number of intervals by which the hook got older from ``early`` to ``late``."""
 
 
-def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
-    """Runs a loop of hooks only, without loading and steps.
+def run_bare_loop(intervals: int, compared: int = 400, seed: int = 0) -> Growth:
+    """Runs a loop of hooks only, without loading and steps, until our hook is old.
 
-    A machine's speed drifts from start to end by more than is looked for. So a second
-    loop takes turns with it, interval by interval, whose hook does a fixed work. The
-    histories of MMEngine's own scalars are bounded, since their growth is not ours.
+    A machine's speed drifts by more than is looked for. So a second loop, whose hook
+    stays young, takes turns with the old one, interval by interval; where the memory of
+    two loops lies makes one of them slower for good, so they also take turns before,
+    while both are young. A third one has the borders alone. The histories of MMEngine's
+    own scalars are bounded, since their growth is not ours.
 
     Args:
-        iterations: Of each loop, a multiple of ten intervals.
-        hook: To watch.
+        intervals: Intervals that the hook gets older by.
+        compared: Intervals that are compared, before and after.
         seed: Of the lots that say which loop begins.
     """
-    lots, accounts = random.Random(seed), [Account(), Account()]
-    # arrays: a list's floats would be memory blocks of their own
-    growth = Growth(array('d'), array('d'), [], [])
+    lots = random.Random(seed)
+    order = aged, young, border = (0, 1, 2)
+    accounts = [Account() for _ in order]
+    growth = Growth(make_costs(), make_costs(), array('q'), array('q'), intervals)
 
     def make(index: int, folder: Path) -> Runner:
         cfg = {'type': TurnLoop, 'is_bare': True}
-        hooks = [(hook, FixedHook())[index]]
+        hooks = [EmptyHook() if index == border else ours()]
         runner = build(folder, NoWork(0), 8, hooks, train_cfg=cfg)
         for name in ('lr', 'loss', 'time', 'data_time'):
             bounded = HistoryBuffer(max_length=1000)
@@ -776,71 +786,101 @@ def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
         border_hooks(runner, accounts[index])
         return runner
 
-    def take_interval(runner: Runner, account: Account) -> tuple[float, float]:
-        costs_s = []
-        for _ in range(INTERVAL):
-            before_s = account.spent_s
-            runner.train_loop.take()
-            costs_s.append(account.spent_s - before_s)
-        return statistics.fmean(costs_s[:-1]), costs_s[-1]
-
     def drive(runners: dict[int, Runner]) -> None:
         for index, runner in runners.items():
             runner.call_hook = accounts[index].above(runner.call_hook)
+
+        def take_interval(index: int) -> tuple[float, float]:
+            """Costs of an ordinary iteration and, beyond it, of the interval's end."""
+            costs_s, account = [], accounts[index]
+            for _ in range(INTERVAL):
+                before_s = account.spent_s
+                runners[index].train_loop.take()
+                costs_s.append(account.spent_s - before_s)
+            mean_s = statistics.fmean(costs_s[:-1])
+            return mean_s, costs_s[-1] - mean_s
+
+        def compare(costs: Costs) -> None:
+            for _ in range(compared):
+                spent = {index: take_interval(index) for index in lots.sample(order, 3)}
+                costs.aged_s.append(spent[aged][0])
+                costs.young_s.append(spent[young][0])
+                costs.border_s.append(spent[border][0])
+                costs.aged_end_s.append(spent[aged][1])
+                costs.young_end_s.append(spent[young][1])
+
+        for index in order:
+            # in the first interval is what is done once
+            take_interval(index)
+        compare(growth.early)
         process = psutil.Process()
-        for done in range(INTERVAL, iterations + 1, INTERVAL):
-            spent = {
-                index: take_interval(runners[index], accounts[index])
-                for index in lots.sample((0, 1), 2)
-            }
-            (each_s, end_s), (border_s, fixed_s) = spent[0], spent[1]
-            growth.iteration.append((each_s - border_s) / border_s)
-            growth.end.append((end_s - each_s) / (fixed_s - border_s))
-            if done % (iterations // 10) == 0:
+        for done in range(1, intervals + 1):
+            take_interval(aged)
+            if done % (intervals // 10) == 0:
                 gc.collect()
                 growth.rss_bytes.append(process.memory_info().rss)
                 growth.blocks.append(sys.getallocatedblocks())
+        compare(growth.late)
 
-    train_in_turns((0, 1), make, drive)
+    train_in_turns(order, make, drive)
     return growth
 
 
 def judge_growth(growth: Growth) -> list[Figure]:
-    """Figures on the rise of cost from first to last, and on memory kept."""
+    """Figures on the rise of cost from young to old, and on memory kept."""
+    early, late = growth.early, growth.late
     grown_mib = (growth.rss_bytes[-1] - growth.rss_bytes[0]) / 2**20
-    intervals = 0.9 * len(growth.iteration)
     # small leaks hide in memory that the process has had and let go, blocks do not
-    blocks = (growth.blocks[-1] - growth.blocks[0]) / intervals
+    blocks = (growth.blocks[-1] - growth.blocks[0]) / (0.9 * growth.intervals)
+    iterations = _relate_iterations(early), _relate_iterations(late)
+    ends = _relate_ends(early), _relate_ends(late)
     return [
-        _judge_slope('iteration', growth.iteration),
-        _judge_slope('interval', growth.end),
+        _judge_growth('iteration', *iterations, growth.intervals),
+        _judge_growth('interval', *ends, growth.intervals),
         at_most('growth of the process, last nine tenths', grown_mib, GROWN_MIB, 'MiB'),
         at_most("blocks of Python's memory kept, per interval", blocks, KEPT_BLOCKS),
     ]
 
 
-def _judge_slope(name: str, values: Sequence[float]) -> Figure:
-    """Ratio of a run's last tenth to its first, by a Theil-Sen line."""
-    from scipy.stats import theilslopes
+def _relate_iterations(costs: Costs) -> list[float]:
+    """Extra cost of an iteration with the aged hook, over that with the young one."""
+    net_s = statistics.median(costs.young_s) - statistics.median(costs.border_s)
+    pairs = zip(costs.aged_s, costs.young_s)
+    return [(aged_s - young_s) / net_s for aged_s, young_s in pairs]
 
-    # in the first interval is what is done once
-    values = values[1:]
-    slope, middle, low, high = theilslopes(values, alpha=0.95)
-    start = middle + 0.05 * len(values) * slope
-    value, low, high = (
-        float(1 + 0.9 * len(values) * slope_of / start)
-        for slope_of in (slope, low, high)
+
+def _relate_ends(costs: Costs) -> list[float]:
+    """Extra cost of an interval's end with the aged hook, over that with the young."""
+    usual_s = statistics.median(costs.young_end_s)
+    pairs = zip(costs.aged_end_s, costs.young_end_s)
+    return [(aged_s - young_s) / usual_s for aged_s, young_s in pairs]
+
+
+def _judge_growth(
+    name: str, early: Sequence[float], late: Sequence[float], intervals: int
+) -> Figure:
+    """Judges the cost with the aged hook over that with the young one, late over early.
+
+    The means are trimmed (Yuen 1974): noise of a machine has a heavy tail.
+    """
+    from scipy.stats import mstats
+
+    (young_low, young_high), (old_low, old_high) = (
+        map(float, mstats.trimmed_mean_ci(phase, alpha=0.05)) for phase in (early, late)
     )
+    grown = (old_low + old_high - young_low - young_high) / 2
+    half = math.hypot(old_high - old_low, young_high - young_low) / 2
+    value, low, high = 1 + grown, 1 + grown - half, 1 + grown + half
     # a wide interval says nothing, unless all of it is below the limit
     is_wide = high - low > 0.2 and high > GROWN_RATIO
     return Figure(
-        f'growth per {name}, last tenth over first',
+        f'growth per {name} with age',
         value,
         '',
         f'<= {GROWN_RATIO:g}, or 1 within its CI',
         not is_wide and (value <= GROWN_RATIO or low <= 1),
-        f'95 % CI {low:.3f} to {high:.3f}; {len(values)} intervals, over a fixed work '
-        'beside each' + '; the machine is too noisy to tell' * is_wide,
+        f'95 % CI {low:.3f} to {high:.3f}; after {intervals} intervals, over a hook '
+        'that stayed young' + '; the machine is too noisy to tell' * is_wide,
     )
 
 
@@ -961,7 +1001,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     is_quick = benchmark.is_quick
     # first: growth hides in memory that the process has had before and let go
     say('growth')
-    growth = run_bare_loop(4000 if is_quick else 100_000, ours())
+    growth = run_bare_loop(*((80, 20) if is_quick else (2000, 400)))
     say('cost of the training thread')
     spent, border = account_in_turns(RUN_ITERATIONS * (1 if is_quick else 4))
     peer = measure_peer(RUN_ITERATIONS * (1 if is_quick else 2))

@@ -485,8 +485,8 @@ def draw_null(seed: int) -> RunEvidence:
             count=workers,
             cpu_s=made_s * rng.gauss(1.0, 0.03),
             run_delay_s=0.02 * made_s,
-            occupancy=summarize_durations(batches[some]),
-            occupancy_std_s=statistics.pstdev(batches[some]),
+            batch_time=summarize_durations(batches[some]),
+            batch_time_std_s=statistics.pstdev(batches[some]),
             batch_cpu=summarize_durations(spent_s),
         )
         interval = IntervalRecord(

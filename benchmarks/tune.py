@@ -176,8 +176,8 @@ def make_interval(
         count=workers,
         cpu_s=cpu_s * rng.gauss(1.0, 0.03) if workers else 0.0,
         run_delay_s=0.02 * cpu_s if workers else 0.0,
-        occupancy=summarize_durations(piece.batches_s),
-        occupancy_std_s=statistics.pstdev(piece.batches_s),
+        batch_time=summarize_durations(piece.batches_s),
+        batch_time_std_s=statistics.pstdev(piece.batches_s),
         batch_cpu=summarize_durations(piece.cpu_s),
     )
     return IntervalRecord(

@@ -43,7 +43,7 @@ def summarize_saves(
     causes = Counter(judged.cause for judged in slow if judged.cause)
     usual_cause = max(causes, key=causes.__getitem__, default=None)
     # there is one save an iteration
-    after = {record.iteration: record for record in run.save_aftermaths}
+    after = {record.iteration: record for record in run.after_saves}
     loader = run.meta.loader
     return replace(
         row,

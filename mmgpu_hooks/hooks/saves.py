@@ -40,7 +40,7 @@ from mmgpu_hooks.measure.save import (
     split_phases,
 )
 from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
-from mmgpu_hooks.schema.recorded import LoaderSettings, SaveAftermathRecord, SaveRecord
+from mmgpu_hooks.schema.recorded import AfterSaveRecord, LoaderSettings, SaveRecord
 from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.words import say
 
@@ -144,7 +144,7 @@ class WaitsAfterSaves:
         horizon: int,
         start: int,
         round_of: int,
-        write: Callable[[SaveAftermathRecord], Any],
+        write: Callable[[AfterSaveRecord], Any],
     ) -> None:
         self._horizon = horizon
         self._round_of = min(max(round_of, 1), _USUAL_WAITS)
@@ -198,7 +198,7 @@ class WaitsAfterSaves:
             usual = self._usual
             is_usual_known = len(usual) >= self._round_of
             self._write(
-                SaveAftermathRecord(
+                AfterSaveRecord(
                     iteration=self._saved_at,
                     iterations=len(self._waits),
                     waits_s=sum(self._waits),

@@ -73,10 +73,10 @@ class LoaderFigures:
     """Number of batches that the batch time is taken over."""
     timed_samples: int
     """Number of samples whose transforms were timed."""
-    occupancy_s: float | None = None
+    batch_time_s: float | None = None
     """Mean batch time: seconds that a worker was busy with one batch; ``None`` where
     workers were not reached."""
-    occupancy_std_s: float | None = None
+    batch_time_std_s: float | None = None
     """Standard deviation of the batch time over all batches, not of the mean over
     intervals."""
     batch_cpu_s: float | None = None
@@ -438,7 +438,7 @@ def _per_batch(windows: Intervals, field: str) -> float | None:
     An epoch's may all be made in its first interval. Workers that were reached count
     their batches themselves; of the others, those that were taken are known.
     """
-    made = windows.column('workers.occupancy.count')
+    made = windows.column('workers.batch_time.count')
     batches = total(np.where(np.isnan(made), windows.column('iterations'), made))
     return total(windows.column(field)) / batches if batches > 0 else None
 
@@ -486,7 +486,7 @@ def select_worker_intervals(recorded: RecordedRun) -> Intervals:
     """Select the intervals that means of the workers are taken over."""
     steady = recorded.steady.having('workers')
     # workers may have made all batches ahead, in the first interval
-    is_timed = len(steady.having('workers.occupancy')) > 0
+    is_timed = len(steady.having('workers.batch_time')) > 0
     return steady if is_timed else recorded.latest.having('workers')
 
 
@@ -495,14 +495,14 @@ def _summarize_loader(recorded: RecordedRun) -> LoaderFigures | None:
     if not len(every):
         return None
     column, counts = steady.column, steady.column('workers.batch_cpu.count')
-    occupancy_s = column('workers.occupancy.mean_s')
-    batches = column('workers.occupancy.count')
+    batch_time_s = column('workers.batch_time.mean_s')
+    batches = column('workers.batch_time.count')
     return LoaderFigures(
         batches=count_all(batches),
         timed_samples=count_all(column('workers.timed_samples')),
-        occupancy_s=average(occupancy_s, batches),
-        occupancy_std_s=pooled_std(
-            occupancy_s, column('workers.occupancy_std_s'), batches
+        batch_time_s=average(batch_time_s, batches),
+        batch_time_std_s=pooled_std(
+            batch_time_s, column('workers.batch_time_std_s'), batches
         ),
         batch_cpu_s=average(column('workers.batch_cpu.mean_s'), counts),
         fetch_cpu_s=average(column('workers.fetch_cpu_s'), counts),

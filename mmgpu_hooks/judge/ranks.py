@@ -236,7 +236,7 @@ def with_saves_of(judged: Run, first: Run) -> Run:
     evidence = replace(
         judged.evidence,
         save_records=first.save_records,
-        save_aftermaths=first.save_aftermaths,
+        after_saves=first.after_saves,
     )
     figures = replace(figures, saves=saves, ledger_s=ledger_s)
     return Run(evidence, judged.other_ranks, figures=figures)

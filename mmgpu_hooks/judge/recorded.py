@@ -43,7 +43,7 @@ class RecordedRun:
         self.intervals = evidence.intervals
         self.end = evidence.end
         self.save_records = evidence.save_records
-        self.save_aftermaths = evidence.save_aftermaths
+        self.after_saves = evidence.after_saves
         self.validations = evidence.validations
         self.notes = evidence.notes
 

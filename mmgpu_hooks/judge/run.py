@@ -195,7 +195,7 @@ class Run(RecordedRun):
     def judged_saves(self) -> tuple[SaveJudgement, ...]:
         """Judged saves, in the order of ``save_records``."""
         return judge_saves(
-            self.save_records, self.save_aftermaths, self.meta.host, self.meta.loader
+            self.save_records, self.after_saves, self.meta.host, self.meta.loader
         )
 
     @property
@@ -249,7 +249,7 @@ class Run(RecordedRun):
         Where loading was measured inside the workers, the workload tells more.
         """
         loader = self.figures.loader
-        is_measured = loader is not None and loader.occupancy_s is not None
+        is_measured = loader is not None and loader.batch_time_s is not None
         return self.wait_cause == 'stalls' and not is_measured
 
     @property
@@ -292,11 +292,15 @@ class Run(RecordedRun):
         if workload is None or not workload.is_batch_time_known:
             return None
         whole_s, used_s = workload.batch_time.mean_s, workload.batch_cpu.mean_s
-        if loader and loader.occupancy_s is not None and loader.batch_cpu_s is not None:
+        if (
+            loader
+            and loader.batch_time_s is not None
+            and loader.batch_cpu_s is not None
+        ):
             # waiting for a core is no waiting for storage; unknown, it is taken for it
             delay_s = self._loading_delay_s or 0.0
             used_s = loader.batch_cpu_s
-            whole_s = max(loader.occupancy_s - delay_s, used_s)
+            whole_s = max(loader.batch_time_s - delay_s, used_s)
         return max(1.0 - used_s / whole_s, 0.0) if whole_s > 0.0 else 0.0
 
     @property

@@ -22,8 +22,12 @@ from typing import NamedTuple
 
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.schema.judged import SaveJudgement
-from mmgpu_hooks.schema.recorded import HostLimits, LoaderSettings, SaveRecord
-from mmgpu_hooks.schema.recorded import SaveAftermathRecord as Aftermath
+from mmgpu_hooks.schema.recorded import (
+    AfterSaveRecord,
+    HostLimits,
+    LoaderSettings,
+    SaveRecord,
+)
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 KEPT_REFERENCES = 32
@@ -115,7 +119,7 @@ DELAY_CAUSES = {
 
 def judge_saves(
     saves: Sequence[SaveRecord],
-    aftermaths: Iterable[Aftermath],
+    after_saves: Iterable[AfterSaveRecord],
     host: HostLimits,
     loader: LoaderSettings,
 ) -> tuple[SaveJudgement, ...]:
@@ -123,13 +127,13 @@ def judge_saves(
 
     Args:
         saves: In order.
-        aftermaths: In order. Of several saves of one iteration, the last ones have one
+        after_saves: In order. Of several saves of one iteration, the last ones have one
             each.
         host: Limits of the host.
         loader: Live settings of the loader.
     """
-    after: dict[int, list[Aftermath]] = defaultdict(list)
-    for record in aftermaths:
+    after: dict[int, list[AfterSaveRecord]] = defaultdict(list)
+    for record in after_saves:
         after[record.iteration].append(record)
     followed = [
         after[save.iteration].pop() if after[save.iteration] else None
@@ -137,8 +141,8 @@ def judge_saves(
     ]
     earlier: deque[SaveRecord] = deque(maxlen=KEPT_REFERENCES)
     judged = []
-    for save, aftermath in zip(saves, reversed(followed)):
-        judged.append(judge_save(save, earlier, aftermath, host, loader))
+    for save, after_save in zip(saves, reversed(followed)):
+        judged.append(judge_save(save, earlier, after_save, host, loader))
         if is_reference(save):
             earlier.append(save)
     return tuple(judged)
@@ -147,7 +151,7 @@ def judge_saves(
 def judge_save(
     save: SaveRecord,
     earlier: Iterable[SaveRecord],
-    aftermath: Aftermath | None,
+    after_save: AfterSaveRecord | None,
     host: HostLimits,
     loader: LoaderSettings,
 ) -> SaveJudgement:
@@ -161,7 +165,7 @@ def judge_save(
         save: The save.
         earlier: The newest `KEPT_REFERENCES` saves of the run before it that
             :func:`is_reference` takes.
-        aftermath: The waits for data after it; ``None`` while they are unknown.
+        after_save: The waits for data after it; ``None`` while they are unknown.
         host: Limits of the host.
         loader: Live settings of the loader.
     """
@@ -194,7 +198,7 @@ def judge_save(
     usual = _usual_length(save, times, earlier)
     usual_s = usual.wall_s
     gross_s = save.wall_s - usual_s
-    net_s = net_delay_s(gross_s, won_back_s(aftermath, loader))
+    net_s = net_delay_s(gross_s, won_back_s(after_save, loader))
     held_s = _divide_delay(save, times, gross_s, host)
     cause = _find_cause(held_s, min(gross_s, times.run_delay_s), usual_s)
     is_slow = bool(cause) or is_delay(gross_s, usual_s, thresholds.ODD_SAVE)
@@ -265,17 +269,19 @@ def is_reference(save: SaveRecord) -> bool:
     return is_calm and times.blocked_s <= USUAL_BLOCKING * times.cpu_s
 
 
-def won_back_s(aftermath: Aftermath | None, loader: LoaderSettings) -> float | None:
+def won_back_s(
+    after_save: AfterSaveRecord | None, loader: LoaderSettings
+) -> float | None:
     """Compute the waits for data that a job was spared after a save."""
     if loader.num_workers == 0:
         # the training process loads every batch itself: none is made ahead
         return 0.0
-    if aftermath is None:
+    if after_save is None:
         return None
-    usual_s = aftermath.usual_wait_s if aftermath.iterations else 0.0
+    usual_s = after_save.usual_wait_s if after_save.iterations else 0.0
     if usual_s is None:
         return None
-    spared_s = usual_s * aftermath.iterations - aftermath.waits_s
+    spared_s = usual_s * after_save.iterations - after_save.waits_s
     if loader.num_workers is not None and loader.prefetch_factor is not None:
         spared_s = min(spared_s, usual_s * loader.num_workers * loader.prefetch_factor)
     return max(spared_s, 0.0)

@@ -88,10 +88,10 @@ _USED = {
         'figures.worker_run_delay_s', _LONGEST_S
     ),
     phrase('time of a worker per batch'): _Bounded(
-        'figures.loader.occupancy_s', _LONGEST_S
+        'figures.loader.batch_time_s', _LONGEST_S
     ),
     phrase('spread of that time'): _Bounded(
-        'figures.loader.occupancy_std_s', _LONGEST_S
+        'figures.loader.batch_time_std_s', _LONGEST_S
     ),
     phrase('CPU of a worker per batch'): _Bounded(
         'figures.loader.batch_cpu_s', _LONGEST_S
@@ -193,7 +193,7 @@ def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
     """
     latest, cut = recorded.latest, 0
     counts = latest.column('iterations')
-    for field in ('workers.occupancy.mean_s', 'step.p50_s'):
+    for field in ('workers.batch_time.mean_s', 'step.p50_s'):
         found = _find_cut(latest.column(field))
         # the first interval of a part counts as its warm-up
         if counts[found + 1 :].sum() >= thresholds.MIN_ITERATIONS:
@@ -408,7 +408,7 @@ class _Loading(NamedTuple):
 
 def _loading_cost(part: _Part) -> _Loading:
     loader, workers = part.figures.loader, part.needed.workers
-    std_s = loader.occupancy_std_s if loader else None
+    std_s = loader.batch_time_std_s if loader else None
     wait_s, iter_s = part.needed.data_wait_s, part.needed.iter_s
     if workers == 0:
         waits = _of_intervals(part, wait_s, 'data_wait')
@@ -416,9 +416,9 @@ def _loading_cost(part: _Part) -> _Loading:
             return _Loading(waits, is_measured=True)
         waits = _with_rare(replace(waits, std_s=std_s), part.recorded.latest.after(1))
         return _Loading(waits, is_measured=True)
-    if loader is not None and loader.occupancy_s is not None:
+    if loader is not None and loader.batch_time_s is not None:
         # of a single batch no spread is known
-        whole_s, std_s, count = loader.occupancy_s, std_s or 0.0, loader.batches
+        whole_s, std_s, count = loader.batch_time_s, std_s or 0.0, loader.batches
         error_s = std_s / math.sqrt(count) if count else whole_s
         loading = Cost(whole_s, std_s, error_s, count)
         return _Loading(_with_rare(loading, part.recorded.latest), is_measured=True)
@@ -450,7 +450,7 @@ def _with_rare(loading: Cost, intervals: Intervals) -> Cost:
     Median and 95th percentile give a log-normal. What mean and mean square are above
     those of it is rare: method of moments, for a share and one time.
     """
-    usual = _log_normal(intervals, 'workers.occupancy')
+    usual = _log_normal(intervals, 'workers.batch_time')
     if usual is None:
         return loading
     mean_s, square = loading.mean_s, loading.std_s**2 + loading.mean_s**2
@@ -494,7 +494,7 @@ def _run_delay_s(part: _Part) -> float | None:
     the intervals allow it.
     """
     windows = part.recorded.latest.after(1)
-    made = total(windows.column('workers.occupancy.count'))
+    made = total(windows.column('workers.batch_time.count'))
     if made <= 0:
         return part.figures.worker_run_delay_s
     return total(windows.column('workers.run_delay_s')) / made

@@ -113,7 +113,7 @@ class SaveCure:
     """A change that makes saves cost less, with its predicted effect."""
 
     name: str
-    """Name of the change: ``polite_workers``."""
+    """Name of the change: ``worker_nice``."""
     sentence: Text
     save_s: Optional[float]
     """Predicted length of a save, s, mean of those that the change helps."""

@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple, Union
 
 import msgspec
 
-from mmgpu_hooks.schema.recorded import EvidenceLine
+from mmgpu_hooks.schema.recorded import SCHEMA_VERSION, EvidenceLine
 from mmgpu_hooks.schema.regular import NotRegularError, open_regular
 from mmgpu_hooks.schema.run_folder import EvidenceError
 from mmgpu_hooks.schema.text import phrase
@@ -104,6 +104,38 @@ def decode_schema(line: bytes) -> int | None:
     """Decode the schema version of a run record, whatever its other fields are."""
     head = _decode_head(line) if b'"schema"' in line else None
     return head.schema if head is not None and head.kind == 'run' else None
+
+
+def check_schema(path: object, schema: int) -> None:
+    """Refuse an evidence file whose schema version is not the one that is read here.
+
+    Args:
+        path: Evidence file, to name in the message.
+        schema: Schema version that its run record states.
+
+    Raises:
+        EvidenceError: If it is older or newer.
+    """
+    if schema > SCHEMA_VERSION:
+        raise EvidenceError(
+            phrase(
+                '{path}: expected evidence of schema {known}, found schema {schema}; '
+                'install a newer mmgpu_hooks to read it.',
+                path=path,
+                known=SCHEMA_VERSION,
+                schema=schema,
+            )
+        )
+    if schema < SCHEMA_VERSION:
+        raise EvidenceError(
+            phrase(
+                '{path}: expected evidence of schema {known}, found schema {schema} of '
+                'an older mmgpu_hooks; read it with that version, or train again.',
+                path=path,
+                known=SCHEMA_VERSION,
+                schema=schema,
+            )
+        )
 
 
 def _decode_head(line: bytes) -> _Head | None:

@@ -24,8 +24,8 @@ import msgspec
 
 from mmgpu_hooks.schema.text import phrase
 
-SCHEMA_VERSION = 1
-"""Version of the evidence file; a reader refuses only newer ones."""
+SCHEMA_VERSION = 2
+"""Version of the evidence format; a reader refuses files of any other version."""
 
 _MOST = 10**18
 """Largest plausible figure: more bytes than any host has, more seconds than the
@@ -317,7 +317,7 @@ class RunRecord(
     """Latest time at which SLURM ends the job, by its clock; ``None`` where the job's
     environment does not say (before SLURM 23.02)."""
     schema: Count = SCHEMA_VERSION
-    """Version of the evidence file; a reader refuses newer ones."""
+    """Version of the evidence format; a reader refuses files of any other version."""
 
 
 START_PARTS = {
@@ -432,11 +432,12 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     """Seconds that the workers' main threads waited for a core."""
     thread_cpu_s: Optional[Number] = None
     """Part of ``cpu_s`` that threads other than the workers' main ones used."""
-    occupancy: Optional[DurationStats] = None
+    batch_time: Optional[DurationStats] = None
     """Batch time: seconds that a worker was busy with one batch, of those that the loop
     took; ``count`` is of those that were made. ``None`` where workers were not
     reached."""
-    occupancy_std_s: Optional[Number] = None
+    batch_time_std_s: Optional[Number] = None
+    """Standard deviation of the batch time over the batches that the loop took."""
     batch_cpu: Optional[DurationStats] = None
     """CPU of the worker for one batch, all its threads; ``count`` is of batches made.
     ``None`` where workers were not reached."""
@@ -723,9 +724,7 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
     """Type of the exception that ended the save."""
 
 
-class SaveAftermathRecord(
-    EvidenceLine, frozen=True, kw_only=True, tag='save_aftermath'
-):
+class AfterSaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='after_save'):
     """The waits for data after one save, while what was loaded meanwhile lasted.
 
     The workers go on while the loop stands in a save, and the next iterations find what

@@ -16,7 +16,13 @@ from msgspec.structs import replace
 
 from mmgpu_hooks.schema import recorded
 from mmgpu_hooks.schema.figures import plural
-from mmgpu_hooks.schema.lines import LineError, decode_line, decode_schema, read_lines
+from mmgpu_hooks.schema.lines import (
+    LineError,
+    check_schema,
+    decode_line,
+    decode_schema,
+    read_lines,
+)
 from mmgpu_hooks.schema.regular import read_end
 from mmgpu_hooks.schema.run_folder import EvidenceError
 from mmgpu_hooks.schema.text import Text, phrase
@@ -37,7 +43,7 @@ class RunEvidence:
     notes_of_waits: Tuple[recorded.StuckRecord, ...] = ()
     """Waits for other ranks that were no alarm, and their ends."""
     save_records: Tuple[recorded.SaveRecord, ...] = ()
-    save_aftermaths: Tuple[recorded.SaveAftermathRecord, ...] = ()
+    after_saves: Tuple[recorded.AfterSaveRecord, ...] = ()
     validations: Tuple[recorded.ValidationRecord, ...] = ()
     validation_progress: Tuple[recorded.ValidationProgressRecord, ...] = ()
     """Progress of validations at some times, in order."""
@@ -140,7 +146,7 @@ def read_evidence(path: Path) -> RunEvidence:
             stuck for stuck in found[recorded.StuckRecord] if not stuck.is_alarm
         ),
         save_records=tuple(found[recorded.SaveRecord]),
-        save_aftermaths=tuple(found[recorded.SaveAftermathRecord]),
+        after_saves=tuple(found[recorded.AfterSaveRecord]),
         validations=tuple(found[recorded.ValidationRecord]),
         validation_progress=tuple(found[recorded.ValidationProgressRecord]),
         memory=tuple(found[recorded.MemoryRecord]),
@@ -187,17 +193,9 @@ def _read_records(path: Path) -> _Records:
     for number, line in read_lines(path):
         if line.isspace():
             continue
-        schema, known = decode_schema(line), recorded.SCHEMA_VERSION
-        if schema is not None and schema > known:
-            raise EvidenceError(
-                phrase(
-                    '{path}: expected evidence of schema {known} or older, found '
-                    'schema {schema}; install a newer mmgpu_hooks to read it.',
-                    path=path,
-                    known=known,
-                    schema=schema,
-                )
-            )
+        schema = decode_schema(line)
+        if schema is not None:
+            check_schema(path, schema)
         try:
             record = decode_line(line)
         except LineError as error:

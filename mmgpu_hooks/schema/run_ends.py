@@ -11,9 +11,13 @@ import os
 from dataclasses import dataclass
 from typing import NamedTuple, Optional, Type, TypeVar
 
-from mmgpu_hooks.schema.lines import MOST_LINE_BYTES, LineError, decode_line
+from mmgpu_hooks.schema.lines import (
+    MOST_LINE_BYTES,
+    LineError,
+    check_schema,
+    decode_line,
+)
 from mmgpu_hooks.schema.recorded import (
-    SCHEMA_VERSION,
     EndRecord,
     EvidenceLine,
     RunRecord,
@@ -115,16 +119,7 @@ def _read_first(path: str, descriptor: int, whole: bytes) -> RunRecord:
                 path=path,
             )
         )
-    if record.schema > SCHEMA_VERSION:
-        raise EvidenceError(
-            phrase(
-                '{path}: expected evidence of schema {schema_version} or older, found '
-                'schema {schema}; install a newer mmgpu_hooks to read it.',
-                path=path,
-                schema_version=SCHEMA_VERSION,
-                schema=record.schema,
-            )
-        )
+    check_schema(path, record.schema)
     return record
 
 

@@ -58,7 +58,7 @@ _SHOWN_SHARE = 0.0005
 _USUAL_WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 _LOADER: Sequence[TableColumn] = (
-    TableColumn(phrase('a batch takes'), 'figures.loader.occupancy_s', format_seconds),
+    TableColumn(phrase('a batch takes'), 'figures.loader.batch_time_s', format_seconds),
     TableColumn(phrase('CPU of it'), 'figures.loader.batch_cpu_s', format_seconds),
     TableColumn(
         phrase('memory of all workers'), 'figures.loader.pss_bytes', format_bytes

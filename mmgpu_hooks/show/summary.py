@@ -283,9 +283,9 @@ def _iteration(run: Run) -> Iterator[Text]:
 def _loader(run: Run) -> Iterator[Text]:
     workers, loader = run.meta.loader.num_workers, run.figures.loader
     yield phrase('num_workers={num_workers:d}', num_workers=workers)
-    if loader is None or loader.occupancy_s is None:
+    if loader is None or loader.batch_time_s is None:
         return
-    yield phrase('{occupancy_s} per batch', loader)
+    yield phrase('{batch_time_s} per batch', loader)
     if run.transforms:
         costliest = run.transforms[0]
         whole_s = sum(cost.image_s for cost in run.transforms)

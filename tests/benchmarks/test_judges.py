@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import overhead, regret, whole
-from benchmarks.overhead import Account, Growth, Pairs, Spent
+from benchmarks.overhead import Account, Costs, Growth, Pairs, Spent
 from benchmarks.predict import Case
 from benchmarks.rewrite import differing, flatten, is_kept
 from fakes.clock import HandClock
@@ -91,13 +91,20 @@ def test_what_is_added_is_found_wherever_it_is(hooks_ms, rest_ms, threads, verdi
 @pytest.mark.parametrize(('grows', 'verdict'), [(0.0, 'met'), (0.2, 'missed')])
 def test_growth_is_found(grows, verdict):
     lots, count = random.Random(1), 400
-    costs = [
-        1 + grows * i / count + lots.gauss(0, 0.05) + 5 * (lots.random() < 0.02)
-        for i in range(count)
-    ]
+
+    def draw(usual_s: float) -> list[float]:
+        tails = [5 * (lots.random() < 0.02) for _ in range(count)]
+        return [usual_s + lots.gauss(0, 0.05) + tail for tail in tails]
+
+    def take_turns(aged_s: float) -> Costs:
+        # where its memory lies, the aged one is a tenth slower from the first on
+        return Costs(draw(6.1 + aged_s), draw(6), draw(5), draw(1.1 + aged_s), draw(1))
+
     kept = [1000 + int(grows * 5000) * i for i in range(10)]
-    figures = overhead.judge_growth(Growth(costs, costs, [2**20] * 10, kept))
+    growth = Growth(take_turns(0.0), take_turns(grows), [2**20] * 10, kept, 400)
+    figures = overhead.judge_growth(growth)
     assert [figure.verdict for figure in figures] == [verdict, verdict, 'met', verdict]
+    assert figures[0].value == pytest.approx(1 + grows, abs=0.02)
 
 
 @pytest.mark.parametrize(

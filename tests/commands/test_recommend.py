@@ -231,7 +231,7 @@ def test_a_hook_that_was_switched_on_elsewhere_is_left_to_the_user(
     assert any('worker_nice was left out' in note for note in answer['notes'])
     assert files_of(config.parent) == {'mine.py'}
     # what would help is said all the same
-    assert answer['save_cures'][0]['name'] == 'polite_workers'
+    assert answer['save_cures'][0]['name'] == 'worker_nice'
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import make_evidence, make_run
 from fakes.save_bench import make_bench, make_row
-from fakes.saves import LOADER, make_aftermath, make_contended, make_save
+from fakes.saves import LOADER, make_after_save, make_contended, make_save
 from mmgpu_hooks.experiment.save_bench_judge import summarize_saves
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.text import quoted
@@ -75,11 +75,11 @@ def test_too_few_saves_are_no_reference_and_no_judgement():
     assert bench.harmful_workers == 8
 
 
-def row_of(saves, aftermaths=()):
+def row_of(saves, after_saves=()):
     evidence = replace(
         make_evidence(run=make_run(loader=LOADER)),
         save_records=tuple(saves),
-        save_aftermaths=tuple(aftermaths),
+        after_saves=tuple(after_saves),
     )
     result = Trial('trial', 'completed', None, 30.0, 200)
     return summarize_saves(8, 6, result, Run(evidence))
@@ -88,7 +88,7 @@ def row_of(saves, aftermaths=()):
 def test_the_first_save_is_left_out_and_the_rest_are_medians():
     cold = make_save(24, cpu_s=5.0)
     saves = [make_contended(24 * n, run_delay_s=0.15 * n) for n in range(2, 7)]
-    after = [make_aftermath(48, waits_s=0.3), make_aftermath(72)]
+    after = [make_after_save(48, waits_s=0.3), make_after_save(72)]
     row = row_of([cold, *saves], after)
     assert [save.iteration for save in row.saves] == [48, 72, 96, 120, 144]
     assert (row.save_s, row.run_delay_s) == pytest.approx((1.0, 0.6))

@@ -143,7 +143,7 @@ def make_workers(
 
 
 def make_inside_workers(
-    occupancy_s: float = 0.4,
+    batch_time_s: float = 0.4,
     *,
     std_s: float = 0.05,
     count: int = 2,
@@ -152,19 +152,19 @@ def make_inside_workers(
 ) -> WorkersWindow:
     """Workers that were measured from inside and made as many batches as were taken."""
     made = replace(
-        steady(occupancy_s, iterations), p95_s=round(occupancy_s + 2 * std_s, 9)
+        steady(batch_time_s, iterations), p95_s=round(batch_time_s + 2 * std_s, 9)
     )
-    cpu_s = 0.9 * occupancy_s
-    variation = min(std_s / occupancy_s, 9.0) if occupancy_s > 0 else 0.0
+    cpu_s = 0.9 * batch_time_s
+    variation = min(std_s / batch_time_s, 9.0) if batch_time_s > 0 else 0.0
     # the 95th percentile of a log-normal that varies as the loading does
     above = math.exp(1.645 * math.sqrt(math.log1p(variation**2)))
     cpu = replace(steady(cpu_s, iterations), p95_s=round(cpu_s * above, 9))
     window = WorkersWindow(
         count=count,
-        cpu_s=0.9 * occupancy_s * iterations,
+        cpu_s=0.9 * batch_time_s * iterations,
         run_delay_s=0.0,
-        occupancy=made,
-        occupancy_std_s=std_s,
+        batch_time=made,
+        batch_time_std_s=std_s,
         batch_cpu=cpu,
         transforms_s={
             'LoadImageFromFile': 0.24,
@@ -292,7 +292,7 @@ def render_evidence(evidence: RunEvidence) -> str:
         *([evidence.start] if evidence.start else []),
         *evidence.intervals,
         *evidence.save_records,
-        *evidence.save_aftermaths,
+        *evidence.after_saves,
         *evidence.validations,
         *([evidence.end] if evidence.end else []),
     ]

@@ -8,8 +8,8 @@ from typing import Any
 from fakes.replaced import replace
 from fakes.runs import add_to_end, make_loader
 from mmgpu_hooks.schema.recorded import (
+    AfterSaveRecord,
     HostLimits,
-    SaveAftermathRecord,
     SavePhase,
     SaveRecord,
 )
@@ -69,9 +69,9 @@ def make_contended(iteration: int = 100, **fields: Any) -> SaveRecord:
     return make_save(iteration, run_delay_s=delay_s, **{**shared, **fields})
 
 
-def make_aftermath(iteration: int = 100, **fields: Any) -> SaveAftermathRecord:
+def make_after_save(iteration: int = 100, **fields: Any) -> AfterSaveRecord:
     """Sixteen iterations that waited as always."""
-    record = SaveAftermathRecord(
+    record = AfterSaveRecord(
         iteration=iteration, iterations=16, waits_s=16 * 0.05, usual_wait_s=0.05
     )
     return replace(record, **fields)
@@ -95,5 +95,5 @@ def with_saves(evidence: RunEvidence, saves: Sequence[SaveRecord]) -> RunEvidenc
         evidence,
         end=replace(evidence.end, saves=len(saves)),
         save_records=tuple(saves),
-        save_aftermaths=tuple(make_aftermath(save.iteration) for save in saves),
+        after_saves=tuple(make_after_save(save.iteration) for save in saves),
     )

@@ -22,7 +22,7 @@ def make_validation(
     number: int = 0,
     *,
     iterations: int = 200,
-    occupancy_s: float = 0.08,
+    batch_time_s: float = 0.08,
     step_s: float = 0.02,
     workers: int = 1,
     persistent: bool = True,
@@ -38,9 +38,9 @@ def make_validation(
         workers: Of its loader; 0 loads in the loop.
         fields: Of the record.
     """
-    made_s = occupancy_s / max(workers, 1)
-    wait_s = max(made_s - step_s, 0.0) if workers else occupancy_s
-    cpu_s = 0.001 if workers else 0.9 * occupancy_s
+    made_s = batch_time_s / max(workers, 1)
+    wait_s = max(made_s - step_s, 0.0) if workers else batch_time_s
+    cpu_s = 0.001 if workers else 0.9 * batch_time_s
     rest_s = wait_s * (iterations - 1)
     waits = DurationStats(
         count=iterations,
@@ -50,7 +50,7 @@ def make_validation(
         p95_s=wait_s,
     )
     window = make_inside_workers(
-        occupancy_s, std_s=0.002, count=max(workers, 1), iterations=iterations
+        batch_time_s, std_s=0.002, count=max(workers, 1), iterations=iterations
     )
     return replace(
         ValidationRecord(

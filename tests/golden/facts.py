@@ -193,9 +193,8 @@ def _predicted(answer: Json) -> NamedFigures:
 
 def _forecast(forecast: Json) -> NamedFigures:
     workload = forecast.get('workload') or {}
-    costs = {'occupancy': 'batch_time', 'batch_cpu': 'batch_cpu', 'step': 'step'}
-    for name, key in costs.items():
-        yield f'workload.{name}_s', workload.get(key, {}).get('mean_s')
+    for cost in ('batch_time', 'batch_cpu', 'step'):
+        yield f'workload.{cost}_s', workload.get(cost, {}).get('mean_s')
     for prediction in forecast.get('predictions', ()):
         setting = (
             f'{prediction["num_workers"]}_workers.batch_{prediction["batch_size"]}'

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from mmgpu_hooks.hooks.saves import WaitsAfterSaves
-from mmgpu_hooks.schema.recorded import SaveAftermathRecord
+from mmgpu_hooks.schema.recorded import AfterSaveRecord
 
 
-def after(*figures: Any) -> SaveAftermathRecord:
+def after(*figures: Any) -> AfterSaveRecord:
     names = ('iteration', 'iterations', 'waits_s', 'usual_wait_s')
-    return SaveAftermathRecord(**dict(zip(names, figures)))
+    return AfterSaveRecord(**dict(zip(names, figures)))
 
 
 SAVE, CUT = True, False
@@ -73,9 +73,7 @@ def records():
     return []
 
 
-def waits_after(
-    records: list[SaveAftermathRecord], **arguments: Any
-) -> WaitsAfterSaves:
+def waits_after(records: list[AfterSaveRecord], **arguments: Any) -> WaitsAfterSaves:
     given: dict[str, Any] = {'round_of': 1, **arguments}
     return WaitsAfterSaves(start=0, write=records.append, **given)
 

@@ -263,7 +263,7 @@ def test_threads_that_workers_start_are_found_where_cores_are_short(
         (2, 2.0, {}, False),
         (2, 8.0, {'thread_cpu_s': 0.2 * 20}, False),
         # they wait for storage
-        (2, 8.0, {'occupancy': steady(2.0, 20)}, False),
+        (2, 8.0, {'batch_time': steady(2.0, 20)}, False),
     ],
 )
 def test_idle_cores_while_the_loop_waits_for_workers_are_found(

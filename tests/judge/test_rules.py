@@ -296,14 +296,14 @@ def test_contended_saves_are_a_problem_by_their_net_share(count, expected):
 def test_a_delay_that_was_won_back_is_no_problem_and_an_unknown_one_is_not_counted():
     run = saving(contended(8))
     back = tuple(
-        replace(after, usual_wait_s=0.1, waits_s=0.0) for after in run.save_aftermaths
+        replace(after, usual_wait_s=0.1, waits_s=0.0) for after in run.after_saves
     )
-    for aftermaths, share in ((back, 0.0), ((), None)):
-        judged = diagnose_run(Run(replace(run.evidence, save_aftermaths=aftermaths)))
+    for after_saves, share in ((back, 0.0), ((), None)):
+        judged = diagnose_run(Run(replace(run.evidence, after_saves=after_saves)))
         found = find(judged, 'MG304')
         assert (found.severity, found.share) == ('notice', share)
         assert ('lost an unknown time (net)' in found.detail) is (share is None)
-    known = replace(run.evidence, save_aftermaths=run.save_aftermaths[:1])
+    known = replace(run.evidence, after_saves=run.after_saves[:1])
     some = diagnose_run(Run(known))
     assert 'the job lost 1.6 s (net, known of 1)' in find(some, 'MG304').detail
 

@@ -92,13 +92,13 @@ def test_a_batch_is_weighted_by_batches():
         make_inside_workers(0.2, iterations=30), make_inside_workers(0.6, iterations=10)
     )
     assert loader.batches == 40
-    assert loader.occupancy_s == pytest.approx(0.3)
+    assert loader.batch_time_s == pytest.approx(0.3)
     assert loader.batch_cpu_s == pytest.approx(0.27)
 
 
 def test_spread_is_of_all_batches_and_not_the_mean_of_spreads():
     windows = (make_inside_workers(0.4, std_s=std_s) for std_s in (0.3, 0.1))
-    assert loader_of(*windows).occupancy_std_s == pytest.approx(math.sqrt(0.05))
+    assert loader_of(*windows).batch_time_std_s == pytest.approx(math.sqrt(0.05))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_warm_up_counts_where_all_batches_were_made_in_it(later, batch_s):
     first = make_interval(0, workers=make_inside_workers(9.0))
     loader = run_of(first, make_interval(1, workers=later)).figures.loader
     assert loader is not None
-    assert loader.occupancy_s == pytest.approx(batch_s)
+    assert loader.batch_time_s == pytest.approx(batch_s)
 
 
 def test_transforms_are_added_up_and_given_per_image():

@@ -15,7 +15,7 @@ from fakes.saves import (
     HOST,
     LOADER,
     MIB,
-    make_aftermath,
+    make_after_save,
     make_calm,
     make_contended,
     make_save,
@@ -24,9 +24,9 @@ from mmgpu_hooks.judge.saves import judge_save, judge_saves
 from mmgpu_hooks.schema.judged import SAVE_CAUSES, SaveJudgement
 from mmgpu_hooks.schema.recorded import (
     SAVE_PHASES,
+    AfterSaveRecord,
     HostLimits,
     LoaderSettings,
-    SaveAftermathRecord,
     SavePhase,
     SaveRecord,
 )
@@ -34,8 +34,8 @@ from mmgpu_hooks.schema.recorded import (
 ALONE: dict[str, Any] = {'workers': 0, 'workers_busy': 0.0, 'workers_cpu_s': 0.0}
 
 
-def judge(save, earlier=(), aftermath=None, host=HOST, loader=LOADER) -> SaveJudgement:
-    return judge_save(save, earlier, aftermath, host, loader)
+def judge(save, earlier=(), after_save=None, host=HOST, loader=LOADER) -> SaveJudgement:
+    return judge_save(save, earlier, after_save, host, loader)
 
 
 def short_of_memory(save: SaveRecord, **fields) -> SaveRecord:
@@ -157,7 +157,7 @@ def test_blocking_that_cannot_be_placed_has_no_cause():
 
 def test_unreadable_scheduler_statistics_leave_a_save_unknown():
     save = replace(make_contended(), run_delay_s=None, blocked_s=None)
-    judged = judge(save, make_calm(), make_aftermath())
+    judged = judge(save, make_calm(), make_after_save())
     assert (judged.is_slow, judged.cause, judged.gross_delay_s) == (False, None, None)
     assert 'cannot tell what held it' in judged.sentence
 
@@ -177,7 +177,7 @@ def test_unreadable_scheduler_statistics_leave_a_save_unknown():
     ],
 )
 def test_the_net_delay_is_less_what_was_won_back(fields, won_back_s):
-    judged = judge(make_contended(), aftermath=make_aftermath(**fields))
+    judged = judge(make_contended(), after_save=make_after_save(**fields))
     assert judged.gross_delay_s == pytest.approx(1.6)
     if won_back_s is None:
         assert judged.net_delay_s is None
@@ -185,16 +185,18 @@ def test_the_net_delay_is_less_what_was_won_back(fields, won_back_s):
         assert judged.net_delay_s == pytest.approx(1.6 - won_back_s, abs=1e-9)
     # without workers nothing is won back
     loader = replace(LOADER, num_workers=0, prefetch_factor=None)
-    judged = judge(make_contended(), aftermath=make_aftermath(**fields), loader=loader)
+    judged = judge(
+        make_contended(), after_save=make_after_save(**fields), loader=loader
+    )
     assert judged.net_delay_s == judged.gross_delay_s
 
 
 def test_each_of_the_last_saves_of_an_iteration_has_its_own_waits_after_it():
     saves = [make_contended(100), make_contended(100), make_contended(200)]
     after = [
-        make_aftermath(100, iterations=0, waits_s=0.0),
-        make_aftermath(100, waits_s=0.3),
-        make_aftermath(200, waits_s=0.0),
+        make_after_save(100, iterations=0, waits_s=0.0),
+        make_after_save(100, waits_s=0.3),
+        make_after_save(200, waits_s=0.0),
     ]
     judged = judge_saves(saves, after, HOST, LOADER)
     assert [entry.net_delay_s for entry in judged] == pytest.approx([1.6, 1.1, 0.8])
@@ -205,9 +207,9 @@ def test_each_of_the_last_saves_of_an_iteration_has_its_own_waits_after_it():
 
 
 def test_a_slow_save_says_what_held_it_what_that_cost_and_what_to_do():
-    aftermath = make_aftermath(waits_s=0.3)
+    after_save = make_after_save(waits_s=0.3)
     shared = make_contended(workers_cpu_s=2.4, other_cpu_s=1.2)
-    sentence = judge(shared, make_calm(), aftermath).sentence
+    sentence = judge(shared, make_calm(), after_save).sentence
     assert sentence.startswith('Saving iter_100.pth (200 MiB) at iteration 100')
     for part in (
         '1.067 s',
@@ -254,7 +256,7 @@ SAVES = records(
 @given(
     SAVES,
     st.lists(SAVES, max_size=5),
-    st.none() | records(SaveAftermathRecord),
+    st.none() | records(AfterSaveRecord),
     records(HostLimits),
     records(LoaderSettings),
 )

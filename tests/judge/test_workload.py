@@ -94,8 +94,8 @@ def make_rare(cpu_share: float, **fields: Any) -> dict[str, Any]:
     workers = replace(
         make_inside_workers(RARE_MEAN_S),
         cpu_s=20 * cpu_s,
-        occupancy=usual,
-        occupancy_std_s=RARE_STD_S,
+        batch_time=usual,
+        batch_time_std_s=RARE_STD_S,
         batch_cpu=cpu,
     )
     return {
@@ -128,8 +128,8 @@ def test_rare_slow_batches_are_found_with_their_share_and_their_cpu(cpu_share):
 )
 def test_batches_that_vary_have_no_rare_ones(p95_s, std_s):
     rare = make_rare(1.0)
-    seen = replace(rare['workers'].occupancy, p95_s=p95_s)
-    workers = replace(rare['workers'], occupancy=seen, occupancy_std_s=std_s)
+    seen = replace(rare['workers'].batch_time, p95_s=p95_s)
+    workers = replace(rare['workers'], batch_time=seen, batch_time_std_s=std_s)
     assert fitted(**{**rare, 'workers': workers}).batch_time.rare_share == 0.0
 
 
@@ -169,7 +169,7 @@ def test_what_workers_burn_to_send_a_batch_is_not_burnt_without_them():
 def test_sending_that_outweighs_loading_is_not_taken_out_of_the_loading():
     # a fetch of 0.1 s; 0.36 s of CPU per batch, all but 0.06 in threads that send it
     quick = make_inside_workers(0.1)
-    workers = replace(STARVED['workers'], occupancy=quick.occupancy, fetch_cpu_s=0.06)
+    workers = replace(STARVED['workers'], batch_time=quick.batch_time, fetch_cpu_s=0.06)
     found = fitted(**{**STARVED, 'workers': workers})
     loading = found.local_loading
     assert loading.cpu_s == pytest.approx(0.06)
@@ -215,14 +215,14 @@ def test_batches_of_many_tensors_are_predicted_with_the_doubt_of_their_transfer(
 
 
 def test_workers_seen_from_outside_are_busy_all_the_time_when_the_loop_starves():
-    outside = replace(STARVED['workers'], occupancy=None, batch_cpu=None)
+    outside = replace(STARVED['workers'], batch_time=None, batch_cpu=None)
     found = fitted(**{**STARVED, 'workers': outside})
     assert found.batch_time.mean_s == pytest.approx(2 * 0.2 + GAP_S, rel=0.005)
     assert found.is_batch_time_known
 
 
 def test_workers_seen_from_outside_are_bounded_when_it_does_not():
-    outside = replace(make_inside_workers(0.1), occupancy=None, batch_cpu=None)
+    outside = replace(make_inside_workers(0.1), batch_time=None, batch_cpu=None)
     found = fitted(workers=outside, data_wait_s=0.0, step_s=0.2)
     # more than the CPU of a batch, less than two iterations
     assert found.batch_time.mean_s == pytest.approx((0.09 + 0.4) / 2 + GAP_S)
@@ -311,10 +311,10 @@ EDITED = [
     'gpu_idle_pct',
     'workers.cpu_s',
     'workers.run_delay_s',
-    'workers.occupancy_std_s',
+    'workers.batch_time_std_s',
     'workers.count',
     *(f'{of}.{name}' for of in ('step', 'data_wait', 'iter') for name in STATS),
-    *(f'workers.occupancy.{name}' for name in STATS),
+    *(f'workers.batch_time.{name}' for name in STATS),
 ]
 
 

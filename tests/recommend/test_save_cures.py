@@ -44,17 +44,16 @@ def changes_of(summary: Run, settings=NOTHING) -> list[tuple]:
 
 def test_what_no_job_is_known_to_lose_changes_nothing_but_is_said():
     summary = run_of(CONTENDED)
-    unknown = Run(replace(summary.evidence, save_aftermaths=()))
+    unknown = Run(replace(summary.evidence, after_saves=()))
     assert changes_of(unknown) == []
-    assert cures_of(unknown)['polite_workers'].run_net_s is None
+    assert cures_of(unknown)['worker_nice'].run_net_s is None
     back = tuple(
-        replace(after, usual_wait_s=0.1, waits_s=0.0)
-        for after in summary.save_aftermaths
+        replace(after, usual_wait_s=0.1, waits_s=0.0) for after in summary.after_saves
     )
-    summary = Run(replace(summary.evidence, save_aftermaths=back))
+    summary = Run(replace(summary.evidence, after_saves=back))
     assert changes_of(summary) == []
     assert with_save_cures(NOTHING, summary).reason == NOTHING.reason
-    cure = cures_of(summary)['polite_workers']
+    cure = cures_of(summary)['worker_nice']
     assert (cure.run_gross_s, cure.run_net_s) == (pytest.approx(6.4), 0.0)
 
 
@@ -63,7 +62,7 @@ def test_small_delays_count_when_they_add_up(count, changes):
     # 0.15 s each, of which none is slow
     summary = run_of(make_contended_ones(count, run_delay_s=0.15))
     assert changes_of(summary) == changes
-    assert ('polite_workers' in cures_of(summary)) is bool(changes)
+    assert ('worker_nice' in cures_of(summary)) is bool(changes)
 
 
 def test_niced_workers_must_gain_beyond_fewer_ones():
@@ -78,7 +77,7 @@ def test_saves_of_a_training_are_shorter_by_what_workers_held_up():
     assert run.workload is not None
     job = Job.of(run, run.workload, SETTINGS)
     now, niced = job.base, job.at({**job.old, 'worker_nice': 10})
-    net_s = cures_of(run)['polite_workers'].run_net_s
+    net_s = cures_of(run)['worker_nice'].run_net_s
     saves_s = run.figures.ledger_s['checkpoint_save']
     assert 0.0 < net_s < saves_s
     assert niced.plan.saves_s == pytest.approx(now.plan.saves_s * (1 - net_s / saves_s))

@@ -49,7 +49,7 @@ def test_what_suits_training_is_not_copied_and_training_is_left_as_it_is():
 
 def test_workers_that_start_for_each_validation_are_kept_where_that_costs():
     starts = [
-        make_validation(number, occupancy_s=0.01, persistent=False, first_wait_s=2.0)
+        make_validation(number, batch_time_s=0.01, persistent=False, first_wait_s=2.0)
         for number in range(3)
     ]
     advice = advise(*starts)

@@ -79,6 +79,10 @@ def test_a_pipe_is_refused_and_not_waited_for(path: Path):
             json.dumps({**json.loads(RUN), 'schema': 99, 'host': 'another form'}),
             r'found schema 99; install a newer',
         ),
+        (
+            json.dumps({**json.loads(RUN), 'schema': 1, 'gpu': 'of another form'}),
+            r'found schema 1 of an older mmgpu_hooks; read it with that version',
+        ),
     ],
 )
 def test_a_file_that_is_not_one_run_is_refused(path: Path, text: str, sentence: str):

@@ -101,6 +101,6 @@ def test_the_json_answer_lists_every_save():
     assert (saves[0]['cause'], saves[3]['cause']) == (None, 'workers')
     assert saves[3]['phases']['serialise']['run_delay_s'] == 1.5
     assert saves[3]['net_delay_s'] == pytest.approx(2.0)
-    assert {cure['name'] for cure in body['save_cures']} >= {'polite_workers'}
+    assert {cure['name'] for cure in body['save_cures']} >= {'worker_nice'}
     assert json.loads(render_json(answer()))['checkpoint_saves'] == []
     assert 'Nothing to change. Nothing.' in render_text(answer())

@@ -77,7 +77,9 @@ def test_workers_are_measured_inside_and_losses_are_the_same_bit_for_bit(
     assert evidence.sources_off == ()
     assert multiprocessing.get_start_method() == method
     windows = [record.workers for record in evidence.intervals]
-    made = [window.occupancy.count for window in windows if window and window.occupancy]
+    made = [
+        window.batch_time.count for window in windows if window and window.batch_time
+    ]
     # the last batches of an epoch are made before its last interval
     assert 24 <= sum(made) <= 24 + 2 * workers
     assert [record.images for record in evidence.intervals] == [8] * 6

@@ -231,7 +231,7 @@ def test_a_failure_inside_a_worker_is_said_once_and_for_all(
     evidence = evidence_of(tmp_path)
     assert [off.source for off in evidence.sources_off] == ['loader inside']
     is_measured = [
-        record.workers is not None and record.workers.occupancy is not None
+        record.workers is not None and record.workers.batch_time is not None
         for record in evidence.intervals
     ]
     # 12 batches of each epoch; of the first, five were measured before

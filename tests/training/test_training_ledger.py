@@ -148,9 +148,9 @@ def test_without_workers_the_loop_knows_its_own_loading(tmp_path):
     for record in evidence.intervals:
         assert record.workers is not None
         assert record.workers.count == 0
-        assert record.workers.occupancy is not None
-        assert record.workers.occupancy.count == 4
-        assert record.workers.occupancy.mean_s >= 0.02
+        assert record.workers.batch_time is not None
+        assert record.workers.batch_time.count == 4
+        assert record.workers.batch_time.mean_s >= 0.02
 
 
 @pytest.mark.parametrize('persistent', [False, True])

@@ -237,7 +237,7 @@ def test_waits_after_a_save_are_set_beside_the_usual_ones(tmp_path):
         custom_hooks=[sleep(0.2)],
     )
     assert len(saves) == 2
-    first, last = evidence_of(tmp_path).save_aftermaths
+    first, last = evidence_of(tmp_path).after_saves
     # one worker makes two batches ahead, of 20 ms each
     assert (first.iteration, first.iterations) == (8, 2)
     assert first.usual_wait_s is not None

@@ -100,9 +100,9 @@ def test_each_validation_is_one_record(tmp_path, loop, num_workers, persistent):
         assert validation.data_wait.count == validation.step.count == BATCHES
         # 3 x 8 x 8 numbers and a target, 4 bytes each
         assert (validation.batch_tensors, validation.batch_bytes) == (2, 772)
-        assert validation.workers.occupancy.count == BATCHES
+        assert validation.workers.batch_time.count == BATCHES
         assert validation.workers.count == num_workers
-        assert validation.workers.occupancy.p50_s == pytest.approx(0.0105, abs=0.0015)
+        assert validation.workers.batch_time.p50_s == pytest.approx(0.0105, abs=0.0015)
         # the metric is in no iteration
         assert (
             validation.wall_s

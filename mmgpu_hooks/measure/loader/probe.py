@@ -84,8 +84,8 @@ class _Tally:
         fetch_s = float(rows['fetch_cpu_s'].sum()) / taken
         return structs.replace(
             window,
-            occupancy=summarize_some(walls_s, made, wall_s * made),
-            occupancy_std_s=float(walls_s.std()) if taken > 1 else None,
+            batch_time=summarize_some(walls_s, made, wall_s * made),
+            batch_time_std_s=float(walls_s.std()) if taken > 1 else None,
             batch_cpu=summarize_some(used_s, made, cpu_s * made),
             fetch_cpu_s=None if math.isnan(fetch_s) else fetch_s,
             transforms_s=self.transforms_s,

@@ -105,7 +105,7 @@ def _cure_by_nice(run: Run) -> SaveCure | None:
     now_s = sum(save.wall_s for save, _ in held) / count
     then_s = now_s - gross_s / count
     return SaveCure(
-        'polite_workers',
+        'worker_nice',
         phrase(
             'Niced workers, GPUEfficiencyHook(worker_nice={nice}): {saves} are '
             'predicted to take {then_s} each, now {now_s}; {gross_s:sum} less in all '

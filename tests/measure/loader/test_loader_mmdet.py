@@ -110,6 +110,6 @@ def test_a_pipeline_that_a_hook_switches_is_followed(coco, persistent: bool):
             window = loop.read()
             assert window.timed_samples >= 2
             spent_s = sum(window.transforms_s.values())
-            assert 0.0 < spent_s < window.occupancy.total_s
+            assert 0.0 < spent_s < window.batch_time.total_s
             names.append({'RandomResize', 'Resize'} & set(window.transforms_s))
     assert names == [{'RandomResize'}, {'Resize'}, {'Resize'}]

@@ -44,8 +44,8 @@ def test_time_and_cpu_per_batch_are_what_was_planted(open_loop, workers: int):
         # a sleep ends late on a busy machine: the samples say what they took
         took = [float(batch['took_s'].sum()) for batch in loop.run_epoch()]
         window = loop.read()
-        assert window.occupancy.count == window.batch_cpu.count == 24
-        assert window.occupancy.p50_s == near(statistics.median(took))
+        assert window.batch_time.count == window.batch_cpu.count == 24
+        assert window.batch_time.p50_s == near(statistics.median(took))
         medians.append(window.batch_cpu.p50_s)
     assert medians[1] - medians[0] == near(4 * 0.015)
     # handing a batch over costs CPU as well
@@ -77,12 +77,12 @@ def test_workers_that_restart_are_followed(open_loop, persistent: bool):
     for _ in range(2):
         loop.run_epoch()
         window = loop.read()
-        assert (window.count, window.occupancy.count) == (2, 6)
+        assert (window.count, window.batch_time.count) == (2, 6)
         assert loop.probe.read_contents(6).images == 12
     loop.run_epoch()
     loop.run_epoch()
     window = loop.read()  # an interval over two epochs holds both
-    assert (window.count, window.occupancy.count) == (2, 12)
+    assert (window.count, window.batch_time.count) == (2, 12)
     assert window.cpu_s >= 0.95 * 2 * 12 * 0.005
     assert window.affinity_cpus == len(os.sched_getaffinity(0))
     assert loop.probe.read_contents(12).images == 24
@@ -137,7 +137,7 @@ def test_of_more_batches_than_the_ring_holds_the_newest_count(open_loop, monkeyp
     loop = open_loop(planted.Costly(100), batch_size=2, num_workers=2)
     loop.iterator = iter(loop.loader)
     loop.take(40)
-    assert loop.read().occupancy.count >= 40
+    assert loop.read().batch_time.count >= 40
     assert loop.probe.read_contents(40).images is None
     loop.take(10)
     loop.read()
@@ -181,7 +181,7 @@ def test_a_killed_worker_is_the_loaders_error_and_reading_goes_on(open_loop):
     # PyTorch would raise for it again at the end of any child, be it in pytest's midst
     signal_handling._remove_worker_pids(id(loop.iterator))
     loop.iterator._worker_pids_set = False
-    assert loop.read().occupancy.count >= 4
+    assert loop.read().batch_time.count >= 4
     loop.iterator._shutdown_workers()
     loop.iterator = iter(loop.loader)
     loop.take(1)
@@ -203,7 +203,7 @@ def test_every_kind_of_dataset(open_loop, workers, dataset, options, batches):
     loop = open_loop(dataset, num_workers=workers, **options)
     expected = list(DataLoader(dataset, num_workers=workers, **options))
     assert [str(batch) for batch in loop.run_epoch()] == [str(b) for b in expected]
-    assert loop.read().occupancy.count == batches
+    assert loop.read().batch_time.count == batches
     assert loop.probe.unsupported == {}
 
 
@@ -230,7 +230,7 @@ def test_after_a_failure_inside_workers_are_seen_from_outside(
     for _ in range(2):
         assert len(loop.run_epoch()) == 8
         window = loop.read()
-    assert (window.count, window.occupancy) == (1, None)
+    assert (window.count, window.batch_time) == (1, None)
     reason = loop.probe.inside_failure or ''
     assert 'a bug of ours' in reason or 'no memory' in reason
     assert loop.probe.unsupported == {}
@@ -246,7 +246,7 @@ def test_a_stack_that_cannot_be_offered_costs_no_figure(
         monkeypatch.setattr('os.memfd_create', _fail, raising=False)
     loop = open_loop(planted.Costly(8), num_workers=1)
     assert len(loop.run_epoch()) == 8
-    assert loop.read().occupancy.count == 8
+    assert loop.read().batch_time.count == 8
     assert loop.probe.inside_failure is None
 
 
@@ -262,12 +262,12 @@ def test_an_iterator_that_was_there_before_us(workers: int):
     loop.take(4)
     window = loop.read()
     if workers:
-        assert (window.count, window.occupancy) == (1, None)
+        assert (window.count, window.batch_time) == (1, None)
     else:  # this process is in reach
-        assert window.occupancy.count == 4
+        assert window.batch_time.count == 4
     del iterator
     assert len(loop.run_epoch()) == 8
-    assert loop.read().occupancy.count == 8
+    assert loop.read().batch_time.count == 8
     loop.close()
 
 
