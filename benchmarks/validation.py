@@ -222,12 +222,15 @@ def forecast(name: str, folder: Path) -> Forecast:
     for save in evidence.save_records:
         if save.iteration < cut.iteration:
             forecaster.add_save(save)
+    passed_s = evidence.run.build_s + cut.elapsed_s
     for validation in evidence.validations:
-        if validation.iteration < cut.iteration:
+        if validation.iteration <= cut.iteration:
             forecaster.add_validation(validation)
+        if validation.iteration == cut.iteration:
+            # the hook says the end after a validation, not before the one that is due
+            passed_s += validation.wall_s
     ending = forecaster.forecast()
     assert evidence.end is not None and evidence.end.duration_s is not None
-    passed_s = evidence.run.build_s + cut.elapsed_s
     etas = json.loads((folder / ETAS).read_text())
     return Forecast(
         name=name,
