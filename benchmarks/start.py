@@ -158,6 +158,8 @@ def train(
         **os.environ,
         'PYTHONPATH': str(ROOT),
         'OMP_NUM_THREADS': '1',
+        # so that an error stands at the end of what is kept
+        'PYTHONUNBUFFERED': '1',
         'WORLD_SIZE': str(ranks),
         'LOCAL_WORLD_SIZE': str(ranks),
         'MASTER_ADDR': '127.0.0.1',

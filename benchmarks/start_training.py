@@ -130,8 +130,11 @@ def build(folder: str, spec: dict[str, Any]) -> Any:
         config = Config.fromfile(spec['config'])
         config.work_dir = folder
         config.train_cfg.max_epochs = 1
-        config.default_hooks.update(hooks)
-        return Runner.from_cfg(config)
+        config.default_hooks.gpu_efficiency = hooks['gpu_efficiency']
+        runner = Runner.from_cfg(config)
+        # a class would not survive the config's dump
+        runner.register_hook(Aged())
+        return runner
     if kind == 'coco':
         from mmdet.datasets import CocoDataset
         from mmdet.utils import register_all_modules
