@@ -15,7 +15,8 @@ from mmgpu_hooks.judge.verdict_names import VERDICTS
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.terminal import DEFAULT_WIDTH
-from mmgpu_hooks.show.words import say
+from mmgpu_hooks.show.text import narrow, widen
+from mmgpu_hooks.show.words import is_english, say
 
 _BY_NO_RULE = {
     'compute_bound': phrase(
@@ -73,8 +74,11 @@ def _find_pages(code: str) -> Iterator[str]:
 
 
 def _print_page(text: str) -> None:
+    # the filler of a line's last character falls off its end
+    width = DEFAULT_WIDTH - (not is_english())
     for paragraph in text.replace('``', '').split('\n\n'):
         is_item = paragraph.startswith('- ')
         indent = '  ' if is_item else ''
-        print(textwrap.fill(paragraph, DEFAULT_WIDTH, subsequent_indent=indent))
+        lines = textwrap.fill(widen(paragraph), width, subsequent_indent=indent)
+        print(narrow(lines))
         print(end='' if is_item else '\n')

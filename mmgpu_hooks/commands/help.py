@@ -4,14 +4,51 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from mmgpu_hooks.schema.text import worded
-from mmgpu_hooks.show.words import say
+from mmgpu_hooks.show.text import narrow, widen
+from mmgpu_hooks.show.words import is_english, say
 
 _UNWRAPPED = '\b\n'
 """Marker with which click leaves the lines of a paragraph as they are."""
+
+
+class HelpFormatter(click.HelpFormatter):
+    """Writes help that is wrapped by its width in a terminal, as Chinese is wider."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        # the filler of a line's last character falls off its end
+        self.width -= not is_english()
+
+    def write_usage(self, prog: str, args: str = '', prefix: str | None = None) -> None:
+        """Writes the line of usage."""
+        super().write_usage(prog, widen(args), prefix)
+
+    def write_text(self, text: str) -> None:
+        """Writes paragraphs."""
+        super().write_text(widen(text))
+
+    def write_dl(
+        self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        """Writes options or commands with their help."""
+        widened = [(name, widen(text)) for name, text in rows]
+        super().write_dl(widened, col_max, col_spacing)
+
+    def getvalue(self) -> str:
+        """Returns what was written."""
+        return narrow(super().getvalue())
+
+
+class Context(click.Context):
+    """A click context that formats help with :class:`HelpFormatter`."""
+
+    formatter_class = HelpFormatter
 
 
 def say_paragraphs(words: str) -> str:

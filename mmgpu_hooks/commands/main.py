@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from mmgpu_hooks.commands import exit_codes
-from mmgpu_hooks.commands.help import translate_help
+from mmgpu_hooks.commands.help import Context, translate_help
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase, sentences
 from mmgpu_hooks.show.text import STANDARD_OUTPUT, guarded_output
@@ -62,6 +62,8 @@ COMMANDS = [name for group in GROUPS.values() for name in group]
 
 class _LazyGroup(click.Group):
     """A click group that imports a command's module only when it is named."""
+
+    context_class = Context
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return COMMANDS

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from mmgpu_hooks.commands.help import translate_help
+from mmgpu_hooks.commands.help import Context, translate_help
 from mmgpu_hooks.model.bounds import MOST_BATCH, MOST_WORKERS
 from mmgpu_hooks.schema import values
 from mmgpu_hooks.schema.text import phrase, worded
@@ -64,6 +64,8 @@ class Command(click.Command):
 
     With ``--slurm`` it becomes a job once its arguments were parsed.
     """
+
+    context_class = Context
 
     def get_help(self, ctx: click.Context) -> str:
         """Returns the help of the command in the user's language."""

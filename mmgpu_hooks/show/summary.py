@@ -22,7 +22,14 @@ from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.schema.text import Text, listed, phrase
 from mmgpu_hooks.show.recommendation import title_verdict
 from mmgpu_hooks.show.start import phrase_start
-from mmgpu_hooks.show.text import BOUND, bind_units, shell_path, visible
+from mmgpu_hooks.show.text import (
+    BOUND,
+    BREAK,
+    bind_units,
+    break_wide,
+    shell_path,
+    visible,
+)
 from mmgpu_hooks.show.tuning import list_tuned
 from mmgpu_hooks.show.validation import summarize_validations
 from mmgpu_hooks.show.words import is_english, phrase_status, say
@@ -244,9 +251,10 @@ def _wrap(name: str, text: str) -> list[str]:
     from rich.text import Text as RichText
 
     console = Console(width=_WIDTH - _LABEL, file=io.StringIO())
-    lines = RichText(bind_units(text)).wrap(console, _WIDTH - _LABEL)
+    wrapped = RichText(break_wide(bind_units(text))).wrap(console, _WIDTH - _LABEL)
+    lines = [line.plain.replace(BREAK, '').rstrip() for line in wrapped]
     labels = [label, *[indent] * len(lines)]
-    return [f'{label}{line.plain.rstrip()}' for label, line in zip(labels, lines)]
+    return [f'{label}{line}' for label, line in zip(labels, lines)]
 
 
 _LABELS: dict[str, Text] = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.document import SIGNS, Item, Section, Table
-from mmgpu_hooks.show.text import BOUND, bind_units, visible
+from mmgpu_hooks.show.text import BOUND, BREAK, bind_units, break_wide, visible
 from mmgpu_hooks.show.words import say
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def render(
         if number:
             console.print()
         if section.title:
-            title = _text(section.title, 'bold')
+            title = _prose(section.title, 'bold')
             console.print(title, width=min(width, MOST_WIDTH))
         for part in _lay_out(section):
             if isinstance(part, Text) and part.no_wrap:
@@ -67,20 +67,20 @@ def render(
             has_heads = getattr(part, 'show_header', False)
             room = max(width, least) if has_heads else min(width, MOST_WIDTH)
             console.print(indented, width=room)
+    whole = buffer.getvalue().replace(BREAK, '').replace(BOUND, ' ')
     # padding that fills a table's column is no content
-    lines = (line.rstrip() for line in buffer.getvalue().splitlines())
-    return '\n'.join(lines).replace(BOUND, ' ')
+    return '\n'.join(line.rstrip() for line in whole.splitlines())
 
 
 def _lay_out(section: Section) -> Iterator[RenderableType]:
     has_table = section.table is not None and bool(section.table.rows)
-    yield from map(_text, section.sentences)
+    yield from map(_prose, section.sentences)
     if section.table is not None and has_table:
         if section.sentences:
             yield ''
         yield _table(section.table)
     facts = [
-        (_text(fact.label), _text(fact.value))
+        (_text(fact.label), _prose(fact.value))
         for fact in section.facts
         if fact.value is not None
     ]
@@ -105,6 +105,14 @@ def _text(text: object, style: str = '', *, no_wrap: bool = False) -> Text:
     return Text(shown, style=style, no_wrap=no_wrap, overflow='fold')
 
 
+def _prose(text: object, style: str = '') -> Text:
+    from rich.text import Text
+
+    # a path without a space is folded, never cut
+    shown = break_wide(bind_units(visible(say(text))))
+    return Text(shown, style=style, overflow='fold')
+
+
 def _item(item: Item) -> tuple[Text, Text]:
     said = item.text
     if item.title:
@@ -112,7 +120,7 @@ def _item(item: Item) -> tuple[Text, Text]:
     if item.basis:
         said = phrase('{text} ({basis})', text=said, basis=item.basis)
     sign = _text(SIGNS.get(item.level, '-'), _STYLES.get(item.level, ''))
-    return sign, _text(said)
+    return sign, _prose(said)
 
 
 def _pairs(rows: Sequence[tuple[Text, Text]]) -> RenderableType:

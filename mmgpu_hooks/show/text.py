@@ -114,6 +114,49 @@ def bind_units(text: str, space: str = BOUND) -> str:
     return _UNIT.sub(rf'\1{space}\2', text)
 
 
+BREAK = '\x0b'
+"""White space without width, at which rich may break a line of Chinese."""
+_JOINED = '\u2060'
+"""Filler behind a double-width character that stays on the line of what follows."""
+_WIDE = (
+    '[\u1100-\u115f\u2e80-\u303e\u3041-\ua4cf\uac00-\ud7a3\uf900-\ufaff'
+    '\ufe30-\ufe4f\uff00-\uff60\uffe0-\uffe6]'
+)
+"""Double-width characters (East Asian Width W and F)."""
+_OPENING, _CLOSING = '（《「『【', '，。、；：？！）》」』】%'  # noqa: RUF001
+"""Punctuation that ends no line, and that begins none."""
+_BEFORE_BREAK = re.compile(
+    f'(?![{_OPENING}])({_WIDE})(?=[^{_CLOSING}{BOUND}{_JOINED}\\s])|({_WIDE})'
+)
+_FILLED = re.compile(f'({_WIDE})[ {_JOINED}]')
+
+
+def break_wide(text: str) -> str:
+    """Text in which a line may break between two double-width characters.
+
+    rich breaks at white space alone; :data:`BREAK` is to be taken out of what it wrote.
+    """
+    return _BEFORE_BREAK.sub(
+        lambda found: f'{found[1]}{BREAK}' if found[1] else found[2], text
+    )
+
+
+def widen(text: str) -> str:
+    """Text whose length is its width in a terminal, for wrappers that count characters.
+
+    Behind each double-width character is a filler: a space where a line may break, else
+    a word joiner. :func:`narrow` takes them out of the lines.
+    """
+    return _BEFORE_BREAK.sub(
+        lambda found: f'{found[1]} ' if found[1] else found[2] + _JOINED, text
+    )
+
+
+def narrow(lines: str) -> str:
+    """Takes the fillers of :func:`widen` out of wrapped lines."""
+    return _FILLED.sub(r'\1', lines)
+
+
 def short_path(path: Path | str | None) -> str | None:
     """A path relative to the working directory, if it is below that."""
     if path is None:

@@ -78,6 +78,23 @@ def test_help_is_in_chinese(chinese, capsys, command):
     out = capsys.readouterr().out
     assert '用法' in out
     assert [*find_english(out)] == []
+    assert [line for line in out.splitlines() if cell_len(line) > 80] == []
+
+
+@pytest.mark.parametrize('code', ['MG101', 'MG301', 'oom_host', 'compute_bound'])
+def test_a_page_of_explain_is_in_chinese_and_no_wider_than_a_terminal(
+    chinese, capsys, code
+):
+    assert main(['explain', code]) == 0
+    out = capsys.readouterr().out
+    # what is searched for in a console log
+    quotes = ('is killed by signal', 'out of memory', 'Out of memory')
+    assert [*find_english(out, *quotes)] == []
+    lines = out.splitlines()
+    assert 60 < max(map(cell_len, lines)) <= 80
+    # punctuation begins no line
+    punctuation = tuple('，。、；：）')  # noqa: RUF001
+    assert [line for line in lines if line.strip().startswith(punctuation)] == []
 
 
 @pytest.mark.parametrize('case', list_cases())

@@ -8,7 +8,15 @@ from mmgpu_hooks.schema.figures import (
     format_pct,
     format_seconds,
 )
-from mmgpu_hooks.show.text import BOUND, bind_units, visible
+from mmgpu_hooks.show.text import (
+    BOUND,
+    BREAK,
+    bind_units,
+    break_wide,
+    narrow,
+    visible,
+    widen,
+)
 
 
 @pytest.mark.parametrize(
@@ -58,3 +66,23 @@ def test_no_line_breaks_between_a_figure_and_its_unit():
 )
 def test_control_and_bidi_characters_are_shown(text, shown):
     assert visible(text) == shown
+
+
+@pytest.mark.parametrize(
+    ('text', 'widened'),
+    [
+        ('每个 batch', '每 个\u2060 batch'),
+        # no line ends with an opening bracket, or begins with a closing one
+        ('慢「见下」。', '慢 「\u2060见 下\u2060」\u2060。\u2060'),
+        ('a b', 'a b'),
+    ],
+    ids=['a space of its own', 'brackets', 'English'],
+)
+def test_wide_characters_count_twice_and_come_back(text, widened):
+    assert widen(text) == widened
+    assert narrow(widened) == text
+
+
+def test_a_line_of_chinese_may_break_between_two_characters():
+    assert break_wide('每个 batch 用') == f'每{BREAK}个 batch 用'
+    assert break_wide('「见」、a') == f'「见」、{BREAK}a'
