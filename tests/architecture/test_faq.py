@@ -1,5 +1,5 @@
 """The page of messages and symptoms says what ``mmgpu why`` finds, and ends in commands
-that there are.
+that there are. The Chinese page has the same messages, causes and commands.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from mmgpu_hooks.judge.why import NamedLog, judge_end
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / 'docs' / 'en' / 'faq.md'
 TEXT = PAGE.read_text()
+CHINESE_PAGE = ROOT / 'docs' / 'zh_cn' / 'faq.md'
+CHINESE_TEXT = CHINESE_PAGE.read_text(encoding='utf-8')
 
 SEARCHED = (
     'DataLoader worker (pid 1234) is killed by signal: Killed',
@@ -36,6 +38,11 @@ SEARCHED = (
 """Messages as users search for them: they stand on the page in one piece."""
 
 UNANSWERED = 'No command answers this yet'
+CHINESE_UNANSWERED = '目前还没有命令能回答'
+CERTAINTIES = {'确定': 'sure', '很可能': 'likely'}
+CORRECTIONS = '欢迎提 issue 指正'
+"""In the last line of a Chinese page, which stands behind its last entry."""
+
 WITHOUT_COMMAND = (
     'Files are expensive',
     'Several cards are no faster',
@@ -55,19 +62,30 @@ class Entry(NamedTuple):
         """What the console shows, each by itself."""
         return re.findall(r'^```text\n(.*?)^```', self.body, re.MULTILINE | re.DOTALL)
 
+    @property
+    def fences(self) -> list[tuple[str, str]]:
+        """Fenced blocks with their kinds: messages and commands."""
+        fence = re.compile(r'^```(\w+)\n(.*?)^```', re.MULTILINE | re.DOTALL)
+        return fence.findall(self.body)
 
-def list_entries() -> list[Entry]:
-    """All entries, in the order of the page."""
+
+def list_entries(text: str) -> list[Entry]:
+    """All entries, in the order of the page; the first group has the messages."""
     entries = list[Entry]()
-    for part in re.split(r'^## ', TEXT, flags=re.MULTILINE)[1:]:
+    for number, part in enumerate(re.split(r'^## ', text, flags=re.MULTILINE)[1:]):
         for entry in re.split(r'^### ', part, flags=re.MULTILINE)[1:]:
             title, _, body = entry.partition('\n')
-            entries.append(Entry(title, body, part.startswith('Messages')))
+            entries.append(Entry(title, body, is_message=number == 0))
     return entries
 
 
-ENTRIES = list_entries()
+ENTRIES = list_entries(TEXT)
 BY_TITLE = {entry.title: entry for entry in ENTRIES}
+*_, _CLOSING = CHINESE_TEXT.rstrip().splitlines()
+CHINESE_ENTRIES = list_entries(CHINESE_TEXT.rstrip().removesuffix(_CLOSING))
+CHINESE_BY_TITLE = dict(zip(BY_TITLE, CHINESE_ENTRIES))
+"""Chinese entries by the titles of the English ones."""
+
 MESSAGES = {
     f'{entry.title} ({number})' if number else entry.title: (entry, console)
     for entry in ENTRIES
@@ -95,6 +113,7 @@ def test_every_message_of_the_group_has_a_console():
 @pytest.mark.parametrize('message', SEARCHED)
 def test_a_message_stands_there_as_it_is_searched_for(message):
     assert message in TEXT
+    assert message in CHINESE_TEXT
 
 
 def test_titles_differ():
@@ -102,13 +121,31 @@ def test_titles_differ():
 
 
 @pytest.mark.parametrize('title', BY_TITLE)
-def test_an_entry_ends_in_a_command_of_ours(title):
-    lines = BY_TITLE[title].body.rstrip().splitlines()
+@pytest.mark.parametrize('entries', [BY_TITLE, CHINESE_BY_TITLE], ids=['en', 'zh_cn'])
+def test_an_entry_ends_in_a_command_of_ours(title, entries):
+    lines = entries[title].body.rstrip().splitlines()
     assert lines[-1] == '```'
     start = max(n for n, line in enumerate(lines) if line.startswith('```console'))
     # nothing but the command lies between
     assert all(line.startswith('$ ') for line in lines[start + 1 : -1])
     assert any(line.startswith('$ mmgpu ') for line in lines[start + 1 : -1])
+
+
+def test_the_chinese_page_has_as_many_entries_and_asks_for_corrections():
+    assert len(CHINESE_ENTRIES) == len(ENTRIES)
+    assert CORRECTIONS in _CLOSING
+
+
+@pytest.mark.parametrize('title', BY_TITLE)
+def test_a_chinese_entry_says_the_same(title):
+    entry, chinese = BY_TITLE[title], CHINESE_BY_TITLE[title]
+    assert chinese.fences == entry.fences
+    causes = re.findall(r'Cause: `(\w+)` \((\w+)\)', entry.body)
+    said = re.findall(r'原因\W`(\w+)`\W(\w+)', chinese.body)
+    assert [(cause, CERTAINTIES[certainty]) for cause, certainty in said] == causes
+    rules = [sorted(re.findall(r'MG\d+', each.body)) for each in (entry, chinese)]
+    assert rules[0] == rules[1]
+    assert (CHINESE_UNANSWERED in chinese.body) == (UNANSWERED in entry.body)
 
 
 def test_three_symptoms_say_that_no_command_answers_them():
@@ -130,11 +167,13 @@ def test_each_command_cause_and_rule_exists():
     assert {*re.findall(r'\bMG\d+', TEXT)} <= {*RULES}
 
 
-def test_each_anchor_is_a_heading():
+@pytest.mark.parametrize('page', [PAGE, CHINESE_PAGE], ids=['en', 'zh_cn'])
+def test_each_anchor_is_a_heading(page):
     broken = list[str]()
-    for target, anchor in re.findall(r'\]\(([\w.-]*)#([^)]+)\)', TEXT):
-        page = PAGE.with_name(target) if target else PAGE
-        headings = re.findall(r'^#+ (.*)$', page.read_text(), re.MULTILINE)
+    text = page.read_text(encoding='utf-8')
+    for target, anchor in re.findall(r'\]\(([\w./-]*)#([^)]+)\)', text):
+        linked = page.parent / target if target else page
+        headings = re.findall(r'^#+ (.*)$', linked.read_text('utf-8'), re.MULTILINE)
         if anchor not in map(_anchor, headings):
             broken.append(f'{target}#{anchor}')
     assert broken == []
