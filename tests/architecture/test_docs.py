@@ -128,6 +128,7 @@ NO_REAL_CARD = (
     'fast-metric.md',
     'how-it-works.md',
     'memory-estimate.md',
+    'other-tools.md',
     'pick-a-gpu.md',
     'profile.md',
     'read-the-summary.md',
