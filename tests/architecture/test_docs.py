@@ -136,6 +136,7 @@ NO_REAL_CARD = (
     'reference/rules.md',
     'reference/scalars.md',
     'sweep.md',
+    'which-training.md',
     'will-it-fit.md',
 )
 
