@@ -128,6 +128,7 @@ NO_REAL_CARD = (
     'fast-metric.md',
     'how-it-works.md',
     'memory-estimate.md',
+    'other-tools.md',
     'pick-a-gpu.md',
     'profile.md',
     'read-the-summary.md',
@@ -135,6 +136,7 @@ NO_REAL_CARD = (
     'reference/rules.md',
     'reference/scalars.md',
     'sweep.md',
+    'which-training.md',
     'will-it-fit.md',
 )
 
