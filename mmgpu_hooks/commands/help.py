@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.text import worded
 from mmgpu_hooks.show.words import say
 
 _UNWRAPPED = '\b\n'
-"""Marker with which click leaves the lines of a paragraph as they are."""
+"""Marker before a paragraph whose lines click leaves as they are."""
 
 
 def say_paragraphs(words: str) -> str:
