@@ -108,7 +108,7 @@ def _describe_loops(training: Run, newest: ValidationRecord) -> RunRecord:
 
 
 def find_loops(run: Run) -> ValidationLoops | None:
-    """Select the loops of the newest validations with the same loader.
+    """Make a run of the newest validations that have the same loader settings.
 
     Args:
         run: One rank's, with its validations.
