@@ -127,7 +127,7 @@ def show_gain(before: Path, after: Path) -> bool:
 
 
 def describe_tuned(before: Path, after: Path, tuned: Path) -> str:
-    """Compares the training that tuned itself with the two that did not.
+    """Compares the training that tuned itself with the two trainings that did not.
 
     Args:
         before: Work folder of the training with the poor setting.

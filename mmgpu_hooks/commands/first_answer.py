@@ -1,4 +1,4 @@
-"""Finds the log of a run without our hook, and has it judged."""
+"""Finds the log of a training without the hook, and has the log judged."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 
 
 def read_first_answer(folders: Sequence[Path]) -> FirstAnswer | None:
-    """Judge the newest log with train lines in a folder whose newest run has no
-    evidence.
+    """Judge a folder's newest training log, if the newest run has no evidence.
 
     Returns:
         ``None`` of several folders, and of one with evidence or without such a log.

@@ -14,7 +14,7 @@ from mmgpu_hooks.show.text import narrow, widen
 from mmgpu_hooks.show.words import is_english, say
 
 _UNWRAPPED = '\b\n'
-"""Marker with which click leaves the lines of a paragraph as they are."""
+"""Marker before a paragraph whose lines click leaves as they are."""
 
 
 class HelpFormatter(click.HelpFormatter):

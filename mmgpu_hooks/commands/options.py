@@ -42,7 +42,7 @@ class SeveralOption(click.Option):
 
 
 class Slurm(click.Option):
-    """The option ``--slurm OPTIONS``: runs the same command line as one SLURM job.
+    """The option ``--slurm OPTIONS``: runs the typed command line as one SLURM job.
 
     Args:
         count_cpus: Takes the parsed arguments of the command; checks them, and returns
@@ -111,7 +111,7 @@ class WholeNumber(click.IntRange):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
-        """Converts a value; refuses other text and numbers out of range."""
+        """Converts a whole number; refuses other text and numbers out of range."""
         if not isinstance(value, int) and not re.fullmatch(_WHOLE, value, re.A):
             said = phrase('expected a whole number, found {found}', found=short(value))
             self.fail(say(said), param, ctx)
@@ -158,7 +158,7 @@ def parsed(
 
 
 def above_0(unit: str) -> Callable[[Any], Any]:
-    """A click type: a number above 0 with this unit."""
+    """Makes a click type for a number above 0 with a unit, such as seconds."""
     number = r'\d{1,9}(?:\.\d{1,9})?'
     return parsed(number, lambda match: float(match[0]) or None, f'{unit} above 0')
 

@@ -1,4 +1,4 @@
-"""Writes HTML pages; never replaces a file that is no page of ours."""
+"""Writes HTML pages; replaces no file but an older page of this package."""
 
 from __future__ import annotations
 

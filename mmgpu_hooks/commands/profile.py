@@ -1,4 +1,4 @@
-"""``mmgpu profile``: profiles a step to show why it is compute-bound."""
+"""``mmgpu profile``: profiles a train step to show why it is compute-bound."""
 
 from __future__ import annotations
 

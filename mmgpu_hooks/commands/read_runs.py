@@ -1,4 +1,4 @@
-"""Reads and judges the newest run of folders, and fits runs that belong together."""
+"""Reads and judges the newest run of folders, and fits runs that train the same."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from mmgpu_hooks.show.text import short_path
 
 @dataclass(frozen=True)
 class ReadRun:
-    """One run with its evidence, read on all of its ranks."""
+    """Newest run of a folder: its files, the judged rank and the summary of ranks."""
 
     files: RunFiles
     run: Run
-    """The rank that is judged, with the other ranks in it."""
+    """Run of the rank that is judged, with the other ranks in it."""
     ranks: RanksSummary | None
     """Summary of all ranks; ``None`` for a run on one rank."""
 
@@ -84,16 +84,16 @@ class FoundRun(NamedTuple):
 
     files: RunFiles
     run: Run
-    """Evidence of rank 0."""
+    """Run of rank 0, read from its evidence."""
 
 
 class PooledRuns(NamedTuple):
-    """Newest runs of several folders, and the fit to them."""
+    """Newest runs of several folders, with step time and memory fitted to them."""
 
     newest: ReadRun
     """The newest of all runs, which is judged."""
     pool: RunPool
-    """Fit to all runs that belong together."""
+    """Step time and memory fitted to all runs that train the same."""
     notes: tuple[str, ...]
     """Notes on the newest run and the fit, and on runs left out."""
 
@@ -106,7 +106,7 @@ class JudgedRun(NamedTuple):
 
 
 def find_run(folder: Path) -> FoundRun:
-    """Finds the newest run of a folder, and reads its rank 0.
+    """Finds the newest run of a folder, and reads the evidence of rank 0.
 
     Raises:
         EvidenceError: If it has no evidence.
@@ -151,7 +151,7 @@ def read_run(folder: Path) -> ReadRun:
 
 
 def read_runs(folders: Sequence[Path]) -> PooledRuns:
-    """Reads the newest run of each folder, and fits those that belong together.
+    """Reads the newest run of each folder, and fits the runs that train the same.
 
     Raises:
         EvidenceError: If one of them holds no evidence.
@@ -168,7 +168,9 @@ def judge_runs(
     allow_batch_size: bool = False,
     cores: float | None = None,
 ) -> JudgedRun:
-    """Judges the newest run, with settings recommended from all that belong together.
+    """Judges the newest run of some folders, with settings recommended from all.
+
+    The settings rest on all of the runs that train the same.
 
     Args:
         folders: What :func:`read_run_folder` takes, each.

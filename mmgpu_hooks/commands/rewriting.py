@@ -96,7 +96,7 @@ def _render_text(outcome: RewriteOutcome, *, written: bool) -> str:
 
 
 def render_once(outcome: RewriteOutcome) -> str | None:
-    """Command that trains the original with the new settings; ``None`` if none can."""
+    """Command that trains the original with new settings; ``None`` if there is none."""
     if outcome.cfg_options is None:
         return None
     config = shlex.quote(str(outcome.source))

@@ -31,7 +31,7 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 _MOST_BYTES = 2**20
-"""Bytes of a script that are searched for signs of a config."""
+"""Most bytes of a script that are searched for signs of a config."""
 
 _warn = warner('run')
 
@@ -143,7 +143,7 @@ def run(is_module: bool, program: Sequence[str], **arguments: Any) -> NoReturn:
 
 
 def _complete(program: Sequence[str], is_module: bool) -> list[str]:
-    """Command line to start; Python scripts and modules get our interpreter."""
+    """Command line to start; Python scripts and modules run in this interpreter."""
     name, *words = program
     if is_module:
         if not name:

@@ -240,7 +240,7 @@ class ReadRows(NamedTuple):
     """Rows of the runs below some folders, and counts of all that was found."""
 
     rows: list[RunRow]
-    """Rows that pass the filters, except the one by verdict."""
+    """Rows that pass all filters but the filter by verdict."""
     found: int
     """Number of all runs found."""
     unreadable: int
@@ -373,7 +373,7 @@ def judge_rows(
     open_executor: Callable[[], AbstractContextManager[Executor]],
     on_progress: OnProgress,
 ) -> list[RunRow]:
-    """Judges the rows without a verdict; a failed one keeps the reason."""
+    """Judges the runs without a verdict; a row that fails keeps the reason."""
     from mmgpu_hooks.adviser.many_runs import judge_all
 
     # one whose first line is damaged has no start, and cannot be judged

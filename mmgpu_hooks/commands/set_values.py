@@ -12,7 +12,7 @@ from mmgpu_hooks.config.rewrite import Options, rewrite_config
 from mmgpu_hooks.config.settings import parse_assignments
 
 SET_SUFFIX = '_set'
-"""Suffix of the copy's file name."""
+"""Suffix of the file name of the copy that ``mmgpu set`` writes."""
 
 
 @command('set', CODES)

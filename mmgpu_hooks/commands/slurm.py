@@ -52,7 +52,7 @@ _ENDED = {
     'REVOKED',
     'TIMEOUT',
 }
-"""Final states of a job."""
+"""Final states of a SLURM job."""
 
 _FORGOTTEN = 'Invalid job id specified'
 _LAST_SIGNAL = 64
@@ -155,7 +155,7 @@ def _expect_options(options: Sequence[str]) -> None:
 
 
 def _list_cpus(options: Sequence[str], cpus: int | None) -> list[str]:
-    """The option for CPUs, unless the user or the site has set them."""
+    """The option of sbatch for CPUs, unless the user or the site has set them."""
     is_said = any(word.startswith(_CPU_OPTIONS) for word in options)
     if cpus is None or is_said or any(name in os.environ for name in _CPU_VARIABLES):
         return []
@@ -163,7 +163,7 @@ def _list_cpus(options: Sequence[str], cpus: int | None) -> list[str]:
 
 
 def render_script(command: Sequence[str], words: Sequence[str], folder: Path) -> str:
-    """The batch script of a job. Pure.
+    """The batch script of a SLURM job. Pure.
 
     A start that a requeue cut short must leave no half answer before the whole one, so
     each start writes a new one. It must not forget what it has measured either:
@@ -184,7 +184,7 @@ def render_script(command: Sequence[str], words: Sequence[str], folder: Path) ->
 
 
 def _find_job(job_name: str) -> str | None:
-    """Number of our waiting or running job with this name; ``None`` without one."""
+    """Number of the user's waiting or running job with a name; ``None`` without one."""
     states = 'PENDING,CONFIGURING,RUNNING,SUSPENDED'
     words = ('squeue', '-h', '-u', str(os.getuid()), '-n', job_name, '-t', states)
     found = _expect_answer(_call(*words, '-o', '%A')).split()
@@ -192,7 +192,7 @@ def _find_job(job_name: str) -> str | None:
 
 
 def _submit(job_name: str, options: Sequence[str], script: str, folder: Path) -> str:
-    """Submits a job and returns its number.
+    """Submits a SLURM job and returns the job's number.
 
     Raises:
         UserError: If SLURM does not take it.
@@ -305,7 +305,7 @@ def read_ending(job: Mapping[str, str]) -> JobEnding:
 
 
 class _Watch:
-    """Polls the state of a job and prints each change.
+    """Polls the state of a SLURM job and prints each change.
 
     Args:
         job: Its number.
@@ -333,7 +333,7 @@ class _Watch:
         return self.is_forgotten or self.state in _ENDED
 
     def hurry(self) -> None:
-        """Makes the next question to SLURM due at once."""
+        """Makes the next poll of the job's state due at once."""
         self._due_s = 0.0
 
     def ask(self) -> None:
@@ -382,7 +382,7 @@ class _Log:
         self._path, self._offset = path, 0
 
     def show(self, *, is_whole: bool = False) -> None:
-        """Copies the part of the file that is new.
+        """Copies what is new in the file to standard error.
 
         Args:
             is_whole: True if nothing will follow: a last line may lack its end.

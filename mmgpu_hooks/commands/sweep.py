@@ -137,7 +137,7 @@ def sweep(
 
 
 def _say_left_out(asked: Mapping[str, Sequence[Any]]) -> Iterator[str]:
-    """Sentences on combinations that are not tried, with the reason."""
+    """Sentences on combinations of settings that are not tried, with the reason."""
     if 0 not in asked['num_workers']:
         return
     for setting in SETTINGS:

@@ -50,7 +50,7 @@ def with_lines(answer: Answer, files: RunFiles, config: Path | None = None) -> A
 
 
 def _phrase_switch(run: Run, path: Path, joined: str) -> Text:
-    """The command to type, or the hook argument to add and its place."""
+    """The command that switches ``optimize`` on, or the hook argument to add."""
     place = run.meta.hook_place
     if place is None and run.meta.hook_added_by is not None:
         return quoted(f'{run.meta.hook_added_by} --optimize={joined} ...')

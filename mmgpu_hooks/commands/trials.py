@@ -76,6 +76,6 @@ def choose_folder(
 def train(
     plan: Plan, store: TrialStore | None = None, *, max_seconds: float = float('inf')
 ) -> Outcome:
-    """Runs a plan with a progress bar; see :func:`run_plan` for the arguments."""
+    """Runs a plan of trials with a progress bar; see :func:`run_plan` for arguments."""
     with show_progress() as on_progress:
         return run_plan(plan, store, max_seconds=max_seconds, on_progress=on_progress)

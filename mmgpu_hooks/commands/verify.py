@@ -72,7 +72,7 @@ class _Known:
     notes: tuple[Text, ...] = ()
 
     def add_to(self, measured: Verification, folder: Path) -> Verification:
-        """Adds these facts to the measured times.
+        """Adds what was known before the trainings to the measured times.
 
         Args:
             measured: What the trainings showed.
@@ -110,7 +110,7 @@ class _Trainings:
     """CPUs of the verified run; ``None`` when two configs are compared."""
 
     def count_cpus(self) -> int:
-        """CPUs for the job: those of the run, or the most that a side needs."""
+        """CPUs for the SLURM job: those of the run, or the most of both trainings."""
         return self.cpus or max(side.workers for side in self.sides) + 1
 
 
@@ -332,7 +332,7 @@ def _read_recommendation(
 
 
 def _find_cpus(run: Run) -> int | None:
-    """CPUs per rank of a run, as they would be without a narrow start."""
+    """CPUs per rank of a run, as they would be if ``srun`` had not narrowed them."""
     host = run.meta.host
     cores = host.mended_cores or host.usable_cores
     return None if cores is None else max(math.ceil(cores), 1)

@@ -45,7 +45,10 @@ _MOST_LETTERS = 240
 """Most characters shown of one quoted log line."""
 _OF_EVIDENCE = '.json', '.jsonl'
 _MOST_OF_PIPE, _MOST_OF_FILE = 2**30, 8 * 2**30
-"""Most bytes read of a log from a pipe, and from a file; lines count from its start."""
+"""Most bytes read of a log, from a pipe and from a file.
+
+Lines count from the start of the log.
+"""
 _TIMED_BYTES = 2**20
 _TIME = re.compile(rb'((?:\d{4}/)?\d\d/\d\d \d\d:\d\d:\d\d) - \w+ - ')
 """Timestamp before each line of MMEngine's log; without a year on the console."""
@@ -189,7 +192,7 @@ def _name_run(why: Why, folder: Path, started_unix_s: float | None) -> Why:
 
 @dataclass(frozen=True)
 class _Console:
-    """Console output of a run."""
+    """Console output of a run, with its last timestamp."""
 
     log: ConsoleLog
     last_time: str | None
@@ -402,6 +405,6 @@ def _describe(answer: Why) -> list[Section]:
 
 
 def _cut(words: str) -> str:
-    """Cuts the words of another program to ``_MOST_LETTERS``; ours stay whole."""
+    """Cuts the words of other programs to ``_MOST_LETTERS``; own texts stay whole."""
     is_ours = isinstance(words, Text) and words.template
     return words if is_ours else words[:_MOST_LETTERS]

@@ -1,1 +1,1 @@
-"""Judges what a run recorded."""
+"""Judges what training runs recorded: verdicts, findings, causes, forecasts."""

@@ -1,4 +1,4 @@
-"""The padded sizes that a run's batches had: one, or ever new ones. Pure."""
+"""Counts the padded image sizes of a training's batches: fixed or varying. Pure."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.recorded import MOST_BATCH_SIZES
 
 _FIXED = 2
-"""Most sizes of a run whose batches are all alike but an epoch's last one."""
+"""Most batch sizes of a run with fixed sizes; an epoch's last batch may differ."""
 
 _VARYING = 10
-"""Least sizes of a run whose batches vary, where new ones keep coming."""
+"""Fewest batch sizes that count as varying, where new ones keep coming."""
 
 _KEEP_COMING = 0.01
-"""Least new sizes per iteration in the second half of the records that keep coming."""
+"""Fewest new batch sizes per iteration at which a run's batch sizes still vary.
+
+Counted over the second half of the log intervals.
+"""
 
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """Sizes of a run's batches in padded pixels, as far as they were counted.
+    """Distinct batch sizes of a training run, in padded pixels, as far as counted.
 
     Batches of as many pixels count as one size: portrait and landscape, as a rule.
     """
 
     count: int
     late: int
-    """Number of sizes that were new in the second half of the intervals."""
+    """Number of batch sizes first seen in the second half of the log intervals."""
     is_all: bool
-    """False if counting ended since there were so many."""
+    """True if all batch sizes were counted; False if there were too many to count."""
     is_fixed: bool
-    """True if all batches were counted, and have one size, or the last of an epoch
-    another."""
+    """True if all batches have one size, apart from the last batch of an epoch."""
     is_varying: bool
-    """True if there are many, and new ones kept coming."""
+    """True if there are many batch sizes, and new ones kept coming."""
 
 
 def find_batch_sizes(run: Run) -> BatchSizes | None:
-    """Find the sizes of the batches; ``None`` if counting began late."""
+    """Count the batch sizes of a training run; ``None`` if counting began late."""
     new, iterations = run.column('new_batch_sizes'), run.column('iterations')
     if not len(new) or np.isnan(new[0]):
         return None

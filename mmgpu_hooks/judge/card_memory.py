@@ -1,4 +1,4 @@
-"""Explains the card's memory figures, and whether a larger batch made them grow. Pure.
+"""Explains GPU memory use, and if a larger batch made its peak grow. Pure.
 
 ``nvidia-smi`` shows what the driver gave to all processes: tensors in use, what the
 allocator of PyTorch keeps of those that are gone, and the CUDA context with the
@@ -19,40 +19,41 @@ from mmgpu_hooks.schema.text import Text, phrase
 
 _GIB = 2**30
 _GREW = 1.02
-"""Ratio of peaks from which the later one counts as growth: allocators round up."""
+"""Smallest ratio of two memory peaks that counts as growth: allocators round up."""
 _EARLY_SHARE = 0.1
-"""Share of the run at its start whose peak later ones are compared with."""
+"""Share of a run, from its start, whose memory peak later peaks are compared with."""
 
 
 class PeakGrowth(NamedTuple):
-    """Last growth of the card's peak after the first tenth of a run."""
+    """Last growth of the GPU memory peak after the first tenth of a training run."""
 
     iteration: int
-    """Last iteration of the interval in which the growth was seen."""
+    """Last iteration of the log interval in which the memory peak grew."""
     ratio: float
-    """Ratio of the peak to that of the first tenth of the run."""
+    """Ratio of the memory peak to that of the first tenth of the run."""
     is_largest_batch: bool | None
-    """True if that interval had more pixels or boxes in a batch than any before;
-    ``None`` where neither is known."""
+    """True if the interval in which the memory peak grew had the largest batch so far.
+
+    Largest by pixels or by boxes; ``None`` where neither is known.
+    """
     pixels: int | None
-    """Pixels of that interval's largest batch; ``None`` is unknown."""
+    """Pixels of the largest batch when the memory peak grew; ``None`` is unknown."""
     height: int | None
-    """Height of the images in the interval's largest batch."""
+    """Height of the images in the largest batch when the memory peak grew."""
     width: int | None
     boxes: int | None
-    """Boxes of the batch that had most in the interval."""
+    """Most boxes in a batch of the interval in which the memory peak grew."""
 
 
 class CardFigures(NamedTuple):
-    """Parts of the memory of a card."""
+    """Memory of a GPU by use: tensors, allocator cache, CUDA context and others."""
 
     peak_bytes: int
     """Bytes of the tensors in use at the peak."""
     kept_bytes: int | None
-    """Bytes that the allocator keeps beyond the peak."""
+    """Bytes that PyTorch's allocator keeps beyond the peak of the tensors in use."""
     beside_bytes: int | None
-    """Bytes of the CUDA context and of other processes; ``None`` where the driver was
-    not asked."""
+    """Bytes of the CUDA context and other processes; ``None``: driver not asked."""
     total_bytes: int | None
     growth: PeakGrowth | None
     is_leak: bool
@@ -60,12 +61,12 @@ class CardFigures(NamedTuple):
 
     @property
     def used_bytes(self) -> int:
-        """Sum of the parts that are known."""
+        """Bytes used on the GPU: the sum of all parts that are known."""
         return self.peak_bytes + (self.kept_bytes or 0) + (self.beside_bytes or 0)
 
     @property
     def is_notable(self) -> bool:
-        """True from 80 % of the card on, and where the peak grew by a fifth."""
+        """True if 80 % of the GPU memory is used, or its peak grew by a fifth."""
         used, total = self.used_bytes, self.total_bytes
         is_full = total is not None and used >= thresholds.FULL_SHARE * total
         ratio = self.growth.ratio if self.growth else 1.0
@@ -116,7 +117,7 @@ class CardFigures(NamedTuple):
         )
 
     def _in_gib(self, name: str) -> dict[str, float]:
-        """Phrase a part of the memory in GiB, by the name of its fact."""
+        """Return a part of the GPU memory in GiB, keyed by its name in templates."""
         return {f'{name}_gib': getattr(self, f'{name}_bytes') / _GIB}
 
     def _phrase_growth(self) -> Text:
@@ -152,7 +153,7 @@ class CardFigures(NamedTuple):
 
 
 def find_card_figures(run: Run) -> CardFigures | None:
-    """Find the parts of the card's memory; ``None`` without the allocator's figures."""
+    """Split GPU memory use into its parts; ``None`` where no peak was recorded."""
     figures = run.figures
     peak, reserved = figures.gpu_mem_peak_bytes, figures.gpu_mem_reserved_bytes
     if peak is None:
@@ -177,7 +178,7 @@ def find_card_figures(run: Run) -> CardFigures | None:
 
 
 def find_peak_growth(run: Run) -> PeakGrowth | None:
-    """Find the last growth of the peak after the first tenth of the run.
+    """Find the last growth of the GPU memory peak after the first tenth of the run.
 
     Returns:
         ``None`` where it has not grown since.
@@ -212,7 +213,7 @@ def find_peak_growth(run: Run) -> PeakGrowth | None:
 
 
 class _BatchSize(NamedTuple):
-    """The largest batch of an interval, by its pixels or its boxes."""
+    """Size of the largest batch in a log interval, in pixels or boxes."""
 
     now: int
     is_larger: bool
@@ -220,7 +221,7 @@ class _BatchSize(NamedTuple):
 
     @classmethod
     def of(cls, sizes: Column, row: int) -> _BatchSize | None:
-        """Read the batch size of an interval's row; ``None`` where it is unknown."""
+        """Read the largest batch size of an interval; ``None`` where it is unknown."""
         if np.isnan(sizes[row]):
             return None
         before = known(sizes[:row]).max(initial=0.0)

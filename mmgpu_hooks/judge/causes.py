@@ -1,4 +1,4 @@
-"""Why a run ended badly or stands still: a page for each cause.
+"""Help pages on the causes for which a training fails or hangs.
 
 The first line of a page is the title, its list is what helps.
 """
@@ -14,7 +14,7 @@ from mmgpu_hooks.schema.text import Text, worded
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause, as the docstring of its function gives it."""
+    """Help page on one cause of a failure or hang: title, text and list of cures."""
 
     name: str
     title: Text
@@ -23,7 +23,7 @@ class Cause:
 
 
 CAUSES: dict[str, Cause] = {}
-"""Every cause by its name."""
+"""Help page of each cause of a failure or hang, by the cause's name."""
 
 
 def _cause(page: Callable[[], None]) -> None:

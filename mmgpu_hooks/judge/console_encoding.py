@@ -6,18 +6,18 @@ import codecs
 import contextlib
 
 _MOST_BYTES = 2**18
-"""Most bytes of a line in UTF-16 or UTF-32."""
+"""Most bytes buffered as one line of a UTF-16 or UTF-32 log."""
 _MARKS = {
     codecs.BOM_UTF32_LE: 'utf-32-le',
     codecs.BOM_UTF32_BE: 'utf-32-be',
     codecs.BOM_UTF16_LE: 'utf-16-le',
     codecs.BOM_UTF16_BE: 'utf-16-be',
 }
-"""Byte-order marks; the longer ones first, as one begins with another."""
+"""Encodings by byte-order mark, longest mark first: one begins with another."""
 
 
 def make_decoder(start: bytes) -> codecs.IncrementalDecoder | _WideDecoder:
-    """Return a decoder for a log by its first bytes."""
+    """Return a decoder for a console log, chosen by the log's first bytes."""
     encoding = _find_encoding(start)
     if encoding == 'utf-8':
         return codecs.getincrementaldecoder(encoding)('replace')
@@ -25,14 +25,14 @@ def make_decoder(start: bytes) -> codecs.IncrementalDecoder | _WideDecoder:
 
 
 class _WideDecoder:
-    """Decodes UTF-16 or UTF-32 by lines: programs add UTF-8 to them."""
+    """Decodes a UTF-16 or UTF-32 log line by line: some lines may be UTF-8."""
 
     def __init__(self, encoding: str) -> None:
         self._encoding, self._end = encoding, '\n'.encode(encoding)
         self._rest = b''
 
     def decode(self, data: bytes, final: bool = False) -> str:
-        """Return whole lines; with the final data, all that is left."""
+        """Decode data to whole lines; with the final data, all that is left."""
         *lines, rest = (self._rest + data).split(self._end)
         if final or len(rest) > _MOST_BYTES:
             lines, rest = [*lines, rest], b''
@@ -50,7 +50,7 @@ class _WideDecoder:
 
 
 def _find_encoding(start: bytes) -> str:
-    """Find the encoding by the byte-order mark, or by the zeros in the first bytes."""
+    """Find a log's encoding by its byte-order mark, or by zeros in its first bytes."""
     for mark, encoding in _MARKS.items():
         if start.startswith(mark):
             return encoding

@@ -1,4 +1,4 @@
-"""Reads a console log by `console_patterns` and finds what ended the run.
+"""Finds what ended a training run in the lines of its console log.
 
 Pure: lines in, events out; memory does not grow with the log. A line is cleaned of
 colours, time stamps and rank prefixes first. An event that training survived, because
@@ -34,35 +34,41 @@ from mmgpu_hooks.judge.console_shapes import (
 )
 
 MOST_LOG_BYTES = 64 * 2**20
-"""Most bytes that are read, from a log's end: training survived what was before. That
-takes up to 15 s, and 10 us a line where lines are shorter than 40 bytes.
+"""Most bytes of a console log that are read, counted from the log's end.
 
-That takes up to 15 s, and 10 us a line where lines are shorter than 40 bytes.
+Training survived what was before. Reading takes up to 15 s, and 10 us a line where
+lines are shorter than 40 bytes.
 """
 
 _CHUNK_BYTES = 2**18
 _HEAD_LETTERS, _TAIL_LETTERS = 3 * 2**10, 2**10
-"""Letters read at the start and the end of a long line: expressions may be
-quadratic."""
+"""Letters kept of a long line, at its start and at its end.
+
+The expressions that search the line may take quadratic time.
+"""
 _CUT = ' ... '
 
 _MOST_STRANGE = 0.2
-"""Share of letters that could not be decoded, or are zero, above which a file is no
-text: a crash of the host may leave a block of zeros in a log that can be read."""
+"""Largest share of undecodable or zero letters in a file that counts as text.
+
+A crash of the host may leave a block of zeros in a log that can be read.
+"""
 
 _CONTEXT = 400
-"""Lines after a traceback's last frame within which its exception may stand; ranks
-interleave."""
+"""Most lines between a traceback's last frame and its exception: ranks interleave."""
 
 _NEAR = 5
-"""Most lines between two that belong together, though ranks interleave."""
+"""Most lines between two log lines that belong together: ranks interleave."""
 
 _ANSI = re.compile(
     r'\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])'
 )
 _UNSEEN = re.compile('[\0\b]+')
-"""Letters that nobody sees: zeros of a crash, or of UTF-16 that was added to UTF-8;
-steps back of old bars."""
+"""Letters that nobody sees: zeros and backspaces.
+
+Zeros are left by a crash, or by UTF-16 that was added to UTF-8; backspaces by old
+progress bars.
+"""
 _LOSS = re.compile(
     r'(?i)(?:^|[\s,{\'"(])(?:total_)?loss[\'"]?\s*[:=]\s*\[?(?:tensor\()?'
     r'(nan|[-+]?inf|[-+.\d]+)'
@@ -72,16 +78,16 @@ _RANK_LABEL = re.compile(r'(?<=\S)(?=\[(?:default|rank)\d{1,4}\]:)')
 
 
 class Event(NamedTuple):
-    """A line that counts against the run."""
+    """Line of a console log that may tell what ended the training run."""
 
     sign: Sign
     line: int
-    """Line number in the file, from 1 on; 0 where the event stands in none."""
+    """Line number in the log file, from 1; 0 for an event of no line."""
     text: str
     order: int
-    """Number among all lines read, so that what came first is known."""
+    """Position of the line among all lines read: shows which event came first."""
     progress: int
-    """Number of iterations seen before the event."""
+    """Number of iterations logged before the event."""
     calm: int
     """Number of lines before the event that are no part of a traceback."""
     rank: int | None = None
@@ -92,7 +98,7 @@ class Event(NamedTuple):
 
 
 class _Traceback:
-    """State of one stream of lines within a traceback."""
+    """State of the traceback that is being read in the lines of one rank."""
 
     def __init__(self) -> None:
         self.flags: set[str] = set()
@@ -100,17 +106,19 @@ class _Traceback:
         self.frame: str | None = None
         self.innermost = ''
         self.ignored = -_CONTEXT
-        """Where Python said that it ignores the next one, as at its end."""
+        """Line order at which Python last printed ``Exception ignored in``."""
         self.chained = -_CONTEXT
-        """Where Python said that the next one came of the one before."""
+        """Line order at which Python last said that an exception led to another."""
         self.is_chained = False
         self.is_of_program: bool | None = None
-        """It begins in the program itself, so that it ends that; ``None`` before its
-        first frame."""
+        """True if the traceback begins in the program itself; ``None``: not known.
+
+        Such an exception ends the program. Not known before the first frame.
+        """
         self.is_in_frames = False
-        """The next line that is not indented is the exception."""
+        """True if the next line that is not indented is the exception."""
         self.indent = ''
-        """What stands before each of its lines."""
+        """Text before each line of the traceback."""
 
     def begin(self, order: int, is_worker: bool, indent: str = '') -> None:
         self.indent = indent
@@ -139,24 +147,24 @@ class _Traceback:
 
 
 class ConsoleLog:
-    """Reads lines and keeps the events that training did not survive.
+    """Reads console lines and keeps the events that training did not survive.
 
     At most two events of each sign are kept: the first, and the last.
     """
 
     def __init__(self) -> None:
         self.lines = 0
-        """Number of the last line."""
+        """Number of the last line that was read."""
         self.progress = 0
-        """Distinct iterations that were logged."""
+        """Number of distinct iterations that were logged."""
         self.last_progress = 0
-        """The line of the last one; 0 where none was logged."""
+        """Line number of the last logged iteration; 0 where none was logged."""
         self.unread_bytes = 0
-        """Before the first line that was read."""
+        """Bytes of the log before the first line that was read."""
         self.is_text = True
-        """False if much of what was read is in no encoding that is known here."""
+        """False if too much of the log could not be decoded."""
         self.failed_rank: int | None = None
-        """The rank that failed first, where torchrun's summary names it."""
+        """Rank that failed first, where torchrun's summary names one."""
         self._done_line = self._done_progress = 0
         self._order = 0
         self._frame = -_NEAR
@@ -166,11 +174,10 @@ class ConsoleLog:
         self._calm = 0
         self._nans: list[Event] = []
         self._has_started = self._has_ended = self._has_ranks = False
-        """The start of a training was logged; an exception ended its program; it has
-        several processes."""
+        """True once the log showed a start, an end by exception, several ranks."""
 
     def feed(self, line: int, text: str) -> None:
-        """Take one line, without its end."""
+        """Read one line of the log, given without its line end."""
         self.lines = line
         text = _ANSI.sub('', text) if '\x1b' in text else text
         if '\0' in text or '\b' in text:
@@ -244,7 +251,7 @@ class ConsoleLog:
             self._calm += order - traceback.seen > _CONTEXT
 
     def _note_start(self) -> None:
-        """Note that a training starts: what stands above did not end it."""
+        """Note the start of a training, which no earlier event of the log ended."""
         if self._has_started or self._has_ended or self.progress:
             self._forget()
         elif not self._has_ranks:
@@ -287,7 +294,7 @@ class ConsoleLog:
         return True
 
     def _note_end(self, sign: Sign, traceback: _Traceback) -> None:
-        """Note that an exception ended its program, or a restart of it.
+        """Note that an uncaught exception ended the training program.
 
         Launchers raise because a rank did, and ranks may raise one after the other.
         """
@@ -301,7 +308,7 @@ class ConsoleLog:
     def _find_sign(
         self, text: str, read: Reading, traceback: _Traceback, is_open: bool
     ) -> tuple[Sign | None, bool]:
-        """Find the sign of a line, and whether the line is an exception."""
+        """Find the sign of failure in a line, and if the line is an exception."""
         if is_open and read.glued:
             text = text[read.glued :]
             read = read_shape(shape_of(text))
@@ -377,7 +384,10 @@ class ConsoleLog:
 
     @property
     def done(self) -> int:
-        """Line that says training is complete; 0 for none, or where it went on."""
+        """Number of the line that says training is complete; 0 without one.
+
+        A line after which training went on does not count.
+        """
         went_on = self.progress - self._done_progress >= SURVIVED
         return 0 if went_on else self._done_line
 
@@ -427,7 +437,7 @@ def _match_sign(
 
 @cache
 def _own_sign(cause: str, is_sure: bool) -> Sign:
-    """Find the sign of the hook's own warning."""
+    """Make the sign of failure for a warning that the hook's watchdog logged."""
     return Sign(cause=cause, order=Order.WATCHED, is_sure=is_sure)
 
 
@@ -438,11 +448,11 @@ _UNNAMED = Sign(cause='unknown', order=Order.RAISED)
 _BARE = Sign(cause='unknown', order=Order.WRAPPER, survives=1)
 _NAN = Sign(cause='nan_loss', order=Order.RESOURCE, is_sure=True)
 _CALM = {_UNNAMED: 200, _BARE: 5}
-"""Number of ordinary lines after which an exception that no sign knows was caught."""
+"""Number of ordinary lines after which an unknown exception counts as caught."""
 
 
 def shorten(text: str) -> str:
-    """Return the start and the end of a long line, any other as it is."""
+    """Cut the middle out of a long line; return any other line as it is."""
     if len(text) <= _HEAD_LETTERS + len(_CUT) + _TAIL_LETTERS:
         return text
     return text[:_HEAD_LETTERS] + _CUT + text[-_TAIL_LETTERS:]
@@ -451,7 +461,7 @@ def shorten(text: str) -> str:
 def read_log(
     file: BinaryIO, size: int = 0, report: Callable[[float], None] | None = None
 ) -> ConsoleLog:
-    """Read a log to its end and close it; bytes that are no UTF-8 are replaced.
+    """Read a console log to its end and close it; undecodable bytes are replaced.
 
     UTF-16 and UTF-32 are taken too, with a byte-order mark, as PowerShell writes, or
     without. Parts that only ``\\r`` ends share the number of a line.
@@ -484,7 +494,7 @@ def read_log(
 
 
 class _Lines:
-    """Splits decoded text into lines and feeds them to a log."""
+    """Splits decoded text into lines and feeds the lines to a `ConsoleLog`."""
 
     def __init__(self, log: ConsoleLog, number: int) -> None:
         self._log, self._number, self._rest = log, number, ''

@@ -1,4 +1,4 @@
-"""Compiles the patterns of a console log, with words that each needs in a line."""
+"""Compiles the patterns of console lines, with the words that each pattern needs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import NamedTuple
 from mmgpu_hooks.judge.console_patterns import PATTERNS, Pattern
 
 _LEAST_WORD = 2
-"""Least letters of a word that tells lines apart."""
+"""Fewest letters of a word by which console lines are preselected."""
 
 
 class Matcher(NamedTuple):
-    """A pattern, ready to be looked for."""
+    """Compiled pattern of a console line, with words of which a match holds one."""
 
     sign: Pattern
     expression: re.Pattern[str]
@@ -26,7 +26,7 @@ class Matcher(NamedTuple):
 _ATOM = re.compile(r'\[\^?\]?(?:\\.|[^\]\\])*\]|\\[A-Za-z]|[.^$]|\\?(?P<letter>.)')
 _REPEAT = re.compile(r'[*+?]\??|\{[\d,]+\}')
 _OPENING = re.compile(r'\((?:\?(?:i?:|P<\w+>))?(?!\?)')
-"""Start of a group that is matched, and does not only look around."""
+"""Start of a regex group that consumes text, unlike a lookahead or lookbehind."""
 
 
 def find_words(pattern: str) -> set[str]:
@@ -51,7 +51,7 @@ def find_words(pattern: str) -> set[str]:
 
 
 def _list_choices(pattern: str) -> Iterator[list[set[str]]]:
-    """List sets of words of which a match has one each, by top-level alternative."""
+    """Yield the sets of words that a match holds one word each of, by alternative."""
     choices, run, place = list[set[str]](), '', 0
     while place < len(pattern):
         if pattern[place] == '|':
@@ -79,7 +79,7 @@ def _list_choices(pattern: str) -> Iterator[list[set[str]]]:
 
 
 def _find_words_of_group(group: str) -> set[str]:
-    """Find the words of a group in brackets; empty where it only looks around."""
+    """Find words of which a match of a regex group holds one; none for lookarounds."""
     opening = _OPENING.match(group)
     if opening is None:
         return set()
@@ -90,7 +90,7 @@ def _find_words_of_group(group: str) -> set[str]:
 
 
 def _end_of_group(pattern: str, place: int) -> int:
-    """Find the end of the group that begins at a place."""
+    """Find the end of the regex group that begins at a position of the pattern."""
     depth = 0
     while True:
         if pattern[place] in '[\\':
@@ -110,7 +110,7 @@ def _make_matcher(pattern: Pattern) -> Matcher:
 
 
 def blur(pattern: str) -> str:
-    """Return a pattern that matches the shape of each line that a pattern matches.
+    """Rewrite a pattern so that it matches lines whose digits are replaced by 0.
 
     Args:
         pattern: A regular expression that uses what `PATTERNS` do.
@@ -131,7 +131,7 @@ def blur(pattern: str) -> str:
 
 
 def any_word(words: set[str]) -> re.Pattern[str]:
-    """Make one expression of plain words, grouped by two letters for speed."""
+    """Compile plain words into one expression, grouped by two letters for speed."""
     starts = defaultdict[str, dict[str, list[str]]](lambda: defaultdict(list))
     for word in sorted(words):
         starts[word[0]][word[1:2]].append(re.escape(word[2:]))
@@ -150,7 +150,7 @@ MATCHERS = tuple(map(_make_matcher, PATTERNS))
 
 @cache
 def blur_matcher(place: int) -> re.Pattern[str]:
-    """Blur the expression of the matcher at a place of the table."""
+    """Compile the expression for digit-blurred lines of the matcher with an index."""
     return re.compile(blur(MATCHERS[place].expression.pattern))
 
 

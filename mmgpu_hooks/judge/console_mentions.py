@@ -1,4 +1,4 @@
-"""Tells a line that reports a failure from one that only speaks of such failures."""
+"""Tells log lines that report a failure from lines that only mention failures."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ _WISH = re.compile(
     r'(?i)(?<![\w/.-])(?:may(?! {1,2}\d)|might|can|would|should|must|if|when|whenever'
     r'|unless|could(?! not)|hint|note|tip|news|policy|faq)\b(?![\'/.-])'
 )
-"""Words before a sign that warn of what can happen: a banner says that, not what did.
-In a path, a host's name or a date they are no words."""
+"""Words that make a line a warning of what may happen, not a report of a failure.
+
+In a path, a host's name or a date they do not count.
+"""
 _GENERAL = re.compile(
     r'(?i)(?<![\w/.-])(?:known|issues|e\.g|i\.e|examples?|such as|like|see|means?|avoid'
     r'|help|docs|documentation|manual|guide|wiki|motd|message of the day|welcome'
@@ -19,13 +21,13 @@ _GENERAL = re.compile(
     r'|last|previous|previously|former|resolved|fixed|solved|messages|errors|codes|jobs'
     r'|users|please|search for|look for|we|our|you)\b(?![/-])'
 )
-"""Words before a sign, of a text that speaks of such things in general."""
+"""Words that show that a line speaks of failures in general: help, news, manuals."""
 _EXPLAINED = re.compile(
     r'(?i)["\'`)\]*]{0,3}\s{1,9}(?:means?|meaning|indicates?|says|is|are|was|were|errors?'
     r'|messages?|lines?|usually|often|happens|appears|stands for)\b'
     r'|["\'`)\]*.,]{0,4}\s{0,9}(?:[→—?]|=>|->)'
 )
-"""Words behind a sign that say what it means."""
+"""Words after an error text that explain the text instead of reporting an error."""
 _LISTED = re.compile(r'\s*(?:[-*•·‣◦>#+]|\d{1,2}[.)]|\(?[a-z][.)]|[QA]:)\s+\S')
 """Start of a line of a list, a quotation, a comment or a shell's trace."""
 _QUOTED = re.compile(
@@ -33,12 +35,12 @@ _QUOTED = re.compile(
     r"|(?:(?<=[\s(\[:=])|^)'([^']*)'(?![\w])"
 )
 _VALUE = re.compile(r'\s*(?:\{|["\']?[\w.-]+["\']?\s*[:=]\s*["\'][^"\']*$)')
-"""Start of a line of JSON or YAML, where quotation marks are no mention."""
+"""Start of a JSON or YAML line, in which quoted text is a value, not a mention."""
 
 
 @lru_cache(maxsize=2**12)
 def is_mentioned(text: str, start: int, end: int, is_exception: bool) -> bool:
-    """True if a line only speaks of a sign, as banners, help texts and lists do.
+    """True if a line only mentions an error, as banners, help texts and lists do.
 
     Args:
         text: The line, or its shape.

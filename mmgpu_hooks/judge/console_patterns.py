@@ -1,4 +1,4 @@
-"""The patterns of a console log, each with a line that it is there for.
+"""Patterns of console lines that tell why a training failed, with example lines.
 
 Data alone: `console_log` reads a log with them. Of two patterns of one line the upper
 counts, so each has a line here that it alone decides. Examples and healthy lines are
@@ -12,13 +12,13 @@ import enum
 import msgspec
 
 SURVIVED = 3
-"""Iterations after which training evidently went on."""
+"""Number of iterations after an event that show that training survived it."""
 
 _SHARED_MEMORY = (
     r'(?:/dev/shm|</?torch_|[\'" ]/torch_\d|shared memory|shm\)|shm\.h|shmutils'
     r'|posix_fallocate|/pym-)'
 )
-"""Names of files and segments in shared memory."""
+"""Expression for names of files and segments in shared memory."""
 
 
 _ENDED_WITH = (
@@ -26,23 +26,25 @@ _ENDED_WITH = (
     '(?: with)?:?(?: an?)?(?: non-zero)?(?: exit)?'
     '(?: status| code|_status|_code| exitcode)[ :=]{1,12}'
 )
-"""Words before an exit code in a report on a program that was started."""
+"""Expression for words before an exit code in a report on a started program."""
 _EXIT_CODE = (
     r'(?:^\W{0,40}(?:[Ee]xit code|[Ee]xit status|Exit Code|Exit Status|exit_code'
     r'|exit_status)|[a-z]Error: ExitCode'
     r'|State: [A-Z_]{1,40} \(exit code)[ :=]{1,12}'
 )
-"""Words before an exit code in a table, a describing program or an exception."""
+"""Expression for words before an exit code in a table or an exception."""
 _NO_MORE = r"""(?:[.)\]"'}!]{0,4}$| \([^()]{0,80}\)\W{0,4}$)"""
-"""Rest of a line behind an exit code: a help text goes on and says what the code
-means."""
+"""Expression for the end of a line after an exit code.
+
+A help text goes on and says what the code means.
+"""
 
 
 class Order(enum.IntEnum):
-    """Priority of a sign, smallest first."""
+    """Priority of an error line when a log has several: smallest first."""
 
     STATED = 0
-    """Statement of the kernel or the scheduler."""
+    """Line in which the kernel or the scheduler states what ended the run."""
     RESOURCE = 10
     """Exception that names what ran out, or what is wrong."""
     HINTED = 15
@@ -53,16 +55,15 @@ class Order(enum.IntEnum):
     """Warning of the hook's own watchdog."""
     WRAPPED = 25
     LOST = 30
-    """Loss of a worker."""
+    """Loss of a DataLoader worker."""
     KILLED = 40
     """SIGKILL of a whole process."""
     KILLED_TOO = 45
-    """SIGKILL of a whole process, where a launcher may have sent it to end the
-    others."""
+    """SIGKILL of a whole process, perhaps sent by a launcher that ended them all."""
     ENDED = 50
-    """End by a person or the scheduler."""
+    """End of the training by a person or the scheduler."""
     RAISED = 60
-    """Exception that no sign knows."""
+    """Exception that no pattern matches."""
     AFTER = 70
     """Consequence of the end of a worker or of the run."""
     PEERS = 80
@@ -74,39 +75,39 @@ class Order(enum.IntEnum):
 
 
 class NoNeighbour(enum.Enum):
-    """Reason why a pattern has no healthy line beside it."""
+    """Reason why a pattern has no example of a similar, harmless line."""
 
     RAISED = 'an exception, of which a healthy training prints none alike'
     SILENT = 'its writer is silent about the matter while all is well'
 
 
 class Sign(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Meaning that several lines share: a cause, with its priority."""
+    """Cause that a console line points to, with the line's priority and conditions."""
 
     cause: str
     order: Order
     is_sure: bool = False
     is_raised: bool = False
-    """True if the sign counts only as an exception: at the start of a line, or within a
-    traceback."""
+    """True if the line counts only as an exception, or within a traceback."""
     victim: str = ''
     """Victim of a SIGKILL: ``worker``, ``rank`` or ``process``."""
     needs: str = ''
-    """Flag that frames of the traceback set, which the sign needs."""
+    """Flag that a frame of the traceback must have set; empty: none is needed."""
     survives: int = SURVIVED
-    """Iterations after which training survived the event; more where workers go on for
-    a while."""
+    """Number of iterations after the line that show that training survived it.
+
+    More where workers go on for a while.
+    """
 
 
 class Pattern(Sign, frozen=True, kw_only=True, eq=False):
-    """One expression, and the meaning of a line that it matches."""
+    """Expression for a console line, with the cause that the line points to."""
 
     pattern: str
     example: str
-    """Line that the expression matches, below the lines it needs above it."""
+    """Example of a matching line, below the lines that must stand above it."""
     healthy: str | NoNeighbour
-    """Similar line that is printed while nothing is wrong, or the reason why there is
-    none."""
+    """Similar line that is printed while nothing is wrong, or why there is none."""
     writer: str | None = None
     """Program that prints the line, and its source file; None: not known."""
     since: str | None = None

@@ -1,4 +1,4 @@
-"""Classifies lines of a console log by their shape, once for each shape.
+"""Classifies console lines by shape (digits replaced by 0), once for each shape.
 
 Lines that differ in their digits alone have one shape: is it a frame, an exception,
 progress; which patterns may match. Most lines are passed over by it.
@@ -22,11 +22,11 @@ from mmgpu_hooks.judge.console_matchers import (
 )
 
 _MOST_SHAPES = 2**12
-"""Number of shapes of lines that are kept."""
+"""Most line shapes whose classification is cached."""
 
 
 def _any(patterns: str, form: str = '(?:{})') -> re.Pattern[str]:
-    """Join several expressions, each on a line of its own, into one."""
+    """Compile expressions, one a line, into one that matches any of them."""
     return re.compile(form.format('|'.join(patterns.strip('\n').splitlines())))
 
 
@@ -70,13 +70,13 @@ _RAISED = re.compile(
     r'|Invalid\w{0,80})(?::|\s*$)'
 )
 _PLAIN_ERROR = re.compile(r'(?:^|[.\]|:])\s{0,40}error(?::|\s*$)')
-"""End of an exception's name in each line in which `_EXCEPTION` may match."""
+"""Exception name that is plainly ``error``: quick test before the full expression."""
 _NAMED_FREELY = re.compile(
     r'^(?:[A-Za-z_]\w{0,80}\.){0,9}[A-Z]\w{0,80}[a-z]\w{0,80}(?:: |$)'
 )
-"""An exception of any name, where only an exception can stand."""
+"""Exception of any name, for places where only an exception can stand."""
 _DECORATION = re.compile(r'^[│╰─ ]*(?:E +)?')
-"""Frame that rich and pytest put before an exception."""
+"""Border or mark that rich and pytest print before an exception."""
 _QUIET = re.compile(
     r'^(?:\w+\.)*(?:Empty|SystemExit|ModuleNotFoundError: No module named .(?:apex'
     r'|tensorboard|flash_attn))'
@@ -102,11 +102,11 @@ _OF_RANKS = re.compile(
     r'(?i:local_rank|torchrun|nccl|\bgloo\b|c10d|torch[./]distributed|mpirun|\bsrun:'
     r'|deepspeed|worker group)'
 )
-"""Words of a training with several processes, which may raise one after the other."""
+"""Words that show that a log is of a training with several ranks."""
 _WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
 _OWN_LINE = r'\s*Cause: (\w+) \((sure|likely)\); mmgpu explain \1$'
 OWN = re.compile(_OWN_LINE)
-"""Text of the hook's own warning about a run that stands still."""
+"""Line in which the hook's watchdog names the cause of a hanging training."""
 _ROOT = 'Root Cause (first observed failure)'
 ROOT_RANK = re.compile(r'\s*rank\s+: (\d+) \(local_rank: \d+\)')
 """Line of torchrun's summary that names the rank that failed."""
@@ -124,7 +124,7 @@ _FLAGS = {
     'pin': r'torch/utils/data/_utils/pin_memory\.py',
     'terminal': r'/logging/__init__\.py|/tqdm/|mmengine/utils/progressbar',
 }
-"""Flags of a traceback, by the file of a frame in it."""
+"""Flags of a traceback, each with the path of a frame that sets the flag."""
 _LIBRARY = re.compile(
     r'site-packages|dist-packages|/lib/python\d|<frozen|lib/python3|mmgpu_hooks/hooks/'
 )
@@ -152,33 +152,34 @@ _TRIGGER = any_word(
         'exception ignored in',
     }
 )
-"""Words, in lower case, without which a line can only be progress: every sign's
-pattern, traceback and exception has one of them."""
+"""Expression of words without which a console line can only be progress.
+
+Every sign's pattern, traceback and exception has one of them, in lower case.
+"""
 
 
 class Parts(NamedTuple):
-    """Positions of the parts of a line of some shape."""
+    """Positions of a console line's parts: progress bars, rank label and rest."""
 
     bars: tuple[slice, ...]
-    """Progress bars at the start of the line."""
+    """Positions of the progress bars at the start of the line."""
     label: slice
-    """Digits of the rank that wrote the line; empty where none is named."""
+    """Position of the digits of the rank that wrote the line; empty without one."""
     rest: slice
     reading: Reading
-    """Reading of the rest of the line."""
+    """Classification of the rest of the line."""
 
 
 class Look(NamedTuple):
-    """First classification of a shape: progress, or parts to be read."""
+    """Quick classification of a line shape: only progress, or parts to be read."""
 
     parts: Parts | None
-    """Positions of the parts; ``None`` if lines of the shape can only be progress, or
-    nothing."""
+    """Positions of the line's parts; ``None`` if the line can only be progress."""
     has_progress: bool
 
 
 class Kind(enum.Enum):
-    """Kind of a line for the reader of tracebacks and attempts."""
+    """Kind of a console line: header or frame of a traceback, start, end, restart."""
 
     HEADER = enum.auto()
     FRAME = enum.auto()
@@ -205,38 +206,38 @@ _KINDS: dict[Kind, Callable[[str], object]] = {
     Kind.RESTART: _RESTART.search,
     Kind.USAGE: _USAGE.search,
 }
-"""Expression for each kind; the upper one counts."""
+"""Test for each kind of console line; the first that matches decides."""
 
 
 class Raised(NamedTuple):
-    """Facts that the name of an exception at the start of a text gives."""
+    """Classification of a text by the exception name at its start."""
 
     is_exception: bool
     is_quiet: bool
 
 
 class Reading(NamedTuple):
-    """Classification of a line without its prefix, by its shape."""
+    """Classification of a console line, without its prefix, by its shape."""
 
     shape: str
     has_progress: bool
     kind: Kind
     plain: Raised
     decoration: int
-    """Number of letters before an exception in a box."""
+    """Number of letters of rich's or pytest's border before an exception."""
     decorated: Raised
-    """Reading of the text behind the decoration."""
+    """Classification of the text behind the border by its exception name."""
     is_named: bool
-    """True for an exception of any name, where only an exception can stand."""
+    """True if the line reads as an exception of any name, such as ``Foo: bar``."""
     is_indented: bool
     glued: int
-    """Position of an exception behind code; 0 for nowhere."""
+    """Position of an exception written behind a line of code; 0 without one."""
     is_warning: bool
     is_worker: bool
     is_own: bool
     is_of_ranks: bool
     matchers: tuple[Matcher, ...]
-    """Matchers whose pattern may match."""
+    """Matchers whose pattern may match lines of the shape."""
 
 
 def shape_of(text: str) -> str:
@@ -249,7 +250,7 @@ def shape_of(text: str) -> str:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def look_at(shape: str) -> Look:
-    """Classify lines of a shape at a glance."""
+    """Classify the lines of a shape quickly: only progress, or parts to be read."""
     may_count = _TRIGGER.search(shape.lower()) or _RAISED.search(shape)
     if may_count or ('error' in shape and _PLAIN_ERROR.search(shape)):
         return Look(take_apart(shape), False)
@@ -259,7 +260,7 @@ def look_at(shape: str) -> Look:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def take_apart(shape: str) -> Parts:
-    """Find the positions of the parts of lines of a shape."""
+    """Find the progress bars, rank label and rest in lines of a shape."""
     text, start, bars = shape.rstrip(), 0, list[slice]()
     while '[' in text and '/' in text and (bar := _BAR.match(text)) is not None:
         bars.append(slice(start, start + bar.end()))
@@ -276,7 +277,7 @@ def take_apart(shape: str) -> Parts:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def read_shape(shape: str) -> Reading:
-    """Classify lines of a shape, without their prefix."""
+    """Classify the console lines of a shape, without their prefix."""
     lowered = shape.lower()
     decoration = _DECORATION.match(shape)
     assert decoration is not None  # it may be empty
@@ -321,7 +322,7 @@ def _read_raised(text: str) -> Raised:
 
 
 class FramePath(NamedTuple):
-    """Facts from the path of a frame's file."""
+    """Classification of the file of a traceback frame, by its path."""
 
     path: str
     is_standard: bool
@@ -331,7 +332,7 @@ class FramePath(NamedTuple):
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def read_path(path: str) -> FramePath:
-    """Read facts from the path of a frame's file."""
+    """Classify the file of a traceback frame by its path."""
     path = path.replace('\\', '/')
     flags = frozenset(name for name, file in _FLAGS.items() if re.search(file, path))
     is_standard = bool(_STANDARD.search(path))

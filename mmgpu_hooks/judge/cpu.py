@@ -1,4 +1,4 @@
-"""Attributes CPU to plain training, workers and other programs. Pure.
+"""Attributes CPU time to plain training, workers and other programs. Pure.
 
 CPU of saves and validations is taken off plain training.
 """
@@ -24,12 +24,17 @@ from mmgpu_hooks.schema.recorded import RunRecord, SaveRecord, ValidationRecord
 from mmgpu_hooks.schema.text import Text, phrase
 
 START_CPU_SHARE = 0.65
-"""Share of the time for starting workers, and ending those before, that is CPU: to fork
-is CPU and to join is waiting; 0.5 to 0.8 were seen."""
+"""Share of the time for starting and ending workers that is CPU time.
+
+To fork is CPU and to join is waiting; 0.5 to 0.8 were seen.
+"""
 
 CALM_ITERATIONS = 20
-"""Least iterations in calm intervals for which the others are left out: a mean of fewer
-swings by more than what saves and validations leave of an error."""
+"""Fewest iterations without saves and validations that suffice for a mean.
+
+The others are then left out: a mean of fewer swings by more than what saves and
+validations leave of an error.
+"""
 
 _NAN = float('nan')
 _UNKNOWN = phrase(
@@ -43,36 +48,36 @@ def are_workers_many(workers: int, cores: float) -> bool:
 
 
 class TrainingCpu(NamedTuple):
-    """CPU of plain training; ``None`` is unknown."""
+    """CPU of a training without its saves and validations; ``None`` is unknown."""
 
     main_s: float | None = None
-    """CPU of the training process per iteration, s, the part in its waits left out."""
+    """CPU seconds of the training process per iteration, outside its data waits."""
     main_delay_s: float | None = None
-    """Wait of the training process's main thread for cores, per iteration, s."""
+    """Seconds per iteration that the training's main thread waited for cores."""
     process_cores: float | None = None
     external_cores: float | None = None
     """Cores of the host that other programs than this training used."""
     external_unknown: str | None = None
     """Reason why ``external_cores`` is not known on a host with several ranks."""
     unknown: str | None = None
-    """Reason why there are no figures."""
+    """Reason why the CPU use of the training is not known."""
 
 
 @dataclass(frozen=True)
 class CpuEvidence:
-    """Evidence of one rank that says who used the CPU."""
+    """Records of one rank from which its CPU use is computed."""
 
     run: RunRecord
     steady: Intervals
     saves: Sequence[SaveRecord]
     validations: Sequence[ValidationRecord]
     worker_cpu_s: float | None
-    """CPU of all workers of the train loader per batch; ``None`` is unknown."""
+    """CPU seconds of all train loader workers per batch; ``None`` is unknown."""
     iter_s: float | None
 
     @property
     def batch_cpu_s(self) -> float:
-        """CPU of the workers per batch: 0 without workers, NaN where it is unknown."""
+        """CPU seconds of the workers per batch: 0 without workers, NaN if unknown."""
         if self.run.loader.num_workers == 0:
             return 0.0
         return _NAN if self.worker_cpu_s is None else self.worker_cpu_s
@@ -80,16 +85,16 @@ class CpuEvidence:
 
 @dataclass(frozen=True)
 class CpuUse:
-    """CPU in seconds that was used while training stood still; NaN is unknown."""
+    """CPU seconds used during saves and validations; NaN is unknown."""
 
     process_s: float = 0.0
-    """CPU of the training process."""
+    """CPU seconds of the training process."""
     main_delay_s: float = 0.0
-    """Wait of the training process's main thread for a core, s."""
+    """Seconds that the training process's main thread waited for a core."""
     workers_s: float = 0.0
-    """CPU of the train loader's workers, s."""
+    """CPU seconds of the train loader's workers."""
     host_s: float = 0.0
-    """CPU of all processes on the host, s."""
+    """CPU seconds of all processes on the host."""
 
     def __add__(self, other: CpuUse) -> CpuUse:
         return CpuUse(
@@ -102,7 +107,7 @@ class CpuUse:
 
 @quiet
 def find_cpu(rank: CpuEvidence, others: Sequence[CpuEvidence] = ()) -> TrainingCpu:
-    """Compute the CPU of plain training.
+    """Compute the CPU use of training without saves and validations.
 
     The process of a save and the workers of a validation would pass for the step and
     for other programs. So calm intervals are taken, which have neither. Where these are
@@ -132,7 +137,7 @@ def _subtract(
     used: CpuUse,
     aside_s: float,
 ) -> TrainingCpu:
-    """Compute CPU per iteration, less that of saves and validations.
+    """Compute the CPU use per iteration, minus that of saves and validations.
 
     Args:
         rank: The one that is asked about.
@@ -175,11 +180,11 @@ def _subtract(
 
 
 class ExternalCores(NamedTuple):
-    """Cores that programs other than the training used, of a host."""
+    """Cores of a host that programs other than the training used."""
 
     cores: float | None
     why_unknown: Text | None = None
-    """Sentence that says what is missing for the cores on a host with several ranks."""
+    """Reason why the cores that other programs used are unknown."""
 
 
 def find_external_cores(
@@ -260,17 +265,17 @@ def _known(figure: float) -> float | None:
 
 
 class _EventCpu(NamedTuple):
-    """CPU in seconds of one save or validation; ``None`` is unknown."""
+    """CPU seconds of one save or validation; ``None`` is unknown."""
 
     wall_s: float
     process_s: float | None
     main_delay_s: float | None
     workers_s: float | None
-    """CPU of the train loader's workers, s."""
+    """CPU seconds of the train loader's workers."""
     own_workers_s: float | None
-    """CPU of the workers of validation's loader, s."""
+    """CPU seconds of the workers of validation's loader."""
     other_s: float | None
-    """CPU of other programs, s."""
+    """CPU seconds of other programs."""
 
     @classmethod
     def of(cls, event: SaveRecord | ValidationRecord) -> _EventCpu:
@@ -297,14 +302,14 @@ class _EventCpu(NamedTuple):
 
 
 def _read(measured: Sequence[_EventCpu], name: str) -> Column:
-    """Read one figure of each event, NaN where it is unknown."""
+    """Read a field of each save or validation as an array; NaN is unknown."""
     return np.array([getattr(cpu, name) for cpu in measured], dtype=np.float64)
 
 
 def _use_at_rate(
     events: Sequence[SaveRecord | ValidationRecord], seconds: float
 ) -> CpuUse:
-    """Estimate the CPU of so many seconds, at the mean rate of the known events."""
+    """Estimate the CPU use of saves or validations that took so many seconds in all."""
     if seconds <= 0.0:
         return CpuUse()
     measured = [_EventCpu.of(event) for event in events]
@@ -325,7 +330,7 @@ def _use_at_rate(
 
 
 def _start_cpu_s(some: Intervals) -> float:
-    """Estimate the CPU of starting workers, which is no part of a step.
+    """Estimate the CPU seconds of starting workers, which are no part of a train step.
 
     The first waits are booked with the starts, their CPU with the waits.
     """
@@ -339,7 +344,7 @@ def _start_cpu_s(some: Intervals) -> float:
 
 @dataclass(frozen=True)
 class WorkerThreads:
-    """Threads of the loader's workers, with their CPU and their waits for cores."""
+    """Threads of the DataLoader workers, with their CPU time and waits for cores."""
 
     workers: int
     threads: int
@@ -347,18 +352,20 @@ class WorkerThreads:
     cores: float
     """Cores that this rank may use."""
     cpu_s: float
-    """CPU of a worker for one batch, all its threads."""
+    """CPU seconds of a worker per batch, over all its threads."""
     delay_s: float
-    """Wait of a worker's main thread for a core, per batch, s."""
+    """Seconds per batch that a worker's main thread waited for a core."""
     share: float | None
-    """Share of ``cpu_s`` beside the main thread and the threads that send batches;
-    ``None`` where the latter were not measured."""
+    """Share of a worker's CPU time outside its main and batch-sending threads.
+
+    ``None`` where the sending threads were not measured.
+    """
     opencv: int | None
     """Number of threads that OpenCV says it uses in a worker."""
 
     @property
     def is_crowd(self) -> bool:
-        """True if the threads are more than the cores, and wait for them."""
+        """True if worker threads outnumber the cores and wait for cores."""
         waits = self.delay_s / (self.cpu_s + self.delay_s)
         return (
             self.threads > thresholds.OWN_THREADS
@@ -368,7 +375,7 @@ class WorkerThreads:
 
     @property
     def is_thrash(self) -> bool:
-        """True if the threads burn enough CPU on each other to be worth a word."""
+        """True if worker threads contend for cores and burn a notable share of CPU."""
         if self.share is None or self.share < thresholds.THREADS_NOTICE:
             return False
         return self.is_crowd

@@ -1,4 +1,4 @@
-"""Judges a machine, an environment and a config: a line for each fact, with its cure.
+"""Judges a machine, environment and config: one line per check, with its cure.
 
 A line is a problem only where a training will fail or be slow for it, whatever it
 trains; what may be meant so is a notice. Thresholds are those of the rules.
@@ -38,21 +38,23 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     'mmcv': ('mmcv', 'mmcv-lite', 'mmcv-full', 'onedl-mmcv'),
     'mmdet': ('mmdet', 'onedl-mmdetection'),
 }
-"""Distributions that install the same import package, by that package: OpenMMLab's
-first, those of the maintained fork (``onedl-``) last."""
+"""Distributions on PyPI that install each import package of OpenMMLab.
+
+OpenMMLab's own come first, those of the maintained fork (``onedl-``) last.
+"""
 
 RESUME_VARIABLE = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
 _SILENT = phrase('it does not answer')
 _NOT_SAID = phrase('this platform does not say')
 _OF_MOUNT = phrase('check the mount: mount | grep nfs; dmesg | tail')
 _MOST_LETTERS = 60
-"""Most letters of an environment variable's value that are repeated."""
+"""Most letters of an environment variable's value that are printed."""
 _MOST_NAMES = 2
-"""Most files that are named."""
+"""Most data paths that a line names; the others are counted."""
 
 
 def judge_machine(machine: Machine) -> list[Checked]:
-    """Judge all facts, a line each, in the order in which they are shown."""
+    """Check a machine, its environment and a config: one line per check, in order."""
     config = machine.config
     rows = [
         _judge_cores(machine),
@@ -73,7 +75,7 @@ def judge_machine(machine: Machine) -> list[Checked]:
 
 
 def count_problems(rows: Iterable[Checked]) -> int:
-    """Count the lines that report a problem."""
+    """Count the checks that report a problem."""
     return sum(row.level == 'problem' for row in rows)
 
 
@@ -116,7 +118,7 @@ def _judge_cores(machine: Machine) -> Checked:
 
 
 def _name_binders(host: HostLimits, usable: float) -> Text:
-    """Name the limits that leave no more than the usable cores."""
+    """Name the limit that leaves no more than the usable cores; empty without one."""
     if host.logical_cpus is not None and usable >= host.logical_cpus:
         return Text('')
     affinity = host.unbound_cpus or host.affinity_cpus
@@ -324,7 +326,7 @@ def _judge_work_dir(folder: Folder | None) -> Checked:
 
 
 def _judge_annotations(machine: Machine) -> Iterator[Checked]:
-    """Judge the folder of parsed annotations, where a training has made one."""
+    """Check the cache folder of parsed annotations, if there is one."""
     use = machine.annotations
     if not use.is_there:
         return
@@ -391,7 +393,7 @@ def _judge_cards(machine: Machine) -> Iterator[Checked]:
 
 
 def _judge_place(cards: Sequence[HostCard], own: Sequence[int] | None) -> list[Checked]:
-    """Judge the place of the cards beside the cores; no line where none is known."""
+    """Check if GPUs are near the usable CPUs (NUMA); no line where it is unknown."""
     places: dict[tuple[int | None, tuple[int, ...]], list[HostCard]] = {}
     for card in cards:
         if card.near_cpus is not None:
@@ -528,7 +530,7 @@ def _judge_openmmlab(machine: Machine) -> Iterator[Checked]:
 
 
 def _judge_bounds(installed: Installed, text: Text) -> Iterator[Checked]:
-    """Judge whether versions are in the bounds that MMDetection asserts."""
+    """Check that installed versions are within the bounds that MMDetection asserts."""
     refused: list[tuple[Bounds, str]] = []
     for bounds in installed.bounds:
         for name in FAMILIES[bounds.package]:
@@ -565,7 +567,7 @@ def _judge_bounds(installed: Installed, text: Text) -> Iterator[Checked]:
 
 
 def is_within(version: str, bounds: Bounds) -> bool:
-    """Return True if a version is in the bounds, compared as MMEngine does."""
+    """Return True if a version is within bounds, compared as MMEngine does."""
     from packaging.version import InvalidVersion, Version
 
     try:

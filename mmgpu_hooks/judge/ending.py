@@ -30,29 +30,30 @@ from mmgpu_hooks.schema.recorded import (
 
 _HOUR_S = 3600.0
 _MOST_BINS = 256
-"""Most stretches of iterations that are kept; then neighbours become one."""
+"""Most bins of consecutive iterations that are kept; more are merged in pairs."""
 _OUTSIDE = 'validation', 'checkpoint_save', 'startup', 'teardown', 'resume'
-"""Parts of the time ledger that are in no iteration."""
+"""Parts of the time ledger whose seconds belong to no iteration."""
 _NEWEST = 3
-"""Number of newest validations that the next are taken to be like."""
+"""Number of newest validations whose mean predicts the next one."""
 _LEAST_CHANGE = 0.05
 """Least relative change in the time of an iteration that counts as a change."""
 _LEAST_TREND, _SURE, _EVEN = 0.03, 6.0, 0.4
-"""Least relative growth, its least multiple of the standard error, and the least slope
-of either half over that of the whole, for which growth is taken to go on along a
-line."""
+"""Least growth, significance and evenness of a linear trend of iteration time.
+
+Least relative growth, its least multiple of the standard error, and the least slope
+of either half over that of the whole.
+"""
 _COVERAGE = 1.9
-"""Standard errors on either side of the interval: 9 in 10 and a little more."""
+"""Half width of the forecast interval in standard errors: covers a bit over 90 %."""
 _DRIFT = 0.02
-"""Relative standard error of the rate of a training that goes on as before."""
+"""Relative standard error assumed for the iteration time of a steady training."""
 _FIRST, _LATER = 0.1, 0.03
-"""Relative standard error of a validation, where one was seen, and where several
-were."""
+"""Relative standard error of a validation's time, after one and after several."""
 
 
 @dataclass
 class _Bin:
-    """Some iterations in a row, without the parts outside of them."""
+    """Consecutive iterations and their seconds, without saves, validations, starts."""
 
     iterations: int
     seconds: float
@@ -63,22 +64,22 @@ class _Bin:
 
 
 class _Rate(NamedTuple):
-    """Seconds of an iteration, as a line in how far ahead it is."""
+    """Linear forecast of the seconds per iteration."""
 
     now_s: float
     """Seconds of the next iteration."""
     slope_s: float
-    """Seconds that each iteration adds to the one before."""
+    """Seconds by which each iteration is longer than the one before."""
     error: float
-    """Relative standard error of the sum of the iterations ahead."""
+    """Relative standard error of the total time of the iterations ahead."""
 
     def sum_s(self, iterations: float) -> float:
-        """Sum up the seconds of the next so many iterations."""
+        """Forecast the total seconds of the next ``iterations`` iterations."""
         return iterations * (self.now_s + self.slope_s * iterations / 2)
 
 
 class EndForecaster:
-    """Forecasts when a training ends, from the records that it is given in order.
+    """Forecasts when a training ends, from evidence records added in order.
 
     Args:
         run: Of the training.
@@ -90,7 +91,7 @@ class EndForecaster:
         self._loader = run.loader
         self._bins: list[_Bin] = []
         self._each = 1
-        """Intervals that make a bin."""
+        """Number of log intervals that make a bin."""
         self._filled = 0
         self._passed_s = run.build_s
         self._starts_s, self._starts = 0.0, 0
@@ -100,7 +101,7 @@ class EndForecaster:
         self._validated, self._saved, self._saves_s = 0, 0, 0.0
 
     def add_interval(self, record: IntervalRecord) -> None:
-        """Add an interval that has ended."""
+        """Add a log interval that has ended."""
         ledger_s = record.ledger_s
         outside_s = sum(ledger_s.get(part, 0.0) for part in _OUTSIDE)
         start_s = ledger_s.get('startup', 0.0) + ledger_s.get('teardown', 0.0)
@@ -138,13 +139,16 @@ class EndForecaster:
         self._validated += 1
 
     def add_save(self, record: SaveRecord) -> None:
-        """Add a save that has ended; those of the best belong to validations."""
+        """Add a checkpoint save that has ended, unless it is of the best model.
+
+        Saves of the best model belong to validations.
+        """
         if record.error is None and not (record.name or '').startswith('best'):
             self._saved += 1
             self._saves_s += record.wall_s
 
     def forecast(self, done: int | None = None) -> TrainingEnd | None:
-        """Forecast the rest of the training.
+        """Forecast the hours until the training ends.
 
         Args:
             done: Iterations of the whole training by now; by default those of the
@@ -177,7 +181,7 @@ class EndForecaster:
         )
 
     def find_limit(self, left_s: float, done: int | None = None) -> JobLimit | None:
-        """Find how many epochs or iterations a job's limit leaves undone.
+        """Find how many epochs or iterations a job's time limit leaves undone.
 
         Args:
             left_s: Seconds until it.
@@ -224,7 +228,7 @@ class EndForecaster:
         return rate.sum_s(iteration - self._done) + starts * self._start_s
 
     def _count_ahead(self, count: Callable[[int], int | None], seen: int) -> int | None:
-        """Count the planned events that are still ahead."""
+        """Count the validations or saves that are still ahead."""
         ahead, planned = count(self._done), count(self._start)
         if ahead is None or planned is None:
             # a loop of its own: as often as until now
@@ -242,7 +246,7 @@ class EndForecaster:
 
     @property
     def _metric_s(self) -> float | None:
-        """Estimate the metrics of the next validation, s; ``None`` is unknown."""
+        """Estimate the seconds of the next validation's metrics; ``None``: unknown."""
         known = [record.parts_s for record in self._validations if record.parts_s]
         metrics_s = [parts_s.get('metric', 0.0) for parts_s in known]
         return statistics.fmean(metrics_s) if metrics_s else None
@@ -253,7 +257,7 @@ class EndForecaster:
 
     @property
     def _start_s(self) -> float:
-        """Estimate the start of an epoch, s: starting workers, and its first batch."""
+        """Estimate the seconds to start an epoch: its workers and first batch."""
         if self._starts:
             return self._starts_s / self._starts
         # until one was seen: as the first, where workers start anew
@@ -261,7 +265,7 @@ class EndForecaster:
         return self._first_start_s if is_anew else 0.0
 
     def _find_rate(self) -> _Rate | None:
-        """Find the seconds of the iterations ahead."""
+        """Forecast the seconds per iteration; ``None`` after too few iterations."""
         bins = self._bins
         if sum(each.iterations for each in bins) < MIN_ITERATIONS:
             return None
@@ -280,7 +284,7 @@ class EndForecaster:
     def _error_s(
         self, rate: _Rate, training_s: float, validation_s: float | None
     ) -> float:
-        """Compute half of the interval that holds the truth 9 times in 10, s."""
+        """Compute the half width of the forecast's 90 % interval, in seconds."""
         seen = len(self._validations)
         of_validation = _LATER if seen > 1 else _FIRST
         errors_s = rate.error * training_s, of_validation * (validation_s or 0.0)
@@ -288,7 +292,7 @@ class EndForecaster:
 
 
 def _find_trend(bins: list[_Bin]) -> _Rate | None:
-    """Find a steady growth of the iterations' time; ``None`` where none is sure."""
+    """Fit a steady growth of the iteration time; ``None`` where none is significant."""
     if len(bins) < 8:
         return None
     counts = np.array([each.iterations for each in bins], float)
@@ -315,7 +319,7 @@ def _find_trend(bins: list[_Bin]) -> _Rate | None:
 
 
 def _times(count: int | None, each_s: float | None) -> float | None:
-    """Multiply a duration by a count; 0 where the count is, however long each is."""
+    """Multiply a duration by a count; 0 for a count of 0, even of unknown duration."""
     if count == 0:
         return 0.0
     return None if count is None or each_s is None else count * each_s
@@ -326,7 +330,7 @@ def _in_hours(seconds: float | None) -> float | None:
 
 
 def read_forecaster(run: RecordedRun) -> EndForecaster:
-    """Make the forecaster of a run that was recorded."""
+    """Make an `EndForecaster` from a recorded training run."""
     forecaster = EndForecaster(run.meta)
     for interval in run.intervals:
         forecaster.add_interval(interval)

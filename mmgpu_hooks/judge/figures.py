@@ -1,4 +1,4 @@
-"""Figures of one rank's run: made once, and what follows from them.
+"""Statistics of one rank's training run, and values derived from them.
 
 A stored figure is a reduction of columns. What is arithmetic on stored figures is a
 property, so ``dataclasses.replace`` moves it, too. ``None`` is unknown. Means are over
@@ -36,34 +36,34 @@ from mmgpu_hooks.schema.recorded import PARTS
 from mmgpu_hooks.schema.text import phrase
 
 MIN_CALM = 3
-"""Least intervals without a validation or a save for means over them alone."""
+"""Fewest intervals without a validation or save for a mean over those alone."""
 
 
 @dataclass(frozen=True)
 class IterationParts:
-    """Mean parts of a steady iteration: known together, or not at all."""
+    """Mean seconds of a steady iteration by part: data wait, step, hooks, loop."""
 
     data_wait_s: float
-    """Wait for data of an iteration that does not begin an epoch, s."""
+    """Mean wait for data, in seconds, of iterations that do not begin an epoch."""
     step_s: float
     hooks_s: float
     loop_s: float
-    """Time of the loop itself, s."""
+    """Seconds of the training loop itself, outside data wait, step and hooks."""
 
     @property
     def total_s(self) -> float:
-        """Sum of the parts: ``data_wait_s + step_s + hooks_s + loop_s``."""
+        """Mean seconds per iteration: ``data_wait_s + step_s + hooks_s + loop_s``."""
         return self.data_wait_s + self.step_s + self.hooks_s + self.loop_s
 
     @property
     def data_wait_share(self) -> float:
-        """Share of the iteration spent waiting for data; 0 of one that took no time."""
+        """Share of an iteration spent waiting for data; 0 if it took no time."""
         return self.data_wait_s / self.total_s if self.total_s else 0.0
 
 
 @dataclass(frozen=True)
 class LoaderFigures:
-    """Figures of the loader's workers.
+    """Statistics of the DataLoader's worker processes.
 
     Where no time per batch is known in steady intervals (an epoch whose batches were
     all made in the first one), that interval is taken too.
@@ -74,26 +74,29 @@ class LoaderFigures:
     timed_samples: int
     """Number of samples whose transforms were timed."""
     batch_time_s: float | None = None
-    """Mean batch time: seconds that a worker was busy with one batch; ``None`` where
-    workers were not reached."""
+    """Mean batch time: seconds that a worker was busy with one batch.
+
+    ``None`` where workers were not reached.
+    """
     batch_time_std_s: float | None = None
-    """Standard deviation of the batch time over all batches, not of the mean over
-    intervals."""
+    """Standard deviation of the batch time over all batches.
+
+    Not of the mean over intervals.
+    """
     batch_cpu_s: float | None = None
-    """Mean CPU of a worker for one batch, s; ``None`` where workers were not
-    reached."""
+    """Mean CPU seconds of a worker per batch; ``None``: workers were not reached."""
     fetch_cpu_s: float | None = None
-    """Part of ``batch_cpu_s`` that is not spent on sending the batch."""
+    """Mean CPU seconds of a worker per batch, without sending the batch."""
     affinity_cpus: int | None = None
     """CPUs that the most confined worker may run on."""
     opencv_threads: int | None = None
-    """Threads of OpenCV in a worker."""
+    """Number of OpenCV's threads in a worker."""
     pss_bytes: int | None = None
-    """Memory of all workers, shared pages counted in part."""
+    """Memory of all workers in bytes, shared pages counted in part (PSS)."""
 
     @property
     def sent_cpu_s(self) -> float | None:
-        """Part of a batch's CPU that sends it: copies, descriptors of tensors."""
+        """CPU seconds of a worker for sending one batch: copies, file descriptors."""
         if self.batch_cpu_s is None or self.fetch_cpu_s is None:
             return None
         return max(self.batch_cpu_s - self.fetch_cpu_s, 0.0)
@@ -101,59 +104,64 @@ class LoaderFigures:
 
 @dataclass(frozen=True)
 class GpuFigures:
-    """Figures of the card that a rank trains on.
+    """Statistics of the GPU that a rank trains on.
 
     Utilisation is of plain training, where it has `MIN_CALM` intervals with samples;
     what is read every few seconds only is of all intervals.
     """
 
     samples: int
-    """Number of samples of the utilisation."""
+    """Number of samples of the GPU utilisation."""
     util_pct: float | None = None
-    """Time-weighted NVML utilisation."""
+    """Time-weighted mean of the GPU utilisation by NVML, per cent."""
     zero_pct: float | None = None
-    """Share of the sampled time at 0 % utilisation."""
+    """Share of the sampled time at 0 % GPU utilisation, per cent."""
     mem_used_bytes: int | None = None
     temperature_c: int | None = None
     sm_clock_mhz: float | None = None
     sm_active_pct: float | None = None
     throttled_pct: float | None = None
     throttle_reasons: Sequence[str] | None = None
-    """Reasons for throttling, the most usual first; ``None`` without one."""
+    """Reasons for throttling the GPU, the most usual first; ``None`` without one."""
 
 
 @dataclass(frozen=True)
 class RunFigures:
-    """Figures of one rank's run."""
+    """Statistics of one rank's training run."""
 
     iterations: int
     """Number of iterations that were recorded."""
     steady_iterations: int
-    """Number of iterations that steady figures are taken over; 0 leaves them
-    unknown."""
+    """Number of iterations in steady intervals; with 0, steady means are unknown."""
     epoch_starts: int
-    """Number of first waits of epochs."""
+    """Number of epochs that began, counted by their first waits for data."""
     saves: int
     """Number of checkpoint saves of the whole run."""
     alloc_retries: int
-    """Allocations on the card that failed at first, as far as they were counted."""
+    """Number of GPU allocations that failed at first, as far as they were counted."""
     build_s: float
-    """Seconds of the start that passed before the first iteration."""
+    """Seconds of start-up before the first iteration."""
     ledger_s: Mapping[str, float]
     """Seconds of the whole run, by part of the time ledger."""
     by_hook_s: Mapping[str, float]
-    """Seconds of the whole run by class, most expensive first; what is left of
-    ``ledger_s['hooks']`` is MMEngine's own calling."""
+    """Seconds that hooks took over the whole run, by class, most expensive first.
+
+    What is left of ``ledger_s['hooks']`` is MMEngine's own calling.
+    """
     reasons: Mapping[str, str]
-    """Reasons why a source gave no figures, as they were recorded."""
+    """Recorded reasons why a source of measurements gave no values, by source."""
 
     per_iteration: IterationParts | None = None
-    """Mean parts of an iteration; ``None`` without a steady one that does not begin an
-    epoch."""
+    """Mean seconds of a steady iteration by part; ``None`` without any to average.
+
+    Iterations that begin an epoch are left out.
+    """
     data_wait_p95_s: float | None = None
     data_wait_cpu_share: float | None = None
-    """CPU of the training process inside its waits, over the waits; more than 1 where
-    it has several threads."""
+    """CPU time of the training process during data waits, over the time of the waits.
+
+    More than 1 where the process has several threads.
+    """
     images: float | None = None
     """Number of images in the steady iterations."""
     stored_pixel_ratio: float | None = None
@@ -168,47 +176,53 @@ class RunFigures:
     gpu_mem_peak_bytes: int | None = None
     gpu_mem_reserved_bytes: int | None = None
     inactive_bytes: int | None = None
-    """Most bytes in unused split blocks at the end of an interval (fragmentation)."""
+    """Most bytes in unused split blocks (fragmentation) at an interval's end."""
 
     main_cpu_s: float | None = None
-    """CPU of the training process per iteration, s, the part in its waits left out."""
+    """CPU seconds of the training process per iteration, outside its data waits."""
     main_run_delay_s: float | None = None
-    """Wait of the training process's main thread for a core, per iteration, s."""
+    """Seconds per iteration that the training's main thread waited for a core."""
     process_cpu_cores: float | None = None
-    """Cores that the training process used."""
+    """Mean number of cores that the training process used."""
     why_no_cpu: str | None = None
     """Reason why the CPU of the training process is unknown."""
     external_cpu_cores: float | None = None
-    """Cores of the host that other programs used meanwhile. With several ranks on it,
-    all of their evidence is needed: see ``why_no_external``."""
+    """Cores of the host that other programs used during the training.
+
+    With several ranks on the host, all of their evidence is needed: see
+    ``why_no_external``.
+    """
     why_no_external: str | None = None
-    """Reason why ``external_cpu_cores`` is unknown on a host with several ranks."""
+    """Reason why the cores that other programs used are unknown."""
     throttled_s: float | None = None
-    """Seconds for which the CPU quota held tasks back, as far as that is known."""
+    """Seconds for which the CPU quota held tasks back, as far as they are known."""
     throttle_counted_s: float = 0.0
-    """Seconds that ``throttled_s`` was counted in."""
+    """Seconds of training in which throttling by the CPU quota was counted."""
 
     worker_cpu_s: float | None = None
-    """CPU of all workers per batch, over the whole run: they make batches ahead."""
+    """CPU seconds of all workers per batch, over the whole run.
+
+    Workers make batches ahead, so steady intervals alone would not do.
+    """
     worker_run_delay_s: float | None = None
     """Seconds that workers waited for a core, per batch."""
     worker_threads: int | None = None
     """Most threads that one worker had, PyTorch's own included."""
     worker_thread_cpu_s: float | None = None
-    """CPU of the workers' threads beside their main ones, in the steady iterations."""
+    """CPU seconds of all but the workers' main threads, in steady iterations."""
 
     gpu_idle_pct: float | None = None
     """Share of the timed steady iterations in which the GPU had nothing to do."""
     gpu_last_iteration: int | None = None
-    """Last iteration with GPU utilisation, where that ended before the run."""
+    """Last iteration with GPU utilisation, if measuring ended before the run."""
     gpu: GpuFigures | None = None
-    """Figures of the card that this rank trains on; ``None`` without a sample."""
+    """Statistics of the GPU that this rank trains on; ``None`` without a sample."""
     loader: LoaderFigures | None = None
-    """Figures of the loader's workers; ``None`` without workers that could be read."""
+    """Statistics of the DataLoader's workers; ``None`` if none could be read."""
 
     @property
     def iter_s(self) -> float | None:
-        """Mean length of a steady iteration."""
+        """Mean seconds of a steady iteration."""
         return self.per_iteration.total_s if self.per_iteration else None
 
     @property
@@ -230,12 +244,12 @@ class RunFigures:
 
     @property
     def duration_s(self) -> float:
-        """Length of the whole run."""
+        """Seconds of the whole training run."""
         return math.fsum(self.ledger_s.values())
 
     @property
     def startup_s(self) -> float:
-        """Seconds of the loader's starts: above all the excess of first waits."""
+        """Seconds of the DataLoader's starts: mostly waits for first batches."""
         return max(self.ledger_s.get('startup', 0.0) - self.build_s, 0.0)
 
     @property
@@ -247,7 +261,7 @@ class RunFigures:
 
     @property
     def unknown(self) -> Mapping[str, str]:
-        """Reasons why figures are missing, by source."""
+        """Reasons why measured values are missing, by source."""
         why = {'CPU': self.why_no_cpu, 'CPU of other programs': self.why_no_external}
         known = {source: reason for source, reason in why.items() if reason}
         return {**known, **self.reasons}
@@ -268,7 +282,7 @@ class RunFigures:
 
 
 def summarize_run(recorded: RecordedRun) -> RunFigures:
-    """Compute the figures of what one rank recorded."""
+    """Compute the statistics of one rank's recorded run."""
     figures = _summarize_alone(recorded)
     others = map(_list_cpu_evidence, recorded.other_ranks)
     cpu = find_cpu(_list_cpu_evidence(recorded), list(others))
@@ -285,7 +299,10 @@ def summarize_run(recorded: RecordedRun) -> RunFigures:
 
 @quiet
 def _list_cpu_evidence(recorded: RecordedRun) -> CpuEvidence:
-    """List the evidence of the CPU, made of few columns: there may be many ranks."""
+    """Collect the records from which a rank's CPU use is computed.
+
+    Made of few columns: there may be many ranks.
+    """
     parts = _average_parts(recorded.steady)
     return CpuEvidence(
         run=recorded.meta,
@@ -299,7 +316,7 @@ def _list_cpu_evidence(recorded: RecordedRun) -> CpuEvidence:
 
 @quiet
 def _summarize_alone(recorded: RecordedRun) -> RunFigures:
-    """Compute all figures for which the other ranks of the host are not needed."""
+    """Compute the statistics of a run that need no other ranks of the host."""
     every, steady = recorded.every.column, recorded.steady.column
     ledger_s, end = _sum_ledger(recorded), recorded.end
     off = {record.source: record.reason for record in recorded.evidence.sources_off}
@@ -351,7 +368,7 @@ def _summarize_alone(recorded: RecordedRun) -> RunFigures:
 
 
 def find_fullest_bytes(recorded: RecordedRun) -> int | None:
-    """Find the largest peak of a card, over a rank and the other ranks of its run."""
+    """Find the largest peak of GPU memory over all ranks of a run."""
     ranks = (recorded, *recorded.other_ranks)
     peaks = [largest(rank.column('gpu_mem_peak_bytes')) for rank in ranks]
     return max((peak for peak in peaks if peak is not None), default=None)
@@ -375,7 +392,7 @@ def _sum_ledger(recorded: RecordedRun) -> Mapping[str, float]:
 
 
 def _split_loops(loops: Intervals) -> Mapping[str, float]:
-    """Split the time of loops that kept no ledger: waits, steps, starts of the loader.
+    """Split the time of loops without a time ledger into waits, steps and starts.
 
     A start is what first waits exceed the others by.
     """
@@ -424,7 +441,7 @@ def _select_with_workers(recorded: RecordedRun) -> Intervals:
 
 
 def _mean_wait_s(steady: Intervals) -> float | None:
-    """Compute the mean wait over iterations that did not begin an epoch."""
+    """Compute the mean data wait of iterations that did not begin an epoch."""
     count = count_all(steady.column('iterations')) - total(steady.column('first_waits'))
     if count <= 0:
         return None
@@ -433,7 +450,7 @@ def _mean_wait_s(steady: Intervals) -> float | None:
 
 
 def _per_batch(windows: Intervals, field: str) -> float | None:
-    """Compute a figure of the workers per batch.
+    """Divide the sum of a field of the workers by the number of batches.
 
     An epoch's may all be made in its first interval. Workers that were reached count
     their batches themselves; of the others, those that were taken are known.
@@ -452,7 +469,7 @@ def _find_last_sampled(recorded: RecordedRun) -> int | None:
 
 
 def summarize_gpu(intervals: Intervals, every: Intervals) -> GpuFigures | None:
-    """Compute the figures of the card; ``None`` where no sample was taken.
+    """Compute the statistics of the GPU; ``None`` where no sample was taken.
 
     Args:
         intervals: The utilisation is taken over these.
@@ -483,7 +500,7 @@ def summarize_gpu(intervals: Intervals, every: Intervals) -> GpuFigures | None:
 
 
 def select_worker_intervals(recorded: RecordedRun) -> Intervals:
-    """Select the intervals that means of the workers are taken over."""
+    """Select the intervals over which the workers' means are taken."""
     steady = recorded.steady.having('workers')
     # workers may have made all batches ahead, in the first interval
     is_timed = len(steady.having('workers.batch_time')) > 0

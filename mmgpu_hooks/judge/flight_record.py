@@ -19,11 +19,11 @@ _OF_RANKS = (
     'storage_stalled',
     'unknown',
 )
-"""Causes behind which a collective may stand that was never ended."""
+"""Causes that may come with a collective that never ended."""
 
 
 def add_flight_record(why: Why, record: FlightRecord) -> Why:
-    """Add the collective in which ranks do not meet, and the rank that is behind.
+    """Add to a diagnosis the unfinished collective and the rank that is behind.
 
     Args:
         why: What is known.

@@ -52,7 +52,7 @@ class MemoryForecast:
 def forecast_memory(
     fit: MemoryFit, batch_sizes: Sequence[int], card: CardRoom | None
 ) -> MemoryForecast:
-    """Forecast memory against batch size.
+    """Forecast GPU memory at some batch sizes, and the largest batch size that fits.
 
     Args:
         fit: To measured peaks.

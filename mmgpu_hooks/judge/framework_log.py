@@ -1,4 +1,4 @@
-"""A first answer on a training without our hook, by ``time`` and ``data_time``. Pure.
+"""Judges a training without the hook by ``time`` and ``data_time`` of its log. Pure.
 
 The confidence is always low: ``data_time`` holds more than waiting for data, and no
 figure of the host, the card or the loader stands beside it.
@@ -24,11 +24,11 @@ _LOADERS = {
     # of MMDetection 2.x: the second since 2.18, over the first
     'data': ('workers_per_gpu', 'samples_per_gpu'),
 }
-"""Variables of a config that set the train loader, and what they call its settings."""
+"""Config variables that set the train loader, with their keys for its settings."""
 
 
 class _Means(NamedTuple):
-    """Means of the log lines after the first, each weighted by its iterations."""
+    """Means over the log lines after the first, weighted by each line's iterations."""
 
     iterations: int
     lines: int
@@ -39,7 +39,7 @@ class _Means(NamedTuple):
     """Median over the lines of the share of ``data_time`` in an iteration."""
     most_share: float
     start_share: float
-    """Share of the time by which first lines of epochs exceed the usual wait."""
+    """Share of time by which data waits at epoch starts exceed the usual wait."""
 
 
 def judge_framework_log(
@@ -127,7 +127,7 @@ def _judge(log: FrameworkLog, means: _Means | None, workers: int | None) -> Verd
 def _judge_uneven(
     means: _Means, why: Text, workers: int | None, headspace_pct: float
 ) -> Verdict:
-    """The verdict where few lines have most of ``data_time``."""
+    """Make the verdict for a log in which few lines have most of ``data_time``."""
     uneven = phrase(
         'Few lines have most of it: half of them have at most {median_share}, one has '
         '{most_share}.',
@@ -155,7 +155,7 @@ def _make_verdict(name: str, why: Text, headspace_pct: float | None = None) -> V
 
 
 def _average(lines: Sequence[LoggedLine]) -> _Means | None:
-    """Means without the first line, which has the warm-up; ``None`` of too little."""
+    """Average log lines but for the first (warm-up); ``None``: too few iterations."""
     known = [line for line in lines if line.data_s is not None]
     weights = [*_count_each(known[1:], known[0])] if known else []
     iterations = sum(weights)
@@ -189,7 +189,7 @@ def _begins_epoch(line: LoggedLine, before: LoggedLine) -> bool:
 
 
 def _count_each(lines: Sequence[LoggedLine], first: LoggedLine) -> Iterator[int]:
-    """Iterations between each line and the one before it.
+    """Count the iterations between each log line and the line before.
 
     MMCV's numbers begin anew with each epoch. Where numbers go back otherwise, a
     training was resumed: the line then stands for as many as the one before it.
@@ -204,7 +204,7 @@ def _count_each(lines: Sequence[LoggedLine], first: LoggedLine) -> Iterator[int]
 
 
 def _advise(log: FrameworkLog, verdict: Verdict) -> Iterator[Text]:
-    """Advice for a training in which the hook cannot be switched on."""
+    """Yield advice for a training in which the hook cannot be switched on."""
     if log.writer != MMCV:
         return
     if verdict.name.startswith('data_bound'):
@@ -219,7 +219,7 @@ def _advise(log: FrameworkLog, verdict: Verdict) -> Iterator[Text]:
 
 
 def parse_loader(config: str) -> dict[str, int]:
-    """Workers and batch size of the train loader, where a config spells them.
+    """Read the train loader's workers and batch size from the text of a config.
 
     Args:
         config: As MMEngine and MMCV dump it: assignments of literals.
@@ -254,7 +254,7 @@ def parse_loader(config: str) -> dict[str, int]:
 
 
 def _list_values(node: ast.AST) -> Mapping[str, Any]:
-    """The nodes of a ``dict(...)`` or ``{...}`` by their names."""
+    """Map the keys of a ``dict(...)`` or ``{...}`` expression to their value nodes."""
     if isinstance(node, ast.Call):
         return {word.arg: word.value for word in node.keywords if word.arg}
     if isinstance(node, ast.Dict):

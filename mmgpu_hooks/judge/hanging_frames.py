@@ -1,4 +1,4 @@
-"""Innermost frames of a hanging worker, or of the thread that pins, and their causes.
+"""Table of calls in which workers or the pinning thread hang, with their causes.
 
 Data alone, each with an example. A row counts where its pattern matches one of the
 innermost calls; of two rows the upper one does.
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _MOST_CALLS = 8
-"""Number of innermost calls that are compared: farther out stands the loader itself."""
+"""Number of innermost calls compared: those farther out are the DataLoader's own."""
 
 
 @dataclass(frozen=True)
 class HangingFrame:
-    """Meaning of a call that never ends: its cause, and what helps."""
+    """Call that never ends, with its cause and what helps."""
 
     pattern: str
     """Regular expression for a call, as ``file:line in function``."""
@@ -27,12 +27,14 @@ class HangingFrame:
     do: str
     """Sentence that says what helps."""
     example: str
-    """Call that the pattern matches."""
+    """Example of a call that the pattern matches."""
     is_pinning: bool = False
     """True if the frame is of the thread that pins batches, and not of a worker."""
     call: str | None = None
-    """System call that the process must wait in; the pattern is of the innermost call
-    alone then."""
+    """System call that the process must wait in; ``None`` for any.
+
+    Where one is named, only the innermost call is compared with the pattern.
+    """
 
 
 HANGING_FRAMES = (
@@ -126,7 +128,7 @@ _WAITS = re.compile(r'multiprocessing/(?:queues|connection|synchronize)|selector
 def find_hanging_frame(
     calls: Sequence[str], is_pinning: bool = False, call: str | None = None
 ) -> HangingFrame | None:
-    """Find the row that the innermost calls match; ``None`` where none does.
+    """Find the known hanging call among a thread's innermost calls, or ``None``.
 
     Args:
         calls: The innermost first.

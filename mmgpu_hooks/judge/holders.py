@@ -1,4 +1,4 @@
-"""Finds who holds the host's memory, and with how many workers it would have lasted.
+"""Finds what holds the host's memory, and how many workers would have fitted.
 
 A run's memory records are put side by side with those of its other ranks on the host;
 what they do not explain of the memory in use belongs to other programs.
@@ -21,24 +21,27 @@ from mmgpu_hooks.schema.recorded import MemoryRecord
 from mmgpu_hooks.schema.text import Text, listed, phrase
 
 SAFE_MEMORY_SHARE = 0.95
-"""Share of the memory up to which a number of workers is taken to last."""
+"""Largest share of memory in use at which a number of workers counts as safe."""
 MEMORY_MARGIN = 0.2
-"""Share added to the most memory that was seen, when SLURM is asked for memory."""
+"""Margin on the highest measured memory use in the memory to ask SLURM for."""
 
 _GIB, _MIB = 2**30, 2**20
 _SHOWN_SHARE = 0.005
-"""Least share of the memory that a holder needs to be named."""
+"""Smallest share of the memory at which a holder of memory is named."""
 _LEAST_READINGS, _LEAST_GAIN, _LEAST_FIT = 5, 0.05, 0.8
-"""Growth that counts: least readings, least share of the size, least coefficient of
-determination."""
+"""Readings, relative gain and fit (R squared) that memory growth needs to count."""
 _COPIES = 1.2
-"""Most growth, as a multiple of the data set's objects, that is a worker's copy of
-them."""
+"""Most growth that counts as workers copying the data set's objects.
+
+A multiple of the size of the objects.
+"""
 _MOST_LEAKED = 0.95
-"""Largest share of the workers' memory that counts as leaked: they hold something from
-the start."""
+"""Largest share of the workers' memory that counts as leaked.
+
+Workers hold something from the start.
+"""
 _DROP = 0.2
-"""Least relative fall of the workers' memory that is the end of an epoch's workers."""
+"""Smallest relative fall of the workers' memory that shows the end of workers."""
 
 
 _NOTHING = Text('')
@@ -48,34 +51,36 @@ class Holder(NamedTuple):
     """Process, or group of processes, that holds memory."""
 
     name: Text
-    """Name in the sentence, such as ``8 workers``."""
+    """Name of the holder in the sentence, such as ``8 workers``."""
     bytes: int
     note: Text = _NOTHING
-    """Remark for the sentence, such as ``5.1 each``."""
+    """Remark on the holder in the sentence, such as ``5.1 each``."""
 
 
 class Holding(NamedTuple):
-    """Number of workers with which memory would have lasted."""
+    """Number of workers with which the host's memory would have lasted."""
 
     workers: int
-    """Workers of each rank, fewer than there were."""
+    """Number of workers per rank, no more than the run had."""
     ends_workers: bool = False
     """True if the workers must also end with each epoch."""
 
 
 @dataclass(frozen=True)
 class MemoryShares:
-    """Holders of the memory that is full first, with their shares."""
+    """Holders of the host's or control group's memory, with the bytes of each."""
 
     record: MemoryRecord
     """Memory record that ``holders`` was computed from."""
     holders: tuple[Holder, ...]
-    """Holders, largest first, other programs last."""
+    """Holders of memory, largest first, other programs last."""
     holding: Holding | None
-    """Number of workers that would have lasted; ``None`` where no other number would
-    have helped, or none was needed."""
+    """Number of workers with which memory would have lasted, if there is one.
+
+    ``None`` where no other number would have helped, or none was needed.
+    """
     growth: Text
-    """Name of what grows so that no number of workers helps; empty otherwise."""
+    """Name of the growth that no number of workers withstands; empty without one."""
 
     @property
     def shares(self) -> Text:
@@ -140,12 +145,12 @@ class _Unit(NamedTuple):
     bytes: int
 
     def phrase(self, size: float) -> str:
-        """Phrase a size in this unit, which is named elsewhere."""
+        """Write a size in the scale of the unit, without the unit's name."""
         scaled = size / self.bytes
         return f'{scaled:.0f}' if scaled >= 9.95 or not scaled else f'{scaled:.1f}'
 
     def phrase_with_name(self, size: float) -> str:
-        """Phrase a size with its unit: ``62 GiB``."""
+        """Write a size with the name of its unit: ``62 GiB``."""
         return f'{self.phrase(size)} {self.name}'
 
 
@@ -154,18 +159,18 @@ def _choose_unit(whole: float) -> _Unit:
 
 
 def was_low(run: Run) -> bool:
-    """Return True if memory of the host was nearly full."""
+    """Return True if the host's memory was nearly full during a run."""
     return any(record.is_low for record in run.evidence.memory)
 
 
 def describe_memory(run: Run) -> Text | None:
-    """Describe who holds memory, in a sentence; ``None`` where it was never read."""
+    """Describe the holders of a run's memory in a sentence; ``None`` if never read."""
     shares = find_shares(run)
     return None if shares is None else shares.sentence
 
 
 def find_shares(run: Run) -> MemoryShares | None:
-    """Find who held the memory when it was fullest.
+    """Find what held the host's memory when it was fullest.
 
     Args:
         run: One rank's, with its other ranks where they were read.
@@ -197,7 +202,7 @@ def find_shares(run: Run) -> MemoryShares | None:
 
 
 def describe_start_memory(ranks: Sequence[MemoryRecord]) -> Text:
-    """Describe who held memory before the train loops of ranks began, in a sentence."""
+    """Describe in a sentence what held memory before the ranks' train loops began."""
     first, unit = ranks[0], _choose_unit(ranks[0].total_bytes)
     held = sum(rank.process_bytes or 0 for rank in ranks)
     note, name = phrase('building data set and model'), phrase('training process')
@@ -217,7 +222,7 @@ def describe_start_memory(ranks: Sequence[MemoryRecord]) -> Text:
 
 
 def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
-    """Find the record with least memory left, of those since it became low."""
+    """Find the memory record with the largest used share, low memory first."""
     low = [record for record in records if record.is_low]
     # once a process was killed, its memory is free, or of no known program
     return max(
@@ -228,7 +233,7 @@ def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
 
 
 def _list_ranks(run: Run, worst: MemoryRecord) -> list[MemoryRecord]:
-    """List each rank of the host with its memory at that time, this one first."""
+    """List the memory records of a host's ranks at the time of one record."""
     at_s = run.meta.started_unix_s + worst.elapsed_s
 
     def when(other: RecordedRun, record: MemoryRecord) -> float:
@@ -271,7 +276,7 @@ def _list_holders(
 def _list_process_holders(
     run: Run, worst: MemoryRecord, ranks: Sequence[MemoryRecord]
 ) -> Iterator[Holder]:
-    """List training processes, what metrics keep in them, and shared memory."""
+    """Yield the memory of training processes, metric results and shared memory."""
     unit = _choose_unit(worst.total_bytes)
     results = sum(rank.result_bytes or 0 for rank in ranks)
     processes = sum(rank.process_bytes or 0 for rank in ranks)
@@ -309,7 +314,7 @@ def _phrase_rate(bytes_per_minute: float) -> Text:
 
 
 class _Growth(NamedTuple):
-    """Growth of a figure until the end of the readings."""
+    """Growth of a memory size until the last reading."""
 
     bytes_per_s: float
     gained_bytes: float
@@ -317,7 +322,7 @@ class _Growth(NamedTuple):
 
 
 def _find_worker_growth(run: Run) -> _Growth | None:
-    """Find the growth of the train loader's workers, at most of the last epoch."""
+    """Find the memory growth of the train workers, at most of the last epoch."""
     return _find_growth(run, 'worker_own_bytes', 'worker_bytes')
 
 
@@ -326,7 +331,7 @@ def _find_process_growth(run: Run) -> _Growth | None:
 
 
 def _find_growth(run: Run, field: str, recorded: str) -> _Growth | None:
-    """Find steady growth, by least squares over the readings since the last fall.
+    """Fit steady memory growth by least squares, over the readings since a fall.
 
     Intervals are read more often than who holds memory.
     """
@@ -368,7 +373,7 @@ def _fit(times_s: Column, sizes: Column) -> _Growth | None:
 
 
 class _Outlook(NamedTuple):
-    """Outcome for memory with other workers: the number that lasts, or what grows."""
+    """Number of workers that memory would have sufficed for, or what grows instead."""
 
     holding: Holding | None = None
     growth: Text = _NOTHING
@@ -378,11 +383,11 @@ class _WorkerCost(NamedTuple):
     """Memory of the train loader's workers, of all ranks of the host."""
 
     each_bytes: float
-    """Bytes of one worker, whatever it has loaded."""
+    """Bytes that one worker holds, without what samples left behind."""
     leaked_bytes: float
     """Bytes that samples left behind so far, the same with any number of workers."""
     bytes_per_s: float
-    """Bytes per second that are added to ``leaked_bytes``."""
+    """Bytes per second by which ``leaked_bytes`` grows."""
 
 
 def _find_outlook(
@@ -421,7 +426,7 @@ def _find_outlook(
 
 
 def _find_worker_cost(run: Run, ranks: Sequence[MemoryRecord]) -> _WorkerCost:
-    """Find the bytes that each worker holds, and those that samples left in them.
+    """Find the bytes that each worker holds, and the bytes that samples leaked.
 
     What leaks with each sample is the same with fewer workers, which load as many. What
     they copy of the data set as they read, each of them does.
@@ -441,12 +446,12 @@ def _find_worker_cost(run: Run, ranks: Sequence[MemoryRecord]) -> _WorkerCost:
 
 
 class _Left(NamedTuple):
-    """Seconds until something ends; infinite where that is not known."""
+    """Seconds until the training and its epoch end; infinite where unknown."""
 
     training: float
     epoch: float
     whole_epoch: float
-    """Length of a whole epoch, s."""
+    """Seconds of a whole epoch."""
 
 
 def _find_left_s(run: Run) -> _Left:
@@ -462,7 +467,7 @@ def _find_left_s(run: Run) -> _Left:
 
 
 def find_slurm_memory(run: Run) -> int | None:
-    """Compute the memory to ask SLURM for, GiB: the most that was seen, and a fifth.
+    """Compute the memory to ask SLURM for, in GiB: the highest use plus a fifth.
 
     Never less than a kill was seen at. Only a run that validated has seen its most.
 
@@ -484,7 +489,7 @@ def find_slurm_memory(run: Run) -> int | None:
 
 
 def _sum_own(ranks: Sequence[MemoryRecord]) -> int:
-    """Sum up what a training holds itself; in a control group, all that is in it."""
+    """Sum up the memory of a training's ranks, or of their whole control group."""
     first = ranks[0]
     own = sum(
         (rank.process_bytes or 0)

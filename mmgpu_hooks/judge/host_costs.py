@@ -1,4 +1,4 @@
-"""Finds the host work of an iteration beside arithmetic, and how much can be spared.
+"""Finds the host's CPU work per iteration that an optimisation would spare.
 
 Measured by ``mmgpu profile`` where it profiled the same training, or by the hook; else
 "up to", by counts. Pure.
@@ -16,43 +16,48 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import HostPart, Profile
 
 GROUP_S = 0.15e-3
-"""Most host CPU that a parameter group costs a step beyond its arithmetic: 0.07 to 0.15
-ms were measured of AdamW over lists, for 240 to 440 groups."""
+"""Most host CPU seconds that a parameter group costs a step beyond arithmetic.
+
+0.07 to 0.15 ms were measured of AdamW over lists, for 240 to 440 groups.
+"""
 
 AVERAGED_TENSOR_S = 35e-6
-"""Most host CPU of a tensor that an EMA hook averages by itself: 34 and 35 us
-measured."""
+"""Most host CPU seconds that an EMA hook takes to average a tensor by itself.
+
+34 and 35 us were measured.
+"""
 
 SMALL_TENSOR_S = 0.16e-3
-"""Most host CPU of a small tensor of a batch, in the training thread."""
+"""Most host CPU seconds that a small tensor of a batch costs the training thread."""
 
 ADDED_VALUE_S = 10e-6
-"""Host CPU of adding a value to a history that grows."""
+"""Host CPU seconds of adding a value to a history that grows by doubling."""
 
 LISTED = ('ExponentialMovingAverage', 'MomentumAnnealingEMA', 'ExpMomentumEMA')
-"""Kinds of averages whose formula is known over lists of tensors."""
+"""EMA classes whose formula is known over lists of tensors."""
 
 
 @dataclass(frozen=True)
 class HostCost:
-    """One kind of host work of an iteration, and what an optimisation spares of it."""
+    """Host work of an iteration, of one kind, and the part an optimisation spares."""
 
     name: str
     """Name of the optimisation, as ``optimize`` takes it."""
     found: Text
-    """Work that was counted: a sentence without its full stop."""
+    """Sentence, without its full stop, on the work that was counted."""
     saved_s: float
-    """Host CPU of the training thread spared per iteration, s; where that was not
-    measured, its upper bound."""
+    """Host CPU seconds of the training thread that are spared per iteration.
+
+    An upper bound where they were not measured.
+    """
     now_s: float | None = None
-    """Measured host CPU of the work, s; ``None`` where only counts are known."""
+    """Measured host CPU seconds of the work; ``None`` where only counts are known."""
     error_s: float = 0.0
     """Standard error of ``saved_s``."""
     sent_s: float = 0.0
-    """CPU of a worker spared for each batch, s."""
+    """CPU seconds of a worker that are spared per batch."""
     is_covered: bool = False
-    """True if the card usually computes meanwhile, so that sparing it may gain
-    nothing."""
+    """True if the GPU usually computes meanwhile: sparing may then gain nothing."""
 
     @property
     def is_measured(self) -> bool:
@@ -61,7 +66,7 @@ class HostCost:
 
     @property
     def left_s(self) -> float | None:
-        """Host CPU of the work that is left, s; ``None`` where it was not measured."""
+        """Host CPU seconds of the work that are left; ``None``: not measured."""
         return None if self.now_s is None else max(self.now_s - self.saved_s, 0.0)
 
 
@@ -194,7 +199,7 @@ def _weigh_small_tensors(
 
 
 def find_histories(recorded: RecordedRun) -> HistoryCost | None:
-    """Find the histories of scalars as they were measured last."""
+    """Find the last measurement of what MMEngine's scalar histories cost."""
     known = recorded.every.having('histories')
     measured: list[HistoryCost] = known.values('histories')
     return measured[-1] if measured else None

@@ -18,16 +18,22 @@ from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.text import Text, phrase
 
 SAFE_CARD_SHARE = 0.9
-"""Share of the room that is ever planned for: the rest goes to fragments of the
-allocator and to batches with more boxes than any that was seen."""
+"""Largest share of the free GPU memory that a batch size is planned for.
+
+The rest goes to fragments of the allocator and to batches with more boxes than any
+that was seen.
+"""
 
 CONTEXT_BYTES = 600 * 2**20
-"""Bytes of a CUDA context, where it was not measured what is held beside tensors."""
+"""Bytes assumed for a CUDA context where they were not measured."""
 
 SENT_TENSORS = 256
-"""Tensors that a worker sends before its heap stays as it is: PyTorch forgets those
-that were sent by 128 (``multiprocessing.reductions.SharedCache``), and what it keeps of
-each stands between the holes that they left. The second 128 still add a little."""
+"""Number of tensors that a worker sends before its heap stops growing.
+
+PyTorch forgets those that were sent by 128
+(``multiprocessing.reductions.SharedCache``), and what it keeps of each stands between
+the holes that they left. The second 128 still add a little.
+"""
 
 
 def count_ahead(num_workers: int | None, prefetch_factor: int | None) -> int:
@@ -42,30 +48,30 @@ def is_shm_small(total_bytes: int, least_free_bytes: int, ahead_bytes: float) ->
 
 
 def are_files_few(most: float, limit: int) -> bool:
-    """Return True if so many open files come near the limit on them."""
+    """Return True if a number of open files comes near the limit on open files."""
     return most >= thresholds.FULL_SHARE * limit
 
 
 class CardRoom(NamedTuple):
-    """Memory of the card that a run trained on."""
+    """Memory of the GPU that a run trained on, in all and held by others."""
 
     total_bytes: int
     beside_bytes: int
-    """Bytes held by the context and by other processes."""
+    """Bytes held by the CUDA context and by other processes."""
 
     @property
     def room_bytes(self) -> int:
-        """Bytes beyond which a training runs out of memory."""
+        """Bytes of GPU memory beyond which a training runs out of memory."""
         return max(self.total_bytes - self.beside_bytes, 0)
 
     @property
     def safe_bytes(self) -> int:
-        """Bytes beyond which nothing is recommended."""
+        """Bytes of GPU memory beyond which no batch size is recommended."""
         return int(SAFE_CARD_SHARE * self.room_bytes)
 
 
 def find_card_room(run: Run) -> CardRoom | None:
-    """Find the room that a run's card has; ``None`` when its size is unknown."""
+    """Find the GPU memory that a run may use; ``None`` when its size is unknown."""
     figures = run.figures
     total = run.meta.gpu.memory_total_bytes if run.meta.gpu else None
     if not total:
@@ -86,7 +92,7 @@ class HostRoom(NamedTuple):
 
 
 def find_host_room(run: Run) -> HostRoom | None:
-    """Find the memory that was free last: in the control group, or on the host."""
+    """Find the free memory by the last reading: of the control group, or the host."""
     read = {
         phrase('on the host'): known(run.column('host.ram_available_bytes')),
         phrase('below the limit of its control group'): known(
@@ -105,7 +111,7 @@ def find_growth_of(
     least_share: float = LEAST_GROWTH_SHARE,
     warm_up: float = 0.0,
 ) -> Estimate | None:
-    """Find steady growth of one figure over some intervals, as `find_growth`."""
+    """Find steady growth of one field over some log intervals, or ``None``."""
     read = some.having(field)
     return find_growth(
         read.column('iteration'),
@@ -117,12 +123,12 @@ def find_growth_of(
 
 
 def are_workers_kept(run: Run) -> bool:
-    """Return True if workers live on when an epoch ends, or it never does."""
+    """Return True if workers outlive an epoch, or epochs never end."""
     return bool(run.meta.loader.persistent_workers) or run.meta.loop == 'iter'
 
 
 def find_worker_growth(run: Run) -> Estimate | None:
-    """Find steady growth of the workers' memory, in an epoch where they end with each.
+    """Find steady growth of the workers' memory, in one epoch if workers end with it.
 
     What they take until each has sent `SENT_TENSORS` is no growth.
     """
@@ -145,8 +151,7 @@ class HostGrowth(NamedTuple):
     workers: Estimate | None
     room: HostRoom | None
     is_lasting: bool
-    """True if the growth goes on when an epoch ends, and does not end with the
-    workers."""
+    """True if the growth outlasts an epoch, and does not end with the workers."""
     bytes_each: float
     """Bytes of growth per iteration, over all ranks of the host."""
 

@@ -1,4 +1,4 @@
-"""Joins the ranks of one run and finds the one that the others wait for.
+"""Compares the ranks of one training run and finds the slowest rank.
 
 In synchronous data-parallel training every rank takes the same time per iteration: who
 is done early waits for the slowest inside its step, where the gradients are exchanged.
@@ -25,30 +25,31 @@ from mmgpu_hooks.schema.run import RankRow, RanksSummary, read_other_ranks
 from mmgpu_hooks.schema.text import Text, phrase, quoted
 
 MIN_INTERVALS = 3
-"""Least intervals that show how much a rank varies by itself."""
+"""Fewest common intervals that show how much a rank varies by itself."""
 
 NOISE_SHARE = 0.01
-"""Share of an iteration below which a difference of ranks is noise, however steady."""
+"""Share of an iteration below which a difference of ranks counts as noise."""
 
 IN_STEP_SHARE = 0.05
-"""Most relative difference of the wall clock per iteration between ranks in step."""
+"""Largest relative difference in iteration time between ranks that train in step."""
 
 START_TOLERANCE_S = 300.0
-"""Most seconds between the starts of one run's ranks: datasets take time, hosts' clocks
-differ."""
+"""Most seconds between the starts of one run's ranks.
+
+Datasets take time, and hosts' clocks differ.
+"""
 
 _WAITING_HOOK = 'SyncBuffersHook'
-"""Name of the hook that talks to all ranks: the others wait for the slowest in
-there."""
+"""Name of the hook that talks to all ranks, in which they wait for the slowest."""
 
 
 class _OwnPart(NamedTuple):
-    """A part of the time ledger that no other rank makes longer."""
+    """Part of the time ledger that no other rank makes longer."""
 
     field: str
-    """Name of the part's field in a row."""
+    """Name of the field of a `RankRow` that holds the seconds of the ledger's part."""
     does: Text
-    """Verb phrase for a rank that is in this part."""
+    """Verb phrase for a rank that spends time in the part of the ledger."""
 
 
 _OWN_PARTS = {
@@ -139,7 +140,7 @@ def compare_ranks(
 
 
 def join_ranks(ranks: RanksSummary | None, runs: Sequence[Run]) -> list[Run]:
-    """Give each rank that was compared the evidence of the others.
+    """Give each compared rank's run the evidence of the other ranks.
 
     Args:
         ranks: What `compare_ranks` made of them.
@@ -157,7 +158,7 @@ def join_ranks(ranks: RanksSummary | None, runs: Sequence[Run]) -> list[Run]:
 
 
 class JudgedRank(NamedTuple):
-    """Rank that is judged for a whole run, and all that were compared."""
+    """Rank that is judged for a whole run, with the comparison of all ranks."""
 
     run: Run
     ranks: RanksSummary | None
@@ -212,7 +213,7 @@ def choose_judged(ranks: RanksSummary | None, runs: Sequence[Run]) -> JudgedRank
 
 
 def with_saves_of(judged: Run, first: Run) -> Run:
-    """Give a rank's run the saves of the rank that makes them for all.
+    """Give a rank's run the checkpoint saves of rank 0, which saves for all ranks.
 
     MMEngine saves on rank 0 alone. The others have no save of their own: they wait for
     it, in their next step, and what is booked there is moved.
@@ -257,7 +258,7 @@ def _difference(run: RunRecord, other: RunRecord) -> Text | None:
 
 
 def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSummary:
-    """Fill in the summary from the intervals that all ranks recorded, by rank."""
+    """Fill in a summary of ranks from the intervals that all ranks recorded."""
     rows = [_row(number, intervals) for number, intervals in shared.items()]
     # of any rank: all recorded the same intervals
     first = next(iter(shared.values()), Intervals(()))
@@ -347,7 +348,7 @@ def _row(number: int, shared: Intervals) -> RankRow:
 
 
 def _seconds(intervals: Intervals, part: str) -> Column:
-    """Return the seconds of each interval in one part of the ledger."""
+    """Return the seconds of each interval in one part of the time ledger."""
     seconds = filled(intervals.column('ledger_s', part))
     if part == 'hooks':
         seconds = seconds - filled(intervals.column('hooks_s', _WAITING_HOOK))
@@ -355,7 +356,7 @@ def _seconds(intervals: Intervals, part: str) -> Column:
 
 
 def _noise_s(shared: Mapping[int, Intervals], slowest: int) -> float:
-    """Compute the lead that the slowest must exceed, in seconds per iteration.
+    """Compute the lead that the slowest rank must exceed, in seconds per iteration.
 
     Three standard errors of its mean lead in waits and hooks over the common intervals,
     and at least a hundredth of an iteration. Saves and starts are few and large: they

@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.run import RunEvidence
 
 
 class RecordedRun:
-    """Records of one rank.
+    """Recorded training run of one rank, its intervals as numpy columns.
 
     *Steady* intervals leave the first one out, which holds lazy initialisation, as
     soon as there are others. A run that was tuned is judged by what it ended with:
@@ -32,13 +32,13 @@ class RecordedRun:
         self.evidence = evidence
         self.other_ranks = other_ranks
         self.every = Intervals(evidence.intervals)
-        """All intervals: extremes and sums are taken over these."""
+        """All log intervals of the run, for extremes and sums."""
         self.last_switch = next(reversed(evidence.switches), None)
-        """The last change of the train loader while it trained."""
+        """Last change of the train loader during training; ``None`` without one."""
         self.latest = _select_latest(self.every, self.last_switch)
-        """Those with the loader's settings as they are now."""
+        """Log intervals with the train loader's last settings."""
         self.steady = self.latest.after(1) if len(self.latest) > 1 else self.latest
-        """Means are taken over these."""
+        """Log intervals over which means are taken: after the warm-up."""
         self.path = evidence.path
         self.intervals = evidence.intervals
         self.end = evidence.end
@@ -67,20 +67,20 @@ class RecordedRun:
 
     @property
     def status(self) -> str:
-        """Ending: ``completed``, ``interrupted``, ``failed``; else ``killed``."""
+        """End of the run: ``completed``, ``interrupted``, ``failed`` or ``killed``."""
         return self.end.status if self.end else 'killed'
 
     @property
     def cores_had(self) -> float | None:
-        """Usable cores as the run had them; another start may give it more."""
+        """Usable cores that the run had; another start may give it more."""
         return self.evidence.cores_had or self.meta.host.cores_had
 
     def column(self, field: str, key: str | None = None) -> Column:
-        """Return one figure of each interval, as `Intervals.column`."""
+        """Return a field of all intervals as an array; NaN is unknown."""
         return self.every.column(field, key)
 
     def since(self, number: int, until: int | None = None) -> RecordedRun:
-        """Cut the run from one of its intervals on, as a run that did not end.
+        """Copy the run without its first intervals, as a run that did not end.
 
         Args:
             number: Intervals to leave out.
@@ -120,7 +120,7 @@ def _with_settings(run: RunRecord, settings: TunedSettings) -> RunRecord:
 
 
 def _select_latest(every: Intervals, switch: TunedRecord | None) -> Intervals:
-    """Select the intervals after a change of the loader, in which it has no part."""
+    """Select the intervals in which the last loader settings made all batches."""
     if switch is None:
         return every
     # the old workers' last batches come after it

@@ -1,4 +1,4 @@
-"""Joins the records and figures of one rank's run, and assesses them.
+"""Joins the records and statistics of one rank's run, and assesses them.
 
 The rules, the recommendation and the reports all ask this one object. What was recorded
 stands in `RecordedRun`, the figures in `RunFigures`; here is their assessment: whether
@@ -47,19 +47,19 @@ class TransformCost(NamedTuple):
     name: str
     """Class of the transform."""
     image_s: float
-    """Seconds per image, those that skipped the transform included."""
+    """Seconds per image, averaged over images that skipped the transform, too."""
 
 
 class _FittedWorkload(NamedTuple):
-    """Workload of a run, or the reason why there is none."""
+    """Fitted workload of a run, or the reason why there is none."""
 
     workload: Workload | None
     why_unknown: Text = _NOTHING
-    """Reason why there is no workload: a sentence."""
+    """Sentence that says why there is no workload; empty when there is one."""
 
 
 class Run(RecordedRun):
-    """One rank's run.
+    """Recorded training run of one rank, with its statistics and their assessment.
 
     Args:
         evidence: As read back, or as a test makes it.
@@ -91,7 +91,7 @@ class Run(RecordedRun):
     def replaced(
         self, *, figures: RunFigures | None = None, workload: Workload | None = None
     ) -> Run:
-        """Copy this run with other figures, or judged by another workload."""
+        """Copy the run with other statistics or another workload."""
         return Run(
             self.evidence,
             self.other_ranks,
@@ -100,18 +100,18 @@ class Run(RecordedRun):
         )
 
     def since(self, number: int, until: int | None = None) -> Run:
-        """Cut the run from one of its intervals on, with the figures of that part."""
+        """Copy the run without its first intervals, with statistics of the rest."""
         part = super().since(number, until)
         return Run(part.evidence, part.other_ranks)
 
     @cached_property
     def figures(self) -> RunFigures:
-        """Figures of this run."""
+        """Statistics of the run: times, memory, use of CPU and GPU."""
         return self._given_figures or summarize_run(self)
 
     @cached_property
     def transforms(self) -> list[TransformCost]:
-        """Cost of each transform, most expensive first."""
+        """Mean time of each transform of the pipeline, most expensive first."""
         loader, seconds = self.figures.loader, Counter[str]()
         if loader is None or not loader.timed_samples:
             return []
@@ -144,7 +144,7 @@ class Run(RecordedRun):
 
     @cached_property
     def threads(self) -> WorkerThreads | None:
-        """Threads of the loader's workers.
+        """Threads of the DataLoader workers, and their use of cores.
 
         ``None`` where there are no workers, or they do not show it.
         """
@@ -193,14 +193,14 @@ class Run(RecordedRun):
 
     @cached_property
     def judged_saves(self) -> tuple[SaveJudgement, ...]:
-        """Judged saves, in the order of ``save_records``."""
+        """Judgement of each checkpoint save, in the order of ``save_records``."""
         return judge_saves(
             self.save_records, self.after_saves, self.meta.host, self.meta.loader
         )
 
     @property
     def bound_share(self) -> float | None:
-        """Share of a steady iteration spent waiting, where that is a problem.
+        """Share of an iteration spent waiting for data, where that is a problem.
 
         ``None`` where it is none, or too few iterations were recorded.
         """
@@ -216,7 +216,7 @@ class Run(RecordedRun):
 
     @property
     def wait_cause(self) -> str | None:
-        """Cause of the waits of a data-bound run; ``None`` when it waits for nothing.
+        """Cause of a data-bound run's waits; ``None`` where data is no problem.
 
         ``starved``: the loader cannot keep up. ``stalls``: starving workers make the
         loop wait at least once in W iterations, so a mean above the 95th percentile of
@@ -239,12 +239,12 @@ class Run(RecordedRun):
 
     @property
     def is_starved(self) -> bool:
-        """True if the loop waits because the loader cannot keep up."""
+        """True if the training loop waits because the loader cannot keep up."""
         return self.wait_cause == 'starved'
 
     @property
     def is_stalled(self) -> bool:
-        """True if rare stalls are all that is known of the waits.
+        """True if rare stalls are all that is known of the waits for data.
 
         Where loading was measured inside the workers, the workload tells more.
         """
@@ -254,7 +254,7 @@ class Run(RecordedRun):
 
     @property
     def is_start_long(self) -> bool:
-        """True if the time before the first iteration is worth a word."""
+        """True if the time before the first iteration is worth reporting."""
         start, whole_s = self.evidence.start, self.whole_s
         if start is None or start.wall_s < thresholds.START_LEAST_S:
             return False
@@ -287,7 +287,7 @@ class Run(RecordedRun):
 
     @property
     def blocked_share(self) -> float | None:
-        """Share of loading one batch in which nothing ran: storage, locks."""
+        """Share of a batch's loading time in which nothing ran: storage, locks."""
         workload, loader = self.workload, self.figures.loader
         if workload is None or not workload.is_batch_time_known:
             return None
@@ -305,7 +305,7 @@ class Run(RecordedRun):
 
     @property
     def _loading_delay_s(self) -> float | None:
-        """Wait for a core while a batch is loaded, s."""
+        """Seconds per batch that loading waited for a core."""
         figures = self.figures
         if self.meta.loader.num_workers:
             return figures.worker_run_delay_s
@@ -341,7 +341,7 @@ class Run(RecordedRun):
 
     @property
     def cpu_floor_s(self) -> float | None:
-        """CPU of an iteration over the cores that are free for it, s.
+        """CPU seconds of an iteration over the free cores: a bound on its time.
 
         Never more than the run itself took.
         """
@@ -352,7 +352,7 @@ class Run(RecordedRun):
 
     @property
     def free_cores(self) -> float:
-        """Usable cores, less those that other programs want, or had at least."""
+        """Usable cores, less those that other programs claim."""
         workload = self.workload
         assert workload is not None
         free = workload.free_cores
@@ -376,7 +376,7 @@ class Run(RecordedRun):
 
     @property
     def is_cpu_the_wall(self) -> bool:
-        """True if the CPU floor, not the step, limits even an ideal loader."""
+        """True if the CPU, not the train step, limits even an ideal loader."""
         floor_s, workload = self.cpu_floor_s, self.workload
         if floor_s is None or workload is None or not self.figures.iter_s:
             return False
@@ -387,19 +387,19 @@ class Run(RecordedRun):
 
     @property
     def external_share_cores(self) -> float:
-        """Share of this rank in the cores that other programs used; 0 where unknown."""
+        """Cores that other programs used, this rank's share; 0 where unknown."""
         # nothing is taken off the host for what nobody saw
         return (self.figures.external_cpu_cores or 0.0) / self.meta.host.ranks
 
     @property
     def is_busy_host(self) -> bool:
-        """True if other programs took enough of the host to change the figures."""
+        """True if other programs used enough CPU to change the measurements."""
         external, logical = self.figures.external_cpu_cores, self.meta.host.logical_cpus
         return bool(
             external and logical and external >= thresholds.EXTERNAL_LOAD * logical
         )
 
     def saves_held_by(self, cause: str | None) -> list[SaveJudgement]:
-        """List the slow saves with this cause; ``None`` is for unproven causes."""
+        """List the slow saves with a given cause; ``None`` for unproven causes."""
         judged = self.judged_saves
         return [save for save in judged if save.is_slow and save.cause == cause]

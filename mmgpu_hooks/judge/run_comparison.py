@@ -1,4 +1,4 @@
-"""Compares two runs: differences, and how sure they are. Pure.
+"""Compares two training runs: differences, with confidence intervals. Pure.
 
 The intervals of a run are taken for an autoregressive series, since neighbours resemble
 each other. One estimate of its coefficient would make intervals of short runs too
@@ -28,10 +28,10 @@ from mmgpu_hooks.schema.text import phrase
 
 ITER, RATE = 'iter_s', 'images_per_s'
 FIGURES = (ITER, RATE, *(f'{part}_s' for part in PARTS))
-"""Names of the figures that are compared, in their order."""
+"""Names of the measured values that are compared, in their order."""
 
 _NOTABLE_CORES = 0.5
-"""Cores used by others that make a run a different one."""
+"""Smallest difference in cores used by other programs that a comparison notes."""
 
 _SETTINGS = (
     'loop',
@@ -44,11 +44,11 @@ _SETTINGS = (
     'gpu.driver_version',
 )
 _CHANGING = 'host.ram_available_bytes', 'host.shm_free_bytes'
-"""Limits of the host that change from run to run: free memory."""
+"""Limits of the host that differ from run to run: free memory."""
 
 
 def compare_runs(before: Run, after: Run) -> RunComparison:
-    """Compare one rank's run with another run.
+    """Compare the speed of one rank's run with that of another run.
 
     The first interval of each is warm-up and left out. The figures of intervals
     are averaged; their spread gives the confidence intervals, which allow for
@@ -127,7 +127,7 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
 
 
 def _judge_change(change: Estimate | None) -> str | None:
-    """Judge a change in seconds by its sign, where its whole interval has that sign."""
+    """Call a change slower or faster where its confidence interval excludes 0."""
     if change is None:
         return None
     if change.low > 0:
@@ -136,7 +136,7 @@ def _judge_change(change: Estimate | None) -> str | None:
 
 
 def find_settings(before: Run, after: Run) -> dict[str, SettingTexts]:
-    """Find settings, limits of the host and versions that differ, by dotted name."""
+    """Find the settings, limits of the host and versions in which two runs differ."""
     old, new = _read_settings(before.meta), _read_settings(after.meta)
     return {
         name: SettingTexts(old.get(name), new.get(name))
@@ -146,7 +146,7 @@ def find_settings(before: Run, after: Run) -> dict[str, SettingTexts]:
 
 
 def _read_settings(meta: RunRecord) -> dict[str, str]:
-    """Read the settings that are known, as text."""
+    """Read the known settings, limits of the host and versions of a run, as text."""
     groups = {
         '': {name: read_field(meta, name) for name in _SETTINGS},
         'loader.': asdict(meta.loader),
@@ -164,7 +164,7 @@ def _read_settings(meta: RunRecord) -> dict[str, str]:
 def summarize_figures(
     intervals: Intervals, least: int = stats.LEAST_VALUES
 ) -> dict[str, stats.SeriesMean | None]:
-    """Compute the mean of each of :data:`FIGURES` over a run, with its error.
+    """Compute the mean of each of :data:`FIGURES` over a run, with its standard error.
 
     Args:
         intervals: Those that count, warm-up left out.

@@ -1,4 +1,4 @@
-"""Fits the step and the memory over the batch size to several runs. Pure.
+"""Fits step time and GPU memory against batch size to several runs. Pure.
 
 Everything else is that of the newest run alone, which is the one that is judged.
 """
@@ -30,7 +30,7 @@ NATURE: dict[str, str] = {
     phrase('number of CPUs of the host'): 'meta.host.logical_cpus',
     phrase('number of parameters of the model'): 'meta.parameters',
 }
-"""Facts that make a training another one, by their names in sentences."""
+"""Fields in which runs of the same training agree, by their names in sentences."""
 
 _CONDITIONS: dict[str, str] = {
     phrase('number of usable cores'): 'meta.host.cores_had',
@@ -38,30 +38,32 @@ _CONDITIONS: dict[str, str] = {
     phrase('number of steps whose gradients are added up'): 'meta.accumulative_counts',
     phrase('number of images in the data set'): 'meta.loader.dataset_length',
 }
-"""Further facts that costs depend on."""
+"""Further fields that costs depend on, by their names in sentences."""
 
 _LARGER = 1.5
-"""Ratio of bytes from which images are of another size; crops vary by less."""
+"""Smallest ratio of bytes at which images differ in size; crops vary by less."""
 
 
 @dataclass(frozen=True)
 class RunPool:
-    """Runs that belong together, and the lines fitted to all of them."""
+    """Comparable runs of one training, with the lines fitted to all of them."""
 
     newest: Run
-    """Newest run with enough evidence: it is the one that is judged."""
+    """Newest run with enough evidence: the run that is judged."""
     workload: Workload | None
-    """Workload of the newest run, with the line that all runs make; ``None`` when none
-    has enough evidence."""
+    """Workload of the newest run, with the step time fitted over all runs.
+
+    ``None`` when none has enough evidence.
+    """
     memory: CardMemory
     fitted: Mapping[str, int | None] = field(default_factory=dict)
-    """Evidence and batch size of each fitted run, the newest first."""
+    """Batch size of each fitted run by path of its evidence, the newest first."""
     notes: tuple[Text, ...] = ()
     """Sentences on the runs that were left out."""
 
 
 def pool_runs(runs: Sequence[Run]) -> RunPool:
-    """Fit to the newest run and those that train the same on the same host.
+    """Fit step time and memory to the newest run and the runs comparable to it.
 
     Args:
         runs: At least one.
@@ -126,7 +128,7 @@ def _measure_image(run: Run) -> float | None:
 
 
 class Unequal(NamedTuple):
-    """A fact that is known of two runs, and not the same."""
+    """Field whose values are known of two runs, and differ."""
 
     name: str
     before: Any
@@ -134,7 +136,7 @@ class Unequal(NamedTuple):
 
 
 def find_unequal(old: Run, new: Run, fields: Mapping[str, str]) -> Iterator[Unequal]:
-    """Find facts that are known of both runs and not the same.
+    """Find the fields whose values are known of both runs, and differ.
 
     Args:
         old: The first run.
@@ -148,7 +150,7 @@ def find_unequal(old: Run, new: Run, fields: Mapping[str, str]) -> Iterator[Uneq
 
 
 def _fit_memory(runs: Sequence[Run]) -> CardMemory:
-    """Fit memory to the largest peak of each run: any rank can run out of memory."""
+    """Fit GPU memory to the largest peak of each run: any rank can run out of it."""
     points = []
     for run in runs:
         batch_size, peak_bytes = run.meta.loader.batch_size, find_fullest_bytes(run)

@@ -1,4 +1,4 @@
-"""Judges checkpoint saves: was one slow, what held it, what did that cost the job.
+"""Judges checkpoint saves: if one was slow, why, and what that cost the job.
 
 A save is ``wall = cpu + run_delay + blocked`` of the thread that saves. Its delay is
 what it took beyond an uncontended save: of the run itself where there are some, else
@@ -31,45 +31,57 @@ from mmgpu_hooks.schema.recorded import (
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 KEPT_REFERENCES = 32
-"""Number of newest saves that one is measured by: enough for a median, and cheap for a
-run of thousands."""
+"""Number of newest uncontended saves with which a save is compared.
+
+Enough for a median, and cheap for a run of thousands.
+"""
 
 CALM_RUN_DELAY = 0.1
-"""Share of an uncontended save that may be waiting for a core: what a quiet host of two
-cores shows."""
+"""Largest share of an uncontended save that is waiting for a core.
+
+What a quiet host of two cores shows.
+"""
 
 USUAL_BLOCKING = 0.5
-"""Blocked time over CPU that is no delay: page faults, a write through the page
-cache, copies from a card."""
+"""Largest ratio of blocked time to CPU in a save that is no delay.
+
+Page faults, a write through the page cache, copies from a card.
+"""
 
 LIKE_SIZE = 1.25
-"""Largest ratio of the bytes of two saves that are compared, per byte."""
+"""Largest ratio of the sizes of two saves that are compared, per byte."""
 
 LEAST_REFERENCES = 3
-"""Least number of uncontended saves whose median is trusted: one odd one, often the
-first, is none."""
+"""Fewest uncontended saves whose median is trusted.
+
+One odd save, often the first, is none.
+"""
 
 FULL_CORES = 0.75
-"""Share of the usable cores that must be in use before their users are the reason of a
-wait: the scheduler moves tasks late, and short saves are read coarsely."""
+"""Smallest used share of the usable cores that explains a save's wait for a core.
+
+The scheduler moves tasks late, and short saves are read coarsely.
+"""
 
 EXPLAINED = 0.7
-"""Least ratio of the CPU that others used to a wait for a core that explains it: a task
-was on that core all the while, but for what a hypervisor takes and the clock's grain of
-10 ms."""
+"""Smallest ratio of others' CPU to a wait for a core that explains the wait.
+
+A task was on that core all the while, but for what a hypervisor takes and the clock's
+grain of 10 ms.
+"""
 
 BY_ELIMINATION = 0.25
-"""Ratio of one suspect's CPU to a wait for a core, below which it was the other."""
+"""Ratio of a suspect's CPU to a wait for a core below which the suspect is cleared."""
 
 MAJOR_FAULT_S = 1e-4
-"""Least time that a page takes from storage or swap: a fast solid-state disk's."""
+"""Least seconds that a page takes from storage or swap: a fast solid-state disk's."""
 
 NAMED_SHARE = 0.2
-"""Least share of the delay by which a cause is named beside the main one."""
+"""Smallest share of a save's delay at which a cause beside the main one is named."""
 
 
 class _ThreadTimes(NamedTuple):
-    """Times of a save as its thread went through it: all of them are known, or none."""
+    """Seconds that a saving thread ran, waited for a core and was blocked."""
 
     cpu_s: float
     run_delay_s: float
@@ -77,7 +89,7 @@ class _ThreadTimes(NamedTuple):
 
 
 class DelayCause(NamedTuple):
-    """A cause of the delay of a save, in words."""
+    """Texts on a cause of slow saves: the reason, and what helps."""
 
     why: Text
     """Clause on the reason, to follow "it took longer"."""
@@ -155,7 +167,7 @@ def judge_save(
     host: HostLimits,
     loader: LoaderSettings,
 ) -> SaveJudgement:
-    """Judge one save.
+    """Judge one checkpoint save: if it was slow, why, and what that cost.
 
     A cause is named only where it is proven: the wait for a core by the CPU that
     workers or other programs used meanwhile on the usable cores, storage by the time
@@ -226,7 +238,7 @@ def judge_save(
 
 
 def _read_times(save: SaveRecord) -> _ThreadTimes | None:
-    """Read the times of a save; ``None`` after an error, or without schedstat."""
+    """Read a save's thread times; ``None`` after an error, or without schedstat."""
     cpu_s, run_delay_s, blocked_s = save.cpu_s, save.run_delay_s, save.blocked_s
     if save.error is not None or cpu_s is None:
         return None
@@ -261,7 +273,7 @@ def _phrase_delay(
 
 
 def is_reference(save: SaveRecord) -> bool:
-    """Return True if later saves can be measured by this one: it hardly waited."""
+    """Return True if a save hardly waited, so that later saves compare with it."""
     times = _read_times(save)
     if times is None:
         return False
@@ -272,7 +284,7 @@ def is_reference(save: SaveRecord) -> bool:
 def won_back_s(
     after_save: AfterSaveRecord | None, loader: LoaderSettings
 ) -> float | None:
-    """Compute the waits for data that a job was spared after a save."""
+    """Compute the seconds of data wait that a job was spared after a save."""
     if loader.num_workers == 0:
         # the training process loads every batch itself: none is made ahead
         return 0.0
@@ -288,12 +300,12 @@ def won_back_s(
 
 
 def net_delay_s(gross_s: float, won_s: float | None) -> float | None:
-    """Compute the job's loss: at most the gross delay; ``None`` if it is unknown."""
+    """Compute the job's loss by a slow save: the gross delay at most, or ``None``."""
     return None if won_s is None else min(max(gross_s - won_s, 0.0), gross_s)
 
 
 def _others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
-    """Compute the CPU of other programs that only cores of ours can have carried.
+    """Compute other programs' CPU seconds that must have run on this job's cores.
 
     A container's two cores of 64 are not in the way of what runs on the others.
 
@@ -307,17 +319,17 @@ def _others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
 
 
 class _UsualLength(NamedTuple):
-    """Length of a save without its waits."""
+    """Expected seconds of a save without its waits."""
 
     wall_s: float
     basis: Text
-    """Phrase for the source of the figure."""
+    """Phrase on how the expected seconds were estimated."""
 
 
 def _usual_length(
     save: SaveRecord, times: _ThreadTimes, earlier: Iterable[SaveRecord]
 ) -> _UsualLength:
-    """Estimate the length of the save without its waits.
+    """Estimate the seconds that a save takes without its waits.
 
     The median of the run's uncontended saves of like size, scaled to this one's bytes;
     where they are too few, its own parts that did not wait.
@@ -365,7 +377,7 @@ def _divide_delay(
 def _share_of_workers(
     save: SaveRecord, times: _ThreadTimes, host: HostLimits
 ) -> float | None:
-    """Compute the share of a wait for a core that workers caused; the rest is others'.
+    """Compute the share of a save's wait for a core that loader workers caused.
 
     Returns:
         ``None`` where the CPU that both used does not prove it.
@@ -393,7 +405,7 @@ def _share_of_workers(
 
 
 def _memory_s(save: SaveRecord, left_s: float) -> float:
-    """Compute the part of a delay that was a wait for memory.
+    """Compute the seconds of a save's delay that were a wait for memory.
 
     Pages of ours came from storage or swap, and the kernel says how long tasks waited.
     """
@@ -409,7 +421,7 @@ def _memory_s(save: SaveRecord, left_s: float) -> float:
 def _find_cause(
     held_s: dict[str, float], contention_s: float, usual_s: float
 ) -> str | None:
-    """Find the cause that holds most, of those that make the save slow by themselves.
+    """Find the largest of the causes that make a save slow by themselves.
 
     A delay by the CPU counts early, because it is measured best.
     """
@@ -431,7 +443,7 @@ def is_delay(delay_s: float, usual_s: float, least: thresholds.DelayThreshold) -
 def _phrase_cause(
     cause: str, held_s: float, save: SaveRecord, host: HostLimits
 ) -> Text:
-    """Phrase how long a cause held a save, with the proving figures in brackets."""
+    """Phrase how long a cause held a save, with the proof in brackets."""
     cores = host.usable_cores or 0
     if cause == 'workers':
         return phrase(

@@ -15,7 +15,7 @@ _MOST_EVENTS = 20_000
 
 
 class PlannedEvent(NamedTuple):
-    """A validation or a save that is ahead."""
+    """Validation or checkpoint save that is planned in a training."""
 
     iteration: int
     """Iterations of the whole training done when the event happens."""
@@ -31,7 +31,7 @@ class Schedule:
     epoch: int | None
     """Iterations of an epoch; ``None`` in iteration-based training."""
     plan: TrainingPlan | None
-    """Plan of validations and saves; ``None`` where the loop's own is unknown."""
+    """Plan of validations and saves; ``None`` where it is unknown."""
 
     @classmethod
     def of(cls, run: RunRecord) -> Schedule | None:
@@ -53,7 +53,7 @@ class Schedule:
         return None if self.plan is None else sum(map(len, self._validations(done)))
 
     def count_saves(self, done: int) -> int | None:
-        """Count the scheduled saves that are ahead, those of the best left out."""
+        """Count the scheduled saves that are ahead, saves of the best left out."""
         return None if self.plan is None else sum(map(len, self._saves(done)))
 
     def count_starts(self, done: int) -> int:
@@ -76,7 +76,7 @@ class Schedule:
         return sorted(found, key=lambda event: (event.iteration, not event.is_save))
 
     def _validations(self, done: int) -> list[range]:
-        """Yield the iterations after which it validates, in spans of one interval."""
+        """List the iterations after which the training validates, in spans."""
         plan, unit = self.plan, self.unit
         if plan is None:
             return []
@@ -97,7 +97,7 @@ class Schedule:
         ]
 
     def _saves(self, done: int) -> list[range]:
-        """Yield the iterations after which it saves, in spans."""
+        """List the iterations after which a checkpoint is saved, in spans."""
         plan, found, last = self.plan, list[range](), self.iterations
         if plan is None:
             return []

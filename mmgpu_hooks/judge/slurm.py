@@ -1,4 +1,4 @@
-"""A start that srun bound to fewer CPUs than SLURM gave, and the line that mends it."""
+"""Finds a task that srun bound to fewer CPUs than SLURM gave, and what mends it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class NarrowStart:
     given_cpus: int
     """CPUs that SLURM gave the task."""
     tasks: int
-    """Tasks of the step, on all nodes."""
+    """Number of tasks of the SLURM job step, on all nodes."""
     mended_cores: float
-    """Usable cores of a rank whose start is mended."""
+    """Usable cores of a rank once its start is mended."""
 
     @property
     def command(self) -> str:
-        """Command to write in the place of ``srun``.
+        """Command that starts the training with all CPUs, in the place of ``srun``.
 
         With numbers, because a variable that srun reads differs between versions of
         SLURM. Without ``--ntasks`` an exclusive job would start the program several
@@ -34,7 +34,7 @@ class NarrowStart:
 
     @property
     def fact(self) -> Text:
-        """Clause on what was found."""
+        """Clause on the number of CPUs that ``srun`` left the task."""
         return phrase(
             'srun bound this task to {bound_cpus} of the {given_cpus:d} that SLURM '
             'gave it',
@@ -43,7 +43,10 @@ class NarrowStart:
 
     @property
     def cure(self) -> Text:
-        """Command to type; a batch script itself is never narrowed."""
+        """Sentence with the command that gives the task its CPUs.
+
+        A batch script itself is never narrowed.
+        """
         if self.tasks == 1:
             return phrase(
                 'Start it with "{command} ...", or without srun in the batch script.',

@@ -1,4 +1,4 @@
-"""Judges a run that stood still and did not go on, from its watchdogs' records."""
+"""Finds why a training hangs, from the records of its ranks' watchdogs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,20 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences, worded
 _NETWORK = re.compile(r'nfs|fuse|ceph|lustre|cifs|smb|9p|gpfs|beegfs|afs', re.I)
 _OPENING = 'open', 'openat', 'read', 'pread64', 'readv'
 _COLLECTIVE = re.compile(r'torch/distributed/(?!elastic/)|mmengine/dist/(?!utils\.py)')
-"""Frame that waits in a collective; not one that wraps a whole script (``record``) or a
-save (``master_only``)."""
+"""Expression for a frame that waits in a collective of ``torch.distributed``.
+
+Not one that wraps a whole script (``record``) or a save (``master_only``).
+"""
 _OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
-"""Frame in which a step of several ranks waits for the gradients of the others."""
+"""Expression for a frame in which a step waits for the gradients of other ranks."""
 _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
 _MOST_CALLS = 4
 _SLOW_TIMES, _SLOW_S = 3.0, 1.0
-"""Factor over the samples before it, and seconds, up to which a sample is as slow as
-others of its batch."""
+"""Limits for a sample that is slow and not stuck: a factor, and seconds.
+
+It takes at most this factor of the mean of the samples before it in its batch, which
+took at least so many seconds each.
+"""
 _MUTE = phrase("C code that holds Python's lock, so that no thread can run")
 _STATES = {
     'R': phrase('runs'),
@@ -62,16 +67,16 @@ _VALIDATING = {
 
 
 class LastSign(NamedTuple):
-    """End of a rank's evidence; sorts by time."""
+    """Position at which a rank's evidence ends; sorts by time."""
 
     iteration: int
-    """Last iteration that the rank has figures of."""
+    """Last iteration that the rank recorded."""
     alarms: int
-    """Number of alarms of the watchdog after that iteration."""
+    """Number of alarms of the watchdog after the last iteration."""
 
 
 class Rank(NamedTuple):
-    """One rank of a run."""
+    """Evidence of one rank, and the state of its process now."""
 
     evidence: RunEvidence
     host: HostNow = HostNow()
@@ -79,7 +84,7 @@ class Rank(NamedTuple):
 
     @property
     def number(self) -> int | None:
-        """Number of the rank; ``None`` of a run that has one rank."""
+        """Index of the rank; ``None`` in a run that has one rank."""
         run = self.evidence.run
         return run.rank if run.world_size > 1 else None
 
@@ -90,12 +95,12 @@ class Rank(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """True if the rank's process ended without a word."""
+        """True if the rank's process is gone and left no end record."""
         return self.host.is_alive is False and self.evidence.end is None
 
     @property
     def last_sign(self) -> LastSign:
-        """End of the rank's evidence."""
+        """Position at which the rank's evidence ends."""
         evidence = self.evidence
         last = evidence.intervals[-1].iteration if evidence.intervals else 0
         alarms = sum(stuck.iteration >= last for stuck in evidence.stuck)
@@ -119,13 +124,13 @@ class Rank(NamedTuple):
 
     @property
     def is_completed(self) -> bool:
-        """True if the rank came to its end as planned."""
+        """True if the rank completed its training as planned."""
         end = self.evidence.end
         return end is not None and end.status == 'completed'
 
     @property
     def stuck(self) -> StuckRecord | None:
-        """Standstill that the rank is in; ``None`` where it went on after that.
+        """Standstill that the rank is in; ``None`` where it trains on.
 
         A wait for other ranks that was no alarm counts where there is no alarm.
         """
@@ -141,7 +146,7 @@ class Rank(NamedTuple):
 
 
 def find_first_gone(ranks: Sequence[Rank]) -> Rank | None:
-    """Find the rank whose process ended first without a word, the others after it.
+    """Find the rank whose process was gone first, without an end record.
 
     Ranks keep step: one whose evidence ends earlier than that of the others did not
     end with them.
@@ -157,7 +162,7 @@ def find_first_gone(ranks: Sequence[Rank]) -> Rank | None:
 
 
 def describe_gone(ranks: Sequence[Rank]) -> list[Text]:
-    """Describe the processes that ended without a word, a sentence each."""
+    """Describe the processes that left no end record, a sentence each."""
     return [
         phrase('process {pid} is gone and left no end record', rank.evidence.run)
         if rank.number is None
@@ -266,7 +271,7 @@ def _phrase_standstill(stuck: StuckRecord, cause: str) -> Text:
 
 
 def _list_cures(stuck: StuckRecord, cause: str) -> tuple[Text, ...]:
-    """List what helps, advice for the innermost calls first."""
+    """List what helps against a standstill, advice for the hanging call first."""
     row = find_row(stuck)
     is_of_row = row is not None and row.cause == cause
     return (*([worded(row.do)] if row and is_of_row else []), *CAUSES[cause].do)
@@ -283,7 +288,7 @@ def _is_nccl(rank: Rank) -> bool:
 
 
 def _is_work_on_one_rank(stuck: StuckRecord, cause: str) -> bool:
-    """Return True if a rank does something that the others have no part in."""
+    """Return True if a rank does work that the other ranks have no part in."""
     loop = 'data_wait', 'resume', 'step', 'startup', START_PART, _MUTE
     is_of_all = stuck.validation_part in ('data_wait', 'forward', 'process')
     return cause == 'unknown' and stuck.part not in loop and not is_of_all
@@ -303,7 +308,7 @@ _Found = Sequence[tuple[Rank, StuckRecord]]
 
 
 def _name_starter(own: _Found) -> _Meeting | None:
-    """Name the rank that has not begun to train, of those that wait for nobody."""
+    """Name the rank that has not begun to train, of those that wait for no other."""
     if not own or any(stuck.part != START_PART for _, stuck in own):
         return None
     return _late(rank for rank, _ in own)
@@ -366,7 +371,7 @@ class Uneven(NamedTuple):
 
     sentence: Text
     rank: int | None
-    """Rank that trains fewest; ``None`` where several do."""
+    """Rank that trains fewest batches; ``None`` where several do."""
     proof: Sequence[Text]
 
 
@@ -426,7 +431,7 @@ def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:
 
 
 def describe_batches(batches: Mapping[int, int]) -> list[Text]:
-    """Describe the batches of an epoch by rank, ranks that have as many together."""
+    """Describe the batches per epoch of ranks, ranks with the same number together."""
     groups: dict[int, list[int]] = {}
     for number, count in sorted(batches.items()):
         groups.setdefault(count, []).append(number)
@@ -524,14 +529,14 @@ class NamedCause(NamedTuple):
     name: str
     """Name of the cause, a key of `CAUSES`."""
     certainty: str
-    """Certainty: ``sure``, ``likely`` or ``unknown``."""
+    """Certainty of the cause: ``sure``, ``likely`` or ``unknown``."""
 
 
 class SlowBatch(NamedTuple):
-    """A batch that is made sample by sample, slowly."""
+    """Batch that a worker loads slowly, sample by sample."""
 
     number: int
-    """Place of the sample that is being loaded, from 1."""
+    """Position in its batch, from 1, of the sample that is being loaded."""
     samples: int
     each_s: float
     """Mean seconds of the samples before the one that is being loaded."""
@@ -562,7 +567,7 @@ class SlowBatch(NamedTuple):
 
 
 def find_slow_batch(stuck: StuckRecord) -> SlowBatch | None:
-    """Find out whether the batch that is waited for is only slow.
+    """Find the batch that is waited for, if it is slow and not stuck.
 
     Returns:
         ``None`` where the sample that is being loaded takes longer than those before
@@ -623,7 +628,7 @@ def _count_workers(rank: Rank, stuck: StuckRecord) -> int:
 
 
 def find_row(stuck: StuckRecord) -> HangingFrame | None:
-    """Find the row for the calls of the worker, or of the thread that pins."""
+    """Find the known hanging call of the worker, or of the thread that pins."""
     if not waits_for_data(stuck):
         return None
     of_worker = None
@@ -634,7 +639,7 @@ def find_row(stuck: StuckRecord) -> HangingFrame | None:
 
 
 def is_lost(stuck: StuckRecord) -> bool:
-    """Return True if the worker that owes the batch waits for work itself."""
+    """Return True if the awaited batch was lost: its worker waits for work."""
     is_known = stuck.worker is not None and stuck.sample is None
     return is_known and bool(_IDLE.search(''.join(stuck.stack[:3])))
 

@@ -1,4 +1,4 @@
-"""Thresholds from which figures matter, each with its reason."""
+"""Thresholds of rules and verdicts, each with the reason for its value."""
 
 from __future__ import annotations
 
@@ -6,190 +6,277 @@ from typing import NamedTuple
 
 
 class DelayThreshold(NamedTuple):
-    """Threshold of a delay: the larger one of both counts."""
+    """Threshold of a delay in seconds and as a ratio: the larger one counts."""
 
     least_s: float
-    """Least delay, s."""
+    """Least delay in seconds."""
     ratio: float
-    """Least ratio of the delay to the usual length."""
+    """Least ratio of the delay to the usual duration."""
 
 
 MIN_ITERATIONS = 20
-"""Steady iterations below which nothing is judged: a mean of fewer swings by more
-than the changes we would advise."""
+"""Fewest steady iterations from which a run is judged.
+
+A mean of fewer swings by more than the changes we would advise.
+"""
 
 SURE_ITERATIONS = 100
-"""Steady iterations from which confidence is high."""
+"""Fewest steady iterations at which the confidence of a verdict is high."""
 
 DATA_WAIT_NOTICE = 0.05
-"""Share of an iteration in data wait that is worth a notice: TensorFlow's profiler
-calls an input share of 5 % moderate."""
+"""Smallest share of an iteration in data wait that is worth a notice.
+
+TensorFlow's profiler calls an input share of 5 % moderate.
+"""
 
 DATA_WAIT_PROBLEM = 0.10
-"""Share of an iteration above which a run is data-bound: between TensorFlow's
-moderate (5 %) and high (20 %)."""
+"""Smallest share of an iteration in data wait at which a run is data-bound.
+
+Between TensorFlow's moderate (5 %) and high (20 %).
+"""
 
 STARTUP_PROBLEM = 0.05
-"""Share of the run spent on starting workers that persistent ones would save."""
+"""Smallest share of the run in starts of workers that is a problem.
+
+Persistent workers would save it.
+"""
 
 STARTUP_MEASURABLE = 0.01
-"""Share of the run from which persistent workers are worth their memory."""
+"""Smallest share of the run in starts of workers that is worth persistent ones."""
 
 START_SHARE = 0.01
-"""Share of the run from which something of its start is worth a word."""
+"""Smallest share of the run at which a part of its start is reported."""
 
 START_NOTICE = 0.05
-"""Share of the run from which the summary says what its start was spent on."""
+"""Smallest share of the run at which the summary shows what its start was spent on."""
 
 START_LONG_S = 120.0
-"""Seconds of a start that are worth a word however long the run is: each new start has
-them."""
+"""Seconds of a start that are reported however long the run is.
+
+Each new start has them.
+"""
 
 START_LEAST_S = 10.0
-"""Seconds of a start below which it is not worth a word: a user who starts a training
-waits as long without a thought."""
+"""Fewest seconds of a start that are reported.
+
+A user who starts a training waits as long without a thought.
+"""
 
 SAVE_PROBLEM = 0.05
-"""Share of the run in checkpoint saves: one minute in twenty."""
+"""Smallest share of the run in checkpoint saves that is a problem.
+
+One minute in twenty.
+"""
 
 VALIDATION_NOTICE = 0.20
-"""Share of the run: validation is wanted, so only a fifth and more is remarked on."""
+"""Smallest share of the run in validation that is worth a notice.
+
+Validation is wanted, so only a fifth and more is remarked on.
+"""
 
 VALIDATION_PROBLEM = 0.50
-"""Share of the run from which validation, and not training, is what the run does."""
+"""Smallest share of the run in validation that is a problem.
+
+Validation, and not training, is then what the run does.
+"""
 
 VALIDATION_PART_NOTICE = 0.05
-"""Share of the run in one part of its validations, from which it is a finding: three
-minutes in an hour."""
+"""Smallest share of the run in one part of its validations that is a finding.
+
+Three minutes in an hour.
+"""
 
 VALIDATION_WORTH = 0.005
-"""Share of the run from which another setting of validation's loader is worth a line
-in a config: a quarter of an hour of two days."""
+"""Smallest share of the run that another setting of validation's loader must save.
+
+It is worth a line in a config then: a quarter of an hour of two days.
+"""
 
 HOOKS_PROBLEM = 0.05
-"""Share of the run in hooks, which usually take well under 1 %."""
+"""Smallest share of the run in hooks that is a problem.
+
+Hooks usually take well under 1 %.
+"""
 
 RUN_DELAY_PROBLEM = 0.25
-"""Share of the wanted core time that the loader's workers waited for a core."""
+"""Smallest share of wanted core time in waits for a core that is reported.
+
+Of the loader's workers.
+"""
 
 MAIN_DELAY_PROBLEM = 0.10
-"""Share of an iteration in which the training thread is ready and has no core."""
+"""Smallest share of an iteration in a wait for a core that is a problem.
+
+The training thread is ready and has no core.
+"""
 
 THROTTLED_NOTICE_PCT = 5.0
-"""Share of the time in which a quota holds tasks back, per cent: a burst now and then
-is usual."""
+"""Smallest share of the time held back by a CPU quota that is reported, per cent.
+
+A burst now and then is usual.
+"""
 
 BLOCKED_PROBLEM = 0.50
-"""Share of a worker's time per batch in which it neither ran nor wanted to."""
+"""Smallest blocked share of a worker's time per batch that is a problem.
+
+Blocked is a worker that neither runs nor wants to.
+"""
 
 VERDICT_SHARE = 0.10
-"""Share of the time from which a problem names the run; below, it is a finding."""
+"""Smallest share of the time at which a problem is the verdict on a run.
+
+Below, it is a finding.
+"""
 
 EXTERNAL_LOAD = 0.25
-"""Share of the host's CPUs that others use, from which the figures are theirs too."""
+"""Smallest share of the host's CPUs in use by others that affects measurements."""
 
 WORTHWHILE_GAIN = 0.03
-"""Predicted gain below which a setting is left alone: machines vary by as much."""
+"""Smallest predicted gain for which a setting is changed: machines vary by as much."""
 
 HOST_COST_WORTH = 0.01
-"""Share of an iteration that an optimisation takes off, measured: it costs a line in
-the config, and changes nothing that is trained."""
+"""Smallest measured share of an iteration that an optimisation must take off.
+
+It costs a line in the config, and changes nothing that is trained.
+"""
 
 HOST_COST_MOST = 0.03
-"""Share of an iteration, for an optimisation whose effect is only known as an upper
-bound."""
+"""Smallest estimated share of an iteration that an optimisation must take off.
+
+The estimate is an upper bound.
+"""
 
 GPU_FULL_PCT = 95.0
-"""GPU utilisation from which the host keeps the card busy."""
+"""GPU utilisation, per cent, from which the host keeps the GPU busy."""
 
 GPU_UTIL_LOW_PCT = 70.0
-"""GPU utilisation below which the card is under-used, after SageMaker's debugger."""
+"""GPU utilisation, per cent, below which the GPU is under-used.
+
+After SageMaker's debugger.
+"""
 
 GPU_ZERO_NOTICE_PCT = 10.0
-"""Share of time at 0 % that users see as swinging."""
+"""Smallest share of time at 0 % GPU utilisation that is reported, per cent.
+
+Users see it as swinging.
+"""
 
 SLOW_SAVE = DelayThreshold(least_s=0.2, ratio=0.5)
-"""Delay of one save by the CPU from which it is noticed, in seconds and over an
-uncontended save: spikes of a virtual machine's scheduler and the 10 ms grain of CPU
-accounting are well below, and saves of a quiet run differ by a third."""
+"""Smallest delay of a save by waits for a core at which the save is slow.
+
+In seconds and over an uncontended save: spikes of a virtual machine's scheduler and the
+10 ms grain of CPU accounting are well below, and saves of a quiet run differ by a
+third.
+"""
 
 BLOCKED_SAVE = DelayThreshold(least_s=0.5, ratio=1.0)
-"""Delay of one save by storage or memory from which it is noticed: a disk that writes
-back other pages first blocks a healthy save for a few tenths of a second, and the page
-cache alone makes one write take twice as long as the next."""
+"""Smallest delay of a save by storage or memory at which the save is slow.
+
+A disk that writes back other pages first blocks a healthy save for a few tenths of a
+second, and the page cache alone makes one write take twice as long as the next.
+"""
 
 ODD_SAVE = DelayThreshold(least_s=1.0, ratio=2.0)
-"""Delay of one save, no proven cause holding enough of it, from which it is noticed:
-several small reasons, and jitter, come to half of it."""
+"""Smallest delay of a save without a proven cause at which the save is slow.
+
+Several small reasons, and jitter, come to half of it.
+"""
 
 MEMORY_PROVEN = 0.5
-"""Share of a delay in which tasks waited for memory, from which memory was short."""
+"""Smallest share of a save's delay in waits for memory that proves a shortage."""
 
 SAVE_CURE_WORTH = 0.01
-"""Net share of the run from which a cure for slow saves is worth a change."""
+"""Smallest net share of the run lost to slow saves that is worth a change."""
 
 HISTORIES_NOTICE = 0.10
-"""Share of a checkpoint in histories of scalars, from which they are worth a word."""
+"""Smallest share of a checkpoint in histories of scalars that is reported."""
 
 HISTORIES_NOTICE_BYTES = 2**24
-"""Least bytes of histories in a checkpoint that are worth a word: 16 MiB more a
-checkpoint are seen where many are kept."""
+"""Fewest bytes of histories of scalars in a checkpoint that are reported.
+
+16 MiB more a checkpoint are seen where many are kept.
+"""
 
 BENCH_CHANCE = 0.05
-"""Chance below which longer saves are not noise: one experiment in twenty misleads."""
+"""Largest chance at which longer saves are no noise: 1 experiment in 20 misleads."""
 
 BENCH_SAVES = 3
-"""Saves of a setting below which nothing is said of it: three and three are the
-fewest whose ranks can be that unlikely."""
+"""Fewest saves of a setting about which a benchmark says anything.
+
+Three and three are the fewest whose ranks can be that unlikely.
+"""
 
 FULL_SHARE = 0.8
-"""Share of a memory from which it is nearly full: the next batch may be larger."""
+"""Smallest used share of a memory that counts as nearly full.
+
+The next batch may be larger.
+"""
 
 COPIES_NOTICE_BYTES = 2**28
-"""Copies of a dataset in all workers, or results of a validation, from which they are
-worth a word: 256 MiB."""
+"""Fewest bytes of dataset copies, or validation results, that are reported: 256 MiB.
+
+Copies in all workers together, or the results of one validation.
+"""
 
 FRAGMENTS_NOTICE = 0.2
-"""Share of the reserved memory in fragments, where the card is nearly full."""
+"""Smallest share of the reserved GPU memory in fragments that is reported.
+
+Only where the card is nearly full.
+"""
 
 BURST_RATIO = 1.2
-"""The largest peak over the usual one: batches of one size differ by a few per cent."""
+"""Smallest ratio of the largest GPU memory peak to the usual one that is reported.
+
+Batches of one size differ by a few per cent.
+"""
 
 OWN_THREADS = 3
-"""Threads of a worker that are PyTorch's: one loads, one sends, one may pin."""
+"""Number of a worker's threads that PyTorch starts: loading, sending, pinning."""
 
 THREADS_NOTICE = 0.1
-"""Share of the workers' CPU that is used beside their main threads: sending takes less
-where the loading is worth a word."""
+"""Smallest share of the workers' CPU outside their main threads that is notable.
+
+Sending takes less where the loading is worth a word.
+"""
 
 THREADS_PROBLEM = 0.25
-"""Share of the workers' CPU beside their main threads from which threads are what the
-loading suffers from."""
+"""Smallest share of the workers' CPU outside their main threads that is a problem.
+
+Threads are then what the loading suffers from.
+"""
 
 IDLE_CORES = 0.25
-"""Share of the cores that is idle while the loop waits, from which it is a finding."""
+"""Smallest idle share of the cores, while the loop waits, that is reported."""
 
 BUSY_WORKERS = 0.7
-"""Cores that each worker keeps busy at least, where loading is what it does."""
+"""Fewest cores busy per worker at which workers count as busy with loading."""
 
 RISE_BYTES = 2**28
-"""Growth over the memory at the start, from which a finding says that a short run does
-not show yet whether memory grows: 256 MiB."""
+"""Least growth of memory in a short run that is reported as unclear: 256 MiB.
+
+Growth over the memory at the start; a short run does not show yet if it goes on.
+"""
 
 RISE_SHARE = 0.1
-"""Growth over the memory at the start, as a share of it, which a finding needs besides
-``RISE_BYTES``."""
+"""Least growth of memory in a short run, over that at the start, that is reported.
+
+A finding needs it besides ``RISE_BYTES``.
+"""
 
 WORTH_GROWTH = 0.1
-"""Share of the free memory from which growth until training ends is worth a word."""
+"""Smallest share of the free memory, taken by growth until the end, to be reported."""
 
 CONTAINER_SHM_BYTES = 2**26
-"""Size of /dev/shm in a container that was started without ``--shm-size``: 64 MiB,
-which the batches in flight of an ordinary detector fill."""
+"""Size of ``/dev/shm`` in a container started without ``--shm-size``: 64 MiB.
+
+The batches in flight of an ordinary detector fill it.
+"""
 
 WANTED_OPEN_FILES = 65_536
-"""Soft limit on open files that is asked for: enough for any loader, and what
-administrators allow as a rule."""
+"""Soft limit on open files that is recommended.
+
+Enough for any loader, and what administrators allow as a rule.
+"""
 
 MANY_FILES = 1_000
-"""Annotation files of a data set, from which one an image is what takes its time."""
+"""Fewest annotation files of a data set at which a file per image is reported."""

@@ -1,4 +1,4 @@
-"""Judges a change of the loader while training goes on: before against after.
+"""Judges a change of DataLoader settings during training: before against after.
 
 AR(1) standard errors of the intervals' means, Welch's test for their difference; where
 these are few, Student's t with one spread for both. The host must be the same before
@@ -30,42 +30,45 @@ from mmgpu_hooks.schema.recorded import TunedReason
 from mmgpu_hooks.schema.run import RunEvidence
 
 LEAST_INTERVALS, ENOUGH_INTERVALS = 3, 8
-"""Intervals after a change: least for a clear verdict, and most until any is found."""
+"""Fewest intervals after a loader change for a clear verdict, and for any verdict."""
 
 LEAST_LOSS = 0.03
-"""Share of an iteration below which a loss is none: machines vary by as much."""
+"""Smallest loss, as a share of an iteration, that counts: machines vary by as much."""
 
 NO_LOSS = 0.01
-"""Share of an iteration that a change may cost and still count as no loss, where the
-difference is unclear."""
+"""Largest share of an iteration that an unclear change may cost and be kept."""
 
 LEAST_SPREAD = 0.01
-"""Least relative spread of intervals that is assumed of a short series."""
+"""Least relative spread that is assumed for the intervals of a short series."""
 
 SAME_STEP = 0.05
-"""Largest relative difference of steps that count as the same."""
+"""Largest relative difference of train step times that count as the same."""
 
 SAME_HOST = 0.15
-"""Largest difference of other programs' cores, as a share of the host's CPUs, that
-counts as the same host."""
+"""Largest change in other programs' cores at which the host counts as the same.
+
+A share of the host's CPUs.
+"""
 
 
 @dataclass(frozen=True)
 class ChangeVerdict:
-    """Verdict on the last change of a loader."""
+    """Verdict on the last change of DataLoader settings during training."""
 
     reason: TunedReason
-    """Reason: ``gain``, ``loss``, ``unclear`` or ``other_load``."""
+    """Reason of the verdict: ``gain``, ``loss``, ``unclear`` or ``other_load``."""
     before_s: float
-    """Iteration time before the change."""
+    """Seconds per iteration before the change."""
     after_s: float
-    """Iteration time with the change."""
+    """Seconds per iteration with the change."""
     gain: Estimate | None
-    """Time that the change saves, over an iteration before it; below zero it is a loss.
-    ``None`` where the intervals are too few for one."""
+    """Time that the change saves, over an iteration before it; negative for a loss.
+
+    ``None`` where the intervals are too few for an estimate.
+    """
 
     predicted_low: float | None = None
-    """Lower end of the predicted gain, over an iteration before."""
+    """Lower end of the predicted gain, over an iteration before the change."""
 
     @property
     def is_kept(self) -> bool:
@@ -79,18 +82,18 @@ class ChangeVerdict:
 
 
 class _Stage(NamedTuple):
-    """A part of a run in which the loader had the same settings."""
+    """Stretch of a run in which the train loader had the same settings."""
 
     run: Run
     iter_s: Column
-    """Iteration time of each steady interval, first waits of epochs left out."""
+    """Seconds per iteration of each steady interval, first waits left out."""
     wait_s: Column
     step_s: Column
     iterations: Column
 
 
 def judge_change(evidence: RunEvidence) -> ChangeVerdict | None:
-    """Judge the last change of a train loader.
+    """Judge the last change of the train loader's settings in a run.
 
     Returns:
         ``None`` where it is too early to say anything.
@@ -122,7 +125,7 @@ def judge_change(evidence: RunEvidence) -> ChangeVerdict | None:
 
 
 def select_stage(evidence: RunEvidence, number: int) -> RunEvidence:
-    """Select the part of a run between two changes of its loader.
+    """Select the evidence between two changes of the train loader's settings.
 
     Args:
         evidence: Of the whole run.
@@ -158,7 +161,7 @@ def _read_stage(evidence: RunEvidence) -> _Stage:
 
 
 def _estimate_gain(before: _Stage, after: _Stage, before_s: float) -> Estimate | None:
-    """Estimate the time saved, over an iteration before."""
+    """Estimate the time that a change saves, over an iteration before it."""
     saved = _estimate_saved(before, after, 'iter_s')
     if before.run.meta.device != 'cpu':
         step = _estimate_saved(before, after, 'step_s')
@@ -209,7 +212,7 @@ def _listed(column: Column) -> Sequence[float]:
 
 
 def _is_other_host(before: Run, after: Run) -> bool:
-    """Return True if other programs use more or fewer cores than before."""
+    """Return True if other programs use more or fewer cores after a change."""
     old, new = (run.figures.external_cpu_cores for run in (before, after))
     cpus = before.meta.host.logical_cpus
     if old is None or new is None or not cpus:

@@ -1,4 +1,4 @@
-"""Treats the loops of a run's validations as a run, to judge their loader. Pure.
+"""Treats the validation loops of a run as a run, to judge their loader. Pure.
 
 A validation is to its loader what an interval is to the train loader: workers make
 batches, and batch follows batch.
@@ -27,11 +27,11 @@ from mmgpu_hooks.schema.recorded import IntervalRecord, RunRecord, ValidationRec
 from mmgpu_hooks.schema.run import RunEvidence
 
 _UNKNOWN = {*IntervalRecord.__struct_fields__} - {*ValidationRecord.__struct_fields__}
-"""Fields of an interval that no validation has."""
+"""Fields of an interval record that no validation record has."""
 
 
 class ValidationLoops(Run):
-    """A run at its validations: each of them is a row of its columns.
+    """Validation loops of a training run as a `Run`, with one row per validation.
 
     Its settings are those of their loader, its ledger that of their loops alone,
     metrics left out. Saves, the card and all else of the training are unknown here.
@@ -57,7 +57,7 @@ class ValidationLoops(Run):
 
     @cached_property
     def figures(self) -> RunFigures:
-        """Figures of the loops, and those of the run that apply to them."""
+        """Statistics of the validation loops, with values of training that apply."""
         training = self.training.figures
         if self.meta.host.ranks > 1:
             # a validation knows the CPU of all others alone: training tells ranks apart
@@ -74,7 +74,7 @@ class ValidationLoops(Run):
         )
 
     def since(self, number: int, until: int | None = None) -> ValidationLoops:
-        """Cut the loops from one of the validations on.
+        """Copy the validation loops without the first validations.
 
         Args:
             number: Validations to leave out.
@@ -90,7 +90,7 @@ class ValidationLoops(Run):
 
 
 def _describe_loops(training: Run, newest: ValidationRecord) -> RunRecord:
-    """Make a run record with the settings that the validations have."""
+    """Make a run record with the loader settings of the validations."""
     return structs.replace(
         training.meta,
         loader=newest.loader,
@@ -108,7 +108,7 @@ def _describe_loops(training: Run, newest: ValidationRecord) -> RunRecord:
 
 
 def find_loops(run: Run) -> ValidationLoops | None:
-    """Select the loops of the newest validations with the same loader.
+    """Make a run of the newest validations that have the same loader settings.
 
     Args:
         run: One rank's, with its validations.
@@ -137,7 +137,7 @@ def find_alike(run: Run) -> list[ValidationRecord]:
 
 
 def _is_possible(record: ValidationRecord) -> bool:
-    """Return True if a record has all of its iterations, and time for them."""
+    """Return True if a validation record is complete and its times are plausible."""
     wait, step = record.data_wait, record.step
     if not is_timed(record) or not wait or not step or not record.iter:
         return False

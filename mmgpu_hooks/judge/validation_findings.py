@@ -1,4 +1,4 @@
-"""Cost of validations for a whole run, and what cures would give back. Pure."""
+"""Computes what validations cost a whole run, and what cures would save. Pure."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from mmgpu_hooks.schema.values import FAST_METRIC
 _HOUR_S = 3600.0
 
 COCO_METRIC = 'CocoMetric'
-"""Metric that FastCocoMetric can take the place of."""
+"""Name of the metric that FastCocoMetric can take the place of."""
 
 SET_FAST_METRIC = f'mmgpu set CONFIG val_evaluator.type={FAST_METRIC}'
 """Command that writes the fast metric into a config."""
 
 FAST_METRIC_GAIN = 0.94
-"""Share of CocoMetric's ``compute_metrics`` that FastCocoMetric does without: nine
-tenths at least for masks, nineteen twentieths and more for boxes (``make
-bench-metric``)."""
+"""Share of CocoMetric's ``compute_metrics`` time that FastCocoMetric saves.
+
+Nine tenths at least for masks, nineteen twentieths and more for boxes (``make
+bench-metric``).
+"""
 
 _WANTED_SHARE = 0.1
-"""Share of a training that validations should take at most, for naming an interval."""
+"""Largest share of a training that validations should take, to name an interval."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class WholeValidation:
     """Share of the recorded run that was validation."""
 
     def whole_hours(self, seconds: float) -> float:
-        """Hours of a whole run, by seconds over all recorded validations."""
+        """Scale seconds over all recorded validations to hours of a whole run."""
         return seconds / self.costs.count * self.count / _HOUR_S
 
     def run_share(self, part: str) -> float:
@@ -76,7 +78,7 @@ class RarerValidation:
     rarer: int
     """Interval at which validations are a tenth of the training."""
     saved_s: float
-    """Seconds saved over a whole run."""
+    """Seconds that the longer interval saves over a whole run."""
 
 
 def find_rarer(run: Run, whole: WholeValidation) -> RarerValidation | None:

@@ -23,32 +23,37 @@ _MOST_S = 366 * 86400.0
 
 @dataclass(frozen=True)
 class ValidationCosts:
-    """Seconds of all validations whose parts are known."""
+    """Seconds of a run's validations by part and by metric, where they are known."""
 
     count: int
     wall_s: float
     parts_s: Mapping[str, float]
-    """Seconds by part, in the order of `VALIDATION_PARTS`; they add up to
-    ``wall_s``."""
+    """Seconds by part of a validation; the parts add up to ``wall_s``.
+
+    In the order of `VALIDATION_PARTS`.
+    """
     metrics_s: Mapping[str, float]
-    """Seconds of ``metric`` by class of metric, the one that takes most first."""
+    """Seconds of ``compute_metrics`` by class of metric, the slowest first."""
     process_s: Mapping[str, float]
-    """Seconds of ``process`` by class of metric, the one that takes most first."""
+    """Seconds of ``process`` by class of metric, the slowest metric first."""
     batches: int
     """Number of batches in all validations together."""
 
     def share(self, part: str) -> float:
-        """Return a part as a share of the validations' time."""
+        """Return the share of the validations' time that a part took."""
         return self.parts_s.get(part, 0.0) / self.wall_s
 
 
 def is_timed(record: ValidationRecord) -> bool:
-    """Return True if a duration is plausible: the file may have been edited by hand."""
+    """Return True if a validation's duration is plausible.
+
+    The file may have been edited by hand.
+    """
     return 0.0 < record.wall_s < _MOST_S
 
 
 def sum_costs(records: Sequence[ValidationRecord]) -> ValidationCosts | None:
-    """Add validations up by part.
+    """Sum up the seconds of validations by part and by metric.
 
     Returns:
         ``None`` where none was taken apart.
@@ -78,7 +83,7 @@ def find_costs(run: RecordedRun) -> ValidationCosts | None:
 
 
 def find_unfinished(evidence: RunEvidence) -> ValidationProgressRecord | None:
-    """Find the last progress of a validation that the evidence ends in.
+    """Find the last progress record of a validation that never ended.
 
     Returns:
         ``None`` where training went on after it, or it ended.
@@ -95,7 +100,7 @@ def find_unfinished(evidence: RunEvidence) -> ValidationProgressRecord | None:
 
 
 def phrase_unfinished(record: ValidationProgressRecord) -> Text:
-    """Phrase where a validation stood, as a clause.
+    """Phrase where an unfinished validation stood, as a clause.
 
     ``validation after iteration 7330: in compute_metrics of CocoMetric in validation
     for 24 s (352 s in all; batch 5000 of 5000)``

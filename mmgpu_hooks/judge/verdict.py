@@ -16,8 +16,10 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _DATA = 'MG101'
 _CAUSES = ('MG111', 'MG113', 'MG117', 'MG115', 'MG102', 'MG103')
-"""Rules that explain why training waits for data, in order of precedence; none of them
-stands alone."""
+"""Rules that explain why training waits for data, in order of precedence.
+
+None of them stands alone.
+"""
 
 _ORDER = ('problem', 'notice', 'ok', 'unknown')
 
@@ -100,7 +102,7 @@ def count_missing(run: Run) -> int:
 
 
 def judge_confidence(run: Run) -> str:
-    """Judge the confidence by the number of iterations, and how quiet the host was."""
+    """Judge how sure a verdict is, by the iterations and the load of the host."""
     if run.is_busy_host:
         return 'low'
     return (
@@ -111,7 +113,7 @@ def judge_confidence(run: Run) -> str:
 
 
 class _Wait(NamedTuple):
-    """Verdict on a data-bound run."""
+    """Verdict on a data-bound run, with the reason for its waits."""
 
     verdict: str
     why: Text
@@ -154,7 +156,7 @@ def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> _Wait:
 
 
 def _save_cause(run: Run) -> Text | None:
-    """Phrase what is proven to hold the saves up, alone or added up."""
+    """Phrase the proven main cause of slow saves; ``None`` without one."""
     held_s = Counter[str]()
     for save in run.judged_saves:
         held_s.update(save.held_s)

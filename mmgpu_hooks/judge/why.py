@@ -29,17 +29,17 @@ from mmgpu_hooks.schema.recorded import EndRecord
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _SCARCE = 0.03
-"""Share of memory below which the kernel is about to kill."""
+"""Share of free memory below which the kernel is about to kill."""
 _AMPLE = 0.15
-"""Share of memory above which it was not short a moment later."""
+"""Share of free memory above which memory was not short a moment later."""
 _MOST_PROOF = 4
 _GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
-"""Signs that somebody ended a run, as is done with one that stands still."""
+"""Priorities of log lines that say that somebody ended a run, such as a hanging one."""
 _OWN_REASONS = {order for order in Order if order < Order.CRASHED}
 _OWN_REASONS -= {Order.AFTER, Order.ENDED}
-"""Signs of what ended a run before somebody ended it, who saw it stand still."""
+"""Priorities of log lines on what ended a run before somebody ended it."""
 _UNNAMED = {Order.RAISED, Order.CRASHED, Order.WRAPPER}
-"""Signs of an end whose reason must come from elsewhere."""
+"""Priorities of log lines on an end whose reason must come from elsewhere."""
 _PATH = re.compile(
     r'[\'"]([^\'"]*[/\\][^\'"]+|[^\'"/]+\.\w{2,5})[\'"]'
     r'|(?<!at )(\b[^\s\'"]*[/\\][^\s\'"]+\.(?!py\b)\w{2,5})\b'
@@ -50,11 +50,11 @@ _ANY_PID = re.compile(r'(?i)\bpid[ :=]+(\d{1,10})')
 _LOCAL_RANK = re.compile(r'\blocal_rank: (\d+)')
 _KILLED = re.compile(r'Killed process (\d+)')
 _UNCLEAR = 'oom_host', 'worker_killed', 'unknown'
-"""Causes that figures of a run would confirm or refute."""
+"""Causes that memory measurements of a run would confirm or refute."""
 _HEAD = 10
 """Ordinary lines after which an event at the head of a log ended nothing."""
 _OUTSIDE = Order.STATED, Order.ENDED
-"""Signs that kernel, scheduler or terminal print about a run."""
+"""Priorities of lines that kernel, scheduler or terminal print about a run."""
 _CONSEQUENCES = {
     Order.LOST,
     Order.KILLED,
@@ -65,9 +65,9 @@ _CONSEQUENCES = {
     Order.CRASHED,
     Order.WRAPPER,
 }
-"""Signs of a program's workers and ranks after it was ended."""
+"""Priorities of lines of a program's workers and ranks after it was ended."""
 _OF_OTHERS = Order.PEERS, Order.PEER_GONE, Order.CRASHED, Order.WRAPPER
-"""Signs that ranks and launchers print about other processes."""
+"""Priorities of lines that ranks and launchers print about other processes."""
 _OF_MEMORY = 'oom_host', 'oom_cgroup'
 _NEVER_BY_NAN = *_OF_MEMORY, 'oom_gpu', 'shm_full', 'disk_full'
 """Causes that a NaN in the losses does not lead to."""
@@ -79,23 +79,23 @@ _WITHOUT_MEMORY = {
 """Cause of a kill, by its victim, where memory was not short."""
 _CARD_LOST = re.compile(r'GPU is lost|fallen off the bus', re.I)
 _PYTHON_ERROR = re.compile(r'(?:\w+\.)*\w*Error\b')
-"""Start of an exception of this training, unlike what other programs say."""
+"""Start of a Python exception, which programs other than the training do not print."""
 _BROKEN = re.compile(
     r'(?:\w+\.)*(?:Connection\w*Error|BrokenPipeError|EOFError|KeyboardInterrupt'
     r'|SystemExit|SignalException)\b'
 )
-"""Exceptions that a program raises because another one, or it, was ended."""
+"""Exceptions that a program raises because it, or a peer, was ended."""
 _OF_A_CARD = re.compile(r'CUDA|NCCL|cuDNN|cuBLAS|NVML|GPU|HIP', re.I)
 _NCCL_ERROR = re.compile(r'(?:\w+\.)*(?:DistBackendError|nccl\w+Error)\b')
 _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
-"""Name of a rank as mpirun prints it."""
+"""Expression for the name of a rank as mpirun prints it."""
 _TIMED_OUT = 'worker_stuck', 'rank_waits', 'rank_never_came'
-"""Time-outs: a quota that another program met does not explain them."""
+"""Causes by time-out, which a quota that another program met does not explain."""
 
 _OF_A_STANDSTILL = None, 'unknown', 'interrupted', 'rank_waits', 'rank_lost'
-"""Signs in the logs of a start that stands still, or was ended for that."""
+"""Causes that logs name when a start hangs, or was ended for that."""
 _OF_OTHER_RANKS = 'rank_waits', 'rank_never_came', 'rank_lost'
-"""Causes of a line about other ranks, whose own records say more."""
+"""Causes named by a log line about other ranks, whose own records say more."""
 _OF_NO_END = ('uneven_inputs',)
 """Causes for which the completed end of one rank says nothing about the others."""
 _JOINED = (
@@ -112,16 +112,18 @@ _JOINED = (
 
 
 class NamedLog(NamedTuple):
-    """A log that was read."""
+    """Log of a training that was read, with its kind."""
 
     source: str
-    """Kind of log: ``console``, ``log`` (MMEngine's own) or ``evidence``, as in a
-    :class:`Proof`."""
+    """Kind of log, as in a :class:`Proof`: ``console``, ``log`` or ``evidence``.
+
+    ``log`` is MMEngine's own.
+    """
     log: ConsoleLog
 
 
 class _Lead(NamedTuple):
-    """Event of a log that its others follow from."""
+    """Event of a log from which its other events follow."""
 
     read: NamedLog
     event: Event
@@ -195,7 +197,7 @@ def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _weigh_ranks(why: Why, event: Event, ranks: Sequence[Rank]) -> Why:
-    """Judge by figures of the rank that a line names, or that ended first."""
+    """Weigh a cause by measurements of the rank a line names, or that ended first."""
     named = _find_named(ranks, event.text)
     said, why = why, _weigh(why, event, named or ranks[0])
     is_told = why.cause != 'rank_lost' or event.sign.order == Order.RAISED
@@ -233,7 +235,7 @@ def _judge_peers(
 
 
 def _name_parameters(why: Why, ended: Sequence[tuple[Rank, EndRecord]]) -> Why:
-    """Add which parameters had no gradient, and on which rank."""
+    """Add to a diagnosis which parameters had no gradient, and on which rank."""
     proof = list(why.proof)
     for rank, end in ended:
         if end.without_gradient:
@@ -250,7 +252,7 @@ def _name_parameters(why: Why, ended: Sequence[tuple[Rank, EndRecord]]) -> Why:
 
 
 def judge_attempt(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
-    """Say why an attempt left no evidence, by MMEngine's log and what was printed.
+    """Say why a training left no evidence, by MMEngine's log and the console.
 
     It ended before its first iteration, or has not come to it yet.
 
@@ -334,7 +336,7 @@ def _judge_completed(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
-    """Find what the driver and the kernel's log say of a card that was lost."""
+    """Find what the driver and the kernel's log say of a lost GPU."""
     said = list[str]()
     for rank in ranks:
         off = rank.evidence.sources_off
@@ -356,7 +358,7 @@ def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
 
 
 def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
-    """Find the event that the others follow from."""
+    """Find the event of a log from which the others follow."""
     if has_records:  # they say it better than the log's own warning
         events = [event for event in events if event.sign.order != Order.WATCHED]
     if any(event.sign.cause == 'rank_never_came' for event in events):
@@ -410,7 +412,7 @@ def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
 
 
 def _went_on(event: Event, later: Event) -> bool:
-    """Return True if a later failure shows that this event did not end the run.
+    """Return True if a later failure shows that an event did not end the run.
 
     Banners of a site and a shell's complaints stand at the head of a log. A process
     that was ended from outside raises nothing of its own afterwards, and a program
@@ -441,7 +443,7 @@ def _went_on(event: Event, later: Event) -> bool:
 
 
 def _outlived(event: Event, later: Event, failed: float) -> bool:
-    """Return True if a later death does not follow from the NaN in the losses."""
+    """Return True if a later death does not follow from a NaN in the losses."""
     if event.sign.cause != 'nan_loss' or event.sign.is_raised:
         return False
     is_full = later.is_traced and later.sign.cause in _NEVER_BY_NAN
@@ -509,7 +511,7 @@ def _name(lead: _Lead, state: str, is_waited_for: bool) -> Why:
 
 
 def _find_failed(event: Event, log: ConsoleLog) -> int | None:
-    """Find the rank that failed, which is not always the one that says so."""
+    """Find the rank that failed, which is not always the rank that says so."""
     named = _NAMED_RANK.search(event.text)
     if named is not None:
         return int(named[1])
@@ -569,7 +571,7 @@ def _judge_silence(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _judge_gone(ranks: Sequence[Rank]) -> Why:
-    """Judge a run whose processes are gone, where nothing but that says why."""
+    """Judge a run whose processes are gone without any other sign of the cause."""
     first, gone = find_first_gone(ranks), describe_gone(ranks)
     proof = tuple(Proof('host', None, text) for text in gone[:_MOST_PROOF])
     why = Why('ended', 'unknown', 'unknown', Text(''), proof)
@@ -589,7 +591,7 @@ def _judge_gone(ranks: Sequence[Rank]) -> Why:
 
 
 def _weigh(why: Why, event: Event, rank: Rank) -> Why:
-    """Weigh a cause that a line names against the figures of the run."""
+    """Weigh a cause that a log line names against measurements of the run."""
     if event.sign.victim:
         return _weigh_kill(why, event.sign.victim, rank, event.text)
     end, images = rank.evidence.end, rank.evidence.run.loader.batch_size
@@ -609,7 +611,7 @@ def _with(why: Why, certainty: str, text: str, cause: str | None = None) -> Why:
 
 
 def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
-    """Judge a SIGKILL: memory, unless its figures speak against it.
+    """Judge a SIGKILL: memory ran out, unless measurements of memory refute it.
 
     Args:
         why: What is known.
@@ -671,7 +673,7 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
 
 
 def _complete(why: Why, sample: str | None = None) -> Why:
-    """Complete the answer with what to do, and the sample where a line names it."""
+    """Complete a diagnosis with what helps, and the sample where a line names it."""
     do = CAUSES[why.cause or 'unknown'].do
     proof = why.proof if why.cause == 'sample_raised' else ()
     found = (name.search(line.text) for name in (_PATH, _INDEX) for line in proof)

@@ -1,4 +1,4 @@
-"""Adds to a diagnosis who held the host's memory, and what would have lasted."""
+"""Adds to a diagnosis what held the host's memory, and what would have lasted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PROFILE = phrase(
 
 
 def add_holders(why: Why, ranks: Sequence[RunEvidence]) -> Why:
-    """Add who held memory, where that ended a run or may have.
+    """Add to a diagnosis what held memory, where that may have ended the run.
 
     Args:
         why: What is known.
@@ -66,7 +66,7 @@ def _advise(shares: MemoryShares) -> list[Text]:
 
 
 def add_start(why: Why, ranks: Sequence[Sequence[MemoryRecord]]) -> Why:
-    """Add who held memory to a start that never came to its train loop.
+    """Add to a diagnosis what held memory at a start that never began to train.
 
     Args:
         why: What is known by its logs.

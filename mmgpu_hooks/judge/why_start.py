@@ -1,4 +1,4 @@
-"""Adds to a diagnosis what the run's start was doing, where that is all it left."""
+"""Adds to a diagnosis what a start was doing that never came to its train loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 
 def describe_part(record: StartPartRecord) -> Text:
-    """Describe the part of a start that began.
+    """Describe a part of a training's start that has begun.
 
     For example: ``CocoDataset began to load data/train.json, 448 MiB, 2.1 s after the
     hook was built (training data)``.
@@ -31,7 +31,7 @@ def describe_part(record: StartPartRecord) -> Text:
 
 
 def add_start_parts(why: Why, ranks: Sequence[RunEvidence]) -> Why:
-    """Add what a start was doing that never came to its train loop.
+    """Add to a diagnosis what a start was doing that never came to its train loop.
 
     Args:
         why: What is known by its logs, and by the ranks.

@@ -12,7 +12,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 def add_validation(why: Why, ranks: Sequence[RunEvidence]) -> Why:
-    """Add where each rank's validation stood last that did not end.
+    """Add to a diagnosis where each rank's unfinished validation stood.
 
     Args:
         why: What is known.

@@ -1,4 +1,4 @@
-"""Derives the workload that predictions start from, out of figures and intervals.
+"""Derives the costs that predictions start from, out of a run's measurements.
 
 Costs have a mean, a spread and a standard error each. A run whose pipeline or step
 changed midway is cut, and its last long part taken.
@@ -34,31 +34,35 @@ from mmgpu_hooks.schema.recorded import RunRecord
 from mmgpu_hooks.schema.text import Text, phrase
 
 _MOST_CORES = 65536
-"""Most cores of one host; no more were built."""
+"""Most plausible number of cores of one host."""
 
 _WORKER_START_S = 0.02
-"""Seconds that a worker adds to the start of an epoch, not measured: a fork of a
-process that has PyTorch loaded, on an ordinary server."""
+"""Seconds that a worker adds to the start of an epoch, where not measured.
+
+A fork of a process that has PyTorch loaded, on an ordinary server.
+"""
 
 _LONGEST_S = 3600.0
-"""Longest plausible iteration: one that takes longer is an error of an editor or of a
-clock."""
+"""Longest plausible iteration, in seconds.
+
+One that takes longer is an error of an editor or of a clock.
+"""
 
 _Z95 = 1.645
 """The 95th percentile of a normal distribution, in standard deviations."""
 
 _LEAST_COUNT = 8
-"""Least batches or steps of an interval whose percentiles say something."""
+"""Fewest batches or steps of an interval whose percentiles are used."""
 
 _USUAL_VARIATION = 0.3
-"""Relative spread of the loading of a batch where it was not measured."""
+"""Relative spread assumed for a batch's loading time where it was not measured."""
 
 
 class _Bounded(NamedTuple):
-    """A figure of a run, and the largest value that is possible."""
+    """Measured value of a run, with the largest value that is possible."""
 
     field: str
-    """Dotted path of the figure, from a `_Part` on."""
+    """Dotted path of the measured value, from a `_Part` on."""
     most: float
 
 
@@ -76,7 +80,7 @@ _NEEDED = {
     ),
     phrase('CPU of the training process'): _Bounded('figures.main_cpu_s', _LONGEST_S),
 }
-"""Figures without which there is no workload, by their names for users."""
+"""Measured values without which there is no workload, by their names for users."""
 
 _USED = {
     phrase('prefetch_factor'): _Bounded('meta.loader.prefetch_factor', MOST_PREFETCH),
@@ -100,7 +104,7 @@ _USED = {
 
 
 def fit_workload(recorded: RecordedRun, figures: RunFigures) -> Workload:
-    """Make a workload of one rank's run.
+    """Fit the workload, from which predictions start, to one rank's run.
 
     A run whose pipeline changed midway is cut and its last long part taken.
 
@@ -130,7 +134,7 @@ def fit_workload(recorded: RecordedRun, figures: RunFigures) -> Workload:
 
 
 class _Needed(NamedTuple):
-    """Figures without which there is no workload."""
+    """Measured values without which no workload can be fitted."""
 
     workers: int
     usable_cores: float
@@ -139,27 +143,27 @@ class _Needed(NamedTuple):
     step_s: float
     hooks_s: float
     main_cpu_s: float
-    """CPU of the training process per iteration, s."""
+    """CPU seconds of the training process per iteration."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Part of a run that is used."""
+    """Part of a run to which its workload is fitted."""
 
     recorded: RecordedRun
     figures: RunFigures
-    """Figures of that part alone."""
+    """Statistics of the part of the run alone."""
     notes: tuple[Text, ...] = ()
-    """Sentences to say about the part."""
+    """Sentences for the user about the part of the run."""
 
     @property
     def meta(self) -> RunRecord:
-        """Run record."""
+        """Run record: settings, limits of the host, identity."""
         return self.recorded.meta
 
     @cached_property
     def needed(self) -> _Needed:
-        """Figures without which there is no workload.
+        """Measured values without which no workload can be fitted.
 
         Raises:
             NoPredictionError: If one is unknown or absurd.
@@ -320,7 +324,7 @@ def _make_workload(part: _Part) -> Workload:
 
 
 def _find_too_much(part: _Part, burnt_s: float) -> Text | None:
-    """Say why a rank cannot have used so much CPU, or not at the side of its like.
+    """Say why a rank's CPU use is impossible, or too much beside ranks like it.
 
     Args:
         part: Of one rank's run.
@@ -374,7 +378,7 @@ def _transfer(part: _Part, loading: Cost, cpu: Cost) -> Transfer:
 
 
 def _spin_s(part: _Part, step_cpu_s: float) -> float:
-    """Estimate the CPU that the training process burns while it waits for the GPU, s.
+    """Estimate the CPU seconds that the training process burns waiting for the GPU.
 
     It is all of it but the time in which the GPU had nothing to do outside the waits
     for data: then the process was giving it work.
@@ -437,15 +441,18 @@ def _loading_cost(part: _Part) -> _Loading:
 
 
 _RARE_FROM = 0.02
-"""Least share of the mean that rare slow batches must make to count as such."""
+"""Smallest share of the mean loading time that rare slow batches must make."""
 _RARE_AT_MOST = 0.05
-"""Largest share of rare batches: the 95th percentile does not see these."""
+"""Largest share of slow batches that counts as rare.
+
+The 95th percentile does not see these.
+"""
 _RARE_TIMES = 1.5
-"""Least multiple of the 95th percentile that rare batches take."""
+"""Least multiple of the 95th percentile that rare slow batches take."""
 
 
 def _with_rare(loading: Cost, intervals: Intervals) -> Cost:
-    """Add rare slow batches to the loading, where percentiles do not see them.
+    """Add rare slow batches, which percentiles do not see, to the cost of loading.
 
     Median and 95th percentile give a log-normal. What mean and mean square are above
     those of it is rare: method of moments, for a share and one time.
@@ -468,7 +475,7 @@ def _with_rare(loading: Cost, intervals: Intervals) -> Cost:
 
 
 class _LogNormal(NamedTuple):
-    """A log-normal with the percentiles of the intervals."""
+    """Log-normal distribution with the percentiles of the intervals."""
 
     mean_s: float
     std_s: float
@@ -488,7 +495,7 @@ def _log_normal(intervals: Intervals, field: str) -> _LogNormal | None:
 
 
 def _run_delay_s(part: _Part) -> float | None:
-    """Compute a worker's wait for a core, per batch, once the run is under way.
+    """Compute the seconds per batch that a worker waits for a core, after the start.
 
     The start, when all workers make their first batches side by side, is left out if
     the intervals allow it.
@@ -501,7 +508,7 @@ def _run_delay_s(part: _Part) -> float | None:
 
 
 def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
-    """Compute the CPU cost of a batch's loading."""
+    """Compute the CPU cost of loading a batch."""
     if part.meta.loader.num_workers:
         cpu_s = part.figures.loader.batch_cpu_s if part.figures.loader else None
         cpu_s = part.figures.worker_cpu_s if cpu_s is None else cpu_s
@@ -527,7 +534,7 @@ def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
 
 
 def _of_intervals(part: _Part, mean_s: float, field: str) -> Cost:
-    """Make a cost of a mean, with spread and error from the intervals."""
+    """Make a cost of a mean, with spread and error from the log intervals."""
     intervals, count = part.recorded.latest.after(1), part.figures.steady_iterations
     # too few to show how they vary: their means below still do
     variation = _variation(intervals, field) or 0.0
@@ -541,13 +548,13 @@ def _of_intervals(part: _Part, mean_s: float, field: str) -> Cost:
 
 
 def _variation(intervals: Intervals, field: str) -> float | None:
-    """Return standard deviation over mean, from the percentiles."""
+    """Return a time's standard deviation over its mean, from its percentiles."""
     sigma = _sigma(intervals, field)
     return None if sigma is None else math.sqrt(math.expm1(sigma**2))
 
 
 def _sigma(intervals: Intervals, field: str) -> float | None:
-    """Return the standard deviation of the logarithm, from the percentiles.
+    """Return the standard deviation of a time's logarithm, from its percentiles.
 
     It is at most 1.5; ``None`` where too little is known.
     """

@@ -68,7 +68,10 @@ _INK, _FAINT = LIGHT['ink'], LIGHT['faint']
 _PAPER, _RULE = LIGHT['paper'], LIGHT['rule']
 WIDTH = 8.6
 _BAR, _PANEL, _EDGE = 0.29, 1.55, 0.45
-"""Inches, at 96 pixels each: a bar, a panel with its title, the time axis."""
+"""Heights in inches of a bar, of a panel with its title and of the time axis.
+
+An inch is 96 pixels.
+"""
 _SMALL, _TINY = 9.5, 8.5
 _STYLE: dict[str, Any] = {
     'svg.fonttype': 'none',
@@ -88,7 +91,7 @@ _STYLE: dict[str, Any] = {
     'legend.labelcolor': _FAINT,
 }
 _POINTS = 400
-"""Most points of a line over time; the page's width cannot show more."""
+"""Most points of a line over time: as many as the page's width can show."""
 _CUT = 4.0
 """Multiple of the 99th percentile at which a stall is cut off and labelled."""
 
@@ -104,7 +107,10 @@ class Chart:
 
 
 def can_draw() -> bool:
-    """True if matplotlib can be imported; one built for another NumPy cannot."""
+    """True if matplotlib can be imported.
+
+    One that was built for another NumPy cannot.
+    """
     try:
         importlib.import_module('matplotlib.figure')
     except Exception:  # noqa: BLE001 - whatever its import raises
@@ -271,10 +277,10 @@ _BAND = phrase('9 times in 10 within')
 
 
 class Scale(NamedTuple):
-    """A unit to show figures in, with the factor from the base unit."""
+    """Unit in which values are shown, with the factor from the base unit."""
 
     factor: float
-    """Multiplier from the base unit to this unit."""
+    """Multiplier from the base unit to the shown unit."""
     unit: str
 
 
@@ -287,7 +293,7 @@ def scale_seconds(largest_s: float) -> Scale:
 
 
 class _TrackSource(NamedTuple):
-    """The interval field that a timeline panel shows."""
+    """Field of the log intervals that a timeline panel shows."""
 
     title: Text
     role: str
@@ -309,10 +315,10 @@ class _TimeUnit(NamedTuple):
     """A unit of the time axis, chosen by the length of the training."""
 
     least_s: float
-    """Shortest training for which this unit is used, in seconds."""
+    """Shortest training, in seconds, for which the unit is used."""
     seconds: float
     title: Text
-    """Title of the time axis in this unit."""
+    """Title of the time axis in the unit."""
 
 
 _TIME_UNITS = (
@@ -337,7 +343,7 @@ _MARKS = {'checkpoint_save': '▼', 'validation': '◆'}
 
 @dataclass(frozen=True)
 class _Track:
-    """Mean, least and most of one figure over time, in merged intervals."""
+    """Mean, least and most of a measured value over time, in merged intervals."""
 
     title: Text
     color: str
@@ -395,7 +401,7 @@ def chart_timeline(run: Run) -> Chart | None:
 
 
 def _merge(run: Run, figure: _TrackSource, groups: Sequence[Any]) -> _Track | None:
-    """Merges each group of intervals; ``None`` if the figure was never recorded."""
+    """Merges the intervals of each group; ``None`` if the field was never recorded."""
     values, is_sum = run.column(figure.field), figure.field.endswith('total_s')
     if is_sum:
         iterations = run.column('iterations')

@@ -6,7 +6,7 @@ from mmgpu_hooks.judge.verdict_names import VERDICTS
 from mmgpu_hooks.schema.recorded import VerdictRecord
 
 COMMENT_START = 'mmgpu:'
-"""Prefix by which a job comment is recognised as ours."""
+"""Prefix of the SLURM job comments that this package writes."""
 
 _MOST_LETTERS = 250
 _PART = {

@@ -35,7 +35,7 @@ _LEAST_SHARE = 0.0005
 
 
 class _Figures(NamedTuple):
-    """Figures of a comparison: iteration time, rate, and the ledger's parts."""
+    """Compared values of two runs: iteration time, rate, parts of an iteration."""
 
     iteration: FigureComparison
     rate: FigureComparison
@@ -44,7 +44,7 @@ class _Figures(NamedTuple):
 
     @classmethod
     def of(cls, comparison: RunComparison) -> _Figures:
-        """Sorts the figures of a comparison by their names."""
+        """Sorts the compared values of two runs by their names."""
         named = {figure.name: figure for figure in comparison.figures}
         return cls(named.pop(ITER), named.pop(RATE), tuple(named.values()))
 

@@ -1,4 +1,4 @@
-"""The document model: an answer as sections of sentences, figures, tables and charts.
+"""The document model: an answer as sections of sentences, tables and charts.
 
 A run, an experiment or a comparison becomes a list of sections; the terminal
 (:mod:`mmgpu_hooks.show.terminal`) and the page (:mod:`mmgpu_hooks.show.page`) render
@@ -33,19 +33,19 @@ class Fact(NamedTuple):
 
 
 class KeyFigure(NamedTuple):
-    """A figure shown in large print at the top of a page."""
+    """Measured value shown in large print at the top of a page."""
 
     name: Text
     value: str
     """Formatted value with its unit."""
     basis: str
-    """Source of the figure."""
+    """Source of the measured value, in small print."""
 
 
 SIGNS = {'problem': '!', 'notice': '-', 'ok': '+', 'unknown': '?'}
-"""Sign of each level of an item."""
+"""Sign printed before a finding or note, by its severity."""
 _WORDS = ('', 'limited by', '9 times in 10', 'verdict', 'do')
-"""Headings of columns that hold words, not figures."""
+"""Headings of table columns that hold words, not numbers."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class Table:
     rows: Sequence[Sequence[object]]
     caption: Text = BLANK
     texts: int = 1
-    """Number of leading columns that hold words; the others hold figures."""
+    """Number of leading columns that hold words; the others hold numbers."""
     strong: Sequence[int] = ()
     """Indices of the rows in bold type."""
     is_sortable: bool = False
     """True if a click on a heading sorts the rows (on a page)."""
 
     def is_words(self, column: int) -> bool:
-        """True if a column holds words and not figures."""
+        """True if a table column holds words and not numbers."""
         return column < self.texts or self.head[column] in _WORDS
 
 
@@ -81,14 +81,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of an answer; empty fields are left out."""
+    """Section of an answer: title, sentences, table, chart and list, if any."""
 
     title: Text = BLANK
     name: str = ''
     """Anchor of the section on a page, the same for each of several runs."""
     sentences: Sequence[str] = ()
     figures: Sequence[KeyFigure] = ()
-    """Figures in large print; shown on pages only."""
+    """Measured values in large print; shown on pages only."""
     facts: Sequence[Fact] = ()
     table: Table | None = None
     chart: Chart | None = None
@@ -140,7 +140,7 @@ class TableColumn(NamedTuple):
 
     label: Text
     path: str
-    """Dotted path of the figure in the record; empty for the record itself."""
+    """Dotted path of the value in the record; empty for the record itself."""
     write: Callable[[Any], str]
 
 
@@ -169,7 +169,7 @@ def tabulate_setting(name: str, path: str) -> TableColumn:
 
 
 def list_facts(record: Any, columns: Sequence[TableColumn]) -> list[Fact]:
-    """The known figures of a record, each with its label."""
+    """The known values of a record, each with its label."""
     facts = (Fact(column.label, _cell(record, column)) for column in columns)
     return [fact for fact in facts if fact.value is not None]
 
@@ -201,7 +201,7 @@ def to_json(**body: Any) -> str:
 
 
 def with_facts(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds the facts of each sentence to a JSON object.
+    """Adds the named values of each sentence's template to a JSON object.
 
     Args:
         body: What it holds by key; sentences stand in it, or in lists in it.
@@ -211,7 +211,7 @@ def with_facts(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_facts(value: Any) -> Any:
-    """The facts of a sentence, or of each sentence in a list."""
+    """The named values of a sentence's template, or of each sentence in a list."""
     if isinstance(value, (list, tuple)):
         if not any(isinstance(said, Text) and said.facts for said in value):
             return None

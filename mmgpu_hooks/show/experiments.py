@@ -35,7 +35,7 @@ from mmgpu_hooks.show.text import short_path
 from mmgpu_hooks.show.words import phrase_status
 
 _OTHERS_CORES = 0.25
-"""Cores used by other programs from which a note mentions them."""
+"""Smallest number of cores used by other programs that a note mentions."""
 
 
 def _show_half_width(iter_s: Estimate) -> str:
@@ -267,7 +267,7 @@ def _save_notes(bench: SaveBench) -> Iterator[Text]:
 
 
 _MOST_SETTINGS = 12
-"""Most settings listed in a terminal."""
+"""Most differing settings that a terminal lists."""
 _LONGEST_VALUE, _LONGEST_KEY = 18, 34
 _OF_LOADER = 'train_dataloader.'
 
@@ -486,15 +486,15 @@ _BOUNDS = {
     ),
 }
 _CLOSES_WITHIN_PCT = 5.0
-"""Gap between the step and the sum of its parts that a note mentions, in per cent."""
+"""Smallest gap, in per cent, between a step and its parts that a note mentions."""
 _FEW_PRODUCTS_PCT = 30.0
-"""Share of busy time in matrix products below which AMP gains little."""
+"""Share of busy time in matrix products, in per cent, below which AMP gains little."""
 _MANY_LOSSES_PCT = 30.0
-"""Share of busy time in losses from which they explain a small gain of AMP."""
+"""Smallest share of busy time in losses, in per cent, that makes AMP gain little."""
 _TF32 = (8, 0)
-"""Lowest compute capability with TF32."""
+"""Lowest CUDA compute capability with TF32."""
 _TENSOR_CORES = (7, 0)
-"""Lowest compute capability with tensor cores."""
+"""Lowest CUDA compute capability with tensor cores."""
 
 
 _STEP_PARTS: dict[str, Text] = {

@@ -38,7 +38,7 @@ _MEMORY_PARTS: dict[str, Text] = {
     'ema_bytes': phrase('ema bytes'),
     'optimizer_state_bytes': phrase('optimizer state bytes'),
 }
-"""Label of each field of a model's memory."""
+"""Label of each part of a model's memory, by its field."""
 
 
 def phrase_limit(limit: str) -> Text:

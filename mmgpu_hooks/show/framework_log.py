@@ -1,4 +1,4 @@
-"""The first answer on a training without our hook, as text and as JSON."""
+"""Renders the first answer on a training without the hook, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _OWN = (
     'batch_size',
     'switch_on',
 )
-"""Fields that no answer with evidence has."""
+"""Fields of the first answer that an answer with evidence does not have."""
 
 
 def describe_first_answer(answer: FirstAnswer) -> list[Section]:
-    """Verdict, what is known beside it, and the line that switches the hook on."""
+    """Sections on a training without the hook: verdict, facts, how to switch it on."""
     peak = None
     if answer.peak_memory_bytes is not None:
         peak = phrase("{peak_memory_bytes}: torch's peak on one card", answer)
@@ -53,7 +53,7 @@ def describe_first_answer(answer: FirstAnswer) -> list[Section]:
 
 
 def render_first_answer(answer: FirstAnswer) -> str:
-    """The answer with stable keys; those of a run with evidence mean the same."""
+    """The first answer as JSON, with the keys of an answer with evidence."""
     return to_json(
         run=answer.log,
         source=answer.source,

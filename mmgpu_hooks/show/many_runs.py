@@ -20,7 +20,7 @@ _MOST_CHANGES = 2
 """Most changes named in a row of the terminal table."""
 _UNKNOWN = Text('-')
 _PIECE = 500
-"""Rows that are encoded at a time."""
+"""Number of runs that are encoded at a time."""
 
 
 def describe_runs(answer: ManyRuns, shown: Sequence[RunRow]) -> list[Section]:
@@ -118,7 +118,7 @@ def phrase_changes(changes: Sequence[RecommendedChange]) -> Text:
 
 
 def list_notes(answer: ManyRuns) -> Iterator[Text]:
-    """Sentences on what the answer leaves out, and why."""
+    """Sentences on the runs that ``mmgpu runs`` leaves out, and why."""
     if answer.totals.runs < answer.found:
         left_out = answer.found - answer.totals.runs
         yield phrase('The filters leave out {left_out} more.', left_out=left_out)

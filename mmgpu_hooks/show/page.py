@@ -30,7 +30,7 @@ _MARK = b'name="generator" content="mmgpu_hooks '
 
 
 def is_page(beginning: bytes) -> bool:
-    """True if a file with this beginning is one of our pages.
+    """True if the first bytes of a file are those of a page of this package.
 
     Args:
         beginning: Some kilobytes of it.

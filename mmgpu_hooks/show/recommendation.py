@@ -79,7 +79,7 @@ MOST_LINES = 25
 """Most lines of an answer without details."""
 
 _LEAST_HOURS = 0.05
-"""Hours below which a saving is left out (three minutes)."""
+"""Saved hours below which a saving is left out (three minutes)."""
 
 
 def render_json(answer: Answer) -> str:

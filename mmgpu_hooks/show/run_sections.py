@@ -201,7 +201,7 @@ def describe_run(answer: Answer) -> list[Section]:
 
 
 def _list_figures(run: Run) -> Iterator[KeyFigure]:
-    """Key figures of a run; unknown ones say so."""
+    """Measured values in large print for a run's page; unknown values say so."""
     figures, parts = run.figures, run.figures.per_iteration
     steady = phrase('mean of {steady_iterations}', figures)
     yield KeyFigure(phrase('Iteration'), format_seconds(figures.iter_s), steady)
@@ -266,7 +266,7 @@ def _time_section(run: Run) -> Section:
 
 
 def _what_if_section(answer: Answer, run: Run) -> Section:
-    """Section with the predicted iteration for other numbers of workers."""
+    """Section with the iteration time predicted for other numbers of workers."""
     workload, workers = run.workload, BY_NAME['num_workers']
     title = phrase('Other numbers of workers')
     if workload is None:
@@ -359,7 +359,7 @@ def _ranks_section(answer: Answer) -> list[Section]:
 
 
 def _findings_section(answer: Answer) -> Section:
-    """Section with each finding, its figures and its rule code."""
+    """Section with each finding, its share of the time and its rule code."""
     items = []
     for finding in answer.diagnosis.findings:
         basis = quoted(finding.code)

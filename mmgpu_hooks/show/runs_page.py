@@ -51,14 +51,14 @@ _BY_VERDICT = {name: family for family in _FAMILIES for name in family.verdicts}
 
 
 class _Period(NamedTuple):
-    """A bar width of the chart: day, week or month."""
+    """Period that a bar of the chart covers: day, week or month."""
 
     phrase_count: Callable[[int], Text]
-    """Phrases a number of these periods."""
+    """Phrases a number of periods, such as ``3 weeks``."""
     title: Text
     gpu_title: Text
     most_days: float
-    """Longest time span shown with these bars, in days."""
+    """Longest time span, in days, that is shown with bars of the period."""
     begin: Callable[[date], date]
     """Returns the first day of the period that contains a day."""
 

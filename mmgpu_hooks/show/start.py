@@ -16,7 +16,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.document import Section, Table, TableColumn, tabulate
 
 _NAMED = 4
-"""Most parts of a start named in the summary."""
+"""Most parts of a training's start that the summary names."""
 
 
 def _phrase_use(is_validation: bool) -> Text:
@@ -51,13 +51,13 @@ def describe_data_set(start: DatasetStart) -> Text:
 
 
 def describe_start(record: StartRecord) -> Text:
-    """Log sentence on the seconds of a start by part."""
+    """Log sentence on the seconds of a training's start, by part."""
     parts = list_parts(record)
     return phrase('the start took {wall_s:sum}: {parts}.', record, parts=parts)
 
 
 def list_parts(record: StartRecord, most: int | None = None) -> tuple[Text, ...]:
-    """The parts of a start, the largest first.
+    """The parts of a training's start, the largest first.
 
     Args:
         record: Of the start.
@@ -71,7 +71,7 @@ def list_parts(record: StartRecord, most: int | None = None) -> tuple[Text, ...]
 
 
 def phrase_start(run: Run) -> Text:
-    """Summary row on the start; empty if it was short."""
+    """Summary row on a training's start; empty if it was short."""
     record = run.evidence.start
     if record is None or not run.is_start_long:
         return Text('')

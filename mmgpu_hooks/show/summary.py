@@ -36,7 +36,7 @@ from mmgpu_hooks.show.words import is_english, phrase_status, say
 
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
-"""Share of the run from which a part outside of iterations is named, in per cent."""
+"""Smallest share of a run, per cent, at which a part outside iterations is named."""
 _SPARED = ('why', 'rest', 'loader', 'validation', 'machine', 'start')
 """Rows dropped first, in this order, when the summary is too long."""
 
@@ -172,7 +172,7 @@ def _train_command(
     program: Sequence[str],
     arguments: Mapping[str, Any] | None,
 ) -> str:
-    """The command line of this training with another config.
+    """The command line of the training, with another config.
 
     Args:
         run: Of the training.
@@ -272,7 +272,7 @@ _LABELS: dict[str, Text] = {
     'tuned': phrase('tuned'),
     'ranks': phrase('ranks'),
 }
-"""Label of each row by its name."""
+"""Label of each row of the summary, by the row's name."""
 
 
 def _iteration(run: Run) -> Iterator[Text]:

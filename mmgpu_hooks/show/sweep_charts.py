@@ -42,7 +42,7 @@ _LEGEND_WIDTH = 32
 _MOST_TIMELINES = 24
 _BEST = phrase('best of its batch size')
 _LONGEST_AXIS = 2.5
-"""Multiple of the largest mean at which an interval is cut off, with a note."""
+"""Multiple of the largest mean at which a confidence interval is cut off."""
 
 
 def _titled(axes: Any, title: Text) -> None:
@@ -93,7 +93,7 @@ class _MemoryPart(NamedTuple):
     """Colour role of the part."""
     label: Text
     sizes: Sequence[float]
-    """Size at each batch size, in the unit of the axis."""
+    """Size of the part at each batch size, in the unit of the axis."""
 
 
 def _memory_parts(line: MemoryLine) -> list[_MemoryPart]:
@@ -311,7 +311,7 @@ def title_speed(sweep: Sweep) -> Text:
 
 
 def _phrase_intervals(estimates: Sequence[Estimate]) -> Text:
-    """Caption of the speed chart: how many intervals its means are taken over."""
+    """Caption of the speed chart: the number of log intervals behind its means."""
     counts = [estimate.count for estimate in estimates]
     least, most = min(counts), max(counts)
     basis = phrase(
@@ -390,7 +390,7 @@ def chart_speed(sweep: Sweep) -> Chart | None:
 
 
 class _Span(NamedTuple):
-    """A mean with the ends of its interval, in the unit of the axis."""
+    """Mean with the ends of its confidence interval, in the unit of the axis."""
 
     value: float
     low: float

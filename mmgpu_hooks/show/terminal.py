@@ -22,7 +22,7 @@ MOST_WIDTH = 100
 """Most columns of prose; longer lines are hard to read."""
 _UNLIMITED = 1000
 _MANY = 8
-"""Number of table columns from which they stand closer."""
+"""Fewest columns of a table that are set closer together."""
 _STYLES = {'problem': 'red', 'notice': 'yellow', 'ok': 'green', 'unknown': 'dim'}
 _DIFF_STYLES = {'+': 'green', '-': 'red', '@': 'cyan'}
 

@@ -1,4 +1,4 @@
-"""Makes text safe to show: control characters, line breaks in figures, paths.
+"""Makes text safe to show: control characters, line breaks before units, paths.
 
 What is shown passes one function, ``visible``, which writes control and bidi characters
 as ``\\x1b``: names come from files, configs and drivers. ``guarded_output`` puts it
@@ -110,7 +110,7 @@ _UNIT = re.compile(r'(\d) (%|s|us|ms|min|KiB|MiB|GiB|MHz|W|C)(?![A-Za-z])')
 
 
 def bind_units(text: str, space: str = BOUND) -> str:
-    """Text in which no line is broken between a figure and its unit."""
+    """Text in which no line is broken between a number and its unit."""
     return _UNIT.sub(rf'\1{space}\2', text)
 
 
@@ -158,7 +158,7 @@ def narrow(lines: str) -> str:
 
 
 def short_path(path: Path | str | None) -> str | None:
-    """A path relative to the working directory, if it is below that."""
+    """A path relative to the working directory, if it is below that directory."""
     if path is None:
         return None
     relative = os.path.relpath(path)

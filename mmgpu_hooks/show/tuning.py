@@ -128,7 +128,7 @@ def _phrase_gain(record: TunedRecord) -> Text:
 
 
 def list_tuned(evidence: RunEvidence) -> Iterator[Text]:
-    """Each change with its predicted and measured gain, for the summary."""
+    """Each change of ``tune=True`` with its predicted and measured gain."""
     tuned = evidence.tuned
     for record, after in zip(tuned, [*tuned[1:], None]):
         if record.action != 'change':

@@ -101,7 +101,7 @@ def _list_worth(
 
 
 def describe_validations(costs: ValidationCosts | None) -> list[Section]:
-    """Section with a table of the parts; none if they are unknown."""
+    """Section with a table of the parts of validation; none if they are unknown."""
     if costs is None:
         return []
     count, rows = costs.count, list[tuple[str, ...]]()

@@ -101,7 +101,7 @@ def speak(environ: Mapping[str, str] | None = None) -> None:
 
 
 def current() -> Wording:
-    """Returns the wording of this process.
+    """Returns the wording of texts that this process uses.
 
     Until a command calls :func:`speak` it is that of a training: English where the
     console, or a log file, has no room for other letters.

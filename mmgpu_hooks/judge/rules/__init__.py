@@ -1,4 +1,4 @@
-"""All rules by code, a family a file; importing a family registers its rules.
+"""Rules that judge a training run, by code; importing a family registers its rules.
 
 A rule is one function: it stands in the file of its family, takes a `Run` and returns
 ``problem``, ``notice``, ``fine``, ``cannot_tell`` or ``None``. ``@rule`` gives its
@@ -38,4 +38,4 @@ __all__ = [
 ]
 
 RULES = {code: REGISTERED[code] for code in sorted(REGISTERED)}
-"""Rules by code, in the order they are printed."""
+"""Rules by code, in the order in which they are printed."""

@@ -1,4 +1,4 @@
-"""Rules about the figures of the card's memory."""
+"""Rules about the parts of the GPU memory in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules about who gets a core."""
+"""Rules about CPU cores: quotas, affinity, threads and other programs."""
 
 from __future__ import annotations
 

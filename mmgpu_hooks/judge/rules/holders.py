@@ -1,4 +1,4 @@
-"""Rules about who holds the host's memory."""
+"""Rules about what holds the host's memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.text import phrase
 
 _FATAL = 1.0
-"""Share of a run that is lost when it ends before its time."""
+"""Share of a run that counts as lost when the run ends too early."""
 
 
 @rule('MG409', "The host's memory was nearly full", 'memory_bound')

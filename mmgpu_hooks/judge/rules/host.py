@@ -1,4 +1,4 @@
-"""Rules about the host work of a step beside arithmetic."""
+"""Rules about CPU work of a train step beside its arithmetic."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from mmgpu_hooks.schema.judged import Estimate, Finding
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _FATAL = 1.0
-"""Share of a run that is lost when it ends before its time."""
+"""Share of a run that counts as lost when the run ends too early."""
 
 
 @rule('MG401', 'Memory of the host grows', 'memory_bound')
@@ -109,7 +109,7 @@ def _judge_short_growth(run: Run) -> Finding | None:
 
 
 def _list_growth(each: Estimate) -> dict[str, float]:
-    """List the facts of a growth per 1000 iterations."""
+    """Name the values of a growth per 1000 iterations, for message templates."""
     return {
         'rise_bytes': each.value,
         'low_bytes': max(each.low, 0),
@@ -387,5 +387,5 @@ def judge_open_files(run: Run) -> Finding | None:
 
 
 def _count_ahead(run: Run) -> int:
-    """Count the batches in flight."""
+    """Count the batches in flight of a run's train loader."""
     return count_ahead(run.meta.loader.num_workers, run.meta.loader.prefetch_factor)

@@ -15,31 +15,34 @@ Judge = Callable[[Run], Optional[Finding]]
 
 @dataclass(frozen=True)
 class Rule:
-    """One judgement: its docstring is the page of ``mmgpu explain CODE``."""
+    """Rule that judges a run, with its code, title and verdict.
+
+    The docstring of its function is the page of ``mmgpu explain CODE``.
+    """
 
     code: str
     title: Text
     verdict: str | None
-    """Verdict on a run whose largest problem it is; ``None`` if it never is that."""
+    """Verdict on a run whose largest problem the rule finds; ``None``: never that."""
     judge: Judge
 
     @property
     def explanation(self) -> str:
-        """Docstring of the judgement."""
+        """Docstring of the rule's function: the page of ``mmgpu explain``."""
         return inspect.getdoc(self.judge) or ''
 
     def apply(self, run: Run) -> Finding | None:
-        """Judge, and label the finding with the rule's code and title."""
+        """Judge a run, and label the finding with the rule's code and title."""
         finding = self.judge(run)
         return finding and replace(finding, code=self.code, title=self.title)
 
 
 REGISTERED: dict[str, Rule] = {}
-"""Every rule by its code."""
+"""Every registered rule by its code."""
 
 
 def rule(code: str, title: str, verdict: str | None = None) -> Callable[[Judge], Judge]:
-    """Register a judgement under a stable code."""
+    """Register a function as a rule under a stable code."""
 
     def register(judge: Judge) -> Judge:
         REGISTERED[code] = Rule(code, worded(title), verdict, judge)

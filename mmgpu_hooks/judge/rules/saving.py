@@ -178,7 +178,7 @@ def judge_unknown_saves(run: Run) -> Finding | None:
 
 
 def _delay_s(save: SaveJudgement) -> float:
-    """Return the gross delay; 0 of a save that nothing is known of."""
+    """Return the gross delay of a save in seconds; 0 where it is unknown."""
     # one that was measured comes first
     return save.gross_delay_s or 0.0
 

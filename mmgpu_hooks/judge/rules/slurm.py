@@ -1,4 +1,4 @@
-"""Rules about the CPUs that SLURM gave, and those that its commands left of them."""
+"""Rules about CPUs that SLURM gave a job and its commands left unused."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def judge_parameter_lines(run: Run) -> Finding | None:
 
 
 def list_start_findings(run: Run) -> list[Finding]:
-    """List the parts of the start that are worth a change, the largest share first."""
+    """List the findings on the start of a run, the largest share first."""
     codes = ('MG701', 'MG702', 'MG703', 'MG704', 'MG705', 'MG706')
     found = (REGISTERED[code].apply(run) for code in codes)
     findings = [finding for finding in found if finding is not None]
@@ -173,7 +173,7 @@ def list_start_findings(run: Run) -> list[Finding]:
 
 
 def _is_worth(run: Run, seconds: float) -> bool:
-    """Return True if so much of a start is worth a word."""
+    """Return True if so many seconds of a start are worth a finding."""
     if seconds < thresholds.START_LEAST_S:
         return False
     is_much = seconds >= thresholds.START_SHARE * run.whole_s
@@ -181,7 +181,7 @@ def _is_worth(run: Run, seconds: float) -> bool:
 
 
 def _list_parsed(run: Run) -> list[DatasetStart]:
-    """List the data sets that were not mapped."""
+    """List the data sets whose annotations were parsed, not mapped from a cache."""
     start = run.evidence.start
     found: Iterable[DatasetStart] = () if start is None else start.data_sets
     return [data_set for data_set in found if not data_set.is_cached]
