@@ -68,7 +68,7 @@ class ConfigDifference:
     untrained: tuple[str, ...]
     """Differing keys that a short training without validation and saves cannot show."""
     other_work: tuple[str, ...]
-    """Parts of an iteration's work that differ in two configs: ``batch size``."""
+    """Parts of an iteration's work that two configs do differently: ``batch size``."""
     is_of_our_hook: bool
     """True if GPUEfficiencyHook is in one config alone, or differs in its arguments."""
 

@@ -213,7 +213,7 @@ class Layout:
         if isinstance(display, ast.Call):
             start = self.text.index('(', module.span(display.func)[1])
         self.start, self.stop = start + 1, stop - 1
-        """Start and end of the text between the brackets."""
+        """Start and end index of the text between the brackets of a ``dict(...)``."""
         self.lead = self._parse_gap(self.start)
         self.slots = [
             self._parse_slot(entry, module.span(entry.value)[1])

@@ -92,7 +92,7 @@ class RewriteOutcome:
     ``unchanged``: every setting already holds in the loaded config."""
 
     source: Path
-    """Config that was read, as the caller named it."""
+    """Path of the config that was read, as the caller named it."""
 
     target: Path | None = None
     """Config file written (in a dry run: to be written), ``None`` if there is none."""

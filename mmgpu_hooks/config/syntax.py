@@ -146,10 +146,10 @@ class Entry:
     """One entry of a ``dict(...)`` or list in a config's text."""
 
     key: str | None
-    """Key that the entry spells, ``None`` for ``**x``, ``x`` or ``{x: y}``."""
+    """Key that a dict's entry spells, ``None`` for ``**x``, ``x`` or ``{x: y}``."""
 
     value: Any
-    """Expression of the entry's value."""
+    """Syntax node of a dict entry's value."""
 
     stop: int = 0
     """Index in the text where an entry, closing brackets included, stops."""
@@ -158,7 +158,7 @@ class Entry:
     """Index of the comma behind an entry, ``None`` behind a last one that has none."""
 
     gap: str = ''
-    """Text between the entry (or its comma) and the next entry or the bracket."""
+    """Text between a dict's entry (or its comma) and the next entry or the bracket."""
 
     @property
     def tail(self) -> int:
@@ -195,7 +195,7 @@ class SettingPlace:
     """Keys of a setting below its syntax node; several where a dict is missing too."""
 
     statement: Any = None
-    """Statement in which a setting's place is."""
+    """Statement of a config in which a setting is spelled, or best added."""
 
 
 _NOWHERE = SettingPlace('nowhere')

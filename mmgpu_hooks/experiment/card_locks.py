@@ -34,7 +34,9 @@ PICKING_S = 5.0
 """Longest wait for other ``pick-gpu`` commands while they pick GPUs, in seconds."""
 
 _READING_S = 0.05
-"""Longest wait per GPU for a reader, which holds each lock for microseconds."""
+"""Longest wait for a GPU's lock that another process holds to read it, in seconds.
+
+A reader holds each lock for microseconds."""
 
 _POLL_S = 0.005
 

@@ -91,7 +91,7 @@ class HostClock:
                 self._now_s[within] -= spent_s
 
     def end_iteration(self, way: str) -> None:
-        """Ends an iteration and files its CPU times under the way it was trained."""
+        """Ends an iteration, and keeps its CPU times as ``way``: plain or optimized."""
         self._parts_s[way].append(self._now_s)
         self._now_s = defaultdict(float)
 

@@ -298,7 +298,7 @@ class GPUEfficiencyHook(Hook):
 
     @property
     def dataset_bytes(self) -> int | None:
-        """Memory that building the train loader took; ``None`` where it is unknown."""
+        """Bytes of memory that building the train loader took; ``None`` if unknown."""
         start = self._start
         return None if start is None else start.memory.dataset_bytes
 

@@ -235,7 +235,7 @@ class StartMemory:
         self._tick, self._is_over = tick, False
         self._thread: PeriodicThread | None = None
         self.dataset_bytes: int | None = None
-        """Memory that building the train loader took; ``None`` until that is known."""
+        """Bytes of memory that building the train loader took; ``None`` until known."""
 
     def begin_loader(self) -> None:
         """Begin to measure the memory that building the train loader takes."""

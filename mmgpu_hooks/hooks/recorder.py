@@ -311,7 +311,7 @@ class Recorder(LoopListener):
             self._publisher.note('hours_left', self._ending.hours_left)
 
     def begin_epoch(self) -> None:
-        """Read again what changes with an epoch, such as its length."""
+        """Read again what changes with an epoch, such as the number of batches."""
         self._due_at = 0
         self._recording.begin_epoch()
         self._schedule.begin_epoch()

@@ -49,7 +49,7 @@ SAVES_SOURCE = 'checkpoint saves'
 
 
 class _Save:
-    """A checkpoint save that is on, stamped by stand-ins until :meth:`end`.
+    """A running checkpoint save, timed by replaced methods until :meth:`end`.
 
     Args:
         recording: The run; a stamp that fails is not seen by the save.
@@ -79,7 +79,7 @@ class _Save:
         self._patches.set(mmengine_checkpoint, 'get_file_backend', get_file_backend)
 
     def end(self) -> ThreadTimes:
-        """Take all stand-ins off after a checkpoint save, and read the thread times."""
+        """Put methods back that timed a checkpoint save, and read the thread times."""
         self._thread = -1
         self._patches.close()
         return read_thread_times()
@@ -124,7 +124,7 @@ class _Interruption(NamedTuple):
     """A checkpoint save, or something else between two iterations."""
 
     iteration: int
-    """Iterations of training done by then."""
+    """Iterations of training done when the interruption came."""
     is_save: bool
 
 
@@ -158,7 +158,7 @@ class WaitsAfterSaves:
         self._write = write
 
     def add(self, iteration: int, is_save: bool) -> None:
-        """Note that a save, or something else that is no iteration, came.
+        """Note that a checkpoint save, or a validation, came between two iterations.
 
         Args:
             iteration: Iterations done by then.

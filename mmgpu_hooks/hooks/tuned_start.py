@@ -18,11 +18,11 @@ _MOST_BYTES = 64 * 2**20
 
 
 class TunedStart(NamedTuple):
-    """A loader that has settings found by the run before, and no iterator yet."""
+    """A DataLoader that has settings found by the last run, and no iterator yet."""
 
     switch: LoaderSwitch
     config: TunedSettings
-    """Settings that the loader had before: those of the config."""
+    """Loader settings that the config gives, in place before the found ones."""
 
 
 def begin_tuned(

@@ -52,7 +52,7 @@ SHORT_ITERATIONS, SHORT_S = 10, 0.5
 The longer of both counts. A run in intervals of 50 iterations would be judged late."""
 
 ASK_AGAIN = 1.3
-"""Factor on the iterations of the last question at which the tuner asks the next."""
+"""Growth of the watched iterations at which the tuner asks its process again."""
 
 SPARE_BYTES = 2**30
 """Bytes of memory that must stay free beside old and new loader workers.
