@@ -68,7 +68,7 @@ class Turn:
     title: str = ''
     """Text for the progress bar; the training's name if empty."""
     role: TrialRole | None = None
-    """Role of the trial in a comparison of two configs; ``None`` without one."""
+    """Role of the trial in a comparison of two trainings; ``None`` without one."""
 
 
 class Plan:

@@ -59,7 +59,7 @@ _RESUMED = 2
 
 @dataclass
 class VerifyPlan(Plan):
-    """Plan that trains two configs in alternating blocks of iterations.
+    """Plan that trains two sides of a comparison in alternating blocks of iterations.
 
     Both trainings live until the end, and one is held while the other trains; where
     memory does not hold both, each block is a training of its own.

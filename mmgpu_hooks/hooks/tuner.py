@@ -1,4 +1,4 @@
-"""Tunes the train loader while it trains: settings are changed once, then measured.
+"""Tunes the train loader while training runs, and measures what each change gave.
 
 A child process decides and judges, from the evidence. Here the loader is switched, at
 the end of an interval or before an epoch. Of several ranks the first one asks, and all
